@@ -15,19 +15,19 @@ use signal_hook::iterator::Signals;
 
 use crate::cli::CaptureArgs;
 
-/// The type of the block that begins a pcapng section, the same in both byte orders.
+/// Block type that begins a pcapng section, the same in both byte orders.
 const SECTION_HEADER: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
-/// The type of an Enhanced Packet Block.
+/// Block type of an Enhanced Packet Block.
 const ENHANCED_PACKET: u32 = 6;
-/// The byte-order magic of a section, as a little-endian writer leaves it.
+/// Byte-order magic of a little-endian section.
 const LITTLE_ENDIAN: [u8; 4] = 0x1a2b_3c4d_u32.to_le_bytes();
-/// Larger than any block with a 64 KiB packet in it.
+/// Limit of a block's length, above that of any block with a 64 KiB packet.
 const MAX_BLOCK_LEN: usize = 1 << 20;
 
-/// Captures until a signal, or until the gateway or the reader of the output goes.
+/// Captures until a signal, or until the gateway or the reader of the output closes its end.
 ///
 /// # Errors
-/// If the link is not there, the gateway does not run or the output cannot be written.
+/// The link does not exist, the gateway does not run, or the output cannot be written.
 pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
     if args.write.is_none() && io::stdout().is_terminal() {
         return Err(CliError::failed("a capture is not text; name a file with -w, or pipe it to another program."));
@@ -56,19 +56,19 @@ pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Closes the connection on SIGINT and SIGTERM, which ends the copy from it after the last whole block.
+/// Closes the connection on SIGINT and SIGTERM, so that the copy ends after the last whole block.
 pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if signals.forever().next().is_some() {
-            // It fails only if the gateway has closed it already.
+            // The call fails only if the gateway has closed the connection already.
             let _ = connection.shutdown(Shutdown::Both);
         }
     })?;
     Ok(())
 }
 
-/// Closes the connection once `output` has no reader any more: without packets to write, that would not be noticed.
+/// Closes the connection when `output` loses its reader: without packets to write, a write would not report it.
 pub(crate) fn end_with_reader(output: impl AsFd, connection: UnixStream) -> io::Result<()> {
     let output = output.as_fd().try_clone_to_owned()?;
     thread::Builder::new().name("reader".to_owned()).spawn(move || {
@@ -82,7 +82,7 @@ pub(crate) fn end_with_reader(output: impl AsFd, connection: UnixStream) -> io::
     Ok(())
 }
 
-/// Copies whole pcapng blocks, so that the file can be read wherever it ends. Returns how many packets were in them.
+/// Copies whole pcapng blocks, so that the file is valid wherever it ends. Returns the number of packets.
 fn copy_blocks(mut from: impl Read, mut to: impl Write) -> io::Result<u64> {
     let mut packets = 0;
     let mut little_endian = true;
@@ -115,7 +115,7 @@ fn number(bytes: &[u8], little_endian: bool) -> u32 {
     if little_endian { bytes.iter().rev().fold(0, fold) } else { bytes.iter().fold(0, fold) }
 }
 
-/// Reads exactly `bytes`. False if the connection ends before.
+/// Reads exactly `bytes`. Returns false if the connection ends before.
 fn fill(from: &mut impl Read, bytes: &mut [u8]) -> io::Result<bool> {
     match from.read_exact(bytes) {
         Err(err) if matches!(err.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset) => Ok(false),

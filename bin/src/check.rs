@@ -1,11 +1,11 @@
-//! `fatpath check`: are these files right?
+//! `fatpath check`: validates configuration files.
 
 use client::{CliError, print};
 use daemon::ObjectCounts;
 
 use crate::cli::CheckArgs;
 
-/// Checks the files and prints the number of objects that they make.
+/// Validates the files and prints the number of objects in them.
 ///
 /// # Errors
 /// The files' errors.
@@ -15,7 +15,7 @@ pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
     print(format!("{}: {}: ok\n", names.join(", "), summary(&made)).as_bytes())
 }
 
-/// `2 links, 1 route, 2 SAs, 3 policies`.
+/// Formats counts, as `2 links, 1 route, 2 SAs, 3 policies`.
 fn summary(made: &ObjectCounts) -> String {
     let counts = [
         (made.links, "link", "links"),

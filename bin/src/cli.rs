@@ -10,9 +10,9 @@ use ctl::{Request, What};
 
 /// A Linux-style network data path in user space that keeps packets fat
 ///
-/// fatpath is an IPsec gateway and a router that moves packets of up to 64 KiB and cuts them to the wire's size as its
-/// last step. `fatpath run` starts one from a file; `fatpath show` asks a running one what it does; `fatpath demo`
-/// measures, in network namespaces of its own, what keeping packets fat is worth on this machine.
+/// fatpath is an IPsec gateway and a router that moves packets of up to 64 KiB and segments them to the wire's size as
+/// its last step. `fatpath run` starts a gateway from a file; `fatpath show` prints the state of a running one;
+/// `fatpath demo` measures, in network namespaces of its own, the benefit of fat packets on this machine.
 #[derive(Debug, Parser)]
 #[command(name = "fatpath", version, max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
@@ -26,41 +26,41 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a gateway until SIGTERM or SIGINT
     ///
-    /// The configuration is a TOML file, or one of lines for ip, as `ip -batch` takes them, or a TOML file and then such
-    /// lines, each with a -c of its own. The system's ip carries the lines out before the gateway says that it is ready; if
-    /// it cannot do one, the gateway ends.
+    /// The configuration is a TOML file, or a file of lines for ip in the format of `ip -batch`, or a TOML file and
+    /// then such a file, each with its own -c. The system's ip executes the lines before the gateway reports that it is
+    /// ready; if a line fails, the gateway ends.
     ///
     /// SIGHUP reads the TOML file again: the new configuration is applied as a whole or, if anything in it is wrong,
-    /// not at all. Security associations that are in both keep their sequence numbers. With lines there is no such
-    /// reload: they are commands, and do not describe a state.
+    /// not at all. Security associations that are in both keep their sequence numbers. A file of lines cannot be
+    /// reloaded: its lines are commands, and do not describe a state.
     ///
     /// Log lines go to standard error; the environment variable FATPATH_LOG selects them. FATPATH_LOG=trace has one for
     /// every dropped packet.
     Run(RunArgs),
     /// Check configuration files and change nothing
     ///
-    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line names the file, the line,
-    /// the key and a correct value. Lines for ip are carried out on a gateway in memory; the error of ip for a line
-    /// that it cannot do is printed. Devices and privileges are not checked.
+    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line contains the file, the
+    /// line, the key and a correct value. Lines for ip are executed on a gateway in memory; if a line fails, the error
+    /// of ip is printed. Devices and privileges are not checked.
     Check(CheckArgs),
     /// Apply a configuration file to a running gateway
     ///
-    /// The file is applied as a whole or not at all, as by SIGHUP, also to a gateway that was started without a file. Objects
-    /// that have not changed stay as they are. From then on SIGHUP reads this file.
+    /// The file is applied as a whole or not at all, as by SIGHUP, also to a gateway that was started without a file.
+    /// Objects that have not changed stay as they are. From then on SIGHUP reads this file.
     Load(LoadArgs),
     /// Save the state that programs have set on a running gateway, for its next start
     ///
-    /// Objects that netlink clients have made and that are not in the configuration (links, addresses, routes, rules,
-    /// permanent neighbours, SAs, policies) are written to the file of `fatpath run --state`; they replace its content as a
-    /// whole or not at all. SAs with a time limit are not saved; the IKE daemon makes new ones.
+    /// Objects that netlink clients have created and that are not in the configuration (links, addresses, routes,
+    /// rules, permanent neighbours, SAs, policies) are written to the file of `fatpath run --state`; they replace its
+    /// content as a whole or not at all. SAs with a time limit are not saved; the IKE daemon negotiates new ones.
     ///
-    /// The file holds keys, and only the user of the gateway may read it.
+    /// The file contains keys, and only the user of the gateway may read it.
     Save(SaveArgs),
     /// Show the state and the counters of a running gateway
     ///
-    /// Links, routes and neighbours read as from ip, security associations and policies as from `ip -s xfrm`, counters
-    /// as from nstat. A gateway is asked over the socket /run/fatpath/NAME.sock, or, of users other than
-    /// root, $XDG_RUNTIME_DIR/fatpath/NAME.sock; the environment variable FATPATH_RUNDIR names another directory.
+    /// Links, routes and neighbours are formatted as by ip, security associations and policies as by `ip -s xfrm`,
+    /// counters as by nstat. The control socket of a gateway is /run/fatpath/NAME.sock, or, for users other than root,
+    /// $XDG_RUNTIME_DIR/fatpath/NAME.sock; the environment variable FATPATH_RUNDIR replaces the directory.
     Show(ShowArgs),
     #[command(flatten)]
     Measure(BenchCommand),
@@ -71,44 +71,47 @@ pub(crate) enum Command {
     Capture(CaptureArgs),
     /// Print the stages that packets pass in a gateway
     ///
-    /// A block for each packet: IP input, hooks, the table and route, local delivery or forwarding, policies and ciphers, the
-    /// queue of the link, or the reason for a drop; with the packet's geometry at each step: bytes, bytes in the head, page
-    /// slots, child packets, memory, checksum state, segments. A packet that ESP has encrypted or decrypted is another one, with
-    /// a number of its own. Until Ctrl-C, or until there were as many packets as asked for.
+    /// A block for each packet: IP input, hooks, the table and route, local delivery or forwarding, policies and
+    /// ciphers, the queue of the link, or the reason for a drop; with the packet's geometry at each step: bytes, bytes
+    /// in the head, page slots, child packets, memory, checksum state, segments. The result of ESP encryption or
+    /// decryption counts as another packet, with a new number. The trace ends with Ctrl-C, or after the requested
+    /// number of packets.
     ///
-    /// A filter is one argument: terms joined by `and`, each negated by `not`. Terms are `ip`, `ip6`, `tcp`, `udp`, `icmp`,
-    /// `icmp6`, `esp`, `proto NUMBER`, `[src|dst] host ADDRESS`, `[src|dst] net PREFIX`, `[src|dst] port NUMBER` and `dev LINK`,
-    /// the link that a packet came in by, or its VRF. With the last packet the trace ends: steps that it makes after a wait for a
-    /// neighbour or an SA are left out.
+    /// A filter is one argument: terms joined by `and`, each negated by `not`. Terms are `ip`, `ip6`, `tcp`, `udp`,
+    /// `icmp`, `icmp6`, `esp`, `proto NUMBER`, `[src|dst] host ADDRESS`, `[src|dst] net PREFIX`,
+    /// `[src|dst] port NUMBER` and `dev LINK`, the packet's input link, or its VRF. The trace ends with the last
+    /// packet: its steps after a wait for a neighbour or an SA are omitted.
     ///
-    /// While a trace runs, packets take no shortcuts, so the gateway is slower.
+    /// During a trace, packets take no fast paths, so the gateway is slower.
     Trace(TraceArgs),
     /// Print events of SAs and policies as they happen
     ///
-    /// A line for each event: a packet needs an SA that does not exist (acquire), an SA or a policy has reached a soft or a
-    /// hard limit (expire), a peer sends from another address (mapping). While a monitor runs, a missing SA is asked for
-    /// once and then waited for, as in Linux.
+    /// A line for each event: a packet needs an SA that does not exist (acquire), an SA or a policy has reached a soft
+    /// or a hard limit (expire), a peer's address or port has changed (mapping). While a monitor runs, a missing SA is
+    /// requested once, and packets wait for it, as in Linux.
     Monitor(MonitorArgs),
     /// Run a program whose netlink sockets reach a gateway instead of the kernel
     ///
-    /// The program is unmodified, like the system's `ip`, `bridge` or strongSwan's `charon`: it sees and configures the
-    /// gateway's links, addresses, routes, SAs and policies. The programs that it starts do so, too. Its other sockets are in the
-    /// gateway's host side, a network namespace, if the gateway has one and the caller may enter it, with /sys and the files in
-    /// /etc/netns/fatpath-NAME mounted anew as by `ip netns exec`; without a host side, they stay in the caller's namespace.
+    /// The program is unmodified, like the system's `ip`, `bridge` or strongSwan's `charon`: it reads and configures
+    /// the gateway's links, addresses, routes, SAs and policies. The same applies to its child processes. Its other
+    /// sockets are in the gateway's host side, a network namespace, if the gateway has one and the caller may enter it,
+    /// with /sys and the files in /etc/netns/fatpath-NAME mounted again as by `ip netns exec`; without a host side,
+    /// they stay in the caller's namespace.
     ///
-    /// It has to be linked with the system's C library, dynamically, and must not run with another account's rights: a
-    /// program that would not load the library is not started, here and below. Netlink sockets of the kernel, io_uring, requests that
-    /// make or change interfaces of the host, and network namespaces are refused (seccomp). If that takes privileges that
-    /// the caller does not have, setuid programs start without theirs.
+    /// The program must be linked with the system's C library, dynamically, and must not run with another account's
+    /// rights: a program that would not load the library is not started, nor are such child processes. Netlink sockets
+    /// of the kernel, io_uring, requests that create or change interfaces of the host, and network namespaces are
+    /// refused (seccomp). If seccomp requires privileges that the caller does not have, setuid programs start without
+    /// theirs.
     ///
-    /// The library that is preloaded into it, libfatpath_preload.so, is looked for beside fatpath and in ../lib/fatpath; the
-    /// environment variable FATPATH_PRELOAD names another place.
+    /// The preloaded library, libfatpath_preload.so, is searched for in the directory of fatpath and in ../lib/fatpath;
+    /// the environment variable FATPATH_PRELOAD replaces the path.
     Exec(ExecArgs),
     /// Run the system's `ip` on a gateway
     ///
-    /// Same as `fatpath exec -- ip`: all arguments that follow are ip's.
+    /// Same as `fatpath exec -- ip`: all further arguments are ip's.
     Ip(IpArgs),
-    /// Make a gateway's host side, as the gateway orders by a socket that is standard input
+    /// Create a gateway's host side, by the gateway's orders on standard input, a socket
     #[command(hide = true)]
     HostMaker,
     /// Print a completion script for a shell
@@ -123,10 +126,10 @@ pub(crate) struct RunArgs {
     /// The configuration, TOML or lines for ip; without one the gateway starts empty
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
-    /// File of `fatpath save`; its state is restored at the start, and a missing file is made
+    /// File of `fatpath save`; its state is restored at the start, and a missing file is created
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) state: Option<PathBuf>,
-    /// This gateway's name, which is that of its control socket
+    /// Name of this gateway and of its control socket
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }
@@ -175,7 +178,7 @@ pub(crate) struct ShowArgs {
     pub(crate) instance: String,
 }
 
-/// State that `fatpath show` can show.
+/// States for `fatpath show`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(crate) enum ShowWhat {
     /// Links, their offloads (on, off, and why), and their traffic
@@ -184,11 +187,11 @@ pub(crate) enum ShowWhat {
     Routes,
     /// Neighbours by ARP and neighbour discovery
     Neighbours,
-    /// Addresses behind the ports of bridges, as bridge fdb shows them
+    /// Addresses behind the ports of bridges, as from bridge fdb
     Fdb,
     /// Path MTUs learned from ICMP
     Pmtus,
-    /// Security associations, larval ones among them; keys are not shown
+    /// Security associations, larval ones included; keys are not shown
     Sa,
     /// Security policies
     Policies,
@@ -196,13 +199,13 @@ pub(crate) enum ShowWhat {
     Counters,
     /// Dropped packets by link and reason
     Drops,
-    /// Incomplete datagrams in reassembly, and the memory that their fragments hold
+    /// Incomplete datagrams in reassembly, and the memory of their fragments
     Fragments,
     /// Network namespace of the gateway: its devices, or the reason for having none
     Host,
     /// ILA mappings
     Ila,
-    /// Flows of the host side's sockets, which early demux finds
+    /// Flows of the host side's sockets, for early demux
     Flows,
 }
 
@@ -290,12 +293,12 @@ pub(crate) struct ExecArgs {
     pub(crate) program: Vec<OsString>,
 }
 
-/// Namespace of the sockets other than netlink's.
+/// Namespace of the sockets other than netlink sockets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Sockets {
     /// Namespace of the gateway's host side, if it has one
     Gateway,
-    /// Namespace that fatpath exec is in
+    /// Namespace of fatpath exec itself
     Host,
 }
 
@@ -327,7 +330,8 @@ pub(crate) struct ManArgs {
     pub(crate) dir: PathBuf,
 }
 
-/// An instance's name becomes a file name: letters, digits, `-`, `_` and `.`, at most 64, the first no dot.
+/// Parses an instance's name, which becomes a file name: letters, digits, `-`, `_` and `.`, at most 64, the first no
+/// dot.
 fn instance(name: &str) -> Result<String, String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(allowed) {

@@ -1,4 +1,4 @@
-//! Entering a gateway's host side, for programs under `fatpath exec`.
+//! Entry into a gateway's host side, for programs under `fatpath exec`.
 
 use std::fs;
 use std::io::{self, ErrorKind, Write};
@@ -16,22 +16,22 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-/// The longest time that a gateway may take to answer.
+/// Time limit for a gateway's reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The longest answer in bytes.
+/// Maximum length of a reply in bytes.
 const MAX_ANSWER: usize = 16 << 10;
 
-/// Moves this process to the host side of a gateway, if that has one and the caller may enter it; mounts `/sys` and the
-/// files of `/etc/netns/fatpath-NAME` anew, as `ip netns exec` does. A caller that may not, or of a gateway whose host
-/// side could not be made, stays, and the reason is printed as one line on standard error. Returns whether the process
-/// was moved.
+/// Moves this process to the host side of a gateway, if it exists and the caller may enter it; mounts `/sys` and the
+/// files of `/etc/netns/fatpath-NAME` again, as `ip netns exec` does. If the caller may not, or the gateway failed to
+/// create its host side, the process stays, and the reason is printed as one line on standard error. Returns whether
+/// the process was moved.
 ///
 /// # Errors
 /// Errors of the mounts.
 pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
     let stays = |why: &str| {
-        // A closed standard error is no reason to fail.
+        // A closed standard error is no failure.
         let _ = writeln!(io::stderr(), "fatpath exec: {why}; sockets stay where they are");
     };
     let descriptors = match ask(instance) {
@@ -44,7 +44,7 @@ pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
     let Some((network, user)) = descriptors.split_last() else { return Ok(false) };
     let may_not = |errno: Errno| format!("may not enter the gateway's host side ({errno})");
     let mut of_user = false;
-    // Root enters the network namespace alone, and is root in front of the gateway still.
+    // Root enters the network namespace alone, and so keeps its rights at the gateway's sockets.
     if let Err(errno) = setns(network, LinkNameSpaceType::Network) {
         let Some(user) = user.first() else {
             stays(&may_not(errno));
@@ -54,7 +54,7 @@ pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
             stays(&may_not(errno));
             return Ok(false);
         }
-        // There is no way back.
+        // The entry into the user namespace cannot be undone.
         setns(network, LinkNameSpaceType::Network).map_err(|errno| CliError::failed(may_not(errno)))?;
         of_user = true;
     }
@@ -62,19 +62,19 @@ pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
     Ok(true)
 }
 
-/// Descriptors of the gateway's host side: the user namespace around it, if there is one, and the network namespace; none if it has no
-/// host side.
+/// Descriptors of the gateway's host side: its user namespace, if any, and its network namespace; none without a host
+/// side.
 ///
 /// # Errors
 /// Text for the caller; `None` if the failure needs no message.
 fn ask(instance: &str) -> Result<Vec<OwnedFd>, Option<String>> {
     let socket = socket_path(instance);
     let stream = UnixStream::connect(&socket).map_err(|err| match err.kind() {
-        // The control socket is for the gateway's user alone.
+        // Only the gateway's user may connect to the control socket.
         ErrorKind::PermissionDenied if host_place(&socket).is_some_and(|place| place.exists()) => {
             Some("may not enter the gateway's host side".to_owned())
         }
-        // A caller that needs a gateway reports that there is none.
+        // A caller that requires a gateway reports its absence.
         _ => None,
     })?;
     let failed = |err: io::Error| Some(format!("{}: {err}", socket.display()));
@@ -95,8 +95,9 @@ fn setns(namespace: &OwnedFd, kind: LinkNameSpaceType) -> Result<(), Errno> {
     move_into_link_name_space(namespace.as_fd(), Some(kind))
 }
 
-/// Mounts `/sys` anew, which shows the devices of the namespace in which it was mounted, and the files in `/etc/netns/NAME`.
-/// `of_user`: in a user namespace of its own, where `/sys` may be locked to its present content.
+/// Mounts `/sys` again, which shows the devices of the namespace of the mounting process, and the files in
+/// `/etc/netns/NAME`. `of_user`: the process is in its own user namespace, where `/sys` may be locked to its present
+/// content.
 fn mount_anew(name: &str, of_user: bool) -> Result<(), CliError> {
     let failed = |what: &str, err: &io::Error| CliError::failed(format!("{what}: {err}"));
     unshare(&[Namespace::Mount]).map_err(|err| failed("unshare, mount namespace", &err))?;
@@ -104,7 +105,7 @@ fn mount_anew(name: &str, of_user: bool) -> Result<(), CliError> {
     mount_change("/", downwards).map_err(|err| failed("mount --make-rslave /", &err.into()))?;
     let is_read_only = statvfs("/sys").is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY));
     let flags = if is_read_only { MountFlags::RDONLY } else { MountFlags::empty() };
-    // A container may have mounts below it, or none at all.
+    // A container may have mounts below `/sys`, or no mount.
     let _ = unmount("/sys", UnmountFlags::DETACH);
     match mount(name, "/sys", "sysfs", flags, None) {
         Err(err) if !of_user => return Err(failed("mount /sys", &err.into())),

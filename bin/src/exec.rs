@@ -1,5 +1,5 @@
-//! `fatpath exec` and `fatpath ip`: other programs, whose netlink sockets reach a gateway and never the host's kernel
-//! ([`launch`]).
+//! `fatpath exec` and `fatpath ip`: other programs, whose netlink sockets connect to a gateway and never to the host's
+//! kernel ([`launch`]).
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -16,16 +16,16 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use crate::cli::{ExecArgs, IpArgs, Sockets};
 use crate::enter::enter;
 
-/// Becomes the program.
+/// Executes the program in this process.
 ///
 /// # Errors
-/// If no gateway of that name runs, the library is missing, or the program cannot load it.
+/// The gateway does not run, the library is missing, or the program cannot load it.
 pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
     let (program, rest) = args.program.split_first().ok_or_else(|| CliError::failed("no program"))?;
     exec(&args.instance, args.sockets, args.vrf.as_deref(), program, rest)
 }
 
-/// Executes the system's `ip`. Words about `ip` itself, such as `-V`, need no gateway.
+/// Executes the system's `ip`. Options for `ip` itself, such as `-V`, need no gateway.
 ///
 /// # Errors
 /// As [`main`].
@@ -34,11 +34,11 @@ pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
     if is_about_itself(&args.words) {
         return Err(CliError::failed(format!("{}: {}", ip.display(), Command::new(&ip).args(&args.words).exec())));
     }
-    // All that it has to say is said by netlink.
+    // `ip` works through netlink alone, so its other sockets may stay.
     exec(&args.instance, Sockets::Host, None, ip.as_os_str(), &args.words)
 }
 
-/// Whether `ip` would print its usage or version, and do nothing: its first word decides.
+/// Whether `ip` would only print its usage or version: its first argument decides.
 fn is_about_itself(words: &[OsString]) -> bool {
     words.first().is_none_or(|word| ["help", "-help", "--help", "-V", "-Version"].iter().any(|it| word == it))
 }
@@ -65,7 +65,7 @@ fn exec(
     let internet = if vrf.is_some() { Internet::Marked } else { Internet::Any };
     launch::filter::set(internet)
         .map_err(|err| CliError::failed(format!("seccomp: {err}; without it no program is started.")))?;
-    // With the filter a program may have lost the rights for which its loader would ignore the library.
+    // With the filter, the program may have lost the rights because of which its loader would ignore the library.
     gateway_program::check_loads(program, &command)?;
     Err(CliError::failed(format!("{shown}: {}", command.args(arguments).exec())))
 }
@@ -73,7 +73,7 @@ fn exec(
 /// Checks that the gateway has a VRF of that name, with a device on its host side.
 ///
 /// # Errors
-/// It has none.
+/// The VRF does not exist, or has no device there.
 fn check_vrf(instance: &str, vrf: &str) -> Result<(), CliError> {
     let mut client = Client::connect(instance)?;
     let Reply::Show { shown: Shown::Links(links) } = client.ask(&Request::Show { what: What::Links })? else {

@@ -10,7 +10,7 @@ use crate::cli::LoadArgs;
 /// Checks the file, makes the gateway load it, and prints a summary.
 ///
 /// # Errors
-/// Exit code 2 if the file is wrong; 1 if no gateway of that name answers, or if it cannot apply the file.
+/// Exit code 2 if the file is invalid; 1 if the gateway does not reply, or cannot apply the file.
 pub(crate) fn main(args: &LoadArgs) -> Result<(), CliError> {
     daemon::load_config(&args.config)?;
     let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));

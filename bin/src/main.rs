@@ -1,8 +1,19 @@
-//! The program `fatpath`: the command line of the daemon (crate [`daemon`]) and of its clients.
+//! The program `fatpath`: the command line of the daemon and of its clients.
 //!
-//! This program decides what its commands are called and what they print. It leaves the gateway to the daemon, the control socket to
-//! [`client`], the content of requests and replies to [`ctl`], and measurements to the program `fatpath-bench`, which it starts for
-//! `demo` and `bench`: so it links neither the simulator nor the models that only measurements need.
+//! # Decides
+//! Names of commands, their arguments, and the text that they print.
+//!
+//! # Leaves to others
+//! The gateway (crate [`daemon`]), the control socket (crate [`client`]), contents of requests and replies (crate
+//! [`ctl`]), and measurements (program `fatpath-bench`, which this program starts for `demo` and `bench`: so it links
+//! neither the simulator nor the models that only measurements need).
+//!
+//! # Limits
+//! `fatpath capture` reads blocks of at most 1 MiB (`MAX_BLOCK_LEN` in `capture.rs`); `fatpath exec` waits 5 seconds
+//! for the answer about the host side (`PATIENCE` in `enter.rs`). All other limits are those of [`client`].
+//!
+//! # Standards
+//! No RFC.
 #![forbid(unsafe_code)]
 
 mod capture;

@@ -14,7 +14,7 @@ use crate::cli::{Cli, CompletionsArgs, ManArgs};
 /// Prints the completion script of a shell.
 ///
 /// # Errors
-/// If standard output cannot be written.
+/// Writing to standard output fails.
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "fatpath", &mut script);
@@ -24,7 +24,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
 /// Writes `fatpath.1` and a page for each command.
 ///
 /// # Errors
-/// If the directory is not there or cannot be written to.
+/// The directory does not exist or is not writable.
 pub(crate) fn man(args: &ManArgs) -> Result<(), CliError> {
     let failed = |err: io::Error| CliError::failed(format!("{}: {err}", args.dir.display()));
     fs::read_dir(&args.dir).map_err(failed)?;
@@ -37,7 +37,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), CliError> {
     write_page(root, "fatpath", &args.dir).map_err(failed)
 }
 
-/// Writes the page of a command.
+/// Writes the man page of a command.
 fn write_page(command: Command, name: &str, dir: &Path) -> io::Result<()> {
     let man = Man::new(command).source(concat!("fatpath ", env!("CARGO_PKG_VERSION")));
     let mut page = Vec::new();
@@ -46,7 +46,7 @@ fn write_page(command: Command, name: &str, dir: &Path) -> io::Result<()> {
     fs::write(dir.join(man.get_filename()), page)
 }
 
-/// The [`SECTIONS`] with entries for a command.
+/// Formats the [`SECTIONS`] with entries for a command.
 fn sections(name: &str) -> Roff {
     let mut roff = Roff::new();
     for (heading, entries) in SECTIONS {
@@ -61,7 +61,7 @@ fn sections(name: &str) -> Roff {
     roff
 }
 
-/// The command's SYNOPSIS with the names of its values, which clap's own leaves out.
+/// SYNOPSIS of a command with the names of its values, which clap's own omits.
 fn usage(command: &Command) -> String {
     let mut words = vec![command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()];
     let (positional, options): (Vec<&Arg>, Vec<&Arg>) = command.get_arguments().partition(|arg| arg.is_positional());
@@ -81,7 +81,7 @@ fn usage(command: &Command) -> String {
     words.join(" ")
 }
 
-/// One entry of a section: its subject, and the commands on whose pages it stands. The page of `fatpath` has all.
+/// Entry of a section: its subject, and the commands on whose pages it is. The page of `fatpath` has all entries.
 struct Entry {
     what: &'static str,
     means: &'static str,
@@ -93,7 +93,7 @@ const EVERY: &[&str] =
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
 const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor", "trace"];
 
-/// Sections behind clap's.
+/// Sections after clap's.
 const SECTIONS: &[(&str, &[Entry])] = &[
     (
         "EXIT STATUS",

@@ -1,4 +1,4 @@
-//! `fatpath demo` and `fatpath bench`: the program `fatpath-bench` carries them out.
+//! `fatpath demo` and `fatpath bench`, which the program `fatpath-bench` executes.
 
 use std::env;
 use std::os::unix::process::CommandExt;
@@ -9,7 +9,7 @@ use client::{CliError, PROGRAM_VARIABLE, find_sibling};
 /// The program for measurements.
 const PROGRAM: &str = "fatpath-bench";
 
-/// Becomes the program for measurements, with this program's own arguments; they have been checked.
+/// Executes the program for measurements in this process, with this process's validated arguments.
 ///
 /// # Errors
 /// The program is missing or does not start.

@@ -7,10 +7,10 @@ use ctl::{Reply, Request};
 use crate::cli::MonitorArgs;
 use crate::stream::Stream;
 
-/// Prints a line for each event until a signal, or until the gateway or the reader of the output goes.
+/// Prints a line for each event until a signal, or until the gateway or the reader of the output closes its end.
 ///
 /// # Errors
-/// If no gateway of that name answers.
+/// The gateway does not reply.
 pub(crate) fn main(args: &MonitorArgs) -> Result<(), CliError> {
     let stream = Stream {
         command: "monitor",

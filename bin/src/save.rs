@@ -1,4 +1,4 @@
-//! `fatpath save`: saves the state that programs have set, for the gateway's next start.
+//! `fatpath save`: saves the state that clients have set, for the gateway's next start.
 
 use client::{CliError, Client, print};
 use ctl::{Reply, Request};
@@ -8,7 +8,7 @@ use crate::cli::SaveArgs;
 /// Makes the gateway save its state, and prints a summary.
 ///
 /// # Errors
-/// No gateway of that name answers, or it cannot save.
+/// The gateway does not reply, or cannot save.
 pub(crate) fn main(args: &SaveArgs) -> Result<(), CliError> {
     let mut client = Client::connect(&args.instance)?;
     let Reply::Saved { saved } = client.ask(&Request::Save)? else { return Err(client.confused()) };

@@ -5,10 +5,10 @@ use ctl::Reply;
 
 use crate::cli::ShowArgs;
 
-/// Asks the gateway and prints its answer.
+/// Sends the request to the gateway and prints the reply.
 ///
 /// # Errors
-/// If no gateway of that name answers.
+/// The gateway does not reply.
 pub(crate) fn main(args: &ShowArgs) -> Result<(), CliError> {
     let mut client = Client::connect(&args.instance)?;
     let Reply::Show { shown } = client.ask(&args.what.into())? else {

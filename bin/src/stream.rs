@@ -10,20 +10,20 @@ use crate::capture::{end_on_signal, end_with_reader};
 
 /// Request for a stream.
 pub(crate) struct Stream<'a> {
-    /// Subcommand, which error messages name.
+    /// Subcommand, for error messages.
     pub(crate) command: &'static str,
     pub(crate) instance: &'a str,
     pub(crate) request: Request,
-    /// Reply in front of the first line.
+    /// Expected reply before the first line.
     pub(crate) begins_with: Reply,
 }
 
 impl Stream<'_> {
-    /// Prints each line of the stream as `to_text` has it, until the gateway ends the stream or a signal comes, or until the gateway
-    /// or the reader of the output goes.
+    /// Prints each line of the stream, formatted by `to_text`, until a signal, or until the gateway or the reader of
+    /// the output closes its end.
     ///
     /// # Errors
-    /// If no gateway of that name answers, the gateway refuses, or a line is not understood.
+    /// The gateway does not reply or refuses the request, or a line cannot be parsed.
     pub(crate) fn print<E: Display>(self, to_text: impl Fn(&str) -> Result<String, E>) -> Result<(), CliError> {
         let mut client = Client::connect(self.instance)?;
         if client.ask(&self.request)? != self.begins_with {

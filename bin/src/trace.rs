@@ -1,4 +1,4 @@
-//! `fatpath trace`: the stages that chosen packets pass in a running gateway.
+//! `fatpath trace`: stages that selected packets pass in a running gateway.
 
 use client::CliError;
 use ctl::trace::PacketTrace;
@@ -7,11 +7,11 @@ use ctl::{Reply, Request};
 use crate::cli::TraceArgs;
 use crate::stream::Stream;
 
-/// Prints a block for each packet until there were as many as asked for, until a signal, or until the gateway or the reader of
-/// the output goes.
+/// Prints a block for each packet until the requested number of packets, until a signal, or until the gateway or the
+/// reader of the output closes its end.
 ///
 /// # Errors
-/// If no gateway of that name answers, or the filter is wrong.
+/// The gateway does not reply, or the filter is invalid.
 pub(crate) fn main(args: &TraceArgs) -> Result<(), CliError> {
     let request = Request::Trace { filter: args.filter.clone().unwrap_or_default(), packets: args.count };
     let stream = Stream { command: "trace", instance: &args.instance, request, begins_with: Reply::Tracing };

@@ -1,4 +1,4 @@
-//! The command line as a shell sees it: output on either stream, and exit codes.
+//! The command line from a shell: output on either stream, and exit codes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -26,7 +26,7 @@ to = "10.2.0.0/24"
 dev = "wan"
 "#;
 
-/// A directory of its own, removed at the end.
+/// Temporary directory, removed at the end.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -48,7 +48,7 @@ impl Dir {
         command.args(args).env("FATPATH_RUNDIR", &self.0).output().unwrap()
     }
 
-    /// A gateway that answers each request of one client with the next of `replies`.
+    /// Gateway that replies to each request of one client with the next of `replies`.
     fn gateway(&self, instance: &str, replies: Vec<Vec<u8>>) -> JoinHandle<Vec<Request>> {
         let listener = UnixListener::bind(self.0.join(format!("{instance}.sock"))).unwrap();
         thread::spawn(move || {
@@ -72,7 +72,7 @@ impl Drop for Dir {
     }
 }
 
-/// Exit code, standard output and standard error as they must be.
+/// Asserts exit code, standard output and standard error.
 #[track_caller]
 fn assert_output(output: &Output, code: i32, stdout: &str, stderr: &str) {
     let got = (output.status.code(), String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -147,7 +147,7 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
     }
 }
 
-/// A copy of the program in a directory without `fatpath-bench`, with its command line; its `PATH` is `empty` there.
+/// Copy of the program in a directory without `fatpath-bench`, as a command; its `PATH` is `empty` in that directory.
 fn alone(dir: &Dir, args: &[&str]) -> (PathBuf, Command) {
     let program = dir.0.join("fatpath");
     install(env!("CARGO_BIN_EXE_fatpath"), &program);
@@ -156,13 +156,14 @@ fn alone(dir: &Dir, args: &[&str]) -> (PathBuf, Command) {
     (program, command)
 }
 
-/// Stand-in for `fatpath-bench` at `place`, which prints `name`, its arguments and the path of `fatpath` that it gets.
+/// Stand-in for `fatpath-bench` at `place`, which prints `name`, its arguments and the path of `fatpath` from its
+/// environment.
 fn stand_in(dir: &Dir, place: &Path, name: &str) {
     let text = format!("#!/bin/sh\necho {name} \"$@\"\necho \"$FATPATH_PROGRAM\" >&2\nexit 7\n");
     install(dir.file(name, text), &place.join("fatpath-bench"));
 }
 
-/// Copies a program by another process: a file that a child of another test's thread has open for writing cannot be executed.
+/// Copies a program in another process: a file that a concurrent test's child has open for writing cannot be executed.
 fn install(from: impl AsRef<Path>, to: &Path) {
     let status = Command::new("install").args(["-D", "-m", "755"]).arg(from.as_ref()).arg(to).status().unwrap();
     assert!(status.success(), "{}", to.display());
@@ -175,7 +176,7 @@ fn missing_bench_program_is_one_line_with_a_remedy() {
     for args in [&["demo"][..], &["bench", "esp"]] {
         assert_output(&alone(&dir, args).1.output().unwrap(), 1, "", want);
     }
-    // Its command line is explained and checked all the same.
+    // The command line is still documented and checked.
     let output = alone(&dir, &["demo", "--help"]).1.output().unwrap();
     assert!(
         output.status.success() && String::from_utf8_lossy(&output.stdout).contains("Usage: fatpath demo"),
@@ -192,7 +193,7 @@ fn bench_program_gets_the_same_words_and_gives_its_exit_code() {
     let output = format!("{}\n", program.display());
     stand_in(&dir, &dir.0.join("empty"), "path");
     assert_output(&command.output().unwrap(), 7, "path bench esp --only a b --json\n", &output);
-    // The program in the directory of `fatpath` is found first.
+    // A program in the directory of `fatpath` takes precedence.
     stand_in(&dir, &dir.0, "beside");
     assert_output(&command.output().unwrap(), 7, "beside bench esp --only a b --json\n", &output);
 }
@@ -220,7 +221,7 @@ fn show_without_a_gateway_names_its_socket_and_how_to_start_one() {
         socket.display()
     );
     assert_output(&dir.fatpath(&["show", "links", "--instance", "site1"]), 1, "", &want);
-    // A socket that a killed gateway left behind.
+    // A stale socket of a killed gateway.
     drop(UnixListener::bind(&socket).unwrap());
     assert_output(&dir.fatpath(&["show", "links", "--instance", "site1"]), 1, "", &want);
 }
@@ -272,7 +273,7 @@ fn error_of_the_gateway_is_printed_in_its_words() {
     }
 }
 
-/// A pcapng block of `kind` with an empty body but for `body`.
+/// A pcapng block of `kind` with `body`.
 fn block(kind: u32, body: &[u8]) -> Vec<u8> {
     let len = (12 + body.len() as u32).to_le_bytes();
     [&kind.to_le_bytes()[..], &len, body, &len].concat()

@@ -1,4 +1,4 @@
-//! The files in `examples/` and the quotes of them in the documentation.
+//! Files in `examples/` and their quotes in the documentation.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ fn page_of_guests_quotes_its_example_word_by_word() {
     assert_eq!(quotes("docs/guests.md", "examples/guests.toml"), 1);
 }
 
-/// Counts the quotes of an example that a page has.
+/// Number of quotes of an example in a page.
 fn quotes(page: &str, example: &str) -> usize {
     let page = fs::read_to_string(root().join(page)).unwrap();
     let text = fs::read_to_string(root().join(example)).unwrap();

@@ -1,6 +1,6 @@
-//! A bridge of four ports, VLAN devices beside it and above it, as a list of operations: frames of the fuzzer's,
-//! settings of ports, VLANs, addresses, links that go down and ports that leave, and time. After each operation the
-//! bridge's tables agree, a port has learnt no more addresses than it may, and sent packets fit their device; in the
+//! Bridge of four ports, with VLAN devices beside and above it, as a list of operations: arbitrary frames, settings of
+//! ports, VLANs and addresses, links that go down, ports that are removed, and time. After each operation the bridge's
+//! tables are consistent, a port is within its limit of learnt addresses, and its device can send each packet; at the
 //! end all memory has been returned.
 #![no_main]
 
@@ -115,7 +115,7 @@ fn step(input: &mut Choices<'_>, node: &mut Node, now: &mut Instant) {
                     let vid = Some(vid);
                     let wanted =
                         FdbRequest { port: of_port, mac, vid, kind, is_sticky, create: true, exclusive: false };
-                    // Dynamic entries that an operator has added are not limited.
+                    // The limit does not apply to dynamic entries of an operator.
                     if kind != FdbKind::Dynamic {
                         let _ = bridge.add_fdb(*now, &wanted);
                     }
@@ -137,7 +137,7 @@ fn step(input: &mut Choices<'_>, node: &mut Node, now: &mut Instant) {
     node.timeout(*now);
 }
 
-/// One of few addresses, or any.
+/// One of a few addresses, or any address.
 fn address(input: &mut Choices<'_>) -> MacAddr {
     match input.byte() {
         0 => MacAddr([0xff; 6]),
@@ -154,7 +154,7 @@ fn address(input: &mut Choices<'_>) -> MacAddr {
     }
 }
 
-/// A frame with good addresses, and a tag or a packet of the fuzzer's.
+/// A frame with valid addresses, and an arbitrary tag or packet.
 fn frame(input: &mut Choices<'_>, node: &Node) -> Packet {
     let form = input.byte();
     let (to, from) = (address(input), address(input));

@@ -1,4 +1,4 @@
-//! A capture file of either format: records or an error, and never more memory than one packet takes.
+//! Capture file of either format: records or an error, with memory for at most one packet.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! SAs and policies that are added, changed, deleted and expire, as a list of operations: lookups agree with a linear
+//! SAs and policies that are added, changed, deleted and expire, as a list of operations: look-ups agree with a linear
 //! search through lists, and a cached result of a flow is never stale.
 #![no_main]
 

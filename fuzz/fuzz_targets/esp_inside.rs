@@ -1,6 +1,6 @@
-//! Content of ESP: authentic packets, alone, in bursts and in trains, whose plaintext is the fuzzer's, with a valid
-//! trailer or the fuzzer's. Decapsulation, GRO and IP input process it in a node with one of everything; each packet
-//! ends in one place, sent packets are ones that the links take, and all memory is returned.
+//! Content of ESP: authentic packets, alone, in bursts and in trains, with arbitrary plaintext and a valid or arbitrary
+//! trailer. Decapsulation, GRO and IP input process the content in a node with every kind of configuration; each packet
+//! is accounted for once, the links can send all sent packets, and all memory is returned.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

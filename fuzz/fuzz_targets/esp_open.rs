@@ -1,5 +1,5 @@
-//! ESP as it arrives: any bytes behind a true outer header, whole or as a train, in any pieces. With NULL encryption
-//! the fuzzer writes the inner packet as well. Each packet of a train ends in exactly one place, and all memory is
+//! Received ESP: any bytes behind a valid outer header, as a packet or a train, in any fragments. With NULL encryption
+//! the fuzzer writes the inner packet as well. Each packet of a train is accounted for exactly once, and all memory is
 //! returned.
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! Bursts of packets through GRO and GSO: bytes and order stay.
+//! Bursts of packets through GRO and GSO: bytes and order are unchanged.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Super-packets as a guest hands them over, segmented and fitted to devices.
+//! Super-packets from a guest, segmented and fitted to devices.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

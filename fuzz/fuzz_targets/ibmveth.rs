@@ -1,8 +1,8 @@
-//! Virtual Ethernet adapters and their hypervisor, as a list of operations: descriptors, receive entries and attribute
-//! words of the fuzzer's, from a partition without a driver and from a hypervisor that is broken, beside two adapters
-//! that send, receive and change their settings. After each operation pools have no more buffers than they may, the
-//! word has no bits that were not agreed on, and each received frame is a packet. A frame between adapters that have
-//! buffers for it arrives as it was sent, however many pieces it is in.
+//! Virtual Ethernet adapters and their hypervisor, as a list of operations: arbitrary descriptors, receive entries and
+//! attribute words, from a partition without a driver and from a broken hypervisor, in addition to two adapters that
+//! send, receive and change their settings. After each operation pools are within their limit of buffers, the attribute
+//! word has only negotiated bits, and each received frame is a packet. A frame between adapters with buffers for it
+//! arrives unchanged, whatever its number of fragments.
 #![no_main]
 
 use ibmveth::{
@@ -19,7 +19,7 @@ const fn mac(last: u8) -> MacAddr {
     MacAddr([2, 0, 0, 0, 0, last])
 }
 
-/// Small pools, of which all are active.
+/// Small pools, all active.
 const POOLS: [PoolConfig; 5] = {
     let mut pools = PoolConfig::DEFAULT;
     let mut at = 0;
@@ -70,7 +70,7 @@ impl World {
         Self { lan, mem, adapters, units, region }
     }
 
-    /// A descriptor: of the fuzzer's bits, and often of bytes that are mapped.
+    /// A descriptor: of arbitrary bits, and often of mapped bytes.
     fn desc(&self, choices: &mut Choices<'_>) -> BufDesc {
         let bits = choices.bytes(8).iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
         match choices.byte() % 3 {
@@ -104,8 +104,8 @@ impl World {
         pkt
     }
 
-    /// Opens both adapters anew, with buffers for any frame, and sends one of up to 9 KB from the adapter `from` to the
-    /// other.
+    /// Reopens both adapters, with buffers for any frame, and sends a frame of up to 9 KB from the adapter `from` to
+    /// the other.
     fn check_arrival(&mut self, choices: &mut Choices<'_>, from: usize) {
         let Self { lan, mem, adapters, .. } = self;
         if lan.firmware().io_regions != usize::MAX {
@@ -165,7 +165,7 @@ impl World {
                 }
                 let copies = self.lan.counters().copies;
                 let answer = self.lan.send(self.units[2], &descs, choices.byte().into(), choices.word());
-                // A refused frame is copied to no adapter.
+                // A refused frame is not copied to any adapter.
                 let is_refused = answer.result == Err(Refusal::Parameter);
                 assert!(!is_refused || self.lan.counters().copies == copies);
             }

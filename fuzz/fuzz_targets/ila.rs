@@ -1,4 +1,4 @@
-//! Translation of hostile IPv6 packets, whole and in pieces, with any checksum state.
+//! Translation of hostile IPv6 packets, linear and in fragments, with any checksum state.
 #![no_main]
 
 use ila::{AdjTransport, CsumMode, Direction, HookType, IdentType, Locator, Rewrite, RouteEncap};
@@ -32,7 +32,7 @@ fuzz_target!(|input: (u64, u8, bool, bool, Option<(u16, u16)>, Option<u16>, usiz
     assert_eq!(after[..24], before[..24]);
     let hook_type = if to_sir { HookType::Input } else { HookType::Output };
     let encap = RouteEncap { locator: Locator(locator), csum_mode, ident_type: IdentType::Luid, hook_type };
-    // A translated address leads back to its original.
+    // The reverse of a translated address is the original.
     let sir_prefix = Locator::of(dst);
     if let Some(original) = encap.original(dst, sir_prefix) {
         assert_eq!((encap.address(original), Locator::of(original)), (dst, sir_prefix));

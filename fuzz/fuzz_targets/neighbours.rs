@@ -1,6 +1,6 @@
 //! Full neighbour tables as a list of operations: packets to next hops, messages, settings by the operator and time, on
-//! two links. After each operation the invariants hold, no table has more entries than it may, permanent entries stay,
-//! and no packet is lost.
+//! two links. After each operation the invariants hold, each table is within its limit, permanent entries exist, and no
+//! packet is lost.
 #![no_main]
 
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use wire::MacAddr;
 
 const ENTRIES: usize = 8;
 
-/// The operator's neighbours, which are permanent, and no other operation sets or removes them.
+/// The operator's permanent neighbours, which no other operation sets or removes.
 const PERMANENT: u8 = 4;
 
 struct World {
@@ -23,7 +23,7 @@ struct World {
     now: Instant,
     neighbours: Neighbours,
     actions: Vec<Action>,
-    /// Packets that were handed in, and those that came back or were sent or dropped.
+    /// Number of packets passed in, and number of those returned, sent or dropped.
     handed: usize,
     ended: usize,
 }

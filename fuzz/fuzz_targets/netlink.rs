@@ -1,4 +1,4 @@
-//! Requests of a netlink client: recorded ones of iproute2 with mutated bytes, and datagrams of any bytes. The node
+//! Requests of a netlink client: recorded requests of iproute2 with mutated bytes, and datagrams of any bytes. The node
 //! does not panic, and its FIB has the routes and addresses that clients see.
 #![no_main]
 
@@ -42,7 +42,7 @@ fuzz_target!(|input: (bool, Vec<Op>)| {
             }
             4 => {
                 let datagram: Vec<u8> = bytes.iter().flat_map(|&(at, byte)| [at as u8, byte]).collect();
-                // Same form as by the socket.
+                // Same form as on the socket.
                 for call in ToDaemon::calls(&datagram) {
                     if let Some(ToDaemon::Data(messages)) = call {
                         session.handle(messages, &mut node, listeners, &mut outbox);

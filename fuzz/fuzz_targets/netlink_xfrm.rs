@@ -1,5 +1,5 @@
-//! Requests of a client of `NETLINK_XFRM`: recorded ones of `ip xfrm` with mutated bytes, and datagrams of any bytes,
-//! while time passes. The node does not panic, and its database has the SAs and policies that packets meet.
+//! Requests of a client of `NETLINK_XFRM`: recorded requests of `ip xfrm` with mutated bytes, and datagrams of any
+//! bytes, while time passes. The node does not panic, and its database has the SAs and policies that packets meet.
 #![no_main]
 
 use std::sync::LazyLock;

@@ -1,4 +1,4 @@
-//! Any sequence of operations on packets, in pools that run dry, against plain bytes.
+//! Any sequence of operations on packets, in pools that may be exhausted, compared with plain bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,7 +1,7 @@
-//! A node with one of everything, as a list of operations: packets of the fuzzer's into its ports, whole or in pieces,
-//! with marks that may be lies; time that passes; links that go down, come back, lose an offload or take queued
-//! packets. After each operation every received packet is accounted for, and sent packets are ones that the link takes;
-//! in the end all memory has been returned.
+//! Node with every kind of configuration, as a list of operations: arbitrary packets into its ports, linear or in
+//! fragments, with metadata that may be wrong; time; links that go down, come up, lose an offload or send queued
+//! packets. After each operation every received packet is accounted for, and the link can send each sent packet; at the
+//! end all memory has been returned.
 #![no_main]
 
 use std::time::Duration;
@@ -43,7 +43,7 @@ fuzz_target!(|input: &[u8]| {
     full_node.finish();
 });
 
-/// A packet: with a good header of the fuzzer's choice around its bytes, or without.
+/// A packet: arbitrary bytes, with or without a valid header of the fuzzer's choice.
 fn packet(input: &mut Choices<'_>, mem: &Memory, port: usize) -> Packet {
     let form = input.byte();
     let len = usize::from(input.word() % 2048);

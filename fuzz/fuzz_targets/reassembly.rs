@@ -1,4 +1,4 @@
-//! Any sequence of fragments against the list of holes of RFC 815, and packets of any bytes.
+//! Any sequence of fragments compared with the hole list of RFC 815, and packets of any bytes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

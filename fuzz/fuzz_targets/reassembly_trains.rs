@@ -1,4 +1,4 @@
-//! Fragments in bursts, with equal and different headers, against the same fragments one by one.
+//! Fragments in bursts, with equal and different headers, compared with the same fragments one by one.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

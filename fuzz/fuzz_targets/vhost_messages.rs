@@ -1,6 +1,6 @@
-//! Messages of front ends in any order, with and without descriptors, whole, in pieces and made up; guests' memory is
-//! truncated and rings are used in between. A broken rule closes the connection with one error, no descriptor is kept,
-//! and the next front end is served.
+//! Messages of front ends in any order, with and without descriptors, complete, in parts and arbitrary; guests' memory
+//! is truncated and rings are used in between. A violation closes the connection with one error, no descriptor is
+//! leaked, and the next front end is served.
 #![no_main]
 
 mod vhost;
@@ -14,12 +14,12 @@ use rustix::pipe::pipe;
 use sim::Choices;
 use vhost::{GUEST_LEN, Guest, PAGE, Port, USER, open_descriptors};
 
-/// Numbers of the messages of the protocol.
+/// Numbers of the protocol's messages.
 const KNOWN: [u32; 20] = [1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 34, 36, 37, 38];
 
 const VALUES: [u64; 12] = [0, 1, 2, 3, 16, 256, 65_536, PAGE, GUEST_LEN / 2, USER, USER + GUEST_LEN / 2, u64::MAX];
 
-/// Descriptors that come with a message.
+/// Descriptors for messages.
 struct Files {
     event: OwnedFd,
     pipe: OwnedFd,
@@ -103,7 +103,7 @@ fn step(input: &mut Choices<'_>, port: &mut Port, guest: &Guest, files: &Files) 
     }
 }
 
-/// Version 1, mostly, with and without an answer wanted.
+/// Version 1 in most cases, with and without a requested reply.
 fn flags(input: &mut Choices<'_>) -> u32 {
     if input.once_in(16) { input.word().into() } else { input.pick(&[1, 9]) }
 }

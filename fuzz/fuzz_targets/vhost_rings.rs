@@ -1,6 +1,6 @@
-//! Rings and buffers that a guest writes at every moment: as operations between two calls, and by another thread during
-//! the calls. Nothing is read or written outside of its memory, a broken rule closes the connection with one error, and
-//! the next guest is served.
+//! Rings and buffers that a guest writes at any time: as operations between two calls, and by another thread during the
+//! calls. Nothing is read or written outside of guest memory, a violation closes the connection with one error, and the
+//! next guest is served.
 #![no_main]
 
 mod vhost;
@@ -12,8 +12,8 @@ use rustix::fs::ftruncate;
 use sim::Choices;
 use vhost::{Desc, GUEST_LEN, Guest, PAIRS, Port, RINGS_LEN, avail_at, open_descriptors, poke, used_at};
 
-/// Indirect descriptors, event index, mergeable buffers, checksums and segmentation, version 1: each as a bit of a
-/// choice.
+/// Indirect descriptors, event index, mergeable buffers, checksums and segmentation, version 1: one choice bit for
+/// each.
 const FEATURES: [u64; 8] = [1 << 28, 1 << 29, 1 << 15, 1, 2, 1 << 7, 1 << 11, 1 << 32];
 
 fuzz_target!(|input: &[u8]| {
@@ -89,7 +89,7 @@ fn guest(input: &mut Choices<'_>, port: &mut Port) {
     port.settle();
 }
 
-/// A valid descriptor, or nearly one.
+/// A descriptor, valid or with small faults.
 fn desc(input: &mut Choices<'_>, queue: u64) -> Desc {
     let addr = match input.byte() % 8 {
         0 => input.pick(&[u64::MAX, GUEST_LEN - 1, GUEST_LEN, 1 << 32, GUEST_LEN / 2 - 1]),
@@ -105,7 +105,7 @@ fn desc(input: &mut Choices<'_>, queue: u64) -> Desc {
     Desc { addr, len, flags, next: u16::from(input.byte() % 18) }
 }
 
-/// A write of two bytes, mostly to the rings.
+/// A write of two bytes, in most cases to the rings.
 fn scribble(input: &mut Choices<'_>) -> (u64, u16) {
     let queue = u64::from(input.byte() % 4);
     let at = match input.byte() % 4 {

@@ -1,4 +1,4 @@
-//! A virtio-net header and a frame from a hostile guest: an accepted header points at the frame's own checksum field.
+//! A virtio-net header and a frame from a hostile guest: an accepted header refers to the frame's own checksum field.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -29,8 +29,7 @@ fuzz_target!(|input: &[u8]| {
             }
             let info = ip::Info::parse(&frame[l3..], frame.len() - l3).expect("what is left for later is well-formed");
             assert!(info.fragment.is_none());
-            // The transport header that the checksum covers: behind the IP header, or for segments in a tunnel further
-            // in.
+            // The transport header that the checksum covers: behind the IP header, or inside a tunnel for a fat packet.
             let (version, protocol, end) = if start == l3 + info.header_len {
                 (info.version(), info.protocol, l3 + info.total_len)
             } else {

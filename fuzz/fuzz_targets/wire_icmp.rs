@@ -1,4 +1,4 @@
-//! An ICMP, ICMPv6 or neighbour discovery message, and the packet that an error quotes.
+//! An ICMP, ICMPv6 or neighbour discovery message, and the packet quoted in an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -35,7 +35,7 @@ fuzz_target!(|input: (u128, u128, u8, &[u8])| {
     }
 });
 
-/// An error quotes the front of a packet, so its lengths may exceed the quote.
+/// An error quotes the start of a packet, so the packet's lengths may exceed the quote.
 fn quoted(packet: &[u8]) {
     if let Ok(ip) = ipv4::Ipv4::parse_head(packet, usize::MAX) {
         assert!(ip.payload().len() <= ip.payload_len());

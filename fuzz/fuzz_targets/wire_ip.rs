@@ -1,4 +1,4 @@
-//! An IP packet whose head holds a part of it: with any bytes, lengths stay within the packet, and views of the same
+//! An IP packet of which the head holds a part: for any bytes, lengths stay within the packet, and views of the same
 //! bytes agree.
 #![no_main]
 
@@ -10,7 +10,7 @@ fuzz_target!(|input: (u16, bool, &[u8])| {
     let (outside, whole, head) = input;
     let packet_len = head.len() + if whole { 0 } else { usize::from(outside) };
 
-    // Most inputs fall to the header checksum, so the packet is also seen with a right one.
+    // Most inputs fail at the header checksum, so the packet is also parsed with a correct one.
     let mut repaired = head.to_vec();
     if Version::of(head) == Ok(Version::V4) && ipv4::fill_check(&mut repaired).is_ok() {
         look_at(&repaired, packet_len);
@@ -69,7 +69,7 @@ fn upper_layer(payload: &[u8], len: usize) {
     assert_eq!(checksum::fold(parts), checksum::fold(checksum::sum(payload)));
 }
 
-/// A router's changes to an IPv4 header keep the checksum right.
+/// A router's changes to an IPv4 header keep the checksum correct.
 fn forward(packet: &mut [u8], packet_len: usize) {
     if Info::parse(packet, packet_len).is_err() {
         return;

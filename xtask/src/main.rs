@@ -1,10 +1,24 @@
 //! Chores of this repository, run as `cargo xtask CHORE`.
+//!
+//! # Decides
+//! Stages of `check` and `test` and their order (`stages`), and rules of RFCs that have a place in the source and
+//! a test (`conformance`).
+//!
+//! # Leaves to others
+//! Tests themselves (each crate's; crates `system` and `interop` against real kernels), installation of packages
+//! (`scripts/setup`), plain words, and the structure of the source: the tests of this crate.
+//!
+//! # Limits
+//! A test's name has at most 60 characters (`LONGEST_NAME` in `tests/words`). `fuzz` runs each target for 20 seconds,
+//! by default.
+//!
+//! # Standards
+//! No RFC is implemented; rules of RFC 4301, RFC 4303, RFC 5722 and RFC 8200 are listed.
 #![forbid(unsafe_code)]
 
 mod conformance;
 mod report;
 mod stages;
-mod words;
 
 use std::env;
 use std::fs;
@@ -15,7 +29,6 @@ usage: cargo xtask CHORE
   check             fmt, clippy, doc and every test that needs no privilege
   test              check, benchmarks once, system and interop tests, fuzz targets built, cargo deny
   conformance       write docs/conformance.md, which check compares
-  words             lower the numbers of xtask/src/words_allowed.txt
   fuzz [SECONDS]    run each fuzz target for that long (default 20)";
 
 fn main() -> ExitCode {
@@ -26,8 +39,6 @@ fn main() -> ExitCode {
         ["check"] => stages::check(&mut report),
         ["test"] => stages::test(&mut report),
         ["conformance"] => return write_conformance(),
-        ["words"] if words::lower(stages::root()) => return ExitCode::SUCCESS,
-        ["words"] => return ExitCode::FAILURE,
         ["fuzz"] => stages::fuzz(&mut report, 20),
         ["fuzz", seconds] => match seconds.parse() {
             Ok(seconds) => stages::fuzz(&mut report, seconds),

@@ -1,9 +1,9 @@
-// Command gvisor-reassembly has gVisor's network stack put datagrams together, as its peers in the parent directory do,
-// and prints what a fragment takes.
+// Command gvisor-reassembly measures the reassembly of datagrams in gVisor's network stack, with the input of the other
+// implementations in the parent directory, and prints the cost of a fragment.
 //
-// It reads fragments from standard input: each a length of four bytes, big-endian, and a whole IP packet. It injects them
-// into a stack with a channel endpoint, IPv4 and IPv6, and a UDP endpoint that is read after each pass, and prints the
-// nanoseconds per fragment of the middle one of the passes that fill the given time.
+// It reads fragments from standard input: each a length of four bytes, big-endian, and a complete IP packet. It injects
+// them into a stack with a channel endpoint, IPv4 and IPv6, and a UDP endpoint that is read after each pass, and prints
+// the nanoseconds per fragment of the median pass within the given time.
 package main
 
 import (

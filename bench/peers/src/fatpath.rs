@@ -9,13 +9,13 @@ use packet::{Csum, Memory, Packet};
 
 use crate::train::Train;
 
-pub const HOW: &str = "fatpath: Datapath::handle_rx in bursts of 64, each fragment in a page of its own that goes home to its pool \
-                       within the measured time; nobody listens at the node, which verifies UDP's checksum and decides about an \
+pub const HOW: &str = "fatpath: Datapath::handle_rx in bursts of 64, each fragment in a page of its own, which is returned to its \
+                       pool within the measured time; the node has no socket, verifies UDP's checksum and decides about an \
                        ICMP error";
 
 const LINK: LinkId = LinkId(1);
 
-/// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all.
+/// Nanoseconds per fragment of the median pass; passes take at least `length` in total.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
     let (mut path, mem) = (Datapath::new(), Memory::heap());
     let port =

@@ -1,4 +1,4 @@
-//! gVisor: a program of its own around its network stack (`gvisor/main.go`), which is given the same fragments.
+//! gVisor: a separate program with gVisor's network stack (`gvisor/main.go`), which gets the same fragments.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -9,7 +9,8 @@ use crate::train::Train;
 pub const HOW: &str = "gVisor: InjectInbound at a channel endpoint of its stack, fragment by fragment, in a Go program; it verifies \
                        UDP's checksum in any case, and the socket is read when the clock has stopped";
 
-/// Nanoseconds for a fragment, of the median of passes of at least `length` in all. `program` is the built benchmark.
+/// Nanoseconds per fragment of the median pass; passes take at least `length` in total. `program` is the built
+/// benchmark.
 pub fn measure(program: &str, train: &Train, length: Duration) -> Result<f64, String> {
     let failed = |what: &str, err: std::io::Error| format!("{program}: {what}: {err}");
     let address: String = match train.flow.dst {

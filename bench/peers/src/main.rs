@@ -1,8 +1,8 @@
-//! Cost of a fragment to fatpath, smoltcp and gVisor, in alternating rounds of one run: `make bench-peers`.
+//! Cost of a fragment in fatpath, smoltcp and gVisor, in alternating rounds of one run: `make bench-peers`.
 //!
 //! All three get the same fragments in sequence, and reassemble them to datagrams ready for a socket. Buffers are
-//! filled before the clock starts. UDP's checksums are verified, as for fragments from a wire; in cases named
-//! `verified` the device has verified them, so that an implementation that trusts it can skip this.
+//! filled before the clock starts. UDP checksums are verified, as for fragments from a wire; in cases named `verified`
+//! the device has verified them, so that an implementation may skip the verification.
 //!
 //! `fatpath-bench-peers [--json] [--rounds N] [--gvisor PROGRAM]`
 #![forbid(unsafe_code)]
@@ -19,10 +19,10 @@ use serde_json::{Value, json};
 
 use train::Train;
 
-/// Time that each implementation is measured in a round.
+/// Measuring time of each implementation in a round.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// Passes that do not count.
+/// Warm-up passes, which are not measured.
 const WARM: u64 = 4;
 
 const NAMES: [&str; 3] = ["fatpath", "smoltcp", "gvisor"];
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
     let cases: Vec<Case> = Train::all().into_iter().map(|train| Case::measure(&train, rounds, &program)).collect();
     println!("{}", if is_json { to_json(&cases, rounds).to_string() } else { to_table(&cases, rounds) });
-    // A case that fatpath itself cannot do is a failure; a peer may be missing.
+    // A case without a result of fatpath is a failure; a peer may be missing.
     if cases.iter().all(|case| case.nanos[0].is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -54,8 +54,7 @@ fn usage() -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Time of each implementation for a fragment of one train, round by round, or the reason for which it was not
-/// measured.
+/// Time per fragment of one train in each implementation, round by round, or the reason for a missing measurement.
 struct Case {
     name: String,
     nanos: [Result<Vec<f64>, String>; 3],
@@ -81,7 +80,7 @@ impl Case {
         Self { name: train.name.clone(), nanos }
     }
 
-    /// Ratio of our fragments per second to a peer's, round by round: the median, the least and the largest.
+    /// Ratio of fatpath's fragments per second to a peer's over the rounds: median, minimum and maximum.
     fn ratio(&self, peer: usize) -> Option<[f64; 3]> {
         let (own, peer) = (self.nanos[0].as_ref().ok()?, self.nanos[peer].as_ref().ok()?);
         let mut quotients: Vec<f64> = own.iter().zip(peer).map(|(own, peer)| peer / own).collect();
@@ -157,8 +156,8 @@ fn to_table(cases: &[Case], rounds: usize) -> String {
     text
 }
 
-/// Runs passes for at least `length`, and gives the nanoseconds of the median pass, and the number of passes: other
-/// programs on the processor lengthen a few passes, which the median leaves out.
+/// Runs passes for at least `length`, and returns the nanoseconds of the median pass and the number of passes. Other
+/// programs on the CPU lengthen a few passes, which do not affect the median.
 fn middle(length: Duration, pass: &mut impl FnMut() -> Duration) -> (f64, u64) {
     for _ in 0..WARM {
         pass();

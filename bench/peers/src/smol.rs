@@ -14,9 +14,9 @@ use crate::train::{BURST, Train};
 
 pub const HOW: &str = "smoltcp 0.14: Interface::poll over a device in memory that has received bursts of 64, with its largest \
                        reassembly buffers (4 of 64 KiB, 32 holes); each fragment in a Vec that is freed, and the socket \
-                       read, within the measured time. It puts no IPv6 fragments together";
+                       read, within the measured time. It does not reassemble IPv6";
 
-/// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all.
+/// Nanoseconds per fragment of the median pass; passes take at least `length` in total.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
     let IpAddr::V4(own) = train.flow.dst else { return Err("it has no reassembly of IPv6".to_owned()) };
     let mut device = Memory { waiting: VecDeque::new(), is_verified: train.is_verified };
@@ -47,7 +47,7 @@ pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
     Ok(nanos / train.fragments.len() as f64)
 }
 
-/// A device that has received these packets, and drops sent ones.
+/// A device that has received the given packets, and drops sent ones.
 struct Memory {
     waiting: VecDeque<Vec<u8>>,
     is_verified: bool,

@@ -12,31 +12,31 @@ pub enum Order {
     Shuffled,
 }
 
-/// Fragmented datagrams in sequence, as a device receives them.
+/// Fragmented datagrams in sequence, as received by a device.
 #[derive(Debug)]
 pub struct Train {
     pub name: String,
     pub flow: Flow,
-    /// Whether the device has verified UDP's checksums, as loopback does for packets of this machine's processes. A
-    /// device on a wire cannot, as a checksum covers several packets.
+    /// Whether the device has verified the UDP checksums, as loopback does for packets of this machine's processes. A
+    /// device on a wire cannot, as one checksum covers several packets.
     pub is_verified: bool,
     pub fragments: Vec<Vec<u8>>,
     pub datagrams: usize,
 }
 
-/// Fragments in one pass, about.
+/// Approximate number of fragments in one pass.
 const FRAGMENTS: usize = 1024;
 
-/// Fragments that a device brings at once.
+/// Number of fragments that a device delivers at once.
 pub const BURST: usize = 64;
 
 impl Train {
-    /// The fragments as a device brings them.
+    /// The fragments in bursts, as delivered by a device.
     pub fn bursts(&self) -> impl Iterator<Item = &[Vec<u8>]> {
         self.fragments.chunks(BURST)
     }
 
-    /// Everything that is measured. Fragments are of 1500 bytes.
+    /// All measured trains. Fragments have 1500 bytes.
     pub fn all() -> Vec<Self> {
         let (v4, v6) = (Flow::new("192.0.2.1", "192.0.2.2"), Flow::new("fd00::1", "fd00::2"));
         let cases = [

@@ -1,18 +1,18 @@
-//! Counters under the names that `nstat` and `/proc/net/xfrm_stat` give them.
+//! Counters with their names in `nstat` and `/proc/net/xfrm_stat`.
 
 use std::fmt;
 
 macro_rules! mib {
     ($($name:ident)*) => {
-        /// A counter of the SNMP, extended-IP or XFRM groups, by its Linux name. Each has code that counts it; Linux
-        /// counters that this program never counts appear only in the files that list them.
+        /// A counter of the SNMP, extended-IP or XFRM groups, by its Linux name. Code in this program counts each of
+        /// them; Linux counters that this program never counts appear only in the files that list them.
         #[allow(missing_docs, reason = "the names are Linux's, and documented there")]
         #[derive(Clone, Copy, Debug, Eq, PartialEq)]
         #[repr(u8)]
         pub enum Mib { $($name,)* }
 
         impl Mib {
-            /// Every counter, in the order in which they are shown.
+            /// Every counter, in display order.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
             /// Linux's name.
@@ -50,14 +50,14 @@ impl Mib {
     /// Number of counters.
     pub const COUNT: usize = Self::ALL.len();
 
-    /// Tells whether each link has one of its own too, as Linux has those of IPv6 and ICMPv6 (`/proc/net/dev_snmp6`).
+    /// Tells whether each link has a separate counter too, as for IPv6 and ICMPv6 in Linux (`/proc/net/dev_snmp6`).
     pub const fn is_of_links(self) -> bool {
         let of_v6 = Self::Ip6InReceives as u8 <= self as u8 && self as u8 <= Self::Icmp6OutNeighborAdvertisements as u8;
         of_v6 && !matches!(self, Self::Icmp6OutRateLimitHost)
     }
 }
 
-/// One node's counters. Tests compare them as a whole: counters that a test does not name must be unchanged.
+/// One node's counters. Tests compare them as one value: counters that a test does not name must be unchanged.
 #[derive(Clone, Eq, PartialEq)]
 pub struct Counters {
     values: [u64; Mib::COUNT],
@@ -103,7 +103,7 @@ impl Default for Counters {
 }
 
 impl fmt::Debug for Counters {
-    /// Prints only counters that are not zero, so that a failed comparison can be read.
+    /// Prints only non-zero counters, so that a failed comparison is readable.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
             .entries(self.iter().filter(|&(_, value)| value != 0).map(|(which, value)| (which.name(), value)))

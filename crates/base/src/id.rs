@@ -2,47 +2,48 @@
 
 use std::fmt;
 
-/// A link of this node, as an index into its table of links. Programs know it by its [`IfIndex`].
+/// A link of this node, as an index into the table of links. Netlink clients use its [`IfIndex`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LinkId(pub u32);
 
-/// L3 domain: the links of one VRF, or those in none (Linux `l3mdev`). Equal addresses in two domains are unrelated.
+/// L3 domain: the links of one VRF, or the links outside of all VRFs (Linux `l3mdev`). Equal addresses in two domains
+/// are unrelated.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Domain(u32);
 
-/// Place where a packet entered this node.
+/// Place at which a packet entered this node.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Origin {
-    /// A port, which received it.
+    /// The port that received the packet.
     Port(LinkId),
-    /// This node itself, which made it in a domain.
+    /// This node itself, which created the packet in a domain.
     Local(Domain),
 }
 
 /// The number of a link in netlink (Linux `ifindex`).
 ///
 /// A link that is an interface of the host has that interface's number, since programs use it on the host too: to bind
-/// a socket, or to name the interface of a frame. All others have numbers from [`IfIndex::FIRST_OWN`] on, which no
-/// interface of the host has (Linux counts from 1), so that the host answers `ENODEV`. `lo` is 1 everywhere.
+/// a socket, or to name the interface of a frame. All others have numbers from [`IfIndex::FIRST_OWN`] on, above those
+/// of the host's interfaces (Linux counts from 1), so that the host returns `ENODEV` for them. `lo` is 1 on both.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct IfIndex(pub u32);
 
-/// A routing table's number. Linux's well-known ones are [`TableId::MAIN`] and [`TableId::LOCAL`].
+/// Number of a routing table. Linux's well-known ones are [`TableId::MAIN`] and [`TableId::LOCAL`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TableId(pub u32);
 
-/// A security association of this node, numbered by its SAD; a removed SA's number is not reused. It is not the SPI,
-/// which is on the wire.
+/// A security association of this node, numbered by the SAD; the number of a removed SA is not reused. Not the SPI,
+/// which is sent on the wire.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SaId(pub u32);
 
 impl LinkId {
-    /// `lo`, which no packet passes. The numbers of other links are larger, as on Linux.
+    /// `lo`, which carries no packets. The numbers of other links are larger, as on Linux.
     pub const LOOPBACK: Self = Self(1);
 }
 
 impl Domain {
-    /// The links that are in no VRF (Linux's default VRF).
+    /// The links outside of all VRFs (Linux's default VRF).
     pub const DEFAULT: Self = Self(0);
 
     /// The domain of the VRF with that device.
@@ -51,7 +52,7 @@ impl Domain {
         Self(device.0)
     }
 
-    /// The device of the VRF, if it is one.
+    /// The device of the VRF, if the domain is a VRF's.
     #[inline]
     #[must_use]
     pub const fn vrf_device(self) -> Option<LinkId> {
@@ -61,7 +62,7 @@ impl Domain {
         }
     }
 
-    /// The domain as a number, unique for each domain: 0, or that of the VRF's device.
+    /// The domain as a number, unique for each domain: 0, or the number of the VRF's device.
     #[inline]
     #[must_use]
     pub const fn number(self) -> u32 {
@@ -83,7 +84,7 @@ impl Origin {
         }
     }
 
-    /// Tells whether this node made the packet.
+    /// Tells whether this node created the packet.
     #[inline]
     #[must_use]
     pub const fn is_local(self) -> bool {
@@ -91,7 +92,7 @@ impl Origin {
     }
 
     /// Device that stands for the origin (Linux `skb->dev` of a received packet): the port, or for a packet of this
-    /// node the loopback device of its domain, which is `lo` or the VRF's device.
+    /// node the loopback device of its domain: `lo` or the VRF's device.
     #[inline]
     #[must_use]
     pub const fn device(self) -> LinkId {
@@ -106,21 +107,21 @@ impl Origin {
 }
 
 impl IfIndex {
-    /// The least number of a link that is no interface of the host. A host that creates a hundred interfaces a second
-    /// reaches it after four months; the largest that Linux has is `i32::MAX`.
+    /// Smallest number of a link that is not an interface of the host. A host that creates a hundred interfaces a
+    /// second reaches this number after four months; the largest number on Linux is `i32::MAX`.
     pub const FIRST_OWN: u32 = 1_000_000_000;
 
-    /// The number of a link that is no interface of the host; 0 for the number 0, which no link has.
+    /// The number of a link that is not an interface of the host; 0 for the number 0, which no link has.
     #[must_use]
     pub const fn own(link: LinkId) -> Self {
         match link {
-            // Netlink's "no interface" is kept.
+            // 0, netlink's "no interface", stays 0.
             LinkId(0) | LinkId::LOOPBACK => Self(link.0),
             LinkId(id) => Self(id.saturating_add(Self::FIRST_OWN)),
         }
     }
 
-    /// The link with this [own](Self::own) number, if it is one.
+    /// The link with this [own](Self::own) number, if the number is in that range.
     #[must_use]
     pub const fn as_own(self) -> Option<LinkId> {
         match self.0.checked_sub(Self::FIRST_OWN) {
@@ -133,7 +134,7 @@ impl IfIndex {
 impl TableId {
     /// `RT_TABLE_DEFAULT`, looked up after all others.
     pub const DEFAULT: Self = Self(253);
-    /// `RT_TABLE_MAIN`, the one without a name in a configuration.
+    /// `RT_TABLE_MAIN`, the default table in a configuration.
     pub const MAIN: Self = Self(254);
     /// `RT_TABLE_LOCAL`, looked up before all others.
     pub const LOCAL: Self = Self(255);
@@ -165,7 +166,7 @@ mod tests {
         for number in [2, first - 1, first, first + 1] {
             assert_eq!(IfIndex(number).as_own(), None, "{number}");
         }
-        // A client may send any number.
+        // Clients may send any number.
         assert_eq!(IfIndex::own(LinkId(u32::MAX)), IfIndex(u32::MAX));
     }
 }

@@ -1,8 +1,21 @@
-//! Vocabulary that every crate of fatpath shares: identifiers, prefixes, time, rate limits, counters and drop reasons.
+//! Vocabulary that every crate of fatpath shares.
 //!
-//! Left to others: all protocols, and all state. A core takes [`Instant`] as a parameter and never reads a clock; it
-//! counts into [`Counters`], which its owner holds; and each dropped packet has one [`DropReason`], whose documentation
-//! names the RFC section. Limits: time is 64 bits of nanoseconds.
+//! # Decides
+//! Identifiers ([`LinkId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`]), prefixes ([`Prefix`], [`IfAddr`]), time
+//! ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`], [`Mib`]), and the reasons for which a packet
+//! is dropped ([`DropReason`]).
+//!
+//! # Leaves to others
+//! All protocols and all state. A core takes [`Instant`] as a parameter and never reads a clock: crate `daemon` does,
+//! and crate `sim` invents one. A core counts into [`Counters`], which its owner holds.
+//!
+//! # Limits
+//! Time is 64 bits of nanoseconds, 584 years. A link that is no interface of the host has an [`IfIndex`] from
+//! [`IfIndex::FIRST_OWN`] (10^9) on.
+//!
+//! # Standards
+//! RFC 4632 §3.1 and RFC 4291 §2.3 (prefixes); RFC 4291 §2.6.1 and RFC 6164 §4 (anycast address of a subnet's routers).
+//! The documentation of each [`DropReason`] names the RFC section of the rule that was broken.
 #![forbid(unsafe_code)]
 
 mod counters;

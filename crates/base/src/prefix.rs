@@ -11,14 +11,14 @@ pub struct Prefix {
     len: u8,
 }
 
-/// An address of a link together with its prefix, such as `10.1.0.254/24`. Linux: `struct ifaddr`.
+/// An address of a link with its prefix, such as `10.1.0.254/24`. Linux: `struct ifaddr`.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct IfAddr {
     addr: IpAddr,
     len: u8,
 }
 
-/// Error: a text or a pair of values is no prefix. Its display names the offending value.
+/// Error: a text or a pair of values is not a prefix. `Display` names the offending value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PrefixError {
     given: String,
@@ -26,15 +26,15 @@ pub struct PrefixError {
 }
 
 impl Prefix {
-    /// Every IPv4 address.
+    /// All IPv4 addresses.
     pub const ANY_V4: Self = Self { addr: IpAddr::V4(Ipv4Addr::UNSPECIFIED), len: 0 };
-    /// Every IPv6 address.
+    /// All IPv6 addresses.
     pub const ANY_V6: Self = Self { addr: IpAddr::V6(Ipv6Addr::UNSPECIFIED), len: 0 };
 
     /// The prefix of `len` bits that begins with `addr`.
     ///
     /// # Errors
-    /// If `len` is longer than an address of that family, or `addr` has bits set after the first `len`.
+    /// If `len` exceeds the length of an address of that family, or `addr` has bits set after the first `len`.
     pub fn new(addr: IpAddr, len: u8) -> Result<Self, PrefixError> {
         let prefix = Self::containing(addr, len)?;
         if prefix.addr != addr {
@@ -46,7 +46,7 @@ impl Prefix {
     /// The prefix of `len` bits that contains `addr`: its host bits are cleared.
     ///
     /// # Errors
-    /// If `len` is longer than an address of that family.
+    /// If `len` exceeds the length of an address of that family.
     pub fn containing(addr: IpAddr, len: u8) -> Result<Self, PrefixError> {
         check_len(addr, len, || format!("{addr}/{len}"))?;
         Ok(Self { addr: masked(addr, len), len })
@@ -62,7 +62,7 @@ impl Prefix {
         self.addr
     }
 
-    /// Number of leading bits that count.
+    /// Number of leading bits in the prefix.
     #[allow(clippy::len_without_is_empty, reason = "a prefix length, not a number of items")]
     pub const fn len(self) -> u8 {
         self.len
@@ -73,12 +73,12 @@ impl Prefix {
         self.addr.is_ipv4()
     }
 
-    /// Tells whether it is a single address: `/32`, or `/128` for IPv6.
+    /// Tells whether the prefix is a single address: `/32`, or `/128` for IPv6.
     pub const fn is_host(self) -> bool {
         self.len == bits_of(self.addr)
     }
 
-    /// Tells whether `addr` lies inside. An address of the other family never does.
+    /// Tells whether the prefix contains `addr`. False for an address of the other family.
     pub fn contains(self, addr: IpAddr) -> bool {
         self.addr.is_ipv4() == addr.is_ipv4() && masked(addr, self.len) == self.addr
     }
@@ -88,13 +88,13 @@ impl IfAddr {
     /// The address `addr` in a subnet whose prefix has `len` bits.
     ///
     /// # Errors
-    /// If `len` is longer than an address of that family.
+    /// If `len` exceeds the length of an address of that family.
     pub fn new(addr: IpAddr, len: u8) -> Result<Self, PrefixError> {
         check_len(addr, len, || format!("{addr}/{len}"))?;
         Ok(Self { addr, len })
     }
 
-    /// An address without others in its subnet.
+    /// An address that is alone in its subnet.
     pub const fn host(addr: IpAddr) -> Self {
         Self { addr, len: bits_of(addr) }
     }
@@ -104,13 +104,13 @@ impl IfAddr {
         self.addr
     }
 
-    /// The subnet's prefix, to which a connected route leads.
+    /// The subnet's prefix, the destination of the connected route.
     pub fn prefix(self) -> Prefix {
         Prefix { addr: masked(self.addr, self.len), len: self.len }
     }
 
     /// The anycast address of all routers on the subnet, unless this address equals it (RFC 4291 §2.6.1; Linux
-    /// `addrconf_join_anycast`). None in IPv4, and in a subnet of one or two addresses (RFC 6164 §4).
+    /// `addrconf_join_anycast`). `None` for IPv4, and for a subnet of one or two addresses (RFC 6164 §4).
     pub fn subnet_router_anycast(self) -> Option<IpAddr> {
         let addr = masked(self.addr, self.len);
         (addr.is_ipv6() && self.len < 127 && !addr.is_unspecified() && addr != self.addr).then_some(addr)
@@ -146,7 +146,7 @@ fn masked(addr: IpAddr, len: u8) -> IpAddr {
     }
 }
 
-/// Reads `ADDRESS[/LENGTH]`; the length defaults to the whole address, as in iproute2.
+/// Parses `ADDRESS[/LENGTH]`; the length defaults to the full address, as in iproute2.
 fn parse(text: &str) -> Result<(IpAddr, u8), PrefixError> {
     let error = |why| PrefixError { given: text.to_owned(), why };
     let (addr, len) = match text.split_once('/') {

@@ -1,9 +1,9 @@
-//! Time as a core sees it: a parameter.
+//! Time as a parameter of a core.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A point in time, in nanoseconds since the owner's epoch (the daemon's start, or a simulation's).
+/// Point in time, in nanoseconds since the owner's epoch (the daemon's start, or a simulation's).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Instant(u64);
 

@@ -13,22 +13,22 @@ impl Rate {
     /// A rate of `per_second` tokens, with at most `burst` tokens in the bucket.
     ///
     /// # Panics
-    /// When either is zero.
+    /// If either is zero.
     pub const fn new(per_second: u32, burst: u32) -> Self {
         assert!(per_second > 0 && burst > 0, "a rate lets something pass");
         Self { interval_ns: 1_000_000_000 / per_second as u64, burst }
     }
 
-    /// The time that a bucket takes to fill, in nanoseconds.
+    /// Time in nanoseconds that an empty bucket takes to fill.
     const fn full_ns(self) -> u64 {
         self.interval_ns * self.burst as u64
     }
 }
 
-/// A token bucket, stored as the time at which it was last empty (the generic cell rate algorithm).
+/// A token bucket, stored as the time at which it was last empty (generic cell rate algorithm).
 #[derive(Clone, Copy, Debug)]
 pub struct TokenBucket {
-    /// Nanoseconds on a clock that is a full bucket ahead of the caller's, so that a bucket is full at
+    /// Nanoseconds on a clock that runs ahead of the caller's by the fill time of a bucket, so that a bucket is full at
     /// [`Instant::ZERO`].
     empty_at_ns: u64,
 }
@@ -37,19 +37,19 @@ impl TokenBucket {
     /// A full bucket.
     pub const FULL: Self = Self { empty_at_ns: 0 };
 
-    /// Takes one token, if there is one. A clock that goes back adds no tokens.
+    /// Takes one token, if available. A clock that goes backwards adds no tokens.
     pub fn take(&mut self, rate: Rate, now: Instant) -> bool {
         let left = self.after_one(rate, now);
         self.empty_at_ns = left.unwrap_or(self.empty_at_ns);
         left.is_some()
     }
 
-    /// Tells whether there is a token to take.
+    /// Tells whether a token is available.
     pub fn has_token(self, rate: Rate, now: Instant) -> bool {
         self.after_one(rate, now).is_some()
     }
 
-    /// The time at which the bucket was empty, if it loses a token now.
+    /// New value of `empty_at_ns` if the bucket loses a token now.
     fn after_one(self, rate: Rate, now: Instant) -> Option<u64> {
         let now_ns = now.as_nanos().saturating_add(rate.full_ns());
         let empty_at_ns = self.empty_at_ns.max(now_ns - rate.full_ns());
@@ -57,7 +57,7 @@ impl TokenBucket {
         has_token.then_some(empty_at_ns + rate.interval_ns)
     }
 
-    /// Tells whether the bucket is as full as it gets.
+    /// Tells whether the bucket is full.
     pub const fn is_full(self, now: Instant) -> bool {
         self.empty_at_ns <= now.as_nanos()
     }

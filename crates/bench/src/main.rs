@@ -1,12 +1,21 @@
 //! The program `fatpath-bench`: `fatpath demo` and `fatpath bench`, and what only they need.
 //!
-//! `bench` compares one mechanism with its own absence, on links in memory in this process; `demo` measures gateways of the program
-//! `fatpath` end to end, in network namespaces of its own. This program decides what is measured, in which turns, and how figures are
-//! shown. It leaves the words of both commands to [`client`], packets to the crates that it measures, hosts and wires to [`sim`] and
-//! [`ibmveth`], and the gateways of a demo to `fatpath`, which starts this program and tells it its own path; started by hand, it looks for
-//! `fatpath` beside itself and in `PATH`.
+//! # Decides
+//! Measurements, their turns, and the form of figures. `bench` compares one mechanism with its own absence, on links in
+//! memory in this process; `demo` measures gateways of the program `fatpath` end to end, in network namespaces of its
+//! own.
 //!
-//! Limits: `demo` needs root and /dev/net/tun. Allocations are counted, by an allocator of this program's own.
+//! # Leaves to others
+//! Arguments of both commands (crate [`client`]), packets (the crates that are measured), hosts and wires (crates
+//! [`sim`] and [`ibmveth`]), and the gateways of a demo (program `fatpath`, which starts this program and tells it its
+//! own path; started by hand, it looks for `fatpath` beside itself and in `PATH`).
+//!
+//! # Limits
+//! `demo` needs root and /dev/net/tun; a gateway has 5 seconds to start (`START_LIMIT` in `demo/gateway.rs`).
+//! Allocations are counted, by an allocator of this program's own.
+//!
+//! # Standards
+//! No RFC.
 #![forbid(unsafe_code)]
 
 mod bench;

@@ -1,29 +1,29 @@
-//! `fatpath demo` and `fatpath bench`: the program `fatpath` explains and checks them, `fatpath-bench` carries them out.
+//! `fatpath demo` and `fatpath bench`: command lines that `fatpath` documents and checks, and `fatpath-bench` executes.
 
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// The commands of `fatpath-bench`, which are commands of `fatpath`, too.
+/// Commands of `fatpath-bench`, which `fatpath` has, too.
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Measure plain veth against fatpath thin and fat, end to end
     ///
-    /// Two network namespaces are joined by a 1500-byte veth wire and a gateway is started in each, with AES-256-GCM
-    /// ESP between them. One kernel TCP stream is then measured three ways in alternating rounds: over plain veth,
-    /// through fatpath with every offload off (thin), and through fatpath as it is (fat). Everything is cleaned up
-    /// afterwards.
+    /// Two network namespaces are connected by a 1500-byte veth wire and a gateway is started in each, with AES-256-GCM
+    /// ESP between them. One kernel TCP stream is then measured in three ways in alternating rounds: over plain veth,
+    /// through fatpath with all offloads off (thin), and through fatpath with its default offloads (fat). Namespaces
+    /// and gateways are removed afterwards.
     ///
     /// Needs root and /dev/net/tun.
     Demo(DemoArgs),
-    /// Measure one mechanism against its own absence, in memory
+    /// Measure one mechanism, with and without it, in memory
     ///
     /// Packets go through gateways in this process, over links in memory: no device, no kernel, no privilege. The cases
-    /// of a group are measured in turns, so that a disturbance of the machine affects all of them, and ratios are taken round
-    /// by round. A limit is measured with them: the cipher alone over the same bytes.
+    /// of a group are measured in turns, so that a disturbance of the machine affects all of them, and ratios are
+    /// computed per round. An upper limit is measured, too: the cipher alone on the same bytes.
     ///
-    /// It stays on one processor, with a thread on another in some cases, and runs at real-time priority where that is
-    /// allowed: do not run it on a machine whose gateway is in use.
+    /// The measurement stays on one processor, with a thread on another in some cases, and runs at real-time priority
+    /// if permitted: do not run it on a machine whose gateway is in use.
     Bench(BenchArgs),
 }
 
@@ -39,36 +39,39 @@ pub struct DemoArgs {
     /// Number of measurements of each case
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
-    /// Four namespaces: host, gateway, gateway, host; the gateways own their links and speak raw ESP
+    /// Four namespaces: host, gateway, gateway, host; with the links owned by the gateways, and raw ESP
     #[arg(long)]
     pub router: bool,
-    /// Measure other programs in user space as well, where installed: wireguard-go, boringtun, strongSwan; with --switch Open vSwitch
+    /// Measure other programs in user space as well, where installed: wireguard-go, boringtun, strongSwan; with
+    /// --switch Open vSwitch
     #[arg(long, conflicts_with = "router")]
     pub peers: bool,
     /// Send UDP datagrams of 65473 bytes between the gateways' own sockets instead of TCP
     ///
-    /// In fragments behind ESP in transport mode over IPv6, with AES-128-GCM and 96 bits of ICV (s0) and AES-256-GCM; in fragments within
-    /// a tunnel of ESP in UDP (tunnel); and by a receive ring of 256 frames, with fragments coalesced and not (ring-256).
+    /// The datagrams are encrypted by ESP in transport mode over IPv6 and then fragmented, with AES-128-GCM and 96 bits
+    /// of ICV (s0) and AES-256-GCM; fragmented within a tunnel of ESP in UDP (tunnel); and received by a ring of 256
+    /// frames, with fragments coalesced and not (ring-256).
     #[arg(long, conflicts_with_all = ["iperf3", "router", "peers"])]
     pub udp_fragments: bool,
     /// Send the stream from one guest of a bridge to another instead
     ///
-    /// Guests are namespaces with a TAP device each: through a bridge with every offload off (thin) and with large send (fat), by a loop
-    /// that only moves packets between the devices (bare), and through a tunnel behind the bridge's own port (esp).
+    /// Guests are namespaces with a TAP device each. The stream goes through a bridge with all offloads off (thin) and
+    /// with large send (fat), through a loop that only moves packets between the devices (bare), and through a tunnel
+    /// behind the bridge's own port (esp).
     #[arg(long, conflicts_with_all = ["router", "udp_fragments", "storm"])]
     pub switch: bool,
     /// Count transactions of CONNECTIONS TCP connections instead, one byte each way; 200 by default
     ///
-    /// Between the gateways' own sockets, whose packets travel under their own addresses (none), or under ILA addresses: translated back by a
-    /// route (lwt), or by a mapping before early demux (hook).
+    /// The connections are between the gateways' own sockets. Their packets have their own addresses (none), or ILA
+    /// addresses that are translated back by a route (lwt), or by a mapping before early demux (hook).
     #[arg(long, value_name = "CONNECTIONS", num_args = 0..=1, default_missing_value = "200",
           value_parser = clap::value_parser!(u16).range(1..=1000),
           conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm", "switch"])]
     pub rr: Option<u16>,
     /// Measure the tunnel with and without CHANGES changes of routes and SAs a second at the same time; 1000 by default
     ///
-    /// The system's `ip` makes them at each gateway, an equal number of routes and of SAs, that are added and deleted again.
-    /// Short streams and many rounds are best.
+    /// At each gateway, the system's `ip` adds and deletes routes and SAs, an equal number of each. Short streams and
+    /// many rounds give the best results.
     #[arg(long, value_name = "CHANGES", num_args = 0..=1, default_missing_value = "1000",
           value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["peers", "udp_fragments"])]
     pub storm: Option<u32>,
@@ -104,18 +107,19 @@ impl BenchArgs {
     }
 }
 
-/// Mechanisms that `fatpath bench` can measure.
+/// Mechanisms for `fatpath bench`.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum BenchName {
-    /// ESP: sealed and opened, fat or packet by packet
+    /// ESP: encryption and decryption, fat or packet by packet
     Esp,
-    /// ILA: 200 request/response streams whose destination a hook translates, and without
+    /// ILA: 200 request/response streams, with and without translation of the destination by a hook
     Ila,
-    /// vhost-user: frames from a front end to a back end in another process, beside copies of as many bytes
+    /// vhost-user: frames from a front end to a back end in another process, compared with copies of the same size
     Vhost,
     /// VRF: transactions of sockets in a VRF, with and without a queueing discipline, and without a VRF
     Vrf,
-    /// Trunk adapter: TCP between guests and the wire through a model of virtual Ethernet adapters, with and without large send
+    /// Trunk adapter: TCP between guests and the wire through a model of virtual Ethernet adapters, with and without
+    /// large send
     Trunk,
     /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
     Reassembly,

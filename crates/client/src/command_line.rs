@@ -8,15 +8,15 @@ use clap::error::ErrorKind;
 
 use crate::CliError;
 
-/// Reads the command line of this process.
+/// Parses the command line of this process.
 ///
 /// # Errors
-/// The exit code, if the command line is wrong or asks for help or the version alone, which is then printed.
+/// The exit code, if the command line is wrong, or only requests help or the version, which are then printed.
 pub fn parse<C: Parser>() -> Result<C, ExitCode> {
     C::try_parse().map_err(|err| usage(&err))
 }
 
-/// The exit code of a command; its failure becomes one line on standard error.
+/// Exit code of a command; a failure is printed as one line on standard error.
 pub fn exit_code(result: Result<(), CliError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -24,11 +24,12 @@ pub fn exit_code(result: Result<(), CliError>) -> ExitCode {
     }
 }
 
-/// Help and the version go to standard output as they are; a wrong command line is one line like any other error.
+/// Prints help and the version to standard output unchanged, and a wrong command line as one line, like any other
+/// error.
 fn usage(err: &clap::Error) -> ExitCode {
     match err.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-            // A closed standard output is no reason to fail.
+            // A closed standard output is no failure.
             let _ = err.print();
             ExitCode::SUCCESS
         }
@@ -41,12 +42,12 @@ fn usage(err: &clap::Error) -> ExitCode {
 }
 
 fn fail(err: &CliError) -> ExitCode {
-    // If standard error is closed, the exit code has to do.
+    // With standard error closed, the exit code is the only report.
     let _ = writeln!(std::io::stderr(), "{err}");
     err.code()
 }
 
-/// Clap's message of several lines as one line, without its usage.
+/// Joins clap's message of several lines into one, without its usage.
 fn one_line(text: &str) -> String {
     let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")).collect();

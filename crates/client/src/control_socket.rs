@@ -11,15 +11,15 @@ use ctl::{Reply, Request};
 
 use crate::CliError;
 
-/// Longest time that a gateway may take to answer.
+/// Time limit for a gateway's reply.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// The longest answer, in bytes: hundreds of thousands of routes.
+/// Maximum length of a reply, in bytes: hundreds of thousands of routes.
 const MAX_REPLY_LEN: u64 = 256 << 20;
 
-/// Run directory of gateways that root starts.
+/// Run directory of root's gateways.
 pub const ROOTS_RUN_DIR: &str = "/run/fatpath";
 
-/// Place for the control socket of a gateway that this process is to be: in the first run directory of its user.
+/// Path of the control socket for a gateway in this process: in the first run directory of its user.
 pub fn own_socket_path(instance: &str) -> PathBuf {
     let [own, _] = run_dirs(&Variables::of_process());
     control_socket(&own, instance)
@@ -30,7 +30,7 @@ pub fn socket_path(instance: &str) -> PathBuf {
     control_socket(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }
 
-/// Path of the netlink socket of `instance`, by which programs under `fatpath exec` reach it.
+/// Path of the netlink socket of `instance`, for programs under `fatpath exec`.
 pub fn netlink_path(instance: &str) -> PathBuf {
     nlsock::socket_path(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }
@@ -39,7 +39,7 @@ fn control_socket(dir: &Path, instance: &str) -> PathBuf {
     dir.join(format!("{instance}.sock"))
 }
 
-/// Variables that say where run directories are.
+/// Environment variables that determine the run directories.
 #[derive(Clone, Debug)]
 struct Variables {
     /// `FATPATH_RUNDIR`.
@@ -57,8 +57,8 @@ impl Variables {
     }
 }
 
-/// Directories of gateways' sockets: of this user's gateways, and of other gateways that this user may access. Both are
-/// the same directory for root, and if `FATPATH_RUNDIR` is set.
+/// Run directories: for gateways that this user starts, and for root's gateways. The two are the same for root, and if
+/// `FATPATH_RUNDIR` is set.
 fn run_dirs(variables: &Variables) -> [PathBuf; 2] {
     if let Some(given) = &variables.given {
         return [given.into(), given.into()];
@@ -68,7 +68,8 @@ fn run_dirs(variables: &Variables) -> [PathBuf; 2] {
     [of_user.map_or(roots.clone(), |dir| Path::new(dir).join("fatpath")), roots]
 }
 
-/// Run directory of a gateway: that in which it has sockets, this user's own first; the first if it has none.
+/// Run directory that contains a gateway's sockets, with preference for this user's own; this user's own if none
+/// contains them.
 fn run_dir_of(instance: &str, dirs: [PathBuf; 2]) -> PathBuf {
     let [own, _] = &dirs;
     let own = own.clone();
@@ -77,7 +78,7 @@ fn run_dir_of(instance: &str, dirs: [PathBuf; 2]) -> PathBuf {
     dirs.into_iter().find(has_socket).unwrap_or(own)
 }
 
-/// Error for a socket of `instance` that cannot be connected to, with a remedy.
+/// Error for a socket of `instance` that refuses connections, with a remedy.
 pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
     CliError::failed(match err.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
@@ -92,7 +93,7 @@ pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
     })
 }
 
-/// A connection to a running gateway.
+/// Connection to a running gateway.
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<UnixStream>,
@@ -103,7 +104,7 @@ impl Client {
     /// Connects to `instance`.
     ///
     /// # Errors
-    /// The gateway is not running (the error has the command to start it), or this user may not connect to it.
+    /// The gateway does not run; the error contains the command that starts it. Or this user may not connect.
     pub fn connect(instance: &str) -> Result<Self, CliError> {
         Self::connect_at(instance, socket_path(instance))
     }
@@ -122,11 +123,11 @@ impl Client {
     /// Sends a request and waits for its reply.
     ///
     /// # Errors
-    /// If the gateway refuses the request, says why in its own words; else if it does not answer.
+    /// The gateway's own error text if it refuses the request; else the failure of the connection.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, CliError> {
         let mut line = String::new();
         let answered = match self.stream.get_mut().write_all(request.to_line().as_bytes()) {
-            // A gateway without room for this client has sent its error before the request.
+            // A gateway with too many clients sends its refusal before the request, and closes.
             Err(err) if err.kind() != ErrorKind::BrokenPipe => Err(err),
             _ => self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line),
         };
@@ -144,13 +145,13 @@ impl Client {
         }
     }
 
-    /// Error for an answer that is not one to the request.
+    /// Error for a reply that does not match the request.
     pub fn confused(&self) -> CliError {
         self.failed(&"the answer is to another question; are both of the same version?")
     }
 
-    /// The stream behind the last reply, without a time limit; and the connection, with which another thread can end
-    /// it.
+    /// Stream behind the last reply, without a time limit; and a second handle of the connection, with which another
+    /// thread can end it.
     ///
     /// # Errors
     /// Errors of setsockopt(2) and dup(2).

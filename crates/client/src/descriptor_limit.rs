@@ -1,10 +1,10 @@
-//! The limit of open descriptors of this process.
+//! Limit of open descriptors of this process.
 
 use std::io;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lets this process have as many descriptors as it may.
+/// Raises this process's limit of descriptors to the maximum.
 ///
 /// # Errors
 /// Errors of setrlimit(2).

@@ -1,13 +1,13 @@
-//! Failures of the program: one line on standard error and an exit code.
+//! Failures of a command: one line on standard error and an exit code.
 
 use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-/// A failure of a command. Shown as `Error: <message>`, in one line.
+/// Failure of a command, displayed as `Error: <message>`, in one line.
 #[derive(Debug)]
 pub struct CliError {
-    /// The failure and, where there is one, its remedy.
+    /// Description of the failure and, if possible, of its remedy.
     pub message: String,
     /// The exit code.
     pub exit_code: u8,
@@ -24,12 +24,12 @@ impl CliError {
         Self::failed(format!("{what}: {err}"))
     }
 
-    /// The configuration is bad and nothing was changed: exit code 2.
+    /// The configuration is invalid and nothing was changed: exit code 2.
     pub fn bad_config(message: impl Into<String>) -> Self {
         Self { message: message.into(), exit_code: 2 }
     }
 
-    /// The exit code as the process returns it.
+    /// Exit code of the process.
     pub fn code(&self) -> ExitCode {
         ExitCode::from(self.exit_code)
     }

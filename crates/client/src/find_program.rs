@@ -1,4 +1,4 @@
-//! Places of programs.
+//! Paths of programs.
 
 use std::env;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use crate::CliError;
 
-/// Path of the program, found as a shell finds it.
+/// Path of a program, found like a shell's command.
 pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
     if program.as_bytes().contains(&b'/') {
         return Some(PathBuf::from(program)).filter(can_run);
@@ -18,7 +18,7 @@ pub(crate) fn find(program: &OsStr) -> Option<PathBuf> {
     env::split_paths(&path).map(|dir| dir.join(program)).find(can_run)
 }
 
-/// Path of another program of this project: beside the running program, or where a shell finds it.
+/// Path of another program of this project: in the directory of the running program, or found like a shell's command.
 pub fn find_sibling(name: &str) -> Option<PathBuf> {
     let beside = env::current_exe().ok().map(|own| own.with_file_name(name));
     beside.filter(can_run).or_else(|| find(OsStr::new(name)))
@@ -27,10 +27,10 @@ pub fn find_sibling(name: &str) -> Option<PathBuf> {
 /// Path of the system's `ip`.
 ///
 /// # Errors
-/// It is not there.
+/// The program is missing.
 pub fn system_ip() -> Result<PathBuf, CliError> {
     let ip = find(OsStr::new("ip")).or_else(|| {
-        // Not every user's PATH has it.
+        // The directory is not in every user's PATH.
         ["/usr/sbin/ip", "/sbin/ip"].map(PathBuf::from).into_iter().find(|path| path.is_file())
     });
     ip.ok_or_else(|| CliError::failed("ip: not found; install it, as with `apt-get install iproute2`."))

@@ -1,4 +1,4 @@
-//! Programs whose netlink sockets reach a gateway, by a library that is preloaded into them.
+//! Programs whose netlink sockets connect to a gateway, through a preloaded library.
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -12,22 +12,22 @@ use rustix::fs::CWD;
 use crate::CliError;
 use crate::find_program::find;
 
-/// The library that has a program's netlink sockets reach a gateway.
+/// Preloaded library, which connects a program's netlink sockets to a gateway.
 const LIBRARY: &str = "libfatpath_preload.so";
-/// Names that library, if it is not where it is looked for.
+/// Variable with the path of the library, if it is not in a default place.
 const LIBRARY_VARIABLE: &str = "FATPATH_PRELOAD";
-/// Tells the library which gateway.
+/// Variable with the gateway for the library.
 const NETLINK_VARIABLE: &str = "FATPATH_NETLINK";
 
-/// Command that runs `program` with its netlink sockets reaching the gateway whose netlink socket is at `netlink`.
+/// Command that runs `program` with its netlink sockets connected to the gateway whose netlink socket is `netlink`.
 ///
 /// # Errors
-/// If the program or the library is missing.
+/// The program or the library is missing.
 pub fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     let shown = program.to_string_lossy();
     let path = find(program).ok_or_else(|| CliError::failed(format!("{shown}: no such program.")))?;
     let library = library()?;
-    // The loader takes these for the end of a name (ld.so(8)), and goes on without the library.
+    // The loader treats these bytes as separators (ld.so(8)), and would continue without the library.
     if library.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
         let place = library.display();
         return Err(CliError::failed(format!(
@@ -44,11 +44,11 @@ pub fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     Ok(command)
 }
 
-/// Names the gateway to the program of a [`command`], by the path of its netlink socket: whether the program's sockets are on the
-/// gateway's host side, and the VRF that they are bound to.
+/// Sets the gateway for the program of a [`command`]: path of its netlink socket, whether the program's other sockets
+/// are on the gateway's host side, and the VRF that they are bound to.
 ///
 /// # Errors
-/// The working directory, to which the path is relative, is gone.
+/// The working directory, to which the path is relative, does not exist any more.
 pub fn set_gateway(
     command: &mut Command,
     netlink: &Path,
@@ -59,7 +59,7 @@ pub fn set_gateway(
     Ok(())
 }
 
-/// The value of the variable that names the gateway whose netlink socket is at `netlink`.
+/// Value of the variable for the gateway whose netlink socket is `netlink`.
 fn netlink_variable(netlink: &Path, is_on_host_side: bool, vrf: Option<&str>) -> Result<OsString, CliError> {
     let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
     let mut value = netlink.into_os_string();
@@ -72,19 +72,19 @@ fn netlink_variable(netlink: &Path, is_on_host_side: bool, vrf: Option<&str>) ->
     Ok(value)
 }
 
-/// Checks that the program of `command`, whose name on the command line is `program`, would load the library.
+/// Checks that the program of `command`, `program` on the command line, loads the library.
 ///
 /// # Errors
-/// The reason for which it would not.
+/// The reason why it would not.
 pub fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliError> {
-    // A path with a NUL in it names nothing.
+    // A path with a NUL refers to no file.
     let path = CString::new(command.get_program().as_bytes()).unwrap_or_default();
     let refused =
         |why: launch::NotLoadable| CliError::failed(format!("{}: {}.", program.to_string_lossy(), why.reason));
     launch::check(CWD, &path).map_err(refused)
 }
 
-/// The library: where the environment says, beside this program, or where it is installed.
+/// Path of the library: from the environment, in the directory of this program, or where it is installed.
 fn library() -> Result<PathBuf, CliError> {
     if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);

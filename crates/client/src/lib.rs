@@ -1,15 +1,24 @@
-//! A client of a running gateway: its sockets, one connection to it, the programs that reach it, and how a command fails.
+//! A client of a running gateway: its sockets, one connection to it, the programs that reach it, and the form of
+//! errors. The daemon, `fatpath` and `fatpath-bench` share this crate.
 //!
-//! The daemon, `fatpath` and `fatpath-bench` share this crate. It decides where the sockets of a gateway are ([`socket_path`],
-//! [`netlink_path`]; `FATPATH_RUNDIR`), how a request is sent and its reply awaited ([`Client`]), by which variables a program reaches a
-//! gateway instead of the kernel ([`gateway_program`]), how descriptors are sent ([`passing`]), what a failure looks like ([`CliError`]:
-//! one line on standard error and an exit code), and which words `demo` and `bench` take ([`BenchCommand`]): `fatpath` explains them and
-//! `fatpath-bench` obeys them.
+//! # Decides
+//! - Paths of a gateway's sockets: [`socket_path`], [`netlink_path`]; `FATPATH_RUNDIR`.
+//! - Sending of a request and waiting for its reply: [`Client`].
+//! - Variables by which a program reaches a gateway instead of the kernel: [`gateway_program`].
+//! - Passing of descriptors: [`passing`].
+//! - Form of a failure: [`CliError`], one line on standard error and an exit code.
+//! - Arguments of `demo` and `bench`: [`BenchCommand`]. `fatpath` explains them and `fatpath-bench` obeys them.
 //!
-//! It leaves to crate [`ctl`] what requests and replies say, to [`launch`] which programs can be started on a gateway, to the daemon
-//! what it answers, and to the programs all other commands.
+//! # Leaves to others
+//! Contents of requests and replies ([`ctl`]), check and filter of programs that are started on a gateway ([`launch`]),
+//! answers (crate `daemon`), and all other commands (the programs `fatpath` and `fatpath-bench`).
 //!
-//! Limits: a reply within 10 seconds and 256 MiB; eight descriptors in a message.
+//! # Limits
+//! A gateway answers within 10 seconds (`ANSWER_LIMIT` in `control_socket.rs`), with at most 256 MiB (`MAX_REPLY_LEN`
+//! there). A message carries at most 8 descriptors (`MAX_DESCRIPTORS` in `passing.rs`).
+//!
+//! # Standards
+//! No RFC.
 #![forbid(unsafe_code)]
 
 mod bench_command;
@@ -29,5 +38,5 @@ pub use error::CliError;
 pub use find_program::{find_sibling, system_ip};
 pub use output::print;
 
-/// Environment variable by which `fatpath` tells `fatpath-bench` its own path: the gateways that are measured are of that program.
+/// Environment variable with the path of `fatpath` for `fatpath-bench`, which runs this program's gateways.
 pub const PROGRAM_VARIABLE: &str = "FATPATH_PROGRAM";

@@ -1,13 +1,13 @@
-//! Standard output, whose reader may close it before everything is written.
+//! Standard output, with a reader that may close it early.
 
 use std::io::{self, Write};
 
 use crate::CliError;
 
-/// Prints `bytes`. A reader that closes the pipe early, as `head` does, is no failure.
+/// Prints `bytes`. A reader that closes the pipe early, such as `head`, is no failure.
 ///
 /// # Errors
-/// Standard output cannot be written.
+/// Writing to standard output fails.
 pub fn print(bytes: &[u8]) -> Result<(), CliError> {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

@@ -9,17 +9,17 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// The most descriptors of a message.
+/// Maximum number of descriptors in a message.
 const MAX_DESCRIPTORS: usize = 8;
 
 /// Sends `bytes` with descriptors in one message.
 ///
 /// # Errors
-/// Errors of sendmsg(2); `InvalidInput` for more descriptors than a message has.
+/// Errors of sendmsg(2); `InvalidInput` for too many descriptors.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    // The room is rounded up, and may be enough for one more.
+    // The space is rounded up, and may suffice for one more.
     let has_room = descriptors.len() <= MAX_DESCRIPTORS;
     if !has_room || !(descriptors.is_empty() || control.push(SendAncillaryMessage::ScmRights(descriptors))) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -30,10 +30,11 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Receives a message into `buffer`; returns its length and its descriptors. The length is 0 when the other side has closed.
+/// Receives a message into `buffer`; returns its length and its descriptors. The length is 0 if the peer has closed the
+/// socket.
 ///
 /// # Errors
-/// Errors of recvmsg(2); `InvalidData` if the message, or its descriptors, are more than there is room for.
+/// Errors of recvmsg(2); `InvalidData` if the message or its descriptors do not fit.
 pub fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -1,4 +1,4 @@
-//! Settings of bridges and their ports, as a file or a netlink client gives them, and how a [`Bridge`] gets them.
+//! Settings of bridges and their ports, from a file or a netlink client, and their application to a [`Bridge`].
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use switch::{Bridge, BridgeError, GroupMask, PortConfig, Vid, VidSet, VlanFlags,
 /// Settings of a bridge (`ip link add … type bridge`).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BridgeConfig {
-    /// Whether it forwards by VLAN.
+    /// Whether the bridge filters by VLAN.
     pub vlan_filtering: bool,
-    /// VLAN that new ports are in, untagged; none if `None`.
+    /// VLAN of new ports, untagged; none if `None`.
     pub default_pvid: Option<Vid>,
-    /// Ageing time of learnt addresses; with 0 they do not age.
+    /// Ageing time of learnt addresses; 0 disables ageing.
     pub ageing_time: Duration,
-    /// Link-local groups that are forwarded.
+    /// Link-local groups to forward.
     pub group_mask: GroupMask,
     /// Whether sources of frames to link-local groups are learnt.
     pub link_local_learning: bool,
@@ -23,7 +23,7 @@ pub struct BridgeConfig {
 }
 
 impl Default for BridgeConfig {
-    /// Linux's default settings of a bridge.
+    /// Linux's defaults for a bridge.
     fn default() -> Self {
         Self {
             vlan_filtering: false,
@@ -37,7 +37,7 @@ impl Default for BridgeConfig {
 }
 
 impl BridgeConfig {
-    /// Settings that a bridge has.
+    /// Current settings of a bridge.
     pub fn of(bridge: &Bridge) -> Self {
         Self {
             vlan_filtering: bridge.vlan_filtering(),
@@ -49,7 +49,7 @@ impl BridgeConfig {
         }
     }
 
-    /// Gives a bridge these settings.
+    /// Applies the settings to a bridge.
     ///
     /// # Errors
     /// As [`Bridge::set_default_pvid`], which is called while the bridge does not filter.
@@ -69,22 +69,22 @@ impl BridgeConfig {
     }
 }
 
-/// Settings of a bridge's port, or of a bridge's own port, which has VLANs alone.
+/// Settings of a bridge's port, or of a bridge's own port, which has only VLANs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BridgePort {
-    /// Settings but VLANs. Its state follows the link.
+    /// Settings other than VLANs. The state of the port follows the link.
     pub config: PortConfig,
-    /// The VLAN of untagged frames, whose frames leave untagged. `Some(None)` is no VLAN, `None` the bridge's default.
+    /// VLAN of untagged frames, in both directions. `Some(None)` is no VLAN, `None` the bridge's default.
     pub pvid: Option<Option<Vid>>,
-    /// VLANs whose frames leave tagged.
+    /// VLANs that are sent tagged.
     pub tagged: VidSet,
-    /// Other VLANs whose frames leave untagged.
+    /// Other VLANs that are sent untagged.
     pub untagged: VidSet,
 }
 
 impl BridgePort {
-    /// Gives a port, or the bridge's own port (`None`), these settings. VLANs that are in both the old and the new settings keep
-    /// their learnt addresses.
+    /// Applies the settings to a port, or to the bridge's own port (`None`). VLANs that are in both the old and the new
+    /// settings keep their learnt addresses.
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
@@ -115,7 +115,7 @@ impl BridgePort {
     }
 }
 
-/// Flags of a VLAN that a port is in; `None` if it is not.
+/// Flags of a port's VLAN; `None` if the port is not in the VLAN.
 pub fn flags_of(vlans: &Vlans, vid: Vid) -> Option<VlanFlags> {
     let flags = VlanFlags { is_pvid: vlans.pvid() == Some(vid), is_untagged: vlans.untagged().contains(vid) };
     vlans.members().contains(vid).then_some(flags)
@@ -148,7 +148,7 @@ mod tests {
         port.apply(&mut bridge, Some(link)).unwrap();
         let vlans = bridge.port(link).unwrap().vlans();
         assert_eq!(members(vlans), [(10, true, true), (20, false, false), (30, false, true)]);
-        // Without a PVID of its own it is in the bridge's default.
+        // Without an explicit PVID, the port is in the bridge's default VLAN.
         BridgePort::default().apply(&mut bridge, Some(link)).unwrap();
         assert_eq!(members(bridge.port(link).unwrap().vlans()), [(1, true, true)]);
         BridgePort { pvid: Some(None), ..BridgePort::default() }.apply(&mut bridge, None).unwrap();

@@ -1,4 +1,4 @@
-//! Offloads of a link, by the names and numbers that `ethtool -k` shows (Linux `netdev_features_t`,
+//! Offloads of a link, with the names and numbers of `ethtool -k` (Linux `netdev_features_t`,
 //! `netdev_features_strings`, as of 6.18).
 
 use std::ops::{BitAnd, BitOr, Not};
@@ -11,7 +11,7 @@ macro_rules! features {
     };
 }
 
-/// A set of features. Bit `n` is the one of the `n`th name.
+/// Set of features. Bit `n` has the `n`th name.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct FeatureSet(pub u64);
 
@@ -28,11 +28,11 @@ features! {
     FRAGLIST = 6,
     /// The link carries no VLAN tags.
     VLAN_CHALLENGED = 10,
-    /// Super-packets are segmented in software where the link does not do it.
+    /// Super-packets are segmented in software if the link does not segment them.
     GSO = 11,
-    /// ESP may be decrypted before IP input, where Linux's GRO does it. Linux has no flag for that, and no name for this bit.
+    /// ESP may be decrypted before IP input, like in Linux's GRO. Linux has no flag for this, and no name for this bit.
     ESP_GRO = 12,
-    /// Received packets, and decapsulated ones, are merged in software.
+    /// Received and decapsulated packets are merged in software.
     GRO = 14,
     /// The link segments TCP over IPv4.
     TSO = 16,
@@ -50,7 +50,7 @@ features! {
     ESP = 50,
     /// The link merges received packets (hardware GRO).
     GRO_HW = 55,
-    /// UDP packets are merged also if they are forwarded.
+    /// Forwarded UDP packets are merged, too.
     UDP_GRO_FORWARDING = 59,
 }
 
@@ -129,11 +129,11 @@ impl FeatureSet {
     /// Checksums that a link completes (Linux `NETIF_F_CSUM_MASK`).
     pub const CSUM: Self = Self(Self::IP_CSUM.0 | Self::HW_CSUM.0 | Self::IPV6_CSUM.0);
 
-    /// TCP segmentation (Linux `NETIF_F_ALL_TSO`, of those that a link here can have).
+    /// TCP segmentation (Linux `NETIF_F_ALL_TSO`, without features that no link here has).
     pub const ALL_TSO: Self = Self(Self::TSO.0 | Self::TSO6.0 | Self::TSO_ECN.0);
 
-    /// Features of a VRF's device (Linux `vrf_setup`, of those that have a name here): packets pass unsegmented and
-    /// without checksums, which the link behind it completes.
+    /// Features of a VRF's device (Linux `vrf_setup`, without features that have no name here): packets pass
+    /// unsegmented and without checksums, which the output link completes.
     pub const OF_VRF: Self = Self(
         Self::SG.0
             | Self::FRAGLIST.0
@@ -152,8 +152,8 @@ impl FeatureSet {
         Self::SG.0 | Self::FRAGLIST.0 | Self::CSUM.0 | Self::ALL_TSO.0 | Self::UDP_SEGMENTATION.0 | Self::OF_NODE.0,
     );
 
-    /// Features of [`SWITCHED`](Self::SWITCHED) that are requested of a link with or without `offloads` and ESP GRO, until a client
-    /// switches them.
+    /// Initial features of a link with or without `offloads` and ESP GRO, out of [`SWITCHED`](Self::SWITCHED); a client
+    /// can switch them.
     pub const fn initial(offloads: bool, esp_gro: bool) -> Self {
         let requested = if offloads { Self::SWITCHED } else { Self(Self::SWITCHED.0 & !Self::OF_NODE.0) };
         if esp_gro { requested } else { Self(requested.0 & !Self::ESP_GRO.0) }
@@ -174,8 +174,8 @@ impl FeatureSet {
         if on { self } else { Self::NONE }
     }
 
-    /// The set without features that need others that are missing: TCP is segmented only where checksums are made
-    /// (Linux `netdev_fix_features`).
+    /// The set without features whose prerequisites are missing: TCP segmentation requires transmit checksums (Linux
+    /// `netdev_fix_features`).
     #[must_use]
     pub fn coherent(self) -> Self {
         let needs = |set: Self, feature: Self, of: Self| if (set & of).is_empty() { set & !feature } else { set };

@@ -1,13 +1,33 @@
-//! Configuration of a node: the typed [`model`] (of SAs and policies: crate `xfrm`), the TOML file that describes one, and the [steps](reload) from one
-//! configuration to the next.
+//! Configuration of a node: the typed model, the TOML file that describes one, and the steps from one configuration to
+//! the next.
 //!
-//! - [`Config::from_toml`] checks a file as a whole: names are unique, routes lead to links that exist, keys have their
-//!   algorithm's length. A [`ConfigError`] names the file, the line, the key and a value that would be right.
-//! - [`reload`] pairs the items of two configurations and says which are added, removed, kept or changed in place.
-//! - [`settings`] are the values that `sysctl` can change while the node runs; a file sets some of them.
+//! # Decides
+//! - The [`model`]: links, addresses, routes, VRFs, bridges, queueing disciplines and limits.
+//! - Valid files: [`Config::from_toml`] checks a file as a whole. Names are unique, routes lead to links that exist,
+//!   keys have their algorithm's length. A [`ConfigError`] names the file, the line, the key and a value that would be
+//!   right.
+//! - Differences of two configurations: [`reload`] pairs their items and says which are added, removed, kept or changed
+//!   in place.
+//! - Values that `sysctl` can change while the node runs: [`settings`]; a file sets some of them.
 //!
-//! The daemon reads the file, opens links and applies a [`Change`]; nothing here does I/O. A file may be of any size that
-//! fits in memory; limits of its items (256 links of the host, 2^20 SAs) are checked where they are read.
+//! # Leaves to others
+//! Types of SAs and policies (crate `xfrm`), kinds of links with a driver (crate `driver`), reading of files, opening
+//! of links and application of a [`Change`] (crate `daemon`). Nothing here does I/O.
+//!
+//! # Limits
+//! A file may be of any size that fits in memory (crate `daemon` reads at most 256 MiB). Limits of its items are
+//! checked where the items are read, in `file/`:
+//!
+//! - names of 15 bytes and paths of sockets of 107 (`link.rs`); MTUs from 68 (`MIN_MTU`, `MIN_MTU_V6`);
+//! - [`HostConfig::MAX_LINKS`](model::HostConfig::MAX_LINKS) devices of the host side (256);
+//! - 64 crypto threads (`MAX_WORKERS` in `crypto.rs`); 2^20 learnt addresses of a bridge's port (`MAX_FDB_LIMIT` in
+//!   `bridge.rs`);
+//! - 5 templates of a policy (`MAX_TEMPLATES` in `ipsec.rs`). The number of SAs ([`xfrm::MAX_SAS`], 2^20) is checked by
+//!   crate `ipsec`, which adds them;
+//! - 1 TiB for waiting fragments, for an hour (`MAX_THRESH`, `MAX_TIME` in `reassembly.rs`).
+//!
+//! # Standards
+//! No RFC; the smallest MTUs are those of RFC 791 §3.2 and RFC 8200 §5.
 #![forbid(unsafe_code)]
 
 pub mod bridge;

@@ -1,7 +1,7 @@
 //! Typed configuration of a node.
 //!
-//! A [`Config`] is plain data. [`Config::from_toml`] validates the whole file, so code that applies a `Config` need not: names
-//! are unique, routes lead to links that exist, keys have their algorithm's length.
+//! A [`Config`] is plain data. [`Config::from_toml`] validates the whole file, so code that applies a `Config` does not
+//! validate again: names are unique, links of routes exist, keys have their algorithm's length.
 
 use std::net::IpAddr;
 
@@ -14,75 +14,75 @@ use crate::features::FeatureSet;
 pub use crate::bridge::{BridgeConfig, BridgePort};
 pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
 
-/// Everything a node is configured with. The empty one is a node without links.
+/// Configuration of a node. The default is a node without links.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Config {
-    /// The links, in the order of their numbers.
+    /// Links, in the order of their numbers.
     pub links: Vec<LinkConfig>,
-    /// Routes beyond those that the links' own addresses make.
+    /// Static routes, in addition to the connected routes of links.
     pub routes: Vec<RouteConfig>,
-    /// Security associations, of both directions.
+    /// Security associations of both directions.
     pub sas: Vec<SaConfig>,
     /// Security policies.
     pub policies: Vec<PolicyConfig>,
-    /// Default action on packets that no policy is for.
+    /// Default action on packets without a policy.
     pub policy_default: PolicyDefault,
     /// Settings of all SAs.
     pub xfrm: XfrmOptions,
-    /// The thread that moves packets.
+    /// Settings of the packet worker.
     pub worker: WorkerConfig,
     /// Crypto threads.
     pub crypto: CryptoConfig,
     /// Fragment reassembly.
     pub reassembly: ReassemblyConfig,
-    /// The network namespace of the node's own.
+    /// Host side: the node's own network namespace.
     pub host: HostConfig,
-    /// ILA's mappings.
+    /// ILA mappings.
     pub ila: Vec<IlaConfig>,
     /// Sign of ILA's checksum mode `adj-transport`.
     pub ila_adj_transport: AdjTransport,
-    /// Treatment of the destination that an ICMPv6 error quotes.
+    /// Treatment of the destination quoted in an ICMPv6 error.
     pub ila_icmp_errors: IlaErrors,
 }
 
-/// Treatment of ICMPv6 errors about packets that a route of this node has translated.
+/// Treatment of ICMPv6 errors for packets that a route of this node has translated.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum IlaErrors {
-    /// The quoted destination is translated back, so that the error matches the socket that sent the packet.
+    /// The quoted destination is translated back, so that the error reaches the socket that sent the packet.
     #[default]
     Restored,
     /// The quoted destination stays translated, as in Linux.
     Linux,
 }
 
-/// An ILA mapping.
+/// ILA mapping.
 #[derive(Clone, Debug, Eq, Hash, PartialEq)]
 pub struct IlaConfig {
-    /// Locator of the destinations that are translated.
+    /// Locator of translated destinations.
     pub locator_match: Locator,
-    /// Locator that they get.
+    /// New locator of the destinations.
     pub locator: Locator,
-    /// Name of the link or VRF that the packets come by; any without.
+    /// Name of the packets' input link or VRF; any if `None`.
     pub dev: Option<String>,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
-    /// Type of the identifiers, which is shown and has no effect.
+    /// Type of the identifiers, for display only.
     pub ident_type: IdentType,
 }
 
-/// The network namespace of the node's own, in which each link is a device of the kernel's, for programs' sockets.
+/// Host side: the node's own network namespace, with a kernel device for each link, for programs' sockets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct HostConfig {
-    /// Whether it is made.
+    /// Whether the namespace is created.
     pub side: HostSide,
-    /// The most devices, 1 to [`MAX_LINKS`](Self::MAX_LINKS); links above that have none.
+    /// Maximum number of devices, 1 to [`MAX_LINKS`](Self::MAX_LINKS); further links have no device.
     pub max_links: u16,
-    /// The MTU of the devices.
+    /// MTU of the devices.
     pub mtu: HostMtu,
 }
 
 impl HostConfig {
-    /// The largest `max_links`. The kernel takes 16 ms to close a TUN or TAP device.
+    /// Maximum of `max_links`. The kernel takes 16 ms to close a TUN or TAP device.
     pub const MAX_LINKS: u16 = 256;
 }
 
@@ -92,30 +92,30 @@ impl Default for HostConfig {
     }
 }
 
-/// Whether a node has a network namespace of its own.
+/// Whether a node has its own network namespace.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum HostSide {
-    /// One is made if that is possible.
+    /// The namespace is created if possible.
     #[default]
     Auto,
-    /// None is made.
+    /// No namespace is created.
     Off,
 }
 
 /// MTU of the devices in the namespace.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum HostMtu {
-    /// The largest that the device can have, so that large datagrams cross it whole.
+    /// Maximum MTU of the device, so that large datagrams pass unfragmented.
     #[default]
     Largest,
-    /// The link's.
+    /// MTU of the link.
     Link,
 }
 
-/// The thread that moves packets.
+/// Settings of the packet worker.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct WorkerConfig {
-    /// The CPU that it is bound to; any that the process may use without.
+    /// CPU that the worker is bound to; any permitted CPU if `None`.
     pub cpu: Option<u16>,
 }
 
@@ -124,22 +124,22 @@ pub struct WorkerConfig {
 pub struct CryptoConfig {
     /// Number of crypto threads; with 0 the worker encrypts and decrypts inline.
     pub workers: u16,
-    /// The CPUs that the threads are bound to, one after the other; any if empty.
+    /// CPUs that the threads are bound to, in order; any if empty.
     pub cpus: Vec<u16>,
 }
 
-/// Reassembly of fragments for this node. The defaults are Linux's, except for the eviction policy.
+/// Settings of fragment reassembly. The defaults are Linux's, except for the eviction policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ReassemblyConfig {
     /// Eviction policy when the reassembly memory is full.
     pub policy: Eviction,
-    /// Treatment of the receive pages that hold fragments.
+    /// Treatment of the receive pages with fragments.
     pub coalesce: Coalesce,
     /// IPv4.
     pub v4: FragLimits,
     /// IPv6.
     pub v6: FragLimits,
-    /// Fragments that an IPv4 source may send between two of one datagram (`ipfrag_max_dist`); 0 is without limit.
+    /// Maximum number of fragments from an IPv4 source between two of one datagram (`ipfrag_max_dist`); 0 for no limit.
     pub max_distance: u32,
 }
 
@@ -150,7 +150,7 @@ pub struct FragLimits {
     pub high_thresh: u64,
     /// `ipfrag_low_thresh`, at most `high_thresh`. Stored and shown, but without effect, as in Linux since 4.17.
     pub low_thresh: u64,
-    /// Time in seconds from the first fragment that arrives until the datagram is dropped (`ipfrag_time`).
+    /// Time in seconds from the first received fragment until the datagram is dropped (`ipfrag_time`).
     pub timeout_secs: u32,
 }
 
@@ -164,7 +164,7 @@ pub enum Eviction {
     Linux,
 }
 
-/// Treatment of the receive pages that hold fragments.
+/// Treatment of the receive pages with fragments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Coalesce {
     /// Moves the pages into the frags of the reassembled packet, without a copy.
@@ -172,7 +172,7 @@ pub enum Coalesce {
     Move,
     /// Copies each fragment and returns its page to the pool at once.
     Copy,
-    /// Keeps each fragment as a packet of its own until the datagram is complete.
+    /// Keeps each fragment as a separate packet until the datagram is complete.
     Off,
 }
 
@@ -184,66 +184,66 @@ impl Default for ReassemblyConfig {
     }
 }
 
-/// A link of the node.
+/// Link of the node.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkConfig {
     /// Name: 1 to 15 bytes, as Linux's `IFNAMSIZ` allows.
     pub name: String,
     /// Driver or virtual device, with its settings.
     pub kind: LinkKind,
-    /// Layer-3 MTU in bytes; `None` is the default of the link's kind: the interface's MTU for `packet` and `xdp`, 1500 for the
-    /// other kinds.
+    /// Layer-3 MTU in bytes; `None` for the default of the link's kind: the interface's MTU for `packet` and `xdp`,
+    /// 1500 for other kinds.
     pub mtu: Option<u16>,
     /// This node's own addresses on the link, without the address that the socket of a UDP link is bound to.
     pub addresses: Vec<IfAddr>,
-    /// Whether IKE messages are delivered to a key manager. On a UDP link these are the datagrams with a non-ESP marker; on a
-    /// packet or XDP link, datagrams to ports 500 and 4500 of this node's addresses.
+    /// Whether IKE messages are delivered to a key manager. On a UDP link they are the datagrams with a non-ESP marker;
+    /// on a packet or XDP link, datagrams to ports 500 and 4500 of this node's addresses.
     pub ike: bool,
-    /// Whether the MSS of SYNs that are forwarded from or to the link is clamped to the path MTU.
+    /// Whether the MSS of forwarded SYNs from or to the link is clamped to the path MTU.
     pub clamp_mss: bool,
-    /// Whether fragmented datagrams that are forwarded to the host behind a TUN link are reassembled first.
+    /// Whether fragmented datagrams to the host behind a TUN link are reassembled before they are forwarded.
     pub defrag: bool,
-    /// False switches every offload off, and sends and receives one packet at a time.
+    /// Whether offloads are used; false disables all, and sends and receives one packet at a time.
     pub offloads: bool,
-    /// Whether ESP may be decrypted before IP input, unless a client switches it.
+    /// Initial value of the feature [`FeatureSet::ESP_GRO`]: ESP may be decrypted before IP input. A client can switch
+    /// it.
     pub esp_gro: bool,
-    /// Requested features, among those that can be switched while the link is open (Linux `wanted_features`). A file
-    /// does not set them.
+    /// Requested features, among those that can be switched while the link is open (Linux `wanted_features`). A
+    /// configuration file does not set them.
     pub features: FeatureSet,
-    /// The VRF or bridge that it belongs to, by the name of its device.
+    /// VRF or bridge of the link, by the name of its device.
     pub master: Option<String>,
     /// Settings of a port of a bridge, or of a bridge's own port.
     pub port: Option<Box<BridgePort>>,
-    /// Queueing discipline; without one, packets wait for nothing but the device.
+    /// Queueing discipline; without one, packets are queued in the device only.
     pub qdisc: Option<qdisc::Options>,
 }
 
-/// Kind of a link: moved by a driver, or by the node itself.
+/// Kind of a link: with a driver, or virtual.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkKind {
-    /// `lo`, which every node has by itself: it has addresses, and no packet passes by it.
+    /// `lo`, which exists on every node: it has addresses, and carries no packets.
     Loopback,
-    /// The device of a VRF, which the links that name it as their `master` belong to: it has addresses, and no packet passes
-    /// by it.
+    /// Device of a VRF, with the links as members whose `master` it is: it has addresses, and carries no packets.
     Vrf {
-        /// The routing table of these links.
+        /// Routing table of the VRF.
         table: u32,
     },
-    /// A bridge, whose ports are the links that name it as their `master`. The link is the bridge's own port: it has addresses.
+    /// Bridge, with the links as ports whose `master` it is. The link is the bridge's own port, with addresses.
     Bridge(BridgeConfig),
-    /// The frames of one VLAN of another link (Linux `net/8021q`).
+    /// VLAN device: the frames of one VLAN of another link (Linux `net/8021q`).
     Vlan {
-        /// The link below, by its name.
+        /// Name of the lower link.
         link: String,
-        /// The VLAN, 1 to 4094.
+        /// VLAN, 1 to 4094.
         id: u16,
     },
-    /// A link that a driver moves packets of.
+    /// Link with a driver.
     Driver(DriverKind),
 }
 
 impl LinkKind {
-    /// Settings of the link's driver; `None` for a link of the node itself.
+    /// Settings of the link's driver; `None` for a virtual link.
     pub const fn driver(&self) -> Option<&DriverKind> {
         match self {
             Self::Driver(kind) => Some(kind),
@@ -251,12 +251,12 @@ impl LinkKind {
         }
     }
 
-    /// Socket of vhost-user.
+    /// Path of a vhost-user socket.
     pub fn socket(&self) -> Option<&str> {
         self.driver()?.socket()
     }
 
-    /// Whether its packets begin with an Ethernet header.
+    /// Whether the link's packets begin with an Ethernet header.
     pub const fn is_ethernet(&self) -> bool {
         match self {
             Self::Bridge(_) | Self::Vlan { .. } => true,
@@ -265,12 +265,12 @@ impl LinkKind {
         }
     }
 
-    /// The interface of this host that it stands on.
+    /// Underlying interface of this host.
     pub fn interface(&self) -> Option<&str> {
         self.driver()?.interface()
     }
 
-    /// The word for it in a configuration and in `fatpath show links`.
+    /// Keyword in a configuration and in `fatpath show links`.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Loopback => "loopback",
@@ -282,60 +282,60 @@ impl LinkKind {
     }
 }
 
-/// Default action on packets that no policy is for, by direction: `ip xfrm policy setdefault`.
+/// Default action on packets without a policy, by direction: `ip xfrm policy setdefault`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PolicyDefault {
-    /// Whether those to this node are dropped.
+    /// Whether packets to this node are dropped.
     pub block_in: bool,
-    /// Whether those out of it are dropped.
+    /// Whether packets from this node are dropped.
     pub block_out: bool,
-    /// Whether those through it are dropped.
+    /// Whether forwarded packets are dropped.
     pub block_fwd: bool,
 }
 
 /// Settings of all SAs: Linux's `net.core.xfrm_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct XfrmOptions {
-    /// Packets whose SA is missing are dropped, and do not wait for it.
+    /// Whether packets without their SA are dropped instead of waiting for it.
     pub larval_drop: bool,
-    /// Lifetime in seconds of a larval SA, which waits for a key manager.
+    /// Lifetime in seconds of a larval SA, which a key manager has to complete.
     pub acq_expires: u32,
-    /// Packets after which an SA's sequence numbers are reported to netlink listeners; 0 for never.
+    /// Packet threshold for notifications of an SA's sequence numbers; 0 for never.
     pub aevent_rseqth: u32,
-    /// Tenths of a second after which an SA's sequence numbers are reported again; 0 for never.
+    /// Timer for notifications of an SA's sequence numbers, in tenths of a second; 0 for never.
     pub aevent_etime: u32,
 }
 
-/// A static route.
+/// Static route.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RouteConfig {
-    /// The destinations.
+    /// Destinations.
     pub to: Prefix,
     /// Action on packets that match the route.
     pub action: RouteAction,
     /// Metric; among routes to one prefix the smallest wins.
     pub metric: u32,
-    /// The table that it stands in.
+    /// Routing table.
     pub table: TableId,
-    /// The ILA translation of destinations, for a unicast route of IPv6.
+    /// ILA translation of destinations, for an IPv6 unicast route.
     pub encap: Option<RouteEncap>,
 }
 
 /// Action of a route on a packet: Linux's `RTN_*` types.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum RouteAction {
-    /// Send it on.
+    /// Forwards the packet.
     Unicast {
-        /// To this neighbour; to the destination itself if `None`.
+        /// Gateway; the destination itself if `None`.
         via: Option<IpAddr>,
-        /// By the link of this name.
+        /// Name of the output link.
         dev: String,
     },
-    /// Drop it silently.
+    /// Drops the packet silently.
     Blackhole,
-    /// Drop it and answer *host unreachable*.
+    /// Drops the packet with the error *host unreachable*.
     Unreachable,
-    /// Drop it and answer *administratively prohibited*.
+    /// Drops the packet with the error *administratively prohibited*.
     Prohibit,
 }
 
@@ -346,12 +346,12 @@ impl Default for XfrmOptions {
 }
 
 impl LinkConfig {
-    /// Requested features until a client switches them.
+    /// Initial requested features; a client can switch them.
     pub const fn first_features(&self) -> FeatureSet {
         FeatureSet::initial(self.offloads, self.esp_gro)
     }
 
-    /// The node's own addresses on this link, that of a UDP link's socket among them.
+    /// Addresses of the node on this link, including that of a UDP link's socket.
     pub fn own_addresses(&self) -> impl Iterator<Item = IfAddr> + '_ {
         let bound = match self.kind {
             LinkKind::Driver(DriverKind::Udp { bind }) => Some(IfAddr::host(bind.ip())),

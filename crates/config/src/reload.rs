@@ -1,9 +1,9 @@
 //! Differences between one configuration and the next.
 //!
-//! A running node keeps what stays the same: a link its device and its counters, an SA above all its sequence numbers
-//! and its replay window. Starting a key of AES-GCM again at sequence number 1 could use a nonce twice, which RFC 4106
-//! §3.1 forbids, so an SA is kept if its key and its identity are the same, whatever else about it changes: the code that
-//! applies such a change carries the last sequence number that was sent over to the changed SA.
+//! A running node keeps unchanged objects: a link keeps its device and counters, an SA its sequence numbers and replay
+//! window. Restarting an AES-GCM key at sequence number 1 could use a nonce twice, which RFC 4106 §3.1 forbids, so an
+//! SA is kept if its key and its identity are the same, whatever else changes: the code that applies such a change
+//! copies the last sent sequence number to the changed SA.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -13,16 +13,17 @@ use xfrm::SaConfig;
 use crate::model::{Config, LinkConfig, LinkKind};
 use crate::settings::Settings;
 
-/// The steps from one configuration to the next. Positions are those in the two configurations' lists.
+/// Steps from one configuration to the next. Positions are indexes in the two configurations' lists.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Change {
-    /// The links.
+    /// Changes of links.
     pub links: ListChange,
-    /// The security associations.
+    /// Changes of security associations.
     pub sas: ListChange,
-    /// Whether the static routes differ, which are then replaced as a whole.
+    /// Whether the static routes differ; they are then replaced as a whole.
     pub routes: bool,
-    /// Whether the policies differ, which are then replaced as a whole: among equals in priority the first one wins.
+    /// Whether the policies differ; they are then replaced as a whole: among policies of equal priority the order
+    /// counts.
     pub policies: bool,
     /// Whether the default policy actions differ.
     pub policy_default: bool,
@@ -30,24 +31,24 @@ pub struct Change {
     pub worker: bool,
     /// Whether the crypto threads differ.
     pub crypto: bool,
-    /// Whether ILA's mappings or their setting differ; they are then replaced as a whole.
+    /// Whether ILA's mappings or settings differ; they are then replaced as a whole.
     pub ila: bool,
     /// Whether the [settings](crate::settings) that can change at run time differ.
     pub settings: bool,
 }
 
-/// Differences of a list's items.
+/// Differences of two lists of items.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct ListChange {
     /// Positions in the old list of removed items.
     pub removed: Vec<usize>,
     /// Positions in the new list of added items.
     pub added: Vec<usize>,
-    /// Items that stay with their state at run time.
+    /// Items that stay with their runtime state.
     pub kept: Vec<Kept>,
 }
 
-/// An item that is in both lists.
+/// Item in both lists.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Kept {
     /// Position in the old list.
@@ -59,7 +60,7 @@ pub struct Kept {
 }
 
 impl Change {
-    /// The steps from `old` to `new`.
+    /// Steps from `old` to `new`.
     pub fn between(old: &Config, new: &Config) -> Self {
         Self {
             links: ListChange::between(&old.links, &new.links, |link| &link.name, same_link),
@@ -76,7 +77,7 @@ impl Change {
         }
     }
 
-    /// Whether there is nothing to do.
+    /// Whether nothing changes.
     pub fn is_empty(&self) -> bool {
         let lists = self.links.is_empty() && self.sas.is_empty();
         let others = [self.policy_default, self.worker, self.crypto, self.ila, self.settings];
@@ -85,8 +86,8 @@ impl Change {
 }
 
 impl ListChange {
-    /// Pairs the items of `old` and `new` that have the same `name` and are `same`. Names are unique in a list,
-    /// so each item is compared with one at most.
+    /// Pairs the items of `old` and `new` that have the same `name` and are `same`. Names are unique in a list, so each
+    /// item is compared with at most one other.
     fn between<'a, T: PartialEq, N: Eq + Hash>(
         old: &'a [T],
         new: &'a [T],
@@ -109,21 +110,21 @@ impl ListChange {
         change
     }
 
-    /// Whether every item stays unchanged, wherever it is in the list.
+    /// Whether all items stay unchanged, at any position in the list.
     pub fn is_empty(&self) -> bool {
         self.removed.is_empty() && self.added.is_empty() && self.kept.iter().all(|kept| !kept.changed)
     }
 }
 
-/// The same device, socket or bridge, of one name. Its MTU, addresses, queueing discipline and settings of bridges can change
-/// while it is open; its offloads and queues cannot.
+/// Whether the link is the same device, socket or bridge. MTU, addresses, queueing discipline and settings of bridges
+/// can change while a link is open; offloads and queues cannot.
 fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     let is_bridge = |link: &LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
     (old.kind == new.kind || is_bridge(old) && is_bridge(new)) && old.offloads == new.offloads
 }
 
-/// The same SA in the SAD, where destination, SPI and mark name it (RFC 4301 §4.1), with the same key. Other differences
-/// are changed in place: an SA with a new replay window would accept old packets again.
+/// Whether two SAs with the same destination, SPI and mark (RFC 4301 §4.1) have the same algorithm and cipher key.
+/// Other differences are changed in place: a new SA with a new replay window would accept old packets again.
 fn same_sa(old: &SaConfig, new: &SaConfig) -> bool {
     old.algorithm == new.algorithm
 }
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(change.sas.kept, [kept(1, 0, false), kept(0, 1, false)]);
     }
 
-    /// An item that counts how often it is compared.
+    /// Item that counts its comparisons.
     #[derive(Debug)]
     struct Counted<'a>(u32, &'a Cell<usize>);
 

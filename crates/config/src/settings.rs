@@ -1,24 +1,24 @@
-//! Settings of a node that `sysctl` can change while it runs.
+//! Settings of a node that `sysctl` can change at run time.
 
 use crate::model::{Config, ReassemblyConfig, XfrmOptions};
 
-/// Values that `sysctl` can change while a node runs. A file sets some of them.
+/// Values that `sysctl` can change at run time. A configuration file sets some of them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Settings {
-    /// Limits of waiting fragments.
+    /// Limits of fragment reassembly.
     pub reassembly: ReassemblyConfig,
     /// Settings of all SAs.
     pub xfrm: XfrmOptions,
     /// Early demux.
     pub early_demux: EarlyDemux,
-    /// Packets of VRFs for sockets that are bound to no device.
+    /// Acceptance of packets in VRFs by unbound sockets.
     pub l3mdev_accept: L3mdevAccept,
-    /// Whether each VRF has a table of its own (Linux `vrf_strict_mode`).
+    /// Whether each VRF must have a separate table (Linux `vrf_strict_mode`).
     pub vrf_strict_mode: bool,
 }
 
-/// Whether sockets of the host side that are bound to no device get packets of VRFs, by protocol (Linux `sysctl_tcp_l3mdev_accept`,
-/// `sysctl_udp_l3mdev_accept`). Raw sockets always do.
+/// Whether sockets of the host side that are bound to no device receive packets in VRFs, by protocol (Linux
+/// `sysctl_tcp_l3mdev_accept`, `sysctl_udp_l3mdev_accept`). Raw sockets always do.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct L3mdevAccept {
     /// TCP sockets.
@@ -39,7 +39,7 @@ pub struct EarlyDemux {
 }
 
 impl EarlyDemux {
-    /// On for both.
+    /// Early demux enabled for both protocols.
     pub const DEFAULT: Self = Self { ip: 1, tcp: 1, udp: 1 };
 }
 

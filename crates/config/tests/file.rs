@@ -249,12 +249,12 @@ fn every_algorithm_is_read_by_each_of_its_names() {
     }
 }
 
-/// Every name of a kind of algorithm, aliases among them.
+/// All names of algorithms of a kind, including aliases.
 fn names<N: Name>() -> impl Iterator<Item = (&'static str, N)> {
     N::ALL.iter().flat_map(|&name| name.spec().names.iter().map(move |&text| (text, name)))
 }
 
-/// One case of `refused.txt`: its lines that begin with `mark`, without it.
+/// Lines of a case of `refused.txt` that begin with `mark`, without `mark`.
 fn part(case: &str, mark: &str) -> String {
     let lines: Vec<&str> = case.lines().filter_map(|line| line.strip_prefix(mark)).collect();
     lines.join("\n")
@@ -354,7 +354,7 @@ fn marks_and_limits_are_read() {
     assert_eq!((policy.mark, policy.if_id, policy.lifetime), (five, 0, Lifetime { hard, ..Lifetime::default() }));
     let none = read(&[SA, POLICY]).unwrap();
     assert_eq!((none.sas[0].mark, none.policies[0].lifetime), (Mark::ANY, Lifetime::default()));
-    // Two may differ by their marks alone.
+    // SAs and policies may differ by their marks alone.
     assert_eq!(read(&[SA, "mark = 1\n", SA, "mark = 2\n", POLICY, POLICY, "mark = 1\n"]).unwrap().sas.len(), 2);
 }
 
@@ -397,11 +397,7 @@ fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
             "dir = \"out\"\nflags = [\"wildrecv\"]\n",
             "f:7: sa[0].flags[0]: wildrecv is for an SA of dir in; take it out.",
         ),
-        (
-            "",
-            "[policy-default]\nin = \"allow\"\n",
-            "f:2: policy-default.in: allow is not known here; use accept or block.",
-        ),
+        ("", "[policy-default]\nin = \"allow\"\n", "f:2: policy-default.in: allow is unknown; use accept or block."),
         ("", "[ipsec]\nlarval-drop = 1\n", "f:2: ipsec.larval-drop: is a whole number; use true or false."),
     ];
     for (table, key, want) in cases {
@@ -469,7 +465,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             VRFS,
             "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"red\"\ntable = 7",
-            "f:24: route[0].table: vrf and table exclude each other; take one out.",
+            "f:24: route[0].table: the VRF determines the table; take one out.",
         ),
         (
             VRFS,

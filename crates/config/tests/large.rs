@@ -1,4 +1,4 @@
-//! Files of very many SAs, policies and routes. How often each is compared by a reload is counted in `reload.rs`.
+//! Files with very many SAs, policies and routes. `reload.rs` counts the comparisons of a reload.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use config::Config;
 
-/// As a file of a gateway with a tunnel to each of so many peers: two SAs and a route each, and a policy for every fifth.
+/// File of a gateway with a tunnel to each peer in `peers`: two SAs and a route each, and a policy for every fifth.
 fn file(peers: Range<u32>) -> String {
     let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n";
     let mut text = link.to_owned();
@@ -35,16 +35,16 @@ fn file(peers: Range<u32>) -> String {
     text
 }
 
-/// The time that it takes to read all SAs.
+/// Time to read all SAs.
 fn time(read: impl FnOnce() -> usize) -> Duration {
     let before = Instant::now();
     assert_eq!(read(), 60_000);
     before.elapsed()
 }
 
-/// A file takes as long as its two halves. Where each of its 60 000 SAs, or 30 000 routes, was searched for among all others, the
-/// file would take twice as long. The halves are larger than a processor's caches, as the file is, so that their size does
-/// not matter. One round out of ten has to be quiet enough to show it.
+/// A file must take as long to read as its two halves. With a linear search for each of its 60 000 SAs or 30 000 routes
+/// it would take twice as long. The halves exceed a processor's caches, like the whole file, so that cache effects are
+/// equal. One undisturbed round out of ten suffices.
 #[test]
 fn large_file_is_read_in_linear_time() {
     const PEERS: u32 = 30_000;

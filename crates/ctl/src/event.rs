@@ -1,4 +1,4 @@
-//! Events for a monitor: plain values that go through JSON, and read as lines.
+//! Events for `fatpath monitor`: plain values, serialised as JSON and displayed as lines.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::{IpAddr, SocketAddr};
@@ -9,68 +9,68 @@ use xfrm::{Dir, Mode};
 
 use crate::state::SelectorState;
 
-/// Something that happened to SAs and policies: what `ip xfrm monitor` shows.
+/// Event of SAs and policies, as shown by `ip xfrm monitor`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
-    /// A packet needs an SA that is not there.
+    /// A packet needs an SA that does not exist.
     Acquire {
-        /// The question's number.
+        /// Sequence number of the acquire.
         seq: u32,
-        /// The outer source.
+        /// Outer source.
         src: IpAddr,
-        /// The outer destination.
+        /// Outer destination.
         dst: IpAddr,
-        /// The SA's mode.
+        /// Mode of the SA.
         mode: Mode,
         /// `reqid`.
         reqid: u32,
-        /// The packet's flow.
+        /// Flow of the packet.
         selector: SelectorState,
-        /// The number of the policy that asks for it.
+        /// Number of the policy that requires the SA.
         policy: u32,
     },
     /// An SA has reached a limit.
     Expire {
-        /// It is gone.
+        /// Whether the limit is hard, and the SA removed.
         hard: bool,
-        /// The outer source.
+        /// Outer source.
         src: IpAddr,
-        /// The outer destination.
+        /// Outer destination.
         dst: IpAddr,
-        /// The security parameters index; 0 of one that was acquired in vain.
+        /// Security parameters index; 0 for a larval SA that was never completed.
         spi: u32,
         /// Mode.
         mode: Mode,
         /// `reqid`.
         reqid: u32,
-        /// Bytes that it has protected.
+        /// Protected bytes.
         bytes: u64,
-        /// Packets that it has protected.
+        /// Protected packets.
         packets: u64,
     },
     /// A policy has reached a limit.
     PolicyExpire {
-        /// It is gone.
+        /// Whether the limit is hard, and the policy removed.
         hard: bool,
         /// Direction.
         dir: Dir,
-        /// Packets that it is for.
+        /// Packets that the policy matches.
         selector: SelectorState,
         /// Index.
         index: u32,
     },
-    /// A peer behind a NAT sends from elsewhere.
+    /// The address or port of a peer behind a NAT has changed.
     Mapping {
-        /// The SA's destination.
+        /// Destination of the SA.
         dst: IpAddr,
-        /// The SA's SPI.
+        /// SPI of the SA.
         spi: u32,
-        /// The SA's `reqid`.
+        /// `reqid` of the SA.
         reqid: u32,
-        /// Former place of the peer.
+        /// Former address of the peer.
         old: SocketAddr,
-        /// New place of the peer.
+        /// New address of the peer.
         new: SocketAddr,
     },
 }
@@ -101,15 +101,15 @@ impl Display for Event {
 }
 
 impl Event {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
-    /// If it is no event of this version.
+    /// The line is no event of this version.
     pub fn from_line(line: &str) -> Result<Self, String> {
         serde_json::from_str(line).map_err(|err| format!("event not understood: {err}"))
     }
 
-    /// The event as one line of JSON, with its newline.
+    /// Serialises the event as one line of JSON, with its newline.
     pub fn to_line(&self) -> String {
         crate::request::line(self)
     }

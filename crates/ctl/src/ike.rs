@@ -1,7 +1,7 @@
-//! Messages of IKE, as they are handed to a key manager and taken from it (RFC 3948 §2.2, RFC 7296 §2).
+//! Datagrams between the gateway and a key manager, with IKE messages (RFC 3948 §2.2, RFC 7296 §2).
 //!
-//! Each datagram of the socket `NAME.ike` is one message, without its non-ESP marker, behind 40 bytes of header. Numbers
-//! are in network byte order; of an IPv4 address the first four bytes count, the others are zero.
+//! Each datagram of the socket `NAME.ike` is one message, without its non-ESP marker, behind a header of 40 bytes.
+//! Numbers are in network byte order; an IPv4 address is in the first four bytes of its field, and the others are zero.
 //!
 //! | bytes | what |
 //! |---|---|
@@ -13,28 +13,29 @@
 //! | 22–23 | 0 |
 //! | 24–39 | this node's address |
 //!
-//! A socket with a name that sends a datagram to the gateway's is from then on sent what peers send; one
-//! of no bytes does no more than that. A header alone whose peer is zeros asks for what comes to one port, at one address or,
-//! if that is zeros too, at any of its family: it is sent back if a link has that port, else an empty datagram is.
+//! A named socket that sends a datagram to the gateway's socket receives the messages of peers from then on; an empty
+//! datagram has no other effect. A header alone with a zero peer requests the messages to one port, at one address or,
+//! if that is zero, too, at any address of the family: the gateway sends the same header back if a link has the port,
+//! else an empty datagram.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Bytes in front of a message.
+/// Length of the header.
 pub const IKE_HEADER_LEN: usize = 40;
 
-/// The longest message: what a UDP datagram over IPv4 holds behind the marker.
+/// Maximum length of a message: the payload of a UDP datagram over IPv4 behind the marker.
 pub const MAX_IKE_LEN: usize = 65_507 - 4;
 
 /// Both ends of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct IkeHeader {
-    /// The peer.
+    /// Address and port of the peer.
     pub peer: SocketAddr,
-    /// This node, of the same family.
+    /// Address and port of this node, of the same family.
     pub local: SocketAddr,
 }
 
-/// The address and port that a datagram asks for, if it is a request.
+/// Address and port in a request; `None` for other datagrams.
 #[must_use]
 pub fn requested_port(datagram: &[u8]) -> Option<SocketAddr> {
     let header: &[u8; IKE_HEADER_LEN] = datagram.try_into().ok()?;
@@ -44,7 +45,7 @@ pub fn requested_port(datagram: &[u8]) -> Option<SocketAddr> {
 }
 
 impl IkeHeader {
-    /// The header on the socket.
+    /// Serialises the header.
     pub fn to_bytes(self) -> [u8; IKE_HEADER_LEN] {
         let mut bytes = [0; IKE_HEADER_LEN];
         bytes[0] = if self.local.is_ipv4() { 4 } else { 6 };
@@ -59,8 +60,8 @@ impl IkeHeader {
         bytes
     }
 
-    /// The header of a datagram, and the message behind it. `None` unless every byte of the header is as it has to be, and
-    /// the message is neither empty nor too long.
+    /// Parses a datagram into the header and the message. `None` unless every byte of the header is valid, and the
+    /// message is neither empty nor too long.
     pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
         let (header, message) = datagram.split_first_chunk::<IKE_HEADER_LEN>()?;
         let end = |port_at, addr_at| Self::end(header, port_at, addr_at).filter(|end| end.port() != 0);

@@ -1,6 +1,6 @@
-//! The node as the files of `/proc/net` show it, in Linux's layout: what `nstat`, `netstat`, `route` and `arp` read.
+//! Files of `/proc/net` with the node's state, in Linux's format, for `nstat`, `netstat`, `route` and `arp`.
 //!
-//! Linux counters that fatpath does not have read as 0, as in a kernel where the event never happened.
+//! Linux counters that do not exist in fatpath read as 0, as in a kernel where the event never happened.
 
 mod tables;
 
@@ -9,7 +9,7 @@ use std::fmt::Write;
 use crate::request::{Shown, What};
 use crate::state::{CounterState, LinkState};
 
-/// `/proc/net/snmp`: its groups, and what each counts.
+/// `/proc/net/snmp`: groups, and the counters of each.
 const SNMP: &[(&str, &str)] = &[
     (
         "Ip",
@@ -68,7 +68,7 @@ const XFRM_STAT: &str = "XfrmInError XfrmInBufferError XfrmInHdrError XfrmInNoSt
      XfrmOutPolDead XfrmOutPolError XfrmFwdHdrError XfrmOutStateInvalid XfrmAcquireError XfrmOutStateDirError \
      XfrmInStateDirError XfrmInIptfsError XfrmOutNoQueueSpace";
 
-/// The files, and what has to be shown for each.
+/// Files, and the state that each shows.
 const FILES: [(&str, What); 13] = [
     ("snmp", What::Counters),
     ("netstat", What::Counters),
@@ -85,10 +85,10 @@ const FILES: [(&str, What); 13] = [
     ("sockstat6", What::Fragments),
 ];
 
-/// Directory in which each link has a file of IPv6's counters, under its name.
+/// Directory with a file of IPv6 counters for each link, under the link's name.
 const DEV_SNMP6: &str = "dev_snmp6/";
 
-/// State that a file of that name shows. `None`: there is none.
+/// State that the file `name` shows. `None`: the file does not exist.
 pub fn shows(name: &str) -> Option<What> {
     if name.starts_with(DEV_SNMP6) {
         return Some(What::Links);
@@ -96,7 +96,7 @@ pub fn shows(name: &str) -> Option<What> {
     FILES.iter().find(|(known, _)| *known == name).map(|&(_, what)| what)
 }
 
-/// Contents of a file of that name, from what [is shown](shows) for it; `None` if it is of a link that is not there.
+/// Contents of the file `name`, from the state in [`shows`]; `None` for a link that does not exist.
 pub fn text(name: &str, shown: &Shown) -> Option<String> {
     if let (Some(link), Shown::Links(links)) = (name.strip_prefix(DEV_SNMP6), shown) {
         return links.iter().find(|it| it.name == link).map(dev_snmp6);
@@ -108,7 +108,7 @@ pub fn text(name: &str, shown: &Shown) -> Option<String> {
         ("xfrm_stat", Shown::Counters(it)) => lines(XFRM_STAT.split(' '), 24, &it.counters),
         ("dev", Shown::Links(links)) => tables::dev(links),
         ("if_inet6", Shown::Links(links)) => tables::if_inet6(links),
-        // No link listens to groups of its own choice.
+        // Links have no multicast group memberships of their own.
         ("dev_mcast" | "igmp6", _) => String::new(),
         ("igmp", _) => "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n".to_owned(),
         ("route", Shown::Routes(routes)) => tables::route(routes),
@@ -119,15 +119,15 @@ pub fn text(name: &str, shown: &Shown) -> Option<String> {
     })
 }
 
-/// Two lines for each group: names and numbers.
+/// Formats two lines for each group: names and values.
 fn counts(groups: &[(&str, &str)], counters: &[CounterState]) -> String {
     let mut text = String::new();
     for (group, names) in groups {
         let value = |name: &str| match (*group, name) {
-            // A router, whose own packets have this TTL.
+            // A router, with the TTL of its own packets.
             ("Ip", "Forwarding") => "1".to_owned(),
             ("Ip", "DefaultTTL") => "64".to_owned(),
-            // Values that Linux shows for a TCP that was never used.
+            // Linux's values for an unused TCP.
             ("Tcp", "RtoAlgorithm") => "1".to_owned(),
             ("Tcp", "RtoMin") => "200".to_owned(),
             ("Tcp", "RtoMax") => "120000".to_owned(),
@@ -144,14 +144,14 @@ fn counts(groups: &[(&str, &str)], counters: &[CounterState]) -> String {
     text
 }
 
-/// A link's number, and its counters. ICMPv6's rate limit is the node's.
+/// Formats a link's number and counters. ICMPv6's rate limit counter belongs to the node.
 fn dev_snmp6(link: &LinkState) -> String {
     let of_links =
         |name: &&str| (name.starts_with("Ip6") || name.starts_with("Icmp6")) && !name.ends_with("RateLimitHost");
     format!("{:32}\t{}\n", "ifIndex", link.index) + &lines(SNMP6.split(' ').filter(of_links), 32, &link.ip6)
 }
 
-/// A line for each name: what is counted under it, or 0.
+/// Formats a line for each name, with the counter's value or 0.
 fn lines<'a>(names: impl Iterator<Item = &'a str>, width: usize, counters: &[CounterState]) -> String {
     let mut text = String::new();
     for name in names {
@@ -205,7 +205,7 @@ mod tests {
         let got = text("xfrm_stat", &shown);
         assert_eq!((got, XFRM_STAT.split(' ').count()), (Some(want), 32));
         let never: Vec<&str> = XFRM_STAT.split(' ').filter(|name| value(name) == 0).collect();
-        // As docs/netlink.md lists them.
+        // Same list as in docs/netlink.md.
         let listed =
             ["XfrmInPolError", "XfrmOutBundleCheckError", "XfrmOutPolDead", "XfrmFwdHdrError", "XfrmInIptfsError"];
         assert_eq!(never, listed);

@@ -1,8 +1,8 @@
 //! The control socket's protocol: one JSON request per line, one JSON reply per line, on a Unix stream socket.
 //!
-//! A client may send any number of `ping` and `show` requests on one connection. After a `capture` that was answered
-//! with [`Reply::Capturing`] the connection carries one pcapng file from the daemon to the client and nothing else;
-//! it ends when either side closes. So it is after a `monitor` with [`Event`](crate::event::Event)s, and after a `trace`.
+//! A client may send any number of `ping` and `show` requests on one connection. After the reply [`Reply::Capturing`]
+//! to a `capture`, the connection carries only one pcapng file from the daemon to the client; it ends when either side
+//! closes. The same applies to `monitor` with [`Event`](crate::event::Event)s, and to `trace`.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,68 +11,68 @@ use crate::state::{
     PmtuState, PolicyState, RouteState, SaState,
 };
 
-/// The longest line that either side has to accept, in bytes without the newline, of a request.
+/// Maximum length of a request's line that either side must accept, in bytes without the newline.
 pub const MAX_REQUEST_LEN: usize = 4096;
 
 /// Request of a client.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
-    /// Request that is only answered.
+    /// Request without effect.
     Ping,
-    /// Show one kind of thing.
+    /// Show one kind of state.
     Show {
-        /// State that is shown.
+        /// State to show.
         what: What,
     },
-    /// Show the network namespace of the node's own.
+    /// Show the host side, the node's own network namespace.
     ShowHost,
-    /// Become what a configuration file says, as a whole or not at all.
+    /// Apply a configuration file, as a whole or not at all.
     Load {
-        /// The file's absolute path, as the daemon finds it.
+        /// Absolute path of the file for the daemon.
         file: String,
     },
-    /// Keep what programs have set, over a restart.
+    /// Save the state that clients have set, for the next start.
     Save,
-    /// Send descriptors of the node's own network namespace, by which the client can enter it: with the reply, as `SCM_RIGHTS`,
-    /// that of the user namespace around it, if there is one, and then its own.
+    /// Send descriptors with which the client can enter the node's own network namespace: with the reply, as
+    /// `SCM_RIGHTS`, the user namespace, if any, and then the network namespace.
     EnterHost,
-    /// Give a file of counters, as one of that name in `/proc/net` would be.
+    /// Send a file of counters, in the format of the file of that name in `/proc/net`.
     StatFile {
         /// See [`procfs`](crate::procfs).
         name: String,
     },
-    /// Tell what happens to SAs and policies.
+    /// Send events of SAs and policies.
     Monitor,
     /// Send a copy of each packet of a link, as pcapng.
     Capture {
-        /// The link's name.
+        /// Name of the link.
         link: String,
-        /// After GRO and before segmentation: fat packets, instead of what the wire sees.
+        /// After GRO and before segmentation: fat packets, instead of wire packets.
         after_gro: bool,
     },
-    /// Send the stages that chosen packets pass.
+    /// Send the stages that selected packets pass.
     Trace {
-        /// Filter; the empty one chooses every packet.
+        /// Filter; the empty one selects every packet.
         filter: String,
-        /// Most packets.
+        /// Maximum number of packets.
         packets: u32,
     },
 }
 
-/// State that can be shown.
+/// Kinds of state.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum What {
     /// Links with their offloads and statistics.
     Links,
-    /// The routing tables.
+    /// Routing tables.
     Routes,
     /// Neighbours on Ethernet links.
     Neighbours,
     /// Forwarding databases of bridges.
     Fdb,
-    /// MTUs of paths beyond their first link, as reported by ICMP.
+    /// Path MTUs learned from ICMP.
     Pmtus,
     /// Security associations.
     Sa,
@@ -82,7 +82,7 @@ pub enum What {
     Counters,
     /// Dropped packets.
     Drops,
-    /// Fragments that wait for others of their datagrams.
+    /// Fragments in reassembly.
     Fragments,
     /// ILA mappings.
     Ila,
@@ -90,49 +90,49 @@ pub enum What {
     Flows,
 }
 
-/// Answer of the daemon.
+/// Reply of the daemon.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "reply", rename_all = "kebab-case")]
 pub enum Reply {
-    /// To `ping`.
+    /// Reply to `ping`.
     Pong {
-        /// The daemon's version.
+        /// Version of the daemon.
         version: String,
         /// Process id.
         pid: u32,
     },
-    /// To `show` and `show-host`.
+    /// Reply to `show` and `show-host`.
     Show {
         /// Requested state.
         shown: Shown,
     },
-    /// To `load`: it is done.
+    /// Reply to `load`: success.
     Loaded {
-        /// Description of what runs now, in a few words.
+        /// Short description of the running configuration.
         running: String,
     },
-    /// To `save`: it is done.
+    /// Reply to `save`: success.
     Saved {
-        /// Description of what was saved, and where, in a few words.
+        /// Short description of the saved objects, and the file.
         saved: String,
     },
-    /// To `enter-host`.
+    /// Reply to `enter-host`.
     EnterHost {
-        /// Descriptors that come with it; 0 if the node is to have no namespace of its own.
+        /// Number of descriptors with the reply; 0 if the node has no host side.
         descriptors: u8,
-        /// Reason for which there is none, though there is to be one.
+        /// Reason why a configured host side does not exist.
         why_not: Option<String>,
     },
-    /// To `stat-file`.
+    /// Reply to `stat-file`.
     StatFile {
         /// Contents.
         text: String,
     },
-    /// To `monitor`: events follow, one JSON line each.
+    /// Reply to `monitor`: events follow, one JSON line each.
     Monitoring,
-    /// To `capture`: a pcapng file follows.
+    /// Reply to `capture`: a pcapng file follows.
     Capturing,
-    /// To `trace`: [`PacketTrace`](crate::trace::PacketTrace)s follow, one JSON line each.
+    /// Reply to `trace`: [`PacketTrace`](crate::trace::PacketTrace)s follow, one JSON line each.
     Tracing,
     /// The request was refused.
     Error {
@@ -141,7 +141,7 @@ pub enum Reply {
     },
 }
 
-/// One kind of thing, as it was at one moment.
+/// One kind of state, as a snapshot.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shown {
@@ -165,7 +165,7 @@ pub enum Shown {
     Drops(Vec<DropState>),
     /// Fragments.
     Fragments(Vec<FragmentsState>),
-    /// The network namespace of the node's own.
+    /// Host side: the node's own network namespace.
     Host(HostState),
     /// ILA mappings.
     Ila(Vec<IlaState>),
@@ -174,10 +174,10 @@ pub enum Shown {
 }
 
 impl Request {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
-    /// A line that says what the daemon does not understand; send it back as [`Reply::Error`].
+    /// Text for a [`Reply::Error`], if the line is no valid request.
     pub fn from_line(line: &str) -> Result<Self, String> {
         if line.len() > MAX_REQUEST_LEN {
             return Err(format!("a request has at most {MAX_REQUEST_LEN} bytes"));
@@ -185,29 +185,29 @@ impl Request {
         serde_json::from_str(line).map_err(|err| format!("request not understood: {err}"))
     }
 
-    /// The request as one line, with its newline.
+    /// Serialises the request as one line, with its newline.
     pub fn to_line(&self) -> String {
         line(self)
     }
 }
 
 impl Reply {
-    /// Reads one line.
+    /// Parses one line.
     ///
     /// # Errors
-    /// If it is no reply of this version.
+    /// The line is no reply of this version.
     pub fn from_line(line: &str) -> Result<Self, String> {
         serde_json::from_str(line).map_err(|err| format!("reply not understood: {err}"))
     }
 
-    /// The reply as one line, with its newline.
+    /// Serialises the reply as one line, with its newline.
     pub fn to_line(&self) -> String {
         line(self)
     }
 }
 
 impl Shown {
-    /// The same without the name around it, for `--json`.
+    /// Serialises the state without the name of its kind, for `--json`.
     pub fn to_json(&self) -> String {
         match self {
             Self::Links(it) => json(it),

@@ -1,4 +1,4 @@
-//! State of a running node for `fatpath show`: plain values, one snapshot, that survive a round trip through JSON.
+//! State of a running node for `fatpath show`: plain values of one snapshot, which survive a round trip through JSON.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,7 @@ use xfrm::{
     Action, Dir, EspInUdp, Level, Lifetime, Limits, Mark, Mode, NatTraversal, PortMask, SaDir, Selector, Template,
 };
 
-/// A link.
+/// Link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkState {
     /// Interface index, from 1.
@@ -20,218 +20,220 @@ pub struct LinkState {
     pub name: String,
     /// `tun`, `tap`, `udp`, `packet`, `xdp` or `vrf`.
     pub kind: String,
-    /// Address of the link's socket or name of the host interface below it, for kinds that have one.
+    /// Address of the link's socket or name of the underlying host interface, for kinds that have one.
     pub on: Option<String>,
-    /// The VRF that it belongs to, by the name of its device.
+    /// VRF of the link, by the name of its device.
     pub vrf: Option<String>,
     /// Port of a bridge, if the link is one.
     pub port: Option<BridgePortState>,
     /// Other end of a vhost-user link.
     pub guest: Option<GuestState>,
-    /// The table of the VRF that it is the device of.
+    /// Table of the VRF, if the link is its device.
     pub table: Option<u32>,
     /// Layer-3 MTU in bytes.
     pub mtu: u32,
-    /// Whether it carries packets.
+    /// Whether the link is up.
     pub up: bool,
-    /// Reason for which the link is down, if known.
+    /// Reason why the link is down, if known.
     pub why_down: Option<String>,
     /// Link-layer address, if the link has one.
     pub lladdr: Option<String>,
-    /// This node's own addresses on it.
+    /// Addresses of this node on the link.
     #[serde(with = "config::serde_display::list")]
     pub addresses: Vec<IfAddr>,
-    /// Each offload that its kind can have.
+    /// Offloads that the link's kind can have.
     pub offloads: Vec<OffloadState>,
-    /// The device's ring of frames, if it receives into one.
+    /// Receive ring of the device, if it has one.
     pub ring: Option<RingState>,
-    /// Queueing discipline, if it was given one.
+    /// Queueing discipline, if explicitly set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub qdisc: Option<QdiscState>,
     /// Packet counters.
     pub stats: LinkStats,
-    /// Linux's counters of IPv6 and ICMPv6, as far as they are this link's and not 0.
+    /// Linux's counters of IPv6 and ICMPv6 that are per link and not 0.
     #[serde(default)]
     pub ip6: Vec<CounterState>,
 }
 
-/// Queueing discipline of a link, with the counters of `tc -s qdisc`. Fat packets count as their segments, but for `drops` and `qlen`.
+/// Queueing discipline of a link, with the counters of `tc -s qdisc`. Fat packets count as their segments, except in
+/// `drops` and `qlen`.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct QdiscState {
     /// `pfifo`, `bfifo` or `tbf`.
     pub kind: String,
-    /// Bytes that left, counted as on the wire.
+    /// Sent bytes, counted as on the wire.
     pub bytes: u64,
-    /// Packets that left.
+    /// Sent packets.
     pub packets: u64,
-    /// Packets that were refused.
+    /// Dropped packets.
     pub drops: u64,
-    /// Times that a packet had to wait for tokens.
+    /// Number of times that a packet waited for tokens.
     pub overlimits: u64,
-    /// Packets given back by a link that was busy.
+    /// Packets requeued because the link was busy.
     pub requeues: u64,
-    /// Bytes that wait, counted as on the wire.
+    /// Queued bytes, counted as on the wire.
     pub backlog: u64,
-    /// Packets that wait.
+    /// Queued packets.
     pub qlen: u32,
 }
 
-/// The network namespace of a node's own.
+/// Host side: a node's own network namespace.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostState {
-    /// `on`; `off`, as the configuration says; or `failed`.
+    /// `on`; `off` by the configuration; or `failed`.
     pub side: String,
-    /// Reason for which the namespace could not be created.
+    /// Reason why the namespace could not be created.
     pub why: Option<String>,
-    /// The file that it is bound to.
+    /// File that the namespace is bound to.
     pub namespace: Option<String>,
-    /// Whether there is a user namespace around it.
+    /// Whether the namespace is in a user namespace.
     pub user_namespace: bool,
-    /// Devices, and those that are missing.
+    /// Devices, including missing ones.
     pub devices: Vec<HostDeviceState>,
-    /// Addresses that it has as the node has them.
+    /// Number of mirrored addresses.
     pub addresses: u64,
-    /// Routes that it has as the node has them.
+    /// Number of mirrored routes.
     pub routes: u64,
-    /// Whether the node has more routes than are mirrored: default routes stand for all.
+    /// Whether the node has too many routes to mirror, so that default routes replace them.
     pub routes_limited: bool,
-    /// Address, route or device that the namespace's kernel has refused last.
+    /// Address, route or device that the namespace's kernel refused most recently.
     pub refused: Option<String>,
-    /// Changes of other programs that were undone.
+    /// Number of other programs' changes that were undone.
     pub put_back: u64,
 }
 
-/// A device of the node's own network namespace.
+/// Device in the node's own network namespace.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostDeviceState {
-    /// Name, which is the link's.
+    /// Name of the device and its link.
     pub name: String,
-    /// Number, which is the link's.
+    /// Number of the device and its link.
     pub index: u32,
     /// `tap`, `tun`, or `veth` in place of either.
     pub kind: String,
     /// MTU in bytes.
     pub mtu: u32,
-    /// Reason for which the device is missing.
+    /// Reason why the device is missing.
     pub why_not: Option<String>,
 }
 
-/// Receive ring of an AF_XDP device, with counters summed over all queues. The last six are the kernel's own (`struct xdp_statistics`).
+/// Receive ring of an AF_XDP device, with counters summed over all queues. The last six are the kernel's
+/// (`struct xdp_statistics`).
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RingState {
-    /// `native`: the driver hands frames over; `generic`: the network stack does.
+    /// `native`: the driver delivers frames; `generic`: the network stack does.
     pub mode: String,
-    /// Whether the driver writes to the frames itself.
+    /// Whether the driver writes directly to the frames.
     pub zero_copy: bool,
     /// Receive queues.
     pub queues: u32,
-    /// Frames of each queue to receive into.
+    /// Receive frames of each queue.
     pub frames: u32,
     /// Bytes of a frame.
     pub frame_size: u32,
-    /// Frames that packets hold now.
+    /// Frames that are in use by packets.
     pub held: u64,
-    /// Times that a queue ran out of frames because packets held all of them.
+    /// Number of times that a queue had no free frame because packets used all of them.
     pub rx_no_buffer: u64,
-    /// Packets dropped, but for descriptors that are wrong: above all because there was no frame.
+    /// Packets dropped for other reasons than invalid descriptors, mostly for lack of a frame.
     pub rx_dropped: u64,
-    /// Packets dropped because a frame's descriptor was wrong.
+    /// Packets dropped because of an invalid descriptor.
     pub rx_invalid_descs: u64,
-    /// Packets that were not sent because a descriptor was wrong.
+    /// Packets not sent because of an invalid descriptor.
     pub tx_invalid_descs: u64,
-    /// Packets dropped because too many waited to be read.
+    /// Packets dropped because the receive ring was full.
     pub rx_ring_full: u64,
-    /// Times that the kernel found the fill ring empty.
+    /// Number of times that the kernel found the fill ring empty.
     pub rx_fill_ring_empty_descs: u64,
-    /// Times that the kernel found the transmit ring empty.
+    /// Number of times that the kernel found the transmit ring empty.
     pub tx_ring_empty_descs: u64,
 }
 
-/// One offload of a link.
+/// Offload of a link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct OffloadState {
     /// Name, such as `tso4`.
     pub name: String,
-    /// Whether it is in use.
+    /// Whether the offload is on.
     pub on: bool,
-    /// Reason for which the offload is off, or the probe that found it to work.
+    /// Reason why the offload is off, or the probe that found it working.
     pub why: Option<String>,
 }
 
-/// Packet counters of a link. A *packet* may be a super-packet of up to 64 KiB; a *wire packet* is one segment of it, as it
-/// travels on the wire.
+/// Packet counters of a link. A *packet* may be a super-packet of up to 64 KiB; a *wire packet* is one of its segments,
+/// as sent on the wire.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkStats {
-    /// Packets received.
+    /// Received packets.
     pub rx_packets: u64,
-    /// Their bytes.
+    /// Received bytes.
     pub rx_bytes: u64,
-    /// The wire packets in them.
+    /// Received wire packets.
     pub rx_wire_packets: u64,
-    /// System calls that brought at least one.
+    /// System calls that received at least one packet.
     pub rx_calls: u64,
-    /// Packets that were received and dropped.
+    /// Received packets that were dropped.
     pub rx_dropped: u64,
-    /// Packets sent.
+    /// Sent packets.
     pub tx_packets: u64,
-    /// Their bytes.
+    /// Sent bytes.
     pub tx_bytes: u64,
-    /// The wire packets in them.
+    /// Sent wire packets.
     pub tx_wire_packets: u64,
-    /// System calls that took at least one.
+    /// System calls that sent at least one packet.
     pub tx_calls: u64,
     /// Packets that could not be sent.
     pub tx_dropped: u64,
-    /// Packets of a VRF that had no route any more behind its queueing discipline.
+    /// Packets of a VRF without a route after its queueing discipline.
     #[serde(default)]
     pub tx_errors: u64,
 }
 
-/// A route, connected or static.
+/// Route, connected or static.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RouteState {
     /// `unicast`, `local`, `blackhole`, `unreachable` or `prohibit`.
     pub kind: String,
-    /// The destinations.
+    /// Destinations.
     #[serde(with = "config::serde_display")]
     pub to: Prefix,
-    /// The next hop.
+    /// Gateway.
     pub via: Option<IpAddr>,
-    /// The link.
+    /// Output link.
     pub dev: Option<String>,
     /// The metric.
     pub metric: u32,
-    /// The table's number.
+    /// Number of the table.
     pub table: u32,
-    /// The ILA translation of destinations.
+    /// ILA translation of destinations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encap: Option<IlaEncapState>,
 }
 
-/// The ILA translation of a route, under the names of `ip -j route`.
+/// ILA translation of a route, under the names of `ip -j route`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct IlaEncapState {
-    /// Locator that destinations get.
+    /// New locator of destinations.
     #[serde(with = "config::serde_display")]
     pub locator: Locator,
     /// Treatment of checksums.
     pub csum_mode: String,
     /// Type of the identifiers.
     pub ident_type: String,
-    /// Packets that are translated: `output` or `input`.
+    /// Translated packets: `output` or `input`.
     pub hook_type: String,
 }
 
-/// A neighbour on an Ethernet link.
+/// Neighbour on an Ethernet link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NeighbourState {
     /// Address of the neighbour.
     pub to: IpAddr,
-    /// The link.
+    /// Link.
     pub dev: String,
     /// Link-layer address, once resolved.
     pub lladdr: Option<String>,
-    /// Linux's word for its state, such as `REACHABLE`.
+    /// Linux's word for the state, such as `REACHABLE`.
     pub state: String,
     /// Packets queued until the link-layer address is resolved.
     pub queued: u32,
@@ -240,84 +242,84 @@ pub struct NeighbourState {
 /// Entry of a bridge's forwarding database.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct FdbState {
-    /// The address.
+    /// Link-layer address.
     pub mac: String,
-    /// The port that it is behind, or the bridge itself.
+    /// Port of the address, or the bridge itself.
     pub dev: String,
-    /// VLAN, in a bridge that filters.
+    /// VLAN, in a bridge with VLAN filtering.
     pub vlan: Option<u16>,
-    /// The bridge.
+    /// Bridge.
     pub master: String,
     /// Word of `bridge fdb`: `permanent`, `static` or `dynamic`.
     pub state: String,
-    /// Whether it stays at its port when its address is seen elsewhere.
+    /// Whether the entry stays at its port when its address is received on another port.
     pub sticky: bool,
-    /// Seconds since it was learnt or refreshed.
+    /// Seconds since the entry was learnt or refreshed.
     pub updated_secs: u64,
-    /// Seconds since a frame was forwarded by it.
+    /// Seconds since a frame was forwarded by the entry.
     pub used_secs: u64,
 }
 
-/// Guest at the other end of a link of vhost-user, or the other switch.
+/// Peer of a vhost-user link: a guest, or another switch.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct GuestState {
-    /// Whether it is connected.
+    /// Whether the peer is connected.
     pub connected: bool,
-    /// Whether its driver receives.
+    /// Whether the peer's driver receives.
     pub running: bool,
-    /// Features that were negotiated, by virtio's names.
+    /// Negotiated features, by virtio's names.
     pub features: Vec<String>,
-    /// Regions of its memory.
+    /// Number of the peer's memory regions.
     pub regions: u64,
-    /// Queues: the guest receives from even ones and sends by odd ones.
+    /// Queues: the guest receives from even ones and sends on odd ones.
     pub queues: Vec<GuestQueueState>,
-    /// Connections so far.
+    /// Number of connections so far.
     pub connections: u64,
-    /// Connections that were closed because a rule was broken.
+    /// Connections that were closed because of a protocol violation.
     pub violations: u64,
-    /// Bytes that were copied out of its memory and into it.
+    /// Bytes copied from and to the peer's memory.
     pub copied: u64,
 }
 
-/// A queue of a guest.
+/// Queue of a guest.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct GuestQueueState {
-    /// Whether its ring runs.
+    /// Whether the ring is running.
     pub running: bool,
-    /// Whether frames may pass.
+    /// Whether the queue is enabled.
     pub enabled: bool,
-    /// Descriptors of its ring.
+    /// Number of descriptors of the ring.
     pub size: u16,
-    /// Chains of descriptors that were used.
+    /// Used descriptor chains.
     pub chains: u64,
     /// Interrupts.
     pub calls: u64,
-    /// Times that the guest had no buffers for a frame.
+    /// Number of times that the guest had no buffers for a frame.
     pub full: u64,
 }
 
 /// State of a port of a bridge.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct BridgePortState {
-    /// The bridge.
+    /// Bridge.
     pub bridge: String,
-    /// State, as `bridge link` names it.
+    /// State, as in `bridge link`.
     pub state: String,
     /// VLAN of untagged frames.
     pub pvid: Option<u16>,
-    /// VLANs that leave tagged, as numbers and ranges.
+    /// VLANs that are sent tagged, as numbers and ranges.
     pub tagged: Vec<String>,
-    /// VLANs that leave untagged, as numbers and ranges.
+    /// VLANs that are sent untagged, as numbers and ranges.
     pub untagged: Vec<String>,
     /// Priority of a trunk.
     pub trunk: Option<u8>,
-    /// Addresses that it has learnt.
+    /// Number of learnt addresses.
     pub learnt: u32,
-    /// Frames whose source was not learnt since the port has as many addresses as it may have.
+    /// Frames whose source was not learnt because the port's limit of addresses was reached.
     pub fdb_full: u64,
-    /// Received frames that a rule of the ingress refused, or that no port takes.
+    /// Received frames that an ingress rule refused, or that no port accepts.
     pub rx_dropped: u64,
-    /// Frames to the port that it does not take.
+    /// Frames to the port that the port does not accept.
     pub tx_dropped: u64,
     /// Frames longer than the port's MTU.
     pub tx_errors: u64,
@@ -328,7 +330,7 @@ pub struct BridgePortState {
 pub struct PmtuState {
     /// Destination.
     pub to: IpAddr,
-    /// The VRF that it is in, by the name of its device.
+    /// VRF of the destination, by the name of its device.
     pub vrf: Option<String>,
     /// Path MTU in bytes.
     pub mtu: u32,
@@ -336,83 +338,83 @@ pub struct PmtuState {
     pub expires_secs: u64,
 }
 
-/// A security association, or a larval one. Its key is never shown.
+/// Security association, or a larval one. Its key is never shown.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SaState {
-    /// The outer source.
+    /// Outer source.
     pub src: IpAddr,
-    /// The outer destination.
+    /// Outer destination.
     pub dst: IpAddr,
-    /// The security parameters index; 0 if it has none yet.
+    /// Security parameters index; 0 if not assigned yet.
     pub spi: u32,
-    /// `valid`; `acq` if a packet or a key manager waits for it, and `error` if it cannot be had.
+    /// `valid`; `acq` for a larval SA, and `error` for one whose negotiation failed.
     pub state: String,
-    /// The only direction in which it may be used.
+    /// Direction, if restricted to one.
     pub dir: Option<SaDir>,
     /// Tunnel or transport.
     pub mode: Mode,
-    /// The number that ties it to templates.
+    /// Number that matches the SA to templates.
     pub reqid: u32,
-    /// Linux's name of the algorithm that encrypts; `None` for a larval SA.
+    /// Linux's name of the encryption algorithm; `None` for a larval SA.
     pub algorithm: Option<String>,
-    /// Length of its key in bits, without salt; 0 if it has none.
+    /// Length of the encryption key in bits, without salt; 0 without a key.
     pub key_bits: u16,
-    /// Linux's name of the authentication algorithm, if the one that encrypts does not authenticate.
+    /// Linux's name of the authentication algorithm, unless the encryption algorithm authenticates.
     pub auth: Option<String>,
-    /// Length of the integrity check value in bits; 0 if there is none.
+    /// Length of the integrity check value in bits; 0 without one.
     pub icv_bits: u16,
     /// Width of the anti-replay window in packets.
     pub replay_window: u32,
-    /// The flags that are on, by iproute2's names.
+    /// Flags that are set, by iproute2's names.
     pub flags: Vec<String>,
-    /// The UDP header around ESP.
+    /// UDP encapsulation.
     pub encap: Option<EspInUdp>,
-    /// Address and port that its packets go to instead of `dst`, because the peer has moved there.
+    /// Current address and port of the peer instead of `dst`, if the peer has moved.
     pub moved_to: Option<SocketAddr>,
-    /// Bytes to which inner packets are padded; 0 for none.
+    /// Length that inner packets are padded to; 0 for none.
     pub tfcpad: u32,
     /// Behaviour towards a NAT.
     pub nat: NatTraversal,
-    /// Inner packets that may use it.
+    /// Inner packets that may use the SA.
     pub selector: Option<SelectorState>,
-    /// The last sequence number sent, all 64 bits of it.
+    /// Last sent sequence number, with all 64 bits.
     pub oseq: u64,
-    /// The highest sequence number authenticated.
+    /// Highest authenticated sequence number.
     pub seq: u64,
-    /// The anti-replay window in words of 32 bits: bit `n`, counted from the first word's lowest, stands for `seq - n`.
+    /// Anti-replay window in words of 32 bits: bit `n`, counted from the first word's lowest, is `seq - n`.
     pub bitmap: Vec<u32>,
-    /// Marked packets that it is for.
+    /// Mark of packets that use the SA.
     pub mark: Option<Mark>,
-    /// Mark that its packets get.
+    /// Mark that the SA sets on its packets.
     pub output_mark: Option<Mark>,
-    /// The number of its XFRM interface; 0 for none.
+    /// Number of the SA's XFRM interface; 0 for none.
     pub if_id: u32,
-    /// Limits at which it ends.
+    /// Limits of the SA's lifetime.
     pub limit: LimitState,
-    /// Whether a soft limit is reached.
+    /// Whether a soft limit has been reached.
     pub dying: bool,
-    /// Time since it was added and since it was used first.
+    /// Time since the SA was added and since its first use.
     pub ages: Ages,
     /// Counters.
     pub stats: SaStats,
 }
 
-/// Counters of an SA: packets that it has carried, and refused ones by reason.
+/// Counters of an SA: its packets, and refused ones by reason.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SaStats {
     /// ESP packets.
     pub packets: u64,
-    /// Their protected bytes.
+    /// Protected bytes.
     pub bytes: u64,
-    /// Dropped for a sequence number seen before.
+    /// Packets dropped for a replayed sequence number.
     pub replay: u64,
-    /// Dropped for a sequence number left of the window.
+    /// Packets dropped for a sequence number left of the window.
     pub replay_window: u64,
-    /// Dropped for a wrong integrity check value.
+    /// Packets dropped for a wrong integrity check value.
     pub integrity_failed: u64,
 }
 
-/// A selector of an SA or a policy. Ports are shown for protocols that have them.
+/// Selector of an SA or a policy. Ports are shown for protocols that have them.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SelectorState {
     /// Sources.
@@ -429,16 +431,16 @@ pub struct SelectorState {
     pub dport: Option<u16>,
 }
 
-/// An SA that a policy asks for.
+/// SA that a policy requires.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct TemplateState {
-    /// The outer source.
+    /// Outer source.
     pub src: Option<IpAddr>,
-    /// The outer destination.
+    /// Outer destination.
     pub dst: Option<IpAddr>,
-    /// The SA's mode.
+    /// Mode of the SA.
     pub mode: Mode,
-    /// The SA's `reqid`; 0 is any.
+    /// `reqid` of the SA; 0 for any.
     pub reqid: u32,
     /// Whether packets may pass without the SA.
     pub level: Level,
@@ -447,71 +449,71 @@ pub struct TemplateState {
 /// Limits at which an SA or a policy expires (iproute2's `limit`).
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LimitState {
-    /// Limits at which the listener is notified.
+    /// Limits with a notification to listeners.
     pub soft: BoundsState,
-    /// Limits at which it ends.
+    /// Limits at which the SA or policy is removed.
     pub hard: BoundsState,
 }
 
-/// Soft or hard limits; `None` is never.
+/// Soft or hard limits; `None` for none.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct BoundsState {
     /// Protected bytes.
     pub bytes: Option<u64>,
     /// Protected packets.
     pub packets: Option<u64>,
-    /// Seconds since it was added.
+    /// Seconds since addition.
     pub add_secs: Option<u64>,
-    /// Seconds since it was used: an SA for the first time, a policy for the last.
+    /// Seconds since use: the first one of an SA, the last one of a policy.
     pub use_secs: Option<u64>,
 }
 
-/// Age in seconds; `None` for a thing that has not happened yet.
+/// Ages in seconds; `None` for an event that has not happened yet.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct Ages {
-    /// Since it was added.
+    /// Since addition.
     pub add_secs: Option<u64>,
-    /// Since it was used: an SA for the first time, a policy for the last.
+    /// Since use: the first one of an SA, the last one of a policy.
     pub use_secs: Option<u64>,
 }
 
-/// A security policy.
+/// Security policy.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct PolicyState {
     /// Direction of the packets.
     pub dir: Dir,
-    /// Packets that it is for.
+    /// Packets that the policy matches.
     pub selector: SelectorState,
-    /// The smallest wins.
+    /// Priority; the smallest number wins.
     pub priority: u32,
-    /// Pass or drop.
+    /// Action: pass or drop.
     pub action: Action,
-    /// The SAs they need.
+    /// Required SAs.
     pub templates: Vec<TemplateState>,
-    /// Marked packets that it is for.
+    /// Mark of packets that the policy matches.
     pub mark: Option<Mark>,
-    /// The number of its XFRM interface; 0 for none.
+    /// Number of the policy's XFRM interface; 0 for none.
     pub if_id: u32,
-    /// Limits at which it ends.
+    /// Limits of the policy's lifetime.
     pub limit: LimitState,
-    /// Time since it was added and since it was used last.
+    /// Time since the policy was added and since its last use.
     pub ages: Ages,
 }
 
-/// Counters of the node. Every counter is listed, also at zero.
+/// Counters of the node. All counters are listed, including zeros.
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CountersState {
     /// Linux's counters.
     pub counters: Vec<CounterState>,
-    /// Bytes copied between packet buffers, without the cipher's pass over the payload and the kernel's copies.
+    /// Bytes copied between packet buffers, without the cipher's processing of the payload and the kernel's copies.
     pub copies: Vec<CopyState>,
     /// Packets forwarded from one link to another; a super-packet counts once.
     pub forwarded_packets: u64,
-    /// Bytes of the forwarded packets, to which `copies` are compared.
+    /// Bytes of the forwarded packets, for comparison with `copies`.
     pub forwarded_bytes: u64,
 }
 
-/// One counter.
+/// Counter.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CounterState {
     /// Linux's name, such as `IpForwDatagrams`.
@@ -523,7 +525,7 @@ pub struct CounterState {
 /// Copies made for one reason.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct CopyState {
-    /// The reason's name.
+    /// Name of the reason.
     pub reason: String,
     /// Number of copies.
     pub copies: u64,
@@ -531,25 +533,25 @@ pub struct CopyState {
     pub bytes: u64,
 }
 
-/// Packets of one link that were dropped for one reason.
+/// Packets of one link, dropped for one reason.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct DropState {
-    /// The link they came in by; `None`: the node made them itself.
+    /// Input link of the packets; `None` for packets of the node itself.
     pub link: Option<String>,
-    /// The reason's name.
+    /// Name of the reason.
     pub reason: String,
     /// Number of packets.
     pub count: u64,
 }
 
-/// Fragments of one family that wait for others of their datagrams.
+/// Fragments of one family in reassembly.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct FragmentsState {
     /// `FRAG` for IPv4, `FRAG6` for IPv6, as in Linux's `/proc/net/sockstat` and `sockstat6`.
     pub name: String,
-    /// Datagrams that wait.
+    /// Incomplete datagrams.
     pub inuse: u64,
-    /// Bytes of memory that they hold.
+    /// Memory of the fragments in bytes.
     pub memory: u64,
 }
 
@@ -562,21 +564,21 @@ pub struct FlowState {
     pub local: SocketAddr,
     /// Address and port of the peer.
     pub peer: SocketAddr,
-    /// The VRF that it is in.
+    /// VRF of the flow.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vrf: Option<String>,
 }
 
-/// An ILA mapping, under the names of `ip -j ila`.
+/// ILA mapping, under the names of `ip -j ila`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct IlaState {
-    /// Locator of the destinations that are translated.
+    /// Locator of translated destinations.
     #[serde(with = "config::serde_display")]
     pub locator_match: Locator,
-    /// Locator that they get.
+    /// New locator of the destinations.
     #[serde(with = "config::serde_display")]
     pub locator: Locator,
-    /// The link or VRF that the packets come by; any without.
+    /// Input link or VRF of the packets; any if `None`.
     pub interface: Option<String>,
     /// Treatment of checksums.
     pub csum_mode: String,

@@ -1,6 +1,5 @@
-//! Output of `fatpath show`: the states in the layout of the tools that people know them from. Links, routes and
-//! neighbours read as from `ip`, SAs and policies as from `ip -s xfrm`, counters as from `nstat` and
-//! `/proc/net/xfrm_stat`.
+//! Output of `fatpath show`: states in the layout of well-known tools. Links, routes and neighbours are formatted as by
+//! `ip`, SAs and policies as by `ip -s xfrm`, counters as by `nstat` and in `/proc/net/xfrm_stat`.
 
 use std::fmt::{self, Display, Formatter, Write as _};
 use std::net::IpAddr;
@@ -17,7 +16,7 @@ use crate::state::{
 };
 
 impl Shown {
-    /// The text for a terminal, in whole lines. Counters at zero are left out unless `all`.
+    /// Text for a terminal, in whole lines. Counters at zero are omitted unless `all`.
     pub fn to_text(&self, all: bool) -> String {
         match self {
             Self::Links(links) => whole(links),
@@ -41,7 +40,7 @@ fn whole<T: Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect()
 }
 
-/// ` word value`, or nothing.
+/// Writes ` word value`, or nothing for `None`.
 fn optional<T: Display>(f: &mut Formatter<'_>, word: &str, value: Option<T>) -> fmt::Result {
     value.map_or(Ok(()), |value| write!(f, " {word} {value}"))
 }
@@ -120,7 +119,7 @@ impl Display for LinkState {
 }
 
 impl Display for QdiscState {
-    /// A line like the first of `tc -s qdisc`, and one with its counters.
+    /// Writes a line like the first of `tc -s qdisc`, and a line of counters.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen } = self;
         writeln!(f, "    qdisc {kind} backlog {backlog}b {qlen}p")?;
@@ -132,7 +131,7 @@ impl Display for QdiscState {
 }
 
 impl Display for RingState {
-    /// Writes its kind, the frames that packets hold of it, and the kernel's counters.
+    /// Writes the ring's mode, its frames in use, and the kernel's counters.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { mode, queues, frames, frame_size, held, rx_no_buffer, .. } = self;
         let copy = if self.zero_copy { "zero-copy" } else { "copy" };
@@ -147,7 +146,7 @@ impl Display for RingState {
 }
 
 impl Display for LinkStats {
-    /// Two blocks of a heading and a line of numbers under it, as `ip -s link` has them.
+    /// Writes two blocks of a heading and a line of numbers, as in `ip -s link`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let rx = [self.rx_bytes, self.rx_packets, self.rx_wire_packets, self.rx_calls, self.rx_dropped];
         let tx = [self.tx_bytes, self.tx_packets, self.tx_wire_packets, self.tx_calls, self.tx_dropped];
@@ -165,7 +164,7 @@ impl Display for LinkStats {
     }
 }
 
-/// A destination as `ip route` prints it: `default`, an address alone, or a prefix.
+/// Formats a destination as `ip route`: `default`, an address alone, or a prefix.
 fn destination(to: Prefix) -> String {
     match to {
         _ if to.len() == 0 => "default".to_owned(),
@@ -201,7 +200,7 @@ impl Display for NeighbourState {
 }
 
 impl Display for FdbState {
-    /// As `bridge fdb` shows them.
+    /// Writes an entry as `bridge fdb`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} dev {}", self.mac, self.dev)?;
         optional(f, "vlan", self.vlan)?;
@@ -212,7 +211,7 @@ impl Display for FdbState {
 }
 
 impl Display for GuestState {
-    /// A line about the connection, one of its features, and one for each queue.
+    /// Writes a line for the connection, a line of features, and a line for each queue.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let state = match (self.connected, self.running) {
             (false, _) => "not connected",
@@ -242,7 +241,7 @@ impl Display for GuestState {
 }
 
 impl Display for BridgePortState {
-    /// A line below the link's.
+    /// Writes a line below the link's.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "    port of {} state {}", self.bridge, self.state)?;
         optional(f, "pvid", self.pvid)?;
@@ -265,7 +264,7 @@ impl Display for BridgePortState {
 }
 
 impl Display for PmtuState {
-    /// As `ip route get` ends.
+    /// Writes an entry in the format of the end of `ip route get`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.to)?;
         optional(f, "vrf", self.vrf.as_deref())?;
@@ -273,10 +272,10 @@ impl Display for PmtuState {
     }
 }
 
-/// Flags that iproute2 calls extra, and prints after a word of their own.
+/// Extra flags of iproute2, which are printed after a separate word.
 const EXTRA_FLAGS: [&str; 2] = ["dont-encap-dscp", "oseq-may-wrap"];
 
-/// The widest window that Linux keeps in its first form of replay state, `xfrm_replay_state`.
+/// Maximum window of Linux's first form of replay state, `xfrm_replay_state`.
 const MAX_LEGACY_WINDOW: u32 = 32;
 
 impl Display for SaState {
@@ -356,7 +355,7 @@ impl SaState {
         }
     }
 
-    /// The replay state in the form that Linux keeps it: the wide one for ESN and for windows above 32.
+    /// Writes the replay state in Linux's form: the second one for ESN and for windows above 32.
     fn anti_replay(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (seq, oseq) = (self.seq, self.oseq);
         if self.replay_window <= MAX_LEGACY_WINDOW && !self.flags.iter().any(|flag| flag == "esn") {
@@ -399,7 +398,7 @@ impl Display for PolicyState {
 }
 
 impl Display for SelectorState {
-    /// With a blank at its end, as iproute2's `xfrm_selector_print` leaves it.
+    /// Writes a selector with a trailing blank, as iproute2's `xfrm_selector_print`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "src {} dst {} ", self.src, self.dst)?;
         if let Some(proto) = self.proto {
@@ -418,7 +417,7 @@ impl Display for SelectorState {
 }
 
 impl Display for LimitState {
-    /// As iproute2's `xfrm_lifetime_print`, if there is a limit.
+    /// Writes limits as iproute2's `xfrm_lifetime_print`, if there are any.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         if *self == Self::default() {
             return Ok(());
@@ -450,7 +449,7 @@ impl Display for DropState {
 }
 
 impl Display for FlowState {
-    /// Addresses as `ss` shows them.
+    /// Writes addresses as `ss`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { proto, local, peer, vrf } = self;
         let (local, peer) = (local.to_string(), peer.to_string());
@@ -461,7 +460,7 @@ impl Display for FlowState {
 }
 
 impl Display for IlaState {
-    /// A line of `ip ila list`.
+    /// Writes a line of `ip ila list`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { locator_match, locator, interface, csum_mode, ident_type } = self;
         let interface = interface.as_deref().unwrap_or("*");
@@ -470,7 +469,7 @@ impl Display for IlaState {
 }
 
 impl Display for FragmentsState {
-    /// As a line of `/proc/net/sockstat`.
+    /// Writes a line as in `/proc/net/sockstat`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: inuse {} memory {}", self.name, self.inuse, self.memory)
     }

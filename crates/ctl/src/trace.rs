@@ -1,10 +1,11 @@
-//! Trace of one packet: plain values that go through JSON, and read as a block of lines.
+//! Trace of one packet: plain values, serialised as JSON and displayed as a block of lines.
 
 use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// Steps of one packet, in order. A packet that waits has its later steps, if the trace still runs, in another one of its number.
+/// Steps of one packet, in order. The steps after a wait are in another trace with the same number, if the command
+/// still runs.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PacketTrace {
     /// Number of the packet.
@@ -20,7 +21,7 @@ pub struct TraceStep {
     pub time: f64,
     /// Stage or hook, as `input`, `hook pre-routing` or `drop`.
     pub step: String,
-    /// Link or VRF of the step, if there is one.
+    /// Link or VRF of the step, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<String>,
     /// Details, as a table and a prefix, a next hop, or the reason for a drop.
@@ -61,7 +62,7 @@ pub struct TraceGso {
 }
 
 impl PacketTrace {
-    /// Reads one line of JSON.
+    /// Parses one line of JSON.
     ///
     /// # Errors
     /// Error of the JSON parser, if the line is no trace.
@@ -69,7 +70,7 @@ impl PacketTrace {
         serde_json::from_str(line)
     }
 
-    /// One line of JSON.
+    /// Serialises the trace as one line of JSON.
     #[must_use]
     pub fn to_line(&self) -> String {
         let mut line = serde_json::to_string(self).unwrap_or_default();
@@ -79,7 +80,7 @@ impl PacketTrace {
 }
 
 impl Display for PacketTrace {
-    /// A block: the packet's number and flow, and a line for each step, with the time since the first one.
+    /// Writes a block: the packet's number and flow, and a line for each step, with the time since the first one.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let flow = self.steps.iter().find_map(|step| step.flow.as_deref());
         writeln!(f, "packet {}{}{}", self.packet, if flow.is_some() { ": " } else { "" }, flow.unwrap_or_default())?;

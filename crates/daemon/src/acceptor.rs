@@ -1,15 +1,16 @@
-//! Accepts connections also when the process has no free descriptors.
+//! Accepts connections, also while the process has no free descriptors.
 //!
-//! accept(2) fails with `EMFILE` then, and the connection stays in front of the listening socket's queue: clients behind it
-//! would wait, root's too. So a few descriptors are held in reserve. Each is closed to accept one connection, which is closed
-//! at once unless its peer is privileged.
+//! Without a free descriptor accept(2) fails with `EMFILE`, and the connection stays at the front of the listening
+//! socket's queue: clients behind it, root's too, would wait. So the acceptor holds a few descriptors in reserve. For
+//! each connection accepted in that state it closes one of them; it closes the connection at once unless the peer is
+//! privileged.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{SocketFlags, accept_with};
 
-/// Size of the reserve: descriptors of eight connections, and of the judgement of one peer.
+/// Size of the reserve: descriptors for eight connections and one credential check.
 const RESERVE: usize = 8 + JUDGEMENT;
 
 /// Descriptors that a credential check of a peer has open at a time: a pidfd, two directories and a file.
@@ -21,9 +22,9 @@ pub(super) struct Acceptor {
     socket: OwnedFd,
     /// Name of the socket in the log.
     name: &'static str,
-    /// Duplicates of the socket, each of which can be closed for another descriptor.
+    /// Duplicates of the socket, each of which can be closed to free a descriptor.
     reserve: Vec<OwnedFd>,
-    /// Whether the log says that the table of descriptors is full.
+    /// Whether the log already contains the warning that the descriptor table is full.
     is_full: bool,
 }
 
@@ -31,25 +32,25 @@ pub(super) struct Acceptor {
 #[derive(Debug)]
 pub(super) struct Accepted {
     pub(super) fd: OwnedFd,
-    /// Whether it uses the reserve, which is for privileged peers.
+    /// Whether the connection uses a descriptor of the reserve, which is for privileged peers.
     pub(super) is_reserved: bool,
 }
 
 impl Acceptor {
-    /// Acceptor of `socket`, which is called `name` in the log.
+    /// Acceptor of `socket`, with `name` for the log.
     pub(super) fn new(socket: OwnedFd, name: &'static str) -> Self {
         let mut acceptor = Self { socket, name, reserve: Vec::new(), is_full: false };
         acceptor.refill();
         acceptor
     }
 
-    /// Closes as many descriptors of the reserve as the credential check of a peer needs. They come back by
-    /// [`refill`](Self::refill).
+    /// Closes as many descriptors of the reserve as the credential check of a peer needs. [`refill`](Self::refill)
+    /// opens them again.
     pub(super) fn make_room(&mut self) {
         self.reserve.truncate(self.reserve.len().saturating_sub(JUDGEMENT));
     }
 
-    /// Fills the reserve, as far as there are descriptors.
+    /// Fills the reserve, as far as descriptors are free.
     pub(super) fn refill(&mut self) {
         while self.reserve.len() < RESERVE {
             match fcntl_dupfd_cloexec(&self.socket, 0) {
@@ -77,7 +78,7 @@ impl Acceptor {
             }
             Ok(fd) => {
                 if !is_reserved && std::mem::take(&mut self.is_full) {
-                    tracing::info!("{}: there are descriptors again", self.name);
+                    tracing::info!("{}: descriptors are available again", self.name);
                 }
                 Ok(Accepted { fd, is_reserved })
             }

@@ -1,4 +1,4 @@
-//! A plan, carried out by the worker between two bursts.
+//! Application of a plan by the worker between two bursts.
 
 use base::LinkId;
 use config::model::{IlaErrors, LinkKind};
@@ -10,7 +10,7 @@ use super::processors;
 use super::translate::reassembly;
 use super::xfrm;
 
-/// Applies `plan`. MTUs are set first: no other step can be refused.
+/// Applies `plan`. MTUs are set first, as the one step that can be refused.
 pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     node.set_mtus(&plan.mtus)?;
     if let Some(socket) = plan.ike_socket {
@@ -27,13 +27,13 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         node.open(id, link, config);
     }
     plan.ports.into_iter().for_each(|(id, requested)| node.set_port(id, requested));
-    // Links that VLAN devices are above may be others now.
+    // The lower links of VLAN devices may have changed.
     for at in 0..node.slots.len() {
         if node.slots[at].as_ref().is_some_and(|slot| matches!(slot.config.kind, LinkKind::Vlan { .. })) {
             node.see_link(LinkId(at as u32));
         }
     }
-    // Links that the file has up.
+    // Every link of the file is up.
     for at in 0..node.slots.len() {
         node.set_admin_up(now, LinkId(at as u32), true);
     }
@@ -70,13 +70,13 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     if let Some(settings) = plan.settings {
         set(node, settings);
     }
-    // The answer says which links are down.
+    // The reply to the caller lists the links that are down.
     opened.into_iter().for_each(|id| node.look_at(now, id));
     node.config = plan.config;
     Ok(())
 }
 
-/// Applies the settings that programs can change.
+/// Applies the settings that netlink clients can change (sysctl).
 pub(crate) fn set(node: &mut Node, settings: Settings) {
     node.datapath.set_reassembly(reassembly::config(settings.reassembly));
     xfrm::set_options(&mut node.datapath.ipsec, settings.xfrm);

@@ -1,4 +1,4 @@
-//! Events of the worker, on their way to netlink's listeners.
+//! Events of the worker for netlink's listeners.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) enum News {
     Neighbour {
         /// State now, or the last one.
         now: NeighbourNow,
-        /// The entry is removed.
+        /// Whether the entry is removed.
         gone: bool,
     },
     /// Change of a bridge's forwarding database.
@@ -36,15 +36,15 @@ pub(crate) enum News {
     },
 }
 
-/// Events for netlink's thread, and the descriptor that wakes it.
+/// Queue of events for netlink's thread, with the eventfd that wakes the thread.
 #[derive(Debug)]
 pub(crate) struct Bell {
     rung: Mutex<Rung>,
     fd: OwnedFd,
 }
 
-/// Events since netlink's thread last took them. Each protocol has a queue of its own: stations on a link, which can
-/// change neighbours as often as they like, crowd out no event of an SA.
+/// Events since netlink's thread last took them. Each protocol has a queue of its own, so stations on a link, which can
+/// change neighbours as often as they like, do not crowd out events of SAs.
 #[derive(Debug, Default)]
 pub(crate) struct Rung {
     /// Events of SAs and policies, for listeners of `NETLINK_XFRM`.
@@ -53,7 +53,7 @@ pub(crate) struct Rung {
     pub(crate) route: Queue,
 }
 
-/// Events of one protocol, and the groups for which some were lost.
+/// Events of one protocol, and the groups that lost some.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     pub(crate) news: Vec<News>,
@@ -64,13 +64,13 @@ pub(crate) struct Queue {
 const MAX_WAITING: usize = 4096;
 
 impl Bell {
-    /// A bell without events.
+    /// An empty queue with its eventfd.
     pub(crate) fn new() -> Result<Self, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { rung: Mutex::default(), fd })
     }
 
-    /// The descriptor that is readable while there are events.
+    /// The eventfd, which is readable while events are queued.
     pub(crate) const fn fd(&self) -> &OwnedFd {
         &self.fd
     }
@@ -78,7 +78,7 @@ impl Bell {
     /// Takes the events.
     pub(crate) fn take(&self) -> Rung {
         let mut count = [0; 8];
-        // Nothing to read means that there are no events.
+        // A failed read means that no events are queued.
         let _ = rustix::io::read(&self.fd, &mut count);
         std::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -89,14 +89,14 @@ impl Bell {
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
-    /// Adds events of SAs and policies; `lost`: there were more.
+    /// Adds events of SAs and policies; `lost`: further events were lost.
     pub(crate) fn ring_xfrm(&self, news: impl Iterator<Item = News>, lost: bool) {
         let groups = xfrm_groups();
         let lost = if lost { groups } else { Groups::default() };
         self.ring(|rung| &mut rung.xfrm, news, lost, groups);
     }
 
-    /// Adds events of links, neighbours and bridges' addresses; there were more for the groups `lost`.
+    /// Adds events of links, neighbours and bridges' addresses; `lost`: groups that lost further events.
     pub(crate) fn ring_route(&self, news: impl Iterator<Item = News>, lost: Groups) {
         self.ring(|rung| &mut rung.route, news, lost, route_groups());
     }
@@ -116,19 +116,19 @@ impl Bell {
         if news.next().is_some() {
             queue.lost = queue.lost.union(groups);
         }
-        // A counter that is full has been written to, and not been read yet.
+        // A full counter already wakes the thread.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 }
 
-/// Groups of `NETLINK_XFRM` with events that no client has caused.
+/// Groups of `NETLINK_XFRM` whose events occur without a client's request.
 pub(crate) fn xfrm_groups() -> Groups {
     let mut groups = Groups::default();
     [group::ACQUIRE, group::EXPIRE, group::AEVENTS, group::MAPPING].iter().for_each(|&group| groups.set(group, true));
     groups
 }
 
-/// Groups of rtnetlink with events that no client has caused.
+/// Groups of rtnetlink whose events occur without a client's request.
 pub(crate) fn route_groups() -> Groups {
     let mut groups = Groups::default();
     [RTNLGRP_LINK, RTNLGRP_NEIGH].iter().for_each(|&group| groups.set(group, true));
@@ -144,7 +144,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// Listeners of the groups in `groups`, which `bell` wakes.
+    /// Listeners of the groups in `groups`; `bell` wakes netlink's thread.
     pub(crate) fn new(groups: Groups, bell: Arc<Bell>) -> Self {
         let has_listener = groups.intersects(route_groups());
         Self { bell: has_listener.then_some(bell), links: groups.has(RTNLGRP_LINK), changed: Vec::new() }
@@ -157,7 +157,7 @@ impl Listeners {
         }
     }
 
-    /// The bell, if there are listeners, and the links that have changed since the last call.
+    /// The event queue, if there are listeners, and the links that have changed since the last call.
     pub(crate) fn take_changed(&mut self) -> Option<(Arc<Bell>, Vec<LinkId>)> {
         let bell = self.bell.clone()?;
         Some((bell, std::mem::take(&mut self.changed)))

@@ -10,7 +10,7 @@ use switch::{BridgeError, FdbEntry, FdbKind, Port, PortState, Vid, VidSet};
 
 use super::node::Node;
 
-/// A bridge as a file has it.
+/// Bridge of a configuration file.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgePlan {
     /// Link of the bridge's own port.
@@ -61,7 +61,7 @@ impl Node {
     }
 }
 
-/// Part of a link in a bridge, for netlink's clients.
+/// Role of a link in bridging, as bridge or port, for netlink's clients.
 pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
     if let Some(bridge) = node.datapath.bridge(id) {
         let learnt = bridge.ports().map(|port| bridge.learnt(port.link())).sum();
@@ -78,7 +78,7 @@ pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
     Some(Bridging::Port(Box::new(PortNow { number, cost, bridge_mac: bridge.mac().0, config, vlans })))
 }
 
-/// Port of a bridge as `fatpath show links` has it.
+/// Bridge port state for `fatpath show links`.
 pub(crate) fn port_state(node: &Node, id: LinkId) -> Option<BridgePortState> {
     let own = node.datapath.bridge_of(id)?;
     let bridge = node.datapath.bridge(own)?;

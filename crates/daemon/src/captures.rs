@@ -1,4 +1,4 @@
-//! Captures: the links whose packets they copy, and the sinks of the copies.
+//! Captures: the links whose packets they copy, and the receivers of the copies.
 
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{Instant, LinkId};
 use datapath::{Datapath, TapPoints};
 
-/// Link of a capture, as its file describes it.
+/// Link of a capture, for the header of the capture file.
 #[derive(Debug)]
 pub(crate) struct CaptureLink {
     /// Ethernet frames, or IP packets.
@@ -30,7 +30,7 @@ pub(crate) struct Frame {
 #[derive(Debug)]
 struct Capture {
     link: LinkId,
-    /// Whether it taps behind GRO and before segmentation, and not at the wire.
+    /// Whether the tap is behind GRO and before segmentation, and not at the wire.
     fat: bool,
     sink: SyncSender<Frame>,
 }
@@ -67,7 +67,7 @@ impl Captures {
         self.0.retain(|capture| capture.link != link);
     }
 
-    /// Switches taps on where a capture is, and off elsewhere.
+    /// Enables taps on the links with a capture, and disables all others.
     fn set_taps(&self, datapath: &mut Datapath) {
         let links: Vec<LinkId> = datapath.ports.iter().map(|(id, _)| id).collect();
         for id in links {
@@ -76,8 +76,8 @@ impl Captures {
         }
     }
 
-    /// Sends packets that were tapped until `at` to their captures. A slow reader loses some; a capture whose reader is gone
-    /// ends.
+    /// Sends packets that were tapped until `at` to their captures. A slow reader loses some packets; a capture ends
+    /// when its reader has disconnected.
     pub(crate) fn deliver(&mut self, datapath: &mut Datapath, at: Instant) {
         if self.0.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! Calls from other threads to the worker, which makes them between two bursts and never waits for those threads.
+//! Calls from other threads to the worker, which runs them between two bursts and never waits for the callers.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -18,38 +18,38 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A request to the worker.
 pub(crate) enum Command {
-    /// Do this. It sends its answer itself.
+    /// A function to run, which also sends the reply.
     Call(Box<dyn FnOnce(&mut Node) + Send>),
-    /// End.
+    /// Ends the worker.
     Stop,
 }
 
-/// Changes of routes and addresses, which the worker applies before it decides on packets that it received after them:
-/// it looks here between receiving packets and deciding on them. So no sender wakes it or waits for it.
+/// Changes of routes and addresses. The worker takes them between receiving packets and deciding on them, so they apply
+/// to every packet that it receives later. A sender neither wakes the worker nor waits for it.
 #[derive(Debug, Default)]
 struct Deltas {
     list: Mutex<Vec<Delta>>,
-    /// Whether there are any.
+    /// Whether the list holds any.
     some: AtomicBool,
 }
 
 /// Number of pending changes at which a sender wakes the worker.
 const MANY_DELTAS: usize = 4096;
 
-/// Eventfd that wakes the worker. A worker that is awake looks for commands before it sleeps, so no sender writes to
-/// it.
+/// Eventfd that wakes the worker. An awake worker checks for commands before it sleeps, so senders do not write to the
+/// eventfd meanwhile.
 #[derive(Debug)]
 struct Doorbell {
     fd: OwnedFd,
-    /// Whether there are commands that it has not looked for.
+    /// Whether commands are queued that the worker has not checked for.
     some: AtomicBool,
-    /// Whether the worker sleeps, or has yet to look whether it may.
+    /// Whether the worker sleeps, or checks its inbox before it sleeps.
     asleep: AtomicBool,
-    /// Number of times that the worker has woken up to packets. It wraps.
+    /// Number of times that packets have woken the worker; wraps.
     bursts: AtomicU32,
 }
 
-/// The other threads' end of the worker.
+/// Handle of other threads to the worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     commands: Sender<Command>,
@@ -57,7 +57,7 @@ pub(crate) struct Handle {
     bell: Arc<Doorbell>,
 }
 
-/// The worker's end.
+/// The worker's end of the channel.
 #[derive(Debug)]
 pub(crate) struct Inbox {
     commands: Receiver<Command>,
@@ -65,7 +65,7 @@ pub(crate) struct Inbox {
     bell: Arc<Doorbell>,
 }
 
-/// The worker has ended, or does not answer.
+/// Error: the worker has ended, or does not reply.
 #[derive(Debug)]
 pub(crate) struct WorkerGone;
 
@@ -104,13 +104,13 @@ impl Handle {
         }
         self.deltas.some.store(true, Ordering::Release);
         if list.len() >= MANY_DELTAS {
-            // A worker that has ended needs no changes.
+            // A worker that has ended needs no wake-up.
             let _ = self.wake();
         }
     }
 
-    /// Number of times that the worker has woken up to packets; it wraps. The worker may sleep between two bursts of a
-    /// stream, and a thread that busy-polls meanwhile delays the stream.
+    /// Number of times that packets have woken the worker; wraps. The worker may sleep between two bursts of a stream,
+    /// and a thread that busy-polls meanwhile delays the stream.
     pub(crate) fn bursts(&self) -> u32 {
         self.bell.bursts.load(Ordering::Relaxed)
     }
@@ -120,13 +120,13 @@ impl Handle {
             return Ok(());
         }
         match rustix::io::write(&self.bell.fd, &1_u64.to_ne_bytes()) {
-            // Full: the worker has not even seen the earlier ones, and will take this one with them.
+            // A full counter means that the worker has not taken earlier commands; it takes this one with them.
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(_) => Err(WorkerGone),
         }
     }
 
-    /// Runs a call on the worker's thread, and waits for the answer.
+    /// Runs a call on the worker's thread, and waits for the reply.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
@@ -134,13 +134,14 @@ impl Handle {
         self.begin(what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
     }
 
-    /// Sends a call to the worker's thread. The answer comes by the receiver, which is disconnected if the worker ends.
+    /// Sends a call to the worker's thread. The reply arrives on the receiver, which is disconnected if the worker
+    /// ends.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<Receiver<T>, WorkerGone> {
         let (sender, receiver) = mpsc::channel();
-        // The answer has no receiver if the caller has timed out.
+        // The send fails if the caller has timed out.
         self.send(Command::Call(Box::new(move |node| drop(sender.send(what(node))))))?;
         Ok(receiver)
     }
@@ -152,14 +153,15 @@ impl Inbox {
         &self.bell.fd
     }
 
-    /// Makes senders ring the doorbell from now on; false if there are commands already. The worker is awake again by
-    /// [`wake_up`](Self::wake_up).
+    /// Makes senders write to the eventfd from now on; false if commands are queued already. [`wake_up`](Self::wake_up)
+    /// ends this state.
     pub(crate) fn may_sleep(&self) -> bool {
         self.bell.asleep.store(true, Ordering::SeqCst);
         !self.bell.some.load(Ordering::SeqCst)
     }
 
-    /// Makes senders stop ringing the doorbell; `rung`: it was rung; `packets`: there are packets to process.
+    /// Makes senders stop writing to the eventfd; `rung`: a sender has written to it; `packets`: there are packets to
+    /// process.
     pub(crate) fn wake_up(&self, rung: bool, packets: bool) {
         if packets {
             // The worker is the only writer of this counter.
@@ -168,7 +170,7 @@ impl Inbox {
         self.bell.asleep.store(false, Ordering::SeqCst);
         if rung {
             let mut count = [0; 8];
-            // Nothing to read means that the doorbell was not rung, which is as good.
+            // A failed read means that no sender wrote to the eventfd.
             let _ = rustix::io::read(&self.bell.fd, &mut count);
         }
     }

@@ -13,7 +13,7 @@ use crate::ip_batch::{self, IpLines};
 /// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
 const MAX_GUESS: u64 = 1 << 20;
 
-/// Largest file in bytes: many times the size of a file with 100 000 SAs. The limit ends a read from a device without end.
+/// Largest file in bytes: many times the size of a file with 100 000 SAs. The limit ends a read from an endless device.
 const MAX_LEN: usize = 256 << 20;
 
 /// Content of all configuration files together.
@@ -23,14 +23,14 @@ pub(crate) struct Sources {
     pub(crate) file: Option<PathBuf>,
     /// Content of the TOML file.
     pub(crate) config: Config,
-    /// Lines of `ip`, which are carried out after the TOML file is applied.
+    /// Lines of `ip`, which run after the TOML file is applied.
     pub(crate) lines: Vec<IpLines>,
 }
 
-/// Reads and checks the file at `path`, which is TOML. Its text holds keys, and is zeroed when done with.
+/// Reads and checks the TOML file at `path`. Its text holds keys, and is zeroed after use.
 ///
 /// # Errors
-/// Exit code 1 if the file cannot be read or is one of `ip` lines, 2 if it is wrong.
+/// Exit code 1 if the file cannot be read or holds `ip` lines, 2 if its content is wrong.
 pub fn load(path: &Path) -> Result<Config, CliError> {
     let bytes = read(path)?;
     if ip_batch::are_in(&bytes) {
@@ -39,10 +39,10 @@ pub fn load(path: &Path) -> Result<Config, CliError> {
     parse(path, &bytes)
 }
 
-/// Reads and checks files, of which one may be TOML.
+/// Reads and checks files, at most one of which is TOML.
 ///
 /// # Errors
-/// As [`load`]; and exit code 1 if two are TOML.
+/// As [`load`]; and exit code 1 if two files are TOML.
 pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
     for path in paths {
@@ -64,7 +64,7 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     read_to_end(path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))
 }
 
-/// Content of a file, with room for another byte; no copy of it is left in memory.
+/// Content of a file, with room for another byte; leaves no other copy of the content in memory.
 fn read_to_end(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
     let mut file = File::open(path)?;
     let size = file.metadata()?.len().min(MAX_GUESS);

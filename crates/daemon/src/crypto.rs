@@ -1,4 +1,4 @@
-//! Threads for the ciphers, as the configuration asks for them.
+//! Crypto threads of the configuration.
 
 use std::num::NonZeroUsize;
 
@@ -9,10 +9,10 @@ use ipsec::crypto::{Crypto, Pool};
 use super::priority::go_first;
 use super::processors;
 
-/// Crypto threads; `None` if there are to be none, and the worker encrypts and decrypts by itself.
+/// Crypto threads; `None` if the configuration has none, and the worker itself encrypts and decrypts.
 ///
 /// # Errors
-/// A thread cannot be started, or none of the CPUs is this process's.
+/// A thread cannot be started, or a CPU is not available to this process.
 pub(super) fn crypto(config: &CryptoConfig) -> Result<Option<Box<dyn Crypto>>, CliError> {
     let Some(threads) = NonZeroUsize::new(config.workers.into()) else { return Ok(None) };
     let cpus = config.cpus.clone();

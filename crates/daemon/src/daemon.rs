@@ -1,4 +1,4 @@
-//! A running gateway: its start, and changes on a signal or at a client's request.
+//! Running gateway: its start, and changes on a signal or at a client's request.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -28,17 +28,17 @@ use super::threads::{Threads, Watchdog};
 use crate::config_file;
 use crate::ip_batch::{self, IpLines};
 
-/// A gateway that runs.
+/// A running gateway.
 pub(super) struct Daemon {
     file: Option<PathBuf>,
-    /// A file of `ip` lines that were carried out at start, and are its configuration together with `file`.
+    /// File of `ip` lines that ran at start; together with `file` it is the gateway's configuration.
     lines: Option<String>,
     planner: Planner,
     pub(super) worker: Running,
     ike: IkePlace,
     /// State that netlink clients see and change.
     shared: Shared,
-    /// Saver of the objects that netlink clients have set, and the list of objects that come from the files instead.
+    /// Saver of the objects that netlink clients have set, with the list of objects that the files define instead.
     saved: Option<(Checkpointer, OfFiles)>,
 }
 
@@ -67,15 +67,15 @@ impl LinkSummary {
     }
 }
 
-/// Path of the key manager's socket. The socket is made when a link first has IKE, and stays.
+/// Path of the key manager's socket. The socket is made when a link first has IKE, and stays until the daemon ends.
 struct IkePlace {
     path: PathBuf,
     file: Option<IkeFile>,
 }
 
 impl IkePlace {
-    /// Opens the socket for `plan`, if it is the first plan that needs one. The socket's file is removed with the
-    /// returned value, unless it is [kept](Self::keep).
+    /// Opens the socket for `plan`, if `plan` is the first that needs one. Drop of the returned value removes the
+    /// socket's file, unless [`keep`](Self::keep) takes the value.
     fn open_for(&self, plan: &mut Plan) -> Result<Option<IkeFile>, CliError> {
         if self.file.is_some() || plan.ike.is_empty() {
             return Ok(None);
@@ -91,8 +91,8 @@ impl IkePlace {
 }
 
 impl Daemon {
-    /// Starts a worker with `config`, read from `file`, and holds it: before the node is complete, traffic that is to
-    /// be protected might pass in clear.
+    /// Starts a worker with `config`, read from `file`. The worker does not start to forward yet: while the node is
+    /// incomplete, traffic that must be protected might pass in clear.
     pub(super) fn start(
         config: Config,
         file: Option<PathBuf>,
@@ -118,9 +118,9 @@ impl Daemon {
         Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })
     }
 
-    /// Serves signals and clients until the daemon is to end, or a thread has failed.
+    /// Serves signals and clients until the daemon has to end, or a thread has failed.
     pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>, threads: &Threads) -> Result<(), CliError> {
-        // Reading the file and planning the change took memory that is free by now.
+        // Frees the memory that reading the file and planning took.
         Allocations::trim();
         let mut watchdog = service::watchdog_limit().map(|limit| Watchdog::new(threads.clone(), limit));
         while let Some(event) = next_event(&happened, &mut watchdog) {
@@ -179,7 +179,7 @@ impl Daemon {
         }
     }
 
-    /// Applies the present content of its file, or changes nothing and returns the reason.
+    /// Applies the present content of the gateway's file, or changes nothing and returns the reason.
     fn reload(&mut self) -> Result<(), String> {
         if let Some(lines) = &self.lines {
             return Err(ip_batch::only_at_start(lines));
@@ -188,14 +188,14 @@ impl Daemon {
         self.load(file)
     }
 
-    /// Applies `file`, which is its file from now on; or changes nothing and returns the reason.
+    /// Applies `file`, which becomes the gateway's file; or changes nothing and returns the reason.
     fn load(&mut self, file: PathBuf) -> Result<(), String> {
         let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
         }
-        // No netlink client changes the node meanwhile.
+        // The lock keeps netlink clients from changing the node meanwhile.
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         self.planner.follow(&protocols.rtnl.model);
@@ -225,8 +225,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Serves netlink clients in addition to the control socket `socket`, at a private path, and carries out
-    /// `lines`. `None`: `is_ended` became true before the lines were done.
+    /// Serves netlink clients beside the control socket `socket`, at a path unknown to clients, and runs `lines` there.
+    /// `None`: `is_ended` became true before all lines had run.
     ///
     /// # Errors
     /// A line fails, or the socket cannot be made.
@@ -250,7 +250,7 @@ impl Daemon {
         Ok(Some(server))
     }
 
-    /// Restores the state in `store` on top of the configuration, and saves to it from now on.
+    /// Restores the state in `store` on top of the configuration, and saves to `store` from now on.
     ///
     /// # Errors
     /// The state cannot be restored.
@@ -274,7 +274,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Saves the state that programs have set. Returns a summary and the file's path.
+    /// Saves the state that netlink clients have set. Returns a summary and the file's path.
     fn save(&mut self) -> Result<String, String> {
         let (checkpointer, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
         let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
@@ -282,12 +282,12 @@ impl Daemon {
         Ok(format!("{what}: saved to {file}"))
     }
 
-    /// The network namespace of the gateway's own.
+    /// The gateway's own network namespace.
     pub(super) fn host_side(&self) -> HostSide {
         self.shared.lock().host_side.clone()
     }
 
-    /// Ends.
+    /// Ends the gateway, after a last save.
     pub(super) fn end(self) -> Result<(), CliError> {
         if let Some((checkpointer, _)) = &self.saved {
             let noted = self.worker.hold(true).and_then(|()| checkpointer.end(&self.worker.handle));
@@ -299,7 +299,7 @@ impl Daemon {
         self.worker.stop()
     }
 
-    /// Summary of the links that run.
+    /// Summary of the running links.
     pub(super) fn links(&self) -> LinkSummary {
         let names: Vec<&str> = self.planner.config().links.iter().map(|link| link.name.as_str()).collect();
         let names = match names.len() {
@@ -307,7 +307,7 @@ impl Daemon {
             1 => format!("1 link: {}", names[0]),
             n => format!("{n} links: {}", names.join(", ")),
         };
-        // A worker that does not answer is reported elsewhere.
+        // A worker that does not reply is reported elsewhere.
         let failed = self.worker.handle.call(|node| node.failed_links()).unwrap_or_default();
         LinkSummary { names, failed }
     }
@@ -328,7 +328,7 @@ fn next_event(happened: &Receiver<Event>, watchdog: &mut Option<Watchdog>) -> Op
     }
 }
 
-/// Table that two VRFs of a configuration have.
+/// Table that two VRFs of a configuration share.
 fn shared_vrf_table(config: &Config) -> Option<u32> {
     let mut seen = BTreeSet::new();
     let tables = config.links.iter().filter_map(|link| match link.kind {

@@ -1,4 +1,4 @@
-//! Dry run of configuration files on a gateway in memory, whose links lead nowhere.
+//! Dry run of configuration files on a gateway in memory, with unconnected links.
 
 use std::fs::DirBuilder;
 use std::io;
@@ -25,7 +25,7 @@ use super::running::Running;
 use super::threads::Threads;
 use crate::config_file::{self, Sources};
 
-/// Number of objects that a configuration makes.
+/// Numbers of objects in a configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ObjectCounts {
     /// Links.
@@ -39,7 +39,7 @@ pub struct ObjectCounts {
 }
 
 impl ObjectCounts {
-    /// Objects that a TOML file makes.
+    /// Numbers of objects in a TOML file.
     fn by(config: &Config) -> Self {
         Self {
             links: config.links.len(),
@@ -50,7 +50,7 @@ impl ObjectCounts {
     }
 }
 
-/// Checks configuration files together, as at a start, and counts the objects that they make. Nothing is changed.
+/// Checks configuration files together, as at a start, and counts their objects. Nothing is changed.
 ///
 /// # Errors
 /// Errors of a start with the files; devices and privileges are not checked.
@@ -64,7 +64,7 @@ pub fn check(paths: &[PathBuf]) -> Result<ObjectCounts, CliError> {
 /// # Errors
 /// Errors of a start with `sources`; devices and privileges are not checked.
 fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
-    // The signals that end it leave nothing behind.
+    // Catches the signals, so that a signal that ends the dry run leaves no files behind.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };
     let (planner, plan) = Planner::new(open).plan(config)?;
@@ -74,7 +74,7 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     planner.publish(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
     let dir = PrivateDir::make()?;
     let netlink = dir.0.join("netlink");
-    // No main thread takes events: requests to a thread that has ended fail.
+    // No main thread receives events: requests to a thread that has ended fail.
     let threads = Threads::new(channel().0);
     let discard = start_discard(&threads)?;
     let _server = NetlinkServer::start(&netlink, shared.clone(), &worker.handle, &discard, &threads)?;
@@ -95,13 +95,13 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     Ok(made)
 }
 
-/// Opens a link that leads nowhere.
+/// Opens an unconnected link.
 fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> {
     let layer = match config.kind {
         LinkKind::Loopback
         | LinkKind::Vrf { .. }
         | LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Udp { .. }) => Layer::Ip,
-        // Locally administered, and no device's.
+        // These links use a locally administered address and no device.
         LinkKind::Bridge(_) | LinkKind::Vlan { .. } => return super::open::open(config, None),
         LinkKind::Driver(
             DriverKind::VhostUser { .. }
@@ -123,7 +123,7 @@ struct PrivateDir(PathBuf);
 
 impl PrivateDir {
     fn make() -> Result<Self, CliError> {
-        // A directory of that name may be left over, or another user's.
+        // A directory of that name may be a leftover, or belong to another user.
         let mut left = 16;
         loop {
             let path = std::env::temp_dir()
@@ -140,7 +140,7 @@ impl PrivateDir {
 
 impl Drop for PrivateDir {
     fn drop(&mut self) {
-        // The server's socket is gone by then. Files that another process has put there may stay.
+        // The server has removed its socket already. Files of other processes may keep the directory.
         let _ = std::fs::remove_dir(&self.0);
     }
 }

@@ -1,4 +1,4 @@
-//! Events for the main thread, which other threads send.
+//! Events that other threads send to the main thread.
 
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
@@ -9,7 +9,7 @@ pub(crate) enum Event {
     Signal(i32),
     /// A client's request to apply a file.
     Load { file: PathBuf, reply: Sender<Result<String, String>> },
-    /// A client's request to save the state that programs have set.
+    /// A client's request to save the state that netlink clients have set.
     Save { reply: Sender<Result<String, String>> },
     /// The worker has ended.
     WorkerEnded,

@@ -9,8 +9,8 @@ pub(crate) struct HostDevice {
     pub(crate) device: Box<dyn Link>,
     /// Number in the namespace.
     pub(crate) index: u32,
-    /// Whether the device took no more, and epoll will tell when it does.
+    /// Whether the device's queue is full, and epoll reports when it has room.
     pub(crate) full: bool,
-    /// Time of the next attempt, if it took no more and nothing will tell when it does.
+    /// Time of the next attempt, if the device's queue is full and epoll does not report room.
     pub(crate) retry_at: Option<Instant>,
 }

@@ -1,4 +1,4 @@
-//! Devices of the host side, as the worker has them: read, written, and forgotten when they fail.
+//! Host side devices in the worker: receives, sends, and detaches devices that fail.
 
 use std::io;
 
@@ -12,13 +12,13 @@ use super::node::Node;
 use super::slot::RETRY_DEVICE;
 
 impl Node {
-    /// Sets the socket for lookups of sockets in the kernel of the host side, for VRFs.
+    /// Sets the `sock_diag` socket for queries about the host side's sockets, which VRFs need.
     pub(crate) fn set_socket_diag(&mut self, diag: Option<SocketDiag>) {
         self.datapath.enable_socket_lookups(diag.is_some());
         self.socket_diag = diag;
     }
 
-    /// Answers the questions of the datapath about sockets.
+    /// Resolves the socket queries of the datapath.
     pub(crate) fn answer_socket_questions(&mut self, now: Instant) {
         while let Some(question) = self.datapath.socket_question() {
             let binding = self.binding_of(&question).unwrap_or_else(|err| {
@@ -34,13 +34,12 @@ impl Node {
         let index = |id| self.host_devices.get(&id).map(|found| found.index);
         match (&mut self.socket_diag, index(question.link), index(question.vrf)) {
             (Some(diag), Some(link), Some(vrf)) => diag.binding(question, link, vrf),
-            // A device has gone while the packet waited.
+            // A device was removed while the packet waited.
             _ => Ok(SocketBinding::Link),
         }
     }
 
-    /// Gives a link its device of the host side, in place of the one that it had; or takes it away. The device comes
-    /// with its number.
+    /// Sets or removes the host side device of a link. `device` comes with its index in the namespace.
     pub(crate) fn set_host_device(&mut self, id: LinkId, device: Option<(u32, Box<dyn Link>)>) {
         if let Some(before) = self.host_devices.remove(&id) {
             self.poller.remove(&*before.device);
@@ -58,7 +57,7 @@ impl Node {
         self.host_devices.insert(id, HostDevice { device, index, full: false, retry_at: None });
     }
 
-    /// Opens or closes the port of IKE of a link whose address is the host's.
+    /// Opens or closes the IKE port of a link whose address is the host's.
     fn set_ike_port(&mut self, id: LinkId, requested: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         let is_polled = slot.down.is_none() && slot.admin_up;
@@ -76,7 +75,7 @@ impl Node {
         }
     }
 
-    /// Notes that the device of a link takes packets again.
+    /// Records that the device of a link has room again.
     pub(crate) fn host_device_has_room(&mut self, id: LinkId) {
         if let Some(found) = self.host_devices.get_mut(&id).filter(|found| found.full) {
             found.full = false;
@@ -84,7 +83,7 @@ impl Node {
         }
     }
 
-    /// Receives a burst that sockets have sent by the device of a link. Tells whether there may be more.
+    /// Receives a burst that sockets have sent through the device of a link. Returns whether there may be more.
     pub(crate) fn serve_host_device(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(found) = self.host_devices.get_mut(&id) else { return false };
         let received = found.device.recv(&self.mem, &mut self.burst);
@@ -124,7 +123,7 @@ impl Node {
                         break;
                     }
                     Ok(Sent::Refit) => datapath.refit_host_port(mem, id, found.device.features()),
-                    // The device is down for the moment; the host side sets it up again.
+                    // The device is down at present; the host side sets it up again.
                     Err(_) if !found.device.is_gone() => {
                         datapath.drop_host_tx(id);
                         break;
@@ -151,7 +150,7 @@ impl Node {
         }
     }
 
-    /// Detaches a device that was deleted, or whose read failed. The link goes on without it.
+    /// Detaches a device that was deleted, or whose read failed. The link continues without a device.
     #[cold]
     fn host_device_failed(&mut self, id: LinkId, err: &io::Error) {
         tracing::error!("host side: {err}; the link goes on without sockets");

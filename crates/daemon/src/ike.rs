@@ -1,7 +1,7 @@
-//! The socket of key managers: IKE messages to and from the node's ports of IKE (see [`ctl::ike`]).
+//! Socket of key managers: IKE messages to and from the node's IKE ports (see [`ctl::ike`]).
 //!
-//! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message
-//! that no key manager reads in time is lost, as on the network.
+//! It is a datagram socket at the path `NAME.ike` beside the control socket, for this user alone. A message that no key
+//! manager reads in time is lost, as on the network.
 
 use std::fs;
 use std::io;
@@ -17,14 +17,13 @@ use datapath::IkeMessage;
 
 use super::unix_socket;
 
-/// Datagrams that are taken from a key manager at once.
+/// Limit of datagrams received from key managers in one call.
 const BURST: usize = 64;
 
-/// Separator of the socket's path and the random part in the path of a key manager's own socket, if that is a program's
-/// under `fatpath exec`.
+/// Separator between the socket's path and the random suffix in the socket path of a program under `fatpath exec`.
 const LISTENER: &str = "-";
 
-/// File of the socket. Drop removes it, and the files of all listeners.
+/// File of the socket. Drop removes the file, and the files of all listeners.
 #[derive(Debug)]
 pub(crate) struct IkeFile(PathBuf);
 
@@ -36,7 +35,7 @@ impl Drop for IkeFile {
     }
 }
 
-/// Removes the files of the sockets of programs that listened at the socket at `path`.
+/// Removes the socket files of programs that registered with the socket at `path`.
 fn remove_listeners(path: &Path) {
     let found = path.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().filter_map(Result::ok);
     for file in found.map(|entry| entry.path()).filter(|file| is_listener(path, file)) {
@@ -44,7 +43,7 @@ fn remove_listeners(path: &Path) {
     }
 }
 
-/// Tells whether a file has a name such as programs' sockets have that listen at the socket at `path`.
+/// Tells whether `file` is named as the socket of a program that registers with the socket at `path`.
 fn is_listener(path: &Path, file: &Path) -> bool {
     let name = |path: &Path| path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
     let (own, name) = (name(path), name(file));
@@ -52,20 +51,20 @@ fn is_listener(path: &Path, file: &Path) -> bool {
     random.is_some_and(|random| random.len() == 16 && random.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The socket of IKE messages, and the sockets that listen to it.
+/// The socket of IKE messages, and the sockets registered with it.
 #[derive(Debug)]
 pub(crate) struct IkeSocket {
     socket: UnixDatagram,
     path: PathBuf,
     /// Receiver of messages to ports that no listener has claimed.
     manager: Option<UnixAddr>,
-    /// Sockets that have claimed a port, at one address or at the unspecified one for any.
+    /// Sockets that have claimed a port, each at one address or, with the unspecified address, at any.
     listeners: Vec<(SocketAddr, UnixAddr)>,
     buffer: Vec<u8>,
 }
 
 impl IkeSocket {
-    /// Makes the socket at `path`, in place of one that was left behind.
+    /// Creates the socket at `path`, and replaces a stale file.
     ///
     /// # Errors
     /// The socket cannot be made.
@@ -77,9 +76,9 @@ impl IkeSocket {
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
         let socket = unix_socket::private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
-        // Their programs are to ask again.
+        // Programs register again with the new socket.
         remove_listeners(path);
-        // One byte more than any datagram may have, so that a longer one is seen to be.
+        // One byte more than the largest datagram, so that a longer one is detected.
         let buffer = vec![0; IKE_HEADER_LEN + MAX_IKE_LEN + 1];
         Ok((
             Self { socket, path: path.to_owned(), manager: None, listeners: Vec::new(), buffer },
@@ -87,12 +86,12 @@ impl IkeSocket {
         ))
     }
 
-    /// Descriptor to wait for.
+    /// Descriptor to poll.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
-    /// Hands a message to the key manager.
+    /// Sends a message to the key manager.
     pub(crate) fn deliver(&mut self, message: &IkeMessage) {
         let listener = self.listener(message.local);
         let manager = listener.and_then(|at| self.listeners.get(at)).map(|(_, who)| who).or(self.manager.as_ref());
@@ -104,7 +103,7 @@ impl IkeSocket {
         let datagram = [&header.to_bytes()[..], &message.bytes].concat();
         if let Err(err) = self.socket.send_to_addr(&datagram, manager) {
             tracing::debug!("{manager:?}: {err}");
-            // It is gone. One that is only slow loses this message alone.
+            // The receiver is gone. A receiver that is only slow loses this message alone.
             if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
                 match listener {
                     Some(at) => {
@@ -117,8 +116,8 @@ impl IkeSocket {
         }
     }
 
-    /// Index of the listener that receives messages to `local`: one that has claimed its address goes before one that
-    /// has claimed any address.
+    /// Index of the listener for messages to `local`: a claim of the address takes precedence over a claim of any
+    /// address.
     fn listener(&self, local: SocketAddr) -> Option<usize> {
         let any = if local.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
         let find =
@@ -126,8 +125,8 @@ impl IkeSocket {
         find(local.ip()).or_else(|| find(any))
     }
 
-    /// Sends messages to a port of one address or of any to `who`, in place of an earlier listener of just that
-    /// address.
+    /// Sends messages for the port and address `at`, or for the port at any address, to `who`, in place of an earlier
+    /// listener of the same claim.
     fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
         let before =
             self.listeners.iter().position(|(listener, _)| *listener == at).map(|at| self.listeners.swap_remove(at));
@@ -135,7 +134,7 @@ impl IkeSocket {
         before.iter().for_each(|(_, who)| self.forget(who));
     }
 
-    /// Removes the file of a listener that listens at nothing any more.
+    /// Removes the file of a listener without claims.
     fn forget(&self, who: &UnixAddr) {
         let listens = self.listeners.iter().any(|(_, other)| is_same(other, who));
         if let Some(file) = who.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
@@ -144,14 +143,14 @@ impl IkeSocket {
         }
     }
 
-    /// Gives `each` the messages that key managers send. Claims of a port are answered by `has_port`.
+    /// Passes the messages of key managers to `each`. `has_port` decides on claims of ports.
     pub(crate) fn receive(&mut self, has_port: impl Fn(SocketAddr) -> bool, mut each: impl FnMut(IkeMessage)) {
         for _ in 0..BURST {
             let Ok((len, from)) = self.socket.recv_from(&mut self.buffer) else { return };
             let datagram = &self.buffer[..len];
             if let Some(at) = requested_port(datagram) {
                 let has_port = has_port(at);
-                // One that does not wait for the answer, or has no name, gets none.
+                // A sender that does not read the reply, or has no name, gets none.
                 let _ = self.socket.send_to_addr(if has_port { datagram } else { &[] }, &from);
                 if has_port && !from.is_unnamed() {
                     self.listen(at, from);
@@ -174,7 +173,7 @@ impl IkeSocket {
     }
 }
 
-/// Tells whether two names are one. The kernel's own have no path.
+/// Tells whether two names are equal. Names that the kernel assigned have no path.
 fn is_same(one: &UnixAddr, other: &UnixAddr) -> bool {
     match (one.as_pathname(), one.as_abstract_name()) {
         (Some(path), _) => other.as_pathname() == Some(path),

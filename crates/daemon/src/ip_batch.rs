@@ -1,11 +1,11 @@
-//! Files of `ip` lines, as `ip -batch` takes them. The system's own `ip` carries them out, on a gateway's netlink socket:
-//! its words, its comments, its quotes, its errors.
+//! Files of `ip` lines, in the format of `ip -batch`. The system's own `ip` runs them on a gateway's netlink socket, so
+//! its words, comments, quotes and errors apply.
 //!
-//! `ip` is given one line at a time, so if it ends early the last line is the one that it could not do. It does not
-//! always report that line itself.
+//! The daemon feeds `ip` one line at a time, so if `ip` ends early the last line is the one that failed. The messages
+//! of `ip` do not always contain that line.
 //!
-//! Only lines about objects that `ip` changes by netlink are given to it. For others `ip` opens devices, makes calls to
-//! the kernel that no library sees, or runs programs; and it would do so also for a file that is only checked.
+//! Only lines about objects that `ip` changes by netlink are allowed. For others `ip` opens devices, makes system calls
+//! that no library intercepts, or runs programs, also when a file is only checked.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -19,20 +19,20 @@ use client::{CliError, gateway_program, system_ip};
 use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
 use zeroize::Zeroizing;
 
-/// Interval at which the end of `ip` is looked for.
+/// Poll interval for the end of `ip`.
 const POLL: Duration = Duration::from_millis(2);
 
-/// Largest part of the messages of `ip` that is kept.
+/// Limit of kept messages of `ip`, in bytes.
 const MAX_STDERR: u64 = 64 << 10;
 
 /// Objects of `ip` that lines may name.
 const OBJECTS: [&str; 8] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm", "ila"];
 
-/// Number of looks, when a signal has ended `ip`, for the same signal to this program.
+/// Number of polls for the signal that ended `ip`, which may reach this program later.
 const LOOKS: usize = 250;
 
-/// Whether a file is one of `ip` lines, and not TOML: its first line with anything on it has two words, of which the first
-/// is one of letters and the second does not begin with `=`.
+/// Tells whether a text consists of `ip` lines rather than TOML: the first line that is neither blank nor a comment has
+/// two words, the first of letters and digits, the second not beginning with `=`.
 pub(crate) fn are_in(text: &[u8]) -> bool {
     let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
     let Some(first) = lines.find(|line| !matches!(line.first(), None | Some(b'#'))) else { return false };
@@ -41,7 +41,7 @@ pub(crate) fn are_in(text: &[u8]) -> bool {
     named && words.next().is_some_and(|word| word.first() != Some(&b'='))
 }
 
-/// Refusal to reload such a file on a running gateway.
+/// Refusal to reload a file of `ip` lines on a running gateway.
 pub(crate) fn only_at_start(file: &str) -> String {
     format!(
         "{file}: lines of ip say what to do, not what is to be, so they are carried out when a gateway starts; on a \
@@ -49,7 +49,7 @@ pub(crate) fn only_at_start(file: &str) -> String {
     )
 }
 
-/// A file of `ip` lines. It may hold keys, and is zeroed when done with.
+/// A file of `ip` lines. Its text may hold keys, and is zeroed after use.
 #[derive(Debug)]
 pub(crate) struct IpLines {
     name: String,
@@ -57,7 +57,7 @@ pub(crate) struct IpLines {
 }
 
 impl IpLines {
-    /// Lines of the file of that name, before the first one is carried out.
+    /// Lines of the file `name`, none of which has run yet.
     ///
     /// # Errors
     /// Exit code 2: a line is about another object.
@@ -74,23 +74,23 @@ impl IpLines {
         &self.name
     }
 
-    /// Carries the lines out with `ip`, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over`
-    /// has become true, and the lines were abandoned.
+    /// Runs the lines with `ip`, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over` has
+    /// become true, and the lines were abandoned.
     ///
     /// # Errors
-    /// Exit code 2 if `ip` cannot do a line, with the line's number and the error of `ip`; earlier lines are done. 1 if
-    /// `ip` is missing or cannot be started.
+    /// Exit code 2 if `ip` fails on a line, with the line's number and the error of `ip`; earlier lines have taken
+    /// effect. 1 if `ip` is missing or cannot be started.
     pub(crate) fn carry_out(&self, netlink: &Path, is_over: impl FnMut() -> bool) -> Result<bool, CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: ip: {err}", self.name));
         let ip = system_ip()?;
         let mut command = gateway_program::command(ip.as_os_str(), netlink)?;
         gateway_program::check_loads(ip.as_os_str(), &command)?;
-        // A reader of a pipe of packets gets one line at a time, and unread lines stay to be counted.
+        // A reader of a pipe in packet mode gets one line at a time, and unread lines stay in the pipe to be counted.
         let (reader, writer) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;
         let rest = File::from(reader.try_clone().map_err(failed)?);
         let ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped());
-        // Signals of the terminal to this program are not for `ip`.
+        // Signals of the terminal go to this program, not to `ip`.
         let mut ip = ip.process_group(0).spawn().map_err(failed)?;
         drop(command);
         let stderr = ip.stderr.take();
@@ -119,14 +119,14 @@ impl IpLines {
 
     fn feed(&self, mut into: File) {
         let lines = self.text.split_inclusive(|&byte| byte == b'\n');
-        // There is a reader until all of it has been read.
+        // The pipe keeps a reader until all lines have been read.
         let _ = lines.flat_map(|line| line.chunks(PIPE_BUF)).try_for_each(|packet| into.write_all(packet));
     }
 }
 
-/// The number of the first line that may not be there, and why.
+/// Checks the lines. The error is the number of the first line that is not allowed, with the reason.
 fn check(text: &[u8]) -> Result<(), (usize, String)> {
-    // It may have keys in it, and does not move.
+    // The line may hold keys, so the buffer never reallocates.
     let mut whole = Zeroizing::new(Vec::with_capacity(text.len()));
     let mut begins = None;
     for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
@@ -153,7 +153,7 @@ fn check(text: &[u8]) -> Result<(), (usize, String)> {
                 );
                 return Err((begins_at, why));
             }
-            // It may be short, too.
+            // `ip` accepts abbreviations here, too.
             (Some(xfrm), Some(word))
                 if b"xfrm".starts_with(xfrm) && !word.is_empty() && b"monitor".starts_with(word) =>
             {
@@ -167,7 +167,7 @@ fn check(text: &[u8]) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// The words of a line, as `makeargs` of iproute2 has them.
+/// The words of a line, split as by `makeargs` of iproute2.
 struct Words<'l>(&'l [u8]);
 
 impl<'l> Iterator for Words<'l> {
@@ -191,8 +191,8 @@ impl<'l> Iterator for Words<'l> {
     }
 }
 
-/// Whether `ip` takes a word for an object that lines may be about: it may be short. Where it stands for two, `ip` takes
-/// the one that lines may be about.
+/// Tells whether `ip` resolves a word, which may be an abbreviation, to an allowed object. For an ambiguous
+/// abbreviation `ip` chooses the allowed object.
 fn is_allowed(word: &[u8]) -> bool {
     !word.is_empty() && OBJECTS.iter().any(|object| object.as_bytes().starts_with(word))
 }
@@ -201,7 +201,7 @@ fn lines_in(text: &[u8]) -> usize {
     text.iter().filter(|&&byte| byte == b'\n').count()
 }
 
-/// Reads to the end.
+/// Counts the lines up to the end of the pipe.
 fn count_lines(mut from: File) -> usize {
     let mut packet = Zeroizing::new([0; PIPE_BUF]);
     let mut count = 0;
@@ -219,11 +219,11 @@ fn read_stderr(mut from: impl Read) -> String {
     String::from_utf8_lossy(&stderr).into_owned()
 }
 
-/// Waits for the end of `ip`. `None`: `is_over`, and it was ended.
+/// Waits for the end of `ip`. `None`: `is_over` became true, and `ip` was killed or ended by the same signal.
 fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = ip.try_wait()? {
-            // A signal for both may have come to `ip` first.
+            // `ip` may have received a signal for both processes first.
             let looks = if status.success() { 0 } else { status.signal().map_or(1, |_| LOOKS) };
             let is_ended = (0..looks).any(|look| {
                 if look > 0 {
@@ -241,7 +241,7 @@ fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<
     }
 }
 
-/// Error message of `ip` in one line: of a usage its first line, without the lines that a command failed.
+/// Error message of `ip` in one line: for a usage text the first line, without the lines `Command failed`.
 fn error_of(text: &str) -> Option<String> {
     let mut lines =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Command failed -:"));
@@ -316,7 +316,7 @@ mod tests {
     fn signal_that_ends_ip_is_no_failure_of_ip() {
         let end = |script: &str, is_meant: bool| {
             let mut ip = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
-            // The first call is made when `ip` has ended.
+            // The first call of `is_over` comes after the end of `ip`.
             let here = std::path::PathBuf::from(format!("/proc/{}", ip.id()));
             wait(&mut ip, || is_meant && !here.exists()).unwrap().map(|status| (status.code(), status.signal()))
         };

@@ -1,20 +1,35 @@
-//! The daemon: a gateway or router as a process, for `fatpath run` and the clients that ask it.
+//! The daemon: a gateway or router as a process, for `fatpath run` and the clients that ask it. [`run`] is the whole of
+//! it.
 //!
-//! [`run`] is the whole of it. This crate decides which threads there are, when the configuration or a program's request takes effect, what is
-//! kept over a restart, and which users may ask for what. It leaves what becomes of a packet to crate `datapath` and below, system calls of links
-//! to crate [`link`], what files and requests say to the crates `config`, `ctl` and `netlink`, where sockets lie and how a command fails to [`client`], and
-//! the command line to the program. [`check`] tries files out without a device; [`load_config`] reads one alone.
+//! # Decides
+//! Threads, the time at which the configuration or a program's request takes effect, the state that is kept over a
+//! restart, and permissions of users. [`check`] tries files out without a device; [`load_config`] reads one alone.
 //!
-//! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's; and
-//! the main one, which waits for signals. The next configuration is planned there, where planning may fail and take its time, and
-//! handed to the worker as a whole.
+//! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's;
+//! and the main one, which waits for signals. The next configuration is planned there, where planning may fail and take
+//! its time, and handed to the worker as a whole.
 //!
-//! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts its own program
-//! so, as the process that makes network namespaces.
+//! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts
+//! its own program so, as the process that makes network namespaces.
 //!
-//! Limits: 32 control clients and 1024 of netlink, of which 512 may only look; configuration files of 256 MiB; 10 000 routes on the
-//! host side. No RFC is implemented here.
+//! # Leaves to others
+//! Packets (crate `datapath` and those below), system calls of links (crate [`link`]), contents of files and requests
+//! (crates `config`, `ctl` and `netlink`), paths of sockets and form of errors (crate [`client`]), and the command line
+//! (program `fatpath`).
 //!
+//! # Limits
+//! - 32 control clients (`MAX_CLIENTS` in `server.rs`), each with 5 seconds to read its answer (`WRITE_TIMEOUT`).
+//! - 1024 netlink clients, of which 512 may be read-only, 64 of one user, and fewer if the process may have few
+//!   descriptors (`Limits` in `netlink/service.rs`).
+//! - Configuration files of 256 MiB (`MAX_LEN` in `config_file.rs`).
+//! - 10 000 routes on the host side (`MAX_ROUTES` in `host/requested.rs`).
+//! - 1024 events, traces or captured packets that wait for a slow reader (`QUEUE` in `monitor.rs`, `trace.rs` and
+//!   `capture.rs`).
+//!
+//! # Standards
+//! No RFC.
+//!
+//! # Layers
 //! The modules form layers, each of which uses those below it:
 //!
 //! | layer | modules |
@@ -102,11 +117,11 @@ use threads::Threads;
 /// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
 
-/// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier one saved in the file
-/// `state`.
+/// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier
+/// run saved in the file `state`.
 ///
 /// # Errors
-/// If the configuration is wrong, something that it needs is missing, or the worker fails.
+/// The configuration is wrong, a resource is missing, or the worker fails.
 pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(), CliError> {
     start_log()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
@@ -115,7 +130,7 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     let socket = own_socket_path(instance);
     server::check_vacant(&socket)?;
 
-    // Each client has one, and each queue of a link.
+    // Each client and each queue of a link needs a descriptor.
     if let Err(err) = raise_descriptor_limit() {
         tracing::warn!("limit of descriptors: {err}");
     }
@@ -144,31 +159,31 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     daemon.run(instance, happened, &threads)
 }
 
-/// Starts a thread that passes signals on as events.
+/// Starts a thread that forwards signals as events.
 fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io::Result<()> {
     threads.spawn("signals", move || -> Result<(), Infallible> {
         signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
-        // Only the end of the worker ends the signals. At the end of the daemon the receiver is gone.
+        // The loop ends only when the worker has ended. When the daemon ends, the receiver is dropped first.
         let _ = events.send(Event::WorkerEnded);
         Ok(())
     })
 }
 
-/// Log lines go to standard error.
+/// Sends log lines to standard error.
 fn start_log() -> Result<(), CliError> {
     let filter = match std::env::var(LOG_VARIABLE) {
         Ok(requested) => log_filter(&requested)?,
         Err(_) => EnvFilter::new("info"),
     };
     let ansi = io::stderr().is_terminal();
-    // A log whose reader is gone, or a full disk, is no reason to end.
+    // A closed or full log destination does not end the daemon.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     log.log_internal_errors(false).with_target(false).init();
     Ok(())
 }
 
-/// Filter for the value `requested`: a level, or several for parts of the program. A word that is no level would be parsed
-/// as a part, and hide the lines of all others.
+/// Filter for the value `requested`: a level, or several for parts of the program. A word that is not a level would be
+/// parsed as a part, and hide the lines of all others.
 fn log_filter(requested: &str) -> Result<EnvFilter, CliError> {
     let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
     let mut levels = requested.split(',').map(level).filter(|level| !level.is_empty());

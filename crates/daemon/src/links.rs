@@ -1,4 +1,4 @@
-//! Links of a node: opened and closed, read and written, set aside when they fail and tried again.
+//! Links of a node: opened and closed, read and written, taken out of service when they fail, and retried.
 
 use std::io;
 
@@ -25,24 +25,24 @@ pub(crate) enum LinkChange {
     Open(Box<dyn Link>, LinkConfig),
     /// The link is removed.
     Close,
-    /// The link gets another MTU.
+    /// The MTU of the link is changed.
     Mtu(u16),
-    /// The link gets another link-layer address.
+    /// The link-layer address of the link is changed.
     Mac(MacAddr),
-    /// The link switches those features on that it supports, and others off.
+    /// The link enables the features of this set that it supports, and disables all others.
     Features(FeatureSet),
-    /// The link gets a queueing discipline, or none.
+    /// The queueing discipline of the link is replaced or removed.
     Qdisc(Option<Options>),
-    /// The link's queueing discipline gets other options of its kind.
+    /// The options of the link's queueing discipline are changed; the kind stays.
     ChangeQdisc(Options),
-    /// The link becomes a port of that bridge, or of none.
+    /// The link becomes a port of this bridge, or leaves its bridge.
     Bridge(Option<LinkId>),
     /// The link is set up, or down.
     Up(bool),
 }
 
 impl Node {
-    /// Changes one link, or says why not.
+    /// Changes one link, or returns the reason of a refusal.
     pub(crate) fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
         let now = self.now();
         match change {
@@ -79,7 +79,8 @@ impl Node {
         Ok(())
     }
 
-    /// Gives a link the queueing discipline of a file. One of the same kind is changed, and keeps its queued packets.
+    /// Sets the queueing discipline that a file has for a link. A discipline of the same kind gets the new options, and
+    /// keeps its queued packets.
     pub(crate) fn become_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
         let before = self.datapath.qdisc_kind(id);
         self.change_link(
@@ -96,12 +97,12 @@ impl Node {
         if let LinkKind::Vlan { link: below, .. } = &config.kind
             && let Some((_, lower)) = self.slot_named(below)
         {
-            // Both can be set.
+            // A VLAN device refuses neither setting.
             if let Layer::Ethernet(mac) = lower.link.layer() {
                 let _ = link.set_mac(mac);
             }
             if config.mtu.is_none() {
-                // Interfaces take frames one tag longer than their MTU, and no second tag.
+                // Interfaces accept frames one tag longer than their MTU, but no second tag.
                 let second_tag =
                     if matches!(lower.config.kind, LinkKind::Vlan { .. }) { vlan::VlanHeader::LEN } else { 0 };
                 let _ = link.set_mtu(u16::try_from(lower.link.mtu().saturating_sub(second_tag)).ok());
@@ -154,14 +155,14 @@ impl Node {
         }
     }
 
-    /// Tells the datapath of a link that has changed.
+    /// Updates the datapath's port for a link that has changed.
     pub(crate) fn see_link(&mut self, id: LinkId) {
         if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
             self.set_port(id, *wanted);
         }
     }
 
-    /// Tells the datapath of a link as it is, with the features that are wanted of it.
+    /// Updates the datapath's port for a link, with the requested features `wanted`.
     pub(crate) fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         slot.wanted = wanted;
@@ -209,7 +210,7 @@ impl Node {
         }
     }
 
-    /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried at once when it is set up.
+    /// Enables or disables reading and writing of a link. When a link that has failed is set up, it is retried at once.
     pub(crate) fn set_admin_up(&mut self, now: Instant, id: LinkId, up: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut slot.admin_up, up) == up {
@@ -232,7 +233,7 @@ impl Node {
         self.follow_state(now, id);
     }
 
-    /// Tells the datapath whether packets can pass by a link, if that has changed. Returns whether it has.
+    /// Updates the state of the datapath's port, if the link's state has changed. Returns whether it has.
     fn follow_state(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
         let is_up = slot.is_up();
@@ -244,7 +245,7 @@ impl Node {
         true
     }
 
-    /// Drops packets that a link has received while it was down.
+    /// Drops packets that a link received while it was down.
     fn discard(&mut self, now: Instant, id: LinkId) {
         for _ in 0..MOST_DISCARDED {
             let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
@@ -267,7 +268,7 @@ impl Node {
         }
     }
 
-    /// Follows changes by the host to a link's interface.
+    /// Checks for changes by the host to a link's interface.
     pub(crate) fn look_at(&mut self, now: Instant, id: LinkId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if slot.down.is_some() {
@@ -284,7 +285,7 @@ impl Node {
         }
     }
 
-    /// Looks at every link: something has happened to an interface of the host's.
+    /// Checks every link, after an event of the host's interfaces.
     pub(crate) fn look_at_links(&mut self, now: Instant) {
         for at in 0..self.slots.len() {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
@@ -295,7 +296,7 @@ impl Node {
         }
     }
 
-    /// Gives links another MTU: all of them, or none and why.
+    /// Changes the MTU of all given links, or of none and returns the reason.
     pub(crate) fn set_mtus(&mut self, mtus: &[(LinkId, Option<u16>)]) -> Result<(), String> {
         let mut before = Vec::new();
         for &(id, mtu) in mtus {
@@ -317,7 +318,8 @@ impl Node {
         Ok(())
     }
 
-    /// Receives one burst from a link, into `burst`, after which it may have a carrier or none. `None`: it is not read now.
+    /// Receives one burst from a link into `burst`, and updates the port if the carrier has changed. `None`: the link
+    /// is not read now.
     pub(crate) fn receive(&mut self, now: Instant, id: LinkId) -> Option<io::Result<()>> {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return None };
         if slot.down.is_some() || !slot.admin_up {
@@ -348,7 +350,7 @@ impl Node {
     pub(crate) fn send(&mut self, now: Instant, id: LinkId) {
         let Self { slots, datapath, mem, poller, .. } = self;
         let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
-        // Frames that wait in the own port of a bridge are the bridge's.
+        // Frames queued at the own port of a bridge belong to the bridge.
         if slot.full || slot.down.is_some() || !slot.admin_up || matches!(slot.config.kind, LinkKind::Bridge(_)) {
             return;
         }
@@ -374,7 +376,8 @@ impl Node {
     }
 
     /// Returns the buffers of freed packets to each link, and notes which links to read or write again. Every turn
-    /// tries again to send what a link that is not full did not take; a noted link is tried at its time.
+    /// retries packets that a link did not accept although its queue is not full; noted links are retried at their
+    /// time.
     pub(crate) fn settle(&mut self, now: Instant) {
         for slot in self.slots.iter_mut().flatten() {
             slot.retry_at = slot.retry_at.filter(|&at| at > now && slot.admin_up && slot.down.is_none());
@@ -385,7 +388,7 @@ impl Node {
         self.settle_host_side(now);
     }
 
-    /// Sets a link aside that failed; the others go on.
+    /// Takes a link out of service that failed; other links continue.
     #[cold]
     pub(crate) fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
@@ -397,13 +400,13 @@ impl Node {
         self.listeners.link_changed(id);
     }
 
-    /// Names of the links that have failed, each with the reason.
+    /// Names of the links that have failed, with reasons.
     pub(crate) fn failed_links(&self) -> Vec<(String, String)> {
         let failed = self.slots.iter().flatten().filter(|slot| slot.admin_up);
         failed.filter_map(|slot| Some((slot.link.name().to_owned(), slot.down.as_ref()?.why.clone()))).collect()
     }
 
-    /// Retries links that failed a while ago, and reopens those whose device was deleted and made again.
+    /// Retries links that failed some time ago, and reopens links whose device was deleted and created again.
     pub(crate) fn retry_links(&mut self, now: Instant) {
         for at in 0..self.slots.len() {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
@@ -419,7 +422,7 @@ impl Node {
         }
     }
 
-    /// Reads a link that failed.
+    /// Tries to read a link that failed.
     fn retry_link(&mut self, now: Instant, id: LinkId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         let received = slot.link.recv(&self.mem, &mut self.burst);
@@ -427,7 +430,7 @@ impl Node {
         if let Err(err) = received {
             down.retry_at = now + RETRY_DOWN;
             if slot.link.guest().is_some() {
-                // The port of a guest fails with a connection, so this is another one's failure.
+                // A guest's port fails with each connection, so this is the failure of another connection.
                 tracing::error!("{err}; the link stays down, the others go on");
             }
             if !(slot.link.is_gone() && slot.reopen(now)) {

@@ -13,7 +13,7 @@ use super::unix_socket::{LOOK_EVERY, is_gone};
 /// Limit of events queued for a slow reader; events that occur while the queue is full are lost to that reader alone.
 const QUEUE: usize = 1024;
 
-/// Answers a request to monitor and then writes events until the client disconnects.
+/// Replies to a monitor request and then writes events until the client disconnects.
 pub(crate) fn stream_events(mut stream: &UnixStream, worker: &Handle) -> io::Result<()> {
     let (sink, events) = sync_channel(QUEUE);
     if let Err(gone) = worker.call(|node| notifications::monitor(node, sink)) {

@@ -9,17 +9,17 @@ use ctl::event::Event;
 pub(crate) struct Monitors(Vec<SyncSender<Event>>);
 
 impl Monitors {
-    /// One more.
+    /// Adds a monitor.
     pub(crate) fn add(&mut self, sink: SyncSender<Event>) {
         self.0.push(sink);
     }
 
-    /// Whether there are none.
+    /// Tells whether the list is empty.
     pub(crate) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Sends `events` to all monitors. A monitor that is gone is removed; a slow one loses some.
+    /// Sends `events` to all monitors. A disconnected monitor is removed; a slow one loses events.
     pub(crate) fn send(&mut self, events: &[ipsec::Event]) {
         for event in events.iter().filter_map(event) {
             self.0.retain(|sink| !matches!(sink.try_send(event.clone()), Err(TrySendError::Disconnected(_))));
@@ -55,7 +55,7 @@ fn event(event: &ipsec::Event) -> Option<Event> {
         ipsec::Event::Mapping(it) => {
             Event::Mapping { dst: it.dst, spi: it.spi.0, reqid: it.reqid, old: it.old, new: it.new }
         }
-        // For a program that continues the SA elsewhere, not for monitors.
+        // Input of the program that continues the SA elsewhere, not for monitors.
         ipsec::Event::Numbers(_) => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! The node: all that the worker's thread owns, as commands of other threads find it.
+//! The node: state that the worker's thread owns and that commands of other threads work on.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use super::slot::Slot;
 use super::traces::Traces;
 use super::xfrm::OfFile;
 
-/// The clock that every core's `now` comes from.
+/// The clock that supplies every core's `now`.
 #[derive(Debug)]
 struct Clock {
     start: std::time::Instant,
-    /// The same moment, since the Unix epoch.
+    /// The same moment as `start`, since the Unix epoch.
     epoch: Duration,
 }
 
@@ -44,16 +44,16 @@ impl Clock {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) datapath: Datapath,
-    /// The links, by their numbers.
+    /// The links, indexed by their numbers.
     pub(crate) slots: Vec<Option<Slot>>,
-    /// The VRFs, by the numbers of their devices, as they are shown. The FIB has the part that decides on packets.
+    /// The VRFs as shown to clients, by the indexes of their devices. The FIB holds the part that decides on packets.
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
     /// Devices of the host side, by the numbers of their links.
     pub(crate) host_devices: BTreeMap<LinkId, HostDevice>,
-    /// Socket for lookups of sockets in the kernel of the host side.
+    /// `sock_diag` socket for queries about the host side's sockets.
     pub(crate) socket_diag: Option<SocketDiag>,
     pub(crate) mem: Memory,
-    /// The configuration that all this was made from.
+    /// The configuration of the node.
     pub(crate) config: Arc<config::Config>,
     clock: Clock,
     /// The worker's epoll instance, to which links are added.
@@ -63,23 +63,23 @@ pub(crate) struct Node {
     pub(crate) captures: Captures,
     pub(crate) traces: Traces,
     pub(crate) monitors: Monitors,
-    /// SAs and policies as netlink's clients have described them.
+    /// Events of SAs and policies for netlink's clients.
     pub(crate) xfrm_events: XfrmEvents,
-    /// The SAs and policies that are the file's.
+    /// The SAs and policies that belong to the configuration file.
     pub(crate) of_file: OfFile,
-    /// Listeners to events of links and neighbours.
+    /// Listeners for events of links and neighbours.
     pub(crate) listeners: Listeners,
-    /// Packets that were received last. Kept for its storage.
+    /// The burst that was received last. Kept for its storage.
     pub(crate) burst: Vec<Packet>,
-    /// Whether forwarding is paused. Packets that arrive meanwhile wait in the devices.
+    /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
     pub(crate) held: bool,
 }
 
-/// Marks the id of a link that is never there, made from a number that no link has.
+/// Bit of the `LinkId` of a link that never exists, for an interface index that no link has.
 const ABSENT: u32 = 1 << 31;
 
 impl Node {
-    /// A node without links, which will be polled by `poller`.
+    /// A node without links, which `poller` will poll.
     pub(crate) fn new(poller: Poller) -> Self {
         let clock = Clock::start();
         let mut datapath = Datapath::new();
@@ -106,19 +106,19 @@ impl Node {
         }
     }
 
-    /// Current time, which every core gets as a parameter.
+    /// Current time, a parameter of every core.
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
     }
 
-    /// Name of a link or of a VRF's device, if there is one of that number.
+    /// Name of the link or VRF device `id`, if that exists.
     pub(crate) fn name_of(&self, id: LinkId) -> Option<String> {
         let of_vrf = || self.vrfs.get(&id).map(|vrf| vrf.name.clone());
         self.datapath.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
     }
 
-    /// The link that netlink's clients know by that number, or `None` for 0. Of a number that no link has, a link that is never
-    /// there.
+    /// The link with this interface index, or `None` for 0. For an index that no link has, the id of a link that never
+    /// exists.
     pub(crate) fn link_of(&self, ifindex: u32) -> Option<LinkId> {
         let has_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
         match self.slots.iter().position(has_it) {
@@ -129,13 +129,13 @@ impl Node {
         }
     }
 
-    /// The number by which netlink's clients know a link.
+    /// Interface index of a link, for netlink's clients.
     pub(crate) fn ifindex(&self, id: LinkId) -> IfIndex {
         let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
         slot.and_then(|slot| slot.link.host_index()).map_or(IfIndex::own(id), IfIndex)
     }
 
-    /// The number by which netlink's clients know the link of a selector, for which a client `index` one; 0 without a link.
+    /// Interface index of a selector's link, for which a client sent the index `index`; 0 without a link.
     pub(crate) fn selector_ifindex(&self, dev: Option<LinkId>, index: u32) -> u32 {
         match dev {
             None => 0,

@@ -17,13 +17,13 @@ use super::sadb;
 use super::snapshot::links;
 use super::translate::fib::shown;
 
-/// Runs timers. Events of objects that expire are noted before a command puts others in their place.
+/// Runs timers. Events of objects that expire are recorded before a command replaces the objects.
 pub(crate) fn pass_time(node: &mut Node, now: Instant) {
     node.datapath.handle_timeout(now, &node.mem);
     note(node);
 }
 
-/// Queues events of SAs and policies for their listeners.
+/// Records events of SAs and policies for their listeners.
 fn note(node: &mut Node) {
     if !node.monitors.is_empty() || node.xfrm_events.has_listener() {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
@@ -36,7 +36,7 @@ fn note(node: &mut Node) {
     }
 }
 
-/// Enables the events that have listeners; SAs are acquired only with a listener of acquires.
+/// Enables the events that have listeners; acquires are sent only if a listener receives acquires.
 fn note_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
     let Node { datapath, xfrm_events, .. } = node;
@@ -45,13 +45,13 @@ fn note_listeners(node: &mut Node) {
     datapath.ipsec.enable_numbers(xfrm_events.has_number_listener());
 }
 
-/// Adds a monitor, to which events are sent by `sink`.
+/// Adds a monitor, which receives events from `sink`.
 pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>) {
     node.monitors.add(sink);
     note_listeners(node);
 }
 
-/// Sets the groups of `NETLINK_XFRM` and rtnetlink whose events are published to netlink's clients by `bell`.
+/// Enables events of these groups, of `NETLINK_XFRM` and of rtnetlink, for netlink's clients; `bell` queues them.
 pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
     let Node { xfrm_events, datapath, .. } = node;
     xfrm_events.set_bell(xfrm, Arc::clone(&bell));
@@ -61,7 +61,7 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
     note_listeners(node);
 }
 
-/// Publishes the events since the last call.
+/// Sends the events since the last call.
 pub(crate) fn publish(node: &mut Node) {
     let lost = node.datapath.ipsec.lost_events();
     note(node);
@@ -69,7 +69,7 @@ pub(crate) fn publish(node: &mut Node) {
     publish_route(node);
 }
 
-/// Publishes the events of links, neighbours and bridges' addresses.
+/// Sends the events of links, neighbours and bridges' addresses.
 fn publish_route(node: &mut Node) {
     let Some((bell, changed)) = node.listeners.take_changed() else { return };
     let neighbours = node.datapath.neighbours.take_changed();

@@ -1,4 +1,4 @@
-//! Links of the host, opened as a configuration says.
+//! Links of the host, opened from a configuration.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,11 @@ use wire::eth::MacAddr;
 use super::host;
 use super::random::random;
 
-/// Opener of links. A device that is made for the link gets the number, if that is given.
+/// Opener of links. A device that is created for the link gets the interface index, if one is given.
 pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
 
-/// Configuration of a link's driver. A device that is made for the link gets the number `index`, if that is given.
+/// Configuration of a link's driver. A device that is created for the link gets the interface index `index`, if one is
+/// given.
 ///
 /// # Errors
 /// The link has no driver.
@@ -43,12 +44,13 @@ fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config
     Ok(link::Config { name: name.clone(), kind, mac, mtu, offloads, index })
 }
 
-/// Tells whether the host has the device that a link is on.
+/// Tells whether the link's device exists on the host.
 pub(crate) fn has_device(config: &LinkConfig) -> bool {
     config.kind.driver().is_some_and(|kind| link::has_device(&config.name, kind))
 }
 
-/// Opens a link of the host, or makes one of this node. A device that is made for it gets the number `index`, if that is given.
+/// Opens a link of the host, or creates one of this node. A device that is created for the link gets the interface
+/// index `index`, if one is given.
 pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
     if let LinkKind::Vlan { .. } = config.kind {
         return Ok(Box::new(InternalLink::vlan(&config.name, config.mtu)));
@@ -79,13 +81,13 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
     Ok(opened)
 }
 
-/// Warns of a link on an interface whose addresses are the host's as well: the host's kernel answers packets to them,
-/// as the node does.
+/// Warns about a link on an interface whose addresses also belong to the host: the host's kernel replies to packets for
+/// them, as the node does.
 fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
     let LinkKind::Driver(DriverKind::Packet { interface, exclusive: false }) = &config.kind else { return };
     let found = link.host_index().map(host::addresses_of_interface);
     let Some(Ok(found)) = found else { return };
-    // The kernel gives each interface one of its own link.
+    // The kernel assigns a link-local address to each interface.
     let is_link_local = |addr: IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
     let found: Vec<_> = found.iter().filter(|found| !is_link_local(found.addr())).map(ToString::to_string).collect();
     if !found.is_empty() {
@@ -97,7 +99,7 @@ fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
     }
 }
 
-/// Link-layer address of random bits, locally administered (Linux `eth_random_addr`).
+/// Random link-layer address, locally administered (Linux `eth_random_addr`).
 fn random_station() -> Result<MacAddr, CliError> {
     let bits = random().map_err(|err| CliError::system("getrandom", &err))?;
     let [first, b, c, d, e, f, ..] = bits.to_le_bytes();

@@ -1,4 +1,4 @@
-//! A plan of the next configuration, which the worker only has to carry out.
+//! Plan of the next configuration, which the worker only has to apply.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,27 +21,27 @@ use super::xfrm::Steps;
 /// Changes that lead the worker to the next configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// The whole of it, to be shown.
+    /// The complete new configuration, for `fatpath show`.
     pub(crate) config: Arc<Config>,
-    /// Links that go, but VRFs.
+    /// Links to remove, without VRFs.
     pub(crate) removed: Vec<LinkId>,
     /// Links to add.
     pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkConfig)>,
-    /// Links that stay and get another MTU.
+    /// Kept links whose MTU changes.
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
     /// Added and changed links, with their requested features.
     pub(crate) ports: Vec<(LinkId, FeatureSet)>,
     /// Added links with a queueing discipline, and links whose discipline changes or is removed.
     pub(crate) qdiscs: Vec<(LinkId, Option<qdisc::Options>)>,
-    /// The ports of IKE, all of them.
+    /// All IKE ports.
     pub(crate) ike: Vec<(LinkId, IkeAt)>,
-    /// Links by which the MSS of forwarded SYNs is lowered.
+    /// Links on which the MSS of forwarded SYNs is lowered.
     pub(crate) clamp_mss: Vec<LinkId>,
-    /// Links to which forwarded datagrams go whole.
+    /// Links that receive forwarded datagrams reassembled.
     pub(crate) defrag: Vec<LinkId>,
-    /// The key manager's socket, if there is a new one.
+    /// The key manager's socket, if the plan opens one.
     pub(crate) ike_socket: Option<IkeSocket>,
-    /// Every route, if any of them changes, and the VRFs then.
+    /// All routes, if any route changes; then `vrfs` holds all VRFs.
     pub(crate) fib: Option<Fib>,
     /// See `fib`.
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
@@ -49,12 +49,12 @@ pub(crate) struct Plan {
     pub(crate) bridges: Option<Vec<BridgePlan>>,
     /// Changes of SAs and policies.
     pub(crate) ipsec: Steps,
-    /// Place of the worker from now on, if that changes.
+    /// New CPU binding of the worker, if that changes.
     pub(crate) worker: Option<WorkerConfig>,
-    /// The new crypto threads, if they change; the inner `None` is the worker itself.
+    /// The new crypto threads, if they change; the inner `None` stands for the worker itself.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
-    /// Every ILA mapping, the sign of `adj-transport` and the treatment of ICMPv6 errors, if any of them changes.
+    /// All ILA mappings, the sign of `adj-transport` and the treatment of ICMPv6 errors, if any of them changes.
     pub(crate) ila: Option<(Mappings, AdjTransport, IlaErrors)>,
-    /// Settings that programs can change, too, if a file changes any of them.
+    /// Settings that netlink clients can change as well, if a file changes any of them.
     pub(crate) settings: Option<Settings>,
 }

@@ -1,4 +1,5 @@
-//! From a configuration to a plan: all that can fail is done or tried here, before the worker gets the plan.
+//! Planner: turns a configuration into a plan. All steps that can fail run or are tried here, before the worker gets
+//! the plan.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -28,16 +29,16 @@ use super::snapshot;
 use super::translate::fib::translated;
 use super::xfrm::Steps;
 
-/// The configuration that the worker was last given.
+/// State of the last configuration that the worker applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
     config: Arc<Config>,
-    /// The number of each link of `config`. One is never given twice, as in Linux.
+    /// The number of each link of `config`. A number is never reused, as in Linux.
     ids: Vec<LinkId>,
-    /// Index of the host's interface of each link, if the link is one.
+    /// Interface index of each link that is an interface of the host.
     host_indexes: Vec<Option<u32>>,
     last_id: u32,
-    /// Whether the routes are no longer those of `config`.
+    /// Whether netlink clients have changed the routes of `config`.
     routes_changed: bool,
     open: Open,
 }
@@ -49,22 +50,22 @@ impl Default for Planner {
 }
 
 impl Planner {
-    /// An empty planner, whose links `open` opens.
+    /// An empty planner; `open` opens its links.
     pub(crate) fn new(open: Open) -> Self {
         let (ids, host_indexes) = (Vec::new(), Vec::new());
         Self { config: Arc::default(), ids, host_indexes, last_id: LOOPBACK, routes_changed: false, open }
     }
 
-    /// The configuration that the worker was last given.
+    /// The last configuration that the worker applied.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The plan that leads to `new`, and the planner for the node as it will then be. New links are opened.
+    /// The plan that leads to `new`, and the planner for the resulting node. New links are opened.
     ///
     /// # Errors
-    /// The change is impossible: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened.
-    /// Nothing has changed then.
+    /// The change is impossible: exit code 2 if the configuration is wrong, 1 if a link cannot be opened. Nothing has
+    /// changed then.
     pub(crate) fn plan(&self, new: Config) -> Result<(Self, Plan), CliError> {
         let change = Change::between(&self.config, &new);
         let mut last_id = self.last_id;
@@ -106,7 +107,7 @@ impl Planner {
         if change.settings {
             plan.settings = Some(Settings::of(&new));
         }
-        // A VRF's device may have one, too.
+        // A VRF's device may have a queueing discipline, too.
         for kept in change.links.kept.iter().filter(|kept| kept.changed) {
             let requested = new.links[kept.new].qdisc;
             if self.config.links[kept.old].qdisc != requested {
@@ -156,7 +157,7 @@ impl Planner {
         Ok((Self { config, ids, host_indexes, last_id, routes_changed: false, open: self.open }, plan))
     }
 
-    /// Follows changes of netlink clients to links and routes.
+    /// Takes over netlink clients' changes of links and routes.
     pub(crate) fn follow(&mut self, model: &Model) {
         if !model.has_changed() {
             return;
@@ -171,7 +172,7 @@ impl Planner {
     /// Publishes the node's new state to netlink clients.
     ///
     /// # Errors
-    /// The worker does not answer.
+    /// The worker does not reply.
     pub(crate) fn publish(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
         let now = worker.call(|node| snapshot::links(node)).map_err(|gone| gone.to_string())?;
         protocols.rtnl.model.read(&self.config, &self.ids, &now, self.last_id);
@@ -179,9 +180,8 @@ impl Planner {
     }
 }
 
-/// Refuses a plan in which a new link needs a resource of a link that leaves: links are opened before the old ones
-/// close, so that nothing is lost if one cannot be opened, and therefore such a resource cannot pass from one to the
-/// other.
+/// Refuses a plan in which a new link needs a resource of a link to be removed. Links are opened before the old ones
+/// close, so that nothing is lost if an open fails; therefore a resource cannot pass from an old link to a new one.
 fn refuse_one_that_leaves<'a>(
     link: &LinkConfig,
     mut leaving: impl Iterator<Item = &'a LinkConfig>,
@@ -196,8 +196,8 @@ fn refuse_one_that_leaves<'a>(
     }
 }
 
-/// Refuses a link that is an interface of the host whose number another link of `config` has. `host_indexes` has the numbers of
-/// those that are open.
+/// Refuses a link that is an interface of the host with the same index as another link of `config`. `host_indexes`
+/// holds the indexes of open links.
 fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link) -> Result<(), CliError> {
     let Some(number) = link.host_index() else { return Ok(()) };
     let open = config.links.iter().zip(host_indexes);
@@ -232,12 +232,12 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     }
 }
 
-/// Links at these places that have a device.
+/// Positions of links with a device.
 fn real<'a>(config: &'a Config, places: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
     places.iter().copied().filter(|&at| !matches!(config.links[at].kind, LinkKind::Vrf { .. }))
 }
 
-/// The VRFs, by the numbers of their devices, which are up.
+/// The VRFs, by the indexes of their devices, which are up.
 pub(crate) fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
     let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
         LinkKind::Vrf { table } => Some((*id, Vrf::of_file(&link.name, table))),
@@ -246,7 +246,7 @@ pub(crate) fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
     each.collect()
 }
 
-/// Every route: those that the links' addresses make, and the static ones; and the VRFs.
+/// All routes: those to the links' addresses, and the static ones; and the VRFs.
 fn fib(config: &Config, ids: &[LinkId], vrfs: &BTreeMap<LinkId, Vrf>) -> Result<Fib, CliError> {
     let mut fib = Fib::default();
     for (&device, &Vrf { table, up, .. }) in vrfs {
@@ -291,7 +291,7 @@ fn route_kind(route: &RouteConfig, config: &Config, ids: &[LinkId]) -> Result<Ro
     })
 }
 
-/// ILA's mappings.
+/// The ILA mappings.
 fn mappings(config: &Config, ids: &[LinkId]) -> Result<Mappings, CliError> {
     let ids: HashMap<&str, LinkId> =
         config.links.iter().map(|link| link.name.as_str()).zip(ids.iter().copied()).collect();
@@ -319,7 +319,7 @@ mod tests {
 
     use super::*;
 
-    /// A node that has become `config`.
+    /// The planner and plan of a node with configuration `config`.
     fn running(config: Config) -> (Planner, Plan) {
         Planner::default().plan(config).unwrap()
     }
@@ -342,7 +342,7 @@ mod tests {
         }
     }
 
-    /// Port 0 is whichever is free.
+    /// A configuration with `links` and `routes`. Port 0 stands for any free port.
     fn config(links: &[LinkConfig], routes: &str) -> Config {
         let mut config = Config::from_toml(routes, "test.toml").unwrap();
         config.links = links.to_vec();
@@ -424,11 +424,11 @@ mod tests {
             [Domain::vrf(LinkId(3)), Domain::DEFAULT].map(|domain| decide(&fib, domain)),
             [Decision::Local { dev: LinkId(2) }, none]
         );
-        // It goes, and its link stays.
+        // The discipline is removed, and the link stays.
         let (_, plan) = node.plan(config(&[udp("wan", 0)], "")).unwrap();
         assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.vrfs.is_empty());
         assert_eq!(decide(&plan.fib.unwrap(), Domain::DEFAULT), Decision::Local { dev: LinkId(2) });
-        // With another table it is another one.
+        // A VRF with a different table is a different link.
         let links = [links[0].clone(), LinkConfig { kind: LinkKind::Vrf { table: 20 }, ..red }];
         let (_, plan) = node.plan(config(&links, "")).unwrap();
         assert_eq!((plan.removed.len(), plan.vrfs.keys().collect::<Vec<_>>()), (0, vec![&LinkId(4)]));
@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
         let (node, plan) = node.plan(with(&[a.clone(), b.clone()], 1, Some("b"))).unwrap();
         assert_eq!(links_of(&plan), None, "nothing has changed");
-        // A link goes: mappings that name links are made anew.
+        // A link is removed: mappings that name links are rebuilt.
         let (node, plan) = node.plan(with(std::slice::from_ref(&b), 1, Some("b"))).unwrap();
         assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
         let (node, plan) = node.plan(with(std::slice::from_ref(&b), 2, None)).unwrap();

@@ -9,10 +9,10 @@ use base::LinkId;
 use link::{HostLinks, Link};
 use rustix::event::{Timespec, epoll};
 
-/// The token of the inbox. A link's is its number, and no link has number 0.
+/// The token of the inbox. A link's token is the link's number, and no link has number 0.
 const INBOX: u64 = 0;
 
-/// Bit of the tokens of the host side's devices, beside the numbers of their links.
+/// Bit that tokens of the host side's devices have in addition to the numbers of their links.
 const HOST_DEVICE: u64 = 1 << 32;
 
 /// The token of the key manager's socket. Links are numbered by 32 bits.
@@ -21,7 +21,7 @@ const IKE: u64 = u64::MAX;
 /// The token of events of the host's interfaces.
 const HOST: u64 = u64::MAX - 1;
 
-/// Largest number of descriptors that one wait finds; the next wait finds others.
+/// Largest number of descriptors that one wait returns; the next wait returns others.
 const MAX_READY: usize = 64;
 
 /// A ready descriptor.
@@ -29,13 +29,13 @@ const MAX_READY: usize = 64;
 pub(crate) enum Ready {
     /// A command is queued.
     Inbox,
-    /// A key manager has sent something.
+    /// A message of a key manager is queued.
     Ike,
-    /// Something has happened to an interface of the host's.
+    /// An interface of the host has changed.
     Host,
-    /// A link has packets or an error (`input`), or takes more after it did not (`room`).
+    /// A link has packets or an error (`input`), or has room again (`room`).
     Link { id: LinkId, input: bool, room: bool },
-    /// The same of the host side's device of a link.
+    /// The host side's device of a link is ready in the same ways.
     HostDevice { id: LinkId, input: bool, room: bool },
 }
 
@@ -63,14 +63,14 @@ pub(crate) struct Poller {
 }
 
 impl Poller {
-    /// One that waits for `inbox`.
+    /// An epoll instance with the descriptor `inbox`.
     pub(crate) fn new(inbox: impl AsFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
         Ok(Self { epoll, ready: Vec::with_capacity(MAX_READY) })
     }
 
-    /// Waits until something is ready, at most for `limit`. A signal may end the wait earlier.
+    /// Waits until a descriptor is ready, at most for `limit`. A signal may end the wait earlier.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -92,12 +92,12 @@ impl Poller {
         self.ready.iter().copied()
     }
 
-    /// Waits for a link too.
+    /// Adds a link.
     pub(crate) fn add(&self, id: LinkId, link: &dyn Link) {
         self.add_token(id.0.into(), link);
     }
 
-    /// Waits for the host side's device of a link too.
+    /// Adds the host side's device of a link.
     pub(crate) fn add_host_device(&self, id: LinkId, device: &dyn Link) {
         self.add_token(HOST_DEVICE | u64::from(id.0), device);
     }
@@ -109,22 +109,22 @@ impl Poller {
         }
     }
 
-    /// Waits for a key manager too.
+    /// Adds the key manager's socket.
     pub(crate) fn add_ike(&self, socket: impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(IKE), epoll::EventFlags::IN)?)
     }
 
-    /// Waits for events of the host's interfaces, too.
+    /// Adds the socket for events of the host's interfaces.
     pub(crate) fn add_host(&self, links: &HostLinks) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, links, epoll::EventData::new_u64(HOST), epoll::EventFlags::IN)?)
     }
 
-    /// Says whether to wait until the link takes more.
+    /// Sets whether to poll for room in the link.
     pub(crate) fn watch_room(&self, id: LinkId, link: &dyn Link, watch: bool) {
         self.watch_room_of_token(id.0.into(), link, watch);
     }
 
-    /// Says whether to wait until the host side's device of a link takes more.
+    /// Sets whether to poll for room in the host side's device of a link.
     pub(crate) fn watch_room_of_host_device(&self, id: LinkId, device: &dyn Link, watch: bool) {
         self.watch_room_of_token(HOST_DEVICE | u64::from(id.0), device, watch);
     }
@@ -137,7 +137,7 @@ impl Poller {
         }
     }
 
-    /// Waits for the link no longer.
+    /// Removes a link.
     pub(crate) fn remove(&self, link: &dyn Link) {
         for fd in link.poll_fds() {
             log_failure(link, epoll::delete(&self.epoll, fd));
@@ -145,7 +145,7 @@ impl Poller {
     }
 }
 
-/// The system refuses this only when it is out of memory; the link then moves no packets, and the log says why.
+/// Logs a failure, which happens only when the system is out of memory; the link then moves no packets.
 fn log_failure(link: &dyn Link, result: rustix::io::Result<()>) {
     if let Err(err) = result {
         tracing::error!("{}: epoll: {err}", link.name());

@@ -1,13 +1,12 @@
-//! Packets before programs.
+//! Scheduling priority of packet threads over other programs.
 
 use rustix::process::nice;
 
-/// Steps of `nice` by which the threads that move packets precede the rest of the process, and so other programs of the
-/// same niceness.
+/// Steps of `nice` by which packet threads precede the rest of the process, and so other programs of the same niceness.
 ///
 /// A kernel processes packets before all programs: its network stack runs in interrupts. With a higher priority, a
-/// worker that has slept without packets runs at once when some come, and programs on its processor get the time that
-/// it leaves.
+/// worker that has slept without packets runs at once when packets arrive, and programs on its CPU get the remaining
+/// time.
 const STEPS: i32 = 10;
 
 /// Raises the calling thread's scheduling priority, if the system allows it.

@@ -1,13 +1,14 @@
-//! Privilege of a process that has connected to a socket of the gateway: `CAP_NET_ADMIN`, as Linux asks for (`netlink_capable`).
+//! Privilege of a process that has connected to a socket of the gateway: `CAP_NET_ADMIN`, as Linux requires
+//! (`netlink_capable`).
 //!
-//! The capability counts if it is in the process's *permitted* set, since daemons make it effective around single calls, and
-//! if the process is in the gateway's user namespace, since `unshare -Ur` gives any user all capabilities in a namespace of
-//! its own. The process is the one that connected (`SO_PEERPIDFD`, Linux 6.5), and what `/proc` says of its number counts only
-//! if the pidfd says that it still has that number.
+//! The capability counts if it is in the process's *permitted* set, since daemons make it effective around single
+//! calls, and if the process is in the gateway's user namespace, since `unshare -Ur` gives any user all capabilities in
+//! a new namespace. The process is the one that connected (`SO_PEERPIDFD`, Linux 6.5), and the content of `/proc/PID`
+//! counts only if the pidfd shows that the process still has that PID.
 //!
-//! A process may have connected as one program and be another one now, which has capabilities by its file or is
-//! setuid-root. Requests that it sent as the first are not to be carried out with the rights of the second (Linux
-//! `file_ns_capable`, CVE-2014-0181). For root there is no difference: `SO_PEERCRED` has the user at the call of
+//! A process may have connected as one program and then executed another, which has capabilities by its file or is
+//! setuid-root. Requests that the first program sent must not run with the rights of the second (Linux
+//! `file_ns_capable`, CVE-2014-0181). For root there is no difference: `SO_PEERCRED` holds the user at the call of
 //! connect(2), and root may execute any program. For other users see [`Privilege::Claimable`].
 
 use std::fs::File;
@@ -26,23 +27,23 @@ const CAP_NET_ADMIN: u32 = 12;
 /// A process that has connected.
 #[derive(Debug)]
 pub(super) struct Peer {
-    /// The peer's effective user at the call of connect(2), as the gateway's user namespace has it.
+    /// The peer's effective user at the call of connect(2), as seen in the gateway's user namespace.
     pub(super) uid: u32,
-    /// The peer's process number.
+    /// The peer's PID.
     pub(super) pid: u32,
-    /// `None` if it is not known which process has that number now.
+    /// `None` if it is unknown which process has that PID now.
     pidfd: Option<OwnedFd>,
 }
 
-/// Right to change things.
+/// Right to change the gateway's state.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Privilege {
-    /// None: the process may only look.
+    /// No right: the process may only read.
     None,
-    /// The process holds the capability, and is not root. It gets the right when it has been judged while nothing that it
-    /// sent before was left to be carried out.
+    /// The process holds the capability, and is not root. It gets the right when a check succeeds while none of its
+    /// earlier requests is pending.
     Claimable,
-    /// The process may change things.
+    /// The right to change everything.
     Full,
 }
 
@@ -55,8 +56,8 @@ impl Peer {
         let credentials = sockopt::socket_peercred(socket)?;
         let pidfd = match link::peer_pidfd(socket) {
             Ok(pidfd) => Some(pidfd),
-            // Before Linux 6.5 another process may have got the number meanwhile. Of root's it is believed: only a process of
-            // root that has given up the capability could gain by that.
+            // Before Linux 6.5 another process may have got the PID meanwhile. A PID of root is accepted: only a
+            // process of root that has dropped the capability could gain by that.
             Err(err) if err.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()) && credentials.uid.is_root() => {
                 pidfd_open(credentials.pid, PidfdFlags::empty()).ok()
             }
@@ -67,7 +68,7 @@ impl Peer {
         Ok(Self { uid: credentials.uid.as_raw(), pid, pidfd })
     }
 
-    /// Privilege of the peer's process. A gateway that does not run as root may be changed by its own user.
+    /// Privilege of the peer's process. If the gateway does not run as root, its own user may change it.
     pub(super) fn privilege(&self) -> Privilege {
         let own = geteuid();
         if !own.is_root() && own.as_raw() == self.uid {
@@ -80,16 +81,16 @@ impl Peer {
         }
     }
 
-    /// Whether the process holds `CAP_NET_ADMIN` now, in the gateway's user namespace.
+    /// Tells whether the process holds `CAP_NET_ADMIN` now, in the gateway's user namespace.
     pub(super) fn holds_net_admin(&self) -> bool {
         let judged = self.pidfd.as_ref().ok_or(Errno::SRCH).and_then(holds_net_admin);
         judged.unwrap_or_else(|err| {
-            tracing::debug!(uid = self.uid, pid = self.pid, "its capabilities are not known: {err}");
+            tracing::debug!(uid = self.uid, pid = self.pid, "cannot read its capabilities: {err}");
             false
         })
     }
 
-    /// Whether the process has not ended, so that no other one has its number.
+    /// Tells whether the process still runs, so that no other process has its PID.
     pub(super) fn is_alive(&self) -> bool {
         let Some(pidfd) = &self.pidfd else { return false };
         let (mut ready, now) = ([PollFd::new(pidfd, PollFlags::IN)], Timespec::default());
@@ -104,18 +105,18 @@ fn holds_net_admin(pidfd: &OwnedFd) -> Result<bool, Errno> {
     if number_of(pidfd)? != pid {
         return Err(Errno::SRCH);
     }
-    // Capabilities before the namespace: a process can enter a namespace of its own, in which it has all of them, but cannot
-    // come back.
+    // Capabilities are read before the namespace: a process can enter a new namespace, in which it has all
+    // capabilities, but cannot return.
     let permitted = permitted(&text(&proc, "status")?).ok_or(Errno::INVAL)?;
     Ok(permitted >> CAP_NET_ADMIN & 1 == 1 && shares_user_namespace(&proc)?)
 }
 
-/// The number of a process in the gateway's PID namespace.
+/// The PID of a process in the gateway's PID namespace.
 fn number_of(pidfd: &OwnedFd) -> Result<Pid, Errno> {
     let proc = openat(rustix::fs::CWD, "/proc/self/fdinfo", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let info = text(&proc, &pidfd.as_raw_fd().to_string())?;
     let number = field(&info, "Pid:").and_then(|number| number.parse().ok());
-    // -1: it has ended; 0: it is in a PID namespace that the gateway does not see.
+    // -1: the process has ended; 0: it is in a PID namespace that the gateway cannot see.
     number.filter(|&number: &i32| number > 0).and_then(Pid::from_raw).ok_or(Errno::SRCH)
 }
 
@@ -128,12 +129,12 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
 }
 
-/// Whether the process of a directory of `/proc` is in the gateway's user namespace.
+/// Tells whether the process of a directory of `/proc` is in the gateway's user namespace.
 ///
-/// A gateway with fewer capabilities than the process, and without `CAP_SYS_PTRACE`, may not see its namespace
-/// (ptrace(2), `PTRACE_MODE_READ_FSCREDS`), but any process may see the namespace's maps of users and groups. If these
-/// are the gateway's the namespace is taken for its own: a map of more than one's own user takes `CAP_SETUID` in the
-/// parent namespace.
+/// A gateway with fewer capabilities than the process, and without `CAP_SYS_PTRACE`, may not read the process's
+/// namespace (ptrace(2), `PTRACE_MODE_READ_FSCREDS`), but any process may read the namespace's maps of users and
+/// groups. If the maps equal the gateway's, the namespace counts as the gateway's: a map of more than the process's own
+/// user takes `CAP_SETUID` in the parent namespace.
 fn shares_user_namespace(proc: &OwnedFd) -> Result<bool, Errno> {
     let own = openat(rustix::fs::CWD, "/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let namespace = |proc| statat(proc, "ns/user", AtFlags::empty()).map(|found| (found.st_dev, found.st_ino));
@@ -152,7 +153,7 @@ fn shares_user_namespace(proc: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
-/// Whether a map has one user alone, which any user may map.
+/// Tells whether a map has one user alone; any user may create such a map.
 fn is_of_one(map: &str) -> bool {
     map.split_whitespace().skip(2).step_by(3).all(|count| count == "1") && map.lines().count() <= 1
 }

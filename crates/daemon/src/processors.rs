@@ -1,19 +1,19 @@
-//! Processors that threads run on (sched_setaffinity(2)).
+//! CPUs that threads run on (sched_setaffinity(2)).
 
 use client::CliError;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Checks that this process may run on the CPU that `what` is to be bound to.
+/// Checks that this process may run on the CPU to which `what` will be bound.
 ///
 /// # Errors
-/// It may not.
+/// The CPU is not available to this process.
 pub(super) fn check(what: &str, cpu: u16) -> Result<(), CliError> {
     let cpu = usize::from(cpu);
     let is_ours = cpu < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|set| set.is_set(cpu));
     if is_ours { Ok(()) } else { Err(CliError::failed(format!("{what}: this process may not run on CPU {cpu}"))) }
 }
 
-/// Binds the calling thread to a CPU, or lets it run wherever the process's first thread does. `name` is the thread's.
+/// Binds the calling thread, named `name`, to a CPU, or restores the affinity of the process's first thread.
 pub(super) fn bind(name: &str, cpu: Option<u16>) {
     let set = match cpu.map(usize::from).filter(|&cpu| cpu < CpuSet::MAX_CPU) {
         Some(cpu) => {

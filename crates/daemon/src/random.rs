@@ -10,7 +10,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 /// Error of getrandom(2).
 pub(crate) fn random() -> io::Result<u64> {
     let mut bytes = [0; 8];
-    // As few bytes as these are given at once or not at all.
+    // The kernel returns this few bytes completely or not at all.
     getrandom(&mut bytes, GetRandomFlags::empty())?;
     Ok(u64::from_ne_bytes(bytes))
 }

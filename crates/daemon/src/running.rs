@@ -1,4 +1,4 @@
-//! The worker's thread, as the daemon sees it.
+//! The worker's thread, as a handle for the daemon.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ const END_LIMIT: Duration = Duration::from_millis(1500);
 pub(super) struct Running {
     pub(super) handle: Handle,
     thread: JoinHandle<io::Result<()>>,
-    /// Nothing comes here; it is closed when the worker has ended.
+    /// Channel without messages; disconnected when the worker has ended.
     ended: Receiver<Infallible>,
 }
 
@@ -64,30 +64,30 @@ impl Running {
         Ok(Self { handle, thread, ended })
     }
 
-    /// Applies `plan` on the worker, without a time limit: the next plan begins where this one ends.
+    /// Applies `plan` on the worker, without a time limit: the next plan starts from the result of this one.
     pub(super) fn apply(&self, plan: Plan) -> Result<(), String> {
         let answer = self.handle.begin(move |node| apply(node, plan)).map_err(|gone| gone.to_string())?;
         answer.recv().unwrap_or_else(|_| Err(WorkerGone.to_string()))
     }
 
-    /// Stops all packets from now on, or lets them move again.
+    /// Pauses or resumes forwarding.
     pub(super) fn hold(&self, held: bool) -> Result<(), String> {
         self.handle.call(move |node| node.held = held).map_err(|gone| gone.to_string())
     }
 
-    /// Adds the worker to the threads that the watchdog asks.
+    /// Adds the worker to the threads that the watchdog pings.
     pub(super) fn watch(&self, threads: &Threads) {
         let handle = self.handle.clone();
         threads.watch("worker", move |pulse| {
             let pulse = Arc::clone(pulse);
-            // A worker that has ended answers nothing.
+            // A worker that has ended does not reply.
             let _ = handle.begin(move |_| pulse.answer());
         });
     }
 
     /// Ends the worker.
     pub(super) fn stop(self) -> Result<(), CliError> {
-        // If it does not take the command it has ended, and says why below.
+        // A worker that does not take the command has ended; the reason follows below.
         let _ = self.handle.send(Command::Stop);
         match self.ended.recv_timeout(END_LIMIT) {
             Err(RecvTimeoutError::Timeout) => {
@@ -125,7 +125,7 @@ mod tests {
     use super::super::snapshot::show;
     use super::*;
 
-    /// Failure reported for a worker that does `work` and gets no stop command.
+    /// Reported failure of a worker that runs `work` and gets no stop command.
     fn error_of(work: fn() -> io::Result<()>) -> String {
         let mut signals = Signals::new([SIGHUP]).unwrap();
         let (handle, _inbox) = command::channel().unwrap();

@@ -1,7 +1,7 @@
-//! The control socket: one thread per client, which asks the worker or the main thread and writes the answer.
+//! The control socket: one thread per client, which calls the worker or the main thread and writes the reply.
 //!
-//! A client can neither delay the worker (it answers between two bursts) nor fill memory: requests have a longest line,
-//! clients a largest number, and a capture that is read too slowly loses packets instead of holding them.
+//! A client can neither delay the worker (it runs calls between two bursts) nor fill memory: lines of requests and the
+//! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them.
 
 use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -35,10 +35,10 @@ use super::unix_socket;
 /// Limit of simultaneous clients; a further client is refused and may retry.
 const MAX_CLIENTS: usize = 32;
 
-/// Longest time that a client may take to read its answer.
+/// Longest time that a client may take to read its reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Commands of clients.
+/// State for serving clients' commands.
 #[derive(Clone, Debug)]
 struct Served {
     worker: Handle,
@@ -56,7 +56,7 @@ pub(crate) struct Server {
 /// Fails if a process listens at `path`.
 ///
 /// # Errors
-/// An instance of this name answers there.
+/// An instance of this name listens there.
 pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
     match UnixStream::connect(path) {
         Err(_) => Ok(()),
@@ -68,7 +68,7 @@ pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
 }
 
 impl Server {
-    /// Listens at `path`, which only this user may connect to. Clients wait until they are [served](Self::serve).
+    /// Listens at `path`, where only this user may connect. Clients wait until they are [served](Self::serve).
     ///
     /// # Errors
     /// The socket cannot be made.
@@ -121,7 +121,7 @@ impl Drop for Server {
     }
 }
 
-/// Accepts clients, and answers the watchdog when `pinged` can be read.
+/// Accepts clients, and answers the watchdog when `pinged` is readable.
 fn accept(
     acceptor: &mut Acceptor,
     pinged: &OwnedFd,
@@ -136,7 +136,7 @@ fn accept(
             Ok(_) | Err(Errno::INTR) => {}
             Err(err) => return Err(err),
         }
-        // There is nothing to read without a ping of the watchdog.
+        // Nothing is readable while the watchdog sends no ping.
         let _ = rustix::io::read(pinged, &mut [0; 8]);
         pulse.answer();
         let stream = match acceptor.accept(SocketFlags::CLOEXEC) {
@@ -172,7 +172,7 @@ fn accept(
     }
 }
 
-/// Answers one client until it disconnects.
+/// Serves one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
     let Served { worker, host_side, events } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
@@ -215,13 +215,13 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
         let bad = matches!(reply, Reply::Error { .. });
         (&mut &*stream).write_all(reply.to_line().as_bytes())?;
         if bad && !line.ends_with('\n') {
-            // The rest of a line that was too long would be taken for requests.
+            // The end of a line that was too long would be parsed as requests.
             return Ok(());
         }
     }
 }
 
-/// The answer to a client that is to enter the host side, and the descriptors that go with it.
+/// Reply to a client that enters the host side, with the descriptors to pass.
 fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
     match host_side.entrance() {
         Ok(Some(entrance)) => {
@@ -233,7 +233,7 @@ fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
     }
 }
 
-/// A file as Linux has it in `/proc/net`.
+/// A file in the format of Linux's `/proc/net`.
 fn stat_file(name: &str, worker: &Handle) -> Reply {
     let none = || Reply::Error { message: format!("there is no file named {name}") };
     let Some(what) = procfs::shows(name) else { return none() };
@@ -244,12 +244,12 @@ fn stat_file(name: &str, worker: &Handle) -> Reply {
     }
 }
 
-/// Asks the main thread to apply a file, and waits for the outcome.
+/// Requests the main thread to apply a file, and waits for the outcome.
 fn load(events: &Sender<Event>, file: PathBuf) -> Result<String, String> {
     ask(events, |reply| Event::Load { file, reply })
 }
 
-/// Asks the main thread to save the state that programs have set, and waits for the outcome.
+/// Requests the main thread to save the state that netlink clients have set, and waits for the outcome.
 fn save(events: &Sender<Event>) -> Result<String, String> {
     ask(events, |reply| Event::Save { reply })
 }

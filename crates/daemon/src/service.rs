@@ -1,16 +1,16 @@
-//! Notifications to the service manager (sd_notify(3)): that the gateway serves, reads its file again, ends. Without a
-//! service manager there are none.
+//! Notifications to the service manager (sd_notify(3)): the gateway is ready, reloads its file, or ends. Without a
+//! service manager none are sent.
 
 use std::time::Duration;
 
 use sd_notify::{NotifyState, notify};
 
-/// Reports that the gateway serves: units that wait for it may begin. `status` is shown by `systemctl status`.
+/// Reports that the gateway is ready: units that wait for it may start. `status` is shown by `systemctl status`.
 pub(super) fn ready(status: &str) {
     send(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// Reports that the gateway reads its file again, until it is [`ready`] once more.
+/// Reports that the gateway reloads its file, until it is [`ready`] again.
 pub(super) fn reloading() {
     // `Type=notify-reload` requires the time of the reload.
     match NotifyState::monotonic_usec_now() {

@@ -1,5 +1,5 @@
-//! A link of the worker with its state, and the thread that opens it again when its device was deleted and another one of
-//! its name is there.
+//! A link of the worker with its state, and the thread that reopens a link whose device was deleted and created again
+//! under the same name.
 
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
@@ -16,36 +16,36 @@ use wire::eth::MacAddr;
 use super::open;
 use super::translate::features;
 
-/// Pause before a device that takes no more packets, and does not tell when it does again, is retried.
+/// Pause before a device with a full queue is retried, if epoll does not report room.
 pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
 
-/// Time that a link that failed stays unread before it is tried again.
+/// Time for which a failed link stays unread before it is retried.
 pub(crate) const RETRY_DOWN: Duration = Duration::from_secs(1);
 
 /// Interval at which the worker checks whether the thread that reopens a link is done.
 const REOPEN_POLL: Duration = Duration::from_millis(10);
 
-/// A link with the worker's state of it.
+/// A link with its state in the worker.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
-    /// Configuration that the link was opened from.
+    /// Configuration with which the link was opened.
     pub(crate) config: LinkConfig,
     /// Link-layer address that an operator has set.
     pub(crate) mac: Option<MacAddr>,
-    /// Features that could be switched when the link was opened; some of them may have been refused since.
+    /// Features that were switchable when the link was opened; some of them may have been refused since.
     pub(crate) can: FeatureSet,
-    /// Requested features among `can` (Linux `wanted_features`).
+    /// Requested features of `can`.
     pub(crate) wanted: FeatureSet,
     /// Whether the link is set up by the operator.
     pub(crate) admin_up: bool,
-    /// Failure for which the link is not read and written, if there was one.
+    /// Failure of the link, which is not read and written until a retry succeeds.
     pub(crate) down: Option<Down>,
-    /// Number of times that the carrier came, and that it was lost.
+    /// Numbers of times that the carrier was gained and lost.
     pub(crate) carrier: [u32; 2],
-    /// Whether the link took no more packets, and epoll will tell when it does.
+    /// Whether the link's queue is full, and epoll reports when it has room.
     pub(crate) full: bool,
-    /// Time at which the link is tried again, if it took no more and nothing will tell when it does.
+    /// Time of the next attempt, if the link's queue is full and epoll does not report room.
     pub(crate) retry_at: Option<Instant>,
 }
 
@@ -54,29 +54,29 @@ pub(crate) struct Slot {
 pub(crate) struct Down {
     pub(crate) why: String,
     pub(crate) retry_at: Instant,
-    /// Whether the operator set the link down meanwhile: packets that it has received are dropped.
+    /// Whether the operator set the link down meanwhile: packets that the link has received are dropped.
     pub(crate) is_stale: bool,
-    /// Result of the thread that reopens it, while one does.
+    /// Result of the thread that reopens the link, while one runs.
     pub(crate) reopening: Option<Receiver<Result<Box<dyn Link>, CliError>>>,
 }
 
 impl Slot {
-    /// Whether packets can pass by it.
+    /// Tells whether the link can pass packets.
     pub(crate) fn is_up(&self) -> bool {
         self.admin_up && self.down.is_none() && self.link.has_carrier()
     }
 
-    /// Features that are on.
+    /// Enabled features.
     pub(crate) fn on(&self) -> FeatureSet {
         (features::of(&*self.link) & self.wanted).coherent()
     }
 
-    /// Offloads of sent packets that are left to the link.
+    /// Offloads of sent packets that the link performs.
     pub(crate) fn features(&self) -> Features {
         features::limited(self.link.features(), self.on())
     }
 
-    /// Counts that packets can pass by it (`up`), or no longer.
+    /// Counts a change of the carrier: gained (`up`) or lost.
     pub(crate) const fn count_carrier(&mut self, up: bool) {
         let [ups, downs] = &mut self.carrier;
         let count = if up { ups } else { downs };
@@ -90,8 +90,8 @@ impl Slot {
         }
     }
 
-    /// Starts a thread that opens the link on the device of its name, as opening may take long. False if there is no such device
-    /// or no thread can be started.
+    /// Starts a thread that opens the link on the device of its name, as the open may take long. False if there is no
+    /// such device or no thread can be started.
     pub(crate) fn reopen(&mut self, now: Instant) -> bool {
         let config = LinkConfig { mtu: self.link.wanted_mtu(), ..self.config.clone() };
         if !open::has_device(&config) {
@@ -114,8 +114,8 @@ impl Slot {
         true
     }
 
-    /// Replaces the failed link with the reopened one, which stays down until it is read. False if the link cannot be opened, or
-    /// is not open yet.
+    /// Replaces the failed link with the reopened one, which stays down until it is read. False if the open failed or
+    /// is still in progress.
     pub(crate) fn take_reopened(&mut self, now: Instant) -> bool {
         let Some(down) = &mut self.down else { return false };
         let opened = match down.reopening.as_ref().map(Receiver::try_recv) {

@@ -1,5 +1,5 @@
-//! Answers to `fatpath show`: the state of the node. Each is made when a client asks for it, and alone, so that packets
-//! do not wait for a long list of routes when a client asks for links.
+//! Replies to `fatpath show`: the state of the node. Each table is built alone, when a client requests it, so that
+//! packets do not wait for a long list of routes when a client requests links.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use super::sadb;
 use super::slot::Slot;
 use super::translate::features;
 
-/// One kind of thing, as it is now.
+/// State of one kind of object.
 pub(crate) fn show(node: &mut Node, what: What) -> Shown {
     match what {
         What::Links => Shown::Links(link_states(node)),
@@ -80,7 +80,7 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
     }
 }
 
-/// Packets that passed by a VRF.
+/// Counters of packets through a VRF.
 fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
     traffic_stats(node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default())
 }
@@ -104,13 +104,13 @@ fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
     node.slots.get(id.0 as usize)?.as_ref()
 }
 
-/// Reason why no packets pass by a link that was set up.
+/// Reason why a link that is set up passes no packets.
 fn why_down(slot: &Slot) -> Option<String> {
     let failed = slot.down.as_ref().map(|down| down.why.clone());
     failed.or_else(|| (slot.admin_up && !slot.link.has_carrier()).then(|| "no carrier".to_owned()))
 }
 
-/// Links, as netlink clients see them.
+/// Links in the form for netlink clients.
 pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
     let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
     let links = slots.map(|(id, port, slot)| LinkNow {
@@ -142,7 +142,7 @@ pub(crate) fn qdiscs(node: &Node) -> Vec<(LinkId, qdisc::Stats)> {
     ports.filter_map(|(id, _)| Some((id, node.datapath.qdisc_stats(id)?))).collect()
 }
 
-/// A link as `ethtool` shows it.
+/// A link in the form of `ethtool`.
 pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);
     let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == Some(id));
@@ -152,7 +152,7 @@ pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     Some(LinkDetail { state: link(node, id, port, slot), drops: drops.collect(), fat, can, on })
 }
 
-/// Numbers of segments, under their names: those that GRO merged, and those that super-packets were to be cut into.
+/// Numbers of segments with their names: segments that GRO merged, and segments that super-packets stood for.
 const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
     [
         ("rx_gro_packets", fat.rx_gro_packets),
@@ -165,7 +165,7 @@ const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
     ]
 }
 
-/// State of an offload, which a program may have switched off.
+/// State of an offload, which a netlink client may have switched off.
 fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
     let (name, why) = (offload.name.to_owned(), offload.why.clone());
     match features::of_offload(offload.name) {
@@ -176,7 +176,7 @@ fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
     }
 }
 
-/// Reason for which an offload that the link supports is not in use.
+/// Reason for which a supported offload is not in use.
 const SWITCHED: &str = "switched off";
 
 fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
@@ -345,8 +345,7 @@ fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) ->
     states.collect()
 }
 
-/// SAs in the order of the file, behind them those that programs have added, and then larval ones in the order of their
-/// acquires.
+/// SAs in the order of the file, then those of netlink clients, then larval ones in the order of their acquires.
 fn sas(node: &Node) -> Vec<SaState> {
     let sad = node.datapath.ipsec.sad();
     let mut known = HashSet::new();
@@ -372,7 +371,7 @@ const fn word(state: State) -> &'static str {
     }
 }
 
-/// One that has a name and no key.
+/// A larval SA, without a key.
 fn larval(larval: &Larval) -> SaState {
     SaState {
         src: larval.src,
@@ -457,7 +456,7 @@ fn ages(now: Instant, added: Option<Instant>, used: Option<Instant>) -> Ages {
     Ages { add_secs: secs(added), use_secs: secs(used) }
 }
 
-/// Bit `n`, counted from the first word's lowest, stands for the highest number less `n`.
+/// Bitmap of a replay window: bit `n`, counted from the first word's lowest, stands for the highest number less `n`.
 fn bitmap(window: &ReplayWindow) -> Vec<u32> {
     let mut words = vec![0; window.size().div_ceil(u32::BITS) as usize];
     for age in window.seen().map(|seq| (window.top() - seq) as usize) {
@@ -559,7 +558,7 @@ fn device_name(node: &Node, id: LinkId) -> String {
     node.name_of(id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
 }
 
-/// Reassembly under Linux's names.
+/// Reassembly state under Linux's names.
 fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(table, name): (Table, &str)| {
         let usage = reassembly.usage(table);

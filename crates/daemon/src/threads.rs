@@ -1,12 +1,14 @@
-//! Failure of any thread ends the gateway, and the service manager's watchdog is fed only while all threads answer.
+//! Supervision of threads: the failure of any thread ends the gateway, and the service manager's watchdog is fed only
+//! while all threads reply.
 //!
-//! Without this a gateway whose netlink thread panicked would forward packets and leave every request unanswered; without its
-//! state thread, sequence numbers would no longer be saved. [`Threads::spawn`] turns a panic or an error of a thread into an
-//! [`Event`] for the main thread, which ends the gateway with an error, as it does when the worker fails. The service
-//! manager then restarts the gateway.
+//! Without supervision, a gateway whose netlink thread panicked would forward packets and leave every request
+//! unanswered; after a panic of its state thread, sequence numbers would no longer be saved. [`Threads::spawn`] turns a
+//! panic or an error of a thread into an [`Event`] for the main thread, which ends the gateway with an error, as it
+//! does when the worker fails. The service manager then restarts the gateway.
 //!
-//! A thread that hangs sends no event. If the service manager has set a watchdog (`WatchdogSec=`), the main thread asks each
-//! [watched](Threads::watch) thread for an answer four times in that period, and notifies the manager when all have answered.
+//! A thread that hangs sends no event. If the service manager has set a watchdog (`WatchdogSec=`), the main thread
+//! pings each [watched](Threads::watch) thread four times in that period, and notifies the manager when all have
+//! replied.
 
 use std::any::Any;
 use std::fmt::Display;
@@ -55,7 +57,7 @@ impl Threads {
         Ok(())
     }
 
-    /// Adds a thread that the watchdog pings. `ping` wakes the thread, which then calls [`Pulse::answer`].
+    /// Adds a thread for the watchdog to ping. `ping` wakes the thread, which then calls [`Pulse::answer`].
     pub(crate) fn watch(&self, name: &'static str, ping: impl Fn(&Arc<Pulse>) + Send + Sync + 'static) -> Arc<Pulse> {
         let (pings, answered) = (AtomicU64::new(0), AtomicU64::new(0));
         let pulse = Arc::new(Pulse { name, ping: Box::new(ping), pings, answered });
@@ -71,26 +73,26 @@ impl Threads {
     }
 }
 
-/// Wakes a thread for a ping.
+/// Function that wakes a thread for a ping.
 type Ping = dyn Fn(&Arc<Pulse>) + Send + Sync;
 
-/// Pings of the watchdog to one thread, and the thread's answers.
+/// Pings of the watchdog to one thread, and the thread's replies.
 pub(crate) struct Pulse {
     name: &'static str,
     ping: Box<Ping>,
     /// Number of pings.
     pings: AtomicU64,
-    /// Value of `pings` at the last answer.
+    /// Value of `pings` at the last reply.
     answered: AtomicU64,
 }
 
 impl Pulse {
-    /// Answers all pings so far.
+    /// Replies to all pings so far.
     pub(crate) fn answer(&self) {
         self.answered.store(self.pings.load(Ordering::Acquire), Ordering::Release);
     }
 
-    /// Sends another ping if the thread has answered the last one. False: it has not.
+    /// Pings again if the thread has replied. False: it has not.
     fn ping_again(self: &Arc<Self>) -> bool {
         let has_answered = self.answered.load(Ordering::Acquire) == self.pings.load(Ordering::Acquire);
         if has_answered {
@@ -107,7 +109,7 @@ impl std::fmt::Debug for Pulse {
     }
 }
 
-/// Periodic check that all watched threads answer.
+/// Periodic check that all watched threads reply.
 #[derive(Debug)]
 pub(super) struct Watchdog {
     threads: Threads,
@@ -129,7 +131,7 @@ impl Watchdog {
         self.next.saturating_duration_since(Instant::now())
     }
 
-    /// Checks the threads if it is time to. True: it was, and all have answered the last ping.
+    /// Checks the threads if the next check is due. True: it was due, and all have replied to the last ping.
     pub(super) fn is_well(&mut self) -> bool {
         if self.timeout() > Duration::ZERO {
             return false;
@@ -198,7 +200,8 @@ mod tests {
         assert_eq!(happened.recv_timeout(LONG).err(), Some(RecvTimeoutError::Disconnected));
     }
 
-    /// Watched thread that answers each question. A receiver sent to the thread makes it hang until that disconnects.
+    /// Watched thread that replies to each ping. A receiver sent to the thread makes it hang until the receiver
+    /// disconnects.
     fn watched(threads: &Threads, name: &'static str) -> std::sync::mpsc::Sender<Receiver<Infallible>> {
         let (work, inbox) = channel::<()>();
         let asking = Mutex::new(work.clone());
@@ -218,7 +221,7 @@ mod tests {
         hang
     }
 
-    /// Polls until exactly the threads named by `want` do not answer.
+    /// Polls until exactly the threads named by `want` do not reply.
     fn look_until(threads: &Threads, want: &[&str]) {
         let limit = Instant::now() + LONG;
         while threads.ping_all() != want {

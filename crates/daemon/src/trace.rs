@@ -11,14 +11,14 @@ use ctl::trace::PacketTrace;
 use super::command::Handle;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
-/// Traces that may wait for a slow reader; later ones are lost.
+/// Limit of traces queued for a slow reader; traces that arrive while the queue is full are lost.
 const QUEUE: usize = 1024;
 
-/// Answers a request to trace, and then writes traces until the client disconnects.
+/// Replies to a trace request, and then writes traces until the client disconnects.
 pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &str, packets: u32) -> io::Result<()> {
     let (sink, traces) = sync_channel(QUEUE);
     let text = filter.to_owned();
-    // A call that times out here may still run later: the trace ends by itself then.
+    // A call that times out here may still run later: the trace then ends when `alive` cannot be upgraded.
     let client = Arc::new(());
     let alive = Arc::downgrade(&client);
     let started = worker.call(move |node| node.traces.start(&mut node.datapath, &text, packets, sink, alive));
@@ -28,7 +28,7 @@ pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &s
     };
     let streamed = stream_until_end(stream, &traces);
     drop(client);
-    // Without packets that match, nothing else would tell the worker.
+    // Without matching packets the worker would not notice that the client has disconnected.
     let _ = worker.call(move |node| node.traces.stop(&mut node.datapath, number));
     streamed
 }

@@ -1,4 +1,4 @@
-//! The trace that runs and the client that it is for, the filter's language, and steps as they are shown.
+//! The running trace with its client, the filter language, and the form in which steps are shown.
 
 use std::net::IpAddr;
 use std::sync::Weak;
@@ -11,20 +11,20 @@ use datapath::{Datapath, Geometry, HookPoint, Step, TraceFilter, TraceTerm};
 use packet::{Csum, GsoKind};
 use wire::{FlowKey, Protocol, Version};
 
-/// The trace that runs, if one does.
+/// The running trace, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
     running: Option<RunningTrace>,
-    /// Traces that were started.
+    /// Number of traces started so far.
     count: u64,
 }
 
-/// A trace that runs.
+/// A running trace.
 #[derive(Debug)]
 struct RunningTrace {
     number: u64,
     sink: SyncSender<PacketTrace>,
-    /// Dead once the client's thread has ended.
+    /// Liveness of the client: cannot be upgraded after the client's thread has ended.
     client: Weak<()>,
 }
 
@@ -53,7 +53,7 @@ impl Traces {
         Ok(self.count)
     }
 
-    /// Stops the trace of that number, if it runs.
+    /// Stops the trace `number`, if it runs.
     pub(crate) fn stop(&mut self, datapath: &mut Datapath, number: u64) {
         if self.running.as_ref().is_some_and(|running| running.number == number) {
             self.running = None;
@@ -61,7 +61,7 @@ impl Traces {
         }
     }
 
-    /// Sends what was traced to the client. A slow client loses some; with the last packet the trace ends.
+    /// Sends the traced packets to the client. A slow client loses some of them; the trace ends with the last packet.
     pub(crate) fn deliver(&mut self, datapath: &mut Datapath) {
         let Some(running) = &self.running else { return };
         let number = running.number;
@@ -85,7 +85,7 @@ impl Traces {
     }
 }
 
-/// Parses a filter: terms joined by `and`, each negated by `not` in front.
+/// Parses a filter: terms joined by `and`, each negated by a preceding `not`.
 ///
 /// | term | chooses |
 /// |---|---|
@@ -93,10 +93,10 @@ impl Traces {
 /// | `tcp`, `udp`, `icmp`, `icmp6`, `esp`, `proto NUMBER` | the protocol |
 /// | `[src\|dst] host ADDRESS`, `[src\|dst] net PREFIX` | addresses |
 /// | `[src\|dst] port NUMBER` | ports |
-/// | `dev NAME` | the link that a packet came in by, or the VRF of that link |
+/// | `dev NAME` | the link that received a packet, or the VRF of that link |
 ///
 /// # Errors
-/// The word that is wrong, in one line.
+/// The wrong word, in one line.
 fn parse_filter(text: &str, link: impl Fn(&str) -> Option<LinkId>) -> Result<TraceFilter, String> {
     let mut words = text.split_whitespace().peekable();
     let mut terms = Vec::new();
@@ -160,7 +160,7 @@ fn parse<T: std::str::FromStr>(word: &str, what: &str) -> Result<T, String> {
     word.parse().map_err(|_| format!("{word:?} is not {what}"))
 }
 
-/// Puts the steps of each packet together. `epoch` is the time since the Unix epoch of the steps' time 0.
+/// Groups steps by packet. `epoch` is the time from the Unix epoch to the steps' time 0.
 fn group(
     steps: impl Iterator<Item = datapath::TraceStep>,
     epoch: Duration,
@@ -168,7 +168,7 @@ fn group(
 ) -> Vec<PacketTrace> {
     let mut traces: Vec<PacketTrace> = Vec::new();
     for step in steps {
-        // Steps of one packet mostly follow each other.
+        // Most steps follow a step of the same packet.
         let at = traces.iter().rposition(|trace| trace.packet == step.packet).unwrap_or_else(|| {
             traces.push(PacketTrace { packet: step.packet, steps: Vec::new() });
             traces.len() - 1

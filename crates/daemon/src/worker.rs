@@ -1,9 +1,9 @@
 //! The worker: waits for links, runs each burst through the datapath, and sends the resulting packets. Crypto threads
-//! and GRO may still hold packets of one burst while the next is received; all are finished before the worker does
-//! anything else.
+//! and GRO may still hold packets of one burst while the next is received; all of them are finished before the worker
+//! does other work.
 //!
-//! It is the only thread that touches packets, so no lock is taken for them. Commands are taken between bursts. A
-//! worker that has nothing to do sleeps in epoll, and does not wake up to poll.
+//! The worker is the only thread that touches packets, so packets need no locks. Commands run between bursts. An idle
+//! worker sleeps in epoll, and does not wake up to poll.
 
 use std::io;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use super::poller::{Poller, Ready};
 use super::slot::Slot;
 use super::translate::fib;
 
-/// Bursts that are received from each ready link before the next call of epoll.
+/// Limit of bursts received from each ready link before epoll is queried about the other links again.
 const TURNS: usize = 4;
 
 /// The worker's state.
@@ -27,15 +27,15 @@ const TURNS: usize = 4;
 pub(crate) struct Worker {
     node: Node,
     inbox: Inbox,
-    /// Changes of the host's interfaces, if the system reports them.
+    /// Events of the host's interfaces, if the system reports them.
     host: Option<HostLinks>,
     /// Whether an interface of the host has changed.
     host_changed: bool,
-    /// Whether a key manager has sent something.
+    /// Whether a message of a key manager is queued.
     ike_ready: bool,
-    /// Links to be read. Kept for its storage, as is the next one.
+    /// Links to read. Kept for its storage, as is the next field.
     ready: Vec<LinkId>,
-    /// Devices of the host side to be read, by their links.
+    /// Host side devices to read, by their links.
     ready_host_devices: Vec<LinkId>,
     deltas: Vec<Delta>,
 }
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Time until the worker's next deadline, as far as is known.
+    /// Time until the worker's next known deadline.
     fn limit(&self) -> Option<Duration> {
         let slots = self.node.slots.iter().flatten();
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
@@ -102,7 +102,8 @@ impl Worker {
         Some(at.since(self.node.now()))
     }
 
-    /// Notes which links have packets and which take packets again. Tells whether the doorbell was rung.
+    /// Records which links have packets and which have room again. Returns whether a sender has written to the inbox's
+    /// eventfd.
     fn look_what_is_ready(&mut self) -> bool {
         let Self { node, ready, ready_host_devices, ike_ready, host_changed, .. } = self;
         let Node { poller, slots, .. } = node;
@@ -119,7 +120,7 @@ impl Worker {
                         slot.full = false;
                         poller.watch_room(id, &*slot.link, false);
                     }
-                    // One with several queues is found several times.
+                    // A link with several queues is reported several times.
                     if input && !ready.contains(&id) {
                         ready.push(id);
                     }
@@ -140,7 +141,7 @@ impl Worker {
         rung
     }
 
-    /// Carries out queued commands. False: stop.
+    /// Runs queued commands. False: stop.
     fn obey(&mut self) -> bool {
         if !self.inbox.has_commands() {
             return true;
@@ -155,7 +156,7 @@ impl Worker {
         true
     }
 
-    /// Applies queued changes, which do not hold for packets that were received before them.
+    /// Applies queued changes. They do not affect packets that were received before them.
     fn learn(&mut self, now: Instant) {
         if !self.inbox.take_deltas(&mut self.deltas) {
             return;
@@ -179,14 +180,14 @@ impl Worker {
         }
     }
 
-    /// Looks at every link, if something has happened to an interface of the host's.
+    /// Checks every link, if an interface of the host has changed.
     fn look_at_host(&mut self, now: Instant) {
         if std::mem::take(&mut self.host_changed) && self.host.as_ref().is_some_and(HostLinks::have_changed) {
             self.node.look_at_links(now);
         }
     }
 
-    /// Carries IKE between the key manager and the links.
+    /// Carries IKE messages between the key manager and the links.
     fn serve_ike(&mut self, now: Instant) {
         let Node { ike: Some(socket), datapath, mem, .. } = &mut self.node else { return };
         if std::mem::take(&mut self.ike_ready) {
@@ -202,7 +203,7 @@ impl Worker {
     }
 
     /// Receives a burst from each ready link in turn, until the links are empty or others may be ready too. Packets of
-    /// a burst that crypto threads and GRO hold go on with the next burst, or at the end.
+    /// a burst that crypto threads and GRO hold continue with the next burst, or at the end.
     fn serve_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         for _ in 0..TURNS {
@@ -218,7 +219,7 @@ impl Worker {
         self.ready = ready;
     }
 
-    /// Receives bursts that sockets of the host side have sent, as [`serve_ready`](Self::serve_ready) those of links.
+    /// Receives bursts that sockets of the host side have sent, in the same way as [`serve_ready`](Self::serve_ready).
     fn serve_host_side(&mut self) {
         let mut ready = std::mem::take(&mut self.ready_host_devices);
         for _ in 0..TURNS {
@@ -233,12 +234,12 @@ impl Worker {
         self.ready_host_devices = ready;
     }
 
-    /// Receives one burst from a link and has the datapath take it in. Tells whether there may be more.
+    /// Receives one burst from a link, and passes it to the datapath. Returns whether there may be more.
     fn serve(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(received) = self.node.receive(now, id) else { return false };
         let more = !self.node.burst.is_empty();
         if more {
-            // A change that was acknowledged to a client before it sent these packets applies to them.
+            // A change that a client saw confirmed before it sent these packets applies to them.
             self.learn(now);
             self.node.take_in(now, id);
         }

@@ -23,12 +23,12 @@ enum Step {
     SetDefault(PolicyDefault),
 }
 
-/// Validated changes, as steps.
+/// Validated changes, as a list of steps.
 #[derive(Debug, Default)]
 pub(crate) struct Steps(Vec<Step>);
 
 impl Steps {
-    /// The steps from `old` to `new`, between which `change` lies. `random` gives each new SA a number of its own.
+    /// The steps of `change`, from `old` to `new`. `random` supplies a number for each new SA.
     ///
     /// # Errors
     /// An SA or a policy of `new` is wrong.
@@ -57,12 +57,12 @@ impl Steps {
         Ok(Self(steps))
     }
 
-    /// Takes the steps. SAs and policies that programs have changed meanwhile are left alone, unless the file newly has
-    /// one of that name.
+    /// Applies the steps. SAs and policies that netlink clients have changed meanwhile stay, unless the file adds one
+    /// of that name.
     pub(crate) fn apply(self, ipsec: &mut Ipsec, of_file: &mut OfFile) {
         for step in self.0 {
             if let Err(err) = step.take(ipsec, of_file) {
-                // The file was validated. An object that a program has added is in its place.
+                // The file was validated: an object of a netlink client has the same name.
                 tracing::error!("an SA or a policy of the file cannot be added: {err}");
             }
         }
@@ -70,7 +70,7 @@ impl Steps {
     }
 }
 
-/// SAs and policies of a node that are the file's, and not a program's.
+/// SAs and policies of a node that belong to the file, and not to a netlink client.
 #[derive(Debug, Default)]
 pub(crate) struct OfFile {
     sas: HashSet<SaId>,
@@ -78,13 +78,13 @@ pub(crate) struct OfFile {
 }
 
 impl OfFile {
-    /// Notes that a program has replaced or removed that policy.
+    /// Records that a netlink client has replaced or removed that policy.
     pub(crate) fn forget_policy(&mut self, key: &PolicyKey) {
         self.policies.remove(key);
     }
 }
 
-/// Removes the SA with the SPI of `config`, larval or not. False if there is none.
+/// Removes the SA or larval SA with the SPI of `config`. False if there is none.
 fn make_way(ipsec: &mut Ipsec, config: &SaConfig) -> bool {
     let (dst, spi, mark) = (config.dst, config.spi, config.mark.value & config.mark.mask);
     let promised = ipsec.sad().larval(dst, spi, mark).map(|larval| larval.seq);
@@ -99,14 +99,14 @@ impl Step {
     fn take(self, ipsec: &mut Ipsec, of_file: &mut OfFile) -> Result<(), ConfigError> {
         match self {
             Self::RemoveSa(SaConfig { dst, spi, mark, .. }) => {
-                // It may have expired, or be another one by now.
+                // The SA may have expired, or been replaced.
                 if let Some(id) = ipsec.sad().named(dst, spi, mark).filter(|id| of_file.sas.remove(id)) {
                     drop(ipsec.remove_sa_of(id));
                 }
                 Ok(())
             }
             Self::AddSa(config, mask) => {
-                // Programs may have added the SA in the meantime, or allocated its SPI.
+                // A netlink client may have added the SA meanwhile, or allocated its SPI.
                 let id = loop {
                     match ipsec.add_sa(&config, mask) {
                         Err(ConfigError::Exists) if make_way(ipsec, &config) => {}
@@ -118,7 +118,7 @@ impl Step {
             }
             Self::UpdateSa(mut config) => {
                 let id = ipsec.sad().named(config.dst, config.spi, config.mark).filter(|id| of_file.sas.contains(id));
-                // If it has expired it does not come back under its old key.
+                // An expired SA does not return under its old key.
                 let Some(id) = id else { return Ok(()) };
                 let record = |request: &Request| request.get::<SaRecord>().cloned();
                 let old = ipsec.sa(id).and_then(|sa| sa.request::<SaRecord>());
@@ -145,7 +145,7 @@ impl Step {
     }
 }
 
-/// Tries the whole of `new` out: as a node that begins with it, and the SAs that stay as changed ones.
+/// Validates `new` completely: as the first configuration of a node, and its kept SAs as changed ones.
 fn check(old: &Config, new: &Config, change: &Change) -> Result<(), CliError> {
     let bad_sa = |it: &SaConfig, err: ConfigError| {
         CliError::bad_config(format!("SA with destination {} and SPI {:#x}: {err}.", it.dst, it.spi.0))
@@ -175,7 +175,7 @@ fn set_default(ipsec: &mut Ipsec, default: PolicyDefault) {
     }
 }
 
-/// Sets the options that hold for all SAs.
+/// Sets the options that apply to all SAs.
 pub(super) fn set_options(ipsec: &mut Ipsec, options: XfrmOptions) {
     let XfrmOptions { larval_drop, acq_expires, aevent_rseqth, aevent_etime } = options;
     ipsec.set_larval_drop(larval_drop);
@@ -222,14 +222,14 @@ mod tests {
         Config::from_toml(text, "test.toml").unwrap()
     }
 
-    /// Becomes `new` from `old`, as the daemon does.
+    /// Changes a node from `old` to `new`, as the daemon does.
     fn change(ipsec: &mut Ipsec, old: &Config, new: &Config) -> Result<usize, CliError> {
         let sas = ipsec.sad().iter().map(ipsec::Sa::id).collect();
         let policies = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
         change_of((ipsec, &mut OfFile { sas, policies }), old, new)
     }
 
-    /// Same as [`change`], where some objects are not the file's.
+    /// Same as [`change`], where some objects do not belong to the file.
     fn change_of((ipsec, of_file): (&mut Ipsec, &mut OfFile), old: &Config, new: &Config) -> Result<usize, CliError> {
         let mut mask = 0;
         let random = || {
@@ -295,7 +295,8 @@ mod tests {
         change_of((&mut ipsec, &mut of_file), &Config::default(), &old).unwrap();
         let mine = ipsec.sad().iter().next().unwrap().id();
         assert!(of_file.sas.contains(&mine));
-        // A program takes the file's away, and adds one of the same name that the file's cannot be changed to.
+        // A netlink client removes the file's SA, and adds one of the same name that the file's SA cannot be updated
+        // to.
         let other = SaConfig { flags: SaFlags { esn: true, ..SaFlags::default() }, ..old.sas[0].clone() };
         ipsec.remove_sa(other.dst, other.spi, 0).unwrap();
         let theirs = ipsec.add_sa(&other, 1).unwrap();

@@ -56,7 +56,7 @@ pub(crate) fn check_for_node(head: &[u8], info: &Info) -> Result<(), Fault> {
             Protocol::FRAGMENT => return Ok(()),
             Protocol::DEST_OPTS => check_options(head, at, false)?,
             //= RFC 8200 §4.4 segments-left: a routing header of an unknown type is ignored with no segments left,
-            //=   and else answered with the place of its type
+            //=   and otherwise answered with a pointer to its type
             // No type of routing is known here: one with segments left cannot be followed.
             Protocol::ROUTING if head[at + ROUTING_TYPE_AT + 1] > 0 => {
                 return Err(Some(parameter(icmpv6::Problem::FIELD, at + ROUTING_TYPE_AT)));
@@ -104,8 +104,8 @@ fn check_option(option: &ExtOption<'_>, at: usize, hop_by_hop: bool) -> Result<(
     match option.kind {
         ExtOption::ROUTER_ALERT if hop_by_hop => (option.data.len() == 2).then_some(()).ok_or(None),
         JUMBO if hop_by_hop => Err(Some(parameter(icmpv6::Problem::FIELD, at))),
-        //= RFC 8200 §4.2 unknown-options: the two high bits of an unknown option say whether it is skipped, or the packet
-        //=   dropped, with an answer or without
+        //= RFC 8200 §4.2 unknown-options: the two high bits of an unknown option select: skip it, or drop the packet,
+        //=   with an ICMP error or without
         _ => match option.if_unrecognised() {
             Unrecognised::Skip => Ok(()),
             Unrecognised::Drop => Err(None),

@@ -36,7 +36,7 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
         dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InAddrErrors);
         return Next::Drop(DropReason::IpSourceInvalid);
     }
-    //= RFC 8200 §3 hop-limit: a forwarded packet loses one hop; at zero it is dropped and its sender told
+    //= RFC 8200 §3 hop-limit: the hop limit of a forwarded packet is decremented; at zero it is dropped with Time Exceeded
     if ip.info.ttl <= 1 {
         dp.count(ip.pkt.meta.origin.device(), MibPair::IN_HDR_ERRORS.of(version));
         return Next::Reject(DropReason::TtlExceeded, Problem::TtlExceeded);

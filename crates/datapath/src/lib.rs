@@ -1,8 +1,38 @@
 //! Datapath of the node: the stages between two links, composed of the crates of the protocols.
 //!
-//! This crate does no I/O: [`Datapath::handle_rx`] takes packets that a link has received, and packets to be sent wait in the
-//! port of their link until the caller takes them with [`Datapath::take_tx`].
+//! # Decides
+//! Order of the stages for one packet, and its end: delivered, sent, held (by a neighbour that has yet to answer, or an
+//! SA) or dropped for a [`DropReason`], counted by the link that it came in by; Linux's own counters are counted as
+//! well. A packet keeps its input link, and is routed and answered in the domain of that link
+//! ([`Fib::domain`](fib::Fib::domain)).
 //!
+//! # Leaves to others
+//! Routes and neighbours (crate [`fib`]), policies and ESP (crate [`ipsec`]), fragments (crate [`reassembly`]),
+//! segmentation and merging (crate [`offload`]), contents of ICMP messages (crate [`host`]), forwarding of frames (crate
+//! [`switch`]), queueing (crate [`qdisc`]), translation (crate [`ila`]). System calls of links (crate `link`), clock and
+//! threads (crate `daemon`): this crate does no I/O. [`Datapath::handle_rx`] takes packets that a link has received, and
+//! packets to be sent wait in the port of their link until the caller takes them with [`Datapath::take_tx`].
+//!
+//! # Limits
+//! - [`TX_QUEUE_BYTES`]: 8 MiB of packets that wait for a busy link, by `truesize`; above 1 MiB its discipline is not
+//!   dequeued (`DEVICE_BYTES` in `tx/queue.rs`).
+//! - 1024 packets wait for the kernel's answer which socket is theirs (`MAX_WAITING` in `host_side/deliver.rs`); the
+//!   kernel is asked at most 10 000 times a second (`PER_SECOND` in `node/sockets.rs`). 1 MiB of IKE messages waits for
+//!   an IKE daemon (`MAX_WAITING` in `local/ike.rs`).
+//! - 8192 steps of traces (`MAX_RECORDED` in `node/trace.rs`) and 4096 captured packets (`MAX_TAPPED` in
+//!   `node/ports.rs`) wait for their reader; later ones are lost to it.
+//! - 8 options in one IPv6 header, and 7 bytes of padding in a row (`MAX_OPTIONS`, `MAX_PADDING` in `ext_headers.rs`).
+//!
+//! # Standards
+//! - IPv4: RFC 791 §3.1, RFC 1122 §3.2.1.3, §3.2.2 and §3.3.6, RFC 1812 §4.3.2.4, §5.2.7.2, §5.3.4, §5.3.8 and §5.3.13,
+//!   RFC 6864 §4, RFC 7600 §4.8.
+//! - IPv6: RFC 8200 §3, §4.2 to §4.5, §4.7 and §8.1, RFC 5095, RFC 7112 §5; RFC 4291 §2.5, §2.6.1, §2.7.1 and §2.8.
+//! - ICMP, neighbours: RFC 792, RFC 4443 §2.1, §2.2 and §4.1; RFC 4861, RFC 6980 §5.
+//! - Path MTU: RFC 1191, RFC 8201; RFC 9293 §3.7.1 (MSS).
+//! - IPsec: RFC 4301 §7 and §8.2.1, RFC 4303 §3.1.1 and §3.4.1; RFC 3948 §2.2, §2.3 and §4, RFC 7296 §2.
+//! - VLANs: IEEE 802.1Q §6.9.
+//!
+//! # Stages
 //! ```text
 //!  handle_rx ─▶ wire tap ─▶ rx::l2 ─▶ rx::gro ─▶ fat tap ─▶ rx::l3 ─▶ FIB ─┬▶ local ─────┐
 //!      ║           ▲                     ▲         (ESP of this node        ├▶ forward ───┴▶ tx::output
@@ -26,21 +56,19 @@
 //!  take_tx of the own port ─▶ bridge: which ports ─▶ device of each
 //! ```
 //!
+//! # Layers
+//! Files use files above them, or in their own row. Each stage returns the next one (`Next`) and defers packets that it
+//! makes; the loop runs them.
+//!
 //! | files | contents |
 //! |---|---|
-//! | `node` | state of the node ([`Datapath`]), without functions that move packets |
 //! | `next`, `ip_packet` | next stage of a packet, its hop, and its parsed headers |
+//! | `node` | state of the node ([`Datapath`]), without functions that move packets |
+//! | `mib`, `trace`, `addresses`, `icmp_quote`, `ext_headers`, `ip_options`, `hop_limit`, `unroutable`, `policy`, `hooks`, `ila_hook`, `ila_errors`, `route_encap` | checks and changes of one packet, which the stages share |
 //! | `tx`, `vlan`, `vrf`, `own`, `bridge`, `local`, `host_side`, `forward`, `rx::l3` | the stages: functions over the node |
 //! | `run` | the only loop over the stages |
 //! | `rx`, `host_side::down` | input, which gives packets to the loop |
 //! | this one, `config` | the calls of the node's owner |
-//!
-//! Files use files above them, or in their own row. Each stage returns the next one (`Next`) and defers packets that it makes; the
-//! loop runs them. A packet keeps its input link, and is routed and answered in the domain of that link
-//! ([`Fib::domain`](fib::Fib::domain)).
-//!
-//! Every packet ends as delivered, sent, held (by a neighbour that has yet to answer, or an SA) or dropped for a [`DropReason`],
-//! counted by the link that it came in by; Linux's own counters are counted as well.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -35,7 +35,7 @@ fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
 #[inline]
 pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
     //= RFC 4301 §7 later-fragments: a later fragment, whose ports are unknown, does not pass in clear
-    //=   where a policy for some ports may be meant
+    //=   if a policy for some ports might protect it
     !ip.info.has_transport() && dp.ipsec.spd().may_stop_fragment(dir, &flowi(dp, dir, ip, link))
 }
 

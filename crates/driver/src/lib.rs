@@ -1,8 +1,20 @@
 //! Kinds of links that have a driver, as plain data: the settings that a configuration gives, and that a driver opens.
 //!
-//! This crate decides which [kinds](DriverKind) there are, their settings, limits and words. It leaves the reading of settings
-//! to the crate of configurations, and the opening of devices and sockets to the crate of links: nothing here does I/O. Limits
-//! are those of the kernel and of vhost-user; they are constants here, and checked where settings are read or opened.
+//! # Decides
+//! [Kinds](DriverKind) of links, with their settings, limits and keywords; places of an XDP program ([`XdpMode`]).
+//!
+//! # Leaves to others
+//! Reading and checking of settings (crate `config`), and opening of devices and sockets (crate `link`). Nothing here
+//! does I/O.
+//!
+//! # Limits
+//! - [`DriverKind::MAX_TUN_QUEUES`]: 256 queues of a TUN or TAP device, as in Linux.
+//! - [`DriverKind::MAX_VHOST_QUEUES`]: 64 pairs of queues of vhost-user.
+//! - [`DriverKind::MAX_XDP_RING`]: 4096 receive frames of an AF_XDP queue.
+//! - [`DriverKind::MAX_VIRTIO_RING`]: 1024 descriptors of a ring of vhost-user.
+//!
+//! # Standards
+//! No RFC. The kinds are Linux's (tun(4), udp(7), packet(7), AF_XDP) and vhost-user's (virtio 1.2).
 #![forbid(unsafe_code)]
 
 mod kind;

@@ -10,8 +10,8 @@ use wire::{EtherType, MacAddr};
 use crate::neigh::{Action, LladdrUpdate, Neighbours};
 use crate::station::{Station, frame};
 
-/// The frame of a request for `target`: a broadcast, or to the neighbour itself. `sender` is one of this node's
-/// addresses, or unspecified when it has none (a probe, RFC 5227 §2.1.1).
+/// The frame of a request for `target`: broadcast, or unicast to the neighbour. `sender` is an address of this node, or
+/// unspecified if the node has none (a probe, RFC 5227 §2.1.1).
 ///
 /// # Errors
 /// [`PoolDry`].
@@ -27,16 +27,16 @@ pub fn solicit(
     frame(mem, Packet::with_data(mem, request.as_bytes())?, here.mac, to, EtherType::ARP)
 }
 
-/// Handles an ARP packet received on `here.link`, from its first byte on: updates the entry of its sender, and answers a request
-/// for an address for which `is_own` is true.
+/// Handles an ARP packet received on `here.link`, from its first byte on: updates the entry of its sender, and replies
+/// to a request for an address for which `is_own` is true.
 ///
-/// A request to this node creates a STALE entry for its sender. Any other packet updates the entry of its sender and creates
-/// none (RFC 826; Linux's `arp_accept=0`), so that announcements cannot fill the table.
+/// A request to this node creates a STALE entry for its sender. Any other packet updates the entry of its sender and
+/// creates none (RFC 826; Linux's `arp_accept=0`), so that announcements cannot fill the table.
 ///
 /// # Errors
-/// [`DropReason::ArpMalformed`] for an operation other than request and reply, or a sender whose addresses are not those
-/// of one station; [`DropReason::NeighbourRateLimited`] when stations send too many requests; [`DropReason::NoMemory`] when there
-/// is no page for the answer.
+/// [`DropReason::ArpMalformed`] for an operation other than request and reply, or sender addresses that are not those
+/// of one station; [`DropReason::NeighbourRateLimited`] if stations send too many requests; [`DropReason::NoMemory`] if
+/// no page is free for the reply.
 pub fn handle(
     neighbours: &mut Neighbours,
     now: Instant,
@@ -54,7 +54,7 @@ pub fn handle(
         _ => return Err(DropReason::ArpMalformed),
     };
     if mac == here.mac {
-        return Ok(()); // this node's own, sent back
+        return Ok(()); // this node's own packet, looped back
     }
     if !mac.is_unicast() || !(is_host(sender) || sender.is_unspecified()) {
         return Err(DropReason::ArpMalformed);
@@ -67,7 +67,7 @@ pub fn handle(
     if !sender.is_unspecified() {
         let update = match (is_request, to_us) {
             (true, true) => LladdrUpdate::Solicitation(mac),
-            // An announcement names its sender twice, and is never for this node.
+            // An announcement contains its sender's address twice, and is never for this node.
             (true, false) => LladdrUpdate::Advertised { mac: Some(mac), solicited: false, overrides: true },
             (false, _) => {
                 let solicited = to_us && arp.target_mac() == here.mac;
@@ -88,7 +88,7 @@ pub fn handle(
     Ok(())
 }
 
-/// Tells whether one station can have the address.
+/// Tells whether the address may be a single station's.
 fn is_host(addr: Ipv4Addr) -> bool {
     !(addr.is_unspecified() || addr.is_multicast() || addr.is_broadcast() || addr.is_loopback())
 }

@@ -1,4 +1,4 @@
-//! The forwarding information base: every table, and the order in which tables are looked up.
+//! Forwarding information base: all tables, and the order of their look-up.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -19,7 +19,7 @@ const METRIC_V6_CONNECTED: u32 = 256;
 /// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
 const METRIC_V6_DEFAULT: u32 = 1024;
 
-/// Routing tables by number, and the addresses of the links, from which connected and local routes come.
+/// Routing tables by number, and the addresses of the links, which give connected and local routes.
 #[derive(Clone)]
 pub struct Fib {
     /// The two tables that every lookup reads.
@@ -31,12 +31,12 @@ pub struct Fib {
     path_mtus: PathMtus,
     /// Whether a route with an encapsulation was ever added.
     has_encaps: bool,
-    /// Order in which tables are looked up, by family.
+    /// Rules in the order of look-up, by family.
     rules: [Vec<Rule>; 2],
     vrfs: Vrfs,
 }
 
-/// Limit of consecutive VRF devices that a route leads to (Linux's `XMIT_RECURSION_LIMIT`).
+/// Limit of consecutive VRF devices on the way to a route (Linux's `XMIT_RECURSION_LIMIT`).
 const MAX_LEAKS: usize = 8;
 
 impl Default for Fib {
@@ -56,12 +56,12 @@ impl Default for Fib {
 }
 
 impl Fib {
-    /// Generation, which every change advances. A result of a lookup is valid for one generation.
+    /// Generation, which every change advances. The result of a look-up is valid within one generation.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Replaces all routes, addresses and rules by those of `with`, and advances the generation.
+    /// Replaces all routes, addresses and rules with those of `with`, and advances the generation.
     pub fn replace(&mut self, with: Self) {
         let generation = self.generation;
         *self = with;
@@ -69,10 +69,10 @@ impl Fib {
         self.changed();
     }
 
-    /// Adds the address `addr` to `dev`: a local route to it, a connected route to its subnet, and an IPv4 broadcast route to the last
-    /// address of a subnet that has hosts, or an IPv6 anycast route to the first (Linux's `fib_add_ifaddr`,
-    /// `addrconf_prefix_route`, `addrconf_join_anycast`). Several links may
-    /// share a subnet; the first link's route is used. The routes of a link in a VRF are added to the VRF's table.
+    /// Adds the address `addr` to `dev`: a local route to the address, a connected route to its subnet, and an IPv4
+    /// broadcast route to the last address of a subnet that has hosts, or an IPv6 anycast route to the first (Linux's
+    /// `fib_add_ifaddr`, `addrconf_prefix_route`, `addrconf_join_anycast`). Several links may share a subnet; the first
+    /// link's route is used. Routes of a link in a VRF are added to the VRF's table.
     pub fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
         let table = self.vrfs.of(self.vrfs.domain(dev)).map(|vrf| vrf.table);
         let [locals, connected] = [TableId::LOCAL, TableId::MAIN].map(|usual| table.unwrap_or(usual));
@@ -100,7 +100,7 @@ impl Fib {
     /// Adds a route to a table, as `ip route add` does. An IPv6 route of metric 0 gets Linux's default, 1024.
     ///
     /// # Errors
-    /// [`RouteExists`] if the table has one to the same prefix with the same metric; nothing is changed.
+    /// [`RouteExists`] if the table has a route with the same prefix and metric; nothing is changed.
     pub fn add(&mut self, table: TableId, mut route: Route) -> Result<(), RouteExists> {
         if route.metric == 0 && !route.prefix.is_ipv4() {
             route.metric = METRIC_V6_DEFAULT;
@@ -116,7 +116,8 @@ impl Fib {
         Ok(())
     }
 
-    /// Adds a route before the routes with its prefix and metric, or after them. The caller decides whether there may be several.
+    /// Adds a route before or after the routes with its prefix and metric. The caller decides whether several are
+    /// allowed.
     pub fn insert(&mut self, table: TableId, route: Route, ahead: bool) {
         self.has_encaps |= route.has_encap();
         let table = self.table_mut(table);
@@ -128,7 +129,7 @@ impl Fib {
         self.changed();
     }
 
-    /// Replaces the route with the same prefix and metric. Tells whether there was one.
+    /// Replaces the route with the same prefix and metric. Returns whether there was one.
     pub fn exchange(&mut self, table: TableId, old: &Route, new: Route) -> bool {
         self.has_encaps |= new.has_encap();
         let there = self.table_mut(table).find(old).map(|route| *route = new).is_some();
@@ -136,15 +137,15 @@ impl Fib {
         there
     }
 
-    /// Removes one route that is equal to `route`. Tells whether there was one.
+    /// Removes one route equal to `route`. Returns whether there was one.
     pub fn remove(&mut self, table: TableId, route: &Route) -> bool {
         let there = self.table_mut(table).remove(route);
         self.changed();
         there
     }
 
-    /// Records that `dev` has an address, or no longer has it. Additions are counted, as an address may lead to several peers. The
-    /// caller adds the routes of the address.
+    /// Adds an address to `dev`, or removes one. Additions are counted, as an address may have several peers. The
+    /// caller adds and removes the routes of the address.
     pub fn set_address(&mut self, dev: LinkId, addr: IfAddr, there: bool) {
         if there {
             self.addresses.push((dev, addr));
@@ -160,13 +161,13 @@ impl Fib {
         self.changed();
     }
 
-    /// Adds, replaces or removes the VRF of `device`, a link number. The caller adds and removes its routes.
+    /// Adds, replaces or removes the VRF with the device `device`. The caller adds and removes the VRF's routes.
     pub fn set_vrf(&mut self, device: LinkId, vrf: Option<Vrf>) {
         self.vrfs.set(device, vrf);
         self.changed();
     }
 
-    /// Puts a link into a domain: enslaves it to a VRF, or releases it. The caller moves the link's routes.
+    /// Sets the domain of a link: adds it to a VRF, or removes it. The caller moves the link's routes.
     pub fn set_domain(&mut self, link: LinkId, domain: Domain) {
         self.vrfs.set_domain(link, domain);
         self.changed();
@@ -178,18 +179,18 @@ impl Fib {
         self.vrfs.domain(link)
     }
 
-    /// Tells whether this node may send packets of its own in a domain: a VRF's device has to be up for that.
+    /// Tells whether this node may send its own packets in a domain: a VRF's device must be up.
     pub fn may_send(&self, domain: Domain) -> bool {
         domain == Domain::DEFAULT || self.vrfs.of(domain).is_some_and(|vrf| vrf.up)
     }
 
-    /// The route to `dst` in a domain: that of the longest prefix, then of the smallest metric, in the first table with a route in the
-    /// order of the rules. With `oif`, only routes by that link and routes without a link.
+    /// The route to `dst` in a domain: the longest prefix, then the smallest metric, in the first table with a route in
+    /// the order of the rules. With `oif`, only routes on that link and routes without a link.
     pub fn lookup(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         self.lookup_with_table(domain, dst, oif).map(|(_, route)| route)
     }
 
-    /// The route as from [`lookup`](Self::lookup), with its table; the table is `None` for a route that is a rule's own.
+    /// The route of [`lookup`](Self::lookup), with its table; `None` instead of the table for the route of a rule.
     pub fn lookup_with_table(
         &self,
         domain: Domain,
@@ -203,21 +204,22 @@ impl Fib {
                 let table = self.vrfs.of(domain)?.table;
                 self.lookup_in(table, dst, oif).map(|route| Some((Some(table), route)))
             }
-            // The network is, and not a host (Linux `fib4_rule_action`): as if no route led there.
+            // The error is *network unreachable* and not *host unreachable* (Linux `fib4_rule_action`), as without a
+            // route.
             Then::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
             Then::Take(route) => Some(Some((None, route))),
         });
         found.find(|found| found.is_none_or(|(_, route)| route.kind != RouteKind::Throw)).flatten()
     }
 
-    /// As [`lookup`](Self::lookup), in one table alone.
+    /// As [`lookup`](Self::lookup), in a single table.
     pub fn lookup_in(&self, table: TableId, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         self.table(table)?.lookup(dst, oif)
     }
 
-    /// Decides about packets to `dst` in a domain. After a route by a VRF's device the lookup is repeated in that VRF (Linux
-    /// `vrf_xmit`), and after a route with an encapsulation that has no gateway it is repeated for the translated destination
-    /// (Linux `ila_output`).
+    /// Decides on packets to `dst` in a domain. After a route through a VRF's device the look-up is repeated in that
+    /// VRF (Linux `vrf_xmit`); after a route with an encapsulation and without a gateway it is repeated for the
+    /// translated destination (Linux `ila_output`).
     pub fn decide(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Decision {
         if dst.is_multicast() {
             return Decision::Multicast;
@@ -242,12 +244,12 @@ impl Fib {
         Decision::Drop(DropReason::NoRoute)
     }
 
-    /// Decides about packets to `dst` by a route with an encapsulation. The route to the translated destination is by the same link,
-    /// or, if that link is the device of a VRF, in the table of that VRF. A second translation is refused.
+    /// Decides on packets to `dst` by a route with an encapsulation. The route to the translated destination must be on
+    /// the same link, or, if that link is the device of a VRF, in that VRF's table. A second translation is refused.
     fn decide_translated(&self, dst: IpAddr, encap: RouteEncap, to: IlaRoute) -> Decision {
         let IpAddr::V6(addr) = dst else { return Decision::Drop(DropReason::NoRoute) };
         let (via, dev) = match (to, encap.hook_type) {
-            // A packet by it is never sent.
+            // Packets on this route are never sent.
             (IlaRoute::Local { dev }, HookType::Output) => return Decision::Local { dev },
             (IlaRoute::Local { .. }, HookType::Input) => return Decision::Ila { encap, to: IlaHop::Local },
             (IlaRoute::Unicast { via, dev }, _) => (via, dev),
@@ -272,12 +274,13 @@ impl Fib {
         Decision::Ila { encap, to }
     }
 
-    /// Tells whether this node has the address in a domain, on any link.
+    /// Tells whether a link of this node has the address in a domain.
     pub fn is_local(&self, domain: Domain, addr: IpAddr) -> bool {
         matches!(self.decide(domain, addr, None), Decision::Local { .. })
     }
 
-    /// Tells whether packets to the address are for this node in a domain, or for it as one of the routers on a subnet.
+    /// Tells whether packets to the address are for this node in a domain, also by the anycast address of a subnet's
+    /// routers.
     pub fn is_local_or_anycast(&self, domain: Domain, addr: IpAddr) -> bool {
         matches!(self.decide(domain, addr, None), Decision::Local { .. } | Decision::Anycast { .. })
     }
@@ -292,15 +295,15 @@ impl Fib {
         self.addresses(dev).any(|own| own.addr() == addr)
     }
 
-    /// The addresses of `dev`, in the order they were added.
+    /// The addresses of `dev`, in the order of their addition.
     pub fn addresses(&self, dev: LinkId) -> impl Iterator<Item = IfAddr> + '_ {
         self.addresses.iter().filter(move |&&(link, _)| link == dev).map(|&(_, addr)| addr)
     }
 
-    /// Source address of this node's own packets to `dst` by `dev`: an address of that link if it has one of the family,
-    /// else of the device of its VRF, else of another link in its domain; in the destination's own subnet if possible. An
-    /// IPv6 link-local address is for link-local destinations, and never taken from another link (Linux's
-    /// `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
+    /// Source address of this node's own packets to `dst` on `dev`: an address of that link if it has one of the
+    /// family, else of the device of its VRF, else of another link in its domain; in the destination's subnet if
+    /// possible. An IPv6 link-local address is used for link-local destinations only, and never from another link
+    /// (Linux's `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
     pub fn source(&self, dev: LinkId, dst: IpAddr) -> Option<IpAddr> {
         self.source_among(dev, dst, |_| true)
     }
@@ -318,7 +321,8 @@ impl Fib {
             let (is_own, is_vrf) = (link == dev, Some(link) == domain.vrf_device());
             (is_own && same_scope, same_scope, is_vrf, own.prefix().contains(dst), is_own)
         };
-        // `max_by_key` returns the last of equals, so the iteration is reversed: the address that was added first wins.
+        // `max_by_key` returns the last of equal elements, so the iteration is reversed: the address that was added
+        // first is chosen.
         self.addresses.iter().filter(usable).rev().max_by_key(rank).map(|&(_, own)| own.addr())
     }
 
@@ -327,7 +331,7 @@ impl Fib {
         self.addresses.iter().filter(move |(_, own)| own.addr() == addr).map(|&(link, _)| link)
     }
 
-    /// The domain of the link with that address; of the first link, if several have it.
+    /// The domain of the link with that address; of the first link, if several have the address.
     pub fn domain_of(&self, addr: IpAddr) -> Domain {
         self.addresses
             .iter()
@@ -335,14 +339,15 @@ impl Fib {
             .map_or(Domain::DEFAULT, |&(link, _)| self.domain(link))
     }
 
-    /// Learnt MTU of the path to `dst` in a domain; `None` if nothing was learnt beyond its first link.
+    /// Learnt MTU of the path to `dst` in a domain; `None` if none was learnt.
     #[inline]
     pub fn path_mtu(&self, now: Instant, domain: Domain, dst: IpAddr) -> Option<usize> {
         self.path_mtus.get(now, domain, dst)
     }
 
-    /// Records, for ten minutes or until a route changes, `mtu` as the MTU of the path to `dst`: at least 552 over IPv4 and 1280
-    /// over IPv6, and less than `link_mtu`, the MTU of its first link. Tells whether the path MTU was lowered, or confirmed.
+    /// Records, for ten minutes or until a route changes, `mtu` as the MTU of the path to `dst`: at least 552 for IPv4
+    /// and 1280 for IPv6, and less than `link_mtu`, the MTU of the first link. Returns whether the path MTU was lowered
+    /// or confirmed.
     pub fn lower_path_mtu(&mut self, now: Instant, domain: Domain, dst: IpAddr, mtu: usize, link_mtu: usize) -> bool {
         self.path_mtus.lower(now, (domain, dst), mtu, link_mtu)
     }
@@ -352,17 +357,18 @@ impl Fib {
         self.path_mtus.clear_v4();
     }
 
-    /// Every learnt path MTU, by domain and destination.
+    /// All learnt path MTUs, by domain and destination.
     pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
         self.path_mtus.iter(now)
     }
 
-    /// Tells whether routes may have an encapsulation: one that had was added since the last [`replace`](Self::replace).
+    /// Tells whether routes may have an encapsulation: a route with one was added since the last
+    /// [`replace`](Self::replace).
     pub fn has_encaps(&self) -> bool {
         self.has_encaps
     }
 
-    /// Every route with its table, the local table first, then the main one, then by number.
+    /// All routes with their tables: the local table first, then the main one, then by number.
     pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
         let local = self.local.iter().map(|route| (TableId::LOCAL, route));
         let main = self.main.iter().map(|route| (TableId::MAIN, route));
@@ -397,7 +403,7 @@ impl Fib {
         }
     }
 
-    /// Advances the generation, and drops learnt path MTUs: a changed route may lead by another path.
+    /// Advances the generation, and drops learnt path MTUs: a changed route may use another path.
     fn changed(&mut self) {
         self.path_mtus.clear();
         self.generation = self.generation.wrapping_add(1);
@@ -410,7 +416,7 @@ impl fmt::Debug for Fib {
     }
 }
 
-/// The broadcast address of an IPv4 subnet; a /31 (RFC 3021) and a single address have none.
+/// The broadcast address of an IPv4 subnet; `None` for a /31 (RFC 3021) and a single address.
 fn subnet_broadcast(addr: IfAddr) -> Option<Ipv4Addr> {
     let prefix = addr.prefix();
     match prefix.addr() {

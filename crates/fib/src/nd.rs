@@ -16,8 +16,8 @@ use crate::station::{Station, frame};
 /// Bytes of a solicitation or advertisement with its one option.
 const MESSAGE_LEN: usize = nd::Neighbour::LEN + LinkAddr::LEN;
 
-/// The frame of a solicitation for `target`: to its solicited-node group, or to the neighbour itself. `source` is one of
-/// this node's addresses on the link.
+/// The frame of a solicitation for `target`: to its solicited-node group, or unicast to the neighbour. `source` is an
+/// address of this node on the link.
 ///
 /// # Errors
 /// [`PoolDry`].
@@ -34,15 +34,16 @@ pub fn solicit(
     frame(mem, packet, here.mac, to, EtherType::IPV6)
 }
 
-/// Handles a solicitation or advertisement received on `here.link`, whole in `bytes` from its IPv6 header on: updates the entry of its
-/// sender, and answers a solicitation for a target for which `own` returns the source of the answer: the target itself if it is
-/// this node's, another of its addresses if the target is anycast. Router discovery is ignored.
+/// Handles a solicitation or advertisement received on `here.link`, complete in `bytes` from its IPv6 header on:
+/// updates the entry of its sender, and answers a solicitation for a target for which `own` returns the source address
+/// of the advertisement: the target itself if it is this node's, another of the node's addresses if the target is
+/// anycast. Router discovery is ignored.
 ///
 /// # Errors
-/// [`DropReason::NeighbourMalformed`] for messages that RFC 4861 §7.1 discards, fragments (RFC 6980 §5), and link-layer addresses that
-/// are not a single other station's; [`DropReason::ChecksumWrong`];
-/// [`DropReason::IcmpIgnored`] for messages of other types; [`DropReason::NeighbourRateLimited`] when stations send too
-/// many solicitations; [`DropReason::NoMemory`] when there is no page for the answer; the reasons of malformed headers.
+/// [`DropReason::NeighbourMalformed`] for messages that RFC 4861 §7.1 discards, fragments (RFC 6980 §5), and link-layer
+/// addresses that are not those of one other station; [`DropReason::ChecksumWrong`]; [`DropReason::IcmpIgnored`] for
+/// messages of other types; [`DropReason::NeighbourRateLimited`] if stations send too many solicitations;
+/// [`DropReason::NoMemory`] if no page is free for the advertisement; the reasons of malformed headers.
 pub fn handle(
     neighbours: &mut Neighbours,
     now: Instant,
@@ -75,7 +76,7 @@ pub fn handle(
         Nd::NeighbourSolicit { target, options } => {
             let mac = options.source_link_addr();
             if mac == Some(here.mac) {
-                return Ok(()); // this node's own, sent back
+                return Ok(()); // this node's own message, looped back
             }
             check_station(mac)?;
             if let Some(station) = mac.filter(|_| is_own(src)) {
@@ -87,7 +88,8 @@ pub fn handle(
                 if !neighbours.may_answer(now, here.link, IpAddr::V6(src)) {
                     return Err(DropReason::NeighbourRateLimited);
                 }
-                // The answer does not count as a use of the entry, which would probe each soliciting station (RFC 4861 §7.3.3).
+                // The advertisement does not count as a use of the entry; otherwise each soliciting station would be
+                // probed (RFC 4861 §7.3.3).
                 let to = if src.is_unspecified() {
                     Some(MacAddr::multicast_v6(nd::ALL_NODES))
                 } else {
@@ -120,7 +122,7 @@ pub fn handle(
     Ok(())
 }
 
-/// Refuses a link-layer address that is a group's, or all zeros.
+/// Refuses a link-layer address that is a group address or zero.
 fn check_station(mac: Option<MacAddr>) -> Result<(), DropReason> {
     match mac {
         Some(mac) if !mac.is_unicast() => Err(DropReason::NeighbourMalformed),
@@ -128,9 +130,9 @@ fn check_station(mac: Option<MacAddr>) -> Result<(), DropReason> {
     }
 }
 
-/// The advertisement of `target` for `asker`, `from` one of this node's own addresses (RFC 4861 §7.2.4). The answer
-/// for an anycast `target`, which differs from `from`, has no Override flag (§7.2.7). The answer to a solicitation from the unspecified
-/// address (duplicate address detection) is sent to all nodes.
+/// The advertisement of `target` for `asker`, `from` an address of this node (RFC 4861 §7.2.4). For an anycast
+/// `target`, which differs from `from`, it has no Override flag (§7.2.7). In reply to a solicitation from the
+/// unspecified address (duplicate address detection) it is sent to all nodes.
 fn advert(mem: &Memory, here: Station, target: Ipv6Addr, from: Ipv6Addr, asker: Ipv6Addr) -> Result<Packet, PoolDry> {
     let solicited = !asker.is_unspecified();
     let dst = if solicited { asker } else { nd::ALL_NODES };
@@ -138,7 +140,7 @@ fn advert(mem: &Memory, here: Station, target: Ipv6Addr, from: Ipv6Addr, asker: 
     message(mem, nd::Neighbour::advert(target, flags), LinkAddr::target(here.mac), from, dst)
 }
 
-/// Sends an answer if its receiver's link-layer address is known.
+/// Sends an advertisement if its receiver's link-layer address is known.
 fn send(mem: &Memory, here: Station, answer: Resolution, actions: &mut Vec<Action>) -> Result<(), PoolDry> {
     match answer {
         Resolution::Send(to, packet) => {

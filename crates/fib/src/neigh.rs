@@ -1,21 +1,22 @@
-//! Neighbours: the link-layer addresses of next hops, and the packets that wait for them (RFC 4861 §7.3, RFC 826).
+//! Neighbours: link-layer addresses of next hops, and packets that wait for them (RFC 4861 §7.3, RFC 826).
 //!
 //! One state machine serves ARP and neighbour discovery, as in Linux. An unknown next hop is solicited three times, a
-//! second apart, while its packets wait. A known one is used, and probed when it was not confirmed for long
-//! (RFC 4861 App. C).
+//! second apart, while its packets wait. A known next hop is used, and probed if its last confirmation is old (RFC 4861
+//! App. C).
 //!
-//! Other stations can make this node create entries and send solicitations, so all of that is limited. Each link has a
-//! table for each family, with its own limits, so that an attack on one link or by one protocol leaves the others alone:
+//! Other stations can cause entries and solicitations, so both are limited. Each link has a table for each family, with
+//! separate limits, so that an attack on one link or by one protocol does not affect the others:
 //!
 //! - The number of entries. A full table evicts by worth, in O(log n) ([`table`]). Permanent entries are never evicted.
-//! - The entries that solicitations and ARP requests make in a second, and the resolutions that packets start in a second
+//! - The entries created by solicitations and ARP requests per second, and the resolutions started by packets per second
 //!   (RFC 6583 §6.4, §7.1). A neighbour that has answered before is resolved again without that limit.
-//! - The solicitations and ARP requests that are answered in a second. A neighbour that has answered before has a share
-//!   of its own.
-//! - The packets and bytes that wait, for one neighbour, one table and in total. Packets that wait hold none of a
-//!   device's frames.
+//! - The replies to solicitations and ARP requests per second. Neighbours that have answered before have a separate
+//!   share.
+//! - The packets and bytes that wait, for one neighbour, for one table and in total. Waiting packets hold no device
+//!   frames.
 //!
-//! A neighbour is confirmed only by its answer to a solicitation of this node, never by its own (RFC 4861 §7.2.3).
+//! A neighbour is confirmed only by its answer to a solicitation of this node, never by its own solicitation (RFC 4861
+//! §7.2.3).
 
 mod state;
 mod table;
@@ -38,7 +39,7 @@ pub use types::{Action, Changed, Known, Limits, LladdrUpdate, Neighbour, Resolut
 
 type Key = (LinkId, IpAddr);
 
-/// The link of a table, and whether it is that of IPv6.
+/// Key of a table: the link, and whether the family is IPv6.
 type TableKey = (LinkId, bool);
 
 /// The neighbours on every link of a node.
@@ -50,20 +51,20 @@ pub struct Neighbours {
     protocols: HashMap<Key, u8, RandomState>,
     /// One timer for each entry whose state has a deadline.
     timers: BTreeSet<(Instant, Key)>,
-    /// Memory of all packets that wait.
+    /// Memory of all waiting packets.
     waiting_bytes: usize,
-    /// Changes since they were last taken, while there is a listener.
+    /// Recorded changes, if a listener has subscribed.
     watch: Option<Watch>,
 }
 
 /// One neighbour.
 struct Entry {
     state: State,
-    /// Place in the eviction order of its table; a permanent entry has none.
+    /// Position in the eviction order of its table; `None` for a permanent entry.
     place: Option<Place>,
-    /// Whether a packet was sent to the neighbour since its place in the order was set.
+    /// Whether a packet was sent to the neighbour since its position in the order was set.
     is_used: bool,
-    /// Time from which its next solicitation is answered regardless of the rate limit for all stations.
+    /// Time from which the next solicitation is answered regardless of the rate limit for all stations.
     answer_from: Instant,
 }
 
@@ -74,17 +75,17 @@ impl Entry {
     }
 }
 
-/// Changes since they were last taken.
+/// Changes since the last call of `take_changed`.
 #[derive(Default)]
 struct Watch {
     changed: Changed,
     budget: Option<TokenBucket>,
 }
 
-/// Changes that are kept until they are taken, of entries and of entries that went with their link.
+/// Maximum number of recorded changes, of entries and of entries removed with their link.
 const MAX_CHANGED: usize = 1024;
 
-/// Limit of recorded changes in a second; stations can cause any number of them.
+/// Limit of recorded changes per second; stations can cause any number of them.
 const CHANGES: Rate = Rate::new(1000, MAX_CHANGED as u32);
 
 impl Neighbours {
@@ -101,23 +102,23 @@ impl Neighbours {
         }
     }
 
-    /// Sets whether changes are kept for [`take_changed`](Self::take_changed).
+    /// Enables or disables the recording of changes for [`take_changed`](Self::take_changed).
     pub fn watch(&mut self, on: bool) {
         self.watch = if on { Some(self.watch.take().unwrap_or_default()) } else { None };
     }
 
-    /// Changes since the last call that the operator has not made, those that Linux notifies of (`neigh_update_notify`): the start
-    /// of a resolution is none.
+    /// Changes since the last call without those by the operator: the changes of which Linux sends notifications
+    /// (`neigh_update_notify`), so the start of a resolution does not count.
     pub fn take_changed(&mut self) -> Changed {
         self.watch.as_mut().map(|watch| std::mem::take(&mut watch.changed)).unwrap_or_default()
     }
 
-    /// A neighbour, if there is an entry.
+    /// A neighbour, if it has an entry.
     pub fn get(&self, link: LinkId, addr: IpAddr) -> Option<Neighbour> {
         self.entries.get(&(link, addr)).map(|entry| self.shown((link, addr), entry))
     }
 
-    /// The link-layer address of a neighbour, if it is known.
+    /// The link-layer address of a neighbour, if known.
     pub fn mac(&self, link: LinkId, addr: IpAddr) -> Option<MacAddr> {
         self.entries.get(&(link, addr))?.state.mac()
     }
@@ -130,7 +131,8 @@ impl Neighbours {
         }
     }
 
-    /// Link-layer address for a packet to `next_hop` now, if it is known. Groups need no resolution (RFC 1112 §6.4, RFC 2464 §7).
+    /// Link-layer address for a packet to `next_hop` now, if known. Groups need no resolution (RFC 1112 §6.4, RFC 2464
+    /// §7).
     #[inline]
     pub fn station(&mut self, now: Instant, link: LinkId, next_hop: IpAddr) -> Option<MacAddr> {
         let key = (link, next_hop);
@@ -157,11 +159,11 @@ impl Neighbours {
         }
     }
 
-    /// Finds the link-layer address for a packet to `next_hop` as [`station`](Self::station), or queues the packet until it is
-    /// known.
+    /// Finds the link-layer address for a packet to `next_hop` as [`station`](Self::station) does, or queues the packet
+    /// until the address is known.
     ///
-    /// A packet is dropped for [`DropReason::NeighbourRateLimited`] at the limit of resolutions started in a second, and for
-    /// [`DropReason::NeighbourQueueFull`] at a limit of queued packets.
+    /// A packet is dropped with [`DropReason::NeighbourRateLimited`] at the limit of resolutions started per second,
+    /// and with [`DropReason::NeighbourQueueFull`] at a limit of queued packets.
     pub fn resolve(
         &mut self,
         now: Instant,
@@ -181,7 +183,7 @@ impl Neighbours {
         }
     }
 
-    /// Handles a message of `addr`. Packets that waited for the neighbour are sent by actions.
+    /// Handles a message of `addr`. Packets that waited for the neighbour are sent through actions.
     pub fn learn(&mut self, now: Instant, link: LinkId, addr: IpAddr, update: LladdrUpdate, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let Some(entry) = self.entries.get_mut(&key) else {
@@ -211,8 +213,8 @@ impl Neighbours {
         }
     }
 
-    /// Tells whether a solicitation or ARP request of `asker` may be answered now, and records the answer. A confirmed
-    /// neighbour, which checks that this node is reachable, is answered at least every
+    /// Tells whether a solicitation or ARP request of `asker` may be answered now, and records the reply. A confirmed
+    /// neighbour, which checks that this node is reachable, gets a reply at least every
     /// [`answer_interval`](Limits::answer_interval), regardless of other stations' requests.
     pub fn may_answer(&mut self, now: Instant, link: LinkId, asker: IpAddr) -> bool {
         let key = (link, asker);
@@ -227,7 +229,7 @@ impl Neighbours {
         self.table(key).answers.take(rate, now)
     }
 
-    /// Sets a neighbour for the operator. Packets that waited for it are sent or dropped by actions.
+    /// Sets a neighbour for the operator. Packets that waited for it are sent or dropped through actions.
     pub fn set(&mut self, now: Instant, link: LinkId, addr: IpAddr, known: Known, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let (state, mac) = match known {
@@ -251,20 +253,20 @@ impl Neighbours {
         }
     }
 
-    /// Records the protocol that has set a neighbour (Linux `neigh_add`), while there is an entry.
+    /// Records the protocol that has set a neighbour (Linux `neigh_add`), if it has an entry.
     pub fn set_protocol(&mut self, link: LinkId, addr: IpAddr, protocol: u8) {
         if self.entries.contains_key(&(link, addr)) {
             self.protocols.insert((link, addr), protocol);
         }
     }
 
-    /// The time at which [`handle_timeout`](Self::handle_timeout) has to be called next.
+    /// Time of the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// Advances every neighbour whose deadline has passed: solicits it again, or marks it as failed and drops the packets that
-    /// waited for it.
+    /// Advances every neighbour whose deadline has passed: solicits it again, or marks it as failed and drops its
+    /// waiting packets.
     pub fn handle_timeout(&mut self, now: Instant, actions: &mut Vec<Action>) {
         while let Some(&(at, key)) = self.timers.first()
             && at <= now
@@ -274,7 +276,7 @@ impl Neighbours {
         }
     }
 
-    /// Removes every neighbour on `link`, which has gone down.
+    /// Removes all neighbours on `link`, which has gone down.
     pub fn remove_link(&mut self, link: LinkId, actions: &mut Vec<Action>) {
         let mut keys: Vec<Key> = self.entries.keys().copied().filter(|&(on, _)| on == link).collect();
         keys.sort_unstable();
@@ -301,7 +303,7 @@ impl Neighbours {
         self.entries.is_empty()
     }
 
-    /// Every neighbour, in no order.
+    /// All neighbours, unordered.
     pub fn iter(&self) -> impl Iterator<Item = Neighbour> + '_ {
         self.entries.iter().map(|(&key, entry)| self.shown(key, entry))
     }
@@ -338,8 +340,9 @@ impl Neighbours {
         Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued(), protocol }
     }
 
-    /// Creates a STALE entry for a station that has solicited an address of this node, if the rate and the table allow it
-    /// (RFC 4861 §7.2.3; Linux `neigh_event_ns`). Without an entry it is resolved when a packet is to be sent to it.
+    /// Creates a STALE entry for a station that has solicited an address of this node, if the rate and the table allow
+    /// it (RFC 4861 §7.2.3; Linux `neigh_event_ns`). Without an entry the station is resolved when a packet must be
+    /// sent to it.
     fn learn_asker(&mut self, now: Instant, key: Key, mac: MacAddr, actions: &mut Vec<Action>) {
         let rate = self.limits.solicitations;
         if self.table(key).solicitations.take(rate, now) && self.make_room(now, key, Worth::Unused, actions) {
@@ -361,7 +364,7 @@ impl Neighbours {
         }
     }
 
-    /// Starts the resolution of a neighbour that has no entry or has failed, with the packet that needs it.
+    /// Starts the resolution of a neighbour that has no entry or has failed, with the packet that caused it.
     fn look_for(
         &mut self,
         now: Instant,
@@ -420,7 +423,7 @@ impl Neighbours {
         Resolution::Queued
     }
 
-    /// Advances a neighbour whose deadline has passed. Its timer is gone already.
+    /// Advances a neighbour whose deadline has passed and whose timer has been removed.
     fn expire(&mut self, now: Instant, key: Key, actions: &mut Vec<Action>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let limits = &self.limits;
@@ -465,11 +468,11 @@ impl Neighbours {
         self.drop_waiting(key, before, actions);
     }
 
-    /// Makes room for one more entry of the worth `newcomer` in a full table. Returns false if the newcomer gets
-    /// no entry, which only applies to [`Worth::Unused`].
+    /// Makes room for one more entry of the worth `newcomer` in a full table. Returns false if the newcomer gets no
+    /// entry, which only applies to [`Worth::Solicitation`].
     ///
-    /// A confirmed entry to which packets were sent since its place was set is moved to the end of the order instead (second
-    /// chance): one step for each such packet at most.
+    /// A confirmed entry that has sent packets since its position was set is moved to the end of the order instead of
+    /// being evicted (second chance): at most one step for each such packet.
     fn make_room(&mut self, now: Instant, key: Key, newcomer: Worth, actions: &mut Vec<Action>) -> bool {
         let limit = self.limits.entries.max(1);
         while self.table(key).len() >= limit {
@@ -493,7 +496,7 @@ impl Neighbours {
         self.put_behind(key, worth);
     }
 
-    /// Moves an entry to the end of the order of its new worth.
+    /// Moves an entry to the end of the order for its new worth.
     fn put_behind(&mut self, key: Key, worth: Option<Worth>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let table = self.tables.entry(table_of(key)).or_default();
@@ -504,7 +507,7 @@ impl Neighbours {
         entry.is_used = false;
     }
 
-    /// Removes an entry and drops the packets that waited for it.
+    /// Removes an entry and drops its waiting packets.
     fn remove(&mut self, key: Key, actions: &mut Vec<Action>) {
         self.protocols.remove(&key);
         let Some(entry) = self.entries.remove(&key) else { return };
@@ -515,13 +518,13 @@ impl Neighbours {
         self.drop_waiting(key, entry.state, actions);
     }
 
-    /// Sends the packets that waited in a state that is over.
+    /// Sends the packets that waited in a previous state.
     fn send_waiting(&mut self, key: Key, before: State, to: MacAddr, actions: &mut Vec<Action>) {
         let link = key.0;
         actions.extend(self.take_waiting(key, before).map(|packet| Action::Send { link, to, packet }));
     }
 
-    /// Drops the packets that waited in a state that is over.
+    /// Drops the packets that waited in a previous state.
     fn drop_waiting(&mut self, key: Key, before: State, actions: &mut Vec<Action>) {
         let link = key.0;
         let reason = DropReason::NeighbourFailed;
@@ -551,7 +554,7 @@ impl Neighbours {
         }
     }
 
-    /// Replaces a deadline by another.
+    /// Replaces a deadline with another.
     fn rearm(&mut self, key: Key, ended: Option<Instant>, begun: Option<Instant>) {
         if let Some(ended) = ended {
             self.timers.remove(&(ended, key));
@@ -574,7 +577,7 @@ impl fmt::Debug for Neighbours {
     }
 }
 
-/// The table that an entry is in.
+/// The table of an entry.
 fn table_of((link, addr): Key) -> TableKey {
     (link, addr.is_ipv6())
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use base::{Domain, Instant};
 
-/// Life of a learnt path MTU: after it the path may have grown (Linux's `ip_rt_mtu_expires`, `ip6_rt_mtu_expires`).
+/// Lifetime of a learnt path MTU, after which the path may have grown (Linux's `ip_rt_mtu_expires`,
+/// `ip6_rt_mtu_expires`).
 pub const PATH_MTU_EXPIRES: Duration = Duration::from_secs(600);
 
 /// Minimum of a learnt IPv4 path MTU (Linux's `ip_rt_min_pmtu`).
@@ -15,7 +16,7 @@ pub const MIN_PATH_MTU_V4: usize = 552;
 /// Minimum MTU of an IPv6 path (RFC 8200 §5).
 pub const MIN_PATH_MTU_V6: usize = 1280;
 
-/// Limit of destinations. When it is reached, the entry that expires first is evicted.
+/// Limit of destinations. At the limit, the entry that expires first is evicted.
 pub const MAX_PATH_MTUS: usize = 1024;
 
 /// Path MTUs by domain and destination.
@@ -24,7 +25,7 @@ pub(crate) struct PathMtus {
     known: BTreeMap<(Domain, IpAddr), PathMtu>,
 }
 
-/// The MTU of the path to a destination.
+/// Learnt MTU of the path to a destination.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PathMtu {
     /// Bytes of an IP packet.
@@ -36,15 +37,15 @@ pub struct PathMtu {
 impl PathMtus {
     /// The learnt path MTU to `dst`, if it has not expired.
     pub(crate) fn get(&self, now: Instant, domain: Domain, dst: IpAddr) -> Option<usize> {
-        // Most nodes have learnt no path MTU.
+        // Most nodes have no learnt path MTUs.
         if self.known.is_empty() {
             return None;
         }
         self.known.get(&(domain, dst)).filter(|known| known.expires > now).map(|known| known.mtu)
     }
 
-    /// Records `reported` as the MTU of the path in a domain to a destination; `link_mtu` is the MTU of its first link. Tells whether the
-    /// path MTU was lowered, or confirmed (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
+    /// Records `reported` as the MTU of the path in a domain to a destination; `link_mtu` is the MTU of its first link.
+    /// Returns whether the path MTU was lowered or confirmed (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
     pub(crate) fn lower(&mut self, now: Instant, to: (Domain, IpAddr), reported: usize, link_mtu: usize) -> bool {
         let (domain, dst) = to;
         let least = if dst.is_ipv4() { MIN_PATH_MTU_V4 } else { MIN_PATH_MTU_V6 };
@@ -60,7 +61,7 @@ impl PathMtus {
         true
     }
 
-    /// Removes expired entries, or, if there are none, the entry that expires next.
+    /// Removes expired entries; without any, the entry that expires next.
     fn make_room(&mut self, now: Instant) {
         self.known.retain(|_, known| known.expires > now);
         if self.known.len() >= MAX_PATH_MTUS
@@ -80,7 +81,7 @@ impl PathMtus {
         self.known.clear();
     }
 
-    /// Every entry, by domain and destination.
+    /// All entries, by domain and destination.
     pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
         self.known.iter().filter(move |(_, known)| known.expires > now).map(|(&to, &known)| (to, known))
     }
@@ -108,7 +109,7 @@ mod tests {
             (0, 1400, true, Some(1400)),
             (1, 1401, false, Some(1400)),
             (2, 1280, true, Some(1280)),
-            (3, 1280, true, Some(1280)), // again: it expires later
+            (3, 1280, true, Some(1280)), // repeated: the expiry moves
             (602, 1400, false, Some(1280)),
             (603, 1400, true, Some(1400)),
             (1203, 9000, false, None),

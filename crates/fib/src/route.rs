@@ -1,4 +1,4 @@
-//! Routes, and decisions of lookups.
+//! Routes, and results of look-ups.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,12 +13,12 @@ pub struct Route {
     pub prefix: Prefix,
     /// The route's type.
     pub kind: RouteKind,
-    /// Metric: the route with the smallest one is used.
+    /// Metric: among routes with one prefix, the smallest metric is used.
     pub metric: u32,
 }
 
 impl Route {
-    /// Tells whether packets by this route are translated.
+    /// Tells whether packets on this route are translated.
     pub const fn has_encap(&self) -> bool {
         matches!(self.kind, RouteKind::Ila { .. })
     }
@@ -27,16 +27,16 @@ impl Route {
 /// Type of a route: Linux's `RTN_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RouteKind {
-    /// Forwards the packet by `dev`.
+    /// Forwards the packet on `dev`.
     Unicast {
-        /// To this neighbour; to the destination itself if `None`.
+        /// The neighbour; the destination itself if `None`.
         via: Option<IpAddr>,
-        /// The link that leads there.
+        /// The output link.
         dev: LinkId,
     },
     /// Delivers the packet: an address of this node.
     Local {
-        /// The link that has the address.
+        /// The link with the address.
         dev: LinkId,
     },
     /// Broadcast on `dev` (RFC 919).
@@ -51,7 +51,7 @@ pub enum RouteKind {
     },
     /// Translates the destination, then forwards or delivers the packet (Linux `LWTUNNEL_ENCAP_ILA`).
     Ila {
-        /// The translation, and the packets that are translated.
+        /// The translation, and the packets to which it applies.
         encap: RouteEncap,
         /// The route without the encapsulation.
         to: IlaRoute,
@@ -66,19 +66,19 @@ pub enum RouteKind {
     Throw,
 }
 
-/// A route with an ILA encapsulation, apart from the encapsulation.
+/// A route with an ILA encapsulation, without the encapsulation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IlaRoute {
     /// As [`RouteKind::Unicast`]; without a neighbour the translated destination is looked up.
     Unicast {
-        /// To this neighbour.
+        /// The neighbour.
         via: Option<IpAddr>,
-        /// The link that leads there.
+        /// The output link.
         dev: LinkId,
     },
     /// As [`RouteKind::Local`].
     Local {
-        /// The link that has the address.
+        /// The link with the address.
         dev: LinkId,
     },
 }
@@ -94,7 +94,7 @@ impl IlaRoute {
 }
 
 impl RouteKind {
-    /// The link of the route, if it has one.
+    /// The link of the route, if any.
     pub const fn dev(self) -> Option<LinkId> {
         match self {
             Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } | Self::Anycast { dev } => {
@@ -105,7 +105,7 @@ impl RouteKind {
         }
     }
 
-    /// The next hop of the route, if it has one.
+    /// The next hop of the route, if any.
     pub const fn via(self) -> Option<IpAddr> {
         match self {
             Self::Unicast { via, .. } | Self::Ila { to: IlaRoute::Unicast { via, .. }, .. } => via,
@@ -113,7 +113,7 @@ impl RouteKind {
         }
     }
 
-    /// iproute2's word.
+    /// iproute2's keyword.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Unicast { .. } | Self::Ila { to: IlaRoute::Unicast { .. }, .. } => "unicast",
@@ -128,22 +128,23 @@ impl RouteKind {
     }
 }
 
-/// Result of a lookup.
+/// Result of a look-up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Decision {
-    /// This node has the address, on `dev`.
+    /// The address is this node's, on `dev`.
     Local {
-        /// The link that has the address.
+        /// The link with the address.
         dev: LinkId,
     },
-    /// A broadcast address of a link; without a link the limited broadcast address, which every link has (RFC 919 §7).
+    /// The broadcast address of a subnet; without a link the limited broadcast address, which applies to every link
+    /// (RFC 919 §7).
     Broadcast {
-        /// The link whose subnet it is.
+        /// The link with the subnet.
         dev: Option<LinkId>,
     },
-    /// An anycast address of the routers on a subnet of `dev`, of which this node is one.
+    /// An anycast address of the routers on a subnet of `dev`, including this node.
     Anycast {
-        /// The link whose subnet it is.
+        /// The link with the subnet.
         dev: LinkId,
     },
     /// A group, without a route lookup.
@@ -152,21 +153,21 @@ pub enum Decision {
     Forward {
         /// The link.
         dev: LinkId,
-        /// The neighbour there: the route's, or the destination itself.
+        /// The neighbour: the route's gateway, or the destination itself.
         next_hop: IpAddr,
     },
-    /// Translation of the destination, of sent or of received packets: `encap.hook_type`.
+    /// Translation of the destination, on output or on input as in `encap.hook_type`.
     Ila {
         /// The translation.
         encap: RouteEncap,
-        /// Destination after the translation.
+        /// Next step after the translation.
         to: IlaHop,
     },
     /// Dropped for this reason.
     Drop(DropReason),
 }
 
-/// Destination of a packet once its address is translated.
+/// Next step of a packet after its destination is translated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IlaHop {
     /// This node.
@@ -175,7 +176,7 @@ pub enum IlaHop {
     Forward {
         /// The link.
         dev: LinkId,
-        /// The neighbour there: the route's, or that of the translated destination.
+        /// The neighbour: the route's gateway, or that of the route to the translated destination.
         next_hop: IpAddr,
     },
 }
@@ -201,7 +202,7 @@ impl Decision {
     }
 }
 
-/// Error: there is a route with that prefix and metric already.
+/// Error: a route with that prefix and metric exists already.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RouteExists {
     /// The prefix.

@@ -6,7 +6,7 @@ use base::{Domain, Prefix, TableId};
 
 use crate::route::Route;
 
-/// One rule. Rules apply in their order.
+/// One rule. Rules apply in the order of their list.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rule {
     /// Destinations of the rule; all if `None`.
@@ -24,7 +24,7 @@ pub enum Then {
     Ask(TableId),
     /// Look up the table of the packet's VRF.
     AskVrf,
-    /// Use this route, as if a table had it.
+    /// Uses this route, like a table's.
     Take(Route),
 }
 
@@ -34,7 +34,7 @@ impl Rule {
         Self { to: None, l3mdev: false, then: Then::Ask(table) }
     }
 
-    /// Rule that the first VRF adds.
+    /// Rule that is added with the first VRF.
     pub const fn ask_vrf() -> Self {
         Self { to: None, l3mdev: true, then: Then::AskVrf }
     }
@@ -80,7 +80,7 @@ mod tests {
         let unreachable = Route { kind: RouteKind::Unreachable, ..prohibit };
         fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(unreachable) }));
         assert_eq!(lookup(&fib, far), Err(DropReason::NoRoute));
-        // Without a route in a table, or with a `throw` route, the next table is looked up.
+        // If a table has no route, or a `throw` route, the next table is looked up.
         fib.set_rules(true, rules(Rule::ask(TableId(7))));
         assert_eq!(lookup(&fib, far), Ok(1));
         let throw = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Throw, metric: 0 };

@@ -13,7 +13,7 @@ pub struct Station {
     pub mac: MacAddr,
 }
 
-/// Puts an Ethernet header before `packet`.
+/// Prepends an Ethernet header to `packet`.
 pub(crate) fn frame(
     mem: &Memory,
     mut packet: Packet,

@@ -7,7 +7,7 @@ use prefix_trie::PrefixMap;
 
 use crate::route::{Route, RouteKind};
 
-/// Routes by prefix. Routes of one prefix are sorted: the smallest metric first, then the oldest.
+/// Routes by prefix. Routes of one prefix are sorted by metric, smallest first, then by age, oldest first.
 #[derive(Clone, Default)]
 pub(crate) struct Table {
     v4: PrefixMap<(u32, u8), Vec<Route>>,
@@ -15,7 +15,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// The best route of the longest prefix that contains `dst`. With `oif`, only routes by that link and routes without a link (Linux's `fib_table_lookup` and `fib_lookup_good_nhc`).
+    /// The best route of the longest prefix that contains `dst`. With `oif`, only routes on that link and routes
+    /// without a link (Linux's `fib_table_lookup` and `fib_lookup_good_nhc`).
     pub(crate) fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         match (dst, oif) {
             (IpAddr::V4(dst), None) => self.v4.get_lpm(&(dst.to_bits(), 32))?.1.first(),
@@ -48,7 +49,7 @@ impl Table {
         routes.insert(at, route);
     }
 
-    /// The first route that is equal to `route`.
+    /// The first route equal to `route`.
     pub(crate) fn find(&mut self, route: &Route) -> Option<&mut Route> {
         let len = route.prefix.len();
         let routes = match route.prefix.addr() {
@@ -58,7 +59,7 @@ impl Table {
         routes?.iter_mut().find(|other| *other == route)
     }
 
-    /// Removes the first route that is equal to `route`.
+    /// Removes the first route equal to `route`.
     pub(crate) fn remove(&mut self, route: &Route) -> bool {
         let (prefix, routes) = (route.prefix, self.routes_to(route.prefix));
         let found = routes.iter().position(|other| other == route).map(|at| routes.remove(at));
@@ -78,13 +79,13 @@ impl Table {
         }
     }
 
-    /// Every route, IPv4 first, by prefix.
+    /// All routes, IPv4 first, by prefix.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
         self.v4.values().flatten().chain(self.v6.values().flatten())
     }
 }
 
-/// The last route by `oif` in `covering`, which is sorted by prefix length.
+/// The last route on `oif` in `covering`, which is sorted by prefix length.
 fn longest_by<'a>(covering: impl Iterator<Item = &'a Vec<Route>>, oif: LinkId) -> Option<&'a Route> {
     let by_oif = |kind: RouteKind| kind.dev().is_none_or(|dev| dev == oif);
     covering.filter_map(|routes| routes.iter().find(|route| by_oif(route.kind))).last()

@@ -1,22 +1,23 @@
-//! VRFs: links with a routing table of their own (Linux `l3mdev`, `drivers/net/vrf.c`).
+//! VRFs: links with a separate routing table (Linux `l3mdev`, `drivers/net/vrf.c`).
 
 use base::{Domain, LinkId, TableId};
 
-/// The VRFs by their devices, and the links that belong to them.
+/// VRFs by their devices, with their member links.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vrfs {
     /// VRFs by the numbers of their devices, up to the last one.
     vrfs: Vec<Option<Vrf>>,
-    /// The domain of each link by its number, up to the last link in a VRF; empty without VRFs.
+    /// Domain of each link by its number, up to the last link in a VRF; empty without VRFs.
     domains: Vec<Domain>,
 }
 
 /// A VRF.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Vrf {
-    /// Table for packets in the VRF, by a rule `l3mdev`.
+    /// Table for packets in the VRF, looked up by a rule `l3mdev`.
     pub table: TableId,
-    /// Whether its device is up. If not, the node sends no packets of its own in the VRF; forwarded packets pass.
+    /// Whether the VRF's device is up. If it is not, the node sends no packets of its own in the VRF; forwarded packets
+    /// pass.
     pub up: bool,
 }
 
@@ -38,7 +39,7 @@ impl Vrfs {
         self.vrfs.get(device.0 as usize)?.as_ref()
     }
 
-    /// Adds, replaces or removes a VRF. Its device is in its own domain. Links of a removed VRF belong to no VRF.
+    /// Adds, replaces or removes a VRF, whose device is in its own domain. The links of a removed VRF leave it.
     pub(crate) fn set(&mut self, device: LinkId, vrf: Option<Vrf>) {
         match vrf {
             Some(vrf) => {
@@ -62,7 +63,7 @@ impl Vrfs {
         }
     }
 
-    /// Enslaves a link to a VRF, or releases it.
+    /// Adds a link to a VRF, or removes it.
     pub(crate) fn set_domain(&mut self, link: LinkId, domain: Domain) {
         let at = link.0 as usize;
         if self.domains.len() <= at {

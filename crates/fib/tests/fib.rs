@@ -129,7 +129,7 @@ fn an_address_of_our_own_wins_over_every_route() {
     assert!(fib.has_address(LAN, ip("10.1.0.254")) && !fib.has_address(WAN, ip("10.1.0.254")));
 }
 
-/// Removes every route by a link.
+/// Removes every route on a link.
 fn remove_routes_by(fib: &mut Fib, dev: LinkId) {
     let by_dev = |(_, route): &(TableId, Route)| route.kind.dev() == Some(dev);
     let gone: Vec<(TableId, Route)> = fib.routes().map(|(table, route)| (table, *route)).filter(by_dev).collect();
@@ -162,7 +162,7 @@ fn route_of_same_prefix_and_metric_is_refused() {
     assert_eq!(refused, Err(want));
     assert_eq!(want.to_string(), "Route to 10.1.0.0/24 metric 0 exists in table main");
     assert_eq!(fib.generation(), before);
-    // IPv6 has metrics of its own: 256 for connected routes, 1024 by default.
+    // IPv6 has different metrics: 256 for connected routes, 1024 by default.
     assert_eq!(fib.add(TableId::MAIN, via("fd00:1::/64", "fe80::99", WAN, 0)), Ok(()));
     assert_eq!(
         fib.decide(Domain::DEFAULT, ip("fd00:1::2"), None),
@@ -332,7 +332,7 @@ fn each_domain_has_its_own_table() {
         ("10.1.0.255", Decision::Broadcast { dev: Some(LAN) }, Decision::Broadcast { dev: Some(WAN) }, none),
         ("fd00:1::1", Decision::Local { dev: LAN }, Decision::Local { dev: WAN }, none),
         ("fd00:1::2", forward(LAN, "fd00:1::2"), forward(WAN, "fd00:1::2"), none),
-        // Without a route in a VRF's table, the next rules apply.
+        // If a VRF's table has no route, the next rules apply.
         ("10.3.0.9", forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9")),
     ] {
         let got = [RED, BLUE, Domain::DEFAULT].map(|domain| fib.decide(domain, ip(dst), None));
@@ -356,7 +356,7 @@ fn an_own_packet_in_a_vrf_comes_from_that_vrf() {
     let mut fib = vrfs();
     let source = |fib: &Fib, dev| fib.source(dev, ip("8.8.8.8"));
     assert_eq!((source(&fib, LAN), source(&fib, LinkId(3))), (Some(ip("10.1.0.254")), Some(ip("10.3.0.1"))));
-    // The source on a link without addresses is an address of its domain, that of the VRF's device before others.
+    // The source on a link without addresses is an address of its domain, preferably of the VRF's device.
     let bare = LinkId(4);
     assert_eq!(source(&fib, bare), Some(ip("10.3.0.1")));
     fib.set_domain(bare, BLUE);

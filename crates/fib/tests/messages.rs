@@ -1,4 +1,4 @@
-//! ARP and neighbour discovery on the wire: answers, learnt entries, refusals.
+//! ARP and neighbour discovery on the wire: replies, learnt entries, refusals.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -23,7 +23,7 @@ const THEIRS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 #[derive(Debug, PartialEq)]
 struct Outcome {
     result: Result<(), DropReason>,
-    /// Our one neighbour afterwards.
+    /// The only neighbour afterwards.
     neighbour: Option<(MacAddr, &'static str)>,
     answer: Option<Vec<u8>>,
     conflict: Option<(IpAddr, MacAddr)>,
@@ -36,7 +36,7 @@ fn refused(reason: DropReason) -> Outcome {
     Outcome { result: Err(reason), ..NOTHING }
 }
 
-/// Neighbours that know the other station's two addresses as being at A, or at no station.
+/// Neighbours with the other station's two addresses at A, or without entries.
 fn neighbours(known: bool) -> Neighbours {
     let mut neighbours = Neighbours::default();
     for addr in [IpAddr::V4(THEIRS), IpAddr::V6(THEIRS6)].into_iter().filter(|_| known) {
@@ -83,7 +83,7 @@ fn framed(to: MacAddr, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
     [eth::EthHeader::new(to, HERE.mac, ethertype).as_bytes(), payload].concat()
 }
 
-/// A neighbour discovery packet with a right checksum.
+/// A neighbour discovery packet with a correct checksum.
 fn packet(src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8, body: Neighbour, options: &[u8]) -> Vec<u8> {
     let mut message = [body.as_bytes(), options].concat();
     icmpv6::fill_check(&mut message, src, dst).unwrap();
@@ -171,7 +171,7 @@ fn solicitation_is_handled_as_rfc_4861_says() {
     let all_nodes = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
     let answer = |dst, to, solicited| Some(here(dst, to, solicited));
     let none = Ipv6Addr::UNSPECIFIED;
-    // The answer does not count as a use of the entry.
+    // The reply does not count as a use of the entry.
     let stale = |mac| Some((mac, "STALE"));
     let body = Neighbour::solicit(OURS6);
     let group = solicited_node(OURS6);
@@ -387,7 +387,7 @@ proptest! {
             let v4 = arp::handle(&mut neighbours, now, &mem, HERE, |addr| addr == OURS, &bytes, &mut actions);
             let v6 = nd::handle(&mut neighbours, now, &mem, HERE, |addr, _| (addr == OURS6).then_some(addr), &bytes, &mut actions);
             prop_assert!(v4.is_err() || v6.is_err(), "nothing is both");
-            // A learnt address is that of a single station other than this node.
+            // A learnt address is that of one station other than this node.
             for entry in neighbours.iter() {
                 prop_assert!(entry.mac.is_none_or(|mac| mac.is_unicast() && mac != HERE.mac), "{:?}", entry);
             }

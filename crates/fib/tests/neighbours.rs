@@ -1,4 +1,4 @@
-//! The state machine of neighbours: one row for each transition, and the bounds.
+//! State machine of neighbours: one row for each transition, and the limits.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -51,12 +51,12 @@ impl World {
         assert_eq!(self.state_of(addr), "REACHABLE");
     }
 
-    /// Takes in a request of `addr` for an address of this node.
+    /// Handles a request of `addr` for an address of this node.
     fn ask(&mut self, link: LinkId, addr: IpAddr) {
         self.neighbours.learn(self.now, link, addr, LladdrUpdate::Solicitation(B), &mut self.actions);
     }
 
-    /// Lets time pass, with the time-outs on the way at their own instants.
+    /// Advances the time, with each timeout at its own instant.
     fn pass(&mut self, secs: f64) {
         let until = self.now + Duration::from_secs_f64(secs);
         while let Some(at) = self.neighbours.poll_timeout().filter(|&at| at <= until) {
@@ -76,7 +76,7 @@ impl World {
         self.neighbours.iter().find(|entry| entry.addr == addr).map_or("none", |entry| entry.state)
     }
 
-    /// Actions since the last call, in short.
+    /// Actions since the last call, in short form.
     fn done(&mut self) -> Vec<String> {
         self.actions.drain(..).map(show).collect()
     }
@@ -110,7 +110,7 @@ fn advertised(mac: impl Into<Option<MacAddr>>, solicited: bool, overrides: bool)
     LladdrUpdate::Advertised { mac: mac.into(), solicited, overrides }
 }
 
-/// A world in which the neighbour is in that state, with link-layer address A where there is one.
+/// A world in which the neighbour is in that state, with link-layer address A if the state has one.
 fn in_state(state: &str) -> World {
     let mut world = World::new();
     match state {
@@ -153,7 +153,7 @@ fn unknown_neighbour_fails_after_three_solicitations() {
     world.pass(1.0);
     assert_eq!(world.done(), [r#"drop "one": NeighbourFailed"#, r#"drop "two": NeighbourFailed"#]);
     assert_eq!(world.state(), "FAILED");
-    // A new packet starts another resolution; without one the entry is removed.
+    // A further packet starts another resolution; without a packet the entry is removed.
     assert_eq!(world.try_send(b"three"), "queued");
     assert_eq!(world.done(), ["who has 10.0.0.2?"]);
     assert_eq!(world.state(), "INCOMPLETE");
@@ -244,7 +244,7 @@ fn stale_neighbour_is_probed_only_when_used() {
 fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
     #[rustfmt::skip]
     let rows = [
-        // from, heard, to, link-layer address afterwards
+        // state before, message, state after, link-layer address after
         ("none", LladdrUpdate::Solicitation(A), "STALE", Some(A)),
         ("none", advertised(A, true, true), "none", None),
         ("none", advertised(A, false, true), "none", None),
@@ -293,7 +293,7 @@ fn message_moves_each_state_as_rfc_4861_appendix_c_says() {
         world.learn(update);
         let now = world.neighbours.iter().next();
         assert_eq!((world.state(), now.and_then(|entry| entry.mac)), (to, mac), "{from} on {update:?}");
-        // An entry with an address has no packets waiting, and only a state that ends by itself has a time-out.
+        // An entry with an address has no waiting packets, and only a state that ends by itself has a timeout.
         let sent = world.done();
         let want = usize::from(from == "INCOMPLETE" && mac.is_some());
         assert_eq!(sent.iter().filter(|line| line.starts_with("send \"waits\"")).count(), want, "{from} on {update:?}");
@@ -334,7 +334,7 @@ fn held_packets_are_limited_by_truesize() {
         assert_eq!(world.try_send(data.as_bytes()), "queued");
     }
     assert_eq!(world.done()[1..], [r#"drop "1": NeighbourQueueFull"#]);
-    // One packet may always wait, of any size.
+    // One packet may always wait, whatever its size.
     let mut world = World::with(Limits { waiting_bytes: 1, ..Limits::default() });
     assert_eq!(world.try_send(b"large"), "queued");
 }
@@ -347,7 +347,7 @@ fn packets_for_many_neighbours_are_bounded_together() {
         (0..5u8).map(|n| show_resolution(world.send(IpAddr::from([10, 0, 0, n]), b"scan"))).collect();
     let full = DropReason::NeighbourQueueFull.name();
     assert_eq!(outcomes, ["queued", "queued", "queued", full, full]);
-    // All of them are solicited nevertheless, and memory that one queue releases is available to the others.
+    // All of them are still solicited, and memory that one queue releases is available to the others.
     assert_eq!(world.done().len(), 5);
     world.neighbours.learn(
         world.now,
@@ -380,7 +380,7 @@ fn scan_does_not_evict_confirmed_neighbours() {
     }
     assert_eq!(world.state(), "REACHABLE");
     assert!(world.neighbours.iter().any(|entry| entry.addr == stale && entry.state == "STALE"));
-    // Every evicted packet is accounted for, and the last next hop is still being resolved.
+    // Every evicted packet is accounted for, and the resolution of the last next hop is in progress.
     let last = IpAddr::from((0x0a01_0000u32 + 9_999).to_be_bytes());
     assert!(world.neighbours.iter().any(|entry| entry.addr == last && entry.queued == 1));
     let dropped = world.done().iter().filter(|line| line.contains("NeighbourFailed")).count();
@@ -416,7 +416,7 @@ fn permanent_neighbours_are_never_evicted() {
     }
     assert!((0..10).all(|n| world.neighbours.is_resolved(LINK, permanent(n))));
     assert_eq!(world.neighbours.len(), 10 + 4);
-    // An entry that is no longer permanent counts like others.
+    // An entry that is no longer permanent counts like the others.
     for n in 0..10 {
         world.neighbours.set(world.now, LINK, permanent(n), Known::Stale(A), &mut world.actions);
     }
@@ -427,7 +427,7 @@ fn permanent_neighbours_are_never_evicted() {
     assert!(world.neighbours.len() <= 13, "one goes for each that comes");
 }
 
-/// A scan of a network does not empty a device's receive ring.
+/// A scan of a network must not empty a device's receive ring.
 #[test]
 fn waiting_packet_gives_its_device_frames_back() {
     let mut world = World::with(Limits { waiting_packets: 32, ..Limits::default() });
@@ -471,7 +471,7 @@ fn same_address_on_two_links_is_two_neighbours() {
     assert_eq!(world.neighbours.poll_timeout(), None);
 }
 
-/// Rates that limit nothing, for tests of a full table.
+/// Rates without a limit, for tests of a full table.
 fn full_table(entries: usize) -> Limits {
     let unlimited = Rate::new(1_000_000, 1_000_000);
     Limits { entries, solicitations: unlimited, resolutions: unlimited, ..Limits::default() }
@@ -512,7 +512,7 @@ fn solicitation_flood_evicts_no_awaited_neighbour() {
 #[test]
 fn solicitation_flood_evicts_no_neighbour_being_probed() {
     let mut world = World::with(full_table(16));
-    // It has sent a solicitation, and is in use for the first time.
+    // The neighbour has sent a solicitation, and is used for the first time.
     world.ask(LINK, hop());
     assert_eq!(world.try_send(b"first"), "send 02:00:00:00:00:0b");
     for n in 0..10_000 {
@@ -525,7 +525,7 @@ fn solicitation_flood_evicts_no_neighbour_being_probed() {
 
 #[test]
 fn confirmed_neighbour_outlives_floods_whatever_its_state() {
-    // A neighbour that has answered once, in each state that it may come to.
+    // A neighbour that has answered once, in each state that it can reach.
     for (state, secs) in [("REACHABLE", 0.0), ("STALE", 31.0), ("DELAY", 31.0), ("PROBE", 31.0), ("FAILED", 31.0)] {
         let mut world = World::with(full_table(16));
         world.confirm(hop());
@@ -553,7 +553,7 @@ fn table_full_of_confirmed_neighbours_admits_no_asker() {
     (0..16).for_each(|n| world.confirm(nth(n)));
     world.ask(LINK, hop());
     assert_eq!((world.state(), world.neighbours.len()), ("none", 16));
-    // A packet's next hop takes the place of the one that was used least recently.
+    // A packet's next hop replaces the least recently used entry.
     assert!(matches!(world.send(nth(0), b"in use"), Resolution::Send(..)));
     assert_eq!(world.try_send(b"waits"), "queued");
     assert_eq!([0, 1, 2].map(|n| world.state_of(nth(n))), ["REACHABLE", "none", "REACHABLE"]);
@@ -577,7 +577,7 @@ fn askers_make_a_limited_number_of_entries_a_second() {
     let other = LinkId(2);
     (0..10_000).for_each(|n| world.ask(LINK, nth(n)));
     assert_eq!(world.neighbours.len(), 256);
-    // Another link and the other family have budgets of their own.
+    // Another link and the other family have separate budgets.
     world.ask(other, nth(0));
     world.ask(LINK, "fd00::2".parse().unwrap());
     assert_eq!(world.neighbours.len(), 258);
@@ -599,12 +599,12 @@ fn packets_start_a_limited_number_of_resolutions_a_second() {
     assert_eq!(count(&mut world, 0), 256);
     assert_eq!(world.done().len(), 256, "one solicitation each");
     assert_eq!(show_resolution(world.send(nth(9_999), b"scan")), DropReason::NeighbourRateLimited.name());
-    // Another link and the other family have budgets of their own.
+    // Another link and the other family have separate budgets.
     let v6: IpAddr = "fd00::2".parse().unwrap();
     assert_eq!(show_resolution(world.send(v6, b"other family")), "queued");
     world.pass(0.5);
     assert_eq!(count(&mut world, 20_000), 128);
-    // More packets for a next hop that is being resolved need no budget.
+    // Further packets for a next hop in resolution need no budget.
     assert_eq!(show_resolution(world.send(nth(20_000), b"more")), "queued");
 }
 
@@ -622,7 +622,7 @@ fn neighbour_that_has_answered_is_resolved_again_in_a_scan() {
     world.actions.clear();
     assert_eq!(world.try_send(b"waits"), "queued");
     assert_eq!(world.done(), ["who has 10.0.0.2?"]);
-    // A neighbour that has never answered is not.
+    // A neighbour that has never answered is limited.
     assert_eq!(show_resolution(world.send(nth(9_999), b"scan")), DropReason::NeighbourRateLimited.name());
 }
 
@@ -633,7 +633,7 @@ fn claimed_answer_without_a_question_confirms_nothing() {
         world.ask(LINK, nth(n));
         world.neighbours.learn(world.now, LINK, nth(n), advertised(B, true, true), &mut world.actions);
     }
-    // REACHABLE as RFC 4861 §7.2.5 says, and worth no more to a full table than before.
+    // REACHABLE as in RFC 4861 §7.2.5, but with the same worth in a full table as before.
     assert_eq!(world.state_of(nth(0)), "REACHABLE");
     world.ask(LINK, hop());
     assert_eq!((world.state_of(nth(0)), world.state()), ("none", "STALE"));
@@ -697,7 +697,7 @@ fn strangers_are_answered_at_a_limited_rate() {
         let now = world.now + Duration::from_millis(ms);
         (0..20_000).filter(|_| world.neighbours.may_answer(now, LINK, addr)).count()
     };
-    // An answer to the confirmed neighbour does not count.
+    // A reply to the confirmed neighbour does not count.
     assert_eq!(answered(hop(), 0), 10_001);
     assert_eq!((answered(nth(0), 0), answered(nth(1), 0)), (0, 0));
     assert_eq!(answered("fd00::2".parse().unwrap(), 0), 10_000, "the other family");

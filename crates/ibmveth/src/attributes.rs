@@ -18,13 +18,13 @@ impl Attributes {
     pub const IPV6_TCP_CSUM: Self = Self(1 << 2);
     /// Priority of a trunk, 0 for other adapters.
     pub const TRUNK_PRIORITY: Self = Self(0xf00);
-    /// Checksums may be partial in padded frames too; without it none may be.
+    /// Checksums may be partial in padded frames too; without this bit they may not be partial at all.
     pub const PADDED_CSUM: Self = Self(0x2000);
     /// Frames may be sent with the MSS as an argument.
     pub const LARGE_SEND_SUPPORT: Self = Self(0x8000);
-    /// Frames are sent and received with it.
+    /// Frames are sent and received with the MSS as an argument.
     pub const LARGE_SEND_ENABLED: Self = Self(0x1_0000);
-    /// Several receive buffers may be added by one call.
+    /// One call may add several receive buffers.
     pub const RX_MULTI_BUFFER: Self = Self(0x4_0000);
     /// Bits that a partition may change.
     pub const SETTABLE: Self = Self(Self::IPV4_TCP_CSUM.0 | Self::IPV6_TCP_CSUM.0 | Self::LARGE_SEND_ENABLED.0);

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Flags that buffer descriptors and receive queue entries share.
+/// Flags of both buffer descriptors and receive queue entries.
 #[derive(Clone, Copy, Default, Eq, PartialEq)]
 pub struct FrameFlags(u32);
 
 impl FrameFlags {
-    /// No flag: a whole frame with its checksum.
+    /// No flag: a complete frame with its checksum.
     pub const NONE: Self = Self(0);
     /// A fat frame, whose MSS is an argument of the call, or in the receive buffer.
     pub const LARGE: Self = Self(0x0400_0000);
@@ -30,7 +30,7 @@ impl FrameFlags {
         Self(self.0 & !other.0)
     }
 
-    /// Tells whether all of those flags are set.
+    /// Tells whether all flags of `other` are set.
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
@@ -70,7 +70,7 @@ impl BufDesc {
         (self.0 >> 32) as u32
     }
 
-    /// Tells whether it describes a buffer.
+    /// Tells whether the descriptor is valid.
     pub const fn is_valid(self) -> bool {
         self.flags_len() & Self::VALID != 0
     }
@@ -85,7 +85,7 @@ impl BufDesc {
         FrameFlags(self.flags_len() & FrameFlags::MASK)
     }
 
-    /// Bytes.
+    /// Length of the buffer, in bytes.
     pub const fn len(self) -> usize {
         (self.flags_len() & Self::LEN) as usize
     }
@@ -160,7 +160,7 @@ impl RxEntry {
         self.flags_offset & Self::TOGGLE != 0
     }
 
-    /// Tells whether there is a frame.
+    /// Tells whether the entry holds a frame.
     pub const fn is_valid(self) -> bool {
         self.flags_offset & Self::VALID != 0
     }
@@ -198,7 +198,7 @@ mod tests {
         assert_eq!((desc.flags(), desc.len(), desc.address(), desc.is_empty()), (flags, 60, 7, false));
         assert!(!BufDesc::UNUSED.is_valid() && BufDesc::UNUSED.is_empty());
         assert!(BufDesc(0x4000_0000_0000_0000).toggle());
-        // Unassigned bits are no flags.
+        // Unassigned bits are not flags.
         assert_eq!(BufDesc(0x3800_0000_0000_0000).flags(), FrameFlags::NONE);
     }
 

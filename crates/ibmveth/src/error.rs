@@ -6,9 +6,9 @@ use std::fmt;
 /// Error of a hypervisor call that had no effect.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Refusal {
-    /// The call has to be repeated (`H_BUSY`).
+    /// The caller has to repeat the call (`H_BUSY`).
     Busy,
-    /// No adapter got the frame (`H_DROPPED`).
+    /// No adapter received the frame (`H_DROPPED`).
     Dropped,
     /// An argument is invalid (`H_PARAMETER`).
     Parameter,
@@ -37,13 +37,13 @@ impl Error for Refusal {}
 pub enum SettingError {
     /// The value is out of range (`EINVAL`).
     Range(usize),
-    /// It is the last pool with buffers for the MTU (`EPERM`).
+    /// The pool is the last with buffers for the MTU (`EPERM`).
     LastPool,
     /// The hypervisor refuses (`EIO`).
     Refused,
     /// The partition has no such adapter (`ENONET`).
     NotRegistered,
-    /// The address is no station's (`EADDRNOTAVAIL`).
+    /// The address is not a unicast address (`EADDRNOTAVAIL`).
     Address,
     /// The transmit buffers cannot be mapped (`ENOMEM`).
     Memory,

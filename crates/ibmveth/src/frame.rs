@@ -1,4 +1,4 @@
-//! Header offsets, as the driver finds them: only TCP right behind an IP header.
+//! Header offsets in the driver's parser: only TCP directly behind an IP header.
 
 use wire::eth::EtherType;
 use wire::{Protocol, checksum, eth, ipv4, tcp, vlan};
@@ -10,7 +10,7 @@ pub(crate) const MAX_HEADERS: usize =
 /// Bytes of an IPv6 header.
 const IPV6_LEN: usize = 40;
 
-/// Mark of a fat frame in the old style, in place of the IPv4 checksum, which never has this value.
+/// Mark of a fat frame in the old style in the IPv4 checksum field, where no valid checksum has this value.
 pub(crate) const OLD_MARK: u16 = 0xffff;
 
 /// Offset of the checksum in an IPv4 header.
@@ -34,13 +34,13 @@ pub(crate) struct Layout {
     pub(crate) l4: usize,
     /// Offset of the payload.
     pub(crate) payload: usize,
-    /// End of the frame by its IP header. Bytes behind it are padding.
+    /// End of the frame according to its IP header; further bytes are padding.
     pub(crate) end: usize,
 }
 
 impl Layout {
-    /// Parses a frame of `len` bytes, whose first bytes are in `head`. `None` without a whole TCP header right behind
-    /// the IP header, or if the frame is truncated or a fragment.
+    /// Parses a frame of `len` bytes, whose first bytes are in `head`. `None` without a complete TCP header directly
+    /// behind the IP header, or if the frame is truncated or a fragment.
     pub(crate) fn find(head: &[u8], len: usize) -> Option<Self> {
         let (ethertype, l3) = l3(head)?;
         let ip = head.get(l3..)?;
@@ -139,7 +139,7 @@ mod tests {
                 let l4 = l3 + if layout.is_v4 { 20 } else { 40 };
                 assert_eq!((layout.l3, layout.l4, layout.end), (l3, l4, good.len()));
                 assert_eq!(layout.end - layout.payload, 100);
-                // Padding is behind the end; a frame short of a byte is truncated, and so is a head without all
+                // Bytes past the end are padding; a frame one byte short is truncated, and so is a head without all
                 // headers.
                 assert_eq!(Layout::find(&good, good.len() + 6).unwrap().end, good.len());
                 assert_eq!(Layout::find(&good, good.len() - 1), None);

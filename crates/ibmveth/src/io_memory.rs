@@ -11,7 +11,7 @@ const MAX_LEN: usize = 1 << OFFSET_BITS;
 /// Maximum number of regions: 32-bit addresses, without the region of address 0.
 const MAX_REGIONS: usize = (1 << (32 - OFFSET_BITS)) - 1;
 
-/// Mapped buffers. An address is a region's number and an offset; 0 is invalid.
+/// Mapped buffers. An address consists of a region's number and an offset; 0 is invalid.
 #[derive(Debug)]
 pub struct IoMemory {
     regions: Vec<Option<Buf>>,
@@ -20,7 +20,7 @@ pub struct IoMemory {
 }
 
 impl IoMemory {
-    /// Memory of at most `limit` regions, a partition's entitlement.
+    /// Memory of at most `limit` regions, the partition's entitlement.
     pub fn new(limit: usize) -> Self {
         Self { regions: Vec::new(), free: Vec::new(), limit: limit.min(MAX_REGIONS) }
     }
@@ -33,7 +33,7 @@ impl IoMemory {
     /// Maps the data of a buffer. Returns its address.
     ///
     /// # Errors
-    /// The buffer itself, when no region is free, or it is too long.
+    /// The buffer itself, if no region is free, or the buffer is too long.
     pub fn map(&mut self, buf: Buf) -> Result<u32, Buf> {
         if self.room() == 0 || buf.len() > MAX_LEN {
             return Err(buf);
@@ -64,7 +64,7 @@ impl IoMemory {
         buf.bytes().get(start..start.checked_add(len)?)
     }
 
-    /// As [`bytes`](Self::bytes), for writing; `None` also if they are shared.
+    /// As [`bytes`](Self::bytes), for writing; `None` also if the buffer is shared.
     pub fn bytes_mut(&mut self, address: u32, len: usize) -> Option<&mut [u8]> {
         let buf = self.regions.get_mut(Self::region(address)?)?.as_mut()?;
         let start = Self::offset(address);
@@ -98,7 +98,7 @@ mod tests {
         let mut io = IoMemory::new(2);
         let [a, b] = [b"abc", b"def"].map(|bytes| io.map(buf(&mem, bytes)).unwrap());
         assert_eq!((io.bytes(a, 3), io.bytes(b + 1, 2)), (Some(&b"abc"[..]), Some(&b"ef"[..])));
-        // Past the end, in no region, and at address 0.
+        // Beyond the end, in no region, and at address 0.
         assert_eq!((io.bytes(a, 4), io.bytes(a + 3, 1), io.bytes(b << 1, 1), io.bytes(0, 1)), (None, None, None, None));
         assert_eq!(io.bytes(u32::MAX, usize::MAX), None);
         io.bytes_mut(b, 1).unwrap()[0] = b'x';

@@ -4,7 +4,7 @@ use packet::{Buf, Memory, Pool, PoolDry};
 
 use crate::error::SettingError;
 
-/// Number of bytes of a buffer besides a frame's payload: the handle, and an Ethernet header.
+/// Bytes of a buffer in addition to a frame's payload: the handle, and an Ethernet header.
 pub const OVERHEAD: usize = 22;
 
 /// Maximum number of buffers of a pool.
@@ -16,7 +16,7 @@ pub const MAX_SIZE: usize = 128 * 1024;
 /// Settings of a pool: the files `active`, `num` and `size` of its sysfs directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PoolConfig {
-    /// Whether its buffers are posted.
+    /// Whether the pool's buffers are posted.
     pub active: bool,
     /// Number of buffers.
     pub count: usize,
@@ -48,13 +48,13 @@ impl PoolConfig {
         Ok(())
     }
 
-    /// Tells whether its buffers hold frames of an MTU.
+    /// Tells whether the pool's buffers hold frames of an MTU.
     pub const fn holds(&self, mtu: usize) -> bool {
         mtu + OVERHEAD <= self.size
     }
 }
 
-/// Name of a buffer: its pool and its place in the pool, as in the correlator.
+/// Name of a buffer: its pool and its slot in the pool, as encoded in the correlator.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BufferName {
     pub(crate) pool: usize,
@@ -76,9 +76,9 @@ impl BufferName {
 pub(crate) struct BufferPool {
     pub(crate) config: PoolConfig,
     memory: Pool,
-    /// Address of each buffer that is posted or was received into; 0 for none.
+    /// Address of each buffer that is posted or holds a received frame; 0 for none.
     addresses: Vec<u32>,
-    /// Places without a buffer, the latest on top.
+    /// Slots without a buffer, the latest on top.
     free: Vec<u16>,
 }
 
@@ -89,30 +89,30 @@ impl BufferPool {
         Self { config, memory, addresses: Vec::new(), free: Vec::new() }
     }
 
-    /// Marks all places as free.
+    /// Marks all slots as free.
     pub(crate) fn open(&mut self) {
         let count = if self.config.active { self.config.count } else { 0 };
         self.addresses = vec![0; count];
         self.free = (0..count as u16).rev().collect();
     }
 
-    /// Takes the addresses of all buffers.
+    /// Removes all buffers, and returns their addresses.
     pub(crate) fn close(&mut self) -> impl Iterator<Item = u32> + use<> {
         self.free.clear();
         std::mem::take(&mut self.addresses).into_iter().filter(|&address| address != 0)
     }
 
-    /// Number of buffers that are posted or were received into.
+    /// Number of buffers that are posted or hold received frames.
     pub(crate) fn available(&self) -> usize {
         self.addresses.len() - self.free.len()
     }
 
-    /// Tells whether it has to be refilled: below seven eighths.
+    /// Tells whether the pool needs a refill: it is below seven eighths.
     pub(crate) fn is_low(&self) -> bool {
         self.available() * 8 < self.config.count * 7 && !self.addresses.is_empty()
     }
 
-    /// A place without a buffer.
+    /// A slot without a buffer.
     pub(crate) fn free_place(&self, nth: usize) -> Option<usize> {
         let at = self.free.len().checked_sub(nth + 1)?;
         Some(self.free[at].into())
@@ -125,7 +125,7 @@ impl BufferPool {
         Ok(buf)
     }
 
-    /// Fills the top `addresses.len()` of the free places.
+    /// Fills the top `addresses.len()` of the free slots.
     pub(crate) fn fill(&mut self, addresses: &[u32]) {
         for &address in addresses {
             if let Some(index) = self.free.pop() {
@@ -134,12 +134,12 @@ impl BufferPool {
         }
     }
 
-    /// Address of a buffer; `None` if there is no such place, or no buffer in it.
+    /// Address of a buffer; `None` for a slot that does not exist or is free.
     pub(crate) fn address(&self, index: usize) -> Option<u32> {
         self.addresses.get(index).copied().filter(|&address| address != 0)
     }
 
-    /// Frees a place. Returns the address of its buffer.
+    /// Frees a slot. Returns the address of its buffer.
     pub(crate) fn remove(&mut self, index: usize) -> Option<u32> {
         let address = self.address(index)?;
         self.addresses[index] = 0;

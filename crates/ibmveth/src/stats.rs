@@ -5,11 +5,11 @@
 pub struct Stats {
     /// Runs of the task that refills the pools.
     pub replenish_task_cycles: u64,
-    /// Buffers for which there was no memory.
+    /// Buffers that could not be allocated.
     pub replenish_no_mem: u64,
     /// Buffers that the hypervisor refused, or that could not be mapped.
     pub replenish_add_buff_failure: u64,
-    /// Buffers that it accepted.
+    /// Buffers that the hypervisor accepted.
     pub replenish_add_buff_success: u64,
     /// Buffers that were returned without a frame.
     pub rx_invalid_buffer: u64,
@@ -19,15 +19,15 @@ pub struct Stats {
     pub tx_map_failed: u64,
     /// Frames that the hypervisor refused.
     pub tx_send_failed: u64,
-    /// Whether TCP checksums over IPv4 are left to it.
+    /// Whether the hypervisor completes TCP checksums over IPv4.
     pub fw_enabled_ipv4_csum: u64,
-    /// Whether TCP checksums over IPv6 are left to it.
+    /// Whether the hypervisor completes TCP checksums over IPv6.
     pub fw_enabled_ipv6_csum: u64,
     /// Fat frames sent.
     pub tx_large_packets: u64,
     /// Frames received that were longer than the MTU, or fat.
     pub rx_large_packets: u64,
-    /// Whether it accepts the MSS as an argument of the call.
+    /// Whether the hypervisor accepts the MSS as an argument of the call.
     pub fw_enabled_large_send: u64,
 }
 

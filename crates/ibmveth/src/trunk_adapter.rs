@@ -1,4 +1,4 @@
-//! An adapter as a link of a node. In trunk mode it is the port of a bridge by which guests reach the world.
+//! Adapter as a link of a node. In trunk mode the adapter is the bridge port that connects guests with the outside.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -12,7 +12,7 @@ use wire::MacAddr;
 
 use crate::{Adapter, AdapterConfig, FragListMode, Lan, SettingError, TxError, TxOffloads, Unit};
 
-/// MTU in bytes of an adapter for which none is wanted.
+/// Default MTU of an adapter, in bytes.
 const DEFAULT_MTU: usize = 1500;
 
 /// Limit of packets that one call of [`Link::recv`] returns.
@@ -27,9 +27,9 @@ pub struct TrunkAdapter {
     common: Common,
     lan: SharedLan,
     adapter: Adapter,
-    /// Frames lost in the receive queue that are already counted.
+    /// Number of lost frames of the receive queue that are counted already.
     lost: u64,
-    /// Copies that are already in the ledger.
+    /// Copies that are in the ledger already.
     entered: [Copied; CopyReason::ALL.len()],
 }
 
@@ -37,7 +37,7 @@ impl TrunkAdapter {
     /// Opens the adapter of a unit.
     ///
     /// # Errors
-    /// The hypervisor does not register it, or a setting is out of range.
+    /// The hypervisor refuses the registration, or a setting is out of range.
     pub fn open(name: &str, lan: &SharedLan, unit: Unit, config: AdapterConfig) -> Result<Self, OpenError> {
         let mut locked = lock(lan);
         let adapter = Adapter::probe(&mut locked, unit, config).and_then(|mut adapter| {
@@ -63,7 +63,7 @@ impl TrunkAdapter {
         &self.adapter
     }
 
-    /// Changes the adapter, as its operator does.
+    /// Changes the adapter's settings with `change`, as its operator does.
     ///
     /// # Errors
     /// As `change`.
@@ -91,7 +91,7 @@ impl TrunkAdapter {
         self.adapter.set_frag_list_mode(mode);
     }
 
-    /// Features as the datapath is to have them.
+    /// Current features, as seen by the datapath.
     fn current(&self) -> Features {
         self.adapter.features()
     }
@@ -129,7 +129,7 @@ fn refused(name: &str, call: &'static str, why: SettingError) -> OpenError {
     OpenError { device: name.to_owned(), call, source: io::Error::new(kind, why), hint: None }
 }
 
-/// Reason of the counters for a packet that was not sent.
+/// Drop reason of a packet that was not sent.
 const fn reason(why: TxError) -> DropReason {
     match why {
         TxError::Closed => DropReason::LinkDown,
@@ -171,8 +171,8 @@ impl Link for TrunkAdapter {
         Layer::Ethernet(self.adapter.mac())
     }
 
-    /// Enters copies for sending, and out of small buffers, in the ledger. The hypervisor counts its own copies
-    /// ([`LanCounters`](crate::LanCounters)).
+    /// Enters the adapter's copies of sent frames and of frames in small buffers in the ledger. The hypervisor counts
+    /// its own copies ([`LanCounters`](crate::LanCounters)).
     fn settle(&mut self, mem: &Memory) -> bool {
         for (reason, copied) in self.adapter.copies() {
             let entered = &mut self.entered[reason as usize];
@@ -201,7 +201,8 @@ impl Link for TrunkAdapter {
         }
     }
 
-    /// Sends a whole burst. A burst that was fitted to other features than the present ones has to be fitted again first.
+    /// Sends a complete burst. A burst that was fitted to features other than the current ones has to be fitted again
+    /// first.
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         let current = self.current();
         if self.common.features != current {
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!((trunk.stats().tx_packets, trunk.stats().tx_bytes, trunk.stats().tx_calls), (2, 1048, 1));
         assert_eq!((guest.stats().rx_packets, guest.stats().rx_bytes, guest.stats().rx_calls), (2, 1048, 1));
         assert!(!trunk.settle(&mem) && !guest.settle(&mem));
-        // Both into the transmit buffer, and the small one out of its receive buffer.
+        // Both frames were copied into the transmit buffer, and the small one out of its receive buffer.
         assert_eq!(mem.copies().get(CopyReason::DeviceFrame), Copied { copies: 3, bytes: 1048 + 34 });
     }
 

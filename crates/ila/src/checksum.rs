@@ -1,19 +1,19 @@
-//! Checksum modes, and the arithmetic of the neutral ones.
+//! Checksum modes, and the arithmetic of the neutral modes.
 
 use wire::checksum as sums;
 
 use crate::identifier::Identifier;
 use crate::locator::Locator;
 
-/// Treatment of the transport's checksum when the destination changes (Linux `ILA_CSUM_*`).
+/// Treatment of the transport checksum when the destination changes (Linux `ILA_CSUM_*`).
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum CsumMode {
-    /// The checksum of TCP, UDP or ICMPv6 is adjusted, if that header follows the IPv6 header at once.
+    /// The checksum of TCP, UDP or ICMPv6 is adjusted, if that header directly follows the IPv6 header.
     AdjTransport = 0,
     /// The identifier's last 16 bits absorb the difference, and the C bit is set.
     NeutralMap = 1,
-    /// Nothing is adjusted.
+    /// No adjustment.
     #[default]
     NoAction = 2,
     /// The identifier's last 16 bits absorb the difference, without a mark.
@@ -51,13 +51,14 @@ impl CsumMode {
     }
 }
 
-/// Difference of the sums of an address before and after a change of locator: the old locator's sum less the new one's, in one's
-/// complement.
+/// Difference of the sums of an address before and after a change of locator: the old locator's sum less the new one's,
+/// in one's complement.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Diff(u16);
 
 impl Diff {
-    /// Difference of a change from one locator to another. A [`Rewrite`](crate::Rewrite) whose old locator is known keeps it.
+    /// Difference of a change from one locator to another. A [`Rewrite`](crate::Rewrite) with a fixed old locator
+    /// stores this value.
     #[inline]
     pub fn between(old: Locator, new: Locator) -> Self {
         Self(sums::fold(sums::sub(sums::sum(&old.0.to_be_bytes()), sums::sum(&new.0.to_be_bytes()))))
@@ -77,13 +78,14 @@ impl Diff {
 }
 
 impl Identifier {
-    /// The identifier whose last 16 bits have absorbed a change of locator (Linux `ila_csum_do_neutral_nofmt`).
+    /// The identifier with a change of locator absorbed in the last 16 bits (Linux `ila_csum_do_neutral_nofmt`).
     #[inline]
     pub(crate) const fn absorb(self, diff: Diff) -> Self {
         self.absorb_sum(diff.old_less_new())
     }
 
-    /// As [`absorb`](Self::absorb), with the C bit flipped and that change absorbed as well (Linux `ila_csum_do_neutral_fmt`).
+    /// As [`absorb`](Self::absorb), with the C bit flipped and the flip absorbed as well (Linux
+    /// `ila_csum_do_neutral_fmt`).
     #[inline]
     pub(crate) const fn absorb_and_flip(self, diff: Diff) -> Self {
         // The weight of the C bit in its 16-bit word.

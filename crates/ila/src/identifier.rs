@@ -1,4 +1,4 @@
-//! Identifier: the lower 64 bits of an address, with a type and the C bit at their front.
+//! Identifier: the lower 64 bits of an address, beginning with a type and the C bit.
 
 use std::net::Ipv6Addr;
 
@@ -6,11 +6,11 @@ use std::net::Ipv6Addr;
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Identifier(pub u64);
 
-/// Type of an identifier (Linux `ILA_ATYPE_*`). A mapping has one for its operator; translation ignores it.
+/// Type of an identifier (Linux `ILA_ATYPE_*`). In a mapping the type informs the operator; translation ignores it.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum IdentType {
-    /// Interface identifier of RFC 4291: the address is no ILA address.
+    /// Interface identifier of RFC 4291: the address is not an ILA address.
     InterfaceId = 0,
     /// Locally unique identifier.
     Luid = 1,
@@ -26,7 +26,7 @@ pub enum IdentType {
     Reserved6 = 6,
     /// Reserved.
     Reserved7 = 7,
-    /// Type in the three bits of the identifier itself.
+    /// Type encoded in three bits of the identifier itself.
     #[default]
     UseFormat = 32,
 }
@@ -41,7 +41,7 @@ impl Identifier {
         Self(addr.to_bits() as u64)
     }
 
-    /// Type by the three bits in front.
+    /// Type from the first three bits.
     pub const fn ident_type(self) -> IdentType {
         match self.0 >> 61 {
             0 => IdentType::InterfaceId,
@@ -61,7 +61,7 @@ impl Identifier {
         self.0 & CHECKSUM_NEUTRAL != 0
     }
 
-    /// The identifier with the C bit the other way.
+    /// The identifier with the C bit flipped.
     #[inline]
     pub(crate) const fn with_flipped_c_bit(self) -> Self {
         Self(self.0 ^ CHECKSUM_NEUTRAL)
@@ -73,7 +73,7 @@ impl Identifier {
         self.0 as u16
     }
 
-    /// The identifier with other last 16 bits.
+    /// The identifier with the last 16 bits replaced.
     #[inline]
     pub(crate) const fn with_last_word(self, word: u16) -> Self {
         Self(self.0 & !0xffff | word as u64)
@@ -128,7 +128,8 @@ mod tests {
 
     #[test]
     fn first_nibble_is_type_and_c_bit() {
-        // The kernel's documentation: a type nibble of 2 is a locally unique identifier, 3 the same with the C bit.
+        // From the kernel's documentation: a type nibble of 2 is a locally unique identifier, 3 the same with the C
+        // bit.
         for (nibble, ident_type, is_neutral) in [
             (0x0, IdentType::InterfaceId, false),
             (0x1, IdentType::InterfaceId, true),

@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use crate::identifier::Identifier;
 
-/// Upper 64 bits of an IPv6 address, in host byte order. Written as four groups of hexadecimal digits, all of them, as iproute2
+/// Upper 64 bits of an IPv6 address, in host byte order. Written as all four groups of hexadecimal digits, as iproute2
 /// does: `2001:db8:0:1`.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Locator(pub u64);
 
-/// Text that is no locator.
+/// Error: the text is not a locator.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct BadLocator;
 

@@ -1,4 +1,4 @@
-//! Table of mappings: by the locator to be matched and the device (Linux `ila_xlat.c`).
+//! Table of mappings, by locator and device (Linux `ila_xlat.c`).
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -15,26 +15,27 @@ use crate::translate::Rewrite;
 /// Mapping of one locator to another.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Mapping {
-    /// Locator of the destinations that are translated.
+    /// Locator of the destinations to translate.
     pub locator_match: Locator,
     /// Locator after the translation.
     pub locator: Locator,
-    /// Device that the packets come by, a link or a VRF; `None` for any.
+    /// Device on which the packets arrive, a link or a VRF; `None` for any.
     pub link: Option<LinkId>,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
-    /// Type of the identifiers, for the operator.
+    /// Type of the identifiers, as information for the operator.
     pub ident_type: IdentType,
 }
 
-/// Error: there is a mapping of the same locator for the same device already.
+/// Error: a mapping of the same locator for the same device exists already.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exists;
 
-/// The mappings. A locator has at most one mapping for each device, and one for any device; a mapping for the packet's own device is
-/// used before the one for any device.
+/// The mappings. A locator has at most one mapping for each device, and one for any device; a mapping for the packet's
+/// own device takes precedence over the one for any device.
 ///
-/// The table has one owner, which looks up and changes it, so a lookup sees every earlier change. The table doubles when it grows, and takes [`BYTES_OF_MAPPING`](Self::BYTES_OF_MAPPING) a mapping at most, from 1024 on.
+/// The table has one owner, for look-ups and changes, so a look-up sees every earlier change. The table doubles when it
+/// grows, and takes at most [`BYTES_OF_MAPPING`](Self::BYTES_OF_MAPPING) per mapping, from 1024 mappings on.
 #[derive(Clone, Default)]
 pub struct Mappings {
     table: HashTable<Entry>,
@@ -43,7 +44,7 @@ pub struct Mappings {
     of_devices: usize,
 }
 
-/// Device number of a mapping for any device.
+/// Device number that stands for any device.
 const ANY: u32 = 0;
 
 /// Mapping in the table.
@@ -51,7 +52,7 @@ const ANY: u32 = 0;
 struct Entry {
     locator_match: Locator,
     locator: Locator,
-    /// Number of the device; 0, which no link has, for any device.
+    /// Number of the device; 0, which no link has, stands for any device.
     device: u32,
     diff: Diff,
     csum_mode: CsumMode,
@@ -72,14 +73,14 @@ impl Entry {
 }
 
 impl Mappings {
-    /// Bytes that a mapping takes at most, in a table of 1024 or more, when the table has just grown: 24 and one of the hash
-    /// table's own, with less than half of the entries in use then.
+    /// Maximum number of bytes per mapping, in a table of 1024 mappings or more, right after growth: 24 and one of the
+    /// hash table's own, while less than half of the entries are in use.
     pub const BYTES_OF_MAPPING: usize = 58;
 
     /// Adds a mapping.
     ///
     /// # Errors
-    /// [`Exists`] if there is one of that locator for that device.
+    /// [`Exists`] if the locator has a mapping for that device.
     pub fn add(&mut self, mapping: Mapping) -> Result<(), Exists> {
         let Mapping { locator_match, locator, link, csum_mode, ident_type } = mapping;
         let device = number_of(link);
@@ -95,7 +96,7 @@ impl Mappings {
         Ok(())
     }
 
-    /// Removes the mapping of a locator for a device. Tells whether there was one.
+    /// Removes the mapping of a locator for a device. Returns whether it existed.
     pub fn remove(&mut self, locator_match: Locator, link: Option<LinkId>) -> bool {
         let device = number_of(link);
         let hash = self.hash(locator_match, device);
@@ -106,7 +107,7 @@ impl Mappings {
         true
     }
 
-    /// Removes the mappings for a device that is gone, and returns them.
+    /// Removes the mappings for a removed device, and returns them.
     pub fn remove_link(&mut self, link: LinkId) -> Vec<Mapping> {
         if self.of_devices == 0 {
             return Vec::new();
@@ -118,7 +119,7 @@ impl Mappings {
         gone
     }
 
-    /// Makes room for that many more mappings, so that adding them moves the table once.
+    /// Reserves room for that many more mappings, so that their addition moves the table only once.
     pub fn reserve(&mut self, additional: usize) {
         let Self { table, hasher, .. } = self;
         table.reserve(additional, |entry| hasher.hash_one((entry.locator_match, entry.device)));
@@ -129,7 +130,7 @@ impl Mappings {
         self.find(locator_match, number_of(link)).map(Entry::mapping)
     }
 
-    /// Translation of a destination with that locator, of a packet that came by `link`: by the mapping for that device, else by
+    /// Translation for a packet with that destination locator that arrived on `link`: the mapping for that device, else
     /// the one for any device.
     #[inline]
     pub fn lookup(&self, locator: Locator, link: LinkId) -> Option<Rewrite> {
@@ -148,12 +149,12 @@ impl Mappings {
         self.table.is_empty()
     }
 
-    /// Every mapping, in arbitrary order.
+    /// All mappings, in arbitrary order.
     pub fn iter(&self) -> impl Iterator<Item = Mapping> + '_ {
         self.table.iter().map(Entry::mapping)
     }
 
-    /// Every mapping, in order of locators; those of one locator for devices before the one for any device.
+    /// All mappings, by locator; among equal locators the mapping for any device comes last.
     pub fn snapshot(&self) -> Vec<Mapping> {
         let mut all: Vec<Mapping> = self.iter().collect();
         all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.link.is_none(), mapping.link));
@@ -170,7 +171,7 @@ impl Mappings {
         self.hasher.hash_one((locator_match, device))
     }
 
-    /// Shrinks the table once three quarters of it are empty.
+    /// Shrinks the table when three quarters of it are empty.
     fn shrink(&mut self) {
         let Self { table, hasher, .. } = self;
         if table.capacity() > 1024 && table.len() < table.capacity() / 4 {
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn mapping_for_device_is_used_before_one_for_any() {
-        // In each order of adding, and again while mappings are removed one by one.
+        // In each order of addition, and again while the mappings are removed one by one.
         let all = [mapping(1, 10, NET), mapping(1, 12, ETH), mapping(1, 13, WAN)];
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut mappings = Mappings::default();
@@ -271,7 +272,7 @@ mod tests {
         let mut mappings = Mappings::default();
         for n in 0..1_000_000 {
             mappings.add(mapping(n << 16, n, NET)).unwrap();
-            // Each time that the table has just grown.
+            // Each time, right after the table has grown.
             let most = Mappings::BYTES_OF_MAPPING * mappings.len();
             let bytes = mappings.table.allocation_size();
             assert!(n < 1024 || bytes <= most, "{bytes} B for {n}");

@@ -1,4 +1,4 @@
-//! Encapsulation of a route: a translation that takes place where the route is used (Linux `ila_lwt.c`).
+//! Encapsulation of a route: a translation that is applied where the route is used (Linux `ila_lwt.c`).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -27,27 +27,27 @@ pub struct RouteEncap {
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 #[repr(u8)]
 pub enum HookType {
-    /// Packets that the node sends or forwards, from SIR to ILA.
+    /// Packets that the node sends or forwards; from SIR to ILA.
     #[default]
     Output = 0,
-    /// Packets that the node receives, to be delivered or forwarded, from ILA to SIR.
+    /// Packets that the node receives, for delivery or forwarding; from ILA to SIR.
     Input = 1,
 }
 
-/// Reasons for which a prefix cannot have an encapsulation (Linux `ila_build_state`; all of them are `EINVAL`).
+/// Reasons for which a prefix cannot have an encapsulation (Linux `ila_build_state`; all are `EINVAL`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EncapError {
-    /// The prefix is not one of IPv6.
+    /// The prefix is not an IPv6 prefix.
     NotIpv6,
-    /// [`IdentType::UseFormat`], while the prefix is too short to hold the three bits of the type.
+    /// [`IdentType::UseFormat`], while the prefix is too short to contain the three bits of the type.
     TypeNotInPrefix,
-    /// The identifiers are not locally unique ones.
+    /// The identifiers are not locally unique.
     UnsupportedType(IdentType),
-    /// [`CsumMode::NeutralMap`], while the prefix has the C bit.
+    /// [`CsumMode::NeutralMap`], while the prefix contains a set C bit.
     ChecksumNeutralPrefix,
 }
 
-/// Length of the shortest prefix that holds a locator and the type of an identifier.
+/// Length of the shortest prefix that contains a locator and the type of an identifier.
 const LEN_WITH_TYPE: u8 = 64 + 3;
 
 impl HookType {
@@ -103,7 +103,7 @@ impl RouteEncap {
         }
     }
 
-    /// The translation. Routes to many locators may have one encapsulation, so no difference is saved.
+    /// The translation. Routes to many locators may share one encapsulation, so no difference is stored.
     #[inline]
     pub const fn rewrite(&self) -> Rewrite {
         Rewrite { locator: self.locator, csum_mode: self.csum_mode, diff: None }
@@ -115,7 +115,7 @@ impl RouteEncap {
         self.rewrite().address(dst, self.direction())
     }
 
-    /// The destination with the locator `sir_prefix` that this encapsulation translates to `translated`, if there is one.
+    /// The destination with the locator `sir_prefix` that this encapsulation translates to `translated`, if any.
     pub fn original(&self, translated: Ipv6Addr, sir_prefix: Locator) -> Option<Ipv6Addr> {
         let back = match self.direction() {
             Direction::SirToIla => Direction::IlaToSir,
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn original_undoes_translation_in_every_mode() {
         let sir_prefix = Locator(0x3333_0000_0000_0001);
-        // 65 535 of 65 536 last words: one that is 0 comes back as ffff, which is the same number to a checksum.
+        // 65 535 of 65 536 last words: 0 comes back as ffff, which is equal in a checksum.
         let identifiers = (1..=0xffff_u64).step_by(7).map(|word| Identifier(0x2000_0000_0001_0000 | word));
         for csum_mode in CsumMode::ALL {
             let encap = RouteEncap { csum_mode, ..ENCAP };

@@ -1,4 +1,4 @@
-//! Translation of addresses, and of packets with any state of their checksum (Linux `ila_update_ipv6_locator`).
+//! Translation of addresses, and of packets in any checksum state (Linux `ila_update_ipv6_locator`).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -14,21 +14,21 @@ use crate::locator::Locator;
 /// Direction of a translation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Direction {
-    /// From the address that applications use to that of the node's place.
+    /// From the address of applications to the address of the node's location.
     SirToIla,
-    /// From the address of the node's place to that which applications use.
+    /// From the address of the node's location to the address of applications.
     IlaToSir,
 }
 
-/// Sign with which `adj-transport` adjusts a checksum.
+/// Sign of the checksum adjustment in `adj-transport`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum AdjTransport {
-    /// Linux's: the old locator less the new one is added, where the opposite would be right. Between two translations the
-    /// checksum is wrong; the second undoes the error of the first.
+    /// Linux's sign: the old locator less the new one is added, although the opposite would be right. Between two
+    /// translations the checksum is wrong; the second translation undoes the error of the first.
     #[default]
     Linux,
-    /// The new locator less the old one: the checksum is right for the address that the packet has (RFC 1624). Both ends have to
-    /// do so.
+    /// The new locator less the old one: the checksum matches the address in the packet (RFC 1624). Both ends must use
+    /// this sign.
     Rfc1624,
 }
 
@@ -39,18 +39,18 @@ pub struct Rewrite {
     pub locator: Locator,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
-    /// Difference of the locators, if the old one is known beforehand.
+    /// Difference of the locators, if the old locator is fixed.
     pub diff: Option<Diff>,
 }
 
-/// Checksum of a packet's transport that covers the address.
+/// Transport checksum of a packet, which covers the address.
 #[derive(Clone, Copy, Debug)]
 struct Check {
     /// Start of the transport header.
     l4: usize,
-    /// Offset of the checksum in it.
+    /// Offset of the checksum in the transport header.
     offset: usize,
-    /// Length of the transport header, at least.
+    /// Minimum length of the transport header.
     header_len: usize,
     protocol: Protocol,
 }
@@ -58,13 +58,13 @@ struct Check {
 impl Rewrite {
     /// Destination of a packet after the translation.
     ///
-    /// `neutral-map` changes the last 16 bits of the identifier only if its C bit says so, `neutral-map-auto` always; otherwise only the
-    /// locator changes, as in Linux.
+    /// `neutral-map` changes the last 16 bits of the identifier only if the C bit permits it, `neutral-map-auto`
+    /// always; otherwise only the locator changes, as in Linux.
     #[inline]
     pub fn address(&self, dst: Ipv6Addr, direction: Direction) -> Ipv6Addr {
         let identifier = Identifier::of(dst);
         let identifier = match self.csum_mode {
-            // A SIR address with the C bit is none (Linux warns).
+            // An address with the C bit is not a SIR address (Linux warns).
             CsumMode::NeutralMap if identifier.is_checksum_neutral() == (direction == Direction::IlaToSir) => {
                 identifier.absorb_and_flip(self.diff_from(dst))
             }
@@ -74,14 +74,16 @@ impl Rewrite {
         self.locator.with(identifier)
     }
 
-    /// Translates a packet that begins with the IPv6 header of which `info` is the summary, and returns its new destination.
+    /// Translates a packet that begins with the IPv6 header summarized in `info`, and returns the packet's new
+    /// destination.
     ///
-    /// The packet's checksum state stays true: a [complete](Csum::Complete) sum is that of the changed bytes, and a fat packet whose
-    /// segments would otherwise get checksums of the new address becomes [partial](Csum::Partial) with
-    /// the pseudo-header of the old one. As in Linux, a verified packet stays verified, also if its checksum is wrong from now on.
+    /// The packet's checksum state stays valid: a [complete](Csum::Complete) sum is that of the changed bytes, and a
+    /// fat packet whose segments would otherwise get checksums of the new address becomes [partial](Csum::Partial) with
+    /// the pseudo-header of the old one. As in Linux, a verified packet stays verified, even if its checksum is wrong
+    /// from now on.
     ///
     /// # Errors
-    /// [`DropReason::Ipv6Header`] for a packet of IPv4, [`DropReason::NoMemory`]; the packet is unchanged.
+    /// [`DropReason::Ipv6Header`] for an IPv4 packet, [`DropReason::NoMemory`]; the packet is unchanged.
     pub fn packet(
         &self,
         mem: &Memory,
@@ -95,7 +97,7 @@ impl Rewrite {
         let check = self.check_of(mem, pkt, info)?;
         let complete = pkt.meta.csum;
         pkt.writable_head(mem)?;
-        // No step fails from here on.
+        // No later step fails.
         let adjusts = self.csum_mode == CsumMode::AdjTransport && info.plain && info.fragment.is_none();
         let stays_right = is_sum_same(old, new) || adjusts && sign == AdjTransport::Rfc1624;
         if let Some(check) = check
@@ -125,13 +127,13 @@ impl Rewrite {
         Ok(new)
     }
 
-    /// Difference of the locators when a packet to `dst` is translated.
+    /// Difference of the locators for a packet to `dst`.
     #[inline]
     fn diff_from(&self, dst: Ipv6Addr) -> Diff {
         self.diff.unwrap_or_else(|| Diff::between(Locator::of(dst), self.locator))
     }
 
-    /// The checksum field of a packet, pulled into the head, if the mode adjusts it.
+    /// The checksum field of a packet, pulled into the head, if the mode adjusts checksums.
     fn check_of(&self, mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<Option<Check>, DropReason> {
         let is_needed = self.csum_mode == CsumMode::AdjTransport || pkt.meta.cut.gso().is_some();
         let Some(check) = Check::find(info).filter(|_| is_needed) else { return Ok(None) };
@@ -152,7 +154,7 @@ impl Check {
         info.has_transport().then_some(found)
     }
 
-    /// Tells whether this checksum is the partial one of the packet.
+    /// Tells whether this checksum is the packet's partial one.
     fn is_partial(self, pkt: &Packet) -> bool {
         let Self { l4, offset, .. } = self;
         matches!(pkt.meta.csum, Csum::Partial { start, offset: at } if usize::from(start) == l4 && usize::from(at) == offset)
@@ -173,7 +175,7 @@ impl Check {
         let is_udp = self.protocol == Protocol::UDP;
         let Some(field) = self.field(pkt) else { return 0 };
         let old = u16::from_be_bytes(*field);
-        // Sent without a checksum.
+        // The datagram was sent without a checksum.
         if is_udp && old == 0 && !is_partial {
             return 0;
         }
@@ -192,7 +194,7 @@ impl Check {
 const ICMPV6_CHECK_AT: usize = 2;
 const ICMPV6_LEN: usize = 8;
 
-/// Tells whether a checksum over one address is that over the other.
+/// Tells whether a checksum over one address is also right for the other.
 fn is_sum_same(one: Ipv6Addr, other: Ipv6Addr) -> bool {
     let change = sums::fold(sums::sub(sums::sum(&one.octets()), sums::sum(&other.octets())));
     matches!(change, 0 | 0xffff)

@@ -23,7 +23,7 @@ const IDENTIFIER: Identifier = Identifier(0x2000_0000_0001_0b0c);
 
 const NEUTRAL: [CsumMode; 2] = [CsumMode::NeutralMap, CsumMode::NeutralMapAuto];
 
-/// Sum of 16-bit words, folded, 0xffff for 0xffff and 0 alike (RFC 1071).
+/// Sum of 16-bit words, folded, with 0xffff and 0 both given as 0xffff (RFC 1071).
 fn plain_sum(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
     match words.sum::<u64>() % 0xffff {
@@ -32,7 +32,7 @@ fn plain_sum(bytes: &[u8]) -> u16 {
     }
 }
 
-/// Tells whether the checksum of a packet's transport at 40 is right, byte by byte.
+/// Tells whether the checksum of the transport header at offset 40 is right, computed byte by byte.
 fn is_right_on_wire(bytes: &[u8], protocol: u8) -> bool {
     let len = (bytes.len() - 40) as u32;
     let pseudo = [&bytes[8..40], &len.to_be_bytes(), &[0, 0, 0, protocol]].concat();
@@ -47,7 +47,7 @@ fn check_at(protocol: u8) -> usize {
     }
 }
 
-/// A packet whose checksum is right, to `dst`.
+/// A packet to `dst` with a correct checksum.
 fn packet_to(dst: Ipv6Addr, protocol: u8, payload: usize) -> Vec<u8> {
     let header_len = if protocol == TCP { 20 } else { 8 };
     let mut transport = vec![0; header_len];
@@ -79,7 +79,7 @@ fn rewrite(locator: Locator, csum_mode: CsumMode) -> Rewrite {
     Rewrite { locator, csum_mode, diff: None }
 }
 
-/// Translates a packet, whose headers are parsed again.
+/// Translates a packet after parsing its headers again.
 fn translate(mem: &Memory, pkt: &mut Packet, by: Rewrite, direction: Direction, sign: AdjTransport) -> Ipv6Addr {
     let info = ip_headers(mem, pkt).unwrap();
     by.packet(mem, pkt, &info, direction, sign).unwrap()
@@ -105,7 +105,7 @@ fn in_state(mut pkt: Packet, state: &str, protocol: u8) -> Packet {
     pkt
 }
 
-/// The packet's bytes on the wire: a partial checksum is completed. A complete sum has to be that of the bytes.
+/// The packet's bytes on the wire: a partial checksum is completed. A complete sum must match the bytes.
 fn on_wire(mem: &Memory, pkt: &Packet) -> Vec<u8> {
     let mut pkt = Packet::with_data(mem, &pkt.to_vec()).map(|copy| (copy, pkt.meta.clone())).unwrap();
     pkt.0.meta = pkt.1;
@@ -133,7 +133,7 @@ fn neutral_mapping_of_any_pair_keeps_sum_and_round_trips() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for _ in 0..1_000_000 {
         let (sir, ila) = (Locator(random.next()), Locator(random.next()));
-        // A SIR address has no C bit, and an identifier that ends in 0000 is not restored.
+        // A SIR address has no C bit, and an identifier that ends in 0000 would not be restored.
         let identifier = Identifier(random.next() & !(1 << 60) | 1);
         let dst = sir.with(identifier);
         for mode in NEUTRAL {
@@ -193,8 +193,8 @@ fn identifier_that_ends_in_zeros_arrives_ending_in_ones() {
 
 #[test]
 fn address_of_each_mode_is_bit_exact() {
-    // Sum of the SIR locator 0x2db9, of the ILA one 0xfd12 + 0x3456 + 0x789a + 0xbcde = 0x266e0, folded 0x66e2. The difference is
-    // 0xc6d6; the last word 0x0b0c becomes 0xd1e2, and with the C bit 0xc1e2.
+    // Sum of the SIR locator 0x2db9; of the ILA locator 0xfd12 + 0x3456 + 0x789a + 0xbcde = 0x266e0, folded 0x66e2. The
+    // difference is 0xc6d6; the last word 0x0b0c becomes 0xd1e2, and with the C bit 0xc1e2.
     let cases = [
         (CsumMode::AdjTransport, "fd12:3456:789a:bcde:2000:0:1:b0c"),
         (CsumMode::NoAction, "fd12:3456:789a:bcde:2000:0:1:b0c"),
@@ -345,7 +345,7 @@ fn packet_of_ipv4_is_refused() {
     assert_eq!(pkt.to_vec(), bytes);
 }
 
-/// A fat packet, as GRO or a device leaves it.
+/// A fat packet, as from GRO or a device.
 fn fat(mem: &Memory, protocol: u8, payload: usize, is_partial: bool) -> Packet {
     let bytes = packet_to(SIR.with(IDENTIFIER), protocol, payload);
     let state = if is_partial { "partial" } else { "unnecessary" };
@@ -378,7 +378,7 @@ fn fat_packet_translated_is_cut_like_segments_translated() {
                     for (one, other) in first.iter().zip(&mut thin) {
                         translate(&mem, other, rewrite(ILA, mode), Direction::SirToIla, sign);
                         assert_eq!(*one, other.to_vec(), "{case}");
-                        // The second translation makes a valid packet of each.
+                        // The second translation makes each packet valid.
                         translate(&mem, other, rewrite(SIR, mode), Direction::IlaToSir, sign);
                         assert!(is_right_on_wire(&other.to_vec(), protocol), "{case}");
                     }

@@ -25,7 +25,7 @@ pub(crate) fn check(
         // A removed SA protects nothing any more; on Linux it lives as long as its packets.
         used.push(sad.get(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?);
     }
-    //= RFC 4301 §5.2 selectors-of-sa: after decryption a packet has to match the selector of each SA that it came through
+    //= RFC 4301 §5.2 selectors-of-sa: a decrypted packet has to match the selector of each SA that decrypted it
     if !used.iter().all(|sa| sa.may_have_carried(flow, None)) {
         let quoted = quoted().map(|key| Flowi { key, ..*flow });
         if !used.iter().all(|sa| sa.may_have_carried(flow, quoted.as_ref())) {
@@ -43,7 +43,7 @@ pub(crate) fn check(
         }
         Action::Allow => {}
     }
-    //= RFC 4301 §5.2 clear-where-protected: a packet in clear, or through other SAs than its policy asks for, is dropped
+    //= RFC 4301 §5.2 clear-where-protected: a packet in clear, or from other SAs than its policy requires, is dropped
     // The outermost template stands last, the outermost SA first.
     let mismatch = (Mib::XfrmInTmplMismatch, DropReason::PolicyMismatch);
     let mut next = 0;

@@ -30,7 +30,7 @@ impl Ipsec {
             _ => return false,
         };
         //= RFC 4301 §8.2.1 icmp-names-an-sa: an unprotected ICMP error about the path changes it only if it quotes
-        //=   an SPI and addresses by which this node has sent
+        //=   SPI and addresses of an SA that this node has sent by
         let Some(&spi) = esp.first_chunk() else { return false };
         self.nat.sa_to(&self.sad, quote.dst, Spi(u32::from_be_bytes(spi))).is_some_and(|sa| {
             sa.dir != Some(SaDir::In)

@@ -223,7 +223,7 @@ fn refuse_headers(reason: DropReason, opened: &mut Opened, counters: &mut Counte
 /// Finds the start of ESP or of the UDP payload, and trims bytes past the packet's end.
 #[inline]
 fn esp_at(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReason> {
-    //= RFC 4303 §3.4.1 reassembly-first: ESP that came in fragments is reassembled first: a fragment is not decrypted
+    //= RFC 4303 §3.4.1 reassembly-first: fragmented ESP is reassembled first: a fragment is not decrypted
     if info.fragment.is_some() {
         return Err(DropReason::FragmentNotReassembled);
     }

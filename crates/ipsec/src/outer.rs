@@ -44,8 +44,8 @@ impl Outer {
     /// # Errors
     /// [`DropReason::EspMismatch`] when the SA has no source address to send from.
     pub(crate) fn tunnel(sa: &Sa, info: &Info, len: usize, id: u16) -> Result<Self, DropReason> {
-        //= RFC 4301 §5.1.2.1 dscp-and-ecn: DSCP and ECN are copied to the outer header; on the way in the inner DSCP stays,
-        //=   and a congestion mark is taken over where the inner header can carry it
+        //= RFC 4301 §5.1.2.1 dscp-and-ecn: DSCP and ECN are copied to the outer header; decapsulation keeps the inner DSCP,
+        //=   and copies a congestion mark if the inner header is ECN-capable
         let dscp = if sa.flags.dont_encap_dscp { 0 } else { info.tos };
         let ecn = match info.ecn() {
             _ if sa.flags.noecn => Ecn::NotEct,
@@ -64,7 +64,7 @@ impl Outer {
                 header.set_tos(tos);
                 header.set_id(id);
                 //= RFC 4301 §5.1.2.1 dont-fragment: Don't Fragment of the outer header is copied from the inner one,
-                //=   or is clear where the SA says so
+                //=   or clear if the SA has the flag nopmtudisc
                 header.set_dont_fragment(info.dont_fragment && !sa.flags.nopmtudisc && !small_v6);
                 header.fill_check();
                 OuterIp::V4 { header, counts: true }

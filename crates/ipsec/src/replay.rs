@@ -146,7 +146,7 @@ impl ReplayWindow {
         Ok(())
     }
 
-    //= RFC 4303 §3.4.3 duplicates: a number that was accepted before, or is left of the window, is refused
+    //= RFC 4303 §3.4.3 duplicates: a number that was accepted before, or is left of the window, is rejected
     #[inline]
     fn check_whole(&self, seq: u64) -> Result<(), Replay> {
         if seq == 0 {

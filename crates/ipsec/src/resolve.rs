@@ -83,7 +83,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
             Found::Pending => Refusal::Missing { template: at as u8, pending: true },
             Found::Clash => Refusal::Clash,
         };
-        //= RFC 4301 §5.1 protect-without-sa: a packet whose policy asks for an SA that does not exist waits
+        //= RFC 4301 §5.1 protect-without-sa: a packet whose policy requires a missing SA waits
         //=   or is dropped, and never leaves in clear
         if template.level == Level::Required {
             return Verdict::Refused(missing);

@@ -434,7 +434,7 @@ impl Plan {
 /// A packet's own headers as the outer ones, their length, and the protocol that ESP carries.
 fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Outer, usize, Protocol), DropReason> {
     let version = info.version();
-    //= RFC 4303 §3.3.4 whole-datagrams: transport mode protects whole datagrams, and no fragments
+    //= RFC 4303 §3.3.4 whole-datagrams: transport mode protects whole datagrams, not fragments
     // A fragment has no payload of its own to protect (RFC 4303 §3.3.4), and an SA one family.
     if info.fragment.is_some() || version != Version::of_addr(sa.dst) {
         return Err(DropReason::EspMismatch);

@@ -62,7 +62,7 @@ impl OutSequence {
     pub fn reserve(&mut self, n: u32) -> Result<Reserved, Overflow> {
         let last = self.last.checked_add(u64::from(n)).ok_or(Overflow)?;
         //= RFC 4303 §3.3.3 no-cycle: the first packet has number 1, and no number is used twice:
-        //=   at the last one the SA sends no more, unless it says that numbers may wrap
+        //=   after the last one the SA sends no packet, unless its flags allow numbers to wrap
         if !self.esn && !self.may_wrap && last > u64::from(u32::MAX) {
             return Err(Overflow);
         }

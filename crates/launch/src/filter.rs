@@ -1,19 +1,19 @@
-//! The seccomp filter of programs under `fatpath exec` (seccomp(2); Linux `seccomp_run_filters`).
+//! Seccomp filter of programs under `fatpath exec` (seccomp(2); Linux `seccomp_run_filters`).
 //!
-//! It refuses calls that would reach the host's network instead of the gateway's:
+//! The filter refuses calls that would reach the host's network instead of the gateway's:
 //!
-//! - `socket(AF_NETLINK)` of the protocols that the library serves. The library connects Unix sockets and makes no others.
-//! - requests of `ioctl` that make or change interfaces, addresses, routes and neighbours. Requests that only read are
-//!   allowed, since the C library itself asks for the number of an interface.
-//! - `io_uring_setup`, whose ring creates sockets without a system call for each.
+//! - `socket(AF_NETLINK)` with a protocol that the library serves: the library itself uses Unix sockets.
+//! - requests of `ioctl` that create or change interfaces, addresses, routes and neighbours. Requests that only read
+//!   are allowed, since the C library itself looks up the number of an interface.
+//! - `io_uring_setup`: a ring creates sockets without a system call for each.
 //! - for a program whose sockets are bound to a VRF, `socket(AF_INET)` and `socket(AF_INET6)` outside of the library:
 //!   the socket would not be bound.
 //! - entering or creating a network namespace, where the library's netlink would still be the gateway's.
 //! - attaching BPF programs to control groups and interfaces, as `ip vrf exec` does.
 //!
-//! A filter reads numbers and arguments, but no memory. Calls whose effect depends on memory are refused as a whole:
-//! i386's `socketcall`, whose arguments are in memory; `clone3`, whose flags are, returns `ENOSYS`, so that the C
-//! library uses `clone`.
+//! A filter evaluates numbers and arguments, but no memory. Calls whose effect depends on memory are refused as a
+//! whole: i386's `socketcall`, whose arguments are in memory; and `clone3`, whose flags are in memory, returns
+//! `ENOSYS`, so that the C library uses `clone`.
 
 use std::io;
 
@@ -24,19 +24,19 @@ use crate::sys;
 /// Sixth argument of the library's own `socket(2)`; the kernel ignores it.
 pub const SOCKET_MARK: u32 = 0x0fa7_9a7d;
 
-/// Internet sockets that a program may create.
+/// Permitted Internet sockets of a program.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Internet {
-    /// All.
+    /// All sockets.
     Any,
-    /// Only those that the library creates and binds.
+    /// Only sockets that the library creates and binds.
     Marked,
 }
 
-/// Sets the filter for this thread and for every program that it executes or starts. It cannot be removed.
+/// Sets the filter for this thread and for all programs that it executes or starts. The filter cannot be removed.
 ///
-/// Without `CAP_SYS_ADMIN` the kernel accepts a filter only from a thread with `no_new_privs`, which is set then:
-/// programs with setuid or file capabilities gain no privileges any more.
+/// Without `CAP_SYS_ADMIN` the kernel accepts a filter only from a thread with `no_new_privs`, which this function then
+/// sets: programs with setuid or file capabilities gain no privileges any more.
 ///
 /// # Errors
 /// As `seccomp(2)` and `prctl(2)`: this kernel has no filters, or this architecture is not supported.
@@ -54,7 +54,7 @@ pub fn set(internet: Internet) -> io::Result<()> {
     }
 }
 
-/// The refused calls of one architecture, by number.
+/// Refused calls of one architecture, by number.
 struct Abi {
     /// `AUDIT_ARCH_*`.
     arch: u32,
@@ -63,7 +63,7 @@ struct Abi {
     calls: &'static [(u32, Call)],
 }
 
-/// Condition on its arguments for which a call is refused.
+/// Condition on its arguments under which a call is refused.
 #[derive(Clone, Copy)]
 enum Call {
     /// `socket(2)` of a netlink protocol that the library serves, or an Internet socket without the required mark.
@@ -72,17 +72,17 @@ enum Call {
     Socketcall,
     /// `ioctl(2)` that changes a network setting.
     Ioctl,
-    /// A call with `CLONE_NEWNET` in the flags argument of that number.
+    /// A call with `CLONE_NEWNET` in the flags, which are the argument with this index.
     NetworkNamespace(u32),
     /// `bpf(2)` that attaches a program.
     Bpf,
-    /// Unconditional.
+    /// Any call.
     Any,
-    /// Unconditional, with the error of a kernel without the call.
+    /// Any call, with the error of a kernel without it.
     Missing,
 }
 
-/// x86-64 calls of 32-bit pointers have this bit set in the numbers of x86-64 or in their own from 512 on.
+/// Bit of x86-64 calls with 32-bit pointers: their numbers are those of x86-64, or separate ones from 512 on.
 const X32_BIT: u32 = 1 << 30;
 
 #[cfg(target_arch = "x86_64")]
@@ -142,12 +142,12 @@ const ABIS: &[Abi] = &[];
 const TUN_SET_INTERFACE: u32 = 0x4004_54ca;
 /// `PPPIOCNEWUNIT`.
 const PPP_NEW_UNIT: u32 = 0xc004_743e;
-/// Requests of sockets (`SOCK_IOC_TYPE`), and the first and last of wireless interfaces.
+/// Requests of sockets (`SOCK_IOC_TYPE`), and of wireless interfaces, as ranges.
 const OF_SOCKETS: (u32, u32) = (0x8900, 0x89ff);
 const OF_WIRELESS: (u32, u32) = (0x8b00, 0x8bff);
 
-/// The requests of sockets that change no network setting. Some of the others seem to read only, but take commands in
-/// memory that write (`SIOCGIFBR`, `SIOCGIFVLAN`, `SIOCETHTOOL`).
+/// Requests of sockets that change no network setting. Some requests outside this list seem to be read-only, but take
+/// commands in memory that write (`SIOCGIFBR`, `SIOCGIFVLAN`, `SIOCETHTOOL`).
 const HARMLESS: [(u32, u32); 19] = [
     (0x8901, 0x8907), // owner, out-of-band mark, time stamps
     (0x8910, 0x8910), // SIOCGIFNAME
@@ -178,7 +178,7 @@ const fn fails_with(errno: c_int) -> u32 {
     libc::SECCOMP_RET_ERRNO | errno as u32
 }
 
-/// The filter's instructions. A call from an unknown architecture ends the process.
+/// Instructions of the filter. A call from an unknown architecture ends the process.
 fn program(internet: Internet) -> Vec<sock_filter> {
     let mut program = Vec::new();
     load(&mut program, Field::Arch);
@@ -200,7 +200,7 @@ fn program(internet: Internet) -> Vec<sock_filter> {
 }
 
 impl Call {
-    /// The instructions for the condition. They end in a verdict.
+    /// Instructions for the condition, which end with a verdict.
     fn refused(self, internet: Internet) -> Vec<sock_filter> {
         let mut block = Vec::new();
         match self {
@@ -264,11 +264,11 @@ impl Call {
     }
 }
 
-/// A part of `struct seccomp_data`.
+/// Field of `struct seccomp_data`.
 enum Field {
     Number,
     Arch,
-    /// The low 32 bits of an argument: to the kernel all checked arguments are 32 bits long, or flags in these.
+    /// Low 32 bits of an argument: for the kernel, all checked arguments are 32 bits long, or have their flags there.
     Argument(u32),
 }
 
@@ -281,7 +281,7 @@ fn load(program: &mut Vec<sock_filter>, field: Field) {
     program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset));
 }
 
-/// Ends with `result` if the loaded value is in a range from first to last.
+/// Returns `result` if the loaded value is in the range from first to last.
 fn if_within(program: &mut Vec<sock_filter>, (first, last): (u32, u32), result: u32) {
     if first == last {
         program.push(unless_equal_skip(first, 1));
@@ -308,7 +308,7 @@ fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
 }
 
-/// A jump over as many instructions as the matching count.
+/// Conditional jump that skips the given number of instructions.
 fn jump(condition: u32, k: u32, if_true: usize, if_false: usize) -> sock_filter {
     let count = |count: usize| u8::try_from(count).expect("a block is shorter than 256 instructions");
     sock_filter { code: (libc::BPF_JMP | condition | libc::BPF_K) as u16, jt: count(if_true), jf: count(if_false), k }
@@ -326,7 +326,7 @@ mod tests {
         arguments: [u64; 6],
     }
 
-    /// Verdict of `program`, by an interpreter of the instructions that it uses.
+    /// Verdict of `program`, from an interpreter of the instructions that it uses.
     fn run(program: &[sock_filter], data: Data) -> u32 {
         let (mut at, mut value) = (0, 0_u32);
         loop {
@@ -354,7 +354,7 @@ mod tests {
 
     const NO_SYS: u32 = fails_with(libc::ENOSYS);
 
-    /// The numbers of socket, ioctl, clone, unshare, setns, bpf, io_uring_setup, clone3 and getpid.
+    /// Numbers of socket, ioctl, clone, unshare, setns, bpf, io_uring_setup, clone3 and getpid.
     #[cfg(target_arch = "x86_64")]
     const NUMBERS: [(u32, [u32; 9]); 3] = [
         (0xc000_003e, [41, 16, 56, 272, 308, 321, 425, 435, 39]),
@@ -446,7 +446,7 @@ mod tests {
 
     #[test]
     fn filter_unknown_architecture_ends_the_process() {
-        // 32-bit ARM, RISC-V, and none.
+        // 32-bit ARM, RISC-V, and an invalid architecture.
         for arch in [0x4000_0028, 0xc000_00f3, 0] {
             assert_eq!(run(&program(Internet::Any), Data { number: 1, arch, arguments: [0; 6] }), KILL, "{arch:#x}");
         }

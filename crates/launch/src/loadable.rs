@@ -1,6 +1,6 @@
 //! Check whether a program would load a preloaded library (ld.so(8), `LD_PRELOAD`).
 //!
-//! It runs in children of `vfork` and in signal handlers, so it allocates no memory, and all system calls are made
+//! The check runs in children of `vfork` and in signal handlers, so it allocates no memory, and makes all system calls
 //! without the C library. The kernel itself refuses files that are no program, unreadable or missing.
 
 use std::ffi::CStr;
@@ -13,7 +13,7 @@ use rustix::process::{getegid, geteuid, getgid, getuid};
 
 use crate::sys::File;
 
-/// The loader of the GNU C library, by its file name.
+/// File name of the GNU C library's loader.
 #[cfg(target_arch = "x86_64")]
 const LOADER: &[u8] = b"ld-linux-x86-64.so.2";
 #[cfg(target_arch = "aarch64")]
@@ -24,25 +24,25 @@ const LOADER: &[u8] = b"ld.so.1";
 /// `EM_*` of this machine.
 const MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 
-/// Maximum number of nested interpreters, each of which may be a script (`exec_binprm`).
+/// Maximum depth of interpreters that are scripts themselves (`exec_binprm`).
 const MAX_SCRIPTS: usize = 5;
 
 /// Number of bytes of a script's first line that Linux reads (`BINPRM_BUF_SIZE`).
 const LINE: usize = 256;
 
-/// Reason for which a program would not load the library, or would not call it.
+/// Reason why a program would not load the library, or would not call it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Reason {
-    /// It has no dynamic loader.
+    /// The program has no dynamic loader.
     Static,
-    /// It was built by the Go compiler.
+    /// The program was built by the Go compiler.
     Go,
     /// The loader is not the GNU C library's.
     OtherLoader,
-    /// It is for another word size or processor.
+    /// The program is for another word size or processor.
     OtherMachine,
-    /// It runs with the privileges of its file's owner or group (setuid, setgid), or this process's real and effective
-    /// accounts differ.
+    /// The program runs with the privileges of its file's owner or group (setuid, setgid), or this process's real and
+    /// effective accounts differ.
     OtherAccount,
     /// The file has capabilities.
     Capabilities,
@@ -64,27 +64,27 @@ impl Display for Reason {
     }
 }
 
-/// A program that must not be started.
+/// Program that must not be started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NotLoadable {
     /// Reason.
     pub reason: Reason,
-    /// The inode number of the program, or of its interpreter.
+    /// Inode number of the program, or of its interpreter.
     pub inode: u64,
 }
 
 /// Checks the program at `path`, relative to the directory `at`.
 ///
 /// # Errors
-/// It would run without the library.
+/// The program would run without the library.
 pub fn check(at: BorrowedFd<'_>, path: &CStr) -> Result<(), NotLoadable> {
     open(at, path).map_or(Ok(()), check_file)
 }
 
-/// Checks the program open as `fd`, which may be unreadable.
+/// Checks the program that `fd` refers to, which may be unreadable.
 ///
 /// # Errors
-/// It would run without the library.
+/// The program would run without the library.
 pub fn check_open(fd: BorrowedFd<'_>) -> Result<(), NotLoadable> {
     let mut path = [0_u8; 32];
     if write!(&mut path[..], "/proc/self/fd/{}\0", fd.as_raw_fd()).is_err() {
@@ -93,10 +93,11 @@ pub fn check_open(fd: BorrowedFd<'_>) -> Result<(), NotLoadable> {
     CStr::from_bytes_until_nul(&path).map_or(Ok(()), |path| check(CWD, path))
 }
 
-/// Checks the program `name` as execvp(3) finds it in the directories of `path`, which are separated by colons.
+/// Checks the program `name`, found like execvp(3) finds it in the directories of `path`, which are separated by
+/// colons.
 ///
 /// # Errors
-/// It would run without the library.
+/// The program would run without the library.
 pub fn check_found(path: &[u8], name: &[u8]) -> Result<(), NotLoadable> {
     let mut room = [0_u8; libc::PATH_MAX as usize];
     for directory in path.split(|&byte| byte == b':') {
@@ -121,7 +122,7 @@ fn is_executable(path: &CStr) -> bool {
     rustix::fs::stat(path).is_ok_and(is_file) && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-/// Opens a file that may be a program; not a device, whose opening may have effects.
+/// Opens a file that may be a program, but no device: opening a device may have effects.
 fn open(at: BorrowedFd<'_>, path: &CStr) -> Option<File> {
     let stat = rustix::fs::statat(at, path, AtFlags::empty()).ok()?;
     let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
@@ -146,7 +147,7 @@ fn check_file(mut file: File) -> Result<(), NotLoadable> {
     Ok(())
 }
 
-/// The interpreter named by the first line of a script.
+/// Path of the interpreter in the first line of a script.
 fn interpreter<'a>(start: &[u8], room: &'a mut [u8; LINE]) -> Option<&'a CStr> {
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
     let mut words = line.split(|byte| matches!(byte, b' ' | b'\t' | 0)).filter(|word| !word.is_empty());
@@ -157,7 +158,7 @@ fn interpreter<'a>(start: &[u8], room: &'a mut [u8; LINE]) -> Option<&'a CStr> {
     CStr::from_bytes_until_nul(room).ok()
 }
 
-/// The fields of an ELF file's header (elf(5), `Elf64_Ehdr`).
+/// Fields of an ELF file's header (elf(5), `Elf64_Ehdr`).
 struct Header {
     machine: u16,
     first: u64,
@@ -166,7 +167,7 @@ struct Header {
 }
 
 impl Header {
-    /// Parses a program's header, of this machine's byte order; `None` for other files.
+    /// Parses a program's header, in this machine's byte order; `None` for other files.
     fn of(start: &[u8]) -> Option<Self> {
         const EXECUTABLE: [u16; 2] = [2, 3];
         let kind = half(start, 16)?;
@@ -180,7 +181,7 @@ impl Header {
     }
 }
 
-/// A segment of a program: its type and its range in the file (elf(5), `Elf64_Phdr`).
+/// Segment of a program: its type and its range in the file (elf(5), `Elf64_Phdr`).
 struct Segment {
     kind: u32,
     at: u64,
@@ -236,7 +237,7 @@ fn is_gnu_loader(file: BorrowedFd<'_>, segment: &Segment) -> bool {
     path.rsplit(|&byte| byte == b'/').next() == Some(LOADER)
 }
 
-/// Tells whether a note segment has the note that Go's linker adds to each program (`.note.go.buildid`).
+/// Tells whether a note segment contains the note that Go's linker adds to each program (`.note.go.buildid`).
 fn is_by_go(file: BorrowedFd<'_>, segment: &Segment) -> bool {
     const NAME: &[u8] = b"Go\0\0";
     const BUILD_ID: u32 = 4;
@@ -253,7 +254,7 @@ fn is_by_go(file: BorrowedFd<'_>, segment: &Segment) -> bool {
     false
 }
 
-/// The first bytes of a segment, as many as fit.
+/// First bytes of a segment, as many as fit.
 fn contents<'a>(file: BorrowedFd<'_>, segment: &Segment, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let max_len = usize::try_from(segment.len).unwrap_or(usize::MAX).min(room.len());
     let len = read_at(file, segment.at, room.get_mut(..max_len)?);
@@ -282,18 +283,18 @@ fn check_rights(file: BorrowedFd<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Tells whether the file system gives its programs no privileges of their own (`nosuid`).
+/// Tells whether the file system is mounted without setuid and file capabilities (`nosuid`).
 fn is_without_rights(file: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatvfs(file).is_ok_and(|on| on.f_flag.contains(StatVfsMountFlags::NOSUID))
 }
 
-/// Tells whether the program gains capabilities by its file (`struct vfs_ns_cap_data`).
+/// Tells whether the program's file has capabilities (`struct vfs_ns_cap_data`).
 fn has_capabilities(file: BorrowedFd<'_>) -> bool {
     const EFFECTIVE: u32 = 1;
     let mut room = [0_u8; 24];
     let Ok(len) = rustix::fs::fgetxattr(file, c"security.capability", &mut room) else { return false };
     let room = room.get(..len).unwrap_or_default();
-    // Always little-endian: flags, then permitted and inheritable capabilities alternately.
+    // Little-endian: flags, then permitted and inheritable capabilities alternately.
     let word =
         |at: usize| room.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |word| u32::from_le_bytes(*word));
     word(0) & EFFECTIVE != 0 || word(4) != 0 || word(12) != 0
@@ -331,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    /// A file in memory.
+    /// File in memory.
     fn file(bytes: &[u8]) -> fs::File {
         let fd = rustix::fs::memfd_create(c"program", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let mut file = fs::File::from(fd);
@@ -346,7 +347,7 @@ mod tests {
     /// Types and contents of segments.
     type Segments<'a> = &'a [(u32, &'a [u8])];
 
-    /// An ELF file for this machine.
+    /// ELF file for this machine.
     fn elf(segments: Segments<'_>) -> Vec<u8> {
         let mut elf = vec![0; 64 + 56 * segments.len()];
         elf[..6].copy_from_slice(&[0x7f, b'E', b'L', b'F', 2, if cfg!(target_endian = "little") { 1 } else { 2 }]);
@@ -414,7 +415,7 @@ mod tests {
     fn truncated_files_and_non_programs_are_left_to_the_kernel() {
         let whole = elf(&[(Segment::INTERPRETER, &[b"/lib64/", LOADER].concat()), (1, b"x")]);
         for len in 0..64 + 56 {
-            // A header too short for the word size is another machine's.
+            // A header that ends before the byte of the word size counts as another machine's.
             let want = if (4..6).contains(&len) { Err(Reason::OtherMachine) } else { Ok(()) };
             assert_eq!(judged(&whole[..len]), want, "{len}");
         }

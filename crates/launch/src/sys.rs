@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use libc::{c_ushort, sock_filter, sock_fprog};
 
-/// An open file. It is closed without the C library, in whose `close` a thread can be cancelled.
+/// Open file. It is closed without the C library, whose `close` is a cancellation point.
 #[derive(Debug)]
 pub(crate) struct File(ManuallyDrop<OwnedFd>);
 
@@ -31,7 +31,7 @@ impl Drop for File {
     }
 }
 
-/// Sets `program` as the seccomp filter of this thread, and of all processes that it starts.
+/// Sets `program` as the seccomp filter of this thread, and of all its later child processes.
 ///
 /// # Errors
 /// `EACCES`: the thread has neither `CAP_SYS_ADMIN` nor `no_new_privs`; else as `seccomp(2)`.
@@ -39,7 +39,7 @@ pub(crate) fn set_filter(program: &[sock_filter]) -> io::Result<()> {
     let len = c_ushort::try_from(program.len()).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // The kernel copies the instructions and writes nothing.
     let program = sock_fprog { len, filter: program.as_ptr().cast_mut() };
-    // SAFETY: `program` names `len` instructions that live as long as the call.
+    // SAFETY: `program` points to `len` instructions that live until the call returns.
     let done = unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

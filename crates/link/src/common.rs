@@ -12,7 +12,8 @@ pub struct Common {
     pub name: String,
     /// The layer-3 MTU in bytes.
     pub mtu: usize,
-    /// The last argument of [`set_mtu`](crate::Link::set_mtu), or the MTU with which the link was opened.
+    /// Configured MTU; `None` for the default of the kind. A TUN or TAP link without a configured MTU has the MTU in effect here,
+    /// which differs from the default if its device existed before.
     pub wanted_mtu: Option<u16>,
     /// Each offload of this kind of link, and whether it is on.
     pub offloads: Offloads,

@@ -15,7 +15,8 @@ pub struct Config {
     pub kind: DriverKind,
     /// The link's own address, for vhost-user, where no device has one; the other kinds have that of their device, or none.
     pub mac: Option<MacAddr>,
-    /// Layer-3 MTU in bytes; `None` is the interface's own for a packet socket or AF_XDP, and 1500 for other kinds.
+    /// Layer-3 MTU in bytes; `None` is the interface's own for a packet socket or AF_XDP, and 1500 for other kinds. A TUN or TAP
+    /// device that exists keeps its own when the link is opened.
     pub mtu: Option<u16>,
     /// False turns every offload off, and moves one packet per system call.
     pub offloads: bool,

@@ -1,32 +1,48 @@
 //! Links, the drivers that receive and send packets: TUN, TAP, UDP sockets, packet sockets, AF_XDP, guests, memory; and
 //! capture files.
 //!
-//! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without blocking. This crate decides which system calls are
-//! made, how many packets go in one, and which of the kernel's offloads are used. It leaves to its callers the meaning
-//! of packets, the fitting of packets to a link's [`features`](Link::features), when to poll, and what to do about a
-//! link that fails.
+//! # Decides
+//! - System calls, number of packets in one call, and use of the kernel's offloads. A [`Link`] moves
+//!   [`Packet`](packet::Packet)s in bursts, without blocking.
+//! - Validity of headers and rings that guests and kernels write: [`virtio`] reads virtio-net headers, from guests as
+//!   hostile as they like; [`vhost`] walks rings in memory that guests change at any time.
+//! - Bytes of capture files: [`pcap`], [`pcapng`].
 //!
-//! - [`open()`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
-//!   the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat in
-//!   both directions where the kernel can.
-//! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last packet
-//!   ([`Link::settle`]). The driver mode is probed ([`XdpMode`](driver::XdpMode)), and [`Link::ring`] returns the state of the ring.
-//! - [`HostDevice`] makes a persistent device of a node's host side in another network namespace, which [`unshare`] makes, and
-//!   the link over the device's queue.
-//! - [`vhost::open`] makes a port for a guest, by vhost-user: rings in the guest's memory, whose contents are not trusted.
-//!   [`vhost::open_front`] is the other end of such a port, in memory of ours. [`Link::guest`] returns the state of either end.
+//! # Leaves to others
+//! Kinds of links and their settings (crate [`driver`]); fitting of packets to a link's [`features`](Link::features)
+//! (crate [`offload`]); meaning of packets (crate `datapath`); polling, and handling of a link that fails (crate
+//! `daemon`).
+//!
+//! # Limits
+//! - One call moves at most 64 packets (`MAX_MESSAGES` in `sys/mmsg.rs`) of 1024 pieces together (`MAX_PIECES`,
+//!   `UIO_MAXIOV`); a burst is 64 packets or 256 KiB (`BURST_PACKETS`, `BURST_BYTES` of most drivers).
+//! - A guest has at most [`vhost::MAX_PAIRS`] pairs of queues (64) of 32 768 descriptors, 128 regions and 1 TiB of
+//!   memory (`vhost/device.rs`), and chains of 1024 descriptors (`vhost/ring.rs`).
+//! - Capture files: packets of [`capture::MAX_PACKET`] (256 KiB), 1024 interfaces in a section (`MAX_INTERFACES` in
+//!   `pcapng.rs`).
+//! - Linux from 4.20 (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, AF_XDP 5.9 (`BPF_LINK_CREATE`), USO through TUN
+//!   6.2, frames longer than a page by AF_XDP 6.6.
+//!
+//! # Standards
+//! RFC 4301 §8.1 (Don't Fragment of ESP in UDP); RFC 3948 §2.1 and RFC 7296 §2 (ports of IKE); draft-ietf-opsawg-pcap
+//! and draft-ietf-opsawg-pcapng (capture files); RFC 9669 §3 and §4 (the XDP program). Virtio 1.2 §2.7 and §5.1,
+//! `docs/interop/vhost-user.rst` of QEMU. Kernel interfaces: tun(4), `Documentation/networking/tuntap.rst`, packet(7),
+//! udp(7), `Documentation/networking/af_xdp.rst`, bpf(2).
+//!
+//! # Links
+//! - [`open()`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket
+//!   with the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat
+//!   in both directions where the kernel can.
+//! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last
+//!   packet ([`Link::settle`]). The driver mode is probed ([`XdpMode`](driver::XdpMode)), and [`Link::ring`] returns
+//!   the state of the ring.
+//! - [`HostDevice`] makes a persistent device of a node's host side in another network namespace, which [`unshare`]
+//!   makes, and the link over the device's queue.
+//! - [`vhost::open`] makes a port for a guest, by vhost-user. [`vhost::open_front`] is the other end of such a port, in
+//!   memory of ours. [`Link::guest`] returns the state of either end.
 //! - [`memory::pair`] makes two ends of a wire in this process, for tests and benchmarks.
 //! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
 //!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
-//! - [`virtio`] reads virtio-net headers, from guests as hostile as they like.
-//! - [`pcap`] and [`pcapng`] read and write capture files.
-//!
-//! Limits: a packet has at most 1024 pieces when it is sent (`UIO_MAXIOV`). The kernel interfaces are Linux's, from
-//! 4.20 (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, AF_XDP 5.9 (`BPF_LINK_CREATE`), USO through TUN 6.2, frames
-//! longer than a page by AF_XDP 6.6.
-//!
-//! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7),
-//! `Documentation/networking/af_xdp.rst`, bpf(2); virtio 1.2 §2.7 and §5.1, `docs/interop/vhost-user.rst` of QEMU.
 
 mod af_packet;
 mod af_xdp;

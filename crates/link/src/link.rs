@@ -47,7 +47,7 @@ pub trait Link: fmt::Debug + Send {
         Ok(())
     }
 
-    /// The last argument of [`set_mtu`](Self::set_mtu).
+    /// Configured MTU, as in [`Common::wanted_mtu`](crate::Common::wanted_mtu); `None` for the default of the kind.
     fn wanted_mtu(&self) -> Option<u16> {
         self.common().wanted_mtu
     }

@@ -1,4 +1,4 @@
-//! Attributes: found by their type and judged by a table, as Linux's `nla_policy` does (`lib/nlattr.c`).
+//! Attributes: parsed by type and validated by a policy table, as Linux's `nla_policy` does (`lib/nlattr.c`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -7,43 +7,43 @@ use super::message::align;
 
 /// Length of `struct nlattr`.
 const HEADER_LEN: usize = 4;
-/// The bits of an attribute's type that are its type.
+/// Type bits of an attribute's `nla_type` field (`NLA_TYPE_MASK`).
 const TYPE_MASK: u16 = 0x3fff;
-/// The bit that says that attributes are in it.
+/// Flag of an attribute that contains nested attributes (`NLA_F_NESTED`).
 const NESTED: u16 = 0x8000;
 
-/// Form that an attribute has to have.
+/// Required form of an attribute's payload.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Kind {
-    /// Unknown: passed over, or refused by a strict parse.
+    /// Unknown: ignored, or refused by a strict parse.
     #[default]
     Unknown,
     /// Anything.
     Any,
-    /// At least so many bytes, of which as many count; exactly so many in a strict parse.
+    /// At least this many bytes, of which this many are read; exactly this many in a strict parse.
     Int(u16),
-    /// At least so many bytes.
+    /// At least this many bytes.
     Min(u16),
-    /// At most so many bytes.
+    /// At most this many bytes.
     Max(u16),
-    /// Exactly so many bytes.
+    /// Exactly this many bytes.
     Exact(u16),
-    /// A text of at most so many bytes before its end.
+    /// Text of at most this many bytes before its end.
     Str(u16),
-    /// A text of at most so many bytes, with the zero byte that has to be behind it.
+    /// Text of at most this many bytes, followed by a required zero byte.
     NulStr(u16),
     /// Flag without a payload.
     Flag,
-    /// Attributes.
+    /// Nested attributes.
     Nested,
-    /// It must not be there.
+    /// Forbidden attribute (`NLA_REJECT`).
     Reject,
 }
 
 /// Kinds by type.
 pub type AttrPolicy<const N: usize> = [Kind; N];
 
-/// A table of those kinds, and [`Kind::Unknown`] elsewhere.
+/// Policy table with the given kinds, and [`Kind::Unknown`] for all other types.
 pub const fn policy<const N: usize>(kinds: &[(u16, Kind)]) -> AttrPolicy<N> {
     let mut table = [Kind::Unknown; N];
     let mut at = 0;
@@ -57,9 +57,9 @@ pub const fn policy<const N: usize>(kinds: &[(u16, Kind)]) -> AttrPolicy<N> {
 /// Tolerance of a parse.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Strictness {
-    /// Unknown attributes are passed over, and numbers may be too long (`NL_VALIDATE_LIBERAL`).
+    /// Unknown attributes are ignored, and numbers may be too long (`NL_VALIDATE_LIBERAL`).
     Liberal,
-    /// Nothing (`NL_VALIDATE_STRICT`).
+    /// Unknown attributes, overlong numbers and trailing bytes are refused (`NL_VALIDATE_STRICT`).
     Strict,
 }
 
@@ -68,7 +68,7 @@ pub enum Strictness {
 pub struct Attr<'a> {
     /// Type, without flags.
     pub kind: u16,
-    /// Whether it says that attributes are in it.
+    /// Whether the attribute has the flag `NLA_F_NESTED`.
     pub nested: bool,
     /// Payload.
     pub data: &'a [u8],
@@ -87,27 +87,27 @@ macro_rules! numbers {
 
 impl<'a> Attr<'a> {
     numbers! {
-        /// First 8 bits, or 0 if it is shorter.
+        /// First 8 bits, or 0 if the payload is shorter.
         u8: u8 = u8::from_ne_bytes;
-        /// First 16 bits, or 0 if it is shorter.
+        /// First 16 bits, or 0 if the payload is shorter.
         u16: u16 = u16::from_ne_bytes;
-        /// First 16 bits in network byte order, or 0 if it is shorter.
+        /// First 16 bits in network byte order, or 0 if the payload is shorter.
         be16: u16 = u16::from_be_bytes;
-        /// First 32 bits, or 0 if it is shorter.
+        /// First 32 bits, or 0 if the payload is shorter.
         u32: u32 = u32::from_ne_bytes;
-        /// First 32 bits in network byte order, or 0 if it is shorter.
+        /// First 32 bits in network byte order, or 0 if the payload is shorter.
         be32: u32 = u32::from_be_bytes;
-        /// First 64 bits, or 0 if it is shorter.
+        /// First 64 bits, or 0 if the payload is shorter.
         u64: u64 = u64::from_ne_bytes;
     }
 
-    /// Bytes up to a zero byte, as text. `None` if they are none.
+    /// Bytes up to a zero byte, as text. `None` if the bytes are no UTF-8.
     pub fn text(&self) -> Option<&'a str> {
         let end = self.data.iter().position(|&byte| byte == 0).unwrap_or(self.data.len());
         std::str::from_utf8(&self.data[..end]).ok()
     }
 
-    /// The address that it begins with. `None` if it is shorter than one of that family.
+    /// The address at the start of the payload. `None` if the payload is shorter than an address of the family.
     pub fn ip(&self, v4: bool) -> Option<IpAddr> {
         if v4 {
             self.data.first_chunk().map(|octets: &[u8; 4]| Ipv4Addr::from(*octets).into())
@@ -116,7 +116,7 @@ impl<'a> Attr<'a> {
         }
     }
 
-    /// The attributes in it.
+    /// Parses the nested attributes.
     ///
     /// # Errors
     /// As [`parse`].
@@ -166,7 +166,7 @@ impl<'a> Attr<'a> {
     }
 }
 
-/// The attributes of a message or a nest, by their types. Of several of one type the last one counts.
+/// The attributes of a message or a nest, by type. If a type occurs several times, the last attribute counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Attrs<'a, const N: usize>([Option<Attr<'a>>; N]);
 
@@ -182,10 +182,11 @@ impl<'a, const N: usize> Attrs<'a, N> {
     }
 }
 
-/// Finds the attributes in `bytes`, which begin `offset` bytes behind the message's header, and judges them.
+/// Parses the attributes in `bytes`, which begin `offset` bytes behind the message's header, and validates them.
 ///
 /// # Errors
-/// The first that is not as `policy` says; if `strict`, also one that it does not know, and bytes that are none.
+/// The first attribute that violates `policy`; if `strict`, also an attribute of unknown type, and trailing bytes that
+/// are no attribute.
 pub fn parse<'a, const N: usize>(
     bytes: &'a [u8],
     offset: u32,
@@ -210,7 +211,7 @@ pub fn parse<'a, const N: usize>(
     Ok(Attrs(found))
 }
 
-/// Attributes one after the other; one whose length is wrong ends them.
+/// Iterator over attributes; an attribute with a wrong length ends the iteration.
 #[derive(Clone, Debug)]
 pub struct Iter<'a> {
     rest: &'a [u8],

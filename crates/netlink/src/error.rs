@@ -1,17 +1,17 @@
-//! Reasons for refused requests, and their form: `NLMSG_ERROR` with extended acknowledgement attributes.
+//! Errors of refused requests, and their serialisation: `NLMSG_ERROR` with extended acknowledgement attributes.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::message::{HEADER_LEN, Header, Message, Writer, flag, kind};
 
-/// Linux's numbers of errors, where this crate needs them.
+/// Linux's error numbers that this crate uses.
 pub mod errno {
     /// Operation not permitted.
     pub const EPERM: i32 = 1;
-    /// No such file or directory: there is no such rule, table or policy.
+    /// No such file or directory: the rule, table or policy does not exist.
     pub const ENOENT: i32 = 2;
-    /// No such process: there is no such route or SA.
+    /// No such process: the route or SA does not exist.
     pub const ESRCH: i32 = 3;
     /// Cannot allocate memory.
     pub const ENOMEM: i32 = 12;
@@ -27,7 +27,7 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     /// Numerical result out of range.
     pub const ERANGE: i32 = 34;
-    /// Function not implemented: an algorithm is not known.
+    /// Function not implemented: the algorithm is unknown.
     pub const ENOSYS: i32 = 38;
     /// Protocol not supported.
     pub const EPROTONOSUPPORT: i32 = 93;
@@ -43,11 +43,11 @@ pub mod errno {
     pub const ENETUNREACH: i32 = 101;
     /// No route to host.
     pub const EHOSTUNREACH: i32 = 113;
-    /// Permission denied, as a route that prohibits says.
+    /// Permission denied, as for a `prohibit` route.
     pub const EACCES: i32 = 13;
-    /// Links that would be below each other.
+    /// Too many levels of symbolic links: a loop of stacked links.
     pub const ELOOP: i32 = 40;
-    /// A table is full.
+    /// Exchange full: a table is full.
     pub const EXFULL: i32 = 54;
 }
 
@@ -64,26 +64,26 @@ mod attr {
 pub struct Error {
     /// See [`errno`]; positive.
     pub errno: i32,
-    /// The reason in words, as Linux has them, without a full stop.
+    /// The reason in words, Linux's where Linux has one, without a full stop.
     pub text: Option<Cow<'static, str>>,
     /// Offset of the offending attribute, counted from the message's header.
     pub offset: Option<u32>,
-    /// The type of the attribute that is missing, and where that begins in which it should be, if not in the message.
+    /// Type of the missing attribute, and offset of the nest that lacks the attribute, if it is not the message.
     pub missing: Option<(u16, Option<u32>)>,
 }
 
 impl Error {
-    /// One without words.
+    /// Error without a text.
     pub const fn new(errno: i32) -> Self {
         Self { errno, text: None, offset: None, missing: None }
     }
 
-    /// One with Linux's words.
+    /// Error with Linux's text.
     pub const fn text(errno: i32, text: &'static str) -> Self {
         Self { errno, text: Some(Cow::Borrowed(text)), offset: None, missing: None }
     }
 
-    /// Error with a text that names a value.
+    /// Error with a text that contains a value.
     pub const fn owned_text(errno: i32, text: String) -> Self {
         Self { errno, text: Some(Cow::Owned(text)), offset: None, missing: None }
     }
@@ -93,13 +93,13 @@ impl Error {
         Self::text(errno::EOPNOTSUPP, text)
     }
 
-    /// The same, because of the attribute that begins there.
+    /// The same error with the offset of the offending attribute (`NLMSGERR_ATTR_OFFS`).
     #[must_use]
     pub fn at(self, offset: u32) -> Self {
         Self { offset: Some(offset), ..self }
     }
 
-    /// The same, because of the attribute of that type, which is missing.
+    /// The same error with the type of the missing attribute (`NLMSGERR_ATTR_MISS_TYPE`).
     #[must_use]
     pub fn missing(self, kind: u16) -> Self {
         Self { missing: Some((kind, None)), ..self }
@@ -136,16 +136,16 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Detail of errors that a client has requested.
+/// Options of the client's socket for the form of acknowledgements.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AckOptions {
-    /// `NETLINK_CAP_ACK`: its request is not quoted.
+    /// `NETLINK_CAP_ACK`: the request is not quoted.
     pub cap: bool,
-    /// `NETLINK_EXT_ACK`: with the reason and the attribute.
+    /// `NETLINK_EXT_ACK`: the acknowledgement has the error's text and attribute.
     pub ext: bool,
 }
 
-/// Answers `request`: done, or why not (Linux `netlink_ack`).
+/// Writes the acknowledgement of `request`: success, or the error (Linux `netlink_ack`).
 pub fn write_ack(w: &mut Writer, request: &Message<'_>, port: u32, outcome: &Result<(), Error>, options: AckOptions) {
     let error = outcome.as_ref().err();
     let quote = error.is_some() && !options.cap;
@@ -161,7 +161,7 @@ pub fn write_ack(w: &mut Writer, request: &Message<'_>, port: u32, outcome: &Res
     });
 }
 
-/// Ends the dump of `request`, with the error that stopped it, if any (Linux `netlink_dump_done`).
+/// Writes the end of the dump of `request`, with the error that stopped the dump, if any (Linux `netlink_dump_done`).
 pub fn write_done(w: &mut Writer, seq: u32, port: u32, flags: u16, outcome: &Result<(), Error>, options: AckOptions) {
     let error = outcome.as_ref().err();
     let reported = error.filter(|error| options.ext && error.has_attributes());
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use crate::message::Messages;
 
-    /// The flags of the answer and the bytes behind its error number.
+    /// The flags of the acknowledgement and the bytes behind its error number.
     fn answered(outcome: &Result<(), Error>, options: AckOptions) -> (u16, i32, Vec<u8>) {
         let mut request = Writer::default();
         request.message(Header { kind: 24, flags: 5, seq: 9, port: 0 }, |w| w.put_u32(1, 2));

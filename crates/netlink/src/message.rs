@@ -1,11 +1,11 @@
-//! Netlink messages: how they are cut out of a datagram, and how they are written (RFC 3549 §2.2, `linux/netlink.h`).
+//! Netlink messages: parsing of a datagram into messages, and serialisation (RFC 3549 §2.2, `linux/netlink.h`).
 
 use zeroize::Zeroize;
 
 /// Length of `struct nlmsghdr`.
 pub const HEADER_LEN: usize = 16;
 
-/// Types of messages that no protocol defines itself (`NLMSG_*`).
+/// Types of control messages, which all protocols share (`NLMSG_*`).
 pub mod kind {
     /// An error, or an acknowledgement.
     pub const ERROR: u16 = 2;
@@ -29,9 +29,9 @@ pub mod flag {
     pub const DUMP_INTR: u16 = 0x10;
     /// The dump is filtered by the attributes of the request.
     pub const DUMP_FILTERED: u16 = 0x20;
-    /// Get: all of them.
+    /// Get: all entries.
     pub const ROOT: u16 = 0x100;
-    /// Get: all that match.
+    /// Get: all entries that match.
     pub const MATCH: u16 = 0x200;
     /// Get: a dump.
     pub const DUMP: u16 = ROOT | MATCH;
@@ -76,7 +76,7 @@ impl Header {
 pub struct Message<'a> {
     /// Header.
     pub header: Header,
-    /// All of it, the header too.
+    /// All bytes of the message, with the header.
     pub bytes: &'a [u8],
 }
 
@@ -92,8 +92,8 @@ pub const fn align(len: usize) -> usize {
     len.saturating_add(3) & !3
 }
 
-/// The messages of a datagram. A message with a wrong length ends it: the start of the next one is unknown (Linux
-/// `netlink_rcv_skb`).
+/// Iterator over the messages of a datagram. A message with a wrong length ends the iteration: the start of the next
+/// message is unknown (Linux `netlink_rcv_skb`).
 #[derive(Clone, Debug)]
 pub struct Messages<'a>(&'a [u8]);
 
@@ -122,29 +122,29 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// Messages as they are written, one behind the other.
+/// Serialised messages, one behind the other.
 #[derive(Clone, Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// One that does not move what has been written up to `len` bytes.
+    /// Writer that does not reallocate until `len` bytes are written.
     pub fn with_capacity(len: usize) -> Self {
         Self { bytes: Vec::with_capacity(len) }
     }
 
-    /// Bytes that have been written.
+    /// Written bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Bytes that have been written.
+    /// Written bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// The number of bytes written.
+    /// Number of written bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -154,17 +154,17 @@ impl Writer {
         self.bytes.is_empty()
     }
 
-    /// Forgets everything, and keeps the storage.
+    /// Removes all messages, and keeps the allocation.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Forgets everything, and leaves no byte of it in memory: keys may be among them.
+    /// Removes all messages and overwrites their bytes in memory, which may contain keys.
     pub fn wipe(&mut self) {
         self.bytes.zeroize();
     }
 
-    /// Gives back the memory above `capacity` bytes.
+    /// Frees the allocation above `capacity` bytes.
     pub(super) fn shrink_to(&mut self, capacity: usize) {
         self.bytes.shrink_to(capacity);
     }
@@ -174,7 +174,7 @@ impl Writer {
         self.bytes.truncate(len);
     }
 
-    /// Writes a message, whose payload `body` writes.
+    /// Writes a message; `body` writes the payload.
     pub fn message(&mut self, header: Header, body: impl FnOnce(&mut Self)) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
@@ -190,7 +190,7 @@ impl Writer {
         self.bytes[start..start + 4].copy_from_slice(&len.to_ne_bytes());
     }
 
-    /// Writes the fixed part of a payload, and pads it.
+    /// Writes the fixed part of a payload, with padding.
     pub fn fixed(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.pad();
@@ -199,7 +199,8 @@ impl Writer {
     /// Writes an attribute.
     ///
     /// # Panics
-    /// If `data` is longer than an attribute can be. What others have sent never is: it came in one.
+    /// If `data` is longer than an attribute can be. A payload received from a client never is: it arrived in an
+    /// attribute.
     pub fn put(&mut self, kind: u16, data: &[u8]) {
         let len = u16::try_from(data.len() + 4).unwrap_or_else(|_| panic!("attribute {kind}: {} bytes", data.len()));
         self.bytes.extend_from_slice(&len.to_ne_bytes());
@@ -228,13 +229,13 @@ impl Writer {
         self.put(kind, &value.to_ne_bytes());
     }
 
-    /// Writes a text and the zero byte behind it.
+    /// Writes a text with its terminating zero byte.
     pub fn put_str(&mut self, kind: u16, text: &str) {
         let with_nul: Vec<u8> = text.bytes().chain([0]).collect();
         self.put(kind, &with_nul);
     }
 
-    /// Writes an address, as long as its family's are.
+    /// Writes an address, in the length of its family.
     pub fn put_ip(&mut self, kind: u16, addr: std::net::IpAddr) {
         match addr {
             std::net::IpAddr::V4(addr) => self.put(kind, &addr.octets()),
@@ -242,7 +243,7 @@ impl Writer {
         }
     }
 
-    /// Writes an attribute of attributes, which `body` writes.
+    /// Writes a nested attribute; `body` writes the attributes inside.
     ///
     /// # Panics
     /// As [`put`](Self::put).
@@ -284,7 +285,7 @@ mod tests {
             (&[(16, 16)], 1),
             (&[(16, 16), (20, 20), (16, 16)], 3),
             (&[(17, 20), (16, 16)], 2), // padded
-            (&[(17, 17)], 1),           // the last one need not be
+            (&[(17, 17)], 1),           // the last attribute needs no padding
             (&[(15, 16), (16, 16)], 0),
             (&[(0, 16), (16, 16)], 0),
             (&[(33, 32)], 0),

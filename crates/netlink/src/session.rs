@@ -1,31 +1,32 @@
 //! Kernel side of one client's netlink socket: options, multicast groups, and the dump in progress.
 //!
-//! A [`Session`] is a core. Datagrams go in; what is to be sent comes out in an [`Outbox`]. A [`Protocol`]
-//! carries the requests out.
+//! A [`Session`] is a core: its input is datagrams, its output is the datagrams of an [`Outbox`]. A [`Protocol`]
+//! carries requests out.
 
 use std::fmt;
 
 use super::error::{AckOptions, Error, errno, write_ack, write_done};
 use super::message::{Header, Message, Messages, Writer, flag, kind};
 
-/// Family of requests, which holds the state that they are about.
+/// Netlink protocol, with the state that its requests read and change.
 pub trait Protocol {
     /// The highest number of a multicast group.
     const GROUPS: u32;
 
-    /// Whether all clients may listen to the groups.
+    /// Whether unprivileged clients may join the groups (`NL_CFG_F_NONROOT_RECV`).
     const ANYONE_LISTENS: bool;
 
-    /// Whether all clients may make a request: it changes nothing, or is refused by [`handle`](Self::handle) where it would.
+    /// Whether unprivileged clients may send the request: it changes nothing, or [`handle`](Self::handle) refuses a
+    /// change.
     fn only_reads(request: &Request<'_>) -> bool;
 
-    /// Whether a request with those flags begins a dump.
+    /// Whether a request with these flags begins a dump.
     fn is_dump(request: &Request<'_>) -> bool;
 
     /// Carries a request out, and writes the reply messages, without the acknowledgement.
     ///
     /// # Errors
-    /// Refusal of the request; nothing has changed then.
+    /// Refusal of the request; the state is unchanged.
     fn handle(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error>;
 
     /// Begins a dump.
@@ -35,26 +36,27 @@ pub trait Protocol {
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error>;
 }
 
-/// A dump in progress. Each call writes what has room in one datagram, going on where the last one ended.
+/// Dump in progress. Each call writes as many messages as fit in one datagram, and continues after the last message
+/// written.
 pub type Dump<P> = Box<dyn FnMut(&mut P, &mut Part<'_>) -> Result<Progress, Error> + Send>;
 
 /// Progress of a dump.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Progress {
-    /// There is more, and it had no room.
+    /// The datagram is full, and more messages follow.
     More,
     /// The dump is complete.
     Done,
 }
 
-/// A request that a protocol is to carry out.
+/// Request to a protocol.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The message.
     pub message: Message<'a>,
     /// Whether dump requests of the client are validated strictly (`NETLINK_GET_STRICT_CHK`).
     pub strict: bool,
-    /// Whether the client may change things.
+    /// Whether the client may change the state.
     pub privileged: bool,
     /// The client's port.
     pub port: u32,
@@ -71,7 +73,7 @@ impl<'a> Request<'a> {
         self.message.header.has(flags)
     }
 
-    /// Bytes behind its header.
+    /// Bytes behind the header.
     pub fn payload(&self) -> &'a [u8] {
         self.message.payload()
     }
@@ -82,7 +84,7 @@ impl<'a> Request<'a> {
 pub struct Groups(u128);
 
 impl Groups {
-    /// Whether `group` is one.
+    /// Whether the set contains `group`.
     pub const fn has(self, group: u32) -> bool {
         group < u128::BITS && self.0 >> group & 1 == 1
     }
@@ -104,21 +106,21 @@ impl Groups {
         self.0 & other.0 != 0
     }
 
-    /// Exchanges groups 1 to 32, of which bit `n` is group `n + 1`.
+    /// Replaces groups 1 to 32; bit `n` of the mask is group `n + 1`.
     const fn set_mask(&mut self, mask: u32) {
         self.0 = self.0 & !(0xffff_ffff << 1) | (mask as u128) << 1;
     }
 }
 
-/// Limit of the reply to one datagram, in bytes. Further requests in the datagram are refused: a datagram has room for
+/// Limit of the reply to one datagram, in bytes. Further requests of the datagram are refused: one datagram can contain
 /// very many dump requests.
 const MAX_ANSWERS: usize = 256 << 10;
 
-/// Datagrams that are to be sent. It is emptied and used again.
+/// Queue of datagrams to send. The caller empties and reuses the queue.
 #[derive(Debug, Default)]
 pub struct Outbox {
     writer: Writer,
-    /// End and addressee of each one.
+    /// End offset and addressee of each datagram.
     ends: Vec<(usize, To)>,
 }
 
@@ -165,12 +167,12 @@ impl Outbox {
         self.ends.clear();
     }
 
-    /// Whether there are none.
+    /// Whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The bytes of all of them.
+    /// Total bytes of all datagrams.
     pub fn len(&self) -> usize {
         self.writer.len()
     }
@@ -190,7 +192,7 @@ impl Outbox {
     }
 }
 
-/// Destination of a request's answers and notifications.
+/// Destination of a request's replies and notifications.
 #[derive(Debug)]
 pub struct Reply<'a> {
     outbox: &'a mut Outbox,
@@ -201,12 +203,12 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// Notifications that no request has caused: their sequence number and port are 0.
+    /// Destination of notifications without a request: their sequence number and port are 0.
     pub const fn unsolicited(listeners: Groups, outbox: &'a mut Outbox) -> Self {
         Self { outbox, listeners, seq: 0, port: 0, echo: false }
     }
 
-    /// Answers the requester with one message.
+    /// Sends one message to the requester.
     pub fn send(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) {
         let header = Header { kind, flags, seq: self.seq, port: self.port };
         self.outbox.push(To::Requester, |w| w.message(header, body));
@@ -240,31 +242,31 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// One datagram of a dump, as it is written.
+/// One datagram of a dump, under construction.
 #[derive(Debug)]
 pub struct Part<'a> {
     writer: &'a mut Writer,
     start: usize,
     limit: usize,
     header: Header,
-    /// Whether something changed that the dump may have missed (`NLM_F_DUMP_INTR`).
+    /// Whether the tables changed during the dump, so that entries may be missing (`NLM_F_DUMP_INTR`).
     interrupted: bool,
     /// Flags of the message that ends the dump.
     end_flags: u16,
 }
 
 impl Part<'_> {
-    /// Writes a message. False: it has no room here, and is to be written into the next part.
+    /// Writes a message. Returns false if the datagram is full: the caller writes the message into the next part.
     pub fn message(&mut self, kind: u16, body: impl FnOnce(&mut Writer)) -> bool {
         self.message_with(kind, 0, body)
     }
 
-    /// As [`message`](Self::message), with flags of its own.
+    /// As [`message`](Self::message), with additional flags.
     pub fn message_with(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> bool {
         let before = self.writer.len();
         let intr = if self.interrupted { flag::DUMP_INTR } else { 0 };
         self.writer.message(Header { kind, flags: self.header.flags | intr | flags, ..self.header }, body);
-        // The first message of a datagram is written whatever its length.
+        // The first message of a datagram is written even if it exceeds the limit.
         if before > self.start && self.writer.len() - self.start > self.limit {
             self.writer.truncate(before);
             return false;
@@ -283,9 +285,9 @@ impl Part<'_> {
     }
 }
 
-/// The length of a dump's datagrams for a client that does not say how much it takes: Linux's `NLMSG_GOODSIZE`.
+/// Length of a dump's datagrams for a client whose receive buffer is unknown: Linux's `NLMSG_GOODSIZE`.
 const PART_LEN: usize = 3776;
-/// The most that they get (Linux `netlink_dump`).
+/// Maximum length of a dump's datagrams (Linux `netlink_dump`).
 const MAX_PART_LEN: usize = 32768 - 320;
 
 /// One client's socket.
@@ -315,7 +317,7 @@ struct Running<P: Protocol> {
 }
 
 impl<P: Protocol> Session<P> {
-    /// One of a client that may change things, or that may only look.
+    /// Session of a privileged client, or of a client with read access only.
     pub fn new(privileged: bool) -> Self {
         Self {
             port: 0,
@@ -330,17 +332,17 @@ impl<P: Protocol> Session<P> {
         }
     }
 
-    /// Sets whether requests from now on are those of a client that may change things, or that may only look.
+    /// Sets whether later requests may change the state (`privileged`) or only read it.
     pub const fn set_privileged(&mut self, privileged: bool) {
         self.privileged = privileged;
     }
 
-    /// Port; 0 before it is bound.
+    /// Port; 0 before `bind`.
     pub const fn port(&self) -> u32 {
         self.port
     }
 
-    /// The groups that it is a member of.
+    /// The groups that the client has joined.
     pub const fn groups(&self) -> Groups {
         self.groups
     }
@@ -350,10 +352,11 @@ impl<P: Protocol> Session<P> {
         !self.no_enobufs
     }
 
-    /// Binds it to `port`, which is not 0 and no other's, and makes it a member of groups 1 to 32 as the mask says.
+    /// Binds the socket to `port`, which is not 0 and is unused, and joins or leaves groups 1 to 32 according to the
+    /// mask.
     ///
     /// # Errors
-    /// An `errno` of `bind(2)`: it is bound to another port, or may not listen.
+    /// An `errno` of `bind(2)`: the socket is bound to another port, or the client may not join groups.
     pub fn bind(&mut self, port: u32, groups: u32) -> Result<(), i32> {
         if self.port != 0 && self.port != port {
             return Err(errno::EINVAL);
@@ -366,7 +369,7 @@ impl<P: Protocol> Session<P> {
         Ok(())
     }
 
-    /// Gives it the port that was chosen for it, unless it has one (Linux `netlink_autobind`).
+    /// Sets the port chosen by the server, unless the socket is bound (Linux `netlink_autobind`).
     pub const fn set_port(&mut self, port: u32) {
         if self.port == 0 {
             self.port = port;
@@ -400,13 +403,13 @@ impl<P: Protocol> Session<P> {
         Ok(())
     }
 
-    /// The client has offered a buffer of `len` bytes: parts of a dump may be as long.
+    /// Records the length of the client's receive buffer, the limit for later parts of a dump.
     pub fn set_recv_len(&mut self, len: u32) {
         self.part_len = self.part_len.max((len as usize).min(MAX_PART_LEN));
     }
 
-    /// Whether parts of a dump wait for the client to take them. While they do, no other dump begins (Linux
-    /// `netlink_dump`).
+    /// Sets whether parts of a dump wait for space in the client's receive buffer. Meanwhile no other dump begins
+    /// (Linux `netlink_dump`).
     pub const fn set_full(&mut self, full: bool) {
         self.full = full;
     }
@@ -496,7 +499,7 @@ impl<P: Protocol> Session<P> {
             Ok(Progress::Done) => Ok(()),
             Err(error) => Err(error),
         };
-        // Linux sends the end in a datagram of its own.
+        // Linux sends the end in a separate datagram.
         if writer.len() > start {
             ends.push((writer.len(), To::Dumper));
         }
@@ -507,7 +510,7 @@ impl<P: Protocol> Session<P> {
     }
 }
 
-/// Carries out one request with all rights, and notifies no client.
+/// Carries out one request with all rights, without notifications.
 ///
 /// # Errors
 /// Refusal of the request; `EINVAL` for bytes that are no netlink message.

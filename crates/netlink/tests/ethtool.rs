@@ -19,7 +19,7 @@ const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
-/// Reply to a command block for the link `name`: the bytes of the block and the result of the call.
+/// Reply to a command block for the link `name`: bytes of the block, and result of the call.
 fn ask(node: &mut Rtnl<RecordingHost>, privileged: bool, name: &str, block: &[u8]) -> Result<(Vec<u8>, u32), i32> {
     let mut w = Writer::default();
     w.message(Header { kind: MESSAGE, flags: flag::REQUEST, seq: 1, port: 0 }, |w| {
@@ -59,14 +59,14 @@ fn query(node: &mut Rtnl<RecordingHost>, words: &[u32]) -> Result<Vec<u32>, i32>
     Ok(answer.chunks_exact(4).map(|word| u32::from_ne_bytes(*word.first_chunk().unwrap())).collect())
 }
 
-/// The texts of a set of names.
+/// Texts of a string set.
 fn names(node: &mut Rtnl<RecordingHost>, set: u32) -> Vec<String> {
     let (answer, _) = ask(node, true, "eth0", &block(&[GSTRINGS, set, 0])).unwrap();
     let texts = answer[12..].chunks_exact(32).map(|text| text.split(|&byte| byte == 0).next().unwrap());
     texts.map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
 }
 
-/// Features of the test link that can be switched, all of them on at first.
+/// Switchable features of the test link, all enabled initially.
 const CAN: FeatureSet =
     FeatureSet(FeatureSet::SWITCHED.0 & !FeatureSet::IP_CSUM.0 & !FeatureSet::IPV6_CSUM.0 & !FeatureSet::TSO6.0);
 
@@ -186,7 +186,7 @@ fn features_are_switched_as_in_linux() {
     let (none, sg, csum, gro) = (FeatureSet::NONE, FeatureSet::SG, FeatureSet::HW_CSUM, FeatureSet::GRO);
     assert_eq!(switch(gro, gro), (Ok(0), None), "it is on already");
     assert_eq!(switch(gro, none), (Ok(0), Some(CAN & !gro)));
-    // This switches TSO off too, which was not requested.
+    // TSO is disabled as a consequence, and not by the request.
     assert_eq!(switch(sg, none), (Ok(0), Some(CAN & !gro & !sg)));
     assert_eq!(switch(FeatureSet::TSO, FeatureSet::TSO), (Ok(wish), Some(CAN & !gro & !sg)), "it is wanted already");
     assert_eq!(switch(FeatureSet::TSO | csum, csum), (Ok(0), Some(CAN & !gro & !sg & !FeatureSet::TSO)));

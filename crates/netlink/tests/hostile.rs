@@ -18,7 +18,7 @@ use proptest::sample::Index;
 use node::{RecordingHost, check, node};
 use recording::recorded;
 
-/// A session that is a member of all groups.
+/// Session that has joined all groups.
 fn session(privileged: bool) -> Session<Rtnl<RecordingHost>> {
     let mut session = Session::new(privileged);
     session.bind(9, 0).unwrap();
@@ -26,7 +26,7 @@ fn session(privileged: bool) -> Session<Rtnl<RecordingHost>> {
     session
 }
 
-/// The messages that a datagram is answered with: type, sequence number, payload.
+/// Replies to a datagram: type, sequence number, payload.
 fn answers(
     session: &mut Session<Rtnl<RecordingHost>>,
     node: &mut Rtnl<RecordingHost>,
@@ -41,7 +41,7 @@ fn answers(
     own.map(|m| (m.header.kind, m.header.seq, m.payload().to_vec())).collect()
 }
 
-/// The `errno`, positive, and the text of the one answer to a request.
+/// The `errno`, positive, and the text of the only reply to a request.
 fn refusal(node: &mut Rtnl<RecordingHost>, privileged: bool, datagram: &[u8]) -> (i32, String) {
     let answers = answers(&mut session(privileged), node, datagram);
     let [(2 | 3, _, payload)] = &answers[..] else { panic!("{answers:?}") };
@@ -56,7 +56,7 @@ fn request(kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> Vec<u8> {
     w.as_bytes().to_vec()
 }
 
-/// `ip route add 10.9.0.0/16 dev eth0`, with what `more` adds.
+/// `ip route add 10.9.0.0/16 dev eth0`, with the additional attributes that `more` writes.
 fn route(more: impl FnOnce(&mut Writer)) -> Vec<u8> {
     request(RTM_NEWROUTE, flag::CREATE | flag::EXCL, |w| {
         w.fixed(&[AF_INET, 16, 0, 0, RT_TABLE_MAIN as u8, 3, RT_SCOPE_LINK, RTN_UNICAST]);
@@ -95,7 +95,7 @@ fn nexthop_requests_are_errors_and_dumps_too() {
         (RTM_GETNEXTHOP - 2, flag::CREATE | flag::REPLACE),
         (RTM_GETNEXTHOP - 1, 0),
     ] {
-        // `struct nhmsg`, and `NHA_ID` 5.
+        // `struct nhmsg`, then `NHA_ID` 5.
         let datagram = request(kind, flags, |w| {
             w.fixed(&[0; 8]);
             w.put_u32(1, 5);
@@ -104,7 +104,7 @@ fn nexthop_requests_are_errors_and_dumps_too() {
         session.bind(9, 0).unwrap();
         session.handle(&datagram, &mut node(), Groups::default(), &mut outbox);
         assert!(!session.is_dumping());
-        // `struct nlmsgerr` with the request, and no `NLMSG_DONE`.
+        // `struct nlmsgerr` with the request, without `NLMSG_DONE`.
         let head = [16 + 4 + datagram.len() as u32, 2, 7, 9, (-95_i32).cast_unsigned()].map(u32::to_ne_bytes).concat();
         let want = [&head[..], &datagram].concat();
         let answers: Vec<_> = outbox.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
@@ -221,7 +221,7 @@ fn malformed_requests_get_linuxs_errno() {
     for (what, datagram, want) in cases {
         assert_eq!(refusal(&mut node(), true, &datagram).0, want, "{what}");
     }
-    // Less than a family is no question at all.
+    // A payload without a family is ignored.
     assert_eq!(refusal(&mut node(), true, &request(RTM_NEWROUTE, 0, |_| {})).0, 0);
 }
 
@@ -252,7 +252,7 @@ fn dump_resumes_at_its_position_after_changes() {
         if !session.is_dumping() {
             break;
         }
-        // Every odd one goes, from the end; even ones stay.
+        // Odd routes are removed, from the end; even ones stay.
         let odd = 199 - 2 * turn;
         turn += 1;
         assert_eq!(answers(&mut other, &mut node, &with(odd, RTM_DELROUTE)).len(), 1);
@@ -269,7 +269,7 @@ fn dump_of_100000_routes_has_each_stable_route_once() {
     const COUNT: u32 = 100_000;
     let mut node = node();
     let mut session = session(true);
-    // Even ones stay, odd ones come and go.
+    // Even routes stay, odd ones are added and removed.
     let with = |number: u32, kind: u16| {
         let mut datagram = route(|_| {});
         datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
@@ -304,7 +304,7 @@ fn dump_of_100000_routes_has_each_stable_route_once() {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let odd = (state >> 33) as u32 % COUNT * 2 + 1;
             let kind = if turn % 2 == 0 { RTM_NEWROUTE } else { RTM_DELROUTE };
-            // One that is there is not added again, and one that is not there does not go.
+            // Both requests fail if the route exists, or does not exist, already.
             assert_eq!(answers(&mut other, &mut node, &with(odd, kind)).len(), 1);
         }
         session.continue_dump(&mut node, &mut outbox);
@@ -344,11 +344,11 @@ fn datagram_full_of_dump_requests_gets_a_bounded_answer() {
     let refused = outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes));
     let refused = refused.filter(|m| m.payload().starts_with(&(-errno::ENOBUFS).to_ne_bytes())).count();
     assert!(size < 512 << 10 && refused > 100, "{size} bytes, {refused} refused");
-    // The next datagram is answered again.
+    // The next datagram is processed again.
     assert!(answers(&mut session(false), &mut node, &dump).len() > 1);
 }
 
-/// A recorded request, with other bytes at some places, and perhaps an early end.
+/// Recorded request, with replaced bytes and optional truncation.
 type Mutated = (Index, Vec<(Index, u8)>, Option<Index>);
 
 fn mutated() -> impl Strategy<Value = Mutated> {

@@ -1,4 +1,4 @@
-//! Addresses that end by themselves.
+//! Addresses whose lifetime ends.
 
 #[path = "common/node.rs"]
 mod node;
@@ -14,7 +14,7 @@ use netlink::{Groups, Outbox, carry_out};
 
 use node::{RecordingHost, check, node};
 
-/// A request for 10.1.0.`last`/24, or fd00::`last`/64, on eth0, with seconds that it is preferred and valid.
+/// Request that adds 10.1.0.`last`/24 or fd00::`last`/64 to eth0, with preferred and valid lifetimes in seconds.
 fn add(v4: bool, last: u8, flags: u16, lifetime: Option<[u32; 2]>) -> Vec<u8> {
     let mut w = Writer::with_capacity(4096);
     let flags = flag::REQUEST | flag::CREATE | flags;
@@ -32,7 +32,7 @@ fn add(v4: bool, last: u8, flags: u16, lifetime: Option<[u32; 2]>) -> Vec<u8> {
     w.into_bytes()
 }
 
-/// No messages.
+/// Empty list of messages.
 const NONE: [u16; 0] = [];
 
 /// Addresses of eth0, each with its flags.
@@ -41,7 +41,7 @@ fn shown(node: &Rtnl<RecordingHost>) -> Vec<(String, u32)> {
     link.addresses.iter().map(|address| (address.addr.to_string(), address.flags)).collect()
 }
 
-/// Advances the time; returns the types of the notifications to the groups of addresses.
+/// Advances the clock; returns the types of the notifications to the address groups.
 fn pass(node: &mut Rtnl<RecordingHost>, seconds: u64) -> Vec<u16> {
     node.host.now = node.host.now + Duration::from_secs(seconds);
     let (mut groups, mut outbox) = (Groups::default(), Outbox::default());

@@ -1,4 +1,4 @@
-//! `NETLINK_XFRM` before hostile bytes: whatever a client sends is answered, and nothing of it panics.
+//! `NETLINK_XFRM` with hostile input: every message gets a reply, and none causes a panic.
 
 use std::collections::VecDeque;
 
@@ -85,7 +85,7 @@ impl Database for Empty {
     }
 }
 
-/// Sends a message of `kind` with that payload, and returns its answer's error; `None`: it was answered otherwise.
+/// Sends a message of `kind` with that payload, and returns the error in its acknowledgement; `None` for another reply.
 fn ask(database: Empty, privileged: bool, kind: u16, payload: &[u8]) -> (Option<i32>, Empty) {
     let mut writer = Writer::default();
     let header = Header { kind, flags: flag::REQUEST | flag::ACK, seq: 7, port: 0 };
@@ -101,7 +101,7 @@ fn ask(database: Empty, privileged: bool, kind: u16, payload: &[u8]) -> (Option<
     (error.flatten(), xfrm.into_database())
 }
 
-/// An SA as `ip xfrm state add` says it: tunnel mode, AES-GCM, ESN.
+/// SA as in a request of `ip xfrm state add`: tunnel mode, AES-GCM, ESN.
 fn sa() -> Vec<u8> {
     let mut bytes = vec![0; 224];
     bytes[40..42].copy_from_slice(&2_u16.to_ne_bytes());
@@ -126,7 +126,7 @@ fn sa() -> Vec<u8> {
     bytes
 }
 
-/// A policy with one template.
+/// Policy with one template.
 fn policy() -> Vec<u8> {
     let mut bytes = vec![0; 168];
     bytes[40..42].copy_from_slice(&2_u16.to_ne_bytes());
@@ -154,7 +154,7 @@ fn sa_and_policy_are_decoded_with_every_attribute() {
     assert_eq!((error, got.policies[0].templates.len(), got.policies[0].info.sel.prefixlen_d), (Some(0), 1, 24));
 }
 
-/// One that is taken is shown, twice in a message that has room for 64 KiB.
+/// An accepted key is written twice into a message of at most 64 KiB.
 #[test]
 fn sa_key_too_long_for_its_dump_message_is_refused() {
     for (len, refused) in [(16, 0), (MAX_KEY, 0), (MAX_KEY + 1, 22), (65_000, 22)] {
@@ -168,7 +168,7 @@ fn sa_key_too_long_for_its_dump_message_is_refused() {
         enc[..11].copy_from_slice(b"cipher_null");
         w.put(attr::ALG_CRYPT, &enc);
         bytes.extend(w.as_bytes());
-        // Without ESN, which needs a window of its own.
+        // Without ESN, which requires an ESN replay window.
         bytes[216] = 0;
         let (error, got) = ask(Empty::default(), true, msg::NEW_SA, &bytes);
         assert_eq!((error, got.sas.len()), (Some(refused), usize::from(refused == 0)), "{len} bytes");

@@ -1,4 +1,4 @@
-//! The numbers by which clients know links.
+//! Interface indexes, by which clients refer to links.
 
 #[path = "common/node.rs"]
 mod node;
@@ -13,7 +13,7 @@ use netlink::{Error, Groups, Outbox, carry_out};
 
 use node::{RecordingHost, check, node};
 
-/// A request whose fixed part is a `struct ifinfomsg` for the link of number `index`.
+/// Request with a `struct ifinfomsg` for the link with index `index`.
 fn of_link(kind: u16, flags: u16, index: u32, attributes: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut w = Writer::with_capacity(4096);
     w.message(Header { kind, flags: flag::REQUEST | flags, ..Header::default() }, |w| {
@@ -24,7 +24,7 @@ fn of_link(kind: u16, flags: u16, index: u32, attributes: impl FnOnce(&mut Write
     w.into_bytes()
 }
 
-/// The request for a new link of that kind which wishes for a number; 0 for any.
+/// Request for a new link of kind `kind` with the interface index `wish`; 0 for any.
 fn add(name: &str, kind: &str, wish: u32) -> Vec<u8> {
     of_link(RTM_NEWLINK, flag::CREATE | flag::EXCL, wish, |w| {
         w.put_str(IFLA_IFNAME, name);
@@ -40,7 +40,7 @@ fn add(name: &str, kind: &str, wish: u32) -> Vec<u8> {
     })
 }
 
-/// The request for an address, 10.1.0.1/24, on the link of that number.
+/// Request for the address 10.1.0.1/24 on the link with index `index`.
 fn add_address(index: u32) -> Vec<u8> {
     let mut w = Writer::with_capacity(4096);
     let flags = flag::REQUEST | flag::CREATE | flag::EXCL;
@@ -74,7 +74,7 @@ fn links_of_the_host_have_its_numbers_and_others_their_own() {
     for (id, number) in (LOOPBACK..).zip(numbers) {
         assert_eq!(node.model.id_of(number), id);
     }
-    // Each number leads to its link alone, and no other does to any.
+    // Each index refers to its link alone, and all other indexes refer to none.
     for none in [3, 4, 5, own, own + 1, own + 2, own + 5, own + 7, u32::MAX] {
         assert!(node.model.link(node.model.id_of(none)).is_none(), "{none}");
         assert_eq!(refused(carry_out(&mut node, &add_address(none))).0, errno::ENODEV, "{none}");
@@ -100,11 +100,11 @@ fn requested_link_number_is_granted_or_refused_by_name() {
     let cases = [
         ("blue", "vrf", 9, None, errno::EINVAL, first),
         ("blue", "vrf", own + 65536, None, errno::EINVAL, first),
-        // In this node eth0 is the link of that place.
+        // This index is derived from the id of eth0.
         ("blue", "vrf", own + 2, None, errno::EBUSY, "number 1000000002 stands for the place of another link"),
         ("wan", "udp", u32::MAX, None, errno::EINVAL, first),
         ("eth1", "packet", 9, None, errno::EINVAL, of_host),
-        // Another link has it already; two links on one interface are such.
+        // The index is in use, as with two links on one interface.
         ("eth1", "packet", 0, Some(2), errno::EBUSY, taken),
         ("eth1", "packet", 0, Some(own + 9), errno::EBUSY, reserved),
     ];
@@ -115,13 +115,13 @@ fn requested_link_number_is_granted_or_refused_by_name() {
     }
 }
 
-/// The number of the link that a message is about.
+/// Interface index of the link in a message.
 fn link_of(message: &[u8], kind: u16) -> u32 {
     let word = |at: usize| u32::from_ne_bytes(message[at..at + 4].try_into().unwrap());
     if kind != RTM_NEWROUTE {
         return word(HEADER_LEN + 4);
     }
-    // Behind `struct rtmsg` stand attributes.
+    // Attributes follow `struct rtmsg`.
     let mut at = HEADER_LEN + 12;
     while message[at + 2..at + 4] != RTA_OIF.to_ne_bytes() {
         at += usize::from(u16::from_ne_bytes([message[at], message[at + 1]])).next_multiple_of(4);
@@ -129,7 +129,7 @@ fn link_of(message: &[u8], kind: u16) -> u32 {
     word(at + 4)
 }
 
-/// Types of messages, each with the number of its link.
+/// Types of messages, each with the index of its link.
 fn notified(outbox: &Outbox) -> Vec<(u16, u32)> {
     let kind = |message: &[u8]| u16::from_ne_bytes([message[4], message[5]]);
     outbox.iter().map(|(_, message)| (kind(message), link_of(message, kind(message)))).collect()
@@ -159,7 +159,7 @@ fn link_that_is_another_interface_now_is_announced_as_new() {
     let (last, routes) = routes.split_last().unwrap();
     assert_eq!(*last, (RTM_NEWLINK, 9));
     assert!(routes.len() >= 2 && routes.iter().all(|route| *route == (RTM_NEWROUTE, 9)), "{routes:?}");
-    // Its addresses and routes stay, and clients name it by the new number alone.
+    // Addresses and routes of the link stay, and only the new index refers to the link.
     check(&node);
     assert_eq!(refused(carry_out(&mut node, &add_address(2))).0, errno::ENODEV);
     assert_eq!(refused(carry_out(&mut node, &add_address(9))).0, errno::EEXIST);

@@ -1,5 +1,5 @@
-//! Queueing disciplines by netlink: what is refused, how handles are given, what is saved. The answers to `tc` are compared with
-//! Linux's in `recorded.rs`.
+//! Queueing disciplines by netlink: refusals, handles, saved state. `recorded.rs` compares the replies to `tc` with
+//! Linux's.
 
 #[path = "common/node.rs"]
 mod node;
@@ -37,7 +37,7 @@ fn pfifo(w: &mut Writer) {
     w.put_str(TCA_KIND, "pfifo");
 }
 
-/// `struct tc_tbf_qopt` with that rate, limit and buffer.
+/// `struct tc_tbf_qopt` with the given rate, limit and buffer.
 fn parms(rate: u32, limit: u32, buffer: u32) -> Vec<u8> {
     let words = [0, 0, rate, 0, 0, 0, limit, buffer, 0];
     words.iter().flat_map(|word: &u32| word.to_ne_bytes()).collect()
@@ -58,7 +58,7 @@ fn handles_count_from_8001_and_skip_the_link_s_own() {
     let mut make = |handle: u32| {
         carry_out(&mut node, &new(REPLACE, handle << 16, |w| w.put_str(TCA_KIND, "noqueue"))).unwrap();
         let made = handle_of(&node);
-        // The next is made in its place.
+        // The next discipline replaces it.
         carry_out(&mut node, &new(REPLACE, 1 << 16, pfifo)).unwrap();
         made
     };

@@ -1,4 +1,4 @@
-//! Recorded replies of Linux to iproute2, command by command, compared with ours to the same requests.
+//! Recorded replies of Linux to iproute2, command by command, compared with fatpath's replies to the same requests.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -21,8 +21,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-/// A message without the values that differ from run to run: sequence and port numbers, time stamps. `None` for messages
-/// about links, and about anycast addresses that only a router has.
+/// Message without values that differ between runs: sequence and port numbers, time stamps. `None` for messages for
+/// links, and for anycast addresses of a router.
 fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
     let mut message = message.to_vec();
     message[8..16].fill(0);
@@ -33,7 +33,7 @@ fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
         }
         16 => return None,
         20 | 21 => 24,
-        // The recorded namespace does not forward: it is not one of the routers on its subnets.
+        // The recorded namespace does not forward, so it has no subnet-router anycast addresses.
         24 if message[ROUTE_TYPE_AT] == RTN_ANYCAST => return None,
         24 | 25 => 28,
         _ => return Some(message),
@@ -84,7 +84,7 @@ fn iproute2_gets_linuxs_answers() {
         let words: Vec<&str> = line.split(' ').collect();
         if let ["<", fd, messages @ ..] = &words[..] {
             for message in messages.iter().map(|hex| bytes(hex)) {
-                // Which answers stand together in a datagram depends on the client.
+                // The grouping of replies into datagrams depends on the client.
                 let ours = got.get_mut(fd).and_then(VecDeque::pop_front).unwrap_or_default();
                 if ours != message {
                     wrong.push(format!("{command}\n  Linux {}\n  we    {}", shown(&message), shown(&ours)));
@@ -92,7 +92,7 @@ fn iproute2_gets_linuxs_answers() {
             }
             continue;
         }
-        // A program may ask by one socket before it has read all that came by another.
+        // A program may send on one socket before it has read all replies from another.
         let done = match &words[..] {
             ["#", ..] => std::mem::take(&mut got),
             [">", fd, _] => got.remove_entry(fd).into_iter().collect(),

@@ -49,7 +49,7 @@ fn again(of: &mut Rtnl<RecordingHost>) -> Rtnl<RecordingHost> {
     node
 }
 
-/// Replays all recorded requests at a node, and calls `look` after each.
+/// Replays all recorded requests on a node, and calls `look` after each.
 fn after_each(mut look: impl FnMut(&mut Rtnl<RecordingHost>)) {
     let mut node = node();
     let mut session = Session::new(true);
@@ -62,7 +62,7 @@ fn after_each(mut look: impl FnMut(&mut Rtnl<RecordingHost>)) {
     }
 }
 
-/// Rules were not recorded.
+/// Nouns of recorded requests; rules were not recorded.
 const NOUNS: [&str; 5] = ["address", "link", "neighbour", "qdisc", "route"];
 
 #[test]
@@ -94,13 +94,13 @@ fn links_keep_their_names_where_their_numbers_change() {
                 renumber(&mut message, |old| Some(old - 70), |_| false).unwrap();
                 assert_eq!(message, saved.message);
             }
-            // No length makes it read or write beyond its end.
+            // Truncated to any length, the message is not accessed beyond its end.
             for len in 0..saved.message.len() {
                 let _ = renumber(&mut saved.message[..len].to_vec(), |_| Some(u32::MAX), |_| true);
             }
         }
     });
-    // A link on an interface of the host, as eth0 is, asks for no number.
+    // The request for a link on an interface of the host, such as eth0, contains no index.
     let with_numbers = NOUNS.into_iter().filter(|noun| *noun != "link");
     assert_eq!(numbers.into_iter().collect::<Vec<_>>(), with_numbers.collect::<Vec<_>>());
 }
@@ -112,7 +112,7 @@ fn saved_link_keeps_its_number_unless_taken() {
     for (taken, want) in [(false, 2), (true, 3)] {
         let mut node = if taken { node() } else { Rtnl { model: Model::default(), host: RecordingHost::default() } };
         let mut message = saved.message.clone();
-        // Under another name, of the same length.
+        // A second link under another name of the same length.
         let at = message.windows(4).position(|four| four == b"eth0").unwrap();
         message[at..at + 4].copy_from_slice(b"eth9");
         let is_taken = |number| node.model.is_taken(number);
@@ -122,7 +122,7 @@ fn saved_link_keeps_its_number_unless_taken() {
     }
 }
 
-/// A request about link 1, with one attribute.
+/// Request for link 1, with one attribute.
 fn of_lo(kind: u16, flags: u16, fixed: &[u8], attribute: u16, data: &[u8]) -> Vec<u8> {
     let mut message = vec![0; HEADER_LEN];
     message.extend_from_slice(fixed);
@@ -162,7 +162,7 @@ fn lo_is_up_again_with_its_addresses() {
     }
 }
 
-/// A request about the link of that number, with these attributes.
+/// Request for the link with index `index`, with these attributes.
 fn of_link(kind: u16, flags: u16, index: u32, up: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
     let mut fixed = vec![0; 4];
     for word in [index, up, up] {
@@ -179,7 +179,7 @@ fn of_link(kind: u16, flags: u16, index: u32, up: u32, attributes: &[(u16, &[u8]
     of_lo(kind, flag::REQUEST | flags, &fixed, *last, data)
 }
 
-/// The request for a VRF of that name and table.
+/// Request for a VRF with that name and table.
 fn vrf(name: &[u8; 4], table: u32) -> Vec<u8> {
     let data = [8_u16.to_ne_bytes(), IFLA_VRF_TABLE.to_ne_bytes()].concat();
     let data = [&data[..], &table.to_ne_bytes()].concat();
@@ -188,7 +188,7 @@ fn vrf(name: &[u8; 4], table: u32) -> Vec<u8> {
     of_link(RTM_NEWLINK, flag::CREATE | flag::EXCL, 0, 0, &[(IFLA_IFNAME, name), (IFLA_LINKINFO, &info.concat())])
 }
 
-/// The number of a VRF that is the next link of a node with eth0.
+/// Index of a VRF that is the next link of a node with eth0.
 const RED: u32 = IfIndex::FIRST_OWN + 3;
 
 #[test]
@@ -229,7 +229,7 @@ fn vrfs_are_there_again_with_their_links_rules_and_routes() {
         assert_eq!(seen(&mut copy), seen(&mut before));
         assert_eq!(copy.host.l3mdev, before.host.l3mdev);
         check(&copy);
-        // Numbers of links may be others by then.
+        // Interface indexes may differ after a restart.
         for saved in before.saved().unwrap().iter().filter(|saved| saved.noun == "link of a VRF") {
             let mut message = saved.message.clone();
             renumber(&mut message, |old| Some(old + 70), |_| true).unwrap();
@@ -256,7 +256,7 @@ fn saved_link_with_a_reserved_number_gets_another() {
 
 const EQUALS: [u8; 4] = [RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT, RTN_THROW];
 
-/// The request for a route of that kind, of which all have one prefix and metric.
+/// Request for a route of that kind; all have the same prefix and metric.
 fn route(kind: u8, flags: u16) -> Vec<u8> {
     let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
     let mut message = 36_u32.to_ne_bytes().to_vec();
@@ -281,7 +281,7 @@ fn of_kinds(kinds: &[u8]) -> Rtnl<RecordingHost> {
 
 #[test]
 fn saved_routes_next_to_an_existing_one_keep_their_order() {
-    // All orders of four, in which each of them is there already, or two are.
+    // All orders of four routes, with one or two of them existing.
     let mut orders = vec![vec![]];
     for _ in 0..4 {
         let more = |order: &Vec<u8>| {

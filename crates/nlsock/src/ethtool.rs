@@ -1,16 +1,16 @@
-//! `ioctl(SIOCETHTOOL)` as a request: the program's memory block goes to the daemon, and the bytes that the kernel
-//! would write into it come back (Linux `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c`).
+//! `ioctl(SIOCETHTOOL)` as a request: the request contains the program's memory block, and the reply the bytes that the
+//! kernel would write into the block (Linux `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c`).
 //!
 //! The request is a message [`MESSAGE`] of rtnetlink: four zero bytes as a `struct rtgenmsg`, then [`NAME`], the
-//! interface's name, and [`BLOCK`], the first [`input_len`] bytes of the block. The answer has the same four bytes,
+//! interface's name, and [`BLOCK`], the first [`input_len`] bytes of the block. The reply has the same four bytes,
 //! [`BLOCK`] with the new first bytes of the block, at most [`room`] of them, and [`RESULT`], the call's return value.
 //! All numbers are in the host's byte order.
 //!
-//! Linux has no such message: its numbers for rtnetlink are all smaller.
+//! Linux has no such message; all its message types of rtnetlink are smaller.
 
-/// The type of the request, and of its answer.
+/// Type of the request and of the reply.
 pub const MESSAGE: u16 = 0x3fe;
-/// Length of the part in front of the attributes.
+/// Length of the part before the attributes.
 pub const FIXED: usize = 4;
 /// Attribute of the interface's name (`IFLA_IFNAME`).
 pub const NAME: u16 = 3;
@@ -19,7 +19,7 @@ pub const BLOCK: u16 = 4;
 /// Attribute of the call's return value, 32 bits; 0 if it is absent.
 pub const RESULT: u16 = 5;
 
-/// Commands that are answered; a block begins with one.
+/// Supported commands, the first word of a block.
 pub mod command {
     /// `struct ethtool_drvinfo`.
     pub const GDRVINFO: u32 = 0x3;
@@ -27,37 +27,37 @@ pub mod command {
     pub const GLINK: u32 = 0xa;
     /// `struct ethtool_ringparam`.
     pub const GRINGPARAM: u32 = 0x10;
-    /// `struct ethtool_value`, as the next ones are.
+    /// Receive checksums: `struct ethtool_value`, like the commands up to `SSG`.
     pub const GRXCSUM: u32 = 0x14;
-    /// Sets it.
+    /// Sets receive checksums.
     pub const SRXCSUM: u32 = 0x15;
     /// Transmit checksums.
     pub const GTXCSUM: u32 = 0x16;
-    /// Sets it.
+    /// Sets transmit checksums.
     pub const STXCSUM: u32 = 0x17;
     /// Scatter-gather.
     pub const GSG: u32 = 0x18;
-    /// Sets it.
+    /// Sets scatter-gather.
     pub const SSG: u32 = 0x19;
     /// `struct ethtool_gstrings`.
     pub const GSTRINGS: u32 = 0x1b;
     /// `struct ethtool_stats`.
     pub const GSTATS: u32 = 0x1d;
-    /// `struct ethtool_value`, as the next ones are: TCP segmentation.
+    /// TCP segmentation: `struct ethtool_value`, like the commands up to `SGRO`.
     pub const GTSO: u32 = 0x1e;
-    /// Sets it.
+    /// Sets TCP segmentation.
     pub const STSO: u32 = 0x1f;
     /// Segmentation in software.
     pub const GGSO: u32 = 0x23;
-    /// Sets it.
+    /// Sets segmentation in software.
     pub const SGSO: u32 = 0x24;
-    /// `ETH_FLAG_*`.
+    /// Flags `ETH_FLAG_*`.
     pub const GFLAGS: u32 = 0x25;
-    /// Sets them.
+    /// Sets the flags `ETH_FLAG_*`.
     pub const SFLAGS: u32 = 0x26;
     /// Receive offload in software.
     pub const GGRO: u32 = 0x2b;
-    /// Sets it.
+    /// Sets receive offload in software.
     pub const SGRO: u32 = 0x2c;
     /// `struct ethtool_sset_info`.
     pub const GSSET_INFO: u32 = 0x37;
@@ -75,11 +75,11 @@ pub mod command {
 pub const STRING_LEN: usize = 32;
 /// Number of 32-bit words of features (`ETHTOOL_DEV_FEATURE_WORDS`).
 pub const FEATURE_WORDS: usize = 2;
-/// The length of `struct ethtool_drvinfo`.
+/// Length of `struct ethtool_drvinfo`.
 pub const DRVINFO_LEN: usize = 196;
-/// The length of `struct ethtool_channels` and of `struct ethtool_ringparam`.
+/// Length of `struct ethtool_channels` and of `struct ethtool_ringparam`.
 pub const COUNTS_LEN: usize = 36;
-/// The length of `struct ethtool_link_settings` without the sets behind it.
+/// Length of `struct ethtool_link_settings` without the link mode sets.
 pub const LINK_SETTINGS_LEN: usize = 48;
 /// Number of 32-bit words of a set of link modes (Linux 6.18's `__ETHTOOL_LINK_MODE_MASK_NU32`).
 pub const LINK_MODE_WORDS: usize = 4;
@@ -87,15 +87,15 @@ pub const LINK_MODE_WORDS: usize = 4;
 /// Offset of the number of link mode words in a block of link settings.
 pub const LINK_MODE_WORDS_AT: usize = 15;
 
-/// Number of bytes that a command reads from its block. The arguments are the block's first two words; the second is 0,
-/// and not read by the caller, for a command without a [size](has_size).
+/// Number of bytes that a command reads from its block. The arguments are the block's first two words; for a command
+/// without a [size](has_size) the caller passes 0 as the second one.
 pub fn input_len([command, size]: [u32; 2]) -> usize {
     use command::*;
     match command {
         SRXCSUM | STXCSUM | SSG | STSO | SGSO | SFLAGS | SGRO | GSTATS | GFEATURES => 8,
         GSTRINGS => 12,
         GSSET_INFO => 16,
-        // With another number of words, the command is refused by that number alone.
+        // A wrong number of words alone makes the command fail.
         SFEATURES => 8 + if size as usize == FEATURE_WORDS { 8 * FEATURE_WORDS } else { 0 },
         GLINKSETTINGS => LINK_SETTINGS_LEN,
         _ => 4,
@@ -108,8 +108,8 @@ pub const fn has_size(command: u32) -> bool {
 }
 
 /// Maximum number of bytes that a command may write to its block, which begins with `input`. The program's own count is
-/// the limit for the commands for which Linux reads that count, and for those for which newer kernels do (`GSTRINGS`,
-/// `GSTATS`); a count of 0 is no limit.
+/// the limit for the commands for which Linux reads the count, and for commands for which only newer kernels do
+/// (`GSTRINGS`, `GSTATS`); a count of 0 is no limit.
 pub fn room(input: &[u8]) -> usize {
     use command::*;
     let word = |at: usize| input.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));
@@ -125,7 +125,7 @@ pub fn room(input: &[u8]) -> usize {
         GSTATS => counted(8, word(4), 8),
         GSSET_INFO => 16 + 4 * (word(8).count_ones() + word(12).count_ones()) as usize,
         GFEATURES => 8 + 16 * (word(4) as usize).min(FEATURE_WORDS),
-        // A program that does not know the number of words has no room for them.
+        // A program that states another number of words has no space for them.
         GLINKSETTINGS => {
             let words = input.get(LINK_MODE_WORDS_AT).map_or(0, |&words| words as i8);
             LINK_SETTINGS_LEN + if words as usize == LINK_MODE_WORDS { 12 * LINK_MODE_WORDS } else { 0 }

@@ -1,5 +1,26 @@
 //! Protocol between the preload library and the daemon: a netlink socket, carried over a Unix socket.
 //!
+//! # Decides
+//! Path of the socket ([`socket_path`]), [kinds of datagrams](#datagrams) in both directions ([`ToDaemon`],
+//! [`FromDaemon`]) and their bytes, numbers of [`protocol`]s and [`option`]s that are served, records of ethtool's
+//! requests ([`ethtool`]), and length of a busy poll ([`BusyPoll`]).
+//!
+//! # Leaves to others
+//! Contents of netlink messages (crate `netlink`), the daemon's side of the connection and its limits (crate `daemon`),
+//! the program's side (crate `preload`).
+//!
+//! # Limits
+//! - [`MAX_DATA`]: 64 KiB of netlink messages in a datagram.
+//! - [`MAX_HEAD`]: 160 bytes of other calls in a datagram.
+//! - [`MAX_NAME`]: 4096 bytes of a file's name.
+//! - [`MAX_BYPASS`]: 4 UDP ports of a program that bypass policies.
+//! - [`BusyPoll::DURATION`]: 200 µs.
+//!
+//! # Standards
+//! RFC 3549 §2.2 describes the netlink messages, which pass unread. The frames around them have no standard; a
+//! connection behaves as netlink(7) and `AF_UNIX` of unix(7).
+//!
+//! # Datagrams
 //! The daemon listens at [`socket_path`], `AF_UNIX` and `SOCK_SEQPACKET`. A program's netlink socket becomes one
 //! connection to it. Records stay records, so `poll`, `MSG_PEEK`, `MSG_TRUNC`, non-blocking mode, `fork` and `dup` of
 //! that descriptor behave as on a netlink socket, with four bytes in front of each datagram:
@@ -62,7 +83,7 @@ use std::path::{Path, PathBuf};
 
 pub use busy_poll::BusyPoll;
 
-/// Maximum length of a datagram of netlink messages: `sendmsg` answers `EMSGSIZE` above.
+/// Maximum length of a datagram of netlink messages: `sendmsg` fails with `EMSGSIZE` above.
 pub const MAX_DATA: usize = 64 << 10;
 
 /// Maximum number of bytes in a datagram to the daemon without netlink messages.
@@ -77,8 +98,8 @@ pub const MAX_NAME: usize = 4096;
 /// Length of the word in front of each datagram.
 pub const WORD: usize = 4;
 
-/// Word that reports a loss: the daemon dropped answers or notifications because the program reads too slowly. Its next
-/// call to receive fails with `ENOBUFS`, once.
+/// Word that reports a loss: the daemon dropped replies or notifications because the program reads too slowly. The
+/// program's next receive call fails with `ENOBUFS`, once.
 pub const OVERRUN: u32 = u32::MAX;
 
 /// Word in front of a part of a dump. Longer parts follow if the program meanwhile offers a larger buffer.
@@ -87,18 +108,18 @@ pub const PART: u32 = u32::MAX - 1;
 /// Word in front of the last part of a dump.
 pub const LAST_PART: u32 = u32::MAX - 5;
 
-/// Word in front of an answer if the daemon [busy-polls](BusyPoll) for the next request: its answer will come so soon
+/// Word in front of a reply if the daemon [busy-polls](BusyPoll) for the next request: the next reply will come so soon
 /// that polling for it pays.
 pub const PROMPT: u32 = u32::MAX - 2;
 
-/// Word in front of the last answer to a datagram. A datagram has none if it is not answered, or by a dump, or if a
-/// loss is yet to be reported to its sender.
+/// Word in front of the last reply to a datagram. A datagram without reply, with a dump as its reply, or whose sender
+/// has an unreported loss, has none.
 pub const LAST: u32 = u32::MAX - 3;
 
 /// [`PROMPT`] and [`LAST`].
 pub const PROMPT_LAST: u32 = u32::MAX - 4;
 
-/// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. Others are answered with
+/// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. For others the daemon returns
 /// [`EPROTONOSUPPORT`](errno::EPROTONOSUPPORT).
 pub mod protocol {
     /// Links, addresses, routes, rules, neighbours.
@@ -109,7 +130,7 @@ pub mod protocol {
     pub const GENERIC: u32 = 16;
 }
 
-/// Linux's numbers for options at `SOL_NETLINK`. Others are answered with [`ENOPROTOOPT`](errno::ENOPROTOOPT).
+/// Linux's numbers for options at `SOL_NETLINK`. For others the daemon returns [`ENOPROTOOPT`](errno::ENOPROTOOPT).
 pub mod option {
     /// Joins a group.
     pub const ADD_MEMBERSHIP: u32 = 1;
@@ -123,11 +144,11 @@ pub mod option {
     pub const NO_ENOBUFS: u32 = 5;
     /// Notifications of other namespaces; accepted, without effect.
     pub const LISTEN_ALL_NSID: u32 = 8;
-    /// Leaves the request's payload out of an error's message.
+    /// Omits the request's payload from error messages.
     pub const CAP_ACK: u32 = 10;
-    /// Puts the reason and the offending attribute into an error's message.
+    /// Adds the reason and the offending attribute to error messages.
     pub const EXT_ACK: u32 = 11;
-    /// Checks requests for dumps, and applies their filters.
+    /// Validates dump requests strictly, and applies their filters.
     pub const GET_STRICT_CHK: u32 = 12;
 }
 
@@ -135,19 +156,19 @@ pub mod option {
 pub mod errno {
     /// Only the superuser and the daemon's own user may join that group.
     pub const EPERM: i32 = 1;
-    /// The connection is bound to another port already, or has no protocol yet; or there is no such group.
+    /// The connection is bound to another port already, or has no protocol yet; or the group does not exist.
     pub const EINVAL: i32 = 22;
-    /// There is no such file.
+    /// The file does not exist.
     pub const ENOENT: i32 = 2;
-    /// The gateway is ending.
+    /// The gateway is shutting down.
     pub const EIO: i32 = 5;
     /// The file is not writable, or not by this user.
     pub const EACCES: i32 = 13;
-    /// It is no directory.
+    /// The name is no directory.
     pub const ENOTDIR: i32 = 20;
-    /// It is a directory.
+    /// The name is a directory.
     pub const EISDIR: i32 = 21;
-    /// The option is not known.
+    /// The option is unknown.
     pub const ENOPROTOOPT: i32 = 92;
     /// The protocol is not served.
     pub const EPROTONOSUPPORT: i32 = 93;
@@ -163,9 +184,9 @@ pub enum Sysctl {
     /// Contents.
     Read,
     /// Names in the directory, in order, each as `d` or `-`, the name, and a NUL; as many as fit. The request's name
-    /// ends with a NUL and the last name that is known.
+    /// ends with a NUL and the last name already received.
     List,
-    /// Opens it for writing.
+    /// Opens the file for writing.
     Open,
 }
 
@@ -173,7 +194,7 @@ impl Sysctl {
     const ALL: [Self; 4] = [Self::Look, Self::Read, Self::List, Self::Open];
 }
 
-/// Path of the socket at which an instance listens.
+/// Path of an instance's listening socket.
 pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
     rundir.join(format!("{instance}.netlink"))
 }
@@ -183,7 +204,7 @@ pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
 pub enum ToDaemon<'a> {
     /// Netlink messages, possibly several.
     Data(&'a [u8]),
-    /// Protocol of the socket. It may be stated again.
+    /// Protocol of the socket. It may be sent again.
     Hello {
         /// One of [`protocol`].
         protocol: u32,
@@ -192,12 +213,12 @@ pub enum ToDaemon<'a> {
     SetOption {
         /// One of [`option`].
         option: u32,
-        /// The `int` at the front of its value.
+        /// The `int` at the front of the option's value.
         value: u32,
     },
     /// `bind`.
     Bind {
-        /// `nl_pid`; 0 for any: the process's own number if it is free.
+        /// `nl_pid`; 0 for any: the process's PID if it is free.
         port: u32,
         /// `nl_groups`: bit `n` is group `n + 1`; it replaces the membership in groups 1 to 32.
         groups: u32,
@@ -232,7 +253,7 @@ pub enum ToDaemon<'a> {
 }
 
 impl<'a> ToDaemon<'a> {
-    /// The calls of a datagram. `None` ends one that breaks the rules.
+    /// Parses the calls of a datagram. `None` ends a malformed datagram.
     pub fn calls(datagram: &'a [u8]) -> impl Iterator<Item = Option<Self>> {
         let mut rest = Some(datagram);
         std::iter::from_fn(move || {
@@ -243,7 +264,7 @@ impl<'a> ToDaemon<'a> {
         })
     }
 
-    /// The first call, and the bytes that may follow it.
+    /// Parses the first call, and returns the bytes that may follow it.
     fn first(bytes: &'a [u8]) -> Option<(Self, Option<&'a [u8]>)> {
         let (kind, rest) = word(bytes)?;
         if kind == 0 {
@@ -275,8 +296,9 @@ impl<'a> ToDaemon<'a> {
         Self::Keep { name: u64::from(high) << 32 | u64::from(low) }
     }
 
-    /// The first bytes of a call: [`WORD`] of [`Data`](Self::Data), before the netlink messages; two words of
-    /// [`Sysctl`](Self::Sysctl), before the name, or [`Adopt`](Self::Adopt), before the state; otherwise all of it.
+    /// First bytes of a call: [`WORD`] bytes of [`Data`](Self::Data), before the netlink messages; two words of
+    /// [`Sysctl`](Self::Sysctl), before the name, or of [`Adopt`](Self::Adopt), before the state; otherwise the whole
+    /// call.
     pub fn head(&self) -> Head {
         match *self {
             Self::Data(_) => Head::of(&[0]),
@@ -294,7 +316,7 @@ impl<'a> ToDaemon<'a> {
     }
 }
 
-/// The words at the front of a call.
+/// Words at the front of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Head {
     bytes: [u8; 3 * WORD],
@@ -308,7 +330,7 @@ impl Head {
         Self { bytes, len: words.len() * WORD }
     }
 
-    /// Their bytes.
+    /// Bytes of the words.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -324,12 +346,12 @@ pub enum FromDaemon {
         /// No further answer to the same datagram follows.
         last: bool,
     },
-    /// As [`Answer`](Self::Answer), of a dump.
+    /// Part of a dump; otherwise as [`Answer`](Self::Answer).
     Part {
-        /// The dump ends with it.
+        /// The part is the last of the dump.
         last: bool,
     },
-    /// To a multicast group: `nl_groups` of its source is bit `group - 1` if there is one, else 0.
+    /// To a multicast group: `nl_groups` of the datagram's source is bit `group - 1` if that bit exists, else 0.
     Group(u32),
     /// No data: datagrams were lost (`ENOBUFS`).
     Overrun,
@@ -350,7 +372,7 @@ impl FromDaemon {
         }
     }
 
-    /// The word in front of a datagram.
+    /// Encodes the word in front of a datagram.
     pub const fn to_word(self) -> [u8; WORD] {
         match self {
             Self::Answer { prompt: false, last: false } => 0_u32.to_ne_bytes(),
@@ -368,17 +390,17 @@ impl FromDaemon {
 /// Result of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Answer {
-    /// An `errno`, positive; 0 if it was done.
+    /// An `errno`, positive; 0 for success.
     pub error: i32,
-    /// The connection's port (`nl_pid`); 0 before it is bound.
+    /// The connection's port (`nl_pid`); 0 before `bind`.
     pub port: u32,
 }
 
 impl Answer {
-    /// The length of its bytes.
+    /// Length of the encoded answer.
     pub const LEN: usize = 8;
 
-    /// Encodes it, as the daemon writes it.
+    /// Encodes the answer, for the daemon.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         bytes[..4].copy_from_slice(&self.error.to_ne_bytes());
@@ -386,7 +408,7 @@ impl Answer {
         bytes
     }
 
-    /// Decodes it, as the caller reads it.
+    /// Decodes the answer, for the caller.
     pub const fn from_bytes([e0, e1, e2, e3, p0, p1, p2, p3]: [u8; Self::LEN]) -> Self {
         Self { error: i32::from_ne_bytes([e0, e1, e2, e3]), port: u32::from_ne_bytes([p0, p1, p2, p3]) }
     }

@@ -22,9 +22,9 @@ const DST4: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 1);
 const SRC6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1);
 const DST6: Ipv6Addr = Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, 1);
 
-/// A device that takes page fragments.
+/// A device with support for page fragments.
 const SG: Features = Features { sg: true, frag_list: true, ..Features::NONE };
-/// A device that takes page fragments and completes checksums.
+/// A device with support for page fragments and checksum completion.
 const SG_CSUM: Features = Features { csum: CsumOffload::Any, ..SG };
 
 /// One flow of `segs` segments with `size` bytes of payload each.
@@ -53,7 +53,7 @@ impl Train {
         if self.kind == GsoKind::Udp { udp::CHECK_AT } else { tcp::CHECK_AT }
     }
 
-    /// Segment `index` with `payload` bytes behind its headers, in `buf`, without a checksum.
+    /// Segment `index` with `payload` bytes after its headers, in `buf`, without a checksum.
     fn write(self, mut buf: Buf, index: usize, payload: usize) -> Packet {
         let len = self.headers() + payload;
         let bytes = buf.put(len).expect("room");
@@ -87,15 +87,15 @@ impl Train {
         let mut packet = self.write(buf, 0, payload);
         let (size, segs) = (self.size as u16, self.segs as u16);
         packet.meta.cut = Cut::Gso(Gso { kind: self.kind, size, segs, ecn: false, fixed_id: false });
-        // The pseudo-header's sum, as a stack leaves it: a fitted packet has it.
+        // A fitted packet holds the pseudo-header's sum, as a stack leaves it.
         packet.meta.csum = Csum::Unnecessary;
         let mut out = Vec::new();
         fit(mem, &Features::ALL, packet, 0, &mut out).expect("a right packet");
         out.pop().expect("one")
     }
 
-    /// The segments as received, with correct but unverified checksums: each in a page of its own, or all behind one
-    /// another in one.
+    /// The segments as received, with correct but unverified checksums: each in a separate page, or all in one page,
+    /// one behind the other.
     fn segments(self, mem: &Memory, one_page: bool) -> Vec<Packet> {
         let mut cut = Vec::with_capacity(self.segs);
         gso::segment(mem, &Features::NONE, self.fat(mem), 0, &mut cut).expect("a right packet");
@@ -123,7 +123,7 @@ fn sum_plain(bencher: Bencher<'_, '_>, len: usize) {
     bencher.counter(BytesCount::new(len)).bench_local(|| wire::checksum::sum(black_box(&bytes)));
 }
 
-/// Segments fat packets. Freeing the segments is not measured: their sender does that.
+/// Segments fat packets. Freeing the segments is part of sending, and not measured.
 fn bench_gso(bencher: Bencher<'_, '_>, train: Train, features: &Features) {
     let mem = Memory::heap();
     let input = || (Some(train.fat(&mem)), Vec::with_capacity(train.segs));
@@ -161,8 +161,7 @@ fn gso_udp4(bencher: Bencher<'_, '_>) {
     bench_gso(bencher, UDP4, &SG_CSUM);
 }
 
-/// Merges the segments of a burst into one fat packet. Freeing their pages is not measured: the sender of segments does
-/// that.
+/// Merges the segments of a burst into one fat packet. Freeing their pages is part of sending, and not measured.
 fn bench_gro(bencher: Bencher<'_, '_>, train: Train, one_page: bool, csum: Csum) {
     let mem = Memory::heap();
     let mut gro = Gro::new(Config { udp: true, frag_list: false });
@@ -193,7 +192,7 @@ fn gro_tcp4(bencher: Bencher<'_, '_>) {
     bench_gro(bencher, TCP4, false, Csum::None);
 }
 
-/// As decrypted by ESP: in the page that the train was received into.
+/// As decrypted by ESP: in the page in which the train was received.
 #[divan::bench(name = "gro/tcp4/46x1386/one_page/verified")]
 fn gro_tcp4_esp_verified(bencher: Bencher<'_, '_>) {
     bench_gro(bencher, TCP4_ESP, true, Csum::Unnecessary);
@@ -227,7 +226,7 @@ fn gro_other(bencher: Bencher<'_, '_>) {
     assert_eq!((out.len(), gro.held()), (1, 0));
 }
 
-/// Both ways, as in a gateway with fat packets: merged, then segmented by reference.
+/// Both directions, as in a gateway with fat packets: merged, then segmented by reference.
 #[divan::bench(name = "gro_gso/tcp4/45x1448/verified")]
 fn both_ways(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();

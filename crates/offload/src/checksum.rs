@@ -14,7 +14,7 @@ use crate::crc32c::Crc32c;
 use crate::encapsulation::Encapsulation;
 pub use crate::sum::sum;
 
-/// The partial sum of a short header of whole 32-bit words: bytes behind the last whole word do not count.
+/// The partial sum of a short header of 32-bit words: bytes after the last complete word do not count.
 #[inline]
 pub(crate) fn sum_words(header: &[u8]) -> u32 {
     let (words, _) = header.as_chunks::<4>();
@@ -22,7 +22,7 @@ pub(crate) fn sum_words(header: &[u8]) -> u32 {
     sums::fold(sums::add(acc as u32, (acc >> 32) as u32)).into()
 }
 
-/// The partial sum of a packet's bytes `from..to`, across buffers. Bytes past its end count as zero.
+/// The partial sum of a packet's bytes `from..to`, across buffers. Bytes past the packet's end count as zero.
 pub fn sum_of(pkt: &Packet, from: usize, to: usize) -> u32 {
     if let Some(bytes) = pkt.head().get(from..to) {
         return sum(bytes);
@@ -41,8 +41,8 @@ pub fn sum_of(pkt: &Packet, from: usize, to: usize) -> u32 {
     acc
 }
 
-/// The checksum of a transport with a pseudo-header (TCP, UDP, ICMPv6), over the bytes as they are: the value to store
-/// if its field is zero, and zero if the field is right. `pkt` begins with the IP header that `info` summarizes.
+/// The transport checksum with a pseudo-header (TCP, UDP, ICMPv6) over the bytes including the field: the value to
+/// store if the field is zero, and zero if the field is right. `pkt` begins with the IP header that `info` summarizes.
 pub fn transport_check(pkt: &Packet, info: &Info) -> u16 {
     let len = info.payload_len();
     let pseudo = match (info.src, info.dst) {
@@ -54,7 +54,7 @@ pub fn transport_check(pkt: &Packet, info: &Info) -> u16 {
 }
 
 /// Tells whether a packet's TCP, UDP or ICMPv6 checksum is right, or was verified by its device. The packet begins with
-/// the IP header that `info` summarizes, and is no fragment. Other protocols have no such checksum.
+/// the IP header that `info` summarizes, and is not a fragment. True for other protocols, which have no such checksum.
 ///
 /// A UDP checksum of zero means "none" over IPv4 (RFC 768), and is wrong over IPv6 (RFC 8200 §8.1).
 pub fn verify(pkt: &Packet, info: &Info) -> bool {
@@ -78,16 +78,17 @@ pub fn verify(pkt: &Packet, info: &Info) -> bool {
     transport_check(pkt, info) == 0
 }
 
-/// Completes a partial checksum (Linux `skb_checksum_help`); other states are left alone. Only a checksum at UDP's
-/// offset is sent as 0xffff when it is zero.
+/// Completes a partial checksum (Linux `skb_checksum_help`); other states are unchanged. A zero checksum is sent as
+/// 0xffff only at UDP's offset.
 ///
-/// The checksum may be of any protocol, and anywhere behind `l3`, where the IP header begins. SCTP's is a CRC32c (Linux
-/// `skb_crc32c_csum_help`), which is recognized by the headers in front of it, also in tunnels, as a virtio-net header
-/// does not carry it. Where the headers do not lead to it, an Internet checksum is assumed.
+/// The checksum may belong to any protocol, and lie anywhere behind `l3`, the start of the IP header. SCTP's is a
+/// CRC32c (Linux `skb_crc32c_csum_help`), which is recognized by the preceding headers, also in tunnels, as a
+/// virtio-net header does not contain the kind. If the headers do not lead to the checksum, an Internet checksum is
+/// assumed.
 ///
 /// # Errors
-/// [`DropReason::CannotSegment`] for a fat packet, whose segments have one each; [`DropReason::TransportHeader`] when
-/// the field lies past the packet's end; [`DropReason::NoMemory`].
+/// [`DropReason::CannotSegment`] for a fat packet, since each of its segments has its own checksum;
+/// [`DropReason::TransportHeader`] if the field lies past the packet's end; [`DropReason::NoMemory`].
 pub fn complete(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
     let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(()) };
     if pkt.meta.cut.gso().is_some() {
@@ -97,7 +98,7 @@ pub fn complete(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<(), DropRea
     if !pkt.may_pull(mem, at + 2)? {
         return Err(DropReason::TransportHeader);
     }
-    // The other owner could change the bytes after they were summed.
+    // The owner of foreign memory could change the bytes after they were summed.
     if !pkt.is_linear() && pieces(pkt).any(Buf::is_foreign) {
         pkt.linearize(mem)?;
     }
@@ -121,7 +122,7 @@ fn is_sctp(pkt: &Packet, l3: usize, start: usize) -> bool {
     Encapsulation::parse(pkt.head(), pkt.len(), l3, start).is_ok_and(|found| found.inner.protocol == Protocol::SCTP)
 }
 
-/// Computes the CRC32c of all bytes from `start` on, with zeros in its own field, and writes it to `at` (RFC 9260
+/// Computes the CRC32c of all bytes from `start` on, with zeros in the checksum field, and writes it to `at` (RFC 9260
 /// §6.8).
 fn complete_crc32c(mem: &Memory, pkt: &mut Packet, start: usize, at: usize) -> Result<(), DropReason> {
     if !pkt.may_pull(mem, at + 4)? {

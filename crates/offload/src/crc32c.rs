@@ -6,7 +6,7 @@ const POLYNOMIAL: u32 = 0x82f6_3b78;
 /// Number of bytes per step.
 const STEP: usize = 8;
 
-/// `TABLES[n][b]` is the contribution of a byte `b` with `n` bytes behind it in the step.
+/// `TABLES[n][b]` is the contribution of a byte `b` followed by `n` bytes in the step.
 static TABLES: [[u32; 256]; STEP] = tables();
 
 const fn tables() -> [[u32; 256]; STEP] {

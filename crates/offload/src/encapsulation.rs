@@ -18,8 +18,8 @@ pub(crate) struct Encapsulation {
     pub(crate) tunnels: ArrayVec<Headers, MAX_TUNNELS>,
     /// Headers of the packet inside all tunnels.
     pub(crate) inner: Headers,
-    /// Whether all segments of the inner packet have the same tunnel headers, except lengths and checksums of IP and
-    /// UDP.
+    /// Whether all segments of the inner packet have the same tunnel headers, apart from lengths and checksums of IP
+    /// and UDP.
     pub(crate) is_constant: bool,
 }
 
@@ -28,8 +28,8 @@ impl Encapsulation {
     /// the transport header at `start`.
     ///
     /// # Errors
-    /// [`Malformed::TunnelUnknown`] when they do not lead there; [`Malformed::OutsideHead`] when they exceed `head`;
-    /// the fault of the outermost header.
+    /// [`Malformed::TunnelUnknown`] if the headers do not lead to `start`; [`Malformed::OutsideHead`] if they exceed
+    /// `head`; the fault of the outermost header.
     pub(crate) fn parse(head: &[u8], len: usize, l3: usize, start: usize) -> Result<Self, Malformed> {
         let (mut tunnels, mut is_constant) = (ArrayVec::<_, MAX_TUNNELS>::new(), true);
         let (mut at, mut version) = (l3, None::<Version>);
@@ -56,11 +56,11 @@ impl Encapsulation {
         }
     }
 
-    /// As [`parse`](Self::parse), for a packet that is segmented at its inner headers. Brings the headers into its
-    /// head.
+    /// As [`parse`](Self::parse), for a packet that is segmented at its inner headers. Pulls the headers into the
+    /// packet's head.
     ///
     /// # Errors
-    /// [`DropReason::GsoEncapsulation`] also when tunnel headers differ between segments.
+    /// [`DropReason::GsoEncapsulation`] also if tunnel headers differ between segments.
     pub(crate) fn find(mem: &Memory, pkt: &mut Packet, l3: usize, start: usize) -> Result<Self, DropReason> {
         let found = headers::bring_in(mem, pkt, l3, |head, len| Self::parse(head, len, l3, start))?;
         if found.is_constant { Ok(found) } else { Err(DropReason::GsoEncapsulation) }
@@ -68,11 +68,11 @@ impl Encapsulation {
 }
 
 /// Parses the headers of a fat packet of `len` bytes, whose first bytes are in `head`, from the IP header at `l3`
-/// through tunnels to the transport header at `start`, and returns those of the inner packet.
+/// through tunnels to the transport header at `start`, and returns the headers of the inner packet.
 ///
 /// # Errors
-/// [`Malformed::TunnelUnknown`] when they do not lead there, or differ between segments; [`Malformed::OutsideHead`]
-/// when they exceed `head`; the fault of the outermost header.
+/// [`Malformed::TunnelUnknown`] if the headers do not lead to `start`, or differ between segments;
+/// [`Malformed::OutsideHead`] if they exceed `head`; the fault of the outermost header.
 pub fn inner_headers(head: &[u8], len: usize, l3: usize, start: usize) -> Result<Headers, Malformed> {
     let found = Encapsulation::parse(head, len, l3, start)?;
     if found.is_constant { Ok(found.inner) } else { Err(Malformed::TunnelUnknown) }

@@ -5,16 +5,16 @@ use wire::{Protocol, Version};
 
 use crate::headers::Headers;
 
-/// Offloads of a device. Software does the work of those that it lacks.
+/// Offloads of a device. Software does the work of missing offloads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Features {
-    /// Takes packets with page fragments (`NETIF_F_SG`).
+    /// Sends packets with page fragments (`NETIF_F_SG`).
     pub sg: bool,
-    /// Takes packets with children too (`NETIF_F_FRAGLIST`). Requires `sg`.
+    /// Sends packets with children (`NETIF_F_FRAGLIST`). Requires `sg`.
     pub frag_list: bool,
-    /// Takes several packets in one buffer unsplit ([`Cut::Frames`](packet::Cut)).
+    /// Sends several packets in one buffer without a split ([`Cut::Frames`](packet::Cut)).
     pub frames: bool,
-    /// Checksums that it completes.
+    /// Checksums that the device completes.
     pub csum: CsumOffload,
     /// Segments TCP over IPv4 (`NETIF_F_TSO`), and completes the segments' checksums.
     pub tso4: bool,
@@ -22,15 +22,15 @@ pub struct Features {
     pub tso6: bool,
     /// Segments UDP trains (`NETIF_F_GSO_UDP_L4`), and completes the segments' checksums.
     pub uso: bool,
-    /// Sets CWR on the first segment only when it segments TCP (`NETIF_F_TSO_ECN`).
+    /// Sets CWR on the first segment only, when it segments TCP (`NETIF_F_TSO_ECN`).
     pub tso_ecn: bool,
-    /// Fragments UDP datagrams that exceed its path's MTU and are marked [`Cut::Fragment`](packet::Cut): it is a socket
-    /// (`NETIF_F_GSO_UDP`). No fragments are made for such a device.
+    /// Fragments UDP datagrams that exceed the path MTU and are marked [`Cut::Fragment`](packet::Cut), as a socket does
+    /// (`NETIF_F_GSO_UDP`). The stack makes no fragments for such a device.
     pub ufo: bool,
-    /// Encrypts ESP that is laid out, or encapsulates packets, for the SAs on it (`NETIF_F_HW_ESP`). Packets whose
-    /// other work it cannot do are not left to it.
+    /// Encrypts prepared ESP, or encapsulates packets, for the SAs on the device (`NETIF_F_HW_ESP`). A packet that
+    /// needs other work of which the device is incapable is processed in software.
     pub esp: bool,
-    /// A fat packet must be shorter than this, in bytes with all headers.
+    /// Exclusive limit of a fat packet's length, in bytes with all headers.
     pub gso_max_size: usize,
     /// Maximum number of segments of a fat packet.
     pub gso_max_segs: usize,
@@ -39,7 +39,7 @@ pub struct Features {
 /// Transport checksums that a device completes from [`Csum::Partial`](packet::Csum::Partial).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CsumOffload {
-    /// None.
+    /// No checksum.
     None,
     /// TCP and UDP over IPv4 (`NETIF_F_IP_CSUM`).
     Ipv4,
@@ -47,12 +47,12 @@ pub enum CsumOffload {
     Ipv6,
     /// TCP and UDP of both families, by protocol.
     Both,
-    /// Any, by start and offset (`NETIF_F_HW_CSUM`), as in a virtio-net header.
+    /// Any checksum, by start and offset (`NETIF_F_HW_CSUM`), as in a virtio-net header.
     Any,
 }
 
 impl Features {
-    /// A device without offloads: it takes linear, finished packets.
+    /// A device without offloads, for linear, finished packets.
     pub const NONE: Self = Self {
         sg: false,
         frag_list: false,
@@ -71,7 +71,7 @@ impl Features {
     /// checksums.
     pub const BY_REFERENCE: Self = Self { sg: true, ..Self::NONE };
 
-    /// A device with all offloads but fragmentation and ESP.
+    /// A device with all offloads except fragmentation and ESP.
     pub const ALL: Self = Self {
         sg: true,
         frag_list: true,
@@ -84,7 +84,7 @@ impl Features {
         ..Self::NONE
     };
 
-    /// Tells whether the device segments a packet of `len` bytes, headers included, as `gso` says.
+    /// Tells whether the device segments a packet of `len` bytes, headers included, according to `gso`.
     ///
     /// Linux's `gso_features_check` and `skb_gso_ok`; a device that cannot complete checksums cannot segment
     /// (`netdev_fix_features`).
@@ -98,19 +98,19 @@ impl Features {
         kind && ecn && len < self.gso_max_size && usize::from(gso.segs) <= self.gso_max_segs
     }
 
-    /// Tells whether the device takes the packet's fragments and children.
+    /// Tells whether the device can send the packet's fragments and children.
     pub(crate) fn takes_pieces_of(&self, pkt: &Packet) -> bool {
         pkt.is_linear() || (self.sg && (self.frag_list || pkt.frag_list().is_empty()))
     }
 }
 
 impl CsumOffload {
-    /// Tells whether checksums of TCP and UDP over IPv4 are completed.
+    /// Tells whether the device completes checksums of TCP and UDP over IPv4.
     pub const fn completes_v4(self) -> bool {
         matches!(self, Self::Ipv4 | Self::Both | Self::Any)
     }
 
-    /// Tells whether checksums of TCP and UDP over IPv6 without extension headers are completed.
+    /// Tells whether the device completes checksums of TCP and UDP over IPv6 without extension headers.
     pub const fn completes_v6(self) -> bool {
         matches!(self, Self::Ipv6 | Self::Both | Self::Any)
     }

@@ -1,7 +1,7 @@
-//! Fitting a packet to its output device: keep, segment, linearize, complete the checksum.
+//! Fitting of a packet to its output device: keep, segment, linearize, complete the checksum.
 //!
-//! Follows Linux's `validate_xmit_skb` with one difference: a fat packet that the device could segment but not take in
-//! its geometry is linearized rather than segmented, so that it stays fat.
+//! Follows Linux's `validate_xmit_skb` with one difference: a fat packet that the device could segment, but not send in
+//! its present geometry, is linearized rather than segmented, so that it stays fat.
 
 use base::DropReason;
 use packet::{Csum, Cut, Gso, Memory, Meta, Packet};
@@ -17,10 +17,10 @@ const TAG_AT: usize = 12;
 /// Converts `pkt`, whose IP header begins at `l3`, for a device with these features, and appends the result to `out`:
 /// one packet, or its segments. For packets that are not IP, `l3` is the start of their payload.
 ///
-/// In order: several packets in one buffer are split, by reference, unless the device takes them so; the VLAN tag in
-/// the metadata is inserted into the bytes, which needs an Ethernet header in front of `l3` (a layer-3 device has no
-/// tags); a fat packet is segmented unless the device does it; fragments are linearized for a device without `sg`; and
-/// a partial checksum is completed unless the device does it.
+/// In order: several packets in one buffer are split, by reference, unless the device accepts them; the VLAN tag in the
+/// metadata is inserted into the bytes, which requires an Ethernet header in front of `l3` (a layer-3 device has no
+/// tags); a fat packet is segmented unless the device segments it; fragments are linearized for a device without `sg`;
+/// and a partial checksum is completed unless the device completes it.
 ///
 /// # Errors
 /// As [`gso::segment`] and [`checksum::complete`]; the packet is dropped, and `out` unchanged.
@@ -56,7 +56,7 @@ fn make_fit(
         Cut::Gso(gso) => {
             let headers = Headers::find(mem, &mut pkt, l3)?;
             if headers.start_inside(pkt.meta.csum).is_some() {
-                // No device is given the offsets of tunnel headers.
+                // Devices do not get offsets of tunnel headers.
                 return gso::segment(mem, features, pkt, l3, out);
             }
             let gso = counted(&gso, &headers, pkt.len())?;
@@ -77,8 +77,8 @@ fn make_fit(
     Ok(())
 }
 
-/// Segmentation of a fat packet of `len` bytes, with the number of segments computed from its length: a device refuses
-/// a wrong number, and the packet's own may be a guest's.
+/// Segmentation of a fat packet of `len` bytes, with the number of segments computed from the length: a device refuses
+/// a wrong number, and the number in the packet may come from a guest.
 fn counted(gso: &Gso, headers: &Headers, len: usize) -> Result<Gso, DropReason> {
     if !headers.is(gso.kind) || gso.size == 0 {
         return Err(DropReason::CannotSegment);
@@ -93,8 +93,8 @@ fn flatten(mem: &Memory, features: &Features, pkt: &mut Packet) -> Result<(), Dr
     if features.takes_pieces_of(pkt) { Ok(()) } else { Ok(pkt.linearize(mem)?) }
 }
 
-/// Tells whether the device completes the packet's checksum, or it is complete. A field past the packet's end is one
-/// that no device can fill.
+/// Tells whether the device completes the packet's checksum, or the checksum is complete. No device can fill a field
+/// past the packet's end.
 fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> Result<bool, DropReason> {
     let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(true) };
     if usize::from(start) + usize::from(offset) + 2 > pkt.len() {
@@ -103,13 +103,13 @@ fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> Re
     Ok(match csum {
         CsumOffload::Any => true,
         CsumOffload::None => false,
-        // The device finds the transport header by itself: it has to be the one that the checksum belongs to.
+        // The device locates the transport header itself, which must be the one of the checksum.
         _ => Headers::find(mem, pkt, l3)
             .is_ok_and(|headers| headers.partial_csum() == Some(pkt.meta.csum) && csum.completes(&headers)),
     })
 }
 
-/// Writes the pseudo-header's sum into the checksum field, as a segmenting device expects.
+/// Writes the pseudo-header's sum into the checksum field, as segmenting devices require.
 fn harmonise(mem: &Memory, pkt: &mut Packet, headers: &Headers) -> Result<(), DropReason> {
     let csum = headers.partial_csum().ok_or(DropReason::CannotSegment)?;
     if pkt.meta.csum == csum {
@@ -138,7 +138,7 @@ pub fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, Dr
     pkt.push(mem, vlan::VlanHeader::LEN)?;
     let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
     head.copy_within(vlan::VlanHeader::LEN..vlan::VlanHeader::LEN + TAG_AT, 0);
-    // The tag's type takes the place of the frame's type, which follows the tag.
+    // The tag's type replaces the frame's type, which follows the tag.
     head[TAG_AT..TAG_AT + 2].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
     head[TAG_AT + 2..TAG_AT + 4].copy_from_slice(&tci.to_be_bytes());
     Ok(l3 + vlan::VlanHeader::LEN)

@@ -15,26 +15,26 @@ use crate::features::Features;
 use crate::headers::Headers;
 
 /// Maximum number of segments of a packet: 64 KiB over the smallest MTU of IPv4, which leaves 28 bytes of payload (RFC
-/// 791 §3.2). A guest that demands more attacks our memory.
+/// 791 §3.2). Bounds the memory that a guest can demand.
 pub const MAX_SEGMENTS: usize = 65_535 / 28;
 
 /// Segments a fat packet, whose IP header begins at `l3`, and appends its segments to `out`. Bytes in front of the IP
-/// header are repeated in each.
+/// header are repeated in each segment.
 ///
-/// A packet with a [partial](Csum::Partial) checksum is segmented at the transport header where that starts, which may
-/// be inside tunnels: IP in IP, GRE, VXLAN, Geneve. Tunnel headers are repeated too, each with the lengths,
-/// identification and checksums of its segment; UDP without a checksum stays without. All checksums of such segments
-/// are completed here.
+/// A packet with a [partial](Csum::Partial) checksum is segmented at the transport header where the checksum starts,
+/// which may be inside tunnels: IP in IP, GRE, VXLAN, Geneve. Tunnel headers are repeated too, each with the lengths,
+/// identification and checksums of its segment; UDP without a checksum stays without. For such segments this function
+/// completes all checksums.
 ///
-/// Headers are copied; payload goes by reference if the device takes fragments, else it is copied into linear packets.
-/// Checksums are completed unless the device does that. A packet whose payload fits one segment goes out unchanged, no
-/// longer fat, as Linux treats a guest that marked too small a packet.
+/// Headers are copied; payload is passed by reference if the device supports fragments, else copied into linear
+/// packets. Checksums are completed unless the device does that. A packet whose payload fits one segment is passed
+/// unchanged, no longer fat, as Linux treats a guest that marked too small a packet.
 ///
 /// # Errors
 /// [`DropReason::CannotSegment`] for a packet that is not fat, whose headers contradict its kind, or that has more than
-/// [`MAX_SEGMENTS`] segments; [`DropReason::GsoEncapsulation`] when no headers lead to the start of its partial
-/// checksum, or tunnel headers differ between segments; the fault of its headers; [`DropReason::NoMemory`]. `out` is
-/// unchanged then.
+/// [`MAX_SEGMENTS`] segments; [`DropReason::GsoEncapsulation`] if no headers lead to the start of its partial checksum,
+/// or tunnel headers differ between segments; the fault of its headers; [`DropReason::NoMemory`]. On error `out` is
+/// unchanged.
 pub fn segment(
     mem: &Memory,
     features: &Features,
@@ -54,9 +54,9 @@ pub fn segment(
 struct Plan {
     /// Headers of the packet's tunnels, outermost first.
     tunnels: ArrayVec<Headers, MAX_TUNNELS>,
-    /// Headers of the inner packet, which is segmented.
+    /// Headers of the inner packet, which is the one to segment.
     headers: Headers,
-    /// Bytes of payload in each segment but the last.
+    /// Bytes of payload in each segment except the last.
     size: usize,
     segs: usize,
     fixed_id: bool,
@@ -64,7 +64,7 @@ struct Plan {
     pseudo: u32,
     /// UDP over IPv4 without a checksum.
     no_check: bool,
-    /// Checksum state of the segments: for the device to complete, or the original one.
+    /// Checksum state of the segments: partial for the device, or the original one.
     csum: Csum,
     /// Whether the device completes the checksums.
     partial: bool,
@@ -95,7 +95,7 @@ impl Plan {
         let csum = headers.partial_csum().ok_or(DropReason::CannotSegment)?;
         let is_partial = pkt.meta.csum == csum;
         let pseudo = if is_partial {
-            // The sender's sum is over the final address, also when a routing header hides it.
+            // The sender's sum covers the final address, also if a routing header replaces it.
             sums::sub(u32::from(field), sums::add(0, transport_len as u32))
         } else {
             headers.pseudo(pkt.head(), 0)
@@ -120,7 +120,7 @@ impl Plan {
             let size = self.size.min(left);
             left -= size;
             let room = if features.sg { end } else { end + size };
-            // Built in place: a packet is large to move.
+            // Built in place, as moves of a packet are expensive.
             let seg = out.push_mut(Packet::new(mem, Memory::HEADROOM, room)?);
             let headers = seg.put(end).ok_or(DropReason::NoMemory)?;
             headers.copy_from_slice(template.bytes());
@@ -137,7 +137,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Finishes a packet of one segment: only its lengths and its checksum may be missing.
+    /// Finishes a packet of one segment, which may lack only its lengths and its checksum.
     fn keep(self, mem: &Memory, features: &Features, mut pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
         pkt.meta.cut = Cut::Whole;
         if !features.takes_pieces_of(&pkt) {
@@ -150,7 +150,7 @@ impl Plan {
         Ok(())
     }
 
-    /// Makes the headers at the front of `head` those of segment `index`, whose total length is `len`.
+    /// Turns the headers at the front of `head` into those of segment `index`, whose total length is `len`.
     fn patch(&self, head: &mut [u8], index: usize, len: usize) {
         let Headers { version, protocol, l3, l4, .. } = self.headers;
         if version == Version::V4 && !self.fixed_id {
@@ -185,7 +185,7 @@ impl Plan {
             return Ok(());
         }
         checksum::complete(mem, seg, self.headers.l3)?;
-        // From the inside out: each checksum covers the inner ones.
+        // From the innermost header outwards: each checksum covers the inner ones.
         for tunnel in self.tunnels.iter().rev() {
             seg.meta.csum =
                 if has_check(tunnel, seg.head()) { tunnel.partial_csum() } else { None }.unwrap_or_default();
@@ -195,8 +195,8 @@ impl Plan {
     }
 }
 
-/// Makes a tunnel's headers in `head` those of segment `index`, whose total length is `len`. UDP's checksum becomes the
-/// pseudo-header's sum, or stays zero: none (RFC 6935).
+/// Turns a tunnel's headers in `head` into those of segment `index`, whose total length is `len`. UDP's checksum
+/// becomes the pseudo-header's sum, or stays zero for none (RFC 6935).
 fn patch_tunnel(tunnel: &Headers, head: &mut [u8], index: usize, len: usize) {
     if tunnel.version == Version::V4 {
         let header = ipv4::Ipv4Header::mut_from(&mut head[tunnel.l3..]).expect("found before");
@@ -220,14 +220,14 @@ fn pieces(child: Packet) -> impl Iterator<Item = Buf> {
     std::iter::once(head).chain(frags)
 }
 
-/// Remaining payload, taken from the front.
+/// Remaining payload, consumed from the front.
 struct Payload<I> {
     front: Option<Buf>,
     rest: I,
 }
 
 impl<I: Iterator<Item = Buf>> Payload<I> {
-    /// The next contiguous bytes, `n` at most.
+    /// The next contiguous bytes, at most `n`.
     #[inline]
     fn next(&mut self, n: usize) -> Option<Buf> {
         loop {
@@ -259,7 +259,7 @@ impl<I: Iterator<Item = Buf>> Payload<I> {
         Ok(())
     }
 
-    /// Copies the next `n` bytes to the end of `seg`, which has room for them.
+    /// Copies the next `n` bytes to the tailroom of `seg`, which is large enough.
     fn copy_to(&mut self, n: usize, mem: &Memory, seg: &mut Packet) -> Result<(), DropReason> {
         let mut to = seg.put(n).ok_or(DropReason::NoMemory)?;
         mem.copied(CopyReason::SegmentPayload, n);

@@ -1,6 +1,6 @@
 //! Offsets of a packet's headers, found in its bytes.
 //!
-//! A guest or a TUN device also declares offsets, which are never trusted. Lengths are the packet's own: the length
+//! Offsets declared by a guest or a TUN device are never trusted. Lengths are those of the packet itself: the length
 //! fields of a fat packet's IP header are rewritten for each segment.
 
 use base::DropReason;
@@ -15,7 +15,7 @@ pub struct Headers {
     pub version: Version,
     /// Protocol behind the IP headers.
     pub protocol: Protocol,
-    /// Whether the packet is a fragment; then there may be no transport header.
+    /// Whether the packet is a fragment, which may lack the transport header.
     pub(crate) fragment: bool,
     /// Offset of the IP header.
     pub(crate) l3: usize,
@@ -25,8 +25,8 @@ pub struct Headers {
     pub end: usize,
 }
 
-/// Parses the headers of a packet whose IP header begins at `l3` with `parse`, after bringing as many bytes into the
-/// head as it needs.
+/// Parses the headers of a packet, whose IP header begins at `l3`, with `parse`, after pulling as many bytes into the
+/// head as `parse` needs.
 pub(crate) fn bring_in<T>(
     mem: &Memory,
     pkt: &mut Packet,
@@ -37,7 +37,7 @@ pub(crate) fn bring_in<T>(
         match parse(pkt.head(), pkt.len()) {
             Ok(headers) => return Ok(headers),
             Err(Malformed::OutsideHead) => {
-                // Each iteration brings in more, up to the whole packet.
+                // Each iteration pulls more bytes, up to the complete packet.
                 let more = (2 * pkt.headlen()).max(l3.saturating_add(128)).min(pkt.len());
                 if more == pkt.headlen() || !pkt.may_pull(mem, more)? {
                     return Err(Malformed::OutsideHead.into());
@@ -49,12 +49,12 @@ pub(crate) fn bring_in<T>(
 }
 
 impl Headers {
-    /// Finds the headers of a packet whose IP header begins at `l3`, and brings them into the head.
+    /// Finds the headers of a packet whose IP header begins at `l3`, and pulls them into the head.
     pub(crate) fn find(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<Self, DropReason> {
         bring_in(mem, pkt, l3, |head, len| Self::parse(head, len, l3))
     }
 
-    /// Headers that were parsed before, of a packet that begins with its IP header and is no fragment.
+    /// Headers from an earlier parse, of a packet that begins with its IP header and is not a fragment.
     pub(crate) fn of_parts(version: Version, protocol: Protocol, l4: usize, end: usize) -> Self {
         Self { version, protocol, fragment: false, l3: 0, l4, end }
     }
@@ -101,7 +101,7 @@ impl Headers {
         Ok(Self { version, protocol, fragment, l3, l4, end })
     }
 
-    /// Tells whether the IP header has no extension headers (nor, in IPv4, options).
+    /// Tells whether the IP header has neither extension headers nor IPv4 options.
     pub(crate) fn plain(&self) -> bool {
         self.l4 - self.l3 == self.version.header_len()
     }
@@ -121,7 +121,7 @@ impl Headers {
         if self.protocol == Protocol::UDP { udp::CHECK_AT } else { tcp::CHECK_AT }
     }
 
-    /// Partial checksum state of a packet with these headers; `None` if the transport header begins too far behind.
+    /// Partial checksum state of a packet with these headers; `None` if an offset exceeds 16 bits.
     pub(crate) fn partial_csum(&self) -> Option<Csum> {
         let start = u16::try_from(self.l4).ok()?;
         Some(Csum::Partial { start, offset: self.check_at() as u16 })
@@ -136,7 +136,7 @@ impl Headers {
         sums::add(sums::sum(&head[addresses]), u32::from(self.protocol.0) + len as u32)
     }
 
-    /// Start of a partial checksum that belongs to a transport header behind this one.
+    /// Start of a partial checksum, if it belongs to a transport header behind this one.
     pub(crate) fn start_inside(&self, csum: Csum) -> Option<usize> {
         match csum {
             Csum::Partial { start, .. } => Some(start.into()).filter(|&start: &usize| start > self.l4),
@@ -145,7 +145,7 @@ impl Headers {
     }
 
     /// Writes lengths for a packet of `len` bytes, IPv4's checksum, and the pseudo-header's sum as the transport
-    /// checksum: Linux's form of a packet whose checksum is completed later.
+    /// checksum: Linux's form of a packet with a checksum to be completed.
     pub(crate) fn fill(&self, head: &mut [u8], len: usize, pseudo: u32) {
         self.fill_lengths(head, len);
         self.put_pseudo(head, pseudo);
@@ -177,7 +177,7 @@ impl Headers {
         head[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
     }
 
-    /// Maximum length of a packet, from its first byte, by the length fields of these headers.
+    /// Maximum length of a packet, from its first byte, that the length fields of these headers permit.
     pub(crate) fn max_len(&self) -> usize {
         match self.version {
             Version::V4 => self.l3 + 65_535,

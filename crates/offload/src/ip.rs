@@ -1,11 +1,11 @@
-//! A packet's IP headers, across buffers.
+//! IP headers of a packet, across buffers.
 
 use base::DropReason;
 use packet::{Memory, Packet};
 use wire::Malformed;
 use wire::ip::Info;
 
-/// Parses the IP headers of `pkt`, which are brought into its head. Trailing bytes are trimmed, as link layers pad
+/// Parses the IP headers of `pkt`, after pulling them into the head. Trailing bytes are trimmed, as link layers pad
 /// short packets (Linux `pskb_trim_rcsum` in `ip_rcv_core`).
 ///
 /// # Errors
@@ -20,12 +20,12 @@ pub fn ip_headers(mem: &Memory, pkt: &mut Packet) -> Result<Info, DropReason> {
                 }
                 return Ok(info);
             }
-            // More bytes do not change the version.
+            // Further bytes do not change the version.
             Err(why)
                 if pkt.headlen() < pkt.len()
                     && (why == Malformed::OutsideHead || (why == Malformed::IpVersion && pkt.headlen() == 0)) =>
             {
-                // Each iteration brings in more, up to the whole packet.
+                // Each iteration pulls more bytes, up to the complete packet.
                 let more = (2 * pkt.headlen()).max(128).min(pkt.len());
                 pkt.may_pull(mem, more)?;
             }

@@ -1,12 +1,12 @@
-//! The sum of bytes, with the widest vectors of this processor.
+//! Sum of bytes, with the widest vectors of this CPU.
 //!
-//! At any width, whole 64-bit words are added modulo 2^64, and so are their upper halves. The sum of the lower halves
-//! is the difference of the two: three vector operations per vector of bytes, and no carries.
+//! At any width, 64-bit words are added modulo 2^64, and their upper halves separately. The sum of the lower halves is
+//! the difference of the two sums: three vector operations per vector of bytes, and no carries.
 
-/// Minimum length for which wide vectors pay.
+/// Minimum length at which wide vectors are faster.
 const WIDE: usize = 64;
 
-/// The partial sum of `bytes`, at most 0xffff; zero only if every byte is.
+/// The partial sum of `bytes`, at most 0xffff; zero only if every byte is zero.
 ///
 /// 1386 bytes take 7 ns with AVX-512 (Zen 5), 14 with AVX2 and 27 with the vectors of every x86-64; `wire`'s plain sum
 /// takes 34.
@@ -15,7 +15,7 @@ pub fn sum(bytes: &[u8]) -> u32 {
     if bytes.len() < WIDE { sum_narrow(bytes) } else { sum_wide(bytes) }
 }
 
-/// Sum of many bytes. Kept out of line: callers that sum headers do not use it.
+/// Sum of many bytes. Not inlined: callers that sum headers do not use it.
 #[inline(never)]
 fn sum_wide(bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -25,7 +25,7 @@ fn sum_wide(bytes: &[u8]) -> u32 {
     sum_narrow(bytes)
 }
 
-/// As [`sum`], for the compiler to vectorise with the baseline instructions.
+/// As [`sum`], vectorised by the compiler with the baseline instructions.
 ///
 /// Four lanes are as fast as more for a packet's payload, and the fastest for a header.
 #[inline]
@@ -47,7 +47,7 @@ fn sum_narrow(bytes: &[u8]) -> u32 {
     words.fold()
 }
 
-/// Sum of little-endian words, fewer than 2^31 of them.
+/// Sum of fewer than 2^31 little-endian words.
 #[derive(Clone, Copy, Debug, Default)]
 struct Words {
     /// Sum modulo 2^64.
@@ -68,13 +68,13 @@ impl Words {
         self.upper = self.upper.wrapping_add(other.upper);
     }
 
-    /// Appends bytes, padded with zeros to whole words.
+    /// Appends bytes, padded with zeros to full words.
     #[inline]
     fn add_bytes(&mut self, bytes: &[u8]) {
         let (words, tail) = bytes.as_chunks::<8>();
         words.iter().for_each(|&word| self.add(u64::from_le_bytes(word)));
         if !tail.is_empty() {
-            // One load of the last eight bytes; those that were added before are shifted out.
+            // One load of the last eight bytes; bytes that were added before are shifted out.
             self.add(match bytes.last_chunk::<8>() {
                 Some(&last) => u64::from_le_bytes(last) >> (64 - 8 * tail.len() as u32),
                 None => tail.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
@@ -99,7 +99,7 @@ const fn fold(sum: u64) -> u32 {
     sum.swap_bytes() as u32
 }
 
-/// Vectors that not every x86-64 has. The standard library caches which exist: a check is one load.
+/// Vectors that not every x86-64 CPU supports. The standard library caches the detection: a check is one load.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "vectors are loaded from addresses, and only where the processor has them")]
 mod x86 {
@@ -107,15 +107,15 @@ mod x86 {
 
     use super::{Words, fold};
 
-    /// The sum with AVX-512, if there is AVX-512.
+    /// The sum with AVX-512, if the CPU supports it.
     pub(super) fn sum_avx512(bytes: &[u8]) -> Option<u32> {
-        // SAFETY: the processor has these instructions, as just checked.
+        // SAFETY: the CPU has these instructions, as just checked.
         is_x86_feature_detected!("avx512bw").then(|| unsafe { avx512(bytes) })
     }
 
-    /// The sum with AVX2, if there is AVX2.
+    /// The sum with AVX2, if the CPU supports it.
     pub(super) fn sum_avx2(bytes: &[u8]) -> Option<u32> {
-        // SAFETY: the processor has these instructions, as just checked.
+        // SAFETY: the CPU has these instructions, as just checked.
         is_x86_feature_detected!("avx2").then(|| unsafe { avx2(bytes) })
     }
 
@@ -126,7 +126,7 @@ mod x86 {
             all = _mm512_add_epi64(all, block);
             upper = _mm512_add_epi64(upper, _mm512_srli_epi64::<32>(block));
         };
-        // Blocks across cache lines cost half as much again.
+        // Blocks that straddle cache lines cost half as much again.
         let before = match bytes.as_ptr().align_offset(64) {
             even if even % 2 == 0 => even.min(bytes.len()),
             _ => 0,
@@ -139,10 +139,10 @@ mod x86 {
         }
         for few in [start, rest] {
             let present = (1 << few.len()) - 1;
-            // SAFETY: only the bytes of `few` are read, which are fewer than 64.
+            // SAFETY: only the bytes of `few` are read, fewer than 64.
             add(unsafe { _mm512_maskz_loadu_epi8(present, few.as_ptr().cast()) });
         }
-        // As `Words` does, before lanes are added: so only one vector is reduced to a word.
+        // As in `Words`, before the lanes are added: so only one vector is reduced to a word.
         let lower = _mm512_sub_epi64(all, _mm512_slli_epi64::<32>(upper));
         fold(_mm512_reduce_add_epi64(_mm512_add_epi64(lower, upper)) as u64)
     }
@@ -176,10 +176,10 @@ mod tests {
 
     use super::*;
 
-    /// An implementation, if this processor supports it.
+    /// An implementation; returns `None` if this CPU does not support it.
     type Way = fn(&[u8]) -> Option<u32>;
 
-    /// Every implementation that this processor supports.
+    /// Every implementation that this CPU supports.
     fn ways() -> Vec<(&'static str, Way)> {
         let mut ways: Vec<(_, Way)> =
             vec![("narrow", |bytes| Some(sum_narrow(bytes))), ("the one taken", |bytes| Some(sum(bytes)))];

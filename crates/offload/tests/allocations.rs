@@ -1,4 +1,4 @@
-//! In a steady state GRO and GSO allocate nothing.
+//! Test that GRO and GSO do not allocate in a steady state.
 
 use offload::gro::Config;
 use offload::{Features, Gro, fit};
@@ -14,7 +14,7 @@ use frames::{Frame, Layout, SG, SG_CSUM, tcp4, tcp6, udp4};
 static ALLOCATOR: Allocations = Allocations;
 
 /// One round: the frames of a flow arrive as a burst, are merged, and segmented again for the device. Returns the
-/// number of allocations since they arrived.
+/// number of allocations after their arrival.
 fn round(
     mem: &Memory,
     gro: &mut Gro,

@@ -6,7 +6,7 @@ use divan::Bencher;
 use divan::counter::BytesCount;
 use packet::{Buf, CopyReason, Memory, Packet};
 
-/// Length of one wire packet, and of a fat one.
+/// Lengths of wire packets, and of a fat one.
 const SIZES: [usize; 4] = [64, 1500, 9000, 65_000];
 
 fn main() {
@@ -59,7 +59,7 @@ fn clone_frags(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| packet.clone_shared());
 }
 
-/// One page of 44 segments to 44 packets, each with its own head, by reference.
+/// Splits one page of 44 segments into 44 packets, each with its own head, by reference.
 #[divan::bench(name = "move_front/64K/44segs")]
 fn segment(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();
@@ -78,7 +78,7 @@ fn segment(bencher: Bencher<'_, '_>) {
         });
 }
 
-/// 44 packets to one, by reference.
+/// Appends 44 packets to one, by reference.
 #[divan::bench(name = "append/64K/44segs")]
 fn append(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();
@@ -94,7 +94,7 @@ fn append(bencher: Bencher<'_, '_>) {
         });
 }
 
-/// The copy that the above avoid, for comparison.
+/// Copy of the bytes, for comparison with the operations by reference.
 #[divan::bench(name = "copy", args = SIZES)]
 fn copy(bencher: Bencher<'_, '_>, len: usize) {
     let mem = Memory::heap();
@@ -114,7 +114,7 @@ fn linearize(bencher: Bencher<'_, '_>) {
     );
 }
 
-/// All bytes are writable already.
+/// Case in which all bytes are writable already.
 #[divan::bench(name = "make_writable/44frags/exclusive")]
 fn make_writable(bencher: Bencher<'_, '_>) {
     let mem = Memory::heap();

@@ -1,4 +1,4 @@
-//! The system's allocator, counting allocations for programs that report the cost of a packet, and zeroing freed memory
+//! The system's allocator with a count, for programs that report allocations per packet, and zeroing of freed memory,
 //! for programs that hold keys.
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -6,8 +6,8 @@ use std::cell::Cell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The system's allocator with a count and zeroing. Libraries that parse, store or send keys free copies of them that
-/// only the allocator can reach. A program makes it its `#[global_allocator]`.
+/// The system's allocator with a count and zeroing. Libraries that parse, store or send keys free copies that only the
+/// allocator can reach. A program installs this type as its `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocations;
 
@@ -30,8 +30,8 @@ impl Allocations {
         OF_THREAD.get()
     }
 
-    /// Returns free pages of the heap to the system. The C library otherwise keeps those between blocks in use, which
-    /// after a large change may be most of the heap. It locks each arena in turn.
+    /// Returns free heap pages to the system. The C library keeps free pages between blocks in use, which after a large
+    /// change may be most of the heap. The call locks each arena in turn.
     pub fn trim() {
         #[cfg(all(target_os = "linux", target_env = "gnu"))]
         // SAFETY: no preconditions; the C library takes its own locks (malloc_trim(3)).
@@ -42,17 +42,17 @@ impl Allocations {
 
     fn note() {
         COUNT.fetch_add(1, Relaxed);
-        // A thread that is ending may have dropped its counter.
+        // An ending thread may have dropped its counter.
         let _ = OF_THREAD.try_with(|count| count.set(count.get() + 1));
     }
 }
 
-/// Size above which an allocation is a mapping of its own in the C library (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)).
-/// Growth moves its pages without a copy, and a free unmaps them, so nothing is left to zero.
+/// Size above which the C library maps an allocation separately (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)). Growth
+/// moves the mapped pages without a copy, and a free unmaps them, so nothing is left to zero.
 const PAGES_OF_ITS_OWN: usize = 32 << 20;
 
-// SAFETY: every call goes to the system's allocator unchanged, except a `realloc` that could leave the old contents in freed
-// memory: it is an allocation, a copy and a deallocation, like the trait's default.
+// SAFETY: every call goes to the system's allocator unchanged, except a `realloc` that could leave the old contents in
+// freed memory: that call is an allocation, a copy and a deallocation, like the trait's default.
 unsafe impl GlobalAlloc for Allocations {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note();
@@ -77,9 +77,9 @@ unsafe impl GlobalAlloc for Allocations {
         // SAFETY: `size` is not zero, as the caller promises.
         let moved = unsafe { self.alloc(new_layout) };
         if !moved.is_null() {
-            // SAFETY: both are allocations of at least so many bytes, and the new one is no part of the old one.
+            // SAFETY: both are allocations of at least so many bytes, and they do not overlap.
             unsafe { ptr::copy_nonoverlapping(start, moved, layout.size().min(size)) };
-            // SAFETY: as the caller promises of `start`, which it does not use afterwards.
+            // SAFETY: as the caller promises for `start`, which is not used afterwards.
             unsafe { self.dealloc(start, layout) };
         }
         moved
@@ -105,14 +105,14 @@ mod tests {
             let layout = Layout::from_size_align(from, 16).unwrap();
             // SAFETY: the size is not zero.
             let start = unsafe { Allocations.alloc(layout) };
-            // SAFETY: it has so many bytes.
+            // SAFETY: the allocation has so many bytes.
             unsafe { start.write_bytes(7, from) };
-            // SAFETY: it was allocated above with this layout; the new size is not zero.
+            // SAFETY: `start` was allocated above with this layout; the new size is not zero.
             let moved = unsafe { Allocations.realloc(start, layout, to) };
             // SAFETY: so many bytes have been written, and are kept.
             let kept = unsafe { std::slice::from_raw_parts(moved, from.min(to)) };
             assert!(kept.iter().all(|&byte| byte == 7), "from {from} to {to}");
-            // SAFETY: it was reallocated to this size.
+            // SAFETY: `moved` was reallocated to this size.
             unsafe { Allocations.dealloc(moved, Layout::from_size_align(to, 16).unwrap()) };
         }
     }

@@ -1,14 +1,13 @@
-//! A buffer: a stretch of one page, with the room around its data.
+//! Buffer: a range of one page, with the room around its data.
 //!
-//! Head and fragments of a packet are both buffers. Whether its bytes may be written is part of its state and never a
-//! flag that a transform could forget: [`Buf::bytes_mut`] is the only way to write, and returns `None` for shared
-//! bytes.
+//! Head and fragments of a packet are buffers. Write permission is part of the buffer's state, not a flag that a
+//! transform could forget to check: [`Buf::bytes_mut`] is the only way to write, and returns `None` for shared bytes.
 //!
 //! Invariant 2: an `Exclusive` buffer's data and room overlap no other buffer of the same page. So a train of packets
-//! that was received into one page is split into exclusive buffers, each of which is decrypted in place.
+//! in one page is split into exclusive buffers, each of which is decrypted in place.
 //!
-//! Invariant 4: the `before` bytes in front of `start`, and the `len` and `behind` bytes from it on, are inside the
-//! page. So the data is read without a load from the page's record, which often is not in cache.
+//! Invariant 4: the `before` bytes in front of `start`, and the `len` and `behind` bytes from `start` on, are inside
+//! the page. So reading the data needs no load from the page's record, which often is not in cache.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -17,7 +16,7 @@ use std::sync::Arc;
 
 use crate::page::{Page, Shared, prefetch_lines};
 
-/// A stretch of a page: data, with the room around it.
+/// A range of a page: data, with the room around it.
 #[repr(C)]
 pub struct Buf {
     page: Page,
@@ -36,7 +35,7 @@ unsafe impl Send for Buf {}
 // SAFETY: `start` points into the page, and through a shared reference its bytes are only read.
 unsafe impl Sync for Buf {}
 
-/// A packet has many, which are moved with it.
+/// A packet has many buffers, which move with it.
 const _: () = assert!(size_of::<Buf>() <= 32);
 
 /// Memory charged for a buffer, with two low bits for access.
@@ -46,7 +45,8 @@ struct Charge(u32);
 impl Charge {
     const MAX: u32 = (1 << 30) - 1;
 
-    /// Limits a charge to [`MAX`](Self::MAX). No page is so large, but rejoined shares of one may add up to more.
+    /// Limits a charge to [`MAX`](Self::MAX). No page is that large, but rejoined shares of one page may add up to
+    /// more.
     #[inline]
     const fn new(truesize: u32, access: Access) -> Self {
         let truesize = if truesize > Self::MAX { Self::MAX } else { truesize };
@@ -71,11 +71,11 @@ impl Charge {
 /// Visibility of a buffer's bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Access {
-    /// This buffer alone.
+    /// This buffer alone refers to the bytes.
     Exclusive,
-    /// Other buffers, as long as the page has other users.
+    /// Other buffers refer to the bytes too, while the page has other users.
     Shared,
-    /// An owner outside this program, permanently.
+    /// An owner outside this program may refer to the bytes, permanently.
     Foreign,
 }
 
@@ -84,11 +84,11 @@ enum Access {
 pub struct PageName(NonZeroUsize);
 
 impl Buf {
-    /// A whole page without other references, as an empty buffer.
+    /// A complete page without other references, as an empty buffer.
     pub(crate) fn whole(page: Page, headroom: u32) -> Self {
         let size = page.len();
         assert!(headroom <= size, "headroom {headroom} of {page:?}");
-        // SAFETY: not behind the page's end, just checked.
+        // SAFETY: within the page, just checked.
         let start = unsafe { page.start().add(headroom as usize) };
         let charge = Charge::new(size, Access::Exclusive);
         Self { page, start, len: 0, before: headroom, behind: size - headroom, charge }
@@ -116,26 +116,26 @@ impl Buf {
         self.len == 0
     }
 
-    /// Headroom, which [`push`](Self::push) can take.
+    /// Headroom, the limit of [`push`](Self::push).
     #[inline]
     pub fn headroom(&self) -> usize {
         if self.is_exclusive() { self.before as usize } else { 0 }
     }
 
-    /// Tailroom, which [`put`](Self::put) can take.
+    /// Tailroom, the limit of [`put`](Self::put).
     #[inline]
     pub fn tailroom(&self) -> usize {
         if self.is_exclusive() { self.behind as usize } else { 0 }
     }
 
-    /// Memory charged for this buffer. Splitting divides it, joining adds it up.
+    /// Memory charged for this buffer. A split divides the charge, a join adds it up.
     #[inline]
     pub fn truesize(&self) -> usize {
         self.charge.truesize() as usize
     }
 
-    /// The page that it pins, and the page's size in bytes: more than its [`truesize`](Self::truesize) if others share
-    /// the page. No two pages have the same name while one of their buffers exists.
+    /// The page that the buffer pins, and the page's size in bytes, which exceeds [`truesize`](Self::truesize) if other
+    /// buffers share the page. The name is unique while a buffer of the page exists.
     #[inline]
     pub fn page(&self) -> (PageName, usize) {
         (PageName(self.page.addr()), self.page.len() as usize)
@@ -174,7 +174,7 @@ impl Buf {
         self.page.prefetch_home();
     }
 
-    /// The data for writing; `None` when it is shared.
+    /// The data for writing; `None` for a shared buffer.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if !self.is_writable() {
@@ -185,7 +185,7 @@ impl Buf {
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) })
     }
 
-    /// Tells whether the data may be written. A shared buffer becomes exclusive again once it is its page's last.
+    /// Tells whether the data may be written. A shared buffer becomes exclusive again when it is the last of its page.
     #[inline]
     pub fn is_writable(&mut self) -> bool {
         if self.charge.access() == Access::Shared && self.page.is_sole() {
@@ -212,8 +212,8 @@ impl Buf {
         self.page.start()
     }
 
-    /// Grows the data by `n` bytes at the front, with the former contents of the headroom; `None` when there is too
-    /// little.
+    /// Grows the data by `n` bytes at the front, with the former contents of the headroom; `None` if the headroom is
+    /// too small.
     #[inline]
     pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.headroom() {
@@ -223,12 +223,12 @@ impl Buf {
         self.start = unsafe { self.start.sub(n) };
         self.before -= n as u32;
         self.len += n as u32;
-        // SAFETY: it has headroom, so it is exclusive; by invariant 2 no other buffer covers the room around its data.
+        // SAFETY: a buffer with headroom is exclusive; by invariant 2 no other buffer covers the room around its data.
         Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), n) })
     }
 
-    /// Grows the data by `n` bytes at the back, with the former contents of the tailroom; `None` when there is too
-    /// little.
+    /// Grows the data by `n` bytes at the back, with the former contents of the tailroom; `None` if the tailroom is too
+    /// small.
     pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.tailroom() {
             return None;
@@ -244,7 +244,7 @@ impl Buf {
     /// Removes the first `n` bytes of the data; they become headroom.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If the data is shorter.
     #[inline]
     pub fn pull(&mut self, n: usize) {
         assert!(n <= self.len(), "a pull of more than there is");
@@ -254,10 +254,10 @@ impl Buf {
         self.len -= n as u32;
     }
 
-    /// Shortens the data to `len` bytes; the others become tailroom.
+    /// Shortens the data to `len` bytes; bytes behind them become tailroom.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If the data is shorter.
     #[inline]
     pub fn trim(&mut self, len: usize) {
         assert!(len <= self.len(), "a trim to more than there is");
@@ -265,11 +265,11 @@ impl Buf {
         self.len = len as u32;
     }
 
-    /// This buffer with only the data from `from` to `to`; the others become room. One step, because a move of a whole
-    /// buffer after field-wise stores would stall.
+    /// This buffer with only the data from `from` to `to`; other bytes become room. The move is one step, because a
+    /// move of a complete buffer after stores to single fields would stall.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If the data is shorter.
     #[inline]
     #[must_use]
     pub fn narrowed(self, from: usize, to: usize) -> Self {
@@ -281,10 +281,10 @@ impl Buf {
         Self { page, start, len: to - from, before: before + from, behind: behind + (len - to), charge }
     }
 
-    /// Splits off the first `at` bytes, with the headroom before them. Both halves are as writable as the whole.
+    /// Splits off the first `at` bytes, with the headroom before them. Both halves keep the write permission.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If the data is shorter.
     #[inline]
     #[must_use]
     pub fn split_to(&mut self, at: usize) -> Self {
@@ -292,7 +292,7 @@ impl Buf {
         let at = at as u32;
         let (truesize, access) = (self.charge.truesize(), self.charge.access());
         let (room, its) = (self.before + self.len + self.behind, self.before + at);
-        // Often the buffer has all of its page. A division would take longer than all other steps.
+        // A buffer often covers its complete page. A division would take longer than all other steps.
         let share = match truesize == room {
             true => its,
             false => (u64::from(truesize) * u64::from(its) / u64::from(room.max(1))) as u32,
@@ -307,7 +307,7 @@ impl Buf {
         front
     }
 
-    /// A second buffer over the same bytes; from now on neither may write them, until one is dropped.
+    /// A second buffer over the same bytes; neither buffer may write them until the other is dropped.
     #[must_use]
     pub fn share(&mut self) -> Self {
         if self.is_exclusive() {
@@ -322,8 +322,8 @@ impl Buf {
         Page::drop_all(bufs.map(|buf| buf.page));
     }
 
-    /// Tells whether the bytes of `next` behind its first `front` are adjacent in the same page, and as writable as
-    /// these.
+    /// Tells whether the bytes of `next` after its first `front` are adjacent in the same page, with the same write
+    /// permission.
     #[inline]
     pub(crate) fn precedes(&self, next: &Self, front: usize) -> bool {
         let follows = self.start.addr().get() + self.len() == next.start.addr().get() + front;
@@ -333,7 +333,7 @@ impl Buf {
     /// Joins `next` to this buffer if its bytes are adjacent in the same page.
     ///
     /// # Errors
-    /// `next` itself, if they are not.
+    /// `next` itself, if its bytes are not adjacent.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
         if !self.precedes(&next, 0) {
             return Err(next);
@@ -401,7 +401,7 @@ mod tests {
         let mut whole = mem.take(0, 2048).unwrap();
         whole.put(1000).unwrap();
         let all = whole.truesize();
-        // After shortening, it is charged for more than its size.
+        // After the trim the buffer is charged for more than its size.
         let mut back = whole.share();
         back.pull(100);
         let front = whole.split_to(10);

@@ -1,27 +1,28 @@
-//! Packets that were received at once.
+//! Burst of packets, received together.
 
 use std::vec::Drain;
 
 use crate::Packet;
 
-/// Prefetch distance in packets: processing so many takes as long as a cache miss. A core supports few misses in
-/// flight, and its L1 cache has few sets, so with a longer distance some prefetches would be lost.
+/// Prefetch distance in packets: processing that many takes as long as a cache miss. A core supports few misses in
+/// flight, and its L1 cache has few sets, so a longer distance would lose some prefetches.
 const AHEAD: usize = 8;
 
-/// Packets received from a link at once, taken out one by one. Their pages may lie anywhere in memory, so each is
+/// Packets received together from a link, taken out one by one. Their pages may lie anywhere in memory, so each page is
 /// prefetched a few packets ahead.
 #[derive(Debug)]
 pub struct Burst<'a>(Drain<'a, Packet>);
 
 impl<'a> Burst<'a> {
-    /// All of `packets`, which is empty after the burst, even if some were not taken out. Prefetches the first few.
+    /// Burst of all `packets`, which is empty after the burst, even if some were not taken out. Prefetches the first
+    /// few.
     #[inline]
     pub fn new(packets: &'a mut Vec<Packet>) -> Self {
         packets.iter().take(AHEAD).for_each(Packet::prefetch);
         Self(packets.drain(..))
     }
 
-    /// Prefetches the packet a few behind the first: called once for each packet, before it is taken out.
+    /// Prefetches the packet at the prefetch distance; called once for each packet, before it is taken out.
     #[inline]
     pub fn look_ahead(&self) {
         if let Some(soon) = self.ahead().get(AHEAD) {

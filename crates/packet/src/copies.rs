@@ -1,7 +1,7 @@
 //! Statistics of copied bytes, by reason.
 //!
 //! Copied bytes per forwarded byte is this project's first figure of merit. The cipher's own pass over the payload is
-//! no copy, and copies by the kernel do not count.
+//! not a copy, and copies by the kernel do not count.
 
 use std::cell::Cell;
 
@@ -17,11 +17,11 @@ pub enum CopyReason {
     Expand,
     /// Shared bytes were copied before a write.
     Writable,
-    /// A small packet was copied to the tailroom of the one before it.
+    /// A small packet was copied to the tailroom of the preceding one.
     Coalesce,
     /// Headers were repeated for each segment.
     SegmentHeader,
-    /// Payload was copied into a segment, for a device that takes no fragments.
+    /// Payload was copied into a segment, for a device without support for fragments.
     SegmentPayload,
     /// Payload was copied into a fragment.
     Fragment,
@@ -29,9 +29,9 @@ pub enum CopyReason {
     WireFrame,
     /// A frame was copied to the device's memory.
     DeviceFrame,
-    /// An observer: a capture, or the quote in an ICMP error.
+    /// Bytes were copied for a capture, or for the quote in an ICMP error.
     Tap,
-    /// A packet was queued, and its device needs its frames.
+    /// A queued packet was copied out of frames that its device needs.
     Spare,
     /// A frame was copied for sockets of the host side.
     HostSide,
@@ -61,7 +61,7 @@ impl CopyReason {
         Self::Copy,
     ];
 
-    /// The name that the figures show.
+    /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Linearize => "linearize",
@@ -104,7 +104,7 @@ impl Copies {
         self.add_all(reason, Copied { copies: 1, bytes: bytes as u64 });
     }
 
-    /// Adds copies counted by a thread without statistics of its own.
+    /// Adds copies counted by a thread that has no statistics of its own.
     pub fn add_all(&self, reason: CopyReason, more: Copied) {
         let cell = &self.cells[reason as usize];
         let Copied { copies, bytes } = cell.get();

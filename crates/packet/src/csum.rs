@@ -2,8 +2,8 @@
 
 use crate::meta::Csum;
 
-/// Checksum state of two joined packets, the first of `len` bytes. Two sums add up, a partial one will cover both, and
-/// otherwise the state is verified only if both are.
+/// Checksum state of two joined packets, the first of `len` bytes. Two sums are added, a partial checksum stays
+/// partial, and otherwise the result is verified only if both are.
 #[inline]
 pub(crate) fn joined((first, len): (Csum, usize), second: Csum) -> Csum {
     match (first, second) {
@@ -17,10 +17,10 @@ pub(crate) fn joined((first, len): (Csum, usize), second: Csum) -> Csum {
     }
 }
 
-/// The sum without its first `n` bytes, which `chunks` begin with.
+/// The sum without the first `n` bytes, at the front of `chunks`.
 pub(crate) fn without_front<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>, n: usize) -> u16 {
     let rest = subtract(sum, of_range(chunks, 0, n));
-    // Bytes at an odd offset are at an even one now, so the sum is byte-swapped (RFC 1071 §2B).
+    // Bytes at odd offsets move to even ones, so the sum is byte-swapped (RFC 1071 §2B).
     if n % 2 == 1 { rest.swap_bytes() } else { rest }
 }
 
@@ -29,7 +29,7 @@ pub(crate) fn without_back<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>,
     subtract(sum, of_range(chunks, len, usize::MAX))
 }
 
-/// The folded sum of bytes `from..to`, each by the parity of its offset.
+/// The folded sum of bytes `from..to`, with each byte weighted by the parity of its offset.
 fn of_range<'a>(chunks: impl Iterator<Item = &'a [u8]>, from: usize, to: usize) -> u16 {
     let bytes = chunks.flatten().copied().enumerate().take(to).skip(from);
     let sum: u64 = bytes.map(|(at, byte)| if at % 2 == 0 { u64::from(byte) << 8 } else { u64::from(byte) }).sum();

@@ -4,7 +4,7 @@ use crate::meta::{Cut, Frames, Meta};
 use crate::packet::Packet;
 
 impl Packet {
-    /// The bytes of each packet in the buffer; none if it is not of [`Cut::Frames`].
+    /// The bytes of each packet in the buffer; empty unless the packet is [`Cut::Frames`].
     pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
         let (stride, size) = match self.meta.cut {
             Cut::Frames(frames) => (usize::from(frames.stride), usize::from(frames.size)),
@@ -14,7 +14,8 @@ impl Packet {
         all.chunks(stride.max(1)).map(move |chunk| &chunk[..size.min(chunk.len())])
     }
 
-    /// Pushes `header` in front of each packet in the buffer. Tells whether there was room; nothing is changed if not.
+    /// Pushes `header` in front of each packet in the buffer. Returns whether there was room; without room nothing is
+    /// changed.
     #[must_use]
     pub fn push_each(&mut self, header: &[u8]) -> bool {
         let Cut::Frames(mut frames) = self.meta.cut else { return false };
@@ -31,7 +32,7 @@ impl Packet {
         true
     }
 
-    /// Splits off the first packet of the buffer, by reference; `None` when only one is left.
+    /// Splits off the first packet of the buffer, by reference; `None` when only one packet is left.
     pub fn take_frame(&mut self) -> Option<Self> {
         let Cut::Frames(frames) = self.meta.cut else { return None };
         if frames.count <= 1 {
@@ -46,7 +47,7 @@ impl Packet {
         Some(first)
     }
 
-    /// Drops the first `n` packets of the buffer, or all but one.
+    /// Drops the first `n` packets of the buffer, but always keeps the last one.
     pub fn skip_frames(&mut self, n: usize) {
         let Cut::Frames(frames) = self.meta.cut else { return };
         let n = n.min(usize::from(frames.count) - 1);
@@ -54,7 +55,7 @@ impl Packet {
         self.meta.cut = Cut::Frames(Frames { count: frames.count - n as u16, ..frames });
     }
 
-    /// Appends the packets of the buffer to `out`, or itself if it is one.
+    /// Appends the packets of the buffer to `out`, or the packet itself if it is a single one.
     pub fn into_frames(mut self, out: &mut Vec<Self>) {
         out.extend(std::iter::from_fn(|| self.take_frame()));
         out.push(self);

@@ -2,7 +2,7 @@
 
 use crate::buf::Buf;
 
-/// Batch of buffers that are freed together: pages of one pool go back to it under one lock.
+/// Batch of buffers that are freed together: pages of one pool return to it under one lock.
 #[derive(Debug, Default)]
 pub struct FreeBatch(Vec<Buf>);
 
@@ -10,7 +10,7 @@ impl FreeBatch {
     /// Maximum number of buffers in a batch.
     const MOST: usize = 32;
 
-    /// Frees a buffer, at the latest when [`settle`](Self::settle) is called.
+    /// Frees a buffer, no later than the next [`settle`](Self::settle).
     #[inline]
     pub fn add(&mut self, buf: Buf) {
         self.0.push(buf);

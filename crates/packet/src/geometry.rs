@@ -3,7 +3,7 @@
 use crate::{Buf, Memory, Packet};
 
 /// Packets with these bytes in each geometry, with the geometry's name. `cuts` are offsets of header ends, where bugs
-/// are likely; those past the end are ignored.
+/// are likely; offsets past the end are ignored.
 ///
 /// # Panics
 /// When `mem` is too small.

@@ -1,9 +1,9 @@
 //! Packets: a linear head, page fragments, children, and the pages that they point into.
 //!
-//! This crate decides how bytes are held and when they may be written. Left to others: all protocols, and the meaning
-//! of [`Meta`].
+//! # Decides
+//! Representation of bytes, and writability of buffers.
 //!
-//! - A [`Packet`] is head, slots (at most [`MAX_FRAGS`] page fragments) and children, with metadata ([`Meta`]).
+//! - A [`Packet`] is head, slots (page fragments) and children, with metadata ([`Meta`]).
 //! - A [`Buf`] is a range of one page. Whether it may be written is part of the buffer and cannot be forgotten by a
 //!   transform: exclusive buffers of one page do not overlap, a shared one is never written, and neither is a foreign
 //!   one (a guest's memory).
@@ -15,9 +15,19 @@
 //! - [`Meta::cut`] tells whether a packet is whole, fat, several in one buffer, or a fragment. It is one value: a
 //!   fragment cannot be fat.
 //!
-//! A failed operation leaves the packet's bytes as they were. Limits: a packet has at most 4 GiB, a page less than 1
-//! GiB. `geometry` (a feature, for tests) makes every shape of the same bytes. The model is Linux's `sk_buff` and
-//! `skb_shared_info`.
+//! A failed operation leaves the packet's bytes as they were. `geometry` (a feature, for tests) makes every shape of
+//! the same bytes.
+//!
+//! # Leaves to others
+//! All protocols (crate `wire`), and the meaning of [`Meta`] (crates `offload`, `ipsec` and `datapath`).
+//!
+//! # Limits
+//! [`MAX_FRAGS`]: 48 page fragments of a packet, without its children. A page has less than 1 GiB; a small one
+//! [`Memory::SMALL`] bytes (2048), a large one [`Memory::LARGE`] (66 KiB), each with [`Memory::HEADROOM`] (128) in
+//! front of a packet.
+//!
+//! # Standards
+//! RFC 1071 §2 (checksums of packets whose ends move). The model is Linux's `sk_buff` and `skb_shared_info`.
 
 mod allocations;
 mod buf;

@@ -14,7 +14,7 @@ impl Packet {
     /// Brings all data into the head.
     ///
     /// # Errors
-    /// [`PoolDry`] when no page is large enough; the packet is as it was.
+    /// [`PoolDry`] if no page is large enough; the packet is unchanged.
     pub fn linearize(&mut self, mem: &Memory) -> Result<(), PoolDry> {
         if self.is_linear() {
             return Ok(());
@@ -26,13 +26,14 @@ impl Packet {
         Ok(())
     }
 
-    /// Makes every byte writable and leaves `tail` bytes of tailroom in the last buffer, copying only shared buffers
-    /// and the last one if it lacks the room. Linux's `skb_cow_data` brings all fragments into the head instead.
+    /// Makes every byte writable and leaves `tail` bytes of tailroom in the last buffer. Only shared buffers are
+    /// copied, and the last one if its tailroom is too small. Linux's `skb_cow_data` brings all fragments into the head
+    /// instead.
     ///
     /// Returns the number of buffers of the packet.
     ///
     /// # Errors
-    /// [`PoolDry`]; the bytes are as they were, in the same number of buffers.
+    /// [`PoolDry`]; the bytes are unchanged, in the same number of buffers.
     pub fn make_writable(&mut self, mem: &Memory, tail: usize) -> Result<usize, PoolDry> {
         let mut pieces = 0;
         let mut bufs = self.bufs_mut().peekable();
@@ -53,7 +54,7 @@ impl Packet {
         Ok(pieces)
     }
 
-    /// A second packet over the same bytes. Neither may write them in place while both exist.
+    /// A second packet over the same bytes. Neither packet may write them in place while both exist.
     #[must_use]
     pub fn clone_shared(&mut self) -> Self {
         let mut frags = Frags::new();
@@ -77,8 +78,8 @@ impl Packet {
         Ok(copy)
     }
 
-    /// Copies the packet if some of it lies in [scarce device frames](Buf::is_scarce_frame), which the device needs
-    /// while the packet is queued. Without free memory it stays in them.
+    /// Copies the packet if a part of it lies in [scarce device frames](Buf::is_scarce_frame), which the device needs
+    /// while the packet is queued. Without free memory the packet is not copied.
     pub fn release_device_frames(&mut self, mem: &Memory) {
         if self.has_scarce_frames(mem)
             && let Ok(copy) = self.copy(mem, CopyReason::Spare)
@@ -87,13 +88,14 @@ impl Packet {
         }
     }
 
-    /// Appends `from` to this packet if that leaves it without children: by a copy if it fits the tailroom, else by
-    /// reference. Linux's `skb_try_coalesce`, without its rule on kinds of pools, as a page refers to its pool.
+    /// Appends `from` to this packet if the result has no children: by a copy if the bytes fit the tailroom, else by
+    /// reference. Linux's `skb_try_coalesce`, without its rule on kinds of pools, as each page holds a reference to its
+    /// pool.
     ///
     /// Returns the growth of this packet's truesize; the overhead of `from` is freed.
     ///
     /// # Errors
-    /// `from` itself, when it cannot be appended.
+    /// `from` itself, if it cannot be appended.
     pub fn try_coalesce(&mut self, mem: &Memory, from: Self) -> Result<usize, Self> {
         if !self.head.is_writable() && !self.head.is_foreign() {
             return Err(from);
@@ -114,7 +116,7 @@ impl Packet {
         Ok(self.take_slots(from))
     }
 
-    /// Appends `from` to this packet without a copy: as slots while there are free ones, else as a child.
+    /// Appends `from` to this packet without a copy: in free slots, else as a child.
     pub fn append(&mut self, from: Self) {
         let slots = from.frags.len() + usize::from(from.headlen() != 0);
         let children = !self.frag_list.is_empty() || !from.frag_list.is_empty();
@@ -125,8 +127,8 @@ impl Packet {
         }
     }
 
-    /// Moves head and slots of `from`, which has no children and fits, to the slots here. Returns the growth of
-    /// truesize.
+    /// Moves head and slots of `from`, which has no children and fits, to the slots of this packet. Returns the growth
+    /// of truesize.
     fn take_slots(&mut self, from: Self) -> usize {
         let truesize = from.truesize() - PACKET_OVERHEAD;
         let lost = if from.headlen() == 0 { from.head.truesize() } else { 0 };
@@ -139,7 +141,7 @@ impl Packet {
         truesize - lost
     }
 
-    /// Gives the head a page of its own with `n` more bytes of headroom.
+    /// Moves the head to a new page with `n` more bytes of headroom.
     pub(crate) fn expand_head(&mut self, mem: &Memory, n: usize) -> Result<(), PoolDry> {
         let reason = if self.head.is_writable() { CopyReason::Expand } else { CopyReason::Writable };
         let room = self.headlen() + self.tailroom().min(TAIL_SPARE);

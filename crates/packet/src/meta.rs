@@ -8,32 +8,32 @@ use base::{Domain, LinkId, Origin, SaId};
 pub struct Meta {
     /// Origin of the packet.
     pub origin: PackedOrigin,
-    /// Kind of link-layer destination of its frame.
+    /// Kind of link-layer destination of the packet's frame.
     pub pkt_type: PktType,
-    /// State of its transport checksum.
+    /// State of the packet's transport checksum.
     pub csum: Csum,
-    /// Whether it is fat, a fragment, or several packets.
+    /// Whether the packet is fat, a fragment, or several packets.
     pub cut: Cut,
-    /// The tag control information of an 802.1Q tag that is not in the bytes (IEEE 802.1Q §9.6).
+    /// Tag control information of an 802.1Q tag that was removed from the bytes (IEEE 802.1Q §9.6).
     pub vlan: Option<u16>,
     /// Mark for policies and SAs (Linux `skb->mark`).
     pub mark: u32,
-    /// The SAs that protected it on reception, outermost first.
+    /// The SAs that protected the packet on reception, outermost first.
     pub sec_path: SecPath,
-    /// State of its ESP offload to a device.
+    /// State of the packet's ESP offload to a device.
     pub esp: Option<Esp>,
-    /// Number under which the packet is traced; 0 if it is not.
+    /// Number of the packet's trace; 0 if the packet is not traced.
     pub trace: u16,
-    /// Whether a socket of the host side sent it unchanged.
+    /// Whether a socket of the host side sent the packet, and it is unchanged since.
     pub of_socket: bool,
 }
 
-/// An [`Origin`] in four bytes; by default that of a packet of this node, outside all VRFs.
+/// An [`Origin`] in four bytes; by default the origin of this node's packets, outside all VRFs.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct PackedOrigin(u32);
 
-/// Link-layer destination of a received frame (Linux `skb->pkt_type`). A packet to a group is not forwarded and is
-/// answered by no error (RFC 1122 §3.2.2, RFC 1812 §5.3.4).
+/// Link-layer destination of a received frame (Linux `skb->pkt_type`). A packet to a group is not forwarded and causes
+/// no error message (RFC 1122 §3.2.2, RFC 1812 §5.3.4).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum PktType {
     /// This station alone, or a link without stations (`PACKET_HOST`).
@@ -46,18 +46,20 @@ pub enum PktType {
 /// Offload of a packet's ESP to a device, requested or done (Linux `struct xfrm_offload`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Esp {
-    /// It is laid out as ESP, in clear. The SA's device encrypts it: no other device may send it so.
+    /// The packet is laid out as ESP, in clear. The SA's device encrypts it; no other device may send the packet in
+    /// this state.
     Seal {
         /// The SA.
         sa: SaId,
-        /// The upper half of its sequence number. The seed of its initialisation vector is in the vector's place.
+        /// Upper half of the sequence number. The field of the initialisation vector holds the vector's seed.
         high: u32,
     },
-    /// The device of this SA encapsulates it in ESP, fat or not: no other device may send it so.
+    /// The device of this SA encapsulates the packet, fat or not, in ESP; no other device may send the packet in this
+    /// state.
     Protect(SaId),
-    /// The receiving device has processed its ESP.
+    /// The receiving device has processed the packet's ESP.
     Opened {
-        /// SA that it used.
+        /// SA that the device used.
         sa: SaId,
         /// Result.
         status: EspStatus,
@@ -73,7 +75,7 @@ pub enum EspStatus {
     AuthFailed,
     /// The protocol is not the SA's (`CRYPTO_INVALID_PROTOCOL`).
     BadProtocol,
-    /// It is malformed (`CRYPTO_INVALID_PACKET_SYNTAX`).
+    /// The packet is malformed (`CRYPTO_INVALID_PACKET_SYNTAX`).
     BadSyntax,
     /// Any other error (`CRYPTO_GENERIC_ERROR`).
     Failed,
@@ -84,8 +86,8 @@ pub type SecPath = ArrayVec<SaId, 6>;
 
 /// State of a packet's transport checksum. Linux's `ip_summed`.
 ///
-/// The variant takes four bytes, since it holds the niche of an `Option` of a packet: a niche of one byte would split
-/// the move of a packet into overlapping stores, and a later load would stall.
+/// The variant takes four bytes, since it provides the niche for an `Option` of a packet: a niche of one byte would
+/// split the move of a packet into overlapping stores, which would stall a later load.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Csum {
@@ -96,28 +98,29 @@ pub enum Csum {
     Unnecessary,
     /// Sum of all data bytes from the first one, folded but not inverted.
     Complete(u16),
-    /// To be completed: the sum from `start` to the end goes to `start + offset`, which holds the pseudo-header's sum.
-    /// `start` counts from the first data byte.
+    /// To be completed: the sum from `start` to the end goes to `start + offset`, which holds the pseudo-header's sum
+    /// until then. `start` counts from the first data byte.
     Partial {
         /// Start of the transport header.
         start: u16,
-        /// Offset of the checksum field in it.
+        /// Offset of the checksum field in the transport header.
         offset: u16,
     },
 }
 
-/// A packet is whole, or fat (to be segmented), or several in one buffer, or a fragment; never two of these.
+/// Division of the data: a single packet, a fat packet (to be segmented), several packets in one buffer, or a fragment;
+/// never a combination.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Cut {
     /// An ordinary packet.
     #[default]
     Whole,
-    /// To be segmented, at the transport header where a [partial](Csum::Partial) checksum starts: right behind the IP
-    /// headers, or inside a tunnel.
+    /// Fat packet, to be segmented at the transport header where a [partial](Csum::Partial) checksum starts: directly
+    /// behind the IP headers, or inside a tunnel.
     Gso(Gso),
-    /// Whole packets in one buffer, for a device that takes them so.
+    /// Complete packets in one buffer, for a device that supports this form.
     Frames(Frames),
-    /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5), or a whole one that its device fragments.
+    /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5), or a complete datagram that its device fragments.
     Fragment,
 }
 
@@ -126,7 +129,7 @@ pub enum Cut {
 pub struct Gso {
     /// Kind of the headers of each segment.
     pub kind: GsoKind,
-    /// Payload bytes of each segment but the last, which may be shorter; never 0. Linux's `gso_size`.
+    /// Payload bytes of each segment except the last, which may be shorter; never 0. Linux's `gso_size`.
     pub size: u16,
     /// Number of segments. Linux's `gso_segs`.
     pub segs: u16,
@@ -143,7 +146,7 @@ pub enum GsoKind {
     TcpV4,
     /// TCP over IPv6.
     TcpV6,
-    /// UDP over IPv4 or IPv6, each segment a datagram of its own (`SKB_GSO_UDP_L4`).
+    /// UDP over IPv4 or IPv6, each segment a separate datagram (`SKB_GSO_UDP_L4`).
     Udp,
 }
 
@@ -179,7 +182,7 @@ impl PackedOrigin {
         }
     }
 
-    /// Tells whether this node made the packet.
+    /// Tells whether this node created the packet.
     #[inline]
     #[must_use]
     pub const fn is_local(self) -> bool {
@@ -189,7 +192,7 @@ impl PackedOrigin {
 
 impl From<Origin> for PackedOrigin {
     /// # Panics
-    /// For a link number of 32 bits, which no node has.
+    /// For a link number of 32 bits, which links of a node never have.
     #[inline]
     fn from(origin: Origin) -> Self {
         let (number, is_port) = match origin {
@@ -211,21 +214,21 @@ impl Meta {
             && is_same_path(&self.sec_path, &other.sec_path)
     }
 
-    /// Tells whether it passed the SAs that are `outside`, and one more.
+    /// Tells whether the packet passed the SAs `outside`, and one more.
     #[inline]
     pub fn came_through(&self, outside: &SecPath) -> bool {
         self.sec_path.len() == outside.len() + 1 && is_same_path(&self.sec_path[..outside.len()], outside)
     }
 }
 
-/// Compares SAs one by one: there are few, and a call of `memcmp` costs more.
+/// Compares SAs one by one: paths are short, and a call of `memcmp` costs more.
 #[inline]
 fn is_same_path(one: &[SaId], other: &[SaId]) -> bool {
     one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one == other)
 }
 
 impl Csum {
-    /// Updates the state when bytes that are not summed are added or removed at the back.
+    /// Updates the checksum state after a change of unsummed bytes at the back.
     pub(crate) fn data_changed(&mut self) {
         if let Self::Complete(_) = self {
             *self = Self::None;
@@ -234,7 +237,7 @@ impl Csum {
 }
 
 impl Cut {
-    /// Segmentation, if it is fat.
+    /// Segmentation of a fat packet.
     pub fn gso(&self) -> Option<&Gso> {
         match self {
             Self::Gso(gso) => Some(gso),
@@ -259,20 +262,20 @@ impl Cut {
     }
 }
 
-/// Finished packets in one head. The room between them, for a link's header, counts as data of the whole buffer, and
-/// belongs to none of the packets.
+/// Finished packets in one head. The room between the packets, for a link's header, counts as data of the complete
+/// buffer, and belongs to none of the packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Frames {
-    /// Bytes of each but the last, which may be shorter; never 0.
+    /// Bytes of each packet except the last, which may be shorter; never 0.
     pub size: u16,
-    /// Distance from the first byte of one to the first byte of the next; at least `size`.
+    /// Distance from the first byte of a packet to the first byte of the next; at least `size`.
     pub stride: u16,
     /// Number of packets; never 0.
     pub count: u16,
 }
 
 impl Frames {
-    /// Bytes of room in front of each packet but the first.
+    /// Bytes of room in front of each packet except the first.
     pub(crate) const fn room(&self) -> usize {
         (self.stride - self.size) as usize
     }

@@ -1,4 +1,4 @@
-//! A packet: head, page slots, children.
+//! Packet: head, page slots, children.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,23 +12,23 @@ use crate::meta::Meta;
 use crate::page::PoolDry;
 use crate::pool::Memory;
 
-/// Maximum number of page fragments: 64 KiB in segments of 1366 bytes (TCP with time stamps over IPv6 in an ESP tunnel
-/// over a 1500-byte wire) fits, with one slot left for a trailer.
+/// Maximum number of page fragments: room for 64 KiB in segments of 1366 bytes (TCP with timestamps over IPv6 in an ESP
+/// tunnel over a 1500-byte wire), with one slot left for a trailer.
 pub const MAX_FRAGS: usize = 48;
 
-/// Packets are moved often. Up to this size a move is a few instructions, above it a call.
+/// Packets are moved often. Up to this size a move takes a few instructions, above it a call.
 const _: () = assert!(size_of::<Packet>() <= 128);
 
-/// Memory charged for a packet itself, apart from the pages it holds.
+/// Memory charged for a packet itself, without the pages that it holds.
 pub const PACKET_OVERHEAD: usize = size_of::<Packet>();
 
 /// A packet: a linear head, then page fragments, then child packets, in the order of its bytes. Linux's `sk_buff`.
 ///
-/// Children have no children of their own. Lists of fragments and children keep their storage for the next packet, so
-/// that in a steady state none is allocated.
+/// Children have no children of their own. Lists of fragments and children keep their storage for later packets, so
+/// that no list is allocated in a steady state.
 ///
-/// The head comes first: a move of the packet then moves its fields in the same units as a move of the head alone, so
-/// that store-to-load forwarding works.
+/// The head comes first: then a move of the packet copies the head in the same units as a move of the head alone, and
+/// store-to-load forwarding works.
 #[repr(C)]
 pub struct Packet {
     pub(crate) head: Buf,
@@ -44,15 +44,15 @@ impl Packet {
     /// An empty packet with `headroom` bytes before its data and at least `room` behind.
     ///
     /// # Errors
-    /// [`PoolDry`] without such a page.
+    /// [`PoolDry`] if no page is free or large enough.
     pub fn new(mem: &Memory, headroom: usize, room: usize) -> Result<Self, PoolDry> {
         Ok(Self::from_buf(mem.take(headroom, room)?))
     }
 
-    /// A linear packet with `data`, and the usual headroom. For packets that this node makes, and for tests.
+    /// A linear packet with `data`, and the usual headroom. For packets that this node creates, and for tests.
     ///
     /// # Errors
-    /// [`PoolDry`] without such a page.
+    /// [`PoolDry`] if no page is free or large enough.
     pub fn with_data(mem: &Memory, data: &[u8]) -> Result<Self, PoolDry> {
         let mut buf = mem.take(Memory::HEADROOM, data.len())?;
         buf.put(data.len()).ok_or(PoolDry)?.copy_from_slice(data);
@@ -65,7 +65,7 @@ impl Packet {
         Self { head, frags: Frags::new(), frag_list: FragList::new(), data_len: 0, meta: Meta::default() }
     }
 
-    /// All bytes of data.
+    /// Length of all data.
     #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.data_len
@@ -92,7 +92,7 @@ impl Packet {
         self.data_len == 0
     }
 
-    /// Tells whether it has no fragments and no children, not even empty ones.
+    /// Tells whether the packet has no fragments and no children, not even empty ones.
     #[inline]
     pub fn is_one_buf(&self) -> bool {
         self.is_linear() && self.frags.is_empty() && self.frag_list.is_empty()
@@ -103,12 +103,12 @@ impl Packet {
         self.head.headroom()
     }
 
-    /// Tailroom, which [`put`](Self::put) can take: none if there is data outside the head.
+    /// Tailroom, the limit of [`put`](Self::put): none if there is data outside the head.
     pub fn tailroom(&self) -> usize {
         if self.is_linear() { self.head.tailroom() } else { 0 }
     }
 
-    /// Memory that this packet pins: itself, its pages, its children.
+    /// Memory that this packet pins: the packet itself, its pages, its children.
     #[inline]
     pub fn truesize(&self) -> usize {
         if self.is_one_buf() {
@@ -131,7 +131,7 @@ impl Packet {
         &self.head
     }
 
-    /// Tells whether one more buffer can be a fragment at the end, without a copy.
+    /// Tells whether a further buffer can become the last fragment, without a copy.
     #[inline]
     pub fn has_slot(&self) -> bool {
         let has_room = self.frags.len() < MAX_FRAGS && self.frag_list.is_empty();
@@ -144,13 +144,14 @@ impl Packet {
         self.head.bytes()
     }
 
-    /// Tells whether no other packet shares the data in the head; references dropped since the last check still count.
+    /// Tells whether the packet is the only owner of the head's data; references dropped since the last check still
+    /// count.
     #[inline]
     pub fn owns_head(&self) -> bool {
         self.head.is_exclusive()
     }
 
-    /// The data in the head for writing; `None` when it is shared.
+    /// The data in the head for writing; `None` if the head is shared.
     #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
         self.head.bytes_mut()
@@ -168,12 +169,12 @@ impl Packet {
         &self.frag_list
     }
 
-    /// Head, fragments, and those of the children, in order.
+    /// Buffers of head, fragments and children, in order.
     pub fn bufs(&self) -> impl Iterator<Item = &Buf> {
         self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs))
     }
 
-    /// Tells whether some of it lies in [scarce device frames](Buf::is_scarce_frame).
+    /// Tells whether a part of the packet lies in [scarce device frames](Buf::is_scarce_frame).
     #[inline]
     pub fn has_scarce_frames(&self, mem: &Memory) -> bool {
         match self.is_one_buf() {
@@ -182,14 +183,14 @@ impl Packet {
         }
     }
 
-    /// All data, buffer by buffer, in order; none is empty.
+    /// All data, buffer by buffer, in order, without empty buffers.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.bufs().map(Buf::bytes).filter(|bytes| !bytes.is_empty())
     }
 
-    /// Copies the `to.len()` bytes from `offset` on to `to`. The caller counts the copy.
+    /// Copies `to.len()` bytes from `offset` on to `to`. The caller counts the copy.
     ///
-    /// Returns whether the packet has that many.
+    /// Returns whether the packet has that many bytes.
     pub fn read_at(&self, offset: usize, mut to: &mut [u8]) -> bool {
         let has_all = offset.checked_add(to.len()).is_some_and(|end| end <= self.len());
         let mut skip = offset;
@@ -211,10 +212,10 @@ impl Packet {
         self.chunks().flatten().copied().collect()
     }
 
-    /// Appends `buf` as a page fragment. Without data it takes no slot, and is freed.
+    /// Appends `buf` as a page fragment. A buffer without data takes no slot, and is freed.
     ///
     /// # Errors
-    /// `buf` itself, when all slots are taken or there are children.
+    /// `buf` itself, if all slots are taken or the packet has children.
     #[inline]
     pub fn push_frag(&mut self, buf: Buf) -> Result<(), Buf> {
         self.push_frag_behind(buf, 0)
@@ -226,18 +227,18 @@ impl Packet {
     /// `buf` itself.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If `buf` is shorter.
     #[inline]
     pub fn push_frag_behind(&mut self, buf: Buf, front: usize) -> Result<(), Buf> {
         let len = buf.len().checked_sub(front).expect("a slot behind the end");
         self.push_frag_of(buf, front, len)
     }
 
-    /// Appends `len` bytes of `buf` behind its first `front`, for which there [is a slot](Self::has_slot). Returns that
-    /// slot.
+    /// Appends `len` bytes of `buf` after its first `front`, for which the packet [has a slot](Self::has_slot). Returns
+    /// that slot.
     ///
     /// # Panics
-    /// Without a free slot, or with fewer bytes.
+    /// If no slot is free, or `buf` is shorter.
     #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
     #[inline(always)]
     pub fn fill_slot(&mut self, buf: Buf, front: usize, len: usize) -> &Buf {
@@ -254,20 +255,20 @@ impl Packet {
         self.frags.last().expect("just pushed")
     }
 
-    /// Joins the last slot to the one before, as their bytes are adjacent in one page.
+    /// Joins the last slot to the preceding one; their bytes are adjacent in one page.
     fn join_last_slot(&mut self) {
         let Some(next) = self.frags.pop() else { return };
         let joined = self.frags.last_mut().map(|last| last.join(next));
         assert!(matches!(joined, Some(Ok(()))), "bytes that follow are joined");
     }
 
-    /// As [`push_frag`](Self::push_frag), for `len` bytes of `buf` behind its first `front`.
+    /// As [`push_frag`](Self::push_frag), for `len` bytes of `buf` after its first `front`.
     ///
     /// # Errors
-    /// `buf` itself, or the remaining bytes of it.
+    /// `buf` itself, or its remaining bytes.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If `buf` is shorter.
     fn push_frag_of(&mut self, mut buf: Buf, front: usize, len: usize) -> Result<(), Buf> {
         if len == 0 {
             return Ok(());
@@ -283,7 +284,7 @@ impl Packet {
                 last.join(buf)?;
             }
             _ if is_full => return Err(buf),
-            // Changed after the move: a move of a recent store would stall.
+            // Changed after the move: a move right after the store would stall.
             _ => {
                 let slot = self.frags.push(buf);
                 slot.pull(front);
@@ -295,7 +296,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Appends `child`, and its own children behind it. One without data is dropped.
+    /// Appends `child`, followed by its own children. A child without data is dropped.
     pub fn push_child(&mut self, mut child: Self) {
         if child.is_empty() {
             return;
@@ -324,7 +325,7 @@ impl Packet {
     /// The head of a packet without fragments and children.
     ///
     /// # Panics
-    /// With any.
+    /// If the packet has fragments or children.
     #[expect(clippy::inline_always, reason = "a move of all of a packet takes longer than what is done with its head")]
     #[inline(always)]
     pub fn into_head(self) -> Buf {
@@ -335,12 +336,12 @@ impl Packet {
         head
     }
 
-    /// Head and fragments, without the children's.
+    /// Head and fragments, without children.
     pub(crate) fn own_bufs(&self) -> impl Iterator<Item = &Buf> {
         std::iter::once(&self.head).chain(self.frags.iter())
     }
 
-    /// Head, fragments, and those of the children.
+    /// Buffers of head, fragments and children.
     pub(crate) fn bufs_mut(&mut self) -> impl Iterator<Item = &mut Buf> {
         let children = self.frag_list.iter_mut();
         let theirs = children.flat_map(|child| std::iter::once(&mut child.head).chain(child.frags.iter_mut()));
@@ -373,7 +374,7 @@ impl fmt::Debug for Packet {
     }
 }
 
-/// Maximum number of empty lists that a thread keeps for the next packets.
+/// Maximum number of empty lists that a thread keeps for later packets.
 const SPARE_LISTS: usize = 1024;
 
 macro_rules! recycled_list {
@@ -395,7 +396,7 @@ macro_rules! recycled_list {
                 self.0.as_mut()?.pop()
             }
 
-            /// Removes the first `n`.
+            /// Removes the first `n` items.
             pub(crate) fn drain_front(&mut self, n: usize) -> impl Iterator<Item = $item> {
                 self.0.as_mut().map(|list| list.drain(..n)).into_iter().flatten()
             }
@@ -412,19 +413,18 @@ macro_rules! recycled_list {
                 spare.unwrap_or_else(|| Box::new($new))
             }
 
-            /// Drops the list, without any work if it never had an entry.
+            /// Drops the list, at no cost if it never had an entry.
             #[inline]
             fn retire(self) {
                 if self.0.is_none() {
-                    // It has no storage.
+                    // The list has no storage.
                     std::mem::forget(self);
                 }
             }
 
             fn recycle(mut list: Box<$storage>) {
                 $clear(&mut list);
-                // A thread that is about to end has dropped its spare lists: this one is freed. So is one that has
-                // grown.
+                // An ending thread has dropped its spare lists: then this list is freed. So is a list that has grown.
                 let _ = $spare.try_with(|spare| {
                     let mut spare = spare.borrow_mut();
                     if spare.len() < SPARE_LISTS && list.capacity() <= MAX_FRAGS {
@@ -433,7 +433,7 @@ macro_rules! recycled_list {
                 });
             }
 
-            /// The items, in order; the storage is kept after the last.
+            /// The items, in order; the storage is kept after the last item.
             pub(crate) fn into_iter(mut self) -> impl Iterator<Item = $item> {
                 self.reverse();
                 std::iter::from_fn(move || self.pop())
@@ -479,11 +479,11 @@ recycled_list! {
 }
 
 recycled_list! {
-    /// A packet's children. Few packets have any, and those have many.
+    /// A packet's children. Few packets have children, and those packets have many.
     FragList of Packet, Vec<Packet>, SPARE_CHILDREN, Vec::with_capacity(MAX_FRAGS), Vec::clear
 }
 
-/// Frees fragments, together if there are several.
+/// Frees fragments, as a batch if there are several.
 fn drop_slots(slots: &mut ArrayVec<Buf, MAX_FRAGS>) {
     if slots.len() > 1 { Buf::drop_all(slots.drain(..)) } else { slots.clear() }
 }
@@ -492,7 +492,7 @@ impl Frags {
     /// Appends a slot.
     ///
     /// # Panics
-    /// Without a free slot.
+    /// If no slot is free.
     #[inline]
     pub(crate) fn push(&mut self, buf: Buf) -> &mut Buf {
         let list = self.with_room();
@@ -501,10 +501,10 @@ impl Frags {
         list.last_mut().expect("just pushed")
     }
 
-    /// The list, with room for one more.
+    /// The list, with room for one more slot.
     ///
     /// # Panics
-    /// Without a free slot.
+    /// If no slot is free.
     #[inline(always)]
     fn with_room(&mut self) -> &mut ArrayVec<Buf, MAX_FRAGS> {
         let list = self.0.get_or_insert_with(Self::empty);
@@ -519,7 +519,7 @@ impl FragList {
         self.0.get_or_insert_with(Self::empty).push(child);
     }
 
-    /// Appends the children of `other`, whose bytes `data_len` gains.
+    /// Appends the children of `other`, and adds their bytes to `data_len`.
     pub(crate) fn take_from(&mut self, other: Self, data_len: &mut usize) {
         for child in other.into_iter() {
             *data_len += child.len();

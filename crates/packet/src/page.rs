@@ -1,5 +1,5 @@
-//! A page: reference-counted memory that packets point into, returned to its pool by the last reference; and the state
-//! of a pool.
+//! Page: reference-counted memory of packets' data, returned to its pool by the last reference; and the state of a
+//! pool.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::slab::Slab;
 
-/// Alignment of every page: a cache line, so that headers laid out from a page's start do not straddle two.
+/// Alignment of every page: a cache line, so that headers at the start of a page do not straddle two lines.
 const ALIGN: usize = 64;
 
 /// A counted reference to one page.
 ///
-/// Invariant 1: bytes are written only through a `Buf` that alone covers them (invariant 2 in `buf.rs`).
+/// Invariant 1: bytes are written only through the one `Buf` that covers them (invariant 2 in `buf.rs`).
 ///
-/// Invariant 3: it points to the argument of [`Page::new`], which exists until all counted references are dropped. The
-/// count is this crate's own, so that many references are dropped in one step ([`Page::drop_all`]).
+/// Invariant 3: the pointer is to the argument of [`Page::new`], which exists until all counted references are dropped.
+/// The crate counts the references itself, so that one step can drop many of them ([`Page::drop_all`]).
 pub(crate) struct Page(NonNull<PageMem>);
 
 /// The page itself.
@@ -33,7 +33,7 @@ pub(crate) struct PageMem {
 
 /// Owner of a page's memory.
 pub(crate) enum Storage {
-    /// This program's, of this pool: an allocation of its own, or a range of the pool's slab.
+    /// Memory of this program, for this pool: a separate allocation, or a range of the pool's slab.
     Pool(Arc<Shared>),
     /// Memory of another owner: a guest, a page cache. Never written.
     Foreign(#[expect(dead_code, reason = "keeps the memory alive")] Box<dyn AsRef<[u8]> + Send + Sync>),
@@ -59,7 +59,7 @@ impl PageMem {
         Self::new(start, len as u32, Storage::Pool(home))
     }
 
-    /// A page in the slab of `home`, which lives as long as that.
+    /// A page in the slab of `home`, valid for the slab's lifetime.
     pub(crate) fn of_slab(home: Arc<Shared>, start: NonNull<u8>, len: usize) -> Box<Self> {
         Self::new(start, len as u32, Storage::Pool(home))
     }
@@ -68,7 +68,7 @@ impl PageMem {
         Box::new(Self { users: AtomicUsize::new(0), start, len, storage })
     }
 
-    /// The pool that it is returned to.
+    /// The pool that owns the page.
     #[inline]
     fn home(&self) -> Option<&Arc<Shared>> {
         match &self.storage {
@@ -84,12 +84,12 @@ impl PageMem {
 }
 
 impl Drop for PageMem {
-    /// Frees a page without references whose pool is gone.
+    /// Frees a page without references whose pool has been dropped.
     fn drop(&mut self) {
         if let Storage::Pool(home) = &self.storage
             && home.slab().is_none()
         {
-            // SAFETY: `for_pool` allocated exactly this, and there are no references to it.
+            // SAFETY: `for_pool` allocated this memory with this layout, and no references to it are left.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
         }
     }
@@ -113,11 +113,11 @@ impl From<PoolDry> for base::DropReason {
     }
 }
 
-/// State that a pool and its pages share. A page may be dropped on another thread than the pool's.
+/// State shared by a pool and its pages. A page may be dropped on a thread other than the pool's.
 pub(crate) struct Shared {
     pub(crate) page_size: usize,
     pub(crate) limit: usize,
-    /// Free pages. `None` once the pool is gone: pages that are returned later are freed.
+    /// Free pages. `None` after the pool's drop: pages that are returned later are freed.
     #[expect(clippy::vec_box, reason = "packets point to them")]
     pub(crate) free: Mutex<Option<Vec<Box<PageMem>>>>,
     /// Number of pages, including free ones.
@@ -128,7 +128,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Tells whether it has a limit, and half of its pages or more are in use.
+    /// Tells whether the pool has a limit, and half of its pages or more are in use.
     #[inline]
     pub(crate) fn is_scarce(&self) -> bool {
         if self.limit == usize::MAX || self.slab.is_some() {
@@ -191,13 +191,13 @@ impl Shared {
 }
 
 impl Page {
-    /// The first reference to a page that has none.
+    /// The first reference to a page without references.
     pub(crate) fn new(mut mem: Box<PageMem>) -> Self {
         *mem.users.get_mut() = 1;
         Self(NonNull::from(Box::leak(mem)))
     }
 
-    /// A page over foreign memory, which stays readable as long as the page lives.
+    /// A page over foreign memory, which stays readable during the page's lifetime.
     pub(crate) fn foreign(owner: Box<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         let bytes: &[u8] = (*owner).as_ref();
         let start = NonNull::from(bytes).cast();
@@ -208,7 +208,7 @@ impl Page {
 
     #[inline]
     fn mem(&self) -> &PageMem {
-        // SAFETY: valid as long as this reference, by invariant 3, and never referred to as mutable before.
+        // SAFETY: valid during the lifetime of this reference, by invariant 3, and never borrowed mutably before.
         unsafe { self.0.as_ref() }
     }
 
@@ -217,21 +217,23 @@ impl Page {
         self.mem().len
     }
 
-    /// Tells whether this is the only reference. Writes of other references before their drop are visible then.
+    /// Tells whether this is the only reference. If so, writes through dropped references are visible.
     #[inline]
     pub(crate) fn is_sole(&mut self) -> bool {
         self.mem().users.load(Acquire) == 1
     }
 
-    /// Drops this reference and `others` that the caller has forgotten. Returns the page if these were the last.
+    /// Drops this reference and `others` further ones that the caller has forgotten. Returns the page if these were the
+    /// last.
     ///
     /// # Safety
-    /// As many other references to this page were forgotten.
+    /// Exactly `others` further references to this page were forgotten.
     #[inline]
     unsafe fn release(self, others: usize) -> Option<Box<PageMem>> {
         let (mem, given_up) = (self.0, others + 1);
         let users = &self.mem().users;
-        // Only an existing reference can make a new one. Writes of other references before their drop are visible then.
+        // Only an existing reference can create a new one. If these were the last, writes through dropped references
+        // are visible.
         let had_all = users.load(Acquire) == given_up;
         if !had_all && users.fetch_sub(given_up, Release) != given_up {
             std::mem::forget(self);
@@ -239,7 +241,7 @@ impl Page {
         }
         fence(Acquire);
         std::mem::forget(self);
-        // SAFETY: it was a box before the first reference was made, by invariant 3, and there are no more of them.
+        // SAFETY: the pointer came from a box, by invariant 3, and no references are left.
         Some(unsafe { Box::from_raw(mem.as_ptr()) })
     }
 
@@ -281,7 +283,7 @@ impl Page {
         }
     }
 
-    /// State of its pool, if the pool has a limit and half of its pages or more are in use.
+    /// State of the page's pool, if the pool has a limit and half of its pages or more are in use.
     #[inline]
     pub(crate) fn scarce_home(&self) -> Option<&Arc<Shared>> {
         self.mem().home().filter(|home| home.is_scarce())
@@ -298,7 +300,7 @@ impl Page {
         self.0 == other.0
     }
 
-    /// Start of its bytes.
+    /// Start of the page's bytes.
     #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.mem().start
@@ -320,7 +322,7 @@ pub fn prefetch<T>(value: &T) {
     (0..size_of::<T>()).step_by(ALIGN).for_each(|at| prefetch_line(start.wrapping_add(at)));
 }
 
-/// Prefetches a value before it is written: another processor may have its cache lines.
+/// Prefetches a value before it is written: the cache of another CPU may hold its lines.
 #[inline]
 pub fn prefetch_to_write<T: ?Sized>(value: &T) {
     let start = std::ptr::from_ref(value).cast::<u8>();
@@ -331,7 +333,7 @@ pub fn prefetch_to_write<T: ?Sized>(value: &T) {
 #[inline(always)]
 fn prefetch_line_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, which changes nothing and is ignored for unmapped addresses. Every x86-64 has the instruction.
+    // SAFETY: a hint without effect on memory, ignored for unmapped addresses. Every x86-64 CPU has the instruction.
     unsafe {
         std::arch::asm!("prefetchw byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
@@ -350,7 +352,7 @@ fn prefetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, which reads nothing and is ignored for unmapped addresses.
+        // SAFETY: a hint without a read, ignored for unmapped addresses.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,4 +1,4 @@
-//! A packet's bytes as a sequence of buffers, writable where they are exclusive.
+//! Bytes of a packet as a sequence of buffers, writable where they are exclusive.
 
 use crate::buf::Buf;
 use crate::packet::Packet;
@@ -6,7 +6,7 @@ use crate::packet::Packet;
 /// A piece of a packet's data.
 #[derive(Debug)]
 pub enum Piece<'a> {
-    /// Bytes that no other buffer refers to.
+    /// Bytes without other references.
     Writable(&'a mut [u8]),
     /// Bytes that may be shared.
     ReadOnly(&'a [u8]),

@@ -10,16 +10,17 @@ use crate::copies::{Copies, CopyReason};
 use crate::page::{Page, PageMem, PoolDry, Shared};
 use crate::slab::{Backing, Slab};
 
-/// Pages of one size, last in first out, so that the next page is likely in cache.
+/// Pool of pages of one size, last in first out, so that the next page is likely in cache.
 ///
-/// A bounded pool stands for the frames of a device ring: once all are in use it is dry, and counts that. A slab is
-/// such frames: memory that a device learns at once; a page given to the device counts as in use.
+/// A bounded pool stands for the frames of a device ring: when all pages are in use the pool is dry, and counts failed
+/// requests. A slab is the memory of such frames in one range, which a device maps at once; a page given to the device
+/// counts as in use.
 pub struct Pool {
     shared: Arc<Shared>,
 }
 
 impl Pool {
-    /// A pool that allocates pages of `page_size` bytes from the heap on demand, and keeps them.
+    /// A pool that allocates pages of `page_size` bytes from the heap on demand, and keeps them for reuse.
     pub fn heap(page_size: usize) -> Self {
         Self::bounded(page_size, usize::MAX)
     }
@@ -37,11 +38,11 @@ impl Pool {
         Self { shared: Arc::new(shared) }
     }
 
-    /// A pool of the consecutive pages of `page_size` bytes in `backing`. They are always [device
+    /// A pool of the consecutive pages of `page_size` bytes in `backing`. Its pages are always [device
     /// frames](Buf::is_scarce_frame).
     ///
     /// # Panics
-    /// When a page would have no bytes, or 1 GiB or more.
+    /// If `page_size` is 0, or 1 GiB or more.
     pub fn slab(backing: Box<dyn Backing>, page_size: usize) -> Self {
         let slab = Slab::new(backing, page_size);
         let shared = Arc::new(Shared {
@@ -64,15 +65,15 @@ impl Pool {
         self.shared.slab().map(Slab::memory)
     }
 
-    /// Number of the page of this slab that contains `buf`, from 0; `None` for another pool's.
+    /// Index of the page of this slab that contains `buf`; `None` for a page of another pool.
     pub fn number_of(&self, buf: &Buf) -> Option<usize> {
         self.shared.slab()?.number_of(buf.page_start())
     }
 
-    /// A whole page as an empty buffer, with `headroom` bytes before its data.
+    /// A complete page as an empty buffer, with `headroom` bytes before its data.
     ///
     /// # Errors
-    /// [`PoolDry`] when the limit is reached, which is counted, or when the headroom exceeds a page.
+    /// [`PoolDry`] if the limit is reached, which is counted, or if the headroom exceeds a page.
     pub fn take(&self, headroom: usize) -> Result<Buf, PoolDry> {
         if headroom > self.shared.page_size {
             return Err(PoolDry);
@@ -80,7 +81,7 @@ impl Pool {
         Ok(Buf::whole(Page::new(self.shared.take()?), headroom as u32))
     }
 
-    /// Appends all free pages to `out`, each as an empty buffer of the whole page.
+    /// Appends all free pages to `out`, each as an empty buffer over the complete page.
     pub fn take_free(&self, out: &mut Vec<Buf>) {
         let mut free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
         let pages = free.iter_mut().flat_map(|free| free.drain(..).rev());
@@ -92,7 +93,7 @@ impl Pool {
         self.shared.page_size
     }
 
-    /// Number of pages in use by packets.
+    /// Number of pages that packets use.
     pub fn in_use(&self) -> usize {
         let free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.made.load(Relaxed) - free.as_ref().map_or(0, Vec::len)
@@ -118,15 +119,15 @@ impl fmt::Debug for Pool {
 }
 
 impl Buf {
-    /// Tells whether its page is a frame of a device with few free ones, and not of `mem`: the device may soon have
-    /// none to receive into. Frames of a slab always are.
+    /// Tells whether the buffer's page is a frame of a device with few free frames, and not of `mem`: the device may
+    /// soon have no frames to receive into. Always true for frames of a slab.
     #[inline]
     pub fn is_scarce_frame(&self, mem: &Memory) -> bool {
         self.scarce_home().is_some_and(|home| !mem.has_pool(home))
     }
 }
 
-/// A worker's memory: a pool of small pages for single packets, one of large pages for fat ones, and statistics of
+/// Memory of a worker: a pool of small pages for single packets, one of large pages for fat ones, and statistics of
 /// copied bytes.
 #[derive(Debug)]
 pub struct Memory {
@@ -153,11 +154,11 @@ impl Memory {
         Self { small, large, copies: Copies::default() }
     }
 
-    /// An empty buffer with `headroom` bytes before its data and at least `room` behind, in the smallest page that
-    /// fits.
+    /// An empty buffer with `headroom` bytes before its data and at least `room` after, in the smallest sufficient
+    /// page.
     ///
     /// # Errors
-    /// [`PoolDry`] when no page is free or none is large enough.
+    /// [`PoolDry`] if no page is free or large enough.
     pub fn take(&self, headroom: usize, room: usize) -> Result<Buf, PoolDry> {
         let need = headroom.saturating_add(room);
         if need <= self.small.page_size() {
@@ -179,7 +180,7 @@ impl Memory {
         &self.large
     }
 
-    /// Tells whether one of its pools is this one.
+    /// Tells whether `pool` is one of this memory's pools.
     pub(crate) fn has_pool(&self, pool: &Arc<Shared>) -> bool {
         [&self.small, &self.large].iter().any(|own| Arc::ptr_eq(&own.shared, pool))
     }

@@ -1,7 +1,7 @@
-//! Growing and shrinking a packet at its ends: push and pull, put and trim, and splitting off its front.
+//! Growing and shrinking of a packet at its ends: push and pull, put and trim, and splitting off its front.
 //!
-//! A pull or an expansion may move the head: offsets and pointers into it are then invalid, which the borrow of the
-//! packet enforces.
+//! A pull or an expansion may move the head and invalidate offsets and pointers into it; the borrow of the packet
+//! prevents their use.
 
 use crate::buf::Buf;
 use crate::copies::CopyReason;
@@ -12,11 +12,11 @@ use crate::page::PoolDry;
 use crate::pool::Memory;
 
 impl Packet {
-    /// Grows the data by `n` bytes at the front and returns them, for the caller to fill. The head moves to a page of
-    /// its own when it has too little headroom, or is shared.
+    /// Grows the data by `n` bytes at the front and returns them, for the caller to fill. A shared head, or one with
+    /// too little headroom, moves to a new page.
     ///
     /// # Errors
-    /// [`PoolDry`], and the packet is as it was.
+    /// [`PoolDry`], and the packet is unchanged.
     pub fn push(&mut self, mem: &Memory, n: usize) -> Result<&mut [u8], PoolDry> {
         if !self.head.is_writable() || n > self.headroom() {
             self.expand_head(mem, n)?;
@@ -32,10 +32,10 @@ impl Packet {
         Ok(self.head.push(n).expect("the head has that much headroom now"))
     }
 
-    /// The data in the head for writing: moved to a page of its own if it is shared.
+    /// The data in the head for writing; a shared head moves to a new page first.
     ///
     /// # Errors
-    /// [`PoolDry`], and the packet is as it was.
+    /// [`PoolDry`], and the packet is unchanged.
     pub fn writable_head(&mut self, mem: &Memory) -> Result<&mut [u8], PoolDry> {
         if !self.head.is_writable() {
             self.expand_head(mem, 0)?;
@@ -47,7 +47,7 @@ impl Packet {
     /// Removes the first `n` bytes, across buffers.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If the packet is shorter.
     #[inline]
     pub fn pull(&mut self, n: usize) {
         match self.meta.csum {
@@ -74,7 +74,7 @@ impl Packet {
     /// Shortens the data to `len` bytes; empty buffers are freed.
     ///
     /// # Panics
-    /// When there are fewer.
+    /// If the packet is shorter.
     #[inline]
     pub fn trim(&mut self, len: usize) {
         if len != self.len() {
@@ -103,7 +103,8 @@ impl Packet {
         self.data_len = len - self.headlen();
     }
 
-    /// Grows the data by `n` bytes at the back of a linear packet and returns them; `None` without tailroom.
+    /// Grows the data by `n` bytes at the back of a linear packet and returns them; `None` if the tailroom is too
+    /// small.
     pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
         if !self.is_linear() || !self.head.is_writable() || n > self.head.tailroom() {
             return None;
@@ -114,10 +115,10 @@ impl Packet {
 
     /// Ensures that the first `n` bytes lie in the head, so that a header can be read there.
     ///
-    /// Returns whether the packet has that many. Copied bytes are counted; otherwise the packet stays as it was.
+    /// Returns whether the packet has that many bytes. If it has not, nothing changes; copied bytes are counted.
     ///
     /// # Errors
-    /// [`PoolDry`], and the packet is as it was.
+    /// [`PoolDry`], and the packet is unchanged.
     pub fn may_pull(&mut self, mem: &Memory, n: usize) -> Result<bool, PoolDry> {
         if n <= self.headlen() {
             return Ok(true);
@@ -143,14 +144,14 @@ impl Packet {
         Ok(true)
     }
 
-    /// Moves the first `n` bytes to the back of `into`, by reference: its fragments share their pages with the
-    /// remaining ones here, and are as writable as before.
+    /// Moves the first `n` bytes to the back of `into`, by reference: its fragments share their pages with the bytes
+    /// that remain in this packet, with the same write permission.
     ///
     /// # Errors
-    /// [`SlotsFull`] when `into` has too few free slots, or has children; both packets are as they were.
+    /// [`SlotsFull`] if `into` has too few free slots, or has children; both packets are unchanged.
     ///
     /// # Panics
-    /// When there are fewer bytes.
+    /// If the packet is shorter.
     pub fn move_front(&mut self, n: usize, into: &mut Self) -> Result<(), SlotsFull> {
         assert!(n <= self.len(), "move of {n} from {self:?}");
         if into.frags.len() + self.pieces(n) > MAX_FRAGS || !into.frag_list.is_empty() {
@@ -188,7 +189,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Number of buffers in which the first `n` bytes lie.
+    /// Number of buffers that hold the first `n` bytes.
     fn pieces(&self, n: usize) -> usize {
         let bufs = self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs));
         bufs.scan(n, |left, buf| {
@@ -221,7 +222,7 @@ impl Packet {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SlotsFull;
 
-/// Subtracts `len` from `left` if it is not larger, and tells whether it did.
+/// Subtracts `len` from `left` unless `len` is larger, and returns whether it did.
 fn take(left: &mut usize, len: usize) -> bool {
     let fits = len <= *left;
     if fits {
@@ -230,7 +231,8 @@ fn take(left: &mut usize, len: usize) -> bool {
     fits
 }
 
-/// Moves up to `n` bytes from the front of `buf` to the back of `into`, which has a free slot. Returns their number.
+/// Moves up to `n` bytes from the front of `buf` to the back of `into`, which has a free slot. Returns the number of
+/// bytes.
 fn split_front(buf: &mut Buf, n: usize, into: &mut Packet) -> usize {
     let n = n.min(buf.len());
     if n > 0 {

@@ -1,15 +1,15 @@
-//! Memory of a pool with consecutive pages: a device learns it at once.
+//! Memory of a pool in consecutive pages, which a device maps at once.
 
 use std::ptr::NonNull;
 
-/// Memory for a slab: a mapping shared with a device, huge pages.
+/// Memory of a slab, for example a mapping shared with a device, or huge pages.
 ///
 /// # Safety
-/// [`memory`](Self::memory) returns the same range of initialised memory at each call, as long as the value lives, also
-/// after a move. Only the pages access it, and a device: the device may access a page freely from when its driver has
-/// taken the page from the pool until the driver releases it, and may not access memory whose value was dropped.
+/// [`memory`](Self::memory) returns the same range of initialised memory at each call, during the value's lifetime,
+/// also after a move. Only the pages and a device access the range: the device may access a page from the time its
+/// driver takes the page from the pool until the driver releases it, and may not access the memory of a dropped value.
 pub unsafe trait Backing: Send + Sync {
-    /// The whole range.
+    /// The complete range.
     fn memory(&self) -> NonNull<[u8]>;
 }
 
@@ -20,13 +20,13 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    /// As many pages of `page_size` bytes as fit into the memory.
+    /// The pages of `page_size` bytes that fit into the memory.
     pub(crate) fn new(backing: Box<dyn Backing>, page_size: usize) -> Self {
         assert!((1..1 << 30).contains(&page_size), "a page of {page_size} bytes");
         Self { backing, page_size }
     }
 
-    /// The whole range.
+    /// The complete range.
     pub(crate) fn memory(&self) -> NonNull<[u8]> {
         self.backing.memory()
     }
@@ -61,7 +61,7 @@ mod tests {
     /// Zeroed memory from the heap.
     struct Heap(NonNull<[u8]>);
 
-    // SAFETY: `slab` allocated it, and only its own drop frees it.
+    // SAFETY: `slab` allocated the memory, and only the drop of this value frees it.
     unsafe impl Backing for Heap {
         fn memory(&self) -> NonNull<[u8]> {
             self.0
@@ -75,13 +75,13 @@ mod tests {
 
     impl Drop for Heap {
         fn drop(&mut self) {
-            // SAFETY: `slab` made it of a box, and no references to it are left.
+            // SAFETY: `slab` took the pointer from a box, and no references to it are left.
             drop(unsafe { Box::from_raw(self.0.as_ptr()) });
         }
     }
 
     fn slab(page_size: usize, pages: usize) -> Pool {
-        // Less than a page is left over.
+        // The remainder is less than a page.
         let memory = vec![0; page_size * pages + page_size - 1].into_boxed_slice();
         Pool::slab(Box::new(Heap(NonNull::from(Box::leak(memory)))), page_size)
     }
@@ -98,7 +98,7 @@ mod tests {
             data.fill(at as u8);
         }
         assert_eq!((pool.take(0).is_err(), pool.dry(), pool.in_use()), (true, 1, 5));
-        // A split page is in use until its last part is freed; its parts can be written, and are of the same page.
+        // A split page is in use until its last part is freed; its parts are writable, and belong to the same page.
         let mut back = all.remove(3);
         let mut front = back.split_to(4);
         assert!(front.is_writable() && back.is_writable());

@@ -5,9 +5,9 @@ use packet::{Buf, CopyReason, MAX_FRAGS, Memory, PACKET_OVERHEAD, Packet};
 /// Result of joining.
 #[derive(Debug, Eq, PartialEq)]
 enum Joined {
-    /// The bytes went to the target's tailroom.
+    /// The bytes were copied to the target's tailroom.
     Copied,
-    /// The bytes went to this many more slots; the target's truesize grew by this.
+    /// The bytes moved by reference, to further slots; the target's truesize grew.
     Stolen {
         slots: usize,
         delta: usize,
@@ -142,7 +142,7 @@ fn slots_are_filled_to_the_last_and_not_beyond() {
         assert_eq!(joined != Refused, fits, "{what}");
         assert_eq!(target.frags().len() == MAX_FRAGS, fits || slots == MAX_FRAGS, "{what}");
 
-        // `append` adds what does not fit as a child.
+        // `append` adds the packets beyond the free slots as a child.
         let mut target = packet(&mem, 100, slots);
         target.append(packet(&mem, head, frags));
         assert_eq!((target.frag_list().len(), target.len()), (usize::from(!fits), 100 + 100 * (slots + frags) + head));
@@ -174,7 +174,7 @@ fn neighbours_in_one_page_share_a_slot() {
     for segment in segments {
         whole.append(segment);
     }
-    // The head is unchanged, the other bytes are one fragment again.
+    // The head is unchanged, and the other bytes are one fragment again.
     assert_eq!((whole.headlen(), whole.frags().len(), whole.len()), (100, 1, 4400));
     drop(train);
     assert!(whole.truesize() - PACKET_OVERHEAD <= Memory::LARGE && mem.large().in_use() == 1);

@@ -1,12 +1,12 @@
-//! Every operation over every shape of the same bytes, with and without memory: the result does not depend on the
-//! shape, and a failure changes nothing.
+//! Every operation on every shape of the same bytes, with and without memory: the result does not depend on the shape,
+//! and a failure changes nothing.
 
 use packet::{CopyReason, Csum, Memory, Packet, Pool, PoolDry, geometry};
 
 type Operation = fn(&Memory, &mut Packet) -> Result<(), PoolDry>;
 type Plain = fn(&mut Vec<u8>);
 
-/// An operation, its effect on plain bytes, and whether a complete sum survives it.
+/// An operation, its effect on plain bytes, and whether a complete sum stays valid.
 #[allow(clippy::unit_arg, reason = "an operation to a line")]
 const OPERATIONS: &[(&str, Operation, Plain, bool)] = &[
     (
@@ -74,7 +74,7 @@ const OPERATIONS: &[(&str, Operation, Plain, bool)] = &[
     ),
 ];
 
-/// A packet without data that needs no page.
+/// A packet without data, which needs no page.
 fn nothing() -> Packet {
     Packet::from_buf(packet::Buf::foreign([]))
 }
@@ -92,7 +92,7 @@ fn all_shapes(mem: &Memory) -> Vec<(String, Packet)> {
     all
 }
 
-/// Lengths of head and fragments, and of the children's.
+/// Lengths of head and fragments, of the packet and of its children.
 fn shape(packet: &Packet) -> Vec<Vec<usize>> {
     let own = |packet: &Packet| {
         let slots = packet.frags().iter().map(packet::Buf::len);
@@ -135,7 +135,7 @@ fn an_operation_that_finds_no_page_leaves_the_packet_as_it_was() {
     let heap = Memory::heap();
     let mut failed = 0;
     for &(name, operation, plain, keeps_sum) in OPERATIONS {
-        // From none to some: an operation may run out of memory half way.
+        // An operation may run out of memory half way.
         for pages in [0, 1, 2, 5] {
             for (shape_name, mut packet) in all_shapes(&heap) {
                 let scarce = Memory::new(Pool::bounded(Memory::SMALL, pages), Pool::bounded(Memory::LARGE, pages));

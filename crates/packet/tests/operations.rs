@@ -1,4 +1,4 @@
-//! Random sequences of operations against plain bytes.
+//! Random sequences of operations compared with plain bytes.
 
 mod model;
 

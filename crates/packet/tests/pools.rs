@@ -1,4 +1,4 @@
-//! Pools: their limits, and that every page is returned, by any thread and in any order.
+//! Pools: their limits, and the return of every page, by any thread and in any order.
 
 use std::sync::Barrier;
 use std::thread;

@@ -32,7 +32,7 @@ fn with_children(mem: &Memory, children: usize) -> Packet {
     packet
 }
 
-/// Makes it writable with 24 bytes of tailroom. Returns the number of buffers, and of bytes copied for
+/// Makes the packet writable with 24 bytes of tailroom. Returns the number of buffers, and of bytes copied for
 /// [`CopyReason::Writable`] and [`CopyReason::Expand`].
 fn cost(packet: &mut Packet) -> (usize, u64, u64) {
     let mem = Memory::heap();
@@ -72,7 +72,7 @@ fn only_the_last_piece_is_copied_when_the_tail_is_short() {
     let mut packet = with_children(&mem, 3);
     packet.push_child(Packet::from_buf(full(&mem, 70)));
     assert_eq!(cost(&mut packet), (5, 0, 70));
-    // To the byte.
+    // Exact to one byte.
     for (missing, want) in [(0, 0), (1, 2048 - 64 - 24 + 1)] {
         let mut packet = Packet::from_buf(buf(&mem, 2048 - 64 - 24 + missing));
         assert_eq!(cost(&mut packet), (1, 0, want), "{missing} missing");
@@ -122,7 +122,7 @@ fn foreign_pages_are_copied_and_never_written() {
         packet.push_frag(foreign()).unwrap();
         packet
     };
-    // Each of these could lose the mark of a foreign page.
+    // Each of these operations could lose the mark of a foreign page.
     let moved = |mut from: Packet, front: bool| {
         let mut into = Packet::from_buf(buf(&mem, 10));
         let n = from.len() - 40;

@@ -1,4 +1,4 @@
-//! UDP ports that bypass the gateway's policies, in no order.
+//! UDP ports that bypass the gateway's policies, an unordered list.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
@@ -18,7 +18,7 @@ pub(crate) fn all() -> impl Iterator<Item = u16> {
 /// Adds a port, unless it is in the list.
 ///
 /// # Errors
-/// `ENOSPC`: there are [`MAX_BYPASS`] ports already.
+/// `ENOSPC`: the list contains [`MAX_BYPASS`] ports already.
 pub(crate) fn insert(port: u16) -> Result<(), Errno> {
     let port = u32::from(port);
     let is_free = |place: &AtomicU32| place.compare_exchange(0, port, AcqRel, Relaxed).is_ok();

@@ -1,4 +1,4 @@
-//! A connection to the gateway, and calls on it.
+//! Connection to the gateway, and calls on it.
 
 use std::mem::{self, MaybeUninit};
 
@@ -9,13 +9,13 @@ use crate::errno::{Errno, checked};
 use crate::fd::Fd;
 use crate::{gateway, libc_next};
 
-/// A new connection to the gateway.
+/// Connects to the gateway.
 ///
 /// # Errors
 /// `ECONNREFUSED` without a gateway.
 pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
     let address = gateway::address().ok_or(Errno(libc::ECONNREFUSED))?;
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | flags, 0) })?);
     let len = mem::size_of::<sockaddr_un>();
     // SAFETY: the address is that long.
@@ -27,10 +27,10 @@ pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
     Ok(fd)
 }
 
-/// Sends calls to the gateway, with a descriptor for its answer to the last of these.
+/// Sends calls to the gateway, with a descriptor for the answer to the last call.
 ///
 /// # Errors
-/// `ECONNREFUSED` if it is gone.
+/// `ECONNREFUSED` if the gateway is gone.
 pub(crate) fn send_calls(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<(), Errno> {
     loop {
         match try_send_calls(fd, bytes, answer_to, 0) {
@@ -41,7 +41,7 @@ pub(crate) fn send_calls(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Res
     }
 }
 
-/// As [`send_calls`], with flags of `sendmsg(2)`, in one attempt.
+/// Same as [`send_calls`], with flags of `sendmsg(2)`, in one attempt.
 pub(crate) fn try_send_calls(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c_int) -> Result<(), Errno> {
     let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: a message without contents is all zeros.
@@ -58,18 +58,18 @@ pub(crate) fn try_send_calls(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, fl
         message.msg_control = rights.as_mut_ptr().cast();
         message.msg_controllen = mem::size_of::<Rights>();
     }
-    // SAFETY: all that the message points to lives here.
+    // SAFETY: all buffers of the message are in this frame.
     let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
     checked(sent as c_int).map(|_| ()).map_err(refused)
 }
 
-/// Sends calls to the gateway and waits for its answer to the last of these. `sent` is called after the send.
+/// Sends calls to the gateway and waits for the answer to the last call. `sent` is called after the send.
 ///
 /// # Errors
-/// Error in the gateway's answer; `ECONNREFUSED` if it is gone.
+/// Error in the gateway's answer; `ECONNREFUSED` if the gateway is gone.
 pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<Answer, Errno> {
     let mut ends = [0; 2];
-    // SAFETY: there is room for two descriptors.
+    // SAFETY: the buffer has space for two descriptors.
     checked(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } as c_int)?;
     let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
     send_calls(fd, bytes, Some(&theirs))?;
@@ -77,7 +77,7 @@ pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<An
     drop(theirs);
     let mut bytes = [0; Answer::LEN];
     loop {
-        // SAFETY: there is room for as many bytes.
+        // SAFETY: the buffer is that long.
         let read = unsafe { libc::syscall(libc::SYS_read, answers.0, bytes.as_mut_ptr(), bytes.len()) };
         match checked(read as c_int) {
             Err(Errno(libc::EINTR)) => {}
@@ -98,7 +98,7 @@ pub(crate) fn wait_for_room(fd: c_int) {
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut poll_fd, 1, forever, forever, none) };
 }
 
-/// Converts the error of a call while the gateway is gone to Linux's for a netlink protocol without a listener.
+/// Converts the error of a call without a gateway to Linux's error for a netlink protocol without a listener.
 pub(crate) fn refused(errno: Errno) -> Errno {
     match errno.0 {
         libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => Errno(libc::ECONNREFUSED),
@@ -106,7 +106,7 @@ pub(crate) fn refused(errno: Errno) -> Errno {
     }
 }
 
-/// A control message with one descriptor.
+/// Control message with one descriptor.
 #[repr(C)]
 pub(crate) struct Rights {
     pub(crate) header: libc::cmsghdr,

@@ -1,7 +1,7 @@
-//! Deferred setup calls (protocol, port, options) of a connection: they are sent in front of the next data.
+//! Deferred setup calls (protocol, port, options) of a connection: they are sent before the next data.
 //!
-//! They cannot fail, so no caller waits for them, and the gateway is woken less often. They are marked as sent after
-//! the send. A thread or a child that sends concurrently, without knowing, sends them too, which changes nothing.
+//! These calls cannot fail, so no caller waits for them, and the gateway wakes up less often. They are marked as sent
+//! after the send. A concurrent thread or child process may send them again, without effect.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
@@ -11,18 +11,18 @@ use crate::bypass_ports;
 use crate::switches::{SWITCHES, bit};
 use crate::table::Slot;
 
-/// The protocol.
+/// Call with the protocol.
 pub(crate) const HELLO: u32 = 1 << 16;
-/// The port.
+/// Call with the port.
 pub(crate) const PORT: u32 = 1 << 17;
-/// Limit of unread data.
+/// Call with the limit of unread data.
 pub(crate) const ROOM: u32 = 1 << 18;
-/// Ports that bypass policies.
+/// Calls with the ports that bypass policies.
 pub(crate) const BYPASS: u32 = 1 << 20;
-/// Largest receive buffer. Option `n` of [`SWITCHES`] is bit `n`.
+/// Call with the length of the largest receive buffer. Option `n` of [`SWITCHES`] is bit `n`.
 pub(crate) const LEN: u32 = 1 << 19;
 
-/// Defers a call, whose values the slot already holds.
+/// Defers a call; its value is in the slot.
 pub(crate) fn defer(slot: &Slot, what: u32) {
     slot.deferred.fetch_or(what, AcqRel);
 }
@@ -32,18 +32,18 @@ pub(crate) fn is_deferred(slot: &Slot, what: u32) -> bool {
     slot.deferred.load(Relaxed) & what != 0
 }
 
-/// Calls for the gateway.
+/// Calls to the gateway.
 #[derive(Debug)]
 pub(crate) struct Calls {
     bytes: [u8; MAX_HEAD],
     len: usize,
     deferred: u32,
     sent: SentSettings,
-    /// Connection of the calls.
+    /// [`Slot::connection`] of the calls' socket.
     connection: u64,
 }
 
-/// Settings at the time of encoding, which may change afterwards.
+/// Settings at the time of encoding, for comparison with later ones.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct SentSettings {
     options: u32,
@@ -59,7 +59,7 @@ impl SentSettings {
 }
 
 impl Calls {
-    /// None.
+    /// Empty list of calls.
     pub(crate) const fn new() -> Self {
         Self {
             bytes: [0; MAX_HEAD],
@@ -70,7 +70,7 @@ impl Calls {
         }
     }
 
-    /// The deferred calls of a connection.
+    /// Deferred calls of a connection.
     pub(crate) fn deferred(slot: &Slot) -> Self {
         let mut calls = Self::new();
         calls.connection = slot.connection();
@@ -99,7 +99,7 @@ impl Calls {
         calls
     }
 
-    /// Adds a call. There is room for all.
+    /// Adds a call. The buffer has space for all calls.
     pub(crate) fn push(&mut self, call: ToDaemon<'_>) {
         let head = call.head();
         let end = self.len + head.as_bytes().len();
@@ -113,13 +113,13 @@ impl Calls {
         self.bytes.get(..self.len).unwrap_or_default()
     }
 
-    /// Marks them as sent.
+    /// Marks the calls as sent.
     pub(crate) fn mark_sent(&self, slot: &Slot) {
         if self.deferred == 0 || slot.connection() != self.connection {
             return;
         }
         slot.deferred.fetch_and(!self.deferred, AcqRel);
-        // Another thread may have changed a setting meanwhile, and deferred it before.
+        // Another thread may have changed a setting meanwhile, and deferred it before the bit was cleared.
         let now = SentSettings::now(slot);
         let mut again = (now.options ^ self.sent.options) & self.deferred;
         again |= if now.room != self.sent.room { self.deferred & ROOM } else { 0 };

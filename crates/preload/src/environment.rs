@@ -1,5 +1,5 @@
-//! The environment variables by which a program loads this library and finds the gateway: they are restored in the
-//! environment of every program that is started without them.
+//! Environment variables through which a program loads this library and connects to the gateway. They are restored in
+//! the environment of every started program that lacks them.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::mem::MaybeUninit;
@@ -31,12 +31,12 @@ struct Own {
 
 static OWN: OnceLock<Own> = OnceLock::new();
 
-/// Saves the variables before the program can change them. `gateway` is the variable that names the gateway.
+/// Saves the variables before the program can change them. `gateway` is the value of the gateway's variable.
 pub(crate) fn keep(gateway: &CStr) {
     let Some(library) = library() else { return };
     let variable = |name: &[u8], value: &CStr| CString::new([name, value.to_bytes()].concat());
     if let (Ok(preload), Ok(netlink)) = (variable(PRELOAD, &library), variable(NETLINK, gateway)) {
-        // It is set once, before the program has threads.
+        // The variables are set once, before the program has threads.
         let _ = OWN.set(Own { preload, netlink });
     }
 }
@@ -46,16 +46,16 @@ pub(crate) fn is_kept() -> bool {
     OWN.get().is_some()
 }
 
-/// The file of this library.
+/// Path of this library.
 fn library() -> Option<CString> {
     let mut found = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: the address is one of this library's, and there is room.
+    // SAFETY: the address is in this library, and the buffer has the type's size.
     if unsafe { libc::dladdr((&raw const OWN).cast(), found.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: it was filled in.
+    // SAFETY: the call has filled the buffer in.
     let name = unsafe { found.assume_init() }.dli_fname;
-    // SAFETY: the loader's names are C strings that stay.
+    // SAFETY: the loader's names are C strings and are never freed.
     (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
 }
 
@@ -66,10 +66,10 @@ pub(crate) fn current() -> *const *const c_char {
     unsafe { (&raw const environ).read_volatile() }
 }
 
-/// Calls `then` with `environment`, or with a copy in which the library's variables are restored.
+/// Calls `then` with `environment`, or with a copy to which the library's variables are added.
 ///
 /// # Errors
-/// `E2BIG`: they exceed the limit.
+/// `E2BIG`: the variables exceed the limit.
 ///
 /// # Safety
 /// `environment`, if not null, is a list of C strings that ends in null.
@@ -100,8 +100,8 @@ pub(crate) unsafe fn restored<T>(
     })
 }
 
-/// Prefix of a shell command that sets the library's variables for its children: the command is to become a shell that
-/// has them. `None`: the program's own environment has them.
+/// Shell command that sets the library's variables, and replaces its shell by one that runs `command`. `None`: the
+/// program's environment contains the variables.
 pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
     let own = OWN.get()?;
     // SAFETY: the program's environment is such a list.
@@ -113,7 +113,7 @@ pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
     let mut room = [0_u8; MAX_LEN];
     if !seen.has_library {
         let preload = own.before(seen.preload, &mut room).ok()?;
-        // SAFETY: it is a C string, in `own` or in `room`.
+        // SAFETY: the pointer is to a C string, in `own` or in `room`.
         script.extend(assignment(unsafe { CStr::from_ptr(preload) }));
     }
     if !seen.has_gateway {
@@ -124,7 +124,7 @@ pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
     CString::new(script).ok()
 }
 
-/// A variable assignment in a shell command.
+/// Variable assignment in a shell command.
 fn assignment(variable: &CStr) -> Vec<u8> {
     let bytes = variable.to_bytes();
     let at = bytes.iter().position(|&byte| byte == b'=').map_or(bytes.len(), |at| at + 1);
@@ -132,7 +132,7 @@ fn assignment(variable: &CStr) -> Vec<u8> {
     [name, &quoted(value)[..], b" "].concat()
 }
 
-/// A word quoted for a shell.
+/// Quotes a word for a shell.
 fn quoted(word: &[u8]) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in word {
@@ -146,10 +146,10 @@ fn quoted(word: &[u8]) -> Vec<u8> {
 }
 
 impl Own {
-    /// `LD_PRELOAD` with this library in front of the libraries in the value `others`.
+    /// `LD_PRELOAD` with this library before the libraries in the value `others`.
     ///
     /// # Errors
-    /// `E2BIG`: it is too long.
+    /// `E2BIG`: the value exceeds the limit.
     fn before(&self, others: Option<&[u8]>, room: &mut [u8; MAX_LEN]) -> Result<*const c_char, Errno> {
         let Some(others) = others.filter(|others| !others.is_empty()) else { return Ok(self.preload.as_ptr()) };
         let own = self.preload.to_bytes();
@@ -165,10 +165,10 @@ impl Own {
 /// The library's variables in an environment.
 struct Seen<'a> {
     count: usize,
-    /// The last value of `LD_PRELOAD`, which the loader uses.
+    /// Last value of `LD_PRELOAD`, the one that the loader uses.
     preload: Option<&'a [u8]>,
     has_library: bool,
-    /// Whether a gateway is named: possibly another one, as by `fatpath exec` below `fatpath exec`.
+    /// Whether the variable of a gateway is set: possibly of another one, as by nested `fatpath exec`.
     has_gateway: bool,
 }
 
@@ -194,23 +194,23 @@ impl<'a> Seen<'a> {
     }
 }
 
-/// Tells whether a value of `LD_PRELOAD` names the library `own`, or another file of its name.
+/// Tells whether a value of `LD_PRELOAD` contains the library `own`, or another file of the same name.
 fn names(value: &[u8], own: &[u8]) -> bool {
     let file = |path| Path::new(OsStr::from_bytes(path)).file_name();
     value.split(|byte| b": ".contains(byte)).any(|path| file(path).is_some() && file(path) == file(own))
 }
 
-/// The entries of a null-terminated list.
+/// Entries of a null-terminated list.
 ///
 /// # Safety
-/// `list`, if not null, is one.
+/// `list`, if not null, is a null-terminated list.
 unsafe fn entries(list: *const *const c_char) -> impl Iterator<Item = *const c_char> {
     let mut at = list;
     std::iter::from_fn(move || {
         if at.is_null() {
             return None;
         }
-        // SAFETY: the end was not passed.
+        // SAFETY: the end of the list was not passed.
         let entry = unsafe { *at };
         at = if entry.is_null() { ptr::null() } else { at.wrapping_add(1) };
         (!entry.is_null()).then_some(entry)
@@ -222,13 +222,13 @@ mod tests {
     use super::*;
 
     fn texts(list: *const *const c_char) -> Vec<String> {
-        // SAFETY: it is a list of C strings that ends in null.
+        // SAFETY: the list contains C strings and ends in null.
         let entries = unsafe { entries(list) };
         // SAFETY: as above.
         entries.map(|entry| unsafe { CStr::from_ptr(entry) }.to_str().unwrap().to_owned()).collect()
     }
 
-    /// The environment of a program that is started with `given`.
+    /// Environment of a program that is started with the environment `given`.
     fn got(given: &[&str]) -> Vec<String> {
         let _ = OWN.set(Own {
             preload: c"LD_PRELOAD=/lib/ours.so".to_owned(),
@@ -236,7 +236,7 @@ mod tests {
         });
         let given: Vec<CString> = given.iter().map(|&entry| CString::new(entry).unwrap()).collect();
         let list: Vec<_> = given.iter().map(|entry| entry.as_ptr()).chain([ptr::null()]).collect();
-        // SAFETY: it is such a list.
+        // SAFETY: the list contains C strings and ends in null.
         unsafe { restored(list.as_ptr(), texts) }.unwrap()
     }
 
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn restored_null_environment_has_library_and_gateway() {
         got(&[]);
-        // SAFETY: null is an empty one.
+        // SAFETY: null is an empty environment.
         let got = unsafe { restored(ptr::null(), texts) }.unwrap();
         assert_eq!(got.len(), 2, "{got:?}");
     }

@@ -9,15 +9,15 @@ pub(crate) struct Errno(pub(crate) c_int);
 impl Errno {
     /// `errno` of the last call.
     pub(crate) fn last() -> Self {
-        // SAFETY: it takes nothing.
+        // SAFETY: the call takes no arguments.
         let place = unsafe { libc::__errno_location() };
-        // SAFETY: the place is this thread's own and always there.
+        // SAFETY: the address is that of this thread's `errno`, which always exists.
         Self(unsafe { *place })
     }
 
-    /// Sets `errno`, as a failed call leaves it.
+    /// Sets `errno`, like a failed call.
     pub(crate) fn set(self) {
-        // SAFETY: it takes nothing.
+        // SAFETY: the call takes no arguments.
         let place = unsafe { libc::__errno_location() };
         // SAFETY: as above.
         unsafe { *place = self.0 };
@@ -26,7 +26,7 @@ impl Errno {
 
 /// Return type of a call.
 pub(crate) trait Returned: Copy {
-    /// Value of a failed call.
+    /// Return value of a failed call.
     const FAILED: Self;
 }
 

@@ -6,12 +6,12 @@ use libc::c_int;
 
 use crate::errno::checked;
 
-/// A descriptor that is closed on drop. It uses plain system calls, which are no cancellation points.
+/// Descriptor that is closed on drop. It is used in plain system calls, which are no cancellation points.
 #[derive(Debug)]
 pub(crate) struct Fd(pub(crate) c_int);
 
 impl Fd {
-    /// Releases the descriptor, which stays open.
+    /// Returns the descriptor without closing it.
     pub(crate) fn keep(self) -> c_int {
         let fd = self.0;
         mem::forget(self);
@@ -21,14 +21,14 @@ impl Fd {
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        // SAFETY: it is this value's own descriptor.
+        // SAFETY: the descriptor belongs to this value.
         unsafe { libc::syscall(libc::SYS_close, self.0) };
     }
 }
 
-/// A duplicate of `fd`, which the program does not know.
+/// Duplicate of `fd`, for this library's own use.
 pub(crate) fn duplicate(fd: c_int) -> Option<Fd> {
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     let same = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
     checked(same as c_int).ok().map(Fd)
 }

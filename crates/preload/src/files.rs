@@ -1,4 +1,5 @@
-//! Opening files: those of `/proc/net` are the gateway's, as memory files; [`sysctl`] handles those of `/proc/sys/net`.
+//! Functions that open files: those of `/proc/net` are replaced by the gateway's, as memory files; [`sysctl`] handles
+//! those of `/proc/sys/net`.
 
 use std::ffi::CStr;
 use std::mem;
@@ -10,7 +11,7 @@ use crate::fd::Fd;
 use crate::memory_file::in_memory;
 use crate::{gateway, libc_next, sysctl, table};
 
-/// The gateway's files.
+/// Names of the gateway's files.
 const NAMES: [&[u8]; 13] = [
     b"snmp",
     b"snmp6",
@@ -26,12 +27,12 @@ const NAMES: [&[u8]; 13] = [
     b"sockstat",
     b"sockstat6",
 ];
-/// Files about sockets only: on the gateway's host side the kernel has them.
+/// Files with socket data only: on the gateway's host side the kernel's own are used.
 const OF_SOCKETS: [&[u8]; 3] = [b"dev_mcast", b"igmp", b"igmp6"];
-/// Upper bound of their length.
+/// Maximum length of a file.
 const MAX_LEN: usize = 256 << 20;
 
-/// Opens the gateway's file, if `path` is one: `ENOENT` if the gateway does not have it.
+/// Opens the gateway's file if `path` is one of [`NAMES`]. `ENOENT`: the gateway does not have the file.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -58,7 +59,7 @@ unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
     Some(text.ok_or(Errno(libc::ENOENT)).and_then(|text| in_memory(&text, libc::O_CLOEXEC)))
 }
 
-/// The kernel's own file.
+/// Contents of the kernel's own file.
 fn of_kernel(path: &CStr) -> Option<Vec<u8>> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
     // SAFETY: the path is a C string.
@@ -67,7 +68,7 @@ fn of_kernel(path: &CStr) -> Option<Vec<u8>> {
     let mut text = Vec::new();
     let mut buffer = [0_u8; 4096];
     while text.len() < MAX_LEN {
-        // SAFETY: there is as much room.
+        // SAFETY: the buffer is that long.
         let len = unsafe { libc::syscall(libc::SYS_read, fd.0, buffer.as_mut_ptr(), buffer.len()) };
         match usize::try_from(len) {
             Ok(0) => return Some(text),
@@ -79,8 +80,8 @@ fn of_kernel(path: &CStr) -> Option<Vec<u8>> {
     None
 }
 
-/// The gateway's file with the kernel's lines about sockets in place of its own, which are all zero. Both keep their
-/// order.
+/// Combines the gateway's file with the kernel's lines for sockets: the gateway's own lines for sockets are all zero.
+/// Both keep their order.
 fn joined(name: &[u8], gateway: &[u8], kernel: &[u8]) -> Vec<u8> {
     let of_sockets: &[&[u8]] = match name {
         b"snmp" => &[b"Tcp:", b"Udp:", b"UdpLite:"],
@@ -104,7 +105,8 @@ fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split_inclusive(|&byte| byte == b'\n')
 }
 
-/// Tells whether a name is that of a link's file. The gateway has no link whose name JSON would have to quote.
+/// Tells whether a name is that of a link's file. Link names with characters that JSON would quote do not exist in the
+/// gateway.
 fn is_of_link(name: &[u8]) -> bool {
     let link = name.strip_prefix(b"dev_snmp6/").unwrap_or_default();
     !link.is_empty() && link.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\\' | b'/'))
@@ -113,12 +115,12 @@ fn is_of_link(name: &[u8]) -> bool {
 /// Requests the text of a file from the gateway's control socket.
 fn ask(name: &[u8]) -> Option<Vec<u8>> {
     let address = gateway::beside(b".sock")?;
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }).ok()?);
     // SAFETY: the address is that long.
     let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const address, mem::size_of_val(&address)) };
     let request = [b"{\"request\":\"stat-file\",\"name\":\"", name, b"\"}\n"].concat();
-    // SAFETY: there are as many bytes.
+    // SAFETY: the buffer is that long.
     let sent =
         unsafe { libc::syscall(libc::SYS_sendto, fd.0, request.as_ptr(), request.len(), libc::MSG_NOSIGNAL, 0, 0) };
     if done != 0 || usize::try_from(sent) != Ok(request.len()) {
@@ -127,7 +129,7 @@ fn ask(name: &[u8]) -> Option<Vec<u8>> {
     let mut line = Vec::new();
     let mut buffer = [0_u8; 4096];
     while line.last() != Some(&b'\n') && line.len() < MAX_LEN {
-        // SAFETY: there is as much room.
+        // SAFETY: the buffer is that long.
         let len = unsafe { libc::syscall(libc::SYS_read, fd.0, buffer.as_mut_ptr(), buffer.len()) };
         if len < 0 && Errno::last() == Errno(libc::EINTR) {
             continue;
@@ -137,7 +139,7 @@ fn ask(name: &[u8]) -> Option<Vec<u8>> {
     unquoted(&line)
 }
 
-/// The text in a reply. It consists of names, numbers and white space, so it has no other escapes.
+/// Text in a reply. The text consists of names, numbers and white space, so no other escapes occur.
 fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
     let quoted = reply.strip_prefix(b"{\"reply\":\"stat-file\",\"text\":\"")?.strip_suffix(b"\"}\n")?;
     let mut text = Vec::with_capacity(quoted.len());
@@ -155,7 +157,7 @@ fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Opens the gateway's file in place of `path`, if it is one.
+/// Opens the gateway's file in place of `path`, if it is one of the gateway's.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -169,7 +171,7 @@ macro_rules! opens {
         #[doc = concat!("`", stringify!($name), "(2)`. Its mode, where there is one, comes where a third argument does.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int $(, $mode: c_uint)?) -> c_int {
             // SAFETY: as the caller promises.
@@ -187,7 +189,7 @@ macro_rules! opens_at {
         #[doc = concat!("`", stringify!($name), "(2)`, whose mode comes where a fourth argument does.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             at: c_int,
@@ -210,7 +212,7 @@ macro_rules! creates {
         #[doc = concat!("`", stringify!($name), "(2)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: c_uint) -> c_int {
             let flags = libc::O_WRONLY | libc::O_CREAT;
@@ -229,7 +231,7 @@ macro_rules! streams {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: as the caller promises.
@@ -241,11 +243,11 @@ macro_rules! streams {
             }
             // SAFETY: passed on.
             let stream = unsafe { libc_next::$name(path, mode) };
-            // SAFETY: it is open.
+            // SAFETY: the stream, if not null, is open.
             match unsafe { is_hosts(stream) } {
                 None => stream,
                 Some(name) => {
-                    // SAFETY: it has not been returned to the program yet.
+                    // SAFETY: the stream has not been returned to the program yet.
                     unsafe { libc_next::fclose(stream) };
                     // SAFETY: the mode is the caller's.
                     unsafe { self::stream(name.open(flags), mode) }
@@ -260,7 +262,7 @@ macro_rules! streams_again {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             path: *const c_char,
@@ -274,14 +276,14 @@ macro_rules! streams_again {
             let elsewhere = if found.is_some() { c"/dev/null".as_ptr() } else { path };
             // SAFETY: passed on.
             let stream = unsafe { libc_next::$name(elsewhere, mode, stream) };
-            // SAFETY: it is open.
+            // SAFETY: the stream, if not null, is open.
             let Some(found) = found.or_else(|| unsafe { is_hosts(stream) }.map(|name| name.open(flags))) else {
                 return stream;
             };
-            // SAFETY: it is open.
+            // SAFETY: the stream, if not null, is open.
             returned(found.and_then(|fd| unsafe { become_file(stream, Fd(fd)) }).inspect_err(|_| {
                 if !stream.is_null() {
-                    // SAFETY: it is open, and the caller has none of it.
+                    // SAFETY: the stream is open, and is not returned to the caller.
                     unsafe { libc_next::fclose(stream) };
                 }
             }))
@@ -289,12 +291,12 @@ macro_rules! streams_again {
     )*};
 }
 
-/// A descriptor, or the gateway's file in its place if it is such a file of the host.
+/// Returns a descriptor, or the gateway's file instead if the descriptor is a file of the host's `/proc/sys/net`.
 fn returned_instead(fd: c_int, flags: c_int) -> c_int {
     if fd < 0 { fd } else { returned(sysctl::instead(fd, flags)) }
 }
 
-/// A stream of an opened file.
+/// Stream for an opened file.
 ///
 /// # Safety
 /// `mode` is a C string.
@@ -307,7 +309,7 @@ unsafe fn stream(file: Result<c_int, Errno>, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// The gateway's counterpart of a stream's file, if that is such a file of the host.
+/// Gateway's counterpart of a stream's file, if that is a file of the host's `/proc/sys/net`.
 ///
 /// # Safety
 /// `stream`, if not null, is open.
@@ -327,7 +329,7 @@ unsafe fn become_file(stream: *mut FILE, fd: Fd) -> Result<*mut FILE, Errno> {
     }
     // SAFETY: as the caller promises.
     let to = unsafe { libc::fileno(stream) };
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     checked(unsafe { libc_next::dup2(fd.0, to) })?;
     table::duplicated(fd.0, to);
     Ok(stream)

@@ -1,4 +1,4 @@
-//! The gateway that the program was started for, from the environment.
+//! Gateway that the program was started for, from the environment.
 
 use std::ffi::{CStr, CString};
 use std::mem;
@@ -11,23 +11,23 @@ use crate::environment;
 /// Variable with the path of the gateway's netlink socket.
 const VARIABLE: &CStr = c"FATPATH_NETLINK";
 
-/// Suffix of the path if the program was started on the gateway's host side.
+/// Suffix of the path for a program on the gateway's host side.
 const ON_HOST_SIDE: &[u8] = b",host-side";
 
-/// Suffix behind that, before the name of the VRF that the program's Internet sockets are bound to.
+/// Further suffix, before the name of the VRF that the program's Internet sockets are bound to.
 const IN_VRF: &[u8] = b",vrf=";
 
-/// The gateway that a program was started for.
+/// Gateway that a program was started for.
 struct Gateway {
-    /// The address of its netlink socket.
+    /// Address of the gateway's netlink socket.
     address: sockaddr_un,
-    /// Whether the program's other sockets are on its host side.
+    /// Whether the program's other sockets are on the gateway's host side.
     is_on_host_side: bool,
     /// VRF that the program's Internet sockets are bound to.
     vrf: Option<CString>,
 }
 
-/// The gateway; `None` if there is none.
+/// Gateway of the program; `None` without one.
 static GATEWAY: OnceLock<Option<Gateway>> = OnceLock::new();
 
 /// Address of the gateway's netlink socket; `None` if the program was started for no gateway.
@@ -35,12 +35,12 @@ pub(crate) fn address() -> Option<&'static sockaddr_un> {
     found().map(|gateway| &gateway.address)
 }
 
-/// Tells whether the program was started on the gateway's host side, whose kernel has its sockets other than netlink.
+/// Tells whether the program was started on the gateway's host side, where the kernel serves its other sockets.
 pub(crate) fn is_on_host_side() -> bool {
     found().is_some_and(|gateway| gateway.is_on_host_side)
 }
 
-/// The VRF that the program's Internet sockets are bound to.
+/// VRF that the program's Internet sockets are bound to.
 pub(crate) fn vrf() -> Option<&'static CStr> {
     found()?.vrf.as_deref()
 }
@@ -50,7 +50,7 @@ pub(crate) fn ike_socket() -> Option<sockaddr_un> {
     beside(b".ike")
 }
 
-/// Address of a socket with another suffix than the gateway's netlink socket; `None` if it is too long.
+/// Address of a socket whose suffix replaces that of the gateway's netlink socket; `None` if the path is too long.
 pub(crate) fn beside(ending: &[u8]) -> Option<sockaddr_un> {
     let mut address = *address()?;
     let path = address.sun_path.map(|byte| byte as u8);
@@ -73,10 +73,10 @@ fn find() -> Option<Gateway> {
     if value.is_null() {
         return None;
     }
-    // SAFETY: the environment holds C strings, which do not change before the program runs.
+    // SAFETY: the environment consists of C strings, which do not change before the program runs.
     let value = unsafe { CStr::from_ptr(value) };
     let (path, is_on_host_side, vrf) = path_of(value.to_bytes());
-    // SAFETY: any bytes are a valid address, zeros the empty one.
+    // SAFETY: any bytes are a valid address; zeros are the empty one.
     let mut address: sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
     // A zero byte ends the path.
@@ -86,8 +86,8 @@ fn find() -> Option<Gateway> {
     Some(Gateway { address, is_on_host_side, vrf: vrf.and_then(|name| CString::new(name).ok()) })
 }
 
-/// The path in the variable's value, whether the program is on the gateway's host side, and the VRF of its sockets. A
-/// device's name has no comma.
+/// Splits the variable's value into the path, whether the program is on the gateway's host side, and the VRF of its
+/// sockets. The name of a device contains no comma.
 fn path_of(value: &[u8]) -> (&[u8], bool, Option<&[u8]>) {
     let last = value.iter().rposition(|&byte| byte == b',').unwrap_or(value.len());
     let (front, vrf) = match value[last..].strip_prefix(IN_VRF) {

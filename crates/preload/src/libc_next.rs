@@ -1,7 +1,7 @@
-//! The replaced functions of the C library, or of the next preloaded library (`RTLD_NEXT`).
+//! Replaced functions of the C library, or of the next preloaded library (`RTLD_NEXT`).
 //!
-//! They are called directly, so a thread may be cancelled in them, and no frame of this library that waits in one needs
-//! a destructor.
+//! They are called directly, so a thread may be cancelled in them. A frame of this library that waits in one must not
+//! need a destructor.
 
 use std::ffi::CStr;
 use std::mem::transmute;
@@ -15,7 +15,7 @@ use libc::{
 
 use crate::stream_functions::Functions;
 
-/// Address of the next function `name`, cached in `found`. Concurrent look-ups find the same address.
+/// Address of the next function `name`, cached in `found`. Concurrent look-ups return the same address.
 fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = found.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -27,7 +27,7 @@ fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     address
 }
 
-/// The name of a function, for the dynamic linker.
+/// Name of a function, for the dynamic linker.
 macro_rules! name {
     ($name:ident) => {
         const {
@@ -41,7 +41,7 @@ macro_rules! name {
 
 macro_rules! next {
     ($($name:ident($($arg:ident: $type:ty),*) -> $returned:ty;)*) => {
-        /// Addresses of the functions, once found.
+        /// Cached addresses of the functions.
         #[allow(non_upper_case_globals, reason = "they are named as the functions are")]
         mod found {
             use super::{AtomicPtr, c_void, ptr};
@@ -49,8 +49,8 @@ macro_rules! next {
             $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());)*
         }
 
-        /// Finds all of them. A look-up takes the linker's lock, which a signal handler or a child of `vfork` must not
-        /// wait for.
+        /// Looks up all functions. A look-up takes the linker's lock, for which a signal handler or a child of `vfork`
+        /// must not wait.
         pub(crate) fn find_all() {
             $(find(&found::$name, name!($name));)*
         }
@@ -59,13 +59,13 @@ macro_rules! next {
             #[doc = concat!("`", stringify!($name), "(2)` or `(3)`.")]
             ///
             /// # Safety
-            /// As its manual page says.
+            /// As the manual page requires.
             pub(crate) unsafe fn $name($($arg: $type),*) -> $returned {
                 type Function = Option<unsafe extern "C-unwind" fn($($type),*) -> $returned>;
-                // SAFETY: the C library's function of this name has this type; those with a variable argument take
-                // the one that is passed where this library's callers passed it.
+                // SAFETY: the C library's function of this name has this type; a function with a variable argument
+                // receives it where this library's callers passed it.
                 match unsafe { transmute::<*mut c_void, Function>(find(&found::$name, name!($name))) } {
-                    // SAFETY: the caller keeps what the manual page asks for.
+                    // SAFETY: the caller meets the requirements of the manual page.
                     Some(function) => unsafe { function($($arg),*) },
                     None => crate::errno::returned(Err(crate::errno::Errno(libc::ENOSYS))),
                 }

@@ -1,4 +1,4 @@
-//! Receiving on a connection: converts the word in front of a datagram to its source address.
+//! Receiving on a connection: the word in front of a datagram is converted to the source address.
 
 use std::mem;
 use std::ptr;
@@ -18,21 +18,21 @@ use crate::session::{send_deferred, settle};
 use crate::switches::is_on;
 use crate::table::Slot;
 
-/// Buffers from this length on are not reported to the gateway: parts of a dump do not get longer.
+/// Maximum length of a part of a dump: longer buffers are not reported to the gateway.
 const MAX_PART: usize = 32 << 10;
 
-/// Whether the gateway's last word promised a prompt answer.
+/// Whether the gateway's last word announced a prompt reply ([`nlsock::PROMPT`]).
 static PROMPT: AtomicBool = AtomicBool::new(false);
 static BUSY_POLL: BusyPoll = BusyPoll::new();
 
-/// A received datagram.
+/// Received datagram.
 #[derive(Debug)]
 pub(crate) struct Received {
     /// Return value of the call.
     pub(crate) len: ssize_t,
-    /// `MSG_TRUNC`, if it is longer than the buffer.
+    /// `MSG_TRUNC`, if the datagram is longer than the buffer.
     pub(crate) flags: c_int,
-    /// The multicast group that it was sent to, or 0.
+    /// Multicast group of the datagram, or 0.
     pub(crate) group: u32,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Received {
 /// As `recvmsg(2)`; `ECONNRESET` if the gateway is gone and the socket was not kept.
 ///
 /// # Safety
-/// `pieces` point to writable bytes.
+/// `pieces` point to writable buffers.
 pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_int) -> Result<Received, Errno> {
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
@@ -52,7 +52,7 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let mut word = [0; WORD];
     let mut all = Pieces::new();
     let mut message = all.message(iovec { iov_base: word.as_mut_ptr().cast(), iov_len: WORD }, pieces)?;
-    // SAFETY: the word lives here, and the pieces are the caller's.
+    // SAFETY: the word is in this frame, and the pieces are the caller's.
     let mut attempt = |flags| checked(unsafe { libc_next::recvmsg(fd, &raw mut message, flags) });
     let expects_reply = slot.expects_reply.swap(false, Relaxed);
     let soon = expects_reply && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && BUSY_POLL.should_poll();
@@ -65,14 +65,14 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
         }
     }
     let len = match found.map_or_else(|| attempt(flags), Ok) {
-        // A kernel would have answered before `send` returned: a non-blocking program expects its answer here.
+        // A kernel would have queued its reply before `send` returned, so a non-blocking program expects it here.
         Err(Errno(libc::EAGAIN)) if slot.is_answer_due.swap(false, Relaxed) => {
             settle(fd, slot);
             attempt(flags | libc::MSG_DONTWAIT)
         }
         received => received,
     };
-    // Unless it was closed meanwhile, and the slot reused.
+    // `None` if the connection was closed meanwhile, and the slot reused.
     let slot_of_it = Some(slot).filter(|slot| slot.connection() == connection);
     let len = len?;
     if len == 0 {
@@ -112,7 +112,7 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     Ok(Received { len: len.saturating_sub(WORD as ssize_t), flags, group })
 }
 
-/// Records a buffer that is longer than earlier ones.
+/// Records the buffer's length, if it is the largest so far.
 fn offer(slot: &Slot, pieces: &[iovec]) {
     let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len)).min(MAX_PART) as u32;
     if len > slot.recv_len.load(Relaxed) && len > slot.recv_len.fetch_max(len, Relaxed) {
@@ -120,43 +120,43 @@ fn offer(slot: &Slot, pieces: &[iovec]) {
     }
 }
 
-/// Reports a longer buffer to the gateway while it is writing a dump, so that its next part may be longer.
+/// Reports a longer buffer to the gateway during a dump, so that the next part may be longer.
 fn report_longer_buffer(fd: c_int, slot: &Slot) {
     if slot.dumping.load(Relaxed) && deferred_setup::is_deferred(slot, deferred_setup::LEN) {
-        // A failure to send this is reported by the next call.
+        // If the send fails, the next call reports it.
         let _ = send_deferred(fd, slot);
     }
 }
 
-/// Tells whether the next datagram is no error. Blocks unless `flags` say otherwise.
+/// Tells whether the next datagram is data, not an error. Blocks unless `flags` include `MSG_DONTWAIT`.
 pub(crate) fn is_received_next(fd: c_int, flags: c_int) -> bool {
     let mut word = [0; WORD];
-    // SAFETY: there is room for a word.
+    // SAFETY: the buffer has space for a word.
     let len = unsafe { libc_next::recv(fd, word.as_mut_ptr().cast(), WORD, flags | libc::MSG_PEEK) };
     len == WORD as ssize_t && FromDaemon::from_word(word) != FromDaemon::Overrun
 }
 
-/// Removes a datagram that was only peeked at.
+/// Removes a datagram after a peek.
 fn take_one(fd: c_int) {
     let nothing: *mut c_void = ptr::null_mut();
     // SAFETY: no byte is written.
     unsafe { libc::syscall(libc::SYS_recvfrom, fd, nothing, 0, libc::MSG_DONTWAIT, nothing, nothing) };
 }
 
-/// Writes the source address of a datagram, truncated to the room, and its length.
+/// Writes the source address of a datagram, truncated to the buffer, and its length.
 ///
 /// # Safety
 /// `to`, if not null, points to `len` writable bytes.
 pub(crate) unsafe fn write_address(address: &sockaddr_nl, to: *mut sockaddr, len: &mut socklen_t) {
     let size = mem::size_of::<sockaddr_nl>();
     if !to.is_null() {
-        // SAFETY: no more is written than there is room for, nor read than there is.
+        // SAFETY: both buffers are at least that long.
         unsafe { ptr::copy_nonoverlapping((&raw const *address).cast::<u8>(), to.cast(), size.min(*len as usize)) };
     }
     *len = size as socklen_t;
 }
 
-/// A netlink address.
+/// Netlink address.
 pub(crate) fn netlink_address(port: u32, groups: u32) -> sockaddr_nl {
     // SAFETY: any bytes are a valid address.
     let mut address: sockaddr_nl = unsafe { mem::zeroed() };
@@ -165,7 +165,7 @@ pub(crate) fn netlink_address(port: u32, groups: u32) -> sockaddr_nl {
     address
 }
 
-/// The source address of a datagram to `group`.
+/// Source address of a datagram to `group`.
 pub(crate) fn source(group: u32) -> sockaddr_nl {
     netlink_address(0, group.checked_sub(1).and_then(|bit| 1_u32.checked_shl(bit)).unwrap_or(0))
 }
@@ -176,7 +176,7 @@ pub(crate) fn source(group: u32) -> sockaddr_nl {
 /// As [`receive`].
 ///
 /// # Safety
-/// `message` and all that it points to may be written.
+/// `message` and all buffers that it points to are writable.
 pub(crate) unsafe fn receive_message(
     fd: c_int,
     slot: &Slot,
@@ -197,7 +197,7 @@ pub(crate) unsafe fn receive_message(
     Ok(received.len)
 }
 
-/// A control message made by this library.
+/// Control message of this library.
 #[repr(C)]
 struct Control<T> {
     header: cmsghdr,
@@ -207,7 +207,7 @@ struct Control<T> {
 /// Writes the requested control messages.
 ///
 /// # Safety
-/// The message's room for them may be written.
+/// The message's buffer for control messages is writable.
 unsafe fn write_control(slot: &Slot, message: &mut msghdr, group: u32) {
     let (mut room, mut used) = (if message.msg_control.is_null() { 0 } else { message.msg_controllen }, 0);
     if is_on(slot, PASSCRED) {
@@ -223,7 +223,7 @@ unsafe fn write_control(slot: &Slot, message: &mut msghdr, group: u32) {
     message.msg_controllen = used;
 }
 
-/// Adds a control message, or sets the flag for missing room.
+/// Adds a control message, or sets `MSG_CTRUNC` if the buffer is too small.
 ///
 /// # Safety
 /// As [`write_control`].
@@ -235,7 +235,7 @@ unsafe fn put<T: Copy>(message: &mut msghdr, room: &mut usize, used: &mut usize,
     }
     let control = Control { header: cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }, value };
     let to = message.msg_control.cast::<u8>().wrapping_add(*used);
-    // SAFETY: the room has been looked at. What follows the value is padding, which is left out.
+    // SAFETY: the length was checked. The padding behind the value is not copied.
     unsafe { ptr::copy_nonoverlapping((&raw const control).cast::<u8>(), to, len) };
     let space = len.next_multiple_of(mem::align_of::<cmsghdr>()).min(*room);
     *used += space;

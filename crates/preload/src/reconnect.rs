@@ -1,11 +1,11 @@
-//! Netlink sockets survive a restart of the gateway (docs/decisions/0041).
+//! Reconnection of netlink sockets after a restart of the gateway (docs/decisions/0041).
 //!
 //! A thread of the program's process, the keeper, has a duplicate of the gateway's end of each connection on which the
 //! program waits: otherwise the connection would hang up with the gateway. The keeper hands these ends, with the state
-//! in the sockets' slots, to the next gateway, which reports the loss to the programs' sockets.
+//! in the sockets' slots, to the next gateway, which reports lost data to the programs' sockets.
 //!
-//! The keeper has a descriptor table of its own. The program's table has one more socket, the channel, which carries
-//! the gateway's ends to the keeper.
+//! The keeper has its own descriptor table. The program's table contains one additional socket, the channel, which
+//! carries the gateway's ends to the keeper.
 
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr;
@@ -27,22 +27,23 @@ use crate::table::{self, FILE, Slot};
 /// Time between attempts to connect to the next gateway.
 static RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Size of the keeper's stack, most of which is never touched.
+/// Size of the keeper's stack; most of its pages are never touched.
 const STACK: usize = 256 << 10;
 
-/// Lowest number of the channel's descriptor, above those that programs expect to be free.
+/// Lowest number of the channel's descriptor, above numbers that programs expect to be free.
 const CHANNEL_MIN: c_int = 512;
 
-/// Values in place of the channel: no keeper yet; one is being started; none can be started.
+/// Values in place of the channel: no keeper yet; a keeper is starting; a keeper cannot be started.
 const NONE: c_int = -1;
 const STARTING: c_int = -2;
 const IMPOSSIBLE: c_int = -3;
 
 static CHANNEL: AtomicI32 = AtomicI32::new(NONE);
-/// Inode number of the channel, whose descriptor the program may have closed along with all that it does not know.
+/// Inode number of the channel. The program may have closed the channel's descriptor, like any descriptor that it did
+/// not open.
 static CHANNEL_INODE: AtomicU64 = AtomicU64::new(0);
 
-/// Whether there are netlink sockets that are not kept yet.
+/// Whether netlink sockets exist that are not kept yet.
 static IS_ONE_NEW: AtomicBool = AtomicBool::new(false);
 
 /// Records a new netlink socket.
@@ -50,7 +51,7 @@ pub(crate) fn note_new() {
     IS_ONE_NEW.store(true, Release);
 }
 
-/// Keeps all new netlink sockets, before the program blocks. Costs one load if there are none.
+/// Hands all new netlink sockets to the keeper, before the program blocks. Costs one load if there are none.
 #[inline]
 pub(crate) fn keep_new() {
     if IS_ONE_NEW.load(Relaxed) && IS_ONE_NEW.swap(false, AcqRel) {
@@ -73,13 +74,13 @@ pub(crate) fn keep(fd: c_int, slot: &Slot) {
     }
 }
 
-/// The channel to the keeper, which is started on first use.
+/// Channel to the keeper, which is started on first use.
 fn channel() -> Option<ManuallyDrop<Fd>> {
     loop {
         match CHANNEL.load(Acquire) {
             IMPOSSIBLE => return None,
             STARTING => {
-                // SAFETY: it takes nothing.
+                // SAFETY: the call takes no arguments.
                 unsafe { libc::sched_yield() };
             }
             fd if fd >= 0 && is_channel(fd) => return Some(ManuallyDrop::new(Fd(fd))),
@@ -97,7 +98,7 @@ fn is_channel(fd: c_int) -> bool {
     table::socket_inode(fd) == Some(CHANNEL_INODE.load(Relaxed))
 }
 
-/// Starts a keeper and waits until it has its own descriptor table. Returns the channel.
+/// Starts a keeper and waits until its descriptor table is separate. Returns the channel.
 fn start() -> Result<Fd, Errno> {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     if !IS_REGISTERED.swap(true, Relaxed) {
@@ -106,29 +107,29 @@ fn start() -> Result<Fd, Errno> {
     }
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: there is room for two descriptors.
+    // SAFETY: the buffer has space for two descriptors.
     let made = unsafe { libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
     checked(made as c_int)?;
     let (own, keepers) = (out_of_the_way(Fd(ends[0])), Fd(ends[1]));
     CHANNEL_INODE.store(table::socket_inode(own.0).unwrap_or(0), Relaxed);
     let number = keepers.0;
-    // The keeper inherits the mask: signals are left to the program.
+    // The keeper inherits the mask, so that signals are handled by the program's threads.
     let mask = block_signals();
     let thread = thread::Builder::new().name("fatpath".to_owned()).stack_size(STACK);
     let started = thread.spawn(move || run(number));
     let mut is_running = 0_u8;
     if started.is_ok() {
-        // SAFETY: there is room for a byte.
+        // SAFETY: the buffer has space for a byte.
         unsafe { libc::syscall(libc::SYS_read, own.0, &raw mut is_running, 1) };
     }
-    // SAFETY: it is the mask that was in force.
+    // SAFETY: the mask is the previous one.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut()) };
     if is_running == 0 { Err(Errno(libc::EAGAIN)) } else { Ok(own) }
 }
 
-/// Moves a descriptor to a higher number, if possible.
+/// Moves a descriptor to a high number, if possible.
 fn out_of_the_way(fd: Fd) -> Fd {
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     let high = unsafe { libc::syscall(libc::SYS_fcntl, fd.0, libc::F_DUPFD_CLOEXEC, CHANNEL_MIN) };
     checked(high as c_int).map(Fd).unwrap_or(fd)
 }
@@ -136,9 +137,9 @@ fn out_of_the_way(fd: Fd) -> Fd {
 /// Blocks all signals in this thread. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
     let (mut all, mut before) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
-    // SAFETY: there is room for a set.
+    // SAFETY: the buffer has space for a set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: there is room for a set.
+    // SAFETY: the buffer has space for a set.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
     // SAFETY: all bits are valid.
     unsafe { before.assume_init() }
@@ -157,17 +158,18 @@ extern "C" fn forked() {
     note_new();
 }
 
-/// Main loop of the keeper. `number` is the descriptor of its end of the channel.
+/// Main loop of the keeper. `number` is the descriptor of the keeper's end of the channel.
 fn run(number: c_int) {
-    // SAFETY: it takes no pointers. The directories are the keeper's own, too, so that the program's `chroot` is not its.
+    // SAFETY: the call takes no pointers. The working and root directories become the keeper's own, too, so that a
+    // `chroot` of the program does not change them.
     let alone = unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES | libc::CLONE_FS) } == 0;
     let close = |first: c_int, last: c_uint| {
-        // SAFETY: it takes no pointers, and the table is this thread's.
+        // SAFETY: the call takes no pointers, and the table is this thread's.
         first as c_uint > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
     };
     let is_running = alone && close(number + 1, c_uint::MAX) && (number == 0 || close(0, number as c_uint - 1));
     let outcome = u8::from(is_running);
-    // SAFETY: there is a byte. The program's thread waits for it.
+    // SAFETY: the buffer has one byte. The program's thread waits for it.
     unsafe { libc::syscall(libc::SYS_write, number, &raw const outcome, 1) };
     if is_running {
         let lifeline = connected(libc::SOCK_CLOEXEC).ok().filter(is_served);
@@ -175,14 +177,14 @@ fn run(number: c_int) {
     }
 }
 
-/// Waits until the gateway serves a new connection, and tells whether it does.
+/// Waits until the gateway serves a new connection. Returns false if it does not.
 fn is_served(connection: &Fd) -> bool {
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol: nlsock::protocol::ROUTE });
     awaited(connection.0, calls.as_bytes(), || ()).is_ok()
 }
 
-/// The gateway's end of a connection.
+/// Gateway's end of a connection.
 struct Kept {
     end: Fd,
     /// The socket's [`Slot::connection`].
@@ -190,17 +192,17 @@ struct Kept {
 }
 
 impl Kept {
-    /// Slot of the socket; `None`: the program has closed it in this process.
+    /// Slot of the socket; `None`: the program has closed the socket in this process.
     fn slot(&self) -> Option<&'static Slot> {
         table::by_connection(self.connection)
     }
 
-    /// Discards data that the gateway has not received, so that calls that wait for its answer fail.
+    /// Discards data that the gateway has not received, so that calls that wait for an answer fail.
     fn drain(&self) {
         let mut byte = 0_u8;
         let flags = libc::MSG_DONTWAIT;
         let nothing: *mut libc::c_void = ptr::null_mut();
-        // SAFETY: there is room for a byte. No datagram is empty.
+        // SAFETY: the buffer has one byte. No datagram is empty.
         let mut take =
             || unsafe { libc::syscall(libc::SYS_recvfrom, self.end.0, &raw mut byte, 1, flags, nothing, nothing) > 0 };
         while take() {}
@@ -209,9 +211,9 @@ impl Kept {
 
 /// Thread that keeps the gateway's ends of the program's connections.
 struct Keeper {
-    /// `None`: the program has closed its end.
+    /// Channel; `None`: the program has closed its end.
     channel: Option<Fd>,
-    /// A connection of the keeper's own, which hangs up with the gateway; `None` while there is no gateway.
+    /// Connection of the keeper itself, which hangs up with the gateway; `None` while no gateway runs.
     lifeline: Option<Fd>,
     kept: Vec<Kept>,
 }
@@ -222,7 +224,7 @@ impl Keeper {
             let looked = self.wait();
             let mut ready = looked.iter().map(|looked| looked.revents != 0);
             let (news, gone) = (ready.next() == Some(true), ready.next() == Some(true));
-            // All processes have closed their end of a connection that has hung up.
+            // A connection has hung up when all processes have closed their end.
             self.kept.retain(|_| ready.next() != Some(true));
             if news {
                 self.take();
@@ -237,7 +239,7 @@ impl Keeper {
         }
     }
 
-    /// Waits for an event, or until the next attempt to connect.
+    /// Waits for an event, or until the next connection attempt.
     fn wait(&self) -> Vec<pollfd> {
         let number = |fd: &Option<Fd>| fd.as_ref().map_or(-1, |fd| fd.0);
         let channel = pollfd { fd: number(&self.channel), events: libc::POLLIN, revents: 0 };
@@ -246,7 +248,7 @@ impl Keeper {
         let mut looked: Vec<pollfd> = [channel, hangup(number(&self.lifeline))].into_iter().chain(kept).collect();
         let limit = if self.lifeline.is_some() { ptr::null() } else { &raw const RETRY };
         let (no_mask, no_len): (*const libc::c_void, usize) = (ptr::null(), 0);
-        // SAFETY: there are as many places. A failure is as if nothing had come.
+        // SAFETY: the array has that many elements. A failure counts as no event.
         unsafe { libc::syscall(libc::SYS_ppoll, looked.as_mut_ptr(), looked.len(), limit, no_mask, no_len) };
         looked
     }
@@ -259,18 +261,19 @@ impl Keeper {
     /// Hands the sockets to the next gateway, if it runs.
     fn reconnect(&mut self) {
         let Ok(lifeline) = connected(libc::SOCK_CLOEXEC) else {
-            // Another process's keeper may have handed over the sockets meanwhile, and that gateway is gone, too.
+            // Another process's keeper may have handed the sockets to a gateway that is gone, too.
             self.mark_gone();
             self.kept.iter().for_each(Kept::drain);
             return;
         };
-        // A gateway that is shutting down still listens for a moment, and one with too many clients serves no more.
+        // A gateway that is shutting down still listens for a moment, and one with too many clients does not serve the
+        // connection.
         if !is_served(&lifeline) {
             return;
         }
         for kept in &self.kept {
             let Some(slot) = kept.slot() else { continue };
-            // The program may send as soon as the loss is reported: its data comes after the call.
+            // The program may send as soon as the loss is reported: its data follows the call.
             slot.is_gone.store(false, Release);
             if send_calls(lifeline.0, &adopt(slot), Some(&kept.end)).is_err() {
                 self.mark_gone();
@@ -280,7 +283,7 @@ impl Keeper {
         self.lifeline = Some(lifeline);
     }
 
-    /// Receives new ends.
+    /// Receives new ends from the channel.
     fn take(&mut self) {
         while let Some(fd) = self.channel.as_ref() {
             match receive(fd.0) {
@@ -292,7 +295,7 @@ impl Keeper {
     }
 }
 
-/// The call by which the gateway adopts a socket, with the socket's state.
+/// Call with which the gateway adopts a socket, with the socket's state.
 fn adopt(slot: &Slot) -> Vec<u8> {
     let mut bytes = ToDaemon::Adopt { lost: slot.expects_something(), state: &[] }.head().as_bytes().to_vec();
     let some = |word: u32| Some(word).filter(|&word| word != 0);
@@ -318,23 +321,23 @@ fn adopt(slot: &Slot) -> Vec<u8> {
 /// Receives the gateway's end of a connection from the channel. `None`: unexpected data.
 ///
 /// # Errors
-/// `EAGAIN`: nothing has arrived; `EPIPE`: the channel is closed.
+/// `EAGAIN`: the channel is empty; `EPIPE`: the channel is closed.
 fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
     let mut connection = 0_u64;
     let mut piece = iovec { iov_base: (&raw mut connection).cast(), iov_len: mem::size_of::<u64>() };
     let mut rights = MaybeUninit::<Rights>::zeroed();
-    // SAFETY: a message without anything is all zeros.
+    // SAFETY: an empty message is all zeros.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
     message.msg_control = rights.as_mut_ptr().cast();
     message.msg_controllen = mem::size_of::<Rights>();
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: all that the message points to lives here.
+    // SAFETY: all buffers of the message are in this frame.
     let len = unsafe { libc::syscall(libc::SYS_recvmsg, channel, &raw mut message, flags) };
     if checked(len as c_int)? == 0 {
         return Err(Errno(libc::EPIPE));
     }
-    // SAFETY: zeros are valid, and the kernel wrote a control message over them.
+    // SAFETY: zeros are valid, and the kernel may have written a control message.
     let rights = unsafe { rights.assume_init() };
     let is_one = rights.header.cmsg_level == libc::SOL_SOCKET && rights.header.cmsg_type == libc::SCM_RIGHTS;
     let end = (is_one && message.msg_controllen != 0).then_some(Fd(rights.fd));

@@ -14,7 +14,7 @@ struct Line {
 
 impl Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        // The last byte is the newline's.
+        // The last byte is reserved for the newline.
         let room = self.bytes.get_mut(self.len..MAX_LEN - 1).unwrap_or_default();
         let len = text.len().min(room.len());
         room.iter_mut().zip(text.as_bytes()).for_each(|(to, &byte)| *to = byte);
@@ -26,10 +26,10 @@ impl Write for Line {
 /// Prints a line, truncated to the limit. Allocates no memory.
 pub(crate) fn line(text: Arguments<'_>) {
     let mut line = Line { bytes: [0; MAX_LEN], len: 0 };
-    // It cannot fail: a longer text is truncated.
+    // Writing cannot fail: a longer text is truncated.
     let _ = line.write_fmt(format_args!("fatpath exec: {text}"));
     let end = line.len.min(MAX_LEN - 1);
     line.bytes[end] = b'\n';
-    // SAFETY: there are as many bytes. Without a reader the call fails.
+    // SAFETY: the buffer is that long. Without a reader the call fails.
     unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO as c_int, line.bytes.as_ptr(), end + 1) };
 }

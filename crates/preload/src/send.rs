@@ -1,4 +1,4 @@
-//! Sending on a connection: netlink messages behind a word.
+//! Sending on a connection: a word ([`nlsock::ToDaemon::Data`]), then netlink messages.
 
 use std::mem::{self, MaybeUninit};
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,26 +16,26 @@ use crate::table::Slot;
 /// Maximum number of buffers of a message (`IOV_MAX`); one is used for the head.
 const MAX_PIECES: usize = 1024;
 
-/// Array for buffers behind a head. It is not moved once built, as most of it stays uninitialized.
+/// Array for a head's buffer and further buffers. It is not moved once built, as most of it stays uninitialized.
 pub(crate) struct Pieces([MaybeUninit<iovec>; MAX_PIECES]);
 
 impl Pieces {
-    /// None.
+    /// Empty array.
     #[inline(always)]
     pub(crate) const fn new() -> Self {
         Self([const { MaybeUninit::uninit() }; MAX_PIECES])
     }
 
-    /// A message of `first` and then `pieces`. It points into this value.
+    /// Message of the buffers `first` and then `pieces`. It points into this value.
     ///
     /// # Errors
-    /// There are too many buffers.
+    /// `EMSGSIZE`: too many buffers.
     pub(crate) fn message(&mut self, first: iovec, pieces: &[iovec]) -> Result<msghdr, Errno> {
         let room = self.0.get_mut(..1 + pieces.len()).ok_or(Errno(libc::EMSGSIZE))?;
         for (to, piece) in room.iter_mut().zip(std::iter::once(&first).chain(pieces)) {
             to.write(*piece);
         }
-        // SAFETY: a message without anything is all zeros.
+        // SAFETY: an empty message is all zeros.
         let mut message: msghdr = unsafe { mem::zeroed() };
         (message.msg_iov, message.msg_iovlen) = (room.as_mut_ptr().cast(), room.len());
         Ok(message)
@@ -48,7 +48,7 @@ impl Pieces {
 /// As `netlink_sendmsg` of Linux.
 ///
 /// # Safety
-/// `pieces` point to readable bytes, and `to`, if not null, to `to_len` readable bytes.
+/// `pieces` point to readable buffers, and `to`, if not null, to `to_len` readable bytes.
 pub(crate) unsafe fn send(
     fd: c_int,
     slot: &Slot,
@@ -67,7 +67,7 @@ pub(crate) unsafe fn send(
         unsafe { address(to, to_len) }?.nl_pid
     };
     if slot.is_gone.load(Relaxed) {
-        // BIRD does not poll, and blocks for the answer.
+        // Counted as a request, for a program that does not poll and blocks for the reply, such as BIRD.
         slot.count_request();
         return Err(Errno(libc::ECONNREFUSED));
     }
@@ -76,7 +76,7 @@ pub(crate) unsafe fn send(
     match (len, port) {
         (0, _) => return Err(Errno(libc::ENODATA)),
         (len, _) if len > MAX_DATA => return Err(Errno(libc::EMSGSIZE)),
-        // Only the gateway can be reached; it is port 0, as the kernel is.
+        // Only the gateway can be reached; its port is 0, like the kernel's.
         (_, 1..) => return Err(Errno(libc::ECONNREFUSED)),
         _ => {}
     }
@@ -86,10 +86,10 @@ pub(crate) unsafe fn send(
     let front = iovec { iov_base: front.as_ptr().cast_mut().cast(), iov_len: front.len() };
     let message = all.message(front, pieces)?;
     loop {
-        // SAFETY: the calls live here, and the pieces are the caller's.
+        // SAFETY: the calls are in this frame, and the pieces are the caller's.
         let sent = unsafe { libc_next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
         match checked(sent).map_err(refused) {
-            // A kernel accepts a request at once, and the gateway will soon.
+            // A kernel always accepts a request at once, so the call waits until the gateway does.
             Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
             sent => {
                 let sent = sent?.saturating_sub(calls.as_bytes().len() as ssize_t);
@@ -101,10 +101,10 @@ pub(crate) unsafe fn send(
     }
 }
 
-/// Reads a netlink address.
+/// Parses a netlink address.
 ///
 /// # Errors
-/// `EINVAL`: it is no netlink address.
+/// `EINVAL`: the address is no netlink address.
 ///
 /// # Safety
 /// `address` points to `len` readable bytes.
@@ -112,7 +112,7 @@ pub(crate) unsafe fn address(address: *const sockaddr, len: socklen_t) -> Result
     if address.is_null() || (len as usize) < mem::size_of::<sockaddr_nl>() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: it is long enough, and any bytes are valid.
+    // SAFETY: the buffer is long enough, and any bytes are valid.
     let address = unsafe { address.cast::<sockaddr_nl>().read_unaligned() };
     if c_int::from(address.nl_family) == libc::AF_NETLINK { Ok(address) } else { Err(Errno(libc::EINVAL)) }
 }

@@ -1,4 +1,4 @@
-//! The program's netlink sockets: created by `socket(2)`, configured by calls that the gateway answers.
+//! Netlink sockets of the program: creation by `socket(2)`, and calls to the gateway that configure them.
 
 use std::mem;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -21,7 +21,7 @@ pub(crate) fn is_served(protocol: c_int) -> bool {
 /// `socket(AF_NETLINK, …)`.
 ///
 /// # Errors
-/// `ECONNREFUSED`: there is no gateway; else as `socket(2)`.
+/// `ECONNREFUSED`: no gateway runs; else as `socket(2)`.
 pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let fd = connected(flags & libc::SOCK_CLOEXEC)?;
@@ -34,13 +34,13 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
     reconnect::note_new();
     if holds_net_admin() {
-        // A refused protocol is reported when it is stated again.
+        // The next call with the protocol reports a refused one.
         let _ = introduced(fd.0, protocol);
     }
     Ok(fd.keep())
 }
 
-/// A connection for the library's own requests.
+/// Connection for the library's own requests.
 ///
 /// # Errors
 /// As [`socket`].
@@ -56,7 +56,7 @@ pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     Ok(fd)
 }
 
-/// States a connection's protocol to the gateway first, and waits for the answer: by then the gateway has checked the
+/// Sends a connection's protocol to the gateway first, and waits for the answer: by then the gateway has checked the
 /// capabilities of a process that is not root.
 fn introduced(fd: c_int, protocol: u32) -> Result<Answer, Errno> {
     let mut calls = Calls::new();
@@ -70,17 +70,17 @@ fn holds_net_admin() -> bool {
     const CAP_NET_ADMIN: u32 = 12;
     // `struct __user_cap_header_struct`, and twice `struct __user_cap_data_struct`: effective, permitted, inheritable.
     let (mut header, mut sets) = ([VERSION_3, 0], [[0_u32; 3]; 2]);
-    // SAFETY: it takes nothing.
+    // SAFETY: the call takes no arguments.
     if unsafe { libc::geteuid() } == 0 {
         return false;
     }
-    // SAFETY: the kernel reads and writes no more than `header` and `sets` have.
+    // SAFETY: the kernel reads and writes at most the lengths of `header` and `sets`.
     let done = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
     done == 0 && sets[0][1] >> CAP_NET_ADMIN & 1 == 1
 }
 
-/// Chooses a port for a connection without one, as binding to any, sending and connecting do (Linux
-/// `netlink_autobind`). The gateway learns it with the next call.
+/// Chooses a port for a connection without one, in `bind` to any port, send and connect (Linux `netlink_autobind`). The
+/// port is sent with the next call.
 pub(crate) fn autobind(slot: &Slot) {
     if slot.port.load(Relaxed) == 0 {
         choose_port(slot);
@@ -88,12 +88,12 @@ pub(crate) fn autobind(slot: &Slot) {
     }
 }
 
-/// Assigns a connection the process's number as port, or if another connection has that, a unique number that is no
-/// process's.
+/// Sets the port of a connection to the process's PID, or if another connection has that port, to a unique number that
+/// is no PID.
 pub(crate) fn choose_port(slot: &Slot) {
-    // SAFETY: it takes nothing.
+    // SAFETY: the call takes no arguments.
     let own = unsafe { libc::getpid() } as u32;
-    // Stored first: of two threads that choose at the same time, at least one sees the other's store.
+    // The store comes first: of two threads that choose at the same time, at least one reads the other's port.
     slot.port.store(own, SeqCst);
     let protocol = slot.protocol.load(Relaxed);
     let has_it = |other: &Slot| {
@@ -104,11 +104,11 @@ pub(crate) fn choose_port(slot: &Slot) {
     }
 }
 
-/// Number of ports, from 2 to the 31 on, that are no process's numbers (Linux `netlink_autobind`).
+/// Number of ports from 2^31 on that are no PIDs (Linux `netlink_autobind`).
 const OTHER_PORTS: u64 = (1 << 31) - 4096;
 
 /// Sends the state in a connection's slot to the gateway: at once, unless the program is still setting up the socket. A
-/// socket that only listens sends nothing that it could be deferred to.
+/// socket that only receives would never send data that a deferred call could precede.
 ///
 /// # Errors
 /// `ECONNREFUSED` without a gateway.
@@ -135,24 +135,24 @@ fn check_gateway(slot: &Slot) -> Result<(), Errno> {
     if slot.is_gone.load(Relaxed) { Err(Errno(libc::ECONNREFUSED)) } else { Ok(()) }
 }
 
-/// Sends the ports of other connections of the protocol to the gateway, before `own` requests one of them.
+/// Sends the ports of other connections of the protocol to the gateway, before `own` requests one of the ports.
 pub(crate) fn send_ports(own: &Slot) {
     let protocol = own.protocol.load(Relaxed);
     let has_port = |slot: &Slot| deferred_setup::is_deferred(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
     let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
     for (fd, slot) in table::live(|slot| is_other(slot) && has_port(slot)) {
-        // The descriptor may have been reused by now, so the inode of its duplicate is compared. A gateway that is gone
-        // is found by the next call.
+        // The descriptor may have been reused; the inode of its duplicate shows whether. If the gateway is gone, the
+        // next call reports it.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
             let _ = send_deferred(same.0, slot);
         }
     }
 }
 
-/// Sends a call about a connection to the gateway and waits for its answer.
+/// Sends a call for a connection to the gateway and waits for the answer.
 ///
 /// # Errors
-/// Error in the gateway's answer; `ECONNREFUSED` if it is gone.
+/// Error in the gateway's answer; `ECONNREFUSED` if the gateway is gone.
 pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer, Errno> {
     check_gateway(slot)?;
     let mut calls = Calls::deferred(slot);
@@ -160,15 +160,15 @@ pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer,
     awaited(fd, calls.as_bytes(), || calls.mark_sent(slot))
 }
 
-/// Waits until the gateway has sent all answers to earlier data on a connection, and the next part of its dump: it
-/// handles data in order, and so answers a call that changes nothing after them. The wait for a gateway that hangs ends
-/// after [`SETTLE_MS`].
+/// Waits until the gateway has sent all replies to earlier data on a connection, and the next part of its dump: the
+/// gateway handles data in order, so the answer to a call without effect comes after them. For a gateway that hangs,
+/// the wait ends after [`SETTLE_MS`].
 pub(crate) fn settle(fd: c_int, slot: &Slot) {
     if check_gateway(slot).is_err() {
         return;
     }
     let mut ends = [0; 2];
-    // SAFETY: there is room for two descriptors.
+    // SAFETY: the buffer has space for two descriptors.
     let piped = unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) };
     if piped < 0 {
         return;
@@ -176,7 +176,7 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
     let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) });
-    // Without room, the gateway has not read for long.
+    // The buffer is full only if the gateway has not read for long.
     if try_send_calls(fd, calls.as_bytes(), Some(&theirs), libc::MSG_DONTWAIT).is_err() {
         return;
     }
@@ -188,13 +188,13 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut ready, 1, &raw const limit, no_mask, none) };
 }
 
-/// Maximum time to wait for due answers, in milliseconds.
+/// Maximum time to wait for outstanding replies, in milliseconds.
 const SETTLE_MS: i64 = 5000;
 
-/// An int option of a socket, at `SOL_SOCKET`, from the kernel.
+/// Value of an int option of a socket, at `SOL_SOCKET`, from the kernel.
 pub(crate) fn option(fd: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
-    // SAFETY: there is room for an int.
+    // SAFETY: the buffer has space for an int.
     let done = unsafe { libc_next::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
     (done == 0).then_some(value)
 }

@@ -1,4 +1,4 @@
-//! Arrays on the stack: functions that start programs must not allocate memory (signal-safety(7)).
+//! Arrays on the stack, for functions that start programs: they must not allocate memory (signal-safety(7)).
 
 use std::ptr;
 
@@ -9,7 +9,7 @@ use crate::errno::Errno;
 /// Calls `then` with an array of `count` null pointers.
 ///
 /// # Errors
-/// `E2BIG`: more than any program can be given.
+/// `E2BIG`: more pointers than any program's arguments can have.
 pub(crate) fn with_pointers<T>(count: usize, then: impl FnOnce(&mut [*const c_char]) -> T) -> Result<T, Errno> {
     match count {
         0..=128 => Ok(room::<128, T>(then)),
@@ -20,7 +20,7 @@ pub(crate) fn with_pointers<T>(count: usize, then: impl FnOnce(&mut [*const c_ch
     }
 }
 
-/// In a function of its own, so that only as much of the stack is used as the array needs.
+/// Separate function, so that only as much of the stack is used as the array needs.
 #[inline(never)]
 fn room<const N: usize, T>(then: impl FnOnce(&mut [*const c_char]) -> T) -> T {
     then(&mut [ptr::null(); N])

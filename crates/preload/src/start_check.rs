@@ -1,4 +1,4 @@
-//! Check of programs before they are started: those that would not load this library are refused.
+//! Check of programs before they are started: a program that would not load this library is refused.
 
 use std::ffi::CStr;
 use std::fmt::{self, Display, Formatter, Write};
@@ -18,7 +18,7 @@ const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
 /// Checks the program at `path`, relative to the directory `at`.
 ///
 /// # Errors
-/// `EPERM`: it would not load this library, which a line has reported.
+/// `EPERM`: the program would not load this library; the reason is printed.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -28,12 +28,12 @@ pub(crate) unsafe fn check(at: c_int, path: *const c_char) -> Result<(), Errno> 
     }
     // SAFETY: as the caller promises.
     let path = unsafe { CStr::from_ptr(path) };
-    // SAFETY: it is not -1. What is not open makes a call fail, after which nothing is checked.
+    // SAFETY: the descriptor is not -1. With a closed one the call fails, and nothing is checked.
     let at = unsafe { BorrowedFd::borrow_raw(at) };
     launch::check(at, path).map_err(|refused| refuse(path, refused))
 }
 
-/// Checks the program open as `fd`.
+/// Checks the program that `fd` refers to.
 ///
 /// # Errors
 /// As [`check`].
@@ -46,7 +46,7 @@ pub(crate) fn check_open(fd: c_int) -> Result<(), Errno> {
     launch::check_open(fd).map_err(|refused| refuse(c"a program by its descriptor", refused))
 }
 
-/// Checks the program `file`, as execvp(3) finds it.
+/// Checks the program `file`, found like execvp(3) finds it.
 ///
 /// # Errors
 /// As [`check`].
@@ -65,18 +65,18 @@ pub(crate) unsafe fn check_found(file: *const c_char) -> Result<(), Errno> {
     }
     // SAFETY: the name is a C string.
     let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    // SAFETY: what the environment holds is C strings.
+    // SAFETY: the environment consists of C strings.
     let path = if path.is_null() { DEFAULT_PATH } else { unsafe { CStr::from_ptr(path) } };
     launch::check_found(path.to_bytes(), name.to_bytes()).map_err(|refused| refuse(name, refused))
 }
 
-/// Reports why a program is not started. A shell that searches several directories may find the same file by another
-/// path next, which is not reported again.
+/// Prints the reason for which a program is not started. A shell that searches several directories may find the same
+/// file by another path next, for which nothing is printed.
 fn refuse(path: &CStr, refused: NotLoadable) -> Errno {
     static PROCESS: AtomicI32 = AtomicI32::new(0);
     static INODE: AtomicU64 = AtomicU64::new(0);
     static PATH: AtomicU64 = AtomicU64::new(0);
-    // SAFETY: it takes nothing.
+    // SAFETY: the call takes no arguments.
     let process = unsafe { libc::getpid() };
     let hash = hash(path.to_bytes());
     let is_same_file = PROCESS.load(Relaxed) == process && INODE.load(Relaxed) == refused.inode;
@@ -89,12 +89,12 @@ fn refuse(path: &CStr, refused: NotLoadable) -> Errno {
     Errno(libc::EPERM)
 }
 
-/// FNV-1a.
+/// FNV-1a hash.
 fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A path without control characters, for a terminal.
+/// Path without control characters, for a terminal.
 struct Shown<'a>(&'a CStr);
 
 impl Display for Shown<'_> {

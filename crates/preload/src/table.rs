@@ -1,10 +1,10 @@
 //! Table of descriptors that are connections to the gateway, and the state of each connection.
 //!
-//! A connection is identified by its inode number, which `dup` and `fork` keep and which is unique while it is open.
-//! The table by descriptor is only a hint: it may be out of date, since descriptors are closed in ways that this
-//! library does not see, and is corrected by `fstat` at the next use. So nothing here depends on seeing `close`, not
-//! even in a `vfork`ed child, which shares this table with its parent. A descriptor that was never a connection costs
-//! one load.
+//! A connection is identified by its inode number, which `dup` and `fork` preserve and which is unique while the
+//! connection is open. The table by descriptor is only a hint: it may be out of date, since some ways of closing
+//! descriptors bypass this library, and is corrected by `fstat` at the next use. So this module does not depend on
+//! calls to `close`, not even in a `vfork`ed child, which shares this table with its parent. A descriptor that was
+//! never a connection costs one load.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -22,24 +22,24 @@ const MAX_SLOTS: usize = 1024;
 static BY_FD: [AtomicU16; MAX_FDS] = [const { AtomicU16::new(0) }; MAX_FDS];
 static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
 
-/// All descriptors from here on were never connections.
+/// Lowest descriptor from which on none was ever a connection.
 static NEVER: AtomicUsize = AtomicUsize::new(0);
 
 /// Maximum number of requests that a one-shot command sends on one socket.
 const FEW_REQUESTS: u32 = 8;
 
-/// Value of a slot's connection while it is filled in: no file has such an inode number.
+/// Value of a slot's connection during initialisation: no file has this inode number.
 const FILLING: u64 = u64::MAX;
 
-/// Bits of a slot's connection that are its inode number. The other bits count how often slots were filled in, since an
-/// inode number may come back in the same slot.
+/// Inode number in a slot's connection. The other bits count initialisations of slots, since an inode number may recur
+/// in the same slot.
 const INODE: u64 = u64::MAX >> u16::BITS;
 
-/// State of a connection, as the program's own calls have set it.
+/// State of a connection, as set by the program's own calls.
 ///
-/// A slot is free, then being filled in, then in use, and is freed by the thread that finds no descriptor for the
-/// connection that it *was* looked up with. A slot that is reused meanwhile has another connection value, and stays. So
-/// threads need no lock, which a child of `fork` might find held for ever.
+/// A slot is free, then being initialised, then in use, and is freed by the thread that finds no descriptor for the
+/// connection that the slot contained at the look-up. A slot that is reused meanwhile has another connection value, and
+/// is not freed. So threads need no lock, which would stay locked forever in a child of `fork`.
 #[derive(Debug)]
 pub(crate) struct Slot {
     /// 0: free; [`FILLING`]; or the connection's value ([`INODE`]).
@@ -48,7 +48,7 @@ pub(crate) struct Slot {
     pub(crate) protocol: AtomicU32,
     /// `SOCK_RAW` or `SOCK_DGRAM`.
     pub(crate) kind: AtomicU32,
-    /// `nl_pid`; 0 before it is bound.
+    /// `nl_pid`; 0 before `bind`.
     pub(crate) port: AtomicU32,
     /// Destination port of `connect`.
     pub(crate) peer: AtomicU32,
@@ -56,7 +56,7 @@ pub(crate) struct Slot {
     pub(crate) peer_groups: AtomicU32,
     /// Group memberships: group `n` is bit `n - 1`.
     pub(crate) groups: [AtomicU32; 4],
-    /// Options that are on: option `n` of `SOL_NETLINK` is bit `n`, `SO_PASSCRED` bit 31.
+    /// Options that are set: option `n` of `SOL_NETLINK` is bit `n`, `SO_PASSCRED` bit 31.
     pub(crate) options: AtomicU32,
     /// Length of the largest receive buffer so far.
     pub(crate) recv_len: AtomicU32,
@@ -64,18 +64,18 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether the last received datagram is part of a dump.
     pub(crate) dumping: AtomicBool,
-    /// Number of times that it got another descriptor. It wraps, and is never reset.
+    /// Number of times that the connection got another descriptor. It wraps, and is never reset.
     moves: AtomicU32,
-    /// Whether answers, or parts of a dump, may be in flight ([`settle`](crate::session::settle)).
+    /// Whether replies, or parts of a dump, may be in flight ([`settle`](crate::session::settle)).
     pub(crate) is_answer_due: AtomicBool,
-    /// Whether data was sent since the program last received.
+    /// Whether data was sent since the last receive call.
     pub(crate) expects_reply: AtomicBool,
-    /// Number of sent datagrams whose last answer was not received. A datagram that requests no answer counts until
+    /// Number of sent datagrams whose last reply was not received. A datagram that requests no reply counts until
     /// [`Slot::note_loss_reported`].
     outstanding: AtomicU32,
     /// Number of sent datagrams. It wraps.
     requests: AtomicU32,
-    /// Whether the keeper has or is about to get the gateway's end ([`keep`](crate::reconnect::keep)).
+    /// Whether the keeper has the gateway's end or has requested it ([`keep`](crate::reconnect::keep)).
     pub(crate) is_kept: AtomicBool,
     /// Whether the gateway is gone, and the connection waits for the next one.
     pub(crate) is_gone: AtomicBool,
@@ -108,12 +108,12 @@ impl Slot {
         }
     }
 
-    /// Unique value among all connections that this slot has had or will have.
+    /// Value that is unique among all connections of this slot, past and future.
     pub(crate) fn connection(&self) -> u64 {
         self.connection.load(Acquire)
     }
 
-    /// The connection's inode number.
+    /// Inode number of the connection.
     pub(crate) fn inode(&self) -> u64 {
         self.connection() & INODE
     }
@@ -126,7 +126,7 @@ impl Slot {
         flags.into_iter().for_each(|flag| flag.store(false, Relaxed));
     }
 
-    /// Counts a datagram that was sent, or refused without a gateway.
+    /// Counts a datagram that was sent, or that was refused without a gateway.
     pub(crate) fn count_request(&self) {
         self.expects_reply.store(true, Relaxed);
         self.is_answer_due.store(true, Relaxed);
@@ -134,21 +134,21 @@ impl Slot {
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// Counts the last answer to a datagram.
+    /// Counts the last reply to a datagram.
     pub(crate) fn count_last_answer(&self) {
-        // It is zero if the loss of answers was reported before.
+        // The count is zero if a loss of replies was reported before.
         let _ = self.outstanding.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
     }
 
-    /// Clears the expected answers: the loss of some is reported to the program. After a restart another process's
-    /// keeper may have handed the socket over, before this process's has found the gateway.
+    /// Resets the count of expected replies, after a loss was reported to the program. After a restart, another
+    /// process's keeper may have handed over the socket before this process's keeper has connected to the gateway.
     pub(crate) fn note_loss_reported(&self) {
         self.outstanding.store(0, Relaxed);
         self.is_gone.store(false, Release);
     }
 
-    /// Tells whether a blocking receive should have the socket kept. A command that sends a few requests and ends does
-    /// not need the keeper.
+    /// Tells whether a blocking receive should hand the socket to the keeper. A command that sends a few requests and
+    /// ends does not need the keeper.
     pub(crate) fn is_to_be_kept(&self) -> bool {
         !self.is_kept.load(Relaxed)
             && (self.outstanding.load(Relaxed) == 0
@@ -156,7 +156,7 @@ impl Slot {
                 || self.groups.iter().any(|word| word.load(Relaxed) != 0))
     }
 
-    /// Tells whether the program would miss answers or notifications if the gateway ended.
+    /// Tells whether the program would lose replies or notifications if the gateway ended.
     pub(crate) fn expects_something(&self) -> bool {
         self.outstanding.load(Relaxed) != 0 || self.groups.iter().any(|word| word.load(Relaxed) != 0)
     }
@@ -166,15 +166,15 @@ impl Slot {
     }
 }
 
-/// Value in place of a protocol: the connection is a file of `/proc/sys/net` open for writing.
+/// Value in place of a protocol, for a file of `/proc/sys/net` that is open for writing.
 pub(crate) const FILE: u32 = u32::MAX;
 
-/// The connection of `fd`, if it is a netlink socket's.
+/// Slot of `fd`, if it is a netlink socket.
 pub(crate) fn get(fd: c_int) -> Option<&'static Slot> {
     find(fd).filter(|slot| slot.protocol.load(Relaxed) != FILE)
 }
 
-/// Tells whether `fd` is a connection that is a file.
+/// Tells whether `fd` is a file of `/proc/sys/net` that is open for writing.
 pub(crate) fn is_file(fd: c_int) -> bool {
     find(fd).is_some_and(|slot| slot.protocol.load(Relaxed) == FILE)
 }
@@ -185,18 +185,18 @@ fn find(fd: c_int) -> Option<&'static Slot> {
         0 => return None,
         at => at,
     };
-    // A closed descriptor may be reused by another thread at any time.
+    // Another thread may reuse a closed descriptor at any time.
     let stat = stat(fd)?;
     let known = inode_of_socket(&stat).and_then(|inode| slot_of(inode, at));
     let right = known.map_or(0, |(at, _)| at);
     if right != at {
-        // Unless another thread has just opened a connection with that number.
+        // The exchange fails if another thread has just opened a connection with that number.
         let _ = hint.compare_exchange(at, right, AcqRel, Relaxed);
     }
     known.map(|(_, slot)| slot)
 }
 
-/// The slot of the connection `fd`, with the hint `at`.
+/// Slot of the connection `fd`, with the hint `at`.
 fn look_up(fd: c_int, at: u16) -> Option<(u16, &'static Slot)> {
     slot_of(socket_inode(fd)?, at)
 }
@@ -219,7 +219,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// The slot of a connection, by [`Slot::connection`].
+/// Slot of a connection, by [`Slot::connection`].
 pub(crate) fn by_connection(connection: u64) -> Option<&'static Slot> {
     SLOTS.iter().find(|slot| slot.connection() == connection)
 }
@@ -231,18 +231,18 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
 
 /// Frees the slot of a closed connection.
 fn forget(slot: &Slot, connection: u64) {
-    // A reused slot is left alone.
+    // A reused slot stays.
     let _ = slot.connection.compare_exchange(connection, 0, AcqRel, Relaxed);
 }
 
-/// The open connections for which `matches` returns true, each with a descriptor; one with several descriptors is
+/// Open connections for which `matches` returns true, each with a descriptor; a connection with several descriptors is
 /// returned several times.
 pub(crate) fn live(matches: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item = (c_int, &'static Slot)> {
     let hints = BY_FD.iter().take(NEVER.load(Relaxed));
     (0..).zip(hints).filter_map(move |(fd, hint)| {
         let at = hint.load(Acquire);
         let hinted = SLOTS.get(usize::from(at).wrapping_sub(1))?;
-        // A stale hint stays: the descriptor may just be reused by another thread.
+        // A stale hint stays: another thread may be reusing the descriptor.
         let (_, slot) = matches(hinted).then(|| look_up(fd, at)).flatten()?;
         matches(slot).then_some((fd, slot))
     })
@@ -251,9 +251,9 @@ pub(crate) fn live(matches: impl Fn(&'static Slot) -> bool) -> impl Iterator<Ite
 /// Enters a new connection, with the deferred calls `deferred`.
 ///
 /// # Errors
-/// The table is full.
+/// `EMFILE`: the table is full.
 pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, deferred: u32) -> Result<&'static Slot, Errno> {
-    /// Number of times that slots were filled in.
+    /// Number of initialisations of slots.
     static FILLS: AtomicU16 = AtomicU16::new(0);
     let full = Errno(libc::EMFILE);
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
@@ -263,7 +263,7 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, deferred: u32) -> Resul
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
     slot.deferred.store(deferred, Relaxed);
-    // Stored before the slot can be found, so that a thread that sweeps finds the descriptor.
+    // The hint is stored before the slot can be found, so that a concurrent sweep finds the descriptor.
     hint.store(at, Release);
     NEVER.fetch_max(fd as usize + 1, Relaxed);
     let fill = u64::from(FILLS.fetch_add(1, Relaxed));
@@ -280,7 +280,7 @@ fn search(inode: u64) -> Option<(u16, &'static Slot)> {
     numbered().find(|(_, slot)| slot.inode() == inode)
 }
 
-/// Takes a free slot. The search begins behind the one taken last: earlier ones are in use, or not swept yet.
+/// Takes a free slot. The search begins after the last one taken: earlier slots are in use, or not swept yet.
 fn take() -> Option<(u16, &'static Slot)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let is_free = |slot: &Slot| slot.connection.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok();
@@ -290,7 +290,7 @@ fn take() -> Option<(u16, &'static Slot)> {
     Some(taken)
 }
 
-/// As [`take`], after a sweep. Another thread may take a free slot first: then it repeats.
+/// Takes a free slot after a sweep. If another thread takes the slot first, the sweep is repeated.
 fn take_swept() -> Option<(u16, &'static Slot)> {
     const TRIES: usize = 16;
     (0..TRIES).find_map(|_| {
@@ -306,20 +306,20 @@ fn sweep() {
     let mut used = [false; MAX_SLOTS];
     for (fd, hint) in (0..).zip(BY_FD.iter().take(NEVER.load(Relaxed))) {
         let at = hint.load(Acquire);
-        // A stale hint stays: the descriptor may just be reused by another thread.
+        // A stale hint stays: another thread may be reusing the descriptor.
         if let Some((at, _)) = (at != 0).then(|| look_up(fd, at)).flatten() {
             used.get_mut(usize::from(at).wrapping_sub(1)).into_iter().for_each(|used| *used = true);
         }
     }
     for ((slot, (before, moves)), used) in SLOTS.iter().zip(before).zip(used) {
-        // A connection that got another descriptor and lost its old one meanwhile may have been missed at both.
+        // The sweep may have missed a connection that got a new descriptor and lost its old one meanwhile.
         if !used && !matches!(before, 0 | FILLING) && slot.moves.load(SeqCst) == moves {
             forget(slot, before);
         }
     }
 }
 
-/// The inode number of `fd`, if it is a socket.
+/// Inode number of `fd`, if it is a socket.
 pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
     inode_of_socket(&stat(fd)?)
 }
@@ -327,9 +327,9 @@ pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
 /// Status of `fd`; `None` if it is closed.
 fn stat(fd: c_int) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the place is large enough.
+    // SAFETY: the buffer has the type's size.
     let done = unsafe { libc::fstat(fd, stat.as_mut_ptr()) } == 0;
-    // SAFETY: it was filled in.
+    // SAFETY: the call has filled the buffer in.
     done.then(|| unsafe { stat.assume_init() })
 }
 

@@ -8,13 +8,13 @@ use libc::{c_char, c_int};
 use crate::gateway;
 use crate::report;
 
-/// Ends the program if it is such a command.
+/// Ends the program if its command line is `ip vrf exec`.
 pub(crate) fn refuse(count: c_int, arguments: *const *const c_char) {
     if arguments.is_null() || gateway::address().is_none() {
         return;
     }
     let words = (0..usize::try_from(count).unwrap_or(0)).map(|number| {
-        // SAFETY: the loader passes as many C strings.
+        // SAFETY: the loader passes `count` C strings.
         let word = unsafe { *arguments.wrapping_add(number) };
         // SAFETY: as above.
         unsafe { CStr::from_ptr(word) }.to_bytes()
@@ -24,12 +24,12 @@ pub(crate) fn refuse(count: c_int, arguments: *const *const c_char) {
             "ip vrf exec: a kernel's control groups know no VRF of the gateway's. `fatpath exec --vrf NAME` binds a program's \
              sockets to one; for a VRF of the host start `ip vrf exec` without `fatpath exec`."
         ));
-        // SAFETY: nothing of the program has begun.
+        // SAFETY: the program has not started yet.
         unsafe { libc::_exit(1) };
     }
 }
 
-/// Tells whether a command line is `ip vrf exec`, in which words may be abbreviated (iproute2 `matches`).
+/// Tells whether a command line is `ip vrf exec`, with words possibly abbreviated (iproute2 `matches`).
 fn is_vrf_exec<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
     let is_short_for = |word: &[u8], long: &str| !word.is_empty() && long.as_bytes().starts_with(word);
     let program = words.next().unwrap_or_default();
@@ -49,7 +49,7 @@ fn is_vrf_exec<'a>(mut words: impl Iterator<Item = &'a [u8]>) -> bool {
     is_short_for(object, "vrf") && words.next().is_some_and(|word| is_short_for(word, "exec"))
 }
 
-/// Tells whether the word behind an option of `ip` is its value (iproute2 `ip.c`).
+/// Tells whether the word after an option of `ip` is its value (iproute2 `ip.c`).
 fn has_value(option: &[u8]) -> bool {
     let is = |long: &str, least: usize| option.len() >= least && long.as_bytes().starts_with(option);
     is("loops", 1) || is("family", 1) || is("batch", 1) || is("netns", 1) || is("rcvbuf", 2)

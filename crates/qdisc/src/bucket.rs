@@ -10,7 +10,7 @@ use crate::options::BucketSpec;
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     spec: BucketSpec,
-    /// Tokens at the time of [`Buckets::checked_at`]; negative after a packet that costs more than a full bucket.
+    /// Tokens at the time [`Buckets::checked_at`]; negative after a packet that costs more than a full bucket.
     tokens: i64,
 }
 
@@ -30,14 +30,14 @@ impl Bucket {
         u64::try_from(self.cost(len).min(self.spec.depth).saturating_sub(self.tokens)).unwrap_or(0)
     }
 
-    /// Fills the bucket for `elapsed` nanoseconds, and takes out the tokens of a packet of `len` bytes.
+    /// Fills the bucket for `elapsed` nanoseconds, and removes the tokens of a packet of `len` bytes.
     fn take(&mut self, elapsed: i64, len: u32) {
         let filled = self.tokens.saturating_add(elapsed).min(self.spec.depth);
         self.tokens = filled.saturating_sub(self.cost(len));
     }
 }
 
-/// Buckets of a filter: a packet leaves when both have its tokens.
+/// Buckets of a filter: a packet leaves when both hold enough tokens.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Buckets {
     rate: Bucket,
@@ -63,7 +63,7 @@ impl Buckets {
         self.checked_at + Duration::from_nanos(wait)
     }
 
-    /// Takes the tokens of a packet of `len` bytes, which leaves now: no earlier than at [`Buckets::ready_at`].
+    /// Removes the tokens of a packet of `len` bytes, which leaves now: no earlier than [`Buckets::ready_at`].
     pub(crate) fn take(&mut self, now: Instant, len: u32) {
         let elapsed = i64::try_from(now.since(self.checked_at).as_nanos()).unwrap_or(i64::MAX);
         self.rate.take(elapsed, len);

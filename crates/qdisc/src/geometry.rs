@@ -1,13 +1,13 @@
-//! Geometry of packets in a discipline: lengths and segments, without bytes.
+//! Geometry of queued packets: lengths and segments, without bytes.
 
 /// Lengths of a packet, in bytes with the link's header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Geometry {
-    /// Length as queued: a fat packet's headers count once.
+    /// Queued length: the headers of a fat packet count once.
     pub len: u32,
-    /// Segments that the packet becomes on the wire: 1 if it is thin.
+    /// Number of segments on the wire: 1 for a thin packet.
     pub segs: u32,
-    /// Length of the headers that each segment gets.
+    /// Length of the headers of each segment.
     pub header_len: u32,
     /// Length of the longest segment, with its headers.
     pub seg_len: u32,
@@ -19,35 +19,35 @@ impl Geometry {
         Self { len, segs: 1, header_len: 0, seg_len: len }
     }
 
-    /// Bytes on the wire, with the headers of every segment (Linux `qdisc_pkt_len_init`). At least 1, so that a limit in
-    /// bytes bounds the number of packets too.
+    /// Bytes on the wire, with the headers of every segment (Linux `qdisc_pkt_len_init`). At least 1, so that a limit
+    /// in bytes also bounds the number of packets.
     pub fn wire_len(self) -> u32 {
         self.len.saturating_add(self.header_len.saturating_mul(self.segs.saturating_sub(1))).max(1)
     }
 
-    /// Tells whether the packet is more than one segment.
+    /// Tells whether the packet has more than one segment.
     pub const fn is_fat(self) -> bool {
         self.segs > 1
     }
 }
 
-/// Packet that can be queued. Its geometry stays as it is while it waits.
+/// Packet that can be queued. Its geometry does not change while it waits.
 pub trait Queued {
     /// Lengths of the packet.
     fn geometry(&self) -> Geometry;
 }
 
-/// Cutter of fat packets.
+/// Segmenter of fat packets.
 pub trait Segmenter<T> {
-    /// Cuts a fat packet, and appends its segments in their order.
+    /// Segments a fat packet, and appends the segments in order.
     ///
     /// # Errors
-    /// [`CannotSegment`], with nothing appended; the packet is gone. The discipline counts it as dropped, and
-    /// the segmenter counts the reason.
+    /// [`CannotSegment`], with nothing appended; the packet is dropped. The discipline counts the drop, and the
+    /// segmenter counts the reason.
     fn segment(&mut self, fat: T, segments: &mut Vec<T>) -> Result<(), CannotSegment>;
 }
 
-/// Failure to cut a packet.
+/// Error: a packet cannot be segmented.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct CannotSegment;
 

@@ -20,7 +20,7 @@ impl Kind {
     /// Every kind.
     pub const ALL: [Self; 3] = [Self::Pfifo, Self::Bfifo, Self::Tbf];
 
-    /// Name of the kind, as `tc` writes it.
+    /// Name of the kind in `tc`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pfifo => "pfifo",
@@ -57,8 +57,8 @@ impl Options {
         }
     }
 
-    /// Options of that kind on a link whose queue is `tx_queue_len` packets and whose longest frame is `frame_len` bytes with
-    /// its header; `tbf` has no defaults.
+    /// Default options of a kind on a link with a queue of `tx_queue_len` packets and frames of at most `frame_len`
+    /// bytes with the header; `None` for `tbf`, which has no defaults.
     pub const fn default_of(kind: Kind, tx_queue_len: u32, frame_len: u32) -> Option<Self> {
         match kind {
             Kind::Pfifo => Some(Self::Pfifo { limit: tx_queue_len }),
@@ -71,7 +71,7 @@ impl Options {
 /// Depth of a bucket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Depth {
-    /// Time in which the bucket fills at its rate (`buffer` and `mtu` of `tc_tbf_qopt`).
+    /// Time in which the bucket fills (`buffer` and `mtu` of `tc_tbf_qopt`).
     Time(Duration),
     /// Length of the longest packet (`TCA_TBF_BURST`, `TCA_TBF_PBURST`).
     Bytes(u32),
@@ -82,45 +82,46 @@ pub enum Depth {
 pub struct Tbf {
     /// Limit of queued bytes.
     pub limit: u32,
-    /// Rate in the long run.
+    /// Long-term rate.
     pub rate: RateSpec,
     /// Depth of the bucket of `rate`.
     pub burst: Depth,
-    /// Second bucket, which bounds the rate within a burst.
+    /// Second bucket, which limits the rate within a burst.
     pub peak: Option<Peak>,
 }
 
 /// Peak rate of a token bucket filter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Peak {
-    /// Rate within a burst; more than the rate in the long run.
+    /// Rate within a burst; above the long-term rate.
     pub rate: RateSpec,
     /// Depth of the bucket of this rate.
     pub mtu: Depth,
 }
 
-/// Reasons to refuse options. Linux answers each with `EINVAL`.
+/// Reasons to refuse options. Linux returns `EINVAL` for each.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum OptionsError {
-    /// Options of another kind than the discipline.
+    /// The options are of another kind than the discipline.
     KindMismatch,
-    /// No rate.
+    /// The rate is missing.
     NoRate,
-    /// Peak rate that does not exceed the rate.
+    /// The peak rate does not exceed the rate.
     PeakRate {
         /// Peak rate, in bytes per second.
         peak: u64,
         /// Rate, in bytes per second.
         rate: u64,
     },
-    /// Buckets that no packet fits in.
+    /// No packet fits into the buckets.
     NoBurst,
 }
 
 impl fmt::Display for OptionsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // Linux's own texts: the first in `tc_modify_qdisc`, the third in `tbf_change`; the others have none there.
+            // Linux's own texts: the first in `tc_modify_qdisc`, the third in `tbf_change`; Linux has none for the
+            // others.
             Self::KindMismatch => f.write_str("Invalid qdisc name: must match existing qdisc"),
             Self::NoRate => f.write_str("tbf: rate is 0"),
             Self::PeakRate { peak, rate } => write!(f, "peakrate {peak} is lower than or equals to rate {rate} !"),
@@ -131,13 +132,13 @@ impl fmt::Display for OptionsError {
 
 impl std::error::Error for OptionsError {}
 
-/// Rate and depth of one bucket, checked.
+/// Validated rate and depth of one bucket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct BucketSpec {
     pub(crate) pace: Pace,
     /// Tokens of a full bucket, in nanoseconds.
     pub(crate) depth: i64,
-    /// Length of the longest packet that fits, in bytes.
+    /// Length of the longest packet that fits the bucket, in bytes.
     pub(crate) max_len: u32,
 }
 
@@ -157,7 +158,7 @@ impl BucketSpec {
 }
 
 impl Tbf {
-    /// The buckets, and the length of the longest packet that may be queued.
+    /// The buckets, and the maximum length of a queued packet.
     pub(crate) fn buckets(&self) -> Result<(BucketSpec, Option<BucketSpec>, u32), OptionsError> {
         let rate = BucketSpec::new(self.rate, self.burst)?;
         let peak = match self.peak {
@@ -174,19 +175,19 @@ impl Tbf {
         Ok((rate, peak, max_len))
     }
 
-    /// Length of the longest packet that may be queued, in bytes with the link's header. Linux warns where a link's
-    /// longest frame exceeds this length.
+    /// Maximum length of a queued packet, in bytes with the link's header. Linux warns if a link's longest frame
+    /// exceeds this length.
     ///
     /// # Errors
-    /// [`OptionsError`], as when a discipline is made of these options.
+    /// [`OptionsError`], as on creation of a discipline with these options.
     pub fn max_len(&self) -> Result<u32, OptionsError> {
         Ok(self.buckets()?.2)
     }
 
-    /// Time in which each bucket fills, in nanoseconds: that of the rate, and that of the peak rate.
+    /// Fill time of each bucket in nanoseconds: of the rate, and of the peak rate.
     ///
     /// # Errors
-    /// [`OptionsError`], as when a discipline is made of these options.
+    /// [`OptionsError`], as on creation of a discipline with these options.
     pub fn fill_times(&self) -> Result<(u64, Option<u64>), OptionsError> {
         let (rate, peak, _) = self.buckets()?;
         Ok((rate.depth.unsigned_abs(), peak.map(|peak| peak.depth.unsigned_abs())))
@@ -254,7 +255,7 @@ mod tests {
     fn depths_in_bytes_become_fill_times() {
         let options = Tbf { peak: peak(2_000_000, Depth::Bytes(1500)), ..tbf(Depth::Bytes(1600)) };
         assert_eq!(options.fill_times(), Ok((1_600_000, Some(750_000))));
-        // As Linux 6.18 shows it: `burst 11341b` for `rate 10mbit burst 10k overhead 4 linklayer atm`.
+        // As shown by Linux 6.18: `burst 11341b` for `rate 10mbit burst 10k overhead 4 linklayer atm`.
         let rate = RateSpec { rate: 1_250_000, overhead: 4, mpu: 64, link_layer: LinkLayer::ATM };
         let atm = Tbf { rate, ..tbf(Depth::Bytes(10_240)) };
         assert_eq!(atm.fill_times(), Ok((11_342 * 800, None)));

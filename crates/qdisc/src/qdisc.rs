@@ -1,4 +1,4 @@
-//! The queue of a discipline.
+//! Queueing discipline of a link: enqueue, dequeue, counters.
 
 use std::collections::VecDeque;
 
@@ -14,11 +14,11 @@ use crate::stats::Stats;
 pub enum Refusal {
     /// The queue's limit is reached.
     Full,
-    /// The packet is longer than the buckets are deep, and so is a segment of it.
+    /// The packet, and each of its segments, exceeds the depth of the buckets.
     TooLong,
 }
 
-/// Packet that was not queued.
+/// Refused packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Dropped<T> {
     /// The packet.
@@ -33,15 +33,15 @@ pub struct Qdisc<T> {
     options: Options,
     shaper: Option<Shaper>,
     queue: VecDeque<Entry<T>>,
-    /// Bytes in `queue`, as on the wire.
+    /// Bytes in `queue`, counted as on the wire.
     queued_bytes: u64,
-    /// Counters; `qlen` and `backlog` are filled in by [`Qdisc::stats`].
+    /// Counters, without `qlen` and `backlog`, which [`Qdisc::stats`] fills in.
     counted: Stats,
-    /// Segments of a packet that is being cut; empty in between.
+    /// Segments of the packet in segmentation; otherwise empty.
     segments: Vec<T>,
 }
 
-/// Queued packet, with its lengths at the time at which it was queued.
+/// Queued packet, with its lengths at the time of queueing.
 #[derive(Debug)]
 struct Entry<T> {
     pkt: T,
@@ -57,16 +57,16 @@ impl<T: Queued> Entry<T> {
     }
 }
 
-/// State of a filter, which a FIFO does not have.
+/// State of a filter; a FIFO has none.
 #[derive(Clone, Copy, Debug)]
 struct Shaper {
     buckets: Buckets,
-    /// Length of the longest packet that may be queued, in bytes.
+    /// Maximum length of a queued packet, in bytes.
     max_len: u32,
 }
 
 impl Shaper {
-    /// Shaper of these options, with full buckets; `None` for a FIFO.
+    /// Shaper with these options and full buckets; `None` for a FIFO.
     fn new(now: Instant, options: &Options) -> Result<Option<Self>, OptionsError> {
         let Options::Tbf(tbf) = options else { return Ok(None) };
         let (rate, peak, max_len) = tbf.buckets()?;
@@ -75,7 +75,7 @@ impl Shaper {
 }
 
 impl<T: Queued> Qdisc<T> {
-    /// Makes an empty discipline; the buckets of a filter are full.
+    /// Creates an empty discipline; the buckets of a filter are full.
     ///
     /// # Errors
     /// [`OptionsError`]: a filter's rates and depths contradict each other.
@@ -95,11 +95,11 @@ impl<T: Queued> Qdisc<T> {
         &self.options
     }
 
-    /// Sets other options of the same kind. Queued packets stay, also beyond a lower limit; the buckets of a filter are
-    /// full again, as in Linux.
+    /// Changes the options; the kind stays. Queued packets stay, also above a reduced limit; the buckets of a filter
+    /// are full again, as in Linux.
     ///
     /// # Errors
-    /// [`OptionsError`]; the discipline is as it was.
+    /// [`OptionsError`]; the discipline is unchanged.
     pub fn change(&mut self, now: Instant, options: Options) -> Result<(), OptionsError> {
         if options.kind() != self.options.kind() {
             return Err(OptionsError::KindMismatch);
@@ -109,7 +109,7 @@ impl<T: Queued> Qdisc<T> {
         Ok(())
     }
 
-    /// Queues a packet, or cuts it and queues its segments. Packets that are refused are counted and appended to `dropped`.
+    /// Queues a packet, or segments it and queues the segments. Refused packets are counted and appended to `dropped`.
     pub fn enqueue(&mut self, pkt: T, segmenter: &mut impl Segmenter<T>, dropped: &mut Vec<Dropped<T>>) {
         let geometry = pkt.geometry();
         let max_len = self.shaper.map_or(u32::MAX, |shaper| shaper.max_len);
@@ -120,7 +120,7 @@ impl<T: Queued> Qdisc<T> {
         }
     }
 
-    /// Dequeues the next packet, if one may leave now. A packet that has to wait is counted as overlimit at each call.
+    /// Dequeues the next packet, if it may leave now. A packet that has to wait is counted as overlimit at each call.
     pub fn dequeue(&mut self, now: Instant) -> Option<T> {
         let len = self.queue.front()?.len;
         if let Some(shaper) = &mut self.shaper {
@@ -137,7 +137,7 @@ impl<T: Queued> Qdisc<T> {
         Some(pkt)
     }
 
-    /// Earliest time at which [`Qdisc::dequeue`] returns a packet; none while the queue is empty. It may be past.
+    /// Earliest time at which [`Qdisc::dequeue`] returns a packet; `None` for an empty queue. May be in the past.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let len = self.queue.front()?.len;
         Some(self.shaper.map_or(Instant::ZERO, |shaper| shaper.buckets.ready_at(len)))
@@ -159,7 +159,7 @@ impl<T: Queued> Qdisc<T> {
         std::mem::take(&mut self.queue).into_iter().map(|entry| entry.pkt)
     }
 
-    /// Cuts a packet, and queues as many of its segments as the limit allows (Linux `tbf_segment`).
+    /// Segments a packet, and queues as many segments as the limit allows (Linux `tbf_segment`).
     fn cut(&mut self, fat: T, max_len: u32, segmenter: &mut impl Segmenter<T>, dropped: &mut Vec<Dropped<T>>) {
         let mut segments = std::mem::take(&mut self.segments);
         if segmenter.segment(fat, &mut segments).is_err() {

@@ -1,17 +1,17 @@
-//! Rates, and the time that a packet takes at a rate.
+//! Rates, and the transmission time of a packet at a rate.
 
 use std::time::Duration;
 
 const NANOS_PER_SEC: u64 = 1_000_000_000;
 
-/// Link layer that a rate is measured on (`TC_LINKLAYER_*`; the kernel keeps four bits of it).
+/// Link layer of a rate (`TC_LINKLAYER_*`; the kernel keeps four bits of the number).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LinkLayer(u8);
 
 impl LinkLayer {
-    /// Ethernet, and every other layer without cells.
+    /// Ethernet, and all other layers without cells.
     pub const ETHERNET: Self = Self(1);
-    /// Cells of 53 bytes that carry 48.
+    /// Cells of 53 bytes with 48 bytes of payload.
     pub const ATM: Self = Self(2);
 
     /// Link layer of that number; bits above the fourth are ignored.
@@ -30,15 +30,15 @@ impl LinkLayer {
 pub struct RateSpec {
     /// Bytes per second.
     pub rate: u64,
-    /// Bytes that each packet costs on top of its length.
+    /// Cost of each packet in bytes, in addition to its length.
     pub overhead: u16,
-    /// Bytes that a packet costs at least.
+    /// Minimum cost of a packet in bytes.
     pub mpu: u16,
     /// Link layer.
     pub link_layer: LinkLayer,
 }
 
-/// Rate whose division is a multiplication and a shift (Linux `psched_ratecfg`).
+/// Rate with a division by multiplication and shift (Linux `psched_ratecfg`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Pace {
     spec: RateSpec,
@@ -47,10 +47,10 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// Prepares a rate, which is not 0.
+    /// Prepares a rate, which must not be 0.
     pub(crate) fn new(spec: RateSpec) -> Self {
         assert_ne!(spec.rate, 0, "rate of {spec:?}");
-        // The factor with the most significant bits that `mult` and a 64-bit product have room for.
+        // The factor with the most significant bits for which `mult` and a 64-bit product have room.
         let mut shift = 0;
         let mut factor = NANOS_PER_SEC;
         while factor / spec.rate < 1 << 31 && factor < 1 << 63 {
@@ -61,14 +61,14 @@ impl Pace {
         Self { spec, mult, shift }
     }
 
-    /// Time that a packet of `len` bytes takes, in nanoseconds (Linux `psched_l2t_ns`).
+    /// Transmission time of a packet of `len` bytes, in nanoseconds (Linux `psched_l2t_ns`).
     pub(crate) fn nanos(&self, len: u32) -> u64 {
         let bytes = (u64::from(len) + u64::from(self.spec.overhead)).max(u64::from(self.spec.mpu));
         let on_link = if self.spec.link_layer == LinkLayer::ATM { bytes.div_ceil(48) * 53 } else { bytes };
         on_link.saturating_mul(u64::from(self.mult)) >> self.shift
     }
 
-    /// Length of the longest packet that takes no longer than `time`, in bytes (Linux `psched_ns_t2l`).
+    /// Length of the longest packet with a transmission time of at most `time`, in bytes (Linux `psched_ns_t2l`).
     pub(crate) fn bytes(&self, time: Duration) -> u32 {
         let mut bytes = time.as_nanos().saturating_mul(u128::from(self.spec.rate)) / u128::from(NANOS_PER_SEC);
         if self.spec.link_layer == LinkLayer::ATM {
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn time_of_a_packet_has_overhead_minimum_and_cells() {
-        // 125 MB/s is 8 ns a byte.
+        // At 125 MB/s a byte takes 8 ns.
         let spec = |overhead, mpu, link_layer| RateSpec { rate: 125_000_000, overhead, mpu, link_layer };
         let cases = [
             (spec(0, 0, LinkLayer::ETHERNET), 0, 0),

@@ -3,18 +3,19 @@
 /// Packets and bytes of one discipline (Linux `gnet_stats_basic` and `gnet_stats_queue`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Stats {
-    /// Bytes that left, counted as on the wire.
+    /// Bytes sent, counted as on the wire.
     pub bytes: u64,
-    /// Packets that left: each segment of a fat packet counts.
+    /// Packets sent: each segment of a fat packet counts.
     pub packets: u64,
-    /// Dropped packets: a fat packet counts once, and the segments of a packet that was cut count each.
+    /// Dropped packets: a fat packet counts once, and after segmentation each segment counts.
     pub drops: u64,
-    /// Times that a packet had to wait for tokens.
+    /// Number of times that a packet had to wait for tokens.
     pub overlimits: u64,
-    /// Packets that a busy link has returned (Linux `qdisc_requeue`): always 0, as a packet is dequeued only for a link with room.
+    /// Packets returned by a busy link (Linux `qdisc_requeue`): always 0, as packets are dequeued only for a link with
+    /// room.
     pub requeues: u64,
-    /// Packets that wait, fat ones counted once.
+    /// Queued packets; fat ones count once.
     pub qlen: u32,
-    /// Bytes that wait, counted as on the wire.
+    /// Queued bytes, counted as on the wire.
     pub backlog: u64,
 }

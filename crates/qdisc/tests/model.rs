@@ -11,9 +11,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use qdisc::{Depth, LinkLayer, Options, Peak, Qdisc, Queued, RateSpec, Stats, Tbf};
 
-/// Bytes per second of the model's filter: a byte takes 8 ns without a remainder.
+/// Bytes per second of the model's filter: a byte takes exactly 8 ns.
 const RATE: u64 = 125_000_000;
-/// Bytes per second of its peak rate: 2 ns a byte.
+/// Bytes per second of the filter's peak rate: 2 ns per byte.
 const PEAK: u64 = 500_000_000;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ enum Op {
     Change(Options),
 }
 
-/// Model of a queue: a list that is summed again for each operation, and tokens counted in bytes × ns.
+/// Model of a queue: a list that is summed for each operation, and tokens counted in bytes × ns.
 struct Model {
     options: Options,
     list: Vec<Pkt>,
@@ -231,7 +231,8 @@ proptest! {
         run(options, ops)?;
     }
 
-    /// Definition of a token bucket: in no interval more bytes leave than the burst and the rate's share of the interval.
+    /// Definition of a token bucket: in every interval the bytes sent are at most the burst and the rate's share of the
+    /// interval.
     #[test]
     fn no_interval_exceeds_burst_and_rate(
         rate in 1_000_u64..10_000_000_000,
@@ -258,7 +259,7 @@ proptest! {
                 bytes += len;
                 let nanos = at - sent[first].0;
                 let share = u128::from(nanos) * u128::from(rate) / 1_000_000_000;
-                // Times are rounded to a nanosecond a packet, rates to 2⁻³¹.
+                // Times are rounded to a nanosecond per packet, rates to 2⁻³¹.
                 let slack = (sent.len() as u128 + 1) * (1 + u128::from(rate) / 1_000_000_000) + (share >> 30);
                 let most = u128::from(burst) + share + slack;
                 prop_assert!(u128::from(bytes) <= most, "{} of {} bytes in {} ns", bytes, most, nanos);
@@ -266,7 +267,7 @@ proptest! {
         }
     }
 
-    /// Options as a hostile client may send them: every queued packet leaves, at the time of `poll_timeout`.
+    /// Options as from a hostile client: every queued packet leaves, at the time of `poll_timeout`.
     #[test]
     fn hostile_options_neither_panic_nor_stall(
         limit: u32,

@@ -1,4 +1,4 @@
-//! Token bucket filter: rates over time, limits, cutting, changes in mid-flow.
+//! Token bucket filter: rates over time, limits, segmentation, changes under traffic.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn enqueue(qdisc: &mut Qdisc<Pkt>, payload: u32) -> Vec<Dropped<Pkt>> {
     dropped
 }
 
-/// Keeps the queue filled with packets of those payloads until `end`, and returns the bytes that left.
+/// Keeps the queue filled with packets of those payloads until `end`, and returns the number of bytes sent.
 fn saturate(qdisc: &mut Qdisc<Pkt>, mut now: Instant, end: Instant, payloads: &[u32]) -> u64 {
     let mut next = payloads.iter().cycle();
     let mut sent = 0;
@@ -61,8 +61,8 @@ fn rate_over_ten_seconds_is_within_a_percent() {
     const FULL: &[u32] = &[1460];
     const FAT_ONLY: &[u32] = &[FAT];
     const MIXED: &[u32] = &[FAT, 1, 1460, 200, 30_000];
-    // From 1 Mbit/s to 100 Gbit/s; a fat packet stays whole from a burst of 66 616 bytes on. At 100 Gbit/s a thin packet takes
-    // 12.3 ns, and the whole nanoseconds of `time_of_a_packet_is_rounded_down_as_in_linux` are 3 % too few.
+    // From 1 Mbit/s to 100 Gbit/s; a fat packet is not segmented from a burst of 66 616 bytes on. At 100 Gbit/s a thin
+    // packet takes 12.3 ns, which `time_of_a_packet_is_rounded_down_as_in_linux` rounds to 12, 3 % too few.
     let cases: [(u64, u32, &[&[u32]]); 5] = [
         (125_000, 1600, &[THIN, FULL, FAT_ONLY, MIXED]),
         (1_250_000, 10_000, &[THIN, FULL, FAT_ONLY, MIXED]),
@@ -86,7 +86,7 @@ fn rate_over_ten_seconds_is_within_a_percent() {
 
 #[test]
 fn late_polls_lose_no_rate_within_the_burst() {
-    // 1 Gbit/s polled each millisecond: 125 000 bytes a turn.
+    // 1 Gbit/s polled each millisecond: 125 000 bytes per poll.
     let mut qdisc = new(tbf(125_000_000, 200_000));
     let mut sent = 0;
     for turn in 0..10_000 {
@@ -118,13 +118,13 @@ fn overhead_and_cells_lower_the_rate() {
 
 #[test]
 fn burst_leaves_at_once_and_then_at_the_rate() {
-    // A byte a microsecond.
+    // One byte per microsecond.
     let mut qdisc = new(tbf(1_000_000, 4000));
     for _ in 0..4 {
         enqueue(&mut qdisc, 1946);
     }
     assert_eq!(qdisc.poll_timeout(), Some(START));
-    // 1946 bytes are two segments: 2054 bytes on the wire.
+    // 1946 bytes of payload are two segments: 2054 bytes on the wire.
     let wire = 2054;
     assert!(qdisc.dequeue(START).is_some());
     let second = START + Duration::from_micros(2 * wire - 4000);
@@ -144,7 +144,7 @@ fn peak_rate_spaces_the_packets_of_a_burst() {
     for _ in 0..3 {
         enqueue(&mut qdisc, 946);
     }
-    // 1000 bytes, at half a microsecond a byte: 600 bytes are left after the first.
+    // 1000 bytes of tokens, at half a microsecond per byte: 600 are left after the first packet.
     assert!(qdisc.dequeue(START).is_some());
     assert_eq!(qdisc.poll_timeout(), Some(START + Duration::from_micros(200)));
     assert_eq!(qdisc.dequeue(START), None);

@@ -1,4 +1,4 @@
-//! Batch path: fragments of one datagram that arrive together share its look-up and its accounting.
+//! Batch path: fragments of one datagram that arrive together share one look-up and one accounting.
 
 use base::{Counters, Instant};
 use packet::{Burst, Cut, Memory, Packet};
@@ -15,9 +15,9 @@ use crate::verdict::{Count, Mibs, Verdict};
 
 impl Reassembly {
     /// Takes the fragments of this train at the front of `burst`, for local delivery, as
-    /// [`handle_fragment`](Self::handle_fragment) would one by one; up to the first that needs more than to be held.
-    /// `l3` returns the offset of a packet's IP header, if the packet qualifies. Returns their number; `None` if each
-    /// fragment has to be handled on its own, and none is taken.
+    /// [`handle_fragment`](Self::handle_fragment) would one by one; stops at the first that must not only be held. `l3`
+    /// returns the offset of a packet's IP header, if the packet qualifies. Returns the number of taken fragments;
+    /// `None` if none is taken and each fragment has to be handled singly.
     pub fn handle_train(
         &mut self,
         now: Instant,
@@ -48,7 +48,7 @@ impl Reassembly {
         let id = waiting.unwrap_or_else(|| cache.open());
         let (queue, spare) = cache.queue_mut(id);
         let before = queue.charged();
-        // A datagram without a queue is charged when it gets one.
+        // A datagram without a queue is charged when its queue is created.
         let queue_size = if waiting.is_some() { 0 } else { QUEUE_SIZE };
         let room = (room + before).saturating_sub(queue_size);
         let held = queue.fragments();

@@ -16,9 +16,10 @@ use crate::user::ReassemblyContext;
 /// The incomplete datagrams of one table.
 ///
 /// Eviction under [`Policy::Fair`]: datagrams that have not grown since their first fragment, while these have more
-/// than an eighth of all memory, else the growing ones. So a flood of first fragments evicts first fragments, and new
-/// ones always find room. If one source has more than half of all memory, and most of the memory of that class, the
-/// victim is one of its datagrams. Among these it is the one that grew least recently. Every step takes constant time.
+/// than an eighth of all memory; else the growing ones. So a flood of first fragments evicts first fragments, and new
+/// ones always find room. If one source has more than half of all memory, and most of the memory of the chosen class,
+/// the victim is one of that source's datagrams. Among the candidates the victim is the one that grew least recently.
+/// Every step takes constant time.
 #[derive(Debug)]
 pub(crate) struct Cache {
     limits: Limits,
@@ -31,19 +32,19 @@ pub(crate) struct Cache {
     all: EvictionLists,
     /// The source that last exceeded half of the memory.
     heaviest: Option<SlabId>,
-    /// The source whose last datagram was removed most recently: often the next datagram is its own too.
+    /// The source whose last datagram was removed most recently, and often the source of the next datagram.
     idle: Option<SlabId>,
     /// Storage shared by queues.
     spare: Spare,
 }
 
-/// A datagram that waits for fragments.
+/// A datagram with missing fragments.
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
     queue: Queue,
-    /// Arrival of its first fragment, or time of its restart.
+    /// Arrival of the first fragment, or time of the last restart.
     since: Instant,
-    /// The source, once it is in the table.
+    /// The source, after the datagram's entry into the table.
     source: Option<SlabId>,
     progress: Progress,
     links: [ListLinks; ListKind::COUNT],
@@ -56,7 +57,7 @@ impl Linked for Waiting {
     }
 }
 
-/// Memory charged for a queue without its fragments.
+/// Memory charged for a queue, without its fragments.
 pub(crate) const QUEUE_SIZE: usize = SlabMap::<Key, Waiting>::SIZE;
 
 /// Memory in use, and its limit.
@@ -67,10 +68,10 @@ pub(crate) struct Gathering {
 }
 
 impl Gathering {
-    /// Minimum length at which the beginning of a datagram is copied to a large page: 0 while there is plenty of
-    /// memory, as it is then copied only once; else enough to fill part of the page, so that a few fragments do not pin
-    /// many times their length; infinite if a page is a large part of the limit. `uncharged` is added to the charged
-    /// bytes.
+    /// Minimum length at which the beginning of a datagram is copied to a large page: 0 while memory is plentiful,
+    /// since the beginning is then copied only once; otherwise a length that fills a part of the page, so that a few
+    /// fragments do not pin many times their length; infinite if a page is a large part of the limit. `uncharged` is
+    /// added to the charged bytes.
     pub(crate) fn from(self, uncharged: isize) -> usize {
         if self.is_plenty(uncharged) {
             0
@@ -81,7 +82,7 @@ impl Gathering {
         }
     }
 
-    /// Tells whether less than a quarter of the limit is used, so that a large page may be taken freely.
+    /// Tells whether less than a quarter of the limit is used, so that any datagram may take a large page.
     pub(crate) fn is_plenty(self, uncharged: isize) -> bool {
         self.memory.saturating_add_signed(uncharged) + Memory::LARGE <= self.high_thresh / 4
     }
@@ -118,7 +119,7 @@ impl Cache {
         (self.limits, self.policy, self.max_distance) = (limits, policy, max_distance);
     }
 
-    /// Tells whether memory permits another fragment.
+    /// Tells whether memory permits a further fragment.
     pub(crate) fn admits(&self, pkt: &Packet) -> bool {
         let Limits { high_thresh, .. } = self.limits;
         match self.policy {
@@ -133,12 +134,12 @@ impl Cache {
         self.queues.hash(key)
     }
 
-    /// The queue of a datagram, if there is one.
+    /// The queue of a datagram, if present.
     pub(crate) fn find(&self, hash: KeyHash, key: &Key) -> Option<SlabId> {
         self.queues.find(hash, key)
     }
 
-    /// The queue of a datagram, created if there is none.
+    /// The queue of a datagram, created if absent.
     pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> SlabId {
         let hash = self.hash(&key);
         self.find(hash, &key).unwrap_or_else(|| {
@@ -148,12 +149,12 @@ impl Cache {
         })
     }
 
-    /// A slot for the fragments of a datagram that may be completed without entering the table.
+    /// A slot for the fragments of a datagram that may complete without an entry in the table.
     pub(crate) fn open(&mut self) -> SlabId {
         self.queues.reserve()
     }
 
-    /// Enters a datagram with a slot into the table, and returns the charge for its fragments.
+    /// Enters a datagram with a slot into the table, and returns the charge for the fragments.
     pub(crate) fn enlist(&mut self, now: Instant, id: SlabId, (hash, key): (KeyHash, Key)) -> usize {
         let source = self.open_source(key.source());
         self.sources[source].queues += 1;
@@ -183,8 +184,8 @@ impl Cache {
         (&mut self.queues[id].queue, &mut self.spare)
     }
 
-    /// Accounts for added fragments of a waiting datagram, which became much longer if it `grew`. `charged` is the
-    /// former charge.
+    /// Accounts for added fragments of a waiting datagram; `grew`: they made the datagram much longer. `charged` is the
+    /// previous charge.
     pub(crate) fn note_added(&mut self, id: SlabId, charged: usize, fragments: u32, grew: bool) {
         let waiting = &mut self.queues[id];
         let source = waiting.source();
@@ -194,7 +195,7 @@ impl Cache {
             self.sources[source].pass(&mut waiting.queue.number, fragments);
         }
         if after != charged {
-            // The former charge was not released before.
+            // The previous charge is still in place.
             self.release(source, progress, charged);
             self.charge(source, progress, after);
         }
@@ -203,7 +204,7 @@ impl Cache {
         }
     }
 
-    /// Counts fragments of a datagram that never entered the table.
+    /// Counts fragments of a datagram that completed without an entry in the table.
     pub(crate) fn note_passed(&mut self, key: &Key, fragments: u32) {
         if self.max_distance > 0
             && !self.queues.is_empty()
@@ -213,15 +214,16 @@ impl Cache {
         }
     }
 
-    /// Bytes that may be charged before an eviction. `None` if there are so few that each fragment has to be checked,
-    /// or if the policy evicts none.
+    /// Number of bytes that may be charged before an eviction. `None` if the limit is so low that each fragment has to
+    /// be checked, or if the policy evicts none.
     pub(crate) fn room(&self) -> Option<usize> {
         let Limits { high_thresh, .. } = self.limits;
         let is_ample = self.policy == Policy::Fair && high_thresh >= 2 * Memory::LARGE;
         if is_ample { high_thresh.checked_sub(self.memory()) } else { None }
     }
 
-    /// Empties a queue whose last fragment came too many fragments ago, and returns the number of fragments it held.
+    /// Empties a queue if too many fragments of its source arrived since the queue's last one. Returns the number of
+    /// fragments that the queue held.
     pub(crate) fn restart_if_too_far(&mut self, id: SlabId, now: Instant) -> u64 {
         let max_distance = self.max_distance;
         let waiting = &mut self.queues[id];
@@ -265,12 +267,12 @@ impl Cache {
         Ok(added)
     }
 
-    /// Snapshot of the memory in use, and of its limit.
+    /// Snapshot of the used memory, and of its limit.
     pub(crate) fn gathering(&self) -> Gathering {
         Gathering { memory: self.memory(), high_thresh: self.limits.high_thresh }
     }
 
-    /// Evicts datagrams until memory is below its limit, and calls `gone` with each.
+    /// Evicts datagrams until memory is below the limit, and calls `gone` for each.
     pub(crate) fn make_room(&mut self, mut gone: impl FnMut(SlabId, &Queue)) {
         while self.policy == Policy::Fair && self.memory() > self.limits.high_thresh {
             let Some(victim) = self.victim() else { return };
@@ -282,8 +284,8 @@ impl Cache {
         }
     }
 
-    /// Prefetches the next victims, whose fragments came long ago. The successor's pointers were prefetched by the last
-    /// eviction.
+    /// Prefetches the next victims, whose fragments arrived long ago. The last eviction prefetched the successor's
+    /// pointers.
     #[inline]
     fn prefetch_behind(&self, victim: SlabId) {
         let Some(next) = self.queues[victim].links[ListKind::All as usize].younger else { return };
@@ -317,8 +319,8 @@ impl Cache {
         group.oldest(progress).or(self.all.oldest(other))
     }
 
-    /// Removes a queue, whether it is in the table or has a slot only, and its charge. Buffers that `with` leaves in it
-    /// are dropped.
+    /// Removes a queue, which is in the table or has a slot only, and its charge. Buffers that `with` leaves in the
+    /// queue are dropped.
     pub(crate) fn close<T>(&mut self, id: SlabId, with: impl FnOnce(&mut Queue, &mut Spare) -> T) -> T {
         self.withdraw(id);
         let (queue, spare) = self.queue_mut(id);
@@ -327,7 +329,7 @@ impl Cache {
         result
     }
 
-    /// Removes a queue from the table and all lists, with its charge, if it is there. The slot stays reserved.
+    /// Removes a queue from the table and all lists, with its charge, if it is in the table. The slot stays reserved.
     #[inline]
     pub(crate) fn withdraw(&mut self, id: SlabId) {
         if self.queues.contains(id) {
@@ -376,7 +378,7 @@ impl Cache {
         self.by_age.oldest.map(|id| (self.queues[id].since + self.limits.timeout, id))
     }
 
-    /// Context in which a datagram is reassembled.
+    /// Context of a datagram.
     pub(crate) fn context(&self, id: SlabId) -> ReassemblyContext {
         self.queues.key(id).context()
     }
@@ -433,7 +435,7 @@ impl Cache {
         self.all.list(progress).unlink(&mut self.queues, ListKind::All, id);
     }
 
-    /// Panics unless the charges match the queues, and the sources' charges theirs. For tests.
+    /// Panics unless the charges match the queues, and each source's charges match its own queues. For tests.
     pub(crate) fn check_invariants(&self) {
         self.queues.iter().for_each(|(_, waiting)| waiting.queue.check_charged());
         let held: usize = self.queues.iter().map(|(_, waiting)| waiting.charged()).sum();

@@ -2,20 +2,21 @@
 
 use std::time::Duration;
 
-/// Configuration. The defaults are Linux's, but for the policy.
+/// Configuration. The defaults are Linux's, except for the policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
     /// Policy when memory is full.
     pub policy: Policy,
-    /// Treatment of the pages that fragments arrived in.
+    /// Treatment of the pages of received fragments.
     pub coalesce: Coalesce,
-    /// IPv4, of all users together.
+    /// IPv4, all users together.
     pub v4: Limits,
-    /// IPv6, of all users but tracking.
+    /// IPv6, all users except tracking.
     pub v6: Limits,
     /// IPv6 tracking (`nf_conntrack_frag6_*`).
     pub tracking_v6: Limits,
-    /// Maximum number of fragments of an IPv4 source between two of one datagram (`ipfrag_max_dist`); 0 means no limit.
+    /// Maximum number of other fragments of an IPv4 source between two fragments of one datagram (`ipfrag_max_dist`); 0
+    /// means no limit.
     pub max_distance: u32,
 }
 
@@ -31,25 +32,25 @@ pub struct Limits {
 /// Policy when memory is full.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Policy {
-    /// The datagram that is least likely to be completed is evicted, and memory never exceeds the limit.
+    /// The datagram that is least likely to complete is evicted, and memory never exceeds the limit.
     #[default]
     Fair,
     /// Fragments are refused until datagrams time out. Memory may exceed the limit by one fragment.
     Linux,
 }
 
-/// Treatment of the pages that fragments arrived in.
+/// Treatment of the pages of received fragments.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Coalesce {
-    /// They are kept; each fragment stays a packet of its own, also in the delivered datagram: as in a Linux that does
-    /// not coalesce.
+    /// Pages are kept; each fragment stays a separate packet, also in the delivered datagram, as in a Linux without
+    /// coalescing.
     Off,
-    /// They are kept and become fragments of one packet. A fragment that is small compared with its page is copied and
+    /// Pages are kept and become fragments of one packet. A fragment that is small compared with its page is copied and
     /// its page freed; so is each fragment in a frame of a device while half or more of the device's frames are in use.
-    /// ESP is copied to one page, which its cipher would need anyway.
+    /// ESP is copied to one page, which the cipher would need anyway.
     #[default]
     Move,
-    /// They are freed at once: every fragment is copied to pages of this node's memory.
+    /// Pages are freed at once: every fragment is copied to pages of this node's memory.
     Copy,
 }
 

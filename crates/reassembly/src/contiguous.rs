@@ -4,29 +4,29 @@ use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
 
 use crate::memory_charge::MemoryCharge;
 
-/// Tailroom for later fragments that makes a small packet worth keeping; at most this is copied to get it.
+/// Minimum tailroom for later fragments, and the maximum length of a packet that is copied to get it.
 const ROOM: usize = Memory::SMALL / 4;
 
-/// Maximum length of a tiny fragment, however large its page is.
+/// Maximum length of a tiny fragment, independent of the size of its page.
 pub(crate) const TINY: usize = Memory::SMALL / 4;
 
-/// Number of pages of a range from which on later fragments are copied to a large one, so that the packet's slots
+/// Number of pages in a range from which on later fragments are copied to a large page, so that the packet's slots
 /// suffice.
 const MANY: usize = 16;
 
-/// Length that fits any datagram.
+/// Length that fits every datagram.
 const ALL: usize = Memory::LARGE - Memory::HEADROOM;
 
 /// Treatment of a new fragment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyPolicy {
-    /// Fragments become one packet; otherwise each stays one of its own.
+    /// Fragments become one packet; otherwise each stays a separate packet.
     pub(crate) joins: bool,
     /// All fragments are copied, and their pages freed.
     pub(crate) copies: bool,
-    /// Fragments in frames of a device that has few left are copied.
+    /// Fragments in frames of a device with few free frames are copied.
     pub(crate) spares: bool,
-    /// Minimum length at which a copied beginning of a datagram is gathered in a large page.
+    /// Minimum length at which a copied beginning of a datagram moves to a large page.
     pub(crate) gathers_from: usize,
 }
 
@@ -44,10 +44,10 @@ impl CopyPolicy {
 pub(crate) struct ContiguousRange {
     /// End of the range in the datagram's payload.
     pub(crate) end: usize,
-    /// Whether it begins a datagram whose fragments are gathered in one page.
+    /// Whether this range is the beginning of a datagram whose fragments are gathered in one page.
     gathers: bool,
     first: Packet,
-    /// Packets that could not be coalesced with the one before, in order.
+    /// Packets that could not be coalesced with the preceding one, in order.
     more: Vec<Packet>,
 }
 
@@ -66,7 +66,7 @@ impl ContiguousRange {
         Self { end, gathers: how.joins && how.copies && offset == 0, first, more: Vec::new() }
     }
 
-    /// A range of one fragment that ends at `end`, unchanged.
+    /// A range of one unchanged fragment, up to `end`.
     #[inline(always)]
     pub(crate) fn alone(pkt: Packet, end: usize) -> Self {
         Self { end, gathers: false, first: pkt, more: Vec::new() }
@@ -78,7 +78,7 @@ impl ContiguousRange {
         &self.first
     }
 
-    /// The first packet, for changes.
+    /// The first packet, mutable.
     #[inline]
     pub(crate) fn first_mut(&mut self) -> &mut Packet {
         &mut self.first
@@ -100,8 +100,8 @@ impl ContiguousRange {
         self.more.push(pkt);
     }
 
-    /// Copies the range to one page with room for the whole datagram, if the range is long enough and `pkt` does not
-    /// fit behind it. The range is all that its datagram holds.
+    /// Copies the range to one page with room for the complete datagram, if the range is long enough and `pkt` does not
+    /// fit into its tailroom. The range is all that the datagram's queue holds.
     pub(crate) fn gather_for(&mut self, mem: &Memory, pkt: &Packet, how: CopyPolicy, pinned: &mut MemoryCharge) {
         let last = self.more.last().unwrap_or(&self.first);
         if !(self.gathers && how.copies) || self.end < how.gathers_from || pkt.len() <= last.tailroom() {
@@ -112,7 +112,7 @@ impl ContiguousRange {
         if len <= ALL
             && let Some(mut large) = copy(mem, &self.first, ALL)
         {
-            // The page has room for each.
+            // The page has room for each of the packets.
             let more = std::mem::take(&mut self.more).into_iter();
             self.more.extend(more.filter_map(|pkt| large.try_coalesce(mem, pkt).err()));
             self.first = large;
@@ -123,8 +123,8 @@ impl ContiguousRange {
 
     /// Coalesces `pkt` with the last packet, if possible.
     ///
-    /// Only the last packet is appended to, so bytes stay in order. A small packet is not made one of its fragments,
-    /// but stays a packet with tailroom, to which later ones are copied.
+    /// Only the last packet is appended to, so bytes stay in order. A small packet does not become a fragment of the
+    /// last packet, but stays a packet with tailroom, into which later ones are copied.
     fn coalesce(&mut self, mem: &Memory, pkt: Packet, pinned: &mut MemoryCharge) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let is_copied = pkt.len() <= last.tailroom();
@@ -142,14 +142,14 @@ impl ContiguousRange {
         self.more.push(pkt);
     }
 
-    /// Tells whether a following fragment of `len` bytes would take a slot.
+    /// Tells whether a following fragment of `len` bytes would take a slot of the packet.
     #[inline(always)]
     pub(crate) fn has_slot_for(&self, len: usize) -> bool {
         self.more.is_empty() && len > self.first.tailroom() && self.first.has_slot()
     }
 
-    /// Appends `len` bytes at offset `front` of a buffer, for which there [is a slot](Self::has_slot_for), and returns
-    /// their page.
+    /// Appends `len` bytes at offset `front` of a buffer, for which the range [has a slot](Self::has_slot_for), and
+    /// returns their page.
     #[inline(always)]
     pub(crate) fn append_slot(&mut self, buf: Buf, (front, len): (usize, usize), csum: Csum) -> (PageName, usize) {
         let both = both(self.first.meta.csum, csum);
@@ -206,8 +206,8 @@ impl ContiguousRange {
         }
     }
 
-    /// Makes one packet of the range, by reference: in slots as long as there are some, then as children; or each
-    /// packet but the first as a child of its own.
+    /// Makes one packet of the range, by reference: in free slots, then as children; or each packet except the first as
+    /// a separate child.
     #[inline]
     pub(crate) fn pack(&mut self, how: CopyPolicy) -> &mut Packet {
         let whole = &mut self.first;
@@ -217,13 +217,13 @@ impl ContiguousRange {
         whole
     }
 
-    /// Tells whether it is a single buffer.
+    /// Tells whether the range is a single buffer.
     #[inline]
     pub(crate) fn is_one_buf(&self) -> bool {
         self.more.is_empty() && self.first.is_one_buf()
     }
 
-    /// Takes the buffer of a range that is [one](Self::is_one_buf).
+    /// The buffer of a range that [is one](Self::is_one_buf).
     #[inline(always)]
     pub(crate) fn into_buf(self) -> Buf {
         self.first.into_head()
@@ -250,7 +250,7 @@ fn both(first: Csum, csum: Csum) -> Csum {
     }
 }
 
-/// Tells whether a packet is a single buffer without a sum to be added.
+/// Tells whether a packet is a single buffer without a checksum sum.
 #[inline]
 pub(crate) fn is_slot(pkt: &Packet) -> bool {
     pkt.is_one_buf() && matches!(pkt.meta.csum, Csum::None | Csum::Unnecessary)
@@ -268,8 +268,8 @@ fn is_small(pkt: &Packet) -> bool {
     pkt.truesize() > 4 * pkt.len()
 }
 
-/// A small packet with tailroom, in a page of its own if need be. Thousands of small packets could share a large page
-/// that none of them frees, and would leave as as many children.
+/// A small packet with tailroom, moved to a new page if necessary. Otherwise thousands of small packets could share a
+/// large page that none of them frees, and would become as many children.
 fn with_room(mem: &Memory, pkt: Packet) -> Packet {
     if pkt.len() > ROOM || pkt.tailroom() >= ROOM {
         return pkt;
@@ -277,7 +277,7 @@ fn with_room(mem: &Memory, pkt: Packet) -> Packet {
     pkt.copy(mem, CopyReason::Coalesce).unwrap_or(pkt)
 }
 
-/// A copy in a page of this node's memory, with room for at least `room` bytes; the original, if no page is free.
+/// A copy in a page of this node's memory, with room for at least `room` bytes; the original if no page is free.
 fn copied(mem: &Memory, pkt: Packet, room: usize) -> Packet {
     copy(mem, &pkt, room).unwrap_or(pkt)
 }

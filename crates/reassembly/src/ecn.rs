@@ -13,11 +13,11 @@ impl Seen {
         self.0 |= 1 << ecn as u8;
     }
 
-    /// The TOS or traffic class of the datagram, whose first fragment has `tos`: congestion that one fragment met is
-    /// the datagram's (Linux's `ip_frag_ecn_table`).
+    /// TOS or traffic class of the datagram, whose first fragment has `tos`: a congestion mark on one fragment marks
+    /// the datagram (Linux's `ip_frag_ecn_table`).
     ///
     /// # Errors
-    /// [`DropReason::FragmentEcn`] if only some are not ECN-capable: the sender's codepoint was changed on the way.
+    /// [`DropReason::FragmentEcn`] if only some fragments are not ECN-capable: a codepoint was changed on the way.
     pub(crate) fn join(self, tos: u8) -> Result<u8, DropReason> {
         const NOT_ECT: u8 = 1 << Ecn::NotEct as u8;
         const CE: u8 = 1 << Ecn::Ce as u8;
@@ -35,8 +35,8 @@ mod tests {
 
     #[test]
     fn all_sixteen_combinations_are_as_linux_has_them() {
-        // By the set of codepoints seen, CE ECT(0) ECT(1) Not-ECT from the highest bit: result for a first fragment
-        // with ECT(1).
+        // Result for a first fragment with ECT(1), by the set of codepoints seen: CE ECT(0) ECT(1) Not-ECT from the
+        // highest bit.
         let cases = [
             (0b0000, Ok(0xb9)),
             (0b0001, Ok(0xb9)),

@@ -10,20 +10,20 @@ pub(crate) struct ListLinks {
     pub(crate) younger: Option<SlabId>,
 }
 
-/// An entry of lists, which holds its neighbours in each of them.
+/// An entry of lists, which holds its neighbours in each list.
 pub(crate) trait Linked {
     /// Neighbours in one list.
     fn links(&mut self, of: ListKind) -> &mut ListLinks;
 }
 
-/// List that a queue is in.
+/// List of queues.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ListKind {
     /// All queues, by timeout.
     Age,
-    /// All queues of one progress, by the time of their last progress.
+    /// All queues of one progress, by the time of their last growth.
     All,
-    /// The queues of one source and progress, by the time of their last progress.
+    /// The queues of one source and progress, by the time of their last growth.
     Source,
 }
 
@@ -75,10 +75,10 @@ impl List {
 /// Progress of a datagram.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Progress {
-    /// One fragment has come, or later ones that made it little longer.
+    /// One fragment has arrived, or later ones that added little length.
     #[default]
     New,
-    /// Later fragments made it much longer.
+    /// Later fragments added much length.
     Growing,
 }
 

@@ -9,15 +9,16 @@ use wire::{FragOffset, Malformed};
 pub(crate) const BLOCK: usize = 8;
 
 /// Fragments `packet`, which starts with its IPv4 header and may itself be a fragment, into fragments of at most `mtu`
-/// bytes. The caller checks that it may be fragmented (DF). A packet that fits goes out unchanged. One with children is
-/// cut at their boundaries, if these make valid fragments (as the fast path of Linux's `ip_do_fragment` does).
+/// bytes. The caller checks that fragmentation is allowed (DF). A packet that fits is passed unchanged. A packet with
+/// children is cut at their boundaries, if these give valid fragments (as the fast path of Linux's `ip_do_fragment`
+/// does).
 ///
-/// Payload is not copied: fragments point to it. Options without the copy bit are no-operations in all fragments
-/// but the first (Linux's `ip_options_fragment`).
+/// Payload is not copied: fragments refer to it. Options without the copy bit are no-operations in all fragments except
+/// the first (Linux's `ip_options_fragment`).
 ///
 /// # Errors
 /// The packet is dropped: it is fat, its checksum is partial, its header is malformed or its options leave no room for
-/// data, or no memory is free. Fragments made before that are not in `out`.
+/// data, or no memory is free. Fragments made until then are not in `out`.
 pub fn fragment(mem: &Memory, packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     if packet.len() <= mtu {
         out.push(packet);
@@ -67,18 +68,18 @@ pub(crate) fn cut(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Pa
     Ok(())
 }
 
-/// Lengths of the fragments' payloads.
+/// Payload lengths of the fragments.
 #[derive(Clone, Debug)]
 pub(crate) enum Cuts {
     /// Equal, except the last.
     Even(usize),
-    /// Those of the children of a reassembled packet.
+    /// The lengths of a reassembled packet's children.
     AsTheyCame(std::vec::IntoIter<usize>),
 }
 
 impl Cuts {
     /// Lengths that cut the payload behind `header_len` bytes of headers into at most `room` bytes each: at the
-    /// boundaries of its children, if each can be a fragment.
+    /// boundaries of the children, if each child can be a fragment.
     pub(crate) fn of(packet: &Packet, header_len: usize, room: usize) -> Self {
         let children = packet.frag_list().iter().map(Packet::len);
         let first = packet.len().checked_sub(header_len + children.clone().sum::<usize>());
@@ -110,7 +111,7 @@ impl Cuts {
     }
 }
 
-/// One IPv4 fragment with the first `len` bytes of `payload`, which it takes.
+/// One IPv4 fragment with the first `len` bytes of `payload`, which are removed from `payload`.
 fn one(
     mem: &Memory,
     header: &mut [u8],
@@ -127,8 +128,8 @@ fn one(
     behind(mem, header, payload, len)
 }
 
-/// A fragment of `header` and the first `len` bytes of `payload`, which are taken from it. They are copied if they lie
-/// in more buffers than a packet has slots.
+/// A fragment of `header` and the first `len` bytes of `payload`, which are removed from `payload`. The bytes are
+/// copied if they lie in more buffers than a packet has slots.
 pub(crate) fn behind(mem: &Memory, header: &[u8], payload: &mut Packet, len: usize) -> Result<Packet, DropReason> {
     let mut fragment = Packet::new(mem, Memory::HEADROOM, header.len())?;
     fragment.put(header.len()).ok_or(DropReason::NoMemory)?.copy_from_slice(header);
@@ -155,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet with `options` and `len` bytes of payload that depend on their offset.
+    /// A packet with `options` and `len` bytes of payload with values that depend on the offset.
     fn datagram(options: &[u8], len: usize) -> Vec<u8> {
         let header_len = 20 + options.len();
         let total = (header_len + len) as u16;

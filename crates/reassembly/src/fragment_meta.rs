@@ -1,4 +1,4 @@
-//! Position of a fragment in its datagram, and its header fields that apply to the whole datagram.
+//! Position of a fragment in its datagram, and header fields that apply to the complete datagram.
 
 use base::DropReason;
 use packet::Packet;
@@ -10,25 +10,25 @@ use wire::{Ecn, FragInfo, Malformed, Protocol, Version, ext, frag, icmpv6, tcp, 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentMeta {
     pub(crate) info: Info,
-    /// Begin and end of its payload in the datagram's payload, in bytes.
+    /// Start and end of the fragment's payload in the datagram's payload, in bytes.
     pub(crate) offset: usize,
     pub(crate) end: usize,
     /// The more-fragments flag.
     pub(crate) more: bool,
-    /// Length of its headers, including an IPv6 fragment header.
+    /// Length of the fragment's headers, including an IPv6 fragment header.
     pub(crate) header_len: usize,
     /// Offset of the next-header byte that names the IPv6 fragment header.
     pub(crate) next_header_at: usize,
 }
 
-/// Header fields of a first fragment that apply to the whole datagram.
+/// Header fields of a first fragment that apply to the complete datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FirstFragment {
     pub(crate) version: Version,
     pub(crate) tos: u8,
-    /// Illegal header at the front of the fragmentable part.
+    /// Illegal header at the start of the fragmentable part.
     pub(crate) misplaced: Option<IllegalNextHeader>,
-    /// Length of its headers, including an IPv6 fragment header, and of its IP headers alone.
+    /// Length of the fragment's headers, including an IPv6 fragment header, and of its IP headers alone.
     pub(crate) header_len: u16,
     pub(crate) ip_len: u16,
     /// Offset of the next-header byte that names the IPv6 fragment header.
@@ -37,25 +37,26 @@ pub(crate) struct FirstFragment {
     pub(crate) len: u32,
 }
 
-/// A header behind the fragment header for which a reassembled datagram is refused.
+/// A header behind the fragment header for which reassembly refuses the datagram.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum IllegalNextHeader {
     /// Another fragment header.
     Fragment,
-    /// Hop-by-hop options right behind it. Without the fragment header they might be in a legal place, and the
-    /// upper-layer header could not be found from the whole datagram's headers. Linux refuses them as well.
+    /// Hop-by-hop options directly behind the fragment header. Without the fragment header they might be in a legal
+    /// place, and the upper-layer header could not be found from the complete datagram's headers. Linux refuses them as
+    /// well.
     HopByHop,
 }
 
-/// Range of a fragment in its datagram, and its header fields that apply to the whole datagram.
+/// Range of a fragment in its datagram, and header fields that apply to the complete datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentRange {
-    /// Begin and end, in bytes.
+    /// Start and end, in bytes.
     pub(crate) offset: usize,
     pub(crate) end: usize,
     /// The more-fragments flag.
     pub(crate) more: bool,
-    /// Length of its headers.
+    /// Length of the fragment's headers.
     pub(crate) header_len: usize,
     pub(crate) ecn: Ecn,
     pub(crate) dont_fragment: bool,
@@ -70,8 +71,8 @@ pub(crate) struct ParameterProblem {
 }
 
 impl FragmentMeta {
-    /// Range and headers of an IPv4 fragment. Bytes past a multiple of 8 do not count unless it is the last one
-    /// (Linux).
+    /// Range and headers of an IPv4 fragment. Except in the last fragment, bytes beyond a multiple of 8 are ignored (as
+    /// in Linux).
     pub(crate) fn v4(info: &Info, fragment: FragInfo) -> Self {
         let len = info.payload_len();
         let len = if fragment.more { len / 8 * 8 } else { len };
@@ -106,7 +107,7 @@ impl FragmentMeta {
         })
     }
 
-    /// Header fields that apply to the whole datagram, if it is the first fragment.
+    /// Header fields that apply to the complete datagram, if this is the first fragment.
     pub(crate) fn first(&self) -> Option<FirstFragment> {
         let [header_len, ip_len, next_header_at] =
             [self.header_len, self.info.header_len, self.next_header_at].map(|place| place as u16);
@@ -144,7 +145,7 @@ impl FragmentMeta {
 
     /// Refuses a first fragment without its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
     pub(crate) fn check_header_chain(&self, pkt: &Packet) -> Result<(), ParameterProblem> {
-        //= RFC 8200 §4.5 header-chain: a first fragment holds all headers up to the upper layer's, or is answered
+        //= RFC 8200 §4.5 header-chain: a first fragment without all headers up to the upper layer's is answered with an error
         if self.offset > 0 || self.has_upper_layer(pkt) {
             return Ok(());
         }
@@ -152,8 +153,8 @@ impl FragmentMeta {
         Err(ParameterProblem { reason, code, pointer: 0 })
     }
 
-    /// Tells whether a first fragment holds all headers. Behind extension headers that the summary does not cover, the
-    /// next header has to be there too (RFC 7112 §2).
+    /// Tells whether a first fragment holds all headers. If the summary stops at an extension header, the next header
+    /// must be present too (RFC 7112 §2).
     fn has_upper_layer(&self, pkt: &Packet) -> bool {
         let Info { mut protocol, header_len: mut at, total_len, .. } = self.info;
         for _ in 0..ext::MAX_EXTENSIONS {
@@ -170,7 +171,7 @@ impl FragmentMeta {
             let blocks = usize::from(start[1]);
             at += match protocol {
                 Protocol::AH => (blocks + 2) * 4,
-                // Only the first fragment has headers behind its fragment header.
+                // Only a first fragment has headers behind its fragment header.
                 Protocol::FRAGMENT if u16::from_be_bytes([start[2], start[3]]) >> 3 > 0 => return true,
                 Protocol::FRAGMENT => frag::FragHeader::LEN,
                 _ => (blocks + 1) * 8,
@@ -180,30 +181,30 @@ impl FragmentMeta {
         true
     }
 
-    /// Checks the lengths that RFC 8200 §4.5 answers with a parameter problem.
+    /// Checks the lengths for which RFC 8200 §4.5 requires a parameter problem.
     pub(crate) fn check_lengths(&self) -> Result<(), ParameterProblem> {
         /// Offset of the payload length in an IPv6 header.
         const PAYLOAD_LEN_AT: usize = 4;
         /// Offset of the fragment offset in a fragment header.
         const OFFSET_AT: usize = 2;
         let code = icmpv6::Problem::FIELD;
-        //= RFC 8200 §4.5 too-long: a fragment that ends beyond 65 535 bytes is answered with the place of its offset
+        //= RFC 8200 §4.5 too-long: a fragment that ends beyond 65 535 bytes is answered with a pointer to its offset
         if self.end > usize::from(u16::MAX) {
             let pointer = self.header_len - frag::FragHeader::LEN + OFFSET_AT;
             return Err(ParameterProblem { reason: DropReason::FragmentTooLong, code, pointer });
         }
         //= RFC 8200 §4.5 multiple-of-8: a fragment before the last whose length is no multiple of 8 is answered
-        //=   with the place of the payload length
+        //=   with a pointer to the payload length
         if self.more && !self.end.is_multiple_of(8) {
             return Err(ParameterProblem { reason: DropReason::FragmentLength, code, pointer: PAYLOAD_LEN_AT });
         }
         Ok(())
     }
 
-    /// Length field of the whole datagram if it is this fragment alone.
+    /// Length field of a datagram that consists of this fragment alone.
     ///
     /// # Errors
-    /// [`DropReason::FragmentTooLong`] if the field is too small.
+    /// [`DropReason::FragmentTooLong`] if the length exceeds the field.
     pub(crate) fn whole_len(&self) -> Result<u16, DropReason> {
         whole_len(self.info.version(), self.header_len, self.end)
     }
@@ -226,10 +227,10 @@ impl ParameterProblem {
 }
 
 impl FirstFragment {
-    /// Length field of a whole datagram with `payload` bytes of payload.
+    /// Length field of a complete datagram with `payload` bytes of payload.
     ///
     /// # Errors
-    /// [`DropReason::FragmentTooLong`] if the field is too small.
+    /// [`DropReason::FragmentTooLong`] if the length exceeds the field.
     pub(crate) fn whole_len(&self, payload: usize) -> Result<u16, DropReason> {
         whole_len(self.version, self.header_len.into(), payload)
     }
@@ -244,12 +245,12 @@ fn whole_len(version: Version, header_len: usize, payload: usize) -> Result<u16,
 }
 
 impl FragmentRange {
-    /// Length of its packet with headers, without trailing bytes.
+    /// Length of the fragment's packet with headers, without trailing bytes.
     pub(crate) fn packet_len(&self) -> usize {
         self.header_len + self.len()
     }
 
-    /// Length of its payload.
+    /// Length of the fragment's payload.
     pub(crate) fn len(&self) -> usize {
         self.end - self.offset
     }

@@ -10,17 +10,17 @@ use crate::fragment_meta::upper_len;
 
 /// Fragments `packet`, which starts with its IPv6 header, into fragments of at most `mtu` bytes with the identification
 /// `id`. Only the source node may do so (RFC 8200 §4.5), with an identification that it has not used recently for that
-/// destination (RFC 7739). A packet that fits goes out unchanged.
+/// destination (RFC 7739). A packet that fits is passed unchanged.
 ///
-/// A packet with children is cut at their boundaries, if these make valid fragments (as the fast path of Linux's
+/// A packet with children is cut at their boundaries, if these give valid fragments (as the fast path of Linux's
 /// `ip6_fragment` does).
 ///
-/// The headers that routers read are repeated in each fragment, up to and with a routing header. Payload is not copied:
-/// fragments point to it.
+/// The headers that routers read, up to and including a routing header, are repeated in each fragment. Payload is not
+/// copied: fragments refer to it.
 ///
 /// # Errors
 /// The packet is dropped: it is fat or a fragment already, its checksum is partial, its headers are malformed or do not
-/// all fit the first fragment (RFC 7112), or no memory is free. Fragments made before that are not in `out`.
+/// all fit the first fragment (RFC 7112), or no memory is free. Fragments made until then are not in `out`.
 pub fn fragment_v6(mem: &Memory, packet: Packet, mtu: usize, id: u32, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     if packet.len() <= mtu {
         out.push(packet);

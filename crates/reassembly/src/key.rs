@@ -23,10 +23,10 @@ pub(crate) struct Key {
     protocol: u8,
     /// The identification.
     id: u32,
-    /// The link to which a multicast or link-local destination belongs.
+    /// Link of a multicast or link-local destination.
     link: Option<LinkId>,
     context: ReassemblyContext,
-    /// SAs through which the fragments came.
+    /// SAs that the fragments passed.
     sec_path: SecPath,
 }
 
@@ -38,8 +38,8 @@ enum Space {
     V6,
 }
 
-/// Key of the source that memory is charged to: an IPv4 address or an IPv6 subnet, of which a single host can use all
-/// addresses. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
+/// Key of the source that memory is charged to: an IPv4 address, or an IPv6 subnet, since a single host can use all
+/// addresses of its subnet. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SourceKey {
     addr: u128,
@@ -68,22 +68,22 @@ impl Key {
         Self { src, dst, space: Space::V4, protocol: protocol.0, id, link: None, context, sec_path: SecPath::new() }
     }
 
-    /// The key of IPv6 fragments that arrived by `link` and passed no SA.
+    /// The key of IPv6 fragments that arrived on `link` and passed no SA.
     #[inline(always)]
     pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: Option<LinkId>, id: u32) -> Self {
         let addr = Ipv6Addr::from_bits(dst);
         let link = link.filter(|_| addr.is_multicast() || addr.is_unicast_link_local());
         //= RFC 8200 §4.5 same-datagram: fragments of equal source, destination and identification are one datagram;
-        //=   the next header of later ones is ignored
+        //=   the next header of later fragments is ignored
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 
-    /// Context in which the datagram is reassembled.
+    /// Context of the datagram.
     pub(crate) fn context(&self) -> ReassemblyContext {
         self.context
     }
 
-    /// The source that is charged.
+    /// The source to which memory is charged.
     pub(crate) fn source(&self) -> SourceKey {
         let addr = match self.space {
             Space::V6 => self.src >> 64,
@@ -94,7 +94,7 @@ impl Key {
 }
 
 impl Hashed for Key {
-    /// Equality compares the fields that are not hashed too.
+    /// Hash of the key. Not all fields are hashed; equality compares all of them.
     #[inline(always)]
     fn hash(&self, secret: &Secret) -> u32 {
         let (src, dst) = (halves(self.src), halves(self.dst));

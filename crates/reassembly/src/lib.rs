@@ -1,21 +1,37 @@
 //! IP fragmentation and reassembly.
 //!
-//! [`fragment()`] fragments an IPv4 packet (RFC 791 §3.2, Linux's `ip_do_fragment`), and [`fragment_v6()`] an IPv6
-//! packet at its source (RFC 8200 §4.5). [`refragment()`] restores the fragment sizes of a datagram that was
-//! reassembled on its way. [`Reassembly`] holds fragments until their datagram is complete (RFC 791 §3.2, RFC 8200
-//! §4.5, RFC 5722, RFC 6946; Linux's `ip_defrag`, `ipv6_frag_rcv` and `nf_ct_frag6_gather`), separately for each
-//! [`User`]. Its behaviour is that of Linux 6.18, which `tests/reassembly/kernel_table.rs` lists case by case.
-//! [`TruncatedChain`] is the answer to a fragment with a truncated header chain.
+//! # Decides
+//! - Fragments of a packet: [`fragment()`] for IPv4 (Linux's `ip_do_fragment`), [`fragment_v6()`] for IPv6 at its
+//!   source. [`refragment()`] restores the fragment sizes of a datagram that was reassembled on its way.
+//! - Completion of datagrams: [`Reassembly`] holds fragments until their datagram is complete (Linux's `ip_defrag`,
+//!   `ipv6_frag_rcv` and `nf_ct_frag6_gather`), separately for each [`User`]. Its behaviour is that of Linux 6.18,
+//!   which `tests/reassembly/kernel_table.rs` lists case by case. [`TruncatedChain`] is the answer to a fragment with a
+//!   truncated header chain.
+//! - [Evictions](#eviction) when memory is full, and copies of fragments that waste memory ([`Coalesce`]).
 //!
+//! # Leaves to others
+//! Time, ICMP errors, counters of drops, and routes (crate `datapath`); views of headers (crate `wire`); memory of
+//! pages (crate `packet`).
+//!
+//! # Limits
+//! Defaults of [`Config`], which are Linux's: 4 MiB for each of three tables ([`Table`]); 30 seconds for a datagram of
+//! IPv4, 60 of IPv6; 64 fragments of an IPv4 source between two of one datagram (`max_distance`). A datagram has at
+//! most 65 535 bytes, in IPv6 without its header. The cost of a fragment does not depend on the number of waiting ones.
+//!
+//! # Standards
+//! RFC 791 §3.2 (IPv4); RFC 8200 §4.5, RFC 5722 §4 (overlaps), RFC 6946 (atomic fragments), RFC 7112 §5 (header
+//! chains), RFC 7739 (identifications), RFC 8021 (IPv6); RFC 3168 §5.3 (ECN of fragments); RFC 815 §3 (ends of
+//! datagrams).
+//!
+//! # Buffers
 //! For local delivery, payload is moved by reference. A fragment that fits the tailroom of the one before it is copied
 //! there, and its page is freed at once. The result is one packet. For all other users each fragment stays a child of
 //! its own. ESP fragments, and those in frames of a device that has few left, are copied at once, to one page if they
 //! arrive in order ([`Coalesce`]). A shared page is charged whole; unless there is plenty of memory, a fragment that
 //! uses little of such a page is copied to a page of its own before it waits.
 //!
-//! Left to the caller: time, ICMP errors, counters of drops, and routes. Memory is limited, and the cost of a fragment
-//! does not depend on the number of waiting ones. When memory is full, the datagram that is least likely to be
-//! completed is evicted:
+//! # Eviction
+//! When memory is full, the datagram that is least likely to be completed is evicted:
 //!
 //! - one of those that have not grown since their first fragment, while these have more than an eighth of all memory;
 //!   else one of the others. A fragment that is tiny compared with its datagram's other fragments, or with its own
@@ -24,8 +40,7 @@
 //!   the memory of these datagrams. An IPv6 subnet is one source;
 //! - among these, the one that grew, or began, least recently.
 //!
-//! Differences from Linux:
-//!
+//! # Differences from Linux
 //! - Linux refuses all fragments when memory is full, until datagrams time out ([`Policy::Linux`]).
 //! - Fragments that came through different SAs are never reassembled together: fragments in clear from an attacker
 //!   neither complete nor destroy a protected datagram.

@@ -4,9 +4,9 @@ use packet::{Buf, PACKET_OVERHEAD, Packet, PageName};
 
 /// Charge for packets and their pages.
 ///
-/// A page is charged whole, though others may share it: it is not freed while one of the fragments waits. Of a train
-/// that was received into one page, each fragment but the first is charged nothing more. A page is charged again after
-/// two other pages.
+/// A page is charged completely, even if other packets share it: the page is not freed while one of the fragments
+/// waits. In a train that was received into one page, only the first fragment is charged for the page. A page is
+/// charged again after two other pages.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MemoryCharge {
     bytes: usize,
@@ -14,7 +14,7 @@ pub(crate) struct MemoryCharge {
     latest: [Option<PageName>; 2],
 }
 
-/// Charge that is computed but not applied.
+/// Computed charge that is not applied yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim(MemoryCharge);
 
@@ -24,7 +24,7 @@ impl MemoryCharge {
         self.bytes
     }
 
-    /// Charge for the pages of `pkt` that hold some of its data.
+    /// Charge for the pages that hold data of `pkt`.
     #[inline]
     pub(crate) fn claim(&self, pkt: &Packet) -> Claim {
         let mut with = *self;
@@ -67,7 +67,7 @@ impl MemoryCharge {
         self.bytes += PACKET_OVERHEAD;
     }
 
-    /// Releases the charge of a range of one buffer, which has its page to itself.
+    /// Releases the charge of a range of one buffer, which is its page's only user.
     pub(crate) fn release_slot(&mut self, (page, size): (PageName, usize)) {
         self.latest = self.latest.map(|name| name.filter(|&name| name != page));
         self.bytes -= size + PACKET_OVERHEAD;
@@ -83,7 +83,7 @@ impl MemoryCharge {
         self.bytes += shells(pkt);
     }
 
-    /// Minimum memory that packets pin: themselves, and each page once.
+    /// Minimum memory that packets pin: the packets themselves, and each page once.
     pub(crate) fn least<'p>(packets: impl Iterator<Item = &'p Packet>, slots: impl Iterator<Item = &'p Buf>) -> usize {
         let (mut bytes, mut pages) = (0, slots.map(Buf::page).collect::<Vec<_>>());
         for pkt in packets {
@@ -96,7 +96,7 @@ impl MemoryCharge {
     }
 }
 
-/// Memory of a packet's own structure and its children's.
+/// Memory of a packet's own structure and of those of its children.
 fn shells(pkt: &Packet) -> usize {
     PACKET_OVERHEAD * (1 + pkt.frag_list().len())
 }

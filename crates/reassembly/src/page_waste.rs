@@ -1,9 +1,9 @@
 //! Copies of fragments that use little of a large page.
 //!
-//! A device may receive many packets into one page, and one waiting packet pins all of it: its datagram is charged for
-//! the whole page, as the owners of the other packets are unknown. While there is plenty of memory, such a fragment
-//! waits in place. Otherwise it is copied to a small page before it waits, so that a limit holds as many of them as of
-//! fragments with pages of their own.
+//! A device may receive many packets into one page, and one waiting packet pins the complete page: its datagram is
+//! charged for all of the page, as the owners of the other packets are unknown. While memory is plentiful, such a
+//! fragment waits in place. Otherwise the fragment is copied to a small page before it waits, so that a limit admits as
+//! many of these fragments as of fragments with separate pages.
 
 use packet::{Burst, CopyReason, Memory, Packet};
 
@@ -11,14 +11,14 @@ use crate::memory_charge::MemoryCharge;
 use crate::queue::{DENSITY, Queue};
 use crate::train::Train;
 
-/// Tells whether a packet pins a page that is many times its size, and would fit a small page.
+/// Tells whether a packet pins a page many times the packet's size, and would fit a small page.
 pub(crate) fn wastes_page(pkt: &Packet) -> bool {
     let is_wasted = |size: usize| size > Memory::SMALL && size / DENSITY > pkt.len();
     let fits = Memory::HEADROOM + pkt.len() <= Memory::SMALL;
     fits && pkt.bufs().any(|buf| is_wasted(buf.page().1))
 }
 
-/// Copies a packet to a page of its own, if one is free.
+/// Copies a packet to a small page, if one is free.
 #[cold]
 pub(crate) fn copy_to_small_page(mem: &Memory, pkt: &mut Packet) {
     if let Ok(copy) = pkt.copy(mem, CopyReason::Coalesce) {

@@ -1,7 +1,7 @@
 //! Queue of one datagram's fragments, in contiguous ranges (Linux's `inet_frag_queue`).
 //!
-//! Rule for overlaps: a fragment that overlaps another one ends its datagram (RFC 5722 §4); a duplicate is dropped alone
-//! (RFC 8200 §4.5).
+//! Rule for overlaps: a fragment that overlaps another one ends its datagram (RFC 5722 §4); a duplicate alone is
+//! dropped (RFC 8200 §4.5).
 
 mod train;
 
@@ -19,21 +19,21 @@ use crate::rebuild_header;
 
 /// The fragments of an incomplete datagram.
 ///
-/// As in Linux, a range grows only by a fragment that follows the last one; a fragment in a hole is a range of its own,
-/// even if it closes the hole. A duplicate is a fragment within one range.
+/// As in Linux, a range grows only by a fragment that follows the last one; a fragment in a hole becomes a separate
+/// range, even if it closes the hole. A duplicate is a fragment within one range.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// The range with the highest offset, to which fragments in order are appended, and its begin.
+    /// The range with the highest offset, to which in-order fragments are appended, with its start.
     last: Option<(usize, ContiguousRange)>,
     /// The earlier ranges.
     earlier: Option<Box<RangeTree>>,
-    /// Header fields of the first fragment, if it has come.
+    /// Header fields of the first fragment, if it has arrived.
     first: Option<FirstFragment>,
-    /// End of the datagram, as far as is known.
+    /// End of the datagram as far as known.
     len: usize,
-    /// Whether the last fragment has come.
+    /// Whether the last fragment has arrived.
     last_in: bool,
-    /// Bytes of payload so far. Linux calls them meat.
+    /// Bytes of payload received so far. Linux's `meat`.
     received: usize,
     fragments: u64,
     ecn: ecn::Seen,
@@ -51,7 +51,7 @@ pub(crate) struct Queue {
 /// Storage shared by queues.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
-    /// Emptied trees of ranges, kept for other datagrams so that in a steady state none is allocated.
+    /// Emptied trees of ranges, kept for other datagrams so that no tree is allocated in a steady state.
     #[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
     runs: Vec<Box<RangeTree>>,
     /// Buffers of evicted datagrams.
@@ -77,7 +77,7 @@ impl Spare {
 const LONGEST: usize = 1 << 17;
 
 /// Maximum ratio of memory to payload of a fragment that counts as progress: a fragment for a small MTU in a device's
-/// page stays below, one sent to exhaust memory does not.
+/// page stays below this ratio, a fragment sent to exhaust memory does not.
 pub(crate) const DENSITY: usize = 16;
 
 /// Refusal of a fragment.
@@ -85,7 +85,7 @@ pub(crate) const DENSITY: usize = 16;
 pub(crate) enum Refused {
     /// Only the fragment is dropped.
     Fragment(DropReason),
-    /// The whole datagram is dropped.
+    /// The complete datagram is dropped.
     Datagram(DropReason),
 }
 
@@ -96,13 +96,12 @@ pub(crate) enum Added {
     Whole,
     /// The datagram made progress.
     Nearer,
-    /// Little progress: the fragment is the first, or much shorter than others though not the last, or than the memory
-    /// that it takes.
+    /// Little progress: the fragment is the first, or much shorter than others though not the last, or than its memory.
     Hardly,
 }
 
 impl Queue {
-    /// Removes all fragments, but keeps the length of the largest one: as Linux's `ip_frag_reinit` does.
+    /// Removes all fragments, but keeps the length of the largest one, as Linux's `ip_frag_reinit` does.
     pub(crate) fn restart(&mut self) {
         let Self { number, largest, largest_df, .. } = *self;
         *self = Self { number, largest, largest_df, ..Self::default() };
@@ -116,7 +115,7 @@ impl Queue {
         }
     }
 
-    /// Frees the last range, if it is one buffer, together with those of other datagrams.
+    /// Frees the last range, if it is one buffer, in a batch with other datagrams.
     pub(crate) fn discard(&mut self, free_batch: &mut FreeBatch) {
         let is_one_buf = self.last.as_ref().is_some_and(|(_, run)| run.is_one_buf());
         if is_one_buf && let Some((_, run)) = self.last.take() {
@@ -149,8 +148,8 @@ impl Queue {
         (*pinned, *largest, *largest_df, *origin, *number) = Default::default();
     }
 
-    /// Adds a fragment, which begins with its headers; `first` holds the header fields of a first one. Unless it is
-    /// coalesced, it stays a packet of its own.
+    /// Adds a fragment, which begins with its headers; `first` holds the header fields of a first fragment. A fragment
+    /// that is not coalesced stays a separate packet.
     pub(crate) fn add(
         &mut self,
         mem: &Memory,
@@ -187,13 +186,13 @@ impl Queue {
         Ok(self.added(span, growth))
     }
 
-    /// Tells whether it holds no fragment.
+    /// Tells whether the queue holds no fragment.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.last.is_none()
     }
 
-    /// Tells whether the datagram is complete after another `len` bytes, the last of which end it at `end`.
+    /// Tells whether the datagram is complete after another `len` bytes, which end it if `end` is given.
     pub(crate) fn is_whole_with(&self, len: usize, end: Option<usize>) -> bool {
         end.or(self.last_in.then_some(self.len)) == Some(self.received + len)
     }
@@ -203,7 +202,7 @@ impl Queue {
         self.origin = origin;
     }
 
-    /// Records an added fragment, which took `growth` bytes of memory.
+    /// Records an added fragment with `growth` bytes of memory.
     #[inline(always)]
     fn added(&mut self, span: &FragmentRange, growth: usize) -> Added {
         self.fragments += 1;
@@ -224,7 +223,7 @@ impl Queue {
         }
     }
 
-    /// Records the end of a fragment, and with a last one that of the datagram (RFC 815 §3).
+    /// Records the end of a fragment, and for a last fragment the end of the datagram (RFC 815 §3).
     fn note_end(&mut self, end: usize, more: bool) -> Result<(), DropReason> {
         if contradicts((self.last_in, self.len), end, more) {
             return Err(DropReason::FragmentEnd);
@@ -234,12 +233,12 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells whether `offset..end` goes to the end, or else into a hole.
+    /// Returns whether `offset..end` is appended at the end; if not, the fragment goes into a hole.
     fn place(&self, offset: usize, end: usize) -> Result<bool, Refused> {
         const DUPLICATE: Refused = Refused::Fragment(DropReason::FragmentDuplicate);
         const OVERLAP: Refused = Refused::Datagram(DropReason::FragmentOverlap);
-        //= RFC 5722 §4 overlap: a fragment that overlaps another ends its datagram, what came before included;
-        //=   one whose bytes have all come is dropped alone (RFC 8200 §4.5)
+        //= RFC 5722 §4 overlap: an overlapping fragment ends its datagram, with the fragments received before;
+        //=   a duplicate is dropped alone (RFC 8200 §4.5)
         let against = |(from, to): (usize, usize)| {
             if offset >= to || end <= from {
                 Ok(false)
@@ -291,7 +290,7 @@ impl Queue {
         }
         let inner = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
         let Some((start, run)) = inner else { return growth };
-        // A shared page may be charged to its other users too.
+        // A shared page may be charged for its other users too.
         let has_page = |buf: &Buf| buf.truesize() == buf.page().1;
         if start > 0
             && run.is_one_buf()
@@ -313,7 +312,8 @@ impl Queue {
         growth
     }
 
-    /// Inserts a tiny fragment of one buffer, and recomputes the charge if others were copied to one page with it.
+    /// Inserts a tiny fragment of one buffer, and recomputes the charge if the insertion copied tiny fragments to one
+    /// page.
     fn insert_tiny(&mut self, mem: &Memory, (start, end): (usize, usize), pkt: Packet, spare: &mut Spare) {
         let csum = pkt.meta.csum;
         let slot = Slot { buf: Some(pkt.into_head()), start: start as u32, end: end as u32, csum };
@@ -334,11 +334,12 @@ impl Queue {
         earlier.iter().flat_map(|runs| runs.bufs()).for_each(|buf| pinned.keep_slot(buf.page()));
     }
 
-    /// Joins all fragments, which are contiguous, to one packet with the headers of the whole datagram. As in Linux its
-    /// link is that of the latest fragment.
+    /// Joins all fragments, which are contiguous, to one packet with the headers of the complete datagram. As in Linux,
+    /// the packet's link is that of the latest fragment.
     ///
     /// # Errors
-    /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or no memory is free.
+    /// The datagram is dropped: the ECN codepoints of its fragments contradict each other, it is too long, or no memory
+    /// is free.
     pub(crate) fn finish(&mut self, mem: &Memory, how: CopyPolicy) -> Result<(), DropReason> {
         let Self { last, earlier, .. } = self;
         let joined = match earlier {
@@ -363,10 +364,10 @@ impl Queue {
         }
     }
 
-    /// Takes the packet that [`finish`](Self::finish) made.
+    /// The packet that [`finish`](Self::finish) made.
     ///
     /// # Panics
-    /// Without it.
+    /// Without a call of `finish` before.
     #[inline]
     pub(crate) fn take_whole(&mut self) -> Packet {
         const MADE: &str = "a packet that was made";
@@ -388,13 +389,14 @@ impl Queue {
         self.largest
     }
 
-    /// Takes the first fragment, with its headers, if it has come; its link is that of the latest fragment.
+    /// Removes and returns the first fragment, with its headers, if it has arrived; its link is that of the latest
+    /// fragment.
     pub(crate) fn take_first(&mut self) -> Option<(Packet, Info)> {
         let len = self.first?.len as usize;
         let last = self.last.take().map(|(_, run)| run);
         let run = self.earlier.take().and_then(|mut runs| runs.take_first()).or(last)?;
         let mut pkt = run.into_first();
-        // The header's total length may be greater than `len`.
+        // The total length in the header may exceed `len`.
         let info = Info::parse(pkt.head(), LONGEST).ok()?;
         pkt.trim(len);
         pkt.meta.origin = self.origin;
@@ -411,12 +413,12 @@ impl Queue {
         self.origin
     }
 
-    /// Memory that its fragments pin.
+    /// Memory that the fragments pin.
     pub(crate) fn charged(&self) -> usize {
         self.pinned.bytes()
     }
 
-    /// Panics if they pin more than is charged. For tests.
+    /// Panics if the fragments pin more than is charged. For tests.
     pub(crate) fn check_charged(&self) {
         let earlier = self.earlier.iter().flat_map(|runs| runs.iter());
         let runs = earlier.chain(self.last.as_ref().map(|(_, run)| run));
@@ -427,7 +429,7 @@ impl Queue {
 }
 
 /// Tells whether a fragment with this end contradicts the datagram's length `len`, which is a lower bound until the
-/// last fragment has come.
+/// last fragment has arrived.
 #[inline]
 fn contradicts((last_in, len): (bool, usize), end: usize, more: bool) -> bool {
     if more { last_in && end > len } else { end < len || last_in && end != len }

@@ -9,8 +9,8 @@ use crate::fragment::BLOCK;
 /// Number of blocks in a leaf.
 const LEAF: usize = u64::BITS as usize;
 
-/// The ranges of one datagram by the block at which each begins: an ordered tree of two levels over the 8192 blocks of
-/// a datagram. Insertion and the search for a predecessor take a few instructions, however many there are.
+/// The ranges of one datagram by their first block: an ordered tree of two levels over the 8192 blocks of a datagram.
+/// Insertion and predecessor search take a few instructions, independent of the number of ranges.
 #[derive(Debug, Default)]
 pub(crate) struct RangeTree {
     /// Bit `n` is set if a range begins in the blocks of leaf `n`.
@@ -18,33 +18,33 @@ pub(crate) struct RangeTree {
     /// Indices into `leaves`.
     leaf_of: Vec<u8>,
     leaves: Vec<Leaf>,
-    /// Number of `leaves` in use. The others are left over from earlier datagrams.
+    /// Number of `leaves` in use. Further leaves are left over from earlier datagrams.
     used: usize,
     runs: Vec<Option<ContiguousRange>>,
     slots: Vec<Option<Slot>>,
     /// Memory of slots that were tiny on arrival, in bytes.
     waste: usize,
-    /// The page of tiny fragments, at their offsets in the datagram, once their own pages waste as much.
+    /// Page of tiny fragments, at their offsets in the datagram; used once their own pages waste as much memory.
     page: Option<Buf>,
     /// Ends of the fragments that were copied to the page.
     ends: Vec<u32>,
     /// Checksum state of all data in `page`.
     page_csum: Option<Csum>,
-    /// The range that begins the datagram, if it arrived last.
+    /// The range that begins the datagram, if that arrived last.
     head: Option<ContiguousRange>,
 }
 
-/// A range of one fragment that will be a slot of its datagram and needs no other state.
+/// A range of one fragment that becomes a slot of its datagram and needs no other state.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// Data; `None` if it lies in the page of tiny fragments.
+    /// Data; `None` if the data lies in the page of tiny fragments.
     pub(crate) buf: Option<Buf>,
     pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) csum: Csum,
 }
 
-/// Number of ranges from which on they are prefetched before they are joined, and how many ahead.
+/// Number of ranges from which on they are prefetched before the join, and the prefetch distance.
 const MANY: usize = 128;
 const AHEAD: usize = 8;
 
@@ -60,7 +60,7 @@ const _: () = assert!(FragOffset::MAX.bytes() + TINY <= Memory::LARGE);
 struct Leaf {
     /// Bit `n` is set if a range begins at block `n`.
     occupied: u64,
-    /// Indices of those ranges.
+    /// Indices of the ranges.
     run_of: [u16; LEAF],
 }
 
@@ -69,7 +69,7 @@ impl RangeTree {
     const BLOCKS: usize = 8192;
     const LEAVES: usize = Self::BLOCKS / LEAF;
 
-    /// Adds a range at byte `start`, where none begins.
+    /// Adds a range at byte `start`, where no range begins.
     pub(crate) fn insert(&mut self, start: usize, run: ContiguousRange) {
         self.note(start, self.runs.len() as u16);
         self.runs.push(Some(run));
@@ -80,12 +80,12 @@ impl RangeTree {
     pub(crate) fn insert_slot(&mut self, slot: Slot) -> &mut Slot {
         self.note(slot.start as usize, self.slots.len() as u16 | SLOT);
         self.slots.push(None);
-        // Changed after the move: a move of a recent store would stall.
+        // Changed after the move: a move right after the store would stall.
         self.slots.last_mut().expect("just pushed").insert(slot)
     }
 
-    /// Adds a tiny fragment where no range begins. Once the pages of such fragments waste as much memory as one large
-    /// page, all of them are copied to their offsets in one, as are later ones (quinn's `Assembler::defragment`).
+    /// Adds a tiny fragment where no range begins. Once the pages of tiny fragments waste as much memory as one large
+    /// page, all of them, and later ones, are copied to their offsets in one page (quinn's `Assembler::defragment`).
     pub(crate) fn insert_tiny(&mut self, mem: &Memory, slot: Slot) {
         if self.page.is_some() {
             self.note(slot.start as usize, self.ends.len() as u16 | PLACED);
@@ -111,7 +111,7 @@ impl RangeTree {
         self.page.is_some()
     }
 
-    /// Keeps the range that begins the datagram and completes it.
+    /// Stores the range that begins the datagram and completes it.
     pub(crate) fn set_head(&mut self, run: ContiguousRange) -> &mut ContiguousRange {
         self.head.insert(run)
     }
@@ -134,7 +134,7 @@ impl RangeTree {
         leaf.run_of[bit] = number;
     }
 
-    /// Begin and end of the last range that begins before byte `end`, which is not 0.
+    /// Start and end of the last range that begins before byte `end`, which is not 0.
     #[inline]
     pub(crate) fn last_before(&self, end: usize) -> Option<(usize, usize)> {
         let (leaf, bit) = place(end - 1);
@@ -153,7 +153,7 @@ impl RangeTree {
         Some(((leaf * LEAF + bit) * BLOCK, self.end_of(number)?))
     }
 
-    /// End of the range of this index.
+    /// End of the range with this index.
     #[inline]
     fn end_of(&self, number: u16) -> Option<usize> {
         match number {
@@ -163,12 +163,12 @@ impl RangeTree {
         }
     }
 
-    /// Joins all ranges to the first, which is the only one then. It has headers, and so is no slot.
+    /// Joins all ranges to the first, which has headers and so is not a slot.
     pub(crate) fn join(&mut self, mem: &Memory, how: CopyPolicy) -> Option<&mut ContiguousRange> {
         let Self { occupied, leaf_of, leaves, runs, slots, page, page_csum, ends, head, .. } = self;
         let occupied = std::mem::take(occupied);
         let mut numbers = in_order(occupied, leaf_of, leaves);
-        // Most fragments of a large datagram came long ago and lie scattered in memory.
+        // Most fragments of a large datagram arrived long ago and lie scattered in memory.
         let is_far = runs.len() + slots.len() > MANY && page.is_none();
         let [mut soon, mut later] = [AHEAD, 2 * AHEAD].map(|ahead| {
             let behind = in_order(if is_far { occupied } else { 0 }, leaf_of, leaves);
@@ -179,7 +179,7 @@ impl RangeTree {
             None => head.insert(runs.get_mut(usize::from(numbers.next()?))?.take()?),
         };
         let page_csum = page_csum.unwrap_or_default();
-        // Number of bytes taken off the page's front, and the end of those to be joined next.
+        // Number of bytes removed from the page's front, and the end of the next fragments to join.
         let mut taken = 0;
         let mut pending = None;
         let mut join_page = |joined: &mut ContiguousRange, pending: Option<u32>| {
@@ -230,19 +230,19 @@ impl RangeTree {
         Some(joined)
     }
 
-    /// Takes the joined range.
+    /// Removes and returns the joined range.
     #[inline]
     pub(crate) fn take_joined(&mut self) -> Option<ContiguousRange> {
         self.head.take()
     }
 
-    /// Takes the first range, unless it is a slot.
+    /// Removes and returns the first range, unless it is a slot.
     pub(crate) fn take_first(&mut self) -> Option<ContiguousRange> {
         let first = in_order(self.occupied, &self.leaf_of, &self.leaves).next()?;
         self.runs.get_mut(usize::from(first))?.take()
     }
 
-    /// Removes all ranges, and tells whether the storage is worth keeping for another datagram.
+    /// Removes all ranges, and returns whether the storage is worth keeping for another datagram.
     pub(crate) fn clear(&mut self) -> bool {
         self.occupied = 0;
         self.used = 0;
@@ -254,12 +254,12 @@ impl RangeTree {
         is_small && self.runs.capacity() <= LEAF
     }
 
-    /// All ranges but slots, in no order.
+    /// All ranges except slots, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &ContiguousRange> {
         self.runs.iter().chain([&self.head]).flatten()
     }
 
-    /// The buffers of all slots, in no order, and the page of tiny fragments.
+    /// The buffers of all slots, unordered, and the page of tiny fragments.
     pub(crate) fn bufs(&self) -> impl Iterator<Item = &Buf> {
         self.slots.iter().flatten().filter_map(|slot| slot.buf.as_ref()).chain(&self.page)
     }
@@ -279,7 +279,7 @@ fn copy_to_page(mem: &Memory, slot: &Slot, page: &mut Option<Buf>, page_csum: &m
     *page_csum = Some(if csum == slot.csum { csum } else { Csum::None });
 }
 
-/// Indices of ranges and slots, in the order of their begins.
+/// Indices of ranges and slots, in the order of their starts.
 fn in_order<'r>(mut left: u128, leaf_of: &'r [u8], leaves: &'r [Leaf]) -> impl Iterator<Item = u16> + 'r {
     let mut bits = 0_u64;
     let mut leaf = None::<&Leaf>;
@@ -296,7 +296,7 @@ fn in_order<'r>(mut left: u128, leaf_of: &'r [u8], leaves: &'r [Leaf]) -> impl I
     })
 }
 
-/// Leaf of a byte, and its block there. Bytes past all blocks count as in the last one.
+/// Leaf of a byte, and its block in the leaf. Bytes beyond all blocks count as the last block's.
 fn place(at: usize) -> (usize, usize) {
     let block = (at / BLOCK).min(RangeTree::BLOCKS - 1);
     (block / LEAF, block % LEAF)

@@ -26,7 +26,7 @@ pub struct Reassembly {
     evicted: Vec<Evicted>,
 }
 
-/// End of a batch of fragments of one datagram.
+/// Outcome of a batch of fragments of one datagram.
 pub(crate) enum End {
     /// The datagram is incomplete.
     Waits,
@@ -41,7 +41,7 @@ pub(crate) enum End {
 pub struct Usage {
     /// Number of waiting datagrams.
     pub queues: usize,
-    /// Number of bytes charged for them.
+    /// Number of bytes charged for the waiting datagrams.
     pub memory: usize,
 }
 
@@ -67,8 +67,8 @@ impl Reassembly {
     }
 
     /// Handles a fragment: a packet that begins with its IP header, which `info` summarizes, with its link in `meta`. A
-    /// packet that is no fragment is complete already. [`drain_evicted`](Self::drain_evicted) returns the evictions
-    /// that it caused.
+    /// packet that is not a fragment is complete already. [`drain_evicted`](Self::drain_evicted) returns the evictions
+    /// that this call caused.
     pub fn handle_fragment(
         &mut self,
         now: Instant,
@@ -92,8 +92,8 @@ impl Reassembly {
             }
         };
         if version == Version::V6 {
-            //= RFC 8200 §4.5 atomic: a whole packet with a fragment header is delivered by itself, and does not
-            //=   touch fragments of its identification
+            //= RFC 8200 §4.5 atomic: a packet whose fragment header says that it is whole is delivered by itself, and
+            //=   does not affect fragments of its identification
             if fragment.is_atomic() {
                 return atomic(mem, pkt, &part, is_observer, &mut count);
             }
@@ -123,7 +123,7 @@ impl Reassembly {
     }
 
     /// Handles a fragment with a wrong length for an observer (Linux's `nf_ct_frag6_queue`): an illegal end drops the
-    /// fragment, any other fault drops its datagram.
+    /// fragment alone, any other fault drops its datagram too.
     fn pass_on(&mut self, key: &Key, pkt: Packet, problem: ParameterProblem) -> Verdict {
         if problem.reason == DropReason::FragmentTooLong {
             return Verdict::Drop { reason: problem.reason, packets: 1 };
@@ -162,7 +162,7 @@ impl Reassembly {
     }
 
     /// Concludes a batch of fragments of one datagram, or a single fragment: delivers or drops the datagram, or evicts
-    /// others for it. Before the batch, `restarted` fragments of the datagram were dropped.
+    /// others to make room. Before the batch, `restarted` fragments of the datagram were dropped.
     #[expect(clippy::too_many_arguments, reason = "the state of the batch")]
     #[inline]
     pub(crate) fn conclude(
@@ -227,7 +227,7 @@ impl Reassembly {
         verdict
     }
 
-    /// Evicts datagrams until a table is below its limit. If `own` is among them, returns its number of fragments.
+    /// Evicts datagrams until a table is below its limit. If `own` is evicted, returns its number of fragments.
     pub(crate) fn make_room(&mut self, table: Table, own: Option<SlabId>, count: &mut Count<'_>) -> Option<u64> {
         let Self { tables, evicted, .. } = self;
         let mut lost = None;
@@ -246,8 +246,8 @@ impl Reassembly {
         lost
     }
 
-    /// Drains the evictions since the last call. Until then some of their pages are kept: those of a burst are freed
-    /// together.
+    /// Drains the evictions since the last call. Until then some of their pages stay allocated, so that the pages of a
+    /// burst are freed together.
     pub fn drain_evicted(&mut self) -> std::vec::Drain<'_, Evicted> {
         self.tables.iter_mut().for_each(Cache::settle);
         self.evicted.drain(..)
@@ -258,8 +258,8 @@ impl Reassembly {
         self.tables.iter().filter_map(Cache::next).map(|(deadline, _)| deadline).min()
     }
 
-    /// Drops datagrams that have timed out, and appends them to `expired`. If the link was removed, no error is sent,
-    /// and IPv6 does not count it.
+    /// Drops datagrams that have timed out, and appends them to `expired`. If the link was removed, no error is due,
+    /// and IPv6 does not count the timeout.
     pub fn handle_timeout(
         &mut self,
         now: Instant,
@@ -321,7 +321,7 @@ impl Reassembly {
         }
     }
 
-    /// Copies a fragment that uses little of a large page, unless there is plenty of memory.
+    /// Copies a fragment that uses little of a large page, unless memory is plentiful.
     pub(crate) fn copy_out_of_large_page(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
         let looks = self.coalesce == Coalesce::Move && !self.table(table).gathering().is_plenty(0);
         if looks && wastes_page(pkt) {
@@ -341,12 +341,13 @@ impl Default for Reassembly {
     }
 }
 
-/// Tells whether a fragment that contradicts its datagram is dropped alone, as in Linux's `nf_ct_frag6_queue`.
+/// Tells whether a fragment that contradicts its datagram is dropped without the datagram, as in Linux's
+/// `nf_ct_frag6_queue`.
 const fn leaves_others(table: Table, reason: DropReason) -> bool {
     matches!((table, reason), (Table::TrackingV6, DropReason::FragmentEnd | DropReason::FragmentEmpty))
 }
 
-/// Prefetches all of a short fragment, as it will be copied.
+/// Prefetches a short fragment completely, as it will be copied.
 #[inline]
 fn prefetch_tiny(pkt: &Packet) {
     /// Bytes of a cache line.
@@ -356,7 +357,7 @@ fn prefetch_tiny(pkt: &Packet) {
     }
 }
 
-/// Brings a fragment's headers into the head, and finds its range in the datagram.
+/// Pulls a fragment's headers into the head, and returns the fragment's range in the datagram.
 fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> Result<FragmentMeta, DropReason> {
     if info.total_len > pkt.len() || info.header_len > info.total_len {
         return Err(DropReason::IpTruncated);
@@ -369,7 +370,7 @@ fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> R
     }
 }
 
-/// An atomic fragment: it is complete, and does not touch others of its identification (RFC 6946).
+/// An atomic fragment: it is complete, and does not affect others of its identification (RFC 6946).
 fn atomic(mem: &Memory, mut pkt: Packet, part: &FragmentMeta, is_observer: bool, count: &mut Count<'_>) -> Verdict {
     if let Some(misplaced) = part.misplaced().filter(|_| !is_observer) {
         count.ok();

@@ -4,8 +4,8 @@ use base::DropReason;
 use packet::{Csum, Memory, Packet};
 use wire::{FragOffset, checksum, frag, ipv4, ipv6};
 
-/// Makes the header of a first fragment that of the whole datagram: total length, TOS and DF. `header_len` counts its
-/// options.
+/// Turns the header of a first fragment into that of the complete datagram: total length, TOS and DF. `header_len`
+/// includes the options.
 ///
 /// # Errors
 /// No memory for a copy of a shared header.
@@ -19,7 +19,7 @@ pub(crate) fn v4(
 ) -> Result<(), DropReason> {
     rewrite(mem, pkt, header_len, |header| {
         let place = ipv4::Ipv4Header::mut_from(header)?;
-        // Written at once: a sum over recent smaller stores would stall.
+        // Written at once: a checksum over recent smaller stores would stall.
         let mut fields = *place;
         fields.set_total_len(total_len);
         fields.set_tos(tos);

@@ -1,4 +1,4 @@
-//! Refragmentation of a datagram that was reassembled on its way (Linux's `ip_fragment` and `ip6_fragment` with a
+//! Refragmentation of a datagram that was reassembled in transit (Linux's `ip_fragment` and `ip6_fragment` with a
 //! `frag_max_size`).
 
 use base::DropReason;
@@ -9,16 +9,16 @@ use wire::{Version, ipv6};
 use crate::fragment::cut;
 use crate::fragment_v6::cut_v6;
 
-/// Fragments a packet that was reassembled from fragments of at most `max_size` bytes, for a node that is not its
-/// destination, as [`Verdict::Whole`](crate::Verdict::Whole) returns it; IPv6 gets the identification `id`. Fragments
-/// are restored if the packet's children still are the original ones; no fragment is larger than the largest original
-/// one, so the sender's path MTU discovery sees the same as without us (RFC 8201). A packet that was no fragment
-/// (`max_size` 0) goes out unchanged.
+/// Fragments a packet that was reassembled from fragments of at most `max_size` bytes, on a node that is not its
+/// destination, as [`Verdict::Whole`](crate::Verdict::Whole) returns it; IPv6 fragments get the identification `id`.
+/// The original fragments are restored if the packet's children are unchanged; no fragment is larger than the largest
+/// original one, so the sender's path MTU discovery gets the same results as without this node (RFC 8201). A packet
+/// that was not a fragment (`max_size` 0) is passed unchanged.
 ///
 /// # Errors
-/// The packet is dropped as in [`fragment`](crate::fragment()) and [`fragment_v6`](crate::fragment_v6()); and for
-/// [`DropReason::PacketTooBig`], which the caller answers with `mtu`, if the largest fragment was larger than that and
-/// DF, or IPv6, forbids routers to fragment it.
+/// The packet is dropped as in [`fragment`](crate::fragment()) and [`fragment_v6`](crate::fragment_v6()); and with
+/// [`DropReason::PacketTooBig`], which the caller reports to the sender with `mtu`, if the largest fragment exceeded
+/// `mtu` and DF, or IPv6, forbids routers to fragment the packet.
 pub fn refragment(
     mem: &Memory,
     packet: Packet,

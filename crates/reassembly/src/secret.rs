@@ -2,15 +2,15 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Maximum number of words of a key, including those for SAs.
+/// Maximum number of words of a key, including SAs.
 const MOST: usize = 10;
 
-/// A random function of the family.
+/// Random function of the family.
 ///
-/// At most one in 2³² functions gives the same sum to two keys of the same length, even if an attacker has chosen the
+/// At most one in 2³² functions maps two keys of the same length to the same sum, even if an attacker has chosen the
 /// keys ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"), at the cost of a
 /// multiplication per word. Sums are mixed afterwards: with some functions, consecutive keys would otherwise fall into
-/// few chains of a table. No peer sees a value from which it could learn the function.
+/// few chains of a table. No output reveals the function to a peer.
 #[derive(Clone, Debug)]
 pub(crate) struct Secret {
     sum: u64,
@@ -38,7 +38,7 @@ impl Secret {
     }
 }
 
-/// Spreads sums that differ little, as those of consecutive keys may do: one to one (MurmurHash3's `fmix64`).
+/// Spreads sums that differ little, as the sums of consecutive keys may: one to one (MurmurHash3's `fmix64`).
 #[inline(always)]
 const fn mixed(mut sum: u64) -> u64 {
     sum = (sum ^ sum >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn counting_keys_fill_table_evenly_with_any_function() {
         const SLOTS: usize = 1024;
-        // In a few of a thousand functions their sums do not differ enough.
+        // For a few of a thousand functions the sums do not differ enough.
         for word in (0..MOST).cycle().take(200) {
             for shift in [0, 16, 32, 48] {
                 let secret = Secret::new();

@@ -1,4 +1,4 @@
-//! Hash map in a slab: values stay in place, and are found by key or by index.
+//! Hash map in a slab: values do not move, and are found by key or by index.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
@@ -22,7 +22,7 @@ impl SlabId {
 
 /// Key that can be hashed.
 pub(crate) trait Hashed: Eq {
-    /// Hash: the same for equal keys.
+    /// Hash; equal for equal keys.
     fn hash(&self, secret: &Secret) -> u32;
 }
 
@@ -30,22 +30,22 @@ pub(crate) trait Hashed: Eq {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyHash(u32);
 
-/// A hash map in a slab. Senders choose the keys, so they are hashed with a secret: an attacker cannot make many that
-/// collide.
+/// A hash map in a slab. Senders choose the keys, so keys are hashed with a secret: an attacker cannot produce many
+/// colliding keys.
 ///
-/// Slots of removed entries are reused, and no entry is moved on insertion or removal. Entries with equal chains are
-/// linked; the chains are so many that a missing key usually meets an empty chain, without a look at a slot.
+/// Slots of removed entries are reused, and no entry moves on insertion or removal. Entries of one chain are linked;
+/// there are so many chains that the look-up of a missing key usually meets an empty chain, without a read of a slot.
 #[derive(Debug)]
 pub(crate) struct SlabMap<K, V> {
     secret: Secret,
-    /// Heads of the chains: a power of two of them, and at least [`SPARSE`] for each entry.
+    /// Heads of the chains: a power of two, and at least [`SPARSE`] for each entry.
     chains: Vec<Option<SlabId>>,
     len: usize,
     places: Vec<Place<K, V>>,
-    /// Links of the chains, one for each slot. They are apart from the slots, which are large and mostly out of cache.
+    /// Links of the chains, one for each slot, stored apart from the slots, which are large and mostly out of cache.
     nodes: Vec<Node>,
     free: Vec<SlabId>,
-    /// Result of the last look-up, which often is that of the next.
+    /// Result of the last look-up, which is often equal to the next.
     latest: Option<SlabId>,
 }
 
@@ -61,9 +61,9 @@ struct Place<K, V> {
 #[derive(Clone, Copy, Debug, Default)]
 struct Node {
     hash: u32,
-    /// The next entry of its chain.
+    /// The next entry of the chain.
     next: Option<SlabId>,
-    /// Whether it is in a chain.
+    /// Whether the entry is in a chain.
     is_there: bool,
 }
 
@@ -109,7 +109,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         hash as usize & self.chains.len().wrapping_sub(1)
     }
 
-    /// Reserves a slot that is in no chain. Its value is left over from its last use.
+    /// Reserves a slot outside all chains. Its value is left over from its last use.
     #[inline]
     pub(crate) fn reserve(&mut self) -> SlabId {
         if let Some(id) = self.free.pop() {
@@ -120,7 +120,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         SlabId::of(self.places.len() - 1)
     }
 
-    /// Inserts the value of a reserved slot under this key, which no other entry has.
+    /// Inserts the value of a reserved slot under this key, which must be new.
     pub(crate) fn insert(&mut self, id: SlabId, hash: KeyHash, key: K) {
         self.len += 1;
         if self.len * SPARSE > self.chains.len() {
@@ -179,12 +179,12 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         &self.places[id.at()].key
     }
 
-    /// Tells whether the place is occupied. The id may have been reused (no generation).
+    /// Tells whether the slot is occupied. The id may have been reused (no generation).
     pub(crate) fn contains(&self, id: SlabId) -> bool {
         self.nodes[id.at()].is_there
     }
 
-    /// All entries, in no order.
+    /// All entries, unordered.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabId, &V)> {
         let present = self.places.iter().zip(&self.nodes).enumerate().filter(|(_, (_, node))| node.is_there);
         present.map(|(at, (place, _))| (SlabId::of(at), &place.value))
@@ -253,7 +253,7 @@ mod tests {
         let found = table.find(table.hash(&1000), &1000);
         assert_eq!((found, table.key(again), &table[again][..]), (Some(again), &1000, "1000"));
         assert_eq!(table.find(table.hash(&99), &99), None);
-        // Removal from any place of a chain.
+        // Removal from any position in a chain.
         let many: Vec<_> = (2000..12_000).map(|key| put(&mut table, key)).collect();
         for (n, &id) in many.iter().enumerate().filter(|(n, _)| n % 7 > 0) {
             table.remove(id);

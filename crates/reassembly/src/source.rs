@@ -1,6 +1,6 @@
 //! Sources of fragments: their number of fragments, and the memory charged to them.
 //!
-//! IPv4's identification has 16 bits only: at 64 KiB a millisecond it wraps within a datagram's 30 seconds, and
+//! IPv4's identification has only 16 bits: at 64 KiB a millisecond it wraps within a datagram's 30 seconds, and
 //! fragments of two datagrams would be mixed (RFC 4963). So fragments are counted by source (Linux's
 //! `ipfrag_max_dist`).
 
@@ -9,17 +9,17 @@ use crate::eviction::EvictionLists;
 /// A source with waiting datagrams.
 #[derive(Debug, Default)]
 pub(crate) struct Source {
-    /// Number of fragments so far. Only differences within the life of a queue count.
+    /// Number of fragments so far. Only differences within the lifetime of a queue matter.
     arrived: u32,
     /// Number of waiting datagrams.
     pub(crate) queues: usize,
-    /// The datagrams by progress, and their memory.
+    /// The datagrams by progress, with their memory.
     pub(crate) group: EvictionLists,
 }
 
 impl Source {
-    /// Counts a fragment for the queue whose last one was number `last`, and sets `last`. Returns whether more than
-    /// `max` fragments came in between.
+    /// Counts a fragment for the queue whose last fragment had number `last`, and sets `last`. Returns whether more
+    /// than `max` fragments arrived in between.
     pub(crate) fn advance(&mut self, last: &mut u32, max: u32) -> bool {
         self.arrived = self.arrived.wrapping_add(1);
         let before = std::mem::replace(last, self.arrived);

@@ -9,7 +9,7 @@ use crate::user::ReassemblyContext;
 pub enum Table {
     /// IPv4, in every context (`FRAG` in `/proc/net/sockstat`).
     V4,
-    /// IPv6, in every context but tracking (`FRAG6` in `/proc/net/sockstat6`).
+    /// IPv6, in every context except tracking (`FRAG6` in `/proc/net/sockstat6`).
     V6,
     /// IPv6 tracking.
     TrackingV6,
@@ -19,7 +19,7 @@ impl Table {
     /// All tables.
     pub const ALL: [Self; 3] = [Self::V4, Self::V6, Self::TrackingV6];
 
-    /// The table of datagrams of a version that are reassembled in `context`.
+    /// The table for datagrams of `version` in `context`.
     pub(crate) const fn of(context: ReassemblyContext, version: Version) -> Self {
         match version {
             Version::V4 => Self::V4,

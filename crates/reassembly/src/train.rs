@@ -1,4 +1,4 @@
-//! Batch of consecutive fragments of one datagram, behind equal headers: the checks of the first apply to all.
+//! Batch of consecutive fragments of one datagram with equal headers: the checks of the first apply to all.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -15,9 +15,9 @@ const V6_LEN: usize = ipv6::Ipv6Header::LEN + frag::FragHeader::LEN;
 
 /// Batch of fragments of one datagram: their common header fields.
 ///
-/// Only headers without options, and without extension headers but the fragment header, qualify. A fragment belongs to
-/// the train if all bits of its headers are equal except lengths, offset, checksum, and reserved fields without a
-/// meaning; and if its headers are valid.
+/// Only headers without options, and without extension headers other than the fragment header, qualify. A fragment
+/// belongs to the train if its headers are valid, and all their bits are equal except lengths, offset, checksum, and
+/// reserved fields without a meaning.
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     origin: PackedOrigin,
@@ -30,14 +30,15 @@ pub struct Train {
     headers: [[u8; 8]; V6_LEN / 8],
 }
 
-/// Mask of IPv4's first 16 bytes that fragments of one datagram have in common: all but total length, MF, offset and
-/// checksum.
+/// Mask of the bits in IPv4's first 16 bytes that are equal in all fragments of a datagram: all except total length,
+/// MF, offset and checksum.
 const SAME_V4: [u64; 2] = [
     u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0xc0, 0]),
     u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]),
 ];
 
-/// Mask of the IPv6 header and the fragment header: all but payload length, offset, M and reserved bits.
+/// Mask of the equal bits in the IPv6 header and the fragment header: all except payload length, offset, M and reserved
+/// bits.
 const SAME_V6: [u64; V6_LEN / 8] = [
     u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff]),
     u64::MAX,
@@ -48,8 +49,8 @@ const SAME_V6: [u64; V6_LEN / 8] = [
 ];
 
 impl Train {
-    /// The train that may begin with `pkt`, whose IP header begins at `l3`, if it looks like a fragment. Its validity
-    /// is checked when it is taken.
+    /// The train that may begin with `pkt`, whose IP header begins at `l3`, if the packet has the form of a fragment.
+    /// Validity is checked when the train is taken.
     #[inline(always)]
     pub fn of(pkt: &Packet, l3: usize) -> Option<Self> {
         let head = pkt.head().get(l3..)?;
@@ -67,7 +68,7 @@ impl Train {
             return None;
         }
         let header = ipv4::Ipv4Header::ref_from(bytes).ok()?;
-        // Word by word: a move of recent smaller stores would stall.
+        // Word by word: a move right after smaller stores would stall.
         let (words, &[a, b, c, d]) = (bytes.as_chunks().0, bytes.last_chunk()?);
         let headers = [words[0], words[1], [a, b, c, d, 0, 0, 0, 0], [0; 8], [0; 8], [0; 8]];
         let protocol = header.protocol();
@@ -88,7 +89,7 @@ impl Train {
     #[inline(always)]
     fn of_v6(origin: PackedOrigin, head: &[u8]) -> Option<Self> {
         let bytes: &[u8; V6_LEN] = head.first_chunk()?;
-        // Behind another next header, more IPv6 extension headers may follow.
+        // Other next headers may be further IPv6 extension headers.
         let protocol = Protocol(bytes[ipv6::Ipv6Header::LEN]);
         let ends = matches!(protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMPV6 | Protocol::ESP);
         if bytes[ipv6::NEXT_HEADER_AT] != Protocol::FRAGMENT.0 || !ends {
@@ -109,7 +110,7 @@ impl Train {
         })
     }
 
-    /// The same train in an L3 domain.
+    /// The same train in another L3 domain.
     #[inline(always)]
     #[must_use]
     pub fn in_domain(self, domain: Domain) -> Self {
@@ -150,7 +151,8 @@ impl Train {
         Ecn::from_tos(self.tos)
     }
 
-    /// Offset of the IP header of the first packet of `burst`, and its range, if it belongs to the train.
+    /// Offset of the IP header of the first packet of `burst`, with the packet's range, if the packet belongs to the
+    /// train.
     #[inline(always)]
     pub(crate) fn peek(
         &self,
@@ -162,7 +164,7 @@ impl Train {
         Some((at, self.read(first, at)?))
     }
 
-    /// The packets at the front of `burst` that belong to the train, and their ranges.
+    /// The packets at the front of `burst` that belong to the train, with their ranges.
     pub(crate) fn ahead<'b>(
         &self,
         burst: &'b Burst<'_>,
@@ -209,13 +211,13 @@ impl Train {
         let field = u16::from_be_bytes([header[6], header[7]]);
         let more = field & 0x2000 != 0;
         let offset = usize::from(field & FragOffset::MAX.blocks()) * 8;
-        // The sum is 0xffff, or in ones' complement a multiple of it; never zero.
+        // The sum is 0xffff, or in one's complement a multiple of 0xffff; never zero.
         let is_right = sum.is_multiple_of(0xffff) && total_len <= packet.len() && (more || offset > 0);
         if differ != 0 || *addr != self.headers[2][..4] || !is_right {
             return None;
         }
         let len = total_len.checked_sub(ipv4::Ipv4Header::LEN)?;
-        // Bytes past a multiple of 8 do not count (Linux).
+        // Bytes beyond a multiple of 8 are ignored (as in Linux).
         let end = offset + if more { len & !7 } else { len };
         let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
         Some(FragmentRange { offset, end, more, header_len: ipv4::Ipv4Header::LEN, ecn, dont_fragment })
@@ -236,7 +238,7 @@ impl Train {
         }
         let len = total_len.checked_sub(V6_LEN)?;
         let end = offset + len;
-        // These faults are answered with an error.
+        // These faults require an error message.
         let is_wrong = end > usize::from(u16::MAX)
             || more && !len.is_multiple_of(8)
             || offset == 0 && len < upper_len(self.protocol);
@@ -244,7 +246,7 @@ impl Train {
         (!is_wrong).then_some(FragmentRange { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
     }
 
-    /// Header fields that apply to the whole datagram, if the range is the first fragment's.
+    /// Header fields that apply to the complete datagram, if the range is the first fragment's.
     #[inline]
     pub(crate) fn first(&self, span: &FragmentRange) -> Option<FirstFragment> {
         let (header_len, next_header_at) = match self.version {
@@ -268,7 +270,7 @@ impl Train {
         ReassemblyContext { domain: self.domain, ..ReassemblyContext::LOCAL }
     }
 
-    /// The key of its datagram, for local delivery.
+    /// The key of the train's datagram, for local delivery.
     #[inline(always)]
     pub(crate) fn key(&self) -> Key {
         match self.version {

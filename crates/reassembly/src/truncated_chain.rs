@@ -1,4 +1,4 @@
-//! IPv6 fragments with a truncated header chain, which have no summary but are answered.
+//! IPv6 fragments with a truncated header chain, which have no summary but cause an ICMPv6 error.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use packet::{Memory, Packet};
 use wire::ip::Info;
 use wire::{Protocol, ext, frag, icmpv6, ipv6};
 
-/// A fragment that is dropped for its headers and answered with an ICMPv6 parameter problem.
+/// A fragment that is dropped for its headers and reported with an ICMPv6 parameter problem.
 #[derive(Clone, Copy, Debug)]
 pub struct TruncatedChain {
     /// The part of a summary that an error message needs.
@@ -21,11 +21,12 @@ pub struct TruncatedChain {
 }
 
 impl TruncatedChain {
-    /// Finds the fault of an IPv6 packet that [`Info::parse`] refused, if it concerns the fragment header: it is
-    /// missing in an empty payload (Linux answers with the offset where it should be), or the packet is a first
+    /// Finds the fault of an IPv6 packet that [`Info::parse`] refused, if the fault concerns the fragment header: the
+    /// header is missing in an empty payload (Linux reports the offset where it should be), or the packet is a first
     /// fragment with an incomplete header chain (RFC 7112 §5).
     ///
-    /// A caller that counts the packet as `Ip6InHdrErrors` counts it as `Ip6ReasmReqds` too, if it is for this node.
+    /// A caller that counts the packet as `Ip6InHdrErrors` counts it as `Ip6ReasmReqds` too, if the packet is for this
+    /// node.
     pub fn find(mem: &Memory, pkt: &mut Packet) -> Option<Self> {
         pull(mem, pkt, ipv6::Ipv6Header::LEN)?;
         let header = *ipv6::Ipv6Header::ref_from(pkt.head()).ok()?;
@@ -55,7 +56,7 @@ impl TruncatedChain {
             {
                 return None;
             }
-            // All of these headers have at least eight bytes.
+            // Each of these headers has at least eight bytes.
             let len = if at + frag::FragHeader::LEN > end {
                 None
             } else {
@@ -89,7 +90,7 @@ impl TruncatedChain {
     }
 }
 
-/// Brings the first `len` bytes into the head, if the packet has so many and memory is free.
+/// Pulls the first `len` bytes into the head, if the packet is long enough and memory is free.
 fn pull(mem: &Memory, pkt: &mut Packet, len: usize) -> Option<()> {
     pkt.may_pull(mem, len).ok()?.then_some(())
 }

@@ -7,26 +7,26 @@ use wire::Version;
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum User {
     /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). Only this user, [`Output`](Self::Output)
-    /// and [`Host`](Self::Host) coalesce fragments for good; datagrams of other users keep the fragment sizes in which
-    /// they came.
+    /// and [`Host`](Self::Host) coalesce fragments permanently; datagrams of other users keep their original fragment
+    /// sizes.
     #[default]
     Local,
-    /// The node itself, for packets of its own sockets, which a kernel has fragmented for a device's MTU.
+    /// The node itself, for packets of its own sockets that a kernel has fragmented for a device's MTU.
     Output,
-    /// The node itself, for packets to a host that takes whole datagrams.
+    /// The node itself, for packets to a host that receives complete datagrams.
     Host,
     /// Sockets that read packets with the router alert option (`IP_DEFRAG_CALL_RA_CHAIN`).
     RouterAlert,
     /// Connection tracking (`IP_DEFRAG_CONNTRACK_*`).
     Tracking {
-        /// Hook that calls it.
+        /// Hook of the call.
         hook: Hook,
-        /// Number of its zone.
+        /// Number of the zone.
         zone: u16,
     },
-    /// A packet socket that spreads flows (`IP_DEFRAG_AF_PACKET`).
+    /// A packet socket with fanout (`IP_DEFRAG_AF_PACKET`).
     PacketSocket,
-    /// A switch that spreads flows (`IP_DEFRAG_MACVLAN`).
+    /// A switch that distributes flows (`IP_DEFRAG_MACVLAN`).
     Switch,
 }
 
@@ -41,7 +41,7 @@ pub enum Hook {
     Bridge,
 }
 
-/// A user, in one L3 domain.
+/// A user in one L3 domain.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ReassemblyContext {
     /// The user.
@@ -69,14 +69,14 @@ impl User {
         }
     }
 
-    /// Tells whether fragments are coalesced: copied behind each other or made slots of one packet. Otherwise each
-    /// stays a packet.
+    /// Tells whether fragments are coalesced: copied into the tailroom or turned into slots of one packet. Otherwise
+    /// each fragment stays a packet.
     pub(crate) const fn joins(self) -> bool {
         matches!(self, Self::Local | Self::Output | Self::Host)
     }
 
-    /// Tells whether it is an observer, which sends no errors, counts nothing and passes malformed packets on, as IPv6
-    /// tracking (Linux's `nf_ct_frag6_gather`).
+    /// Tells whether the user is an observer, which sends no errors, counts nothing and passes malformed packets on:
+    /// IPv6 tracking (Linux's `nf_ct_frag6_gather`).
     pub(crate) const fn is_observer(self, version: Version) -> bool {
         matches!((self, version), (Self::Tracking { .. }, Version::V6))
     }

@@ -11,42 +11,43 @@ use crate::user::ReassemblyContext;
 /// Verdict on a fragment.
 #[derive(Debug)]
 pub enum Verdict {
-    /// Completed: the whole datagram, without a fragment header.
+    /// The datagram is complete, without a fragment header.
     Whole {
-        /// Datagram, for [`User::Local`](crate::User::Local) in as few buffers as possible, else the first fragment
-        /// with each later one as a child.
+        /// Datagram, for [`User::Local`](crate::User::Local) in as few buffers as possible, otherwise the first
+        /// fragment with each later one as a child.
         pkt: Packet,
         /// Length of the largest fragment with its headers, an upper bound for [`refragment`](crate::refragment())
-        /// (Linux's `frag_max_size`); 0 if it was no fragment.
+        /// (Linux's `frag_max_size`); 0 if the packet was not a fragment.
         max_size: usize,
     },
-    /// It is held until its datagram is complete.
+    /// The fragment is held until its datagram is complete.
     Held,
-    /// It is held. Earlier fragments of its identification are dropped for [`DropReason::FragmentDistance`].
+    /// The fragment is held. Earlier fragments of its identification are dropped with [`DropReason::FragmentDistance`].
     Restarted {
         /// Number of dropped fragments.
         packets: u64,
     },
-    /// It passes unchanged: the context is an observer's.
+    /// The fragment passes unchanged: the context is an observer's.
     Pass {
         /// Packet.
         pkt: Packet,
-        /// Number of other fragments of its datagram, which are dropped for [`DropReason::FragmentLength`].
+        /// Number of the datagram's other fragments, which are dropped with [`DropReason::FragmentLength`].
         packets: u64,
     },
-    /// It is dropped.
+    /// The fragment is dropped.
     Drop {
         /// Reason.
         reason: DropReason,
-        /// Number of dropped packets: the fragment, and the waiting ones of its datagram unless it was a duplicate.
+        /// Number of dropped packets: the fragment, and the datagram's waiting fragments unless this one was a
+        /// duplicate.
         packets: u64,
     },
-    /// It is dropped, and an ICMPv6 parameter problem is due to its sender.
+    /// The fragment is dropped, and an ICMPv6 parameter problem is due to its sender.
     Refuse {
-        /// The packet to quote, which begins with its IP header: the fragment; or the whole datagram, for
+        /// The packet to quote, which begins with its IP header: the fragment; or the complete datagram, for
         /// [`DropReason::FragmentNested`] and [`DropReason::ProtocolUnknown`].
         pkt: Packet,
-        /// The reason. The caller counts an unknown protocol, of a packet that policies let in.
+        /// Reason. The caller counts an unknown protocol, if policies accept the packet.
         reason: DropReason,
         /// The message's code.
         code: icmpv6::Problem,
@@ -58,20 +59,20 @@ pub enum Verdict {
 /// A datagram that has timed out.
 #[derive(Debug)]
 pub struct Expired {
-    /// First fragment and its headers, for an ICMP error to the sender; `None` if it has not come, or the link was
-    /// removed; its link is that of the latest fragment.
+    /// First fragment and its headers, for an ICMP error to the sender; `None` if it has not arrived, or the link was
+    /// removed. Its link is that of the latest fragment.
     pub first: Option<(Packet, Info)>,
     /// Origin of the latest fragment.
     pub origin: Origin,
-    /// Number of fragments dropped for [`DropReason::FragmentTimeout`], including the first one.
+    /// Number of fragments dropped with [`DropReason::FragmentTimeout`], including the first.
     pub packets: u64,
-    /// Context in which it was reassembled.
+    /// Context of the datagram.
     pub context: ReassemblyContext,
-    /// Table that it was in.
+    /// Table of the datagram.
     pub table: Table,
 }
 
-/// An evicted datagram, whose fragments are dropped for [`DropReason::FragmentEvicted`].
+/// An evicted datagram, whose fragments are dropped with [`DropReason::FragmentEvicted`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Evicted {
     /// Origin of the latest fragment.
@@ -80,7 +81,7 @@ pub struct Evicted {
     pub packets: u64,
 }
 
-/// The counters of one family.
+/// Counters of one family.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mibs {
     requests: Mib,
@@ -92,7 +93,7 @@ pub(crate) struct Mibs {
 }
 
 impl Mibs {
-    /// Counters of datagrams that a table drops, if they are counted.
+    /// Counters for datagrams that a table drops, if that table counts.
     pub(crate) const fn of_table(table: Table) -> Option<Self> {
         match table {
             Table::V4 => Some(Self::of(Version::V4)),
@@ -121,7 +122,7 @@ impl Mibs {
     }
 }
 
-/// Counters of one family, if the context counts.
+/// Counters of one family, for a context that counts.
 #[derive(Debug)]
 pub(crate) struct Count<'a>(pub(crate) Option<(&'a mut Counters, Mibs)>);
 
@@ -170,7 +171,7 @@ impl Count<'_> {
         self.fail();
     }
 
-    /// Counts a fragment that is answered with a parameter problem.
+    /// Counts a fragment that is reported with a parameter problem.
     pub(crate) fn header_error(&mut self) {
         self.count(|_| Some(Mib::Ip6InHdrErrors));
     }

@@ -1,6 +1,6 @@
-//! Choices drawn from bytes: a fuzzer's, or a seed's.
+//! Choices drawn from the bytes of a fuzzer or a seed.
 
-/// Reads bytes as choices; zeros past the end.
+/// Reader of bytes as choices; zeros after the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Choices<'a>(&'a [u8]);
 
@@ -27,7 +27,7 @@ impl<'a> Choices<'a> {
         u16::from_be_bytes([self.byte(), self.byte()])
     }
 
-    /// The next `n` bytes, or as many as are left.
+    /// The next `n` bytes, or all remaining ones.
     pub fn bytes(&mut self, n: usize) -> &'a [u8] {
         let (front, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
@@ -37,7 +37,7 @@ impl<'a> Choices<'a> {
     /// One of `items`.
     ///
     /// # Panics
-    /// When it is empty.
+    /// If `items` is empty.
     pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[usize::from(self.byte()) % items.len()]
     }

@@ -12,7 +12,7 @@ use crate::{Node, Rng};
 /// `reqid`; ESP in UDP from port 4500 to port 4500 if `udp`.
 ///
 /// # Panics
-/// When these are no addresses.
+/// If an address is invalid.
 pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
     let [src, dst] = [src, dst].map(|addr| addr.parse().expect("an address"));
     let algorithm = Algorithm::aead(Aead::GcmAes, (0..20).map(|at| at ^ spi as u8).collect::<Vec<u8>>().into(), 128);
@@ -31,20 +31,20 @@ pub const fn template(sa: &SaConfig) -> Template {
     Template { src, dst, spi: None, mode: sa.mode, reqid: sa.reqid, level: Level::Required }
 }
 
-/// A policy by which packets from `src` to `dst` need these SAs, the innermost first.
+/// A policy that requires these SAs, the innermost first, for packets from `src` to `dst`.
 ///
 /// # Panics
-/// When these are no prefixes.
+/// If a prefix is invalid.
 pub fn policy(dir: Dir, src: &str, dst: &str, sas: &[SaConfig]) -> PolicyConfig {
     let [src, dst] = [src, dst].map(|prefix| prefix.parse().expect("a prefix"));
     PolicyConfig { templates: sas.iter().map(template).collect(), ..PolicyConfig::new(dir, Selector::new(src, dst)) }
 }
 
-/// Configures `near` to protect packets from `src` to `dst` by these SAs, the innermost first, and `far` to require it,
-/// for forwarded packets and its own.
+/// Configures `near` to protect packets from `src` to `dst` with these SAs, the innermost first, and `far` to require
+/// the protection, for forwarded packets and for its own.
 ///
 /// # Panics
-/// When an SA or a policy is refused.
+/// If an SA or a policy is refused.
 pub fn link_pair(near: &mut Node, far: &mut Node, (src, dst): (&str, &str), sas: &[SaConfig]) {
     for sa in sas {
         for node in [&mut *near, &mut *far] {
@@ -58,7 +58,7 @@ pub fn link_pair(near: &mut Node, far: &mut Node, (src, dst): (&str, &str), sas:
 }
 
 /// Mask that makes the initialisation vectors of an SA unique: the worlds of one test share keys, and IPsec's register
-/// of nonces covers all of them.
+/// of nonces covers all of these worlds.
 pub fn unique_mask() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     Rng::new(NEXT.fetch_add(1, Relaxed)).bits()

@@ -12,20 +12,20 @@ use crate::Rng;
 /// Maximum number of tasks in flight.
 const ROOM: usize = 64;
 
-/// A crypto device that takes a random time for each task, finishes tasks in any order, and often accepts none for a
-/// while.
+/// A crypto device that takes a random time for each task, finishes tasks in any order, and often accepts none for some
+/// time.
 pub struct SlowCrypto {
     rng: Rng,
     longest: Duration,
     /// Tasks in flight, each with its time of completion.
     away: Vec<(Instant, Task)>,
     busy_until: Instant,
-    /// Whether it refused a task.
+    /// Whether the device refused a task.
     left: bool,
 }
 
 impl SlowCrypto {
-    /// A device that takes up to `longest` for a task.
+    /// A device that takes at most `longest` for a task.
     pub const fn new(seed: u64, longest: Duration) -> Self {
         Self { rng: Rng::new(seed), longest, away: Vec::new(), busy_until: Instant::ZERO, left: false }
     }

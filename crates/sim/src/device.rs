@@ -8,11 +8,11 @@ use packet::{Csum, Cut, Memory, Packet};
 /// Kind of packets that cross a wire.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Medium {
-    /// A device shared with a guest, such as TUN: packets pass fat, with their metadata.
+    /// A device shared with a guest, such as TUN: packets pass fat, with metadata.
     Guest,
     /// A cable: the device segments fat packets and completes checksums, and the other end receives plain packets.
     Cable,
-    /// A UDP socket at both ends with the kernel's GSO and GRO: as a cable, but datagrams that arrive together are
+    /// A UDP socket at both ends with the kernel's GSO and GRO: like a cable, but datagrams that arrive together are
     /// received as one train.
     UdpSocket,
 }
@@ -36,7 +36,7 @@ pub struct Wire {
     pub twice: u16,
     /// Frames in a thousand with a bit flipped behind their outer headers.
     pub damaged: u16,
-    /// Chance in a thousand that the device is busy when it is handed frames: it takes some, and none for a while.
+    /// Chance in a thousand that the device is busy when it gets frames: it accepts some, and then none for some time.
     pub busy: u16,
 }
 
@@ -68,10 +68,10 @@ impl Wire {
         Self { loss, late, twice, busy, ..self }
     }
 
-    /// Frames on the wire for a packet that was handed to a device with these features.
+    /// Frames on the wire for a packet that a device with these features sends.
     ///
     /// # Panics
-    /// When the device cannot take the packet, or a frame is longer than its MTU.
+    /// If the device cannot send the packet, or a frame exceeds its MTU.
     pub fn cut(&self, mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) {
         pkt.check_invariants();
         check_taken(features, &pkt);
@@ -87,7 +87,7 @@ impl Wire {
     /// Packets that the other end receives from frames that arrived together, in its own memory.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub(crate) fn arrive(&self, mem: &Memory, frames: Vec<Packet>) -> Vec<Packet> {
         let received = frames.iter().map(|frame| {
             let mut pkt = Packet::with_data(mem, &frame.to_vec()).expect("memory");
@@ -111,7 +111,7 @@ impl Wire {
     }
 }
 
-/// Checks that a device with these features can take a packet.
+/// Checks that a device with these features can send a packet.
 fn check_taken(features: &Features, pkt: &Packet) {
     if let Cut::Gso(gso) = pkt.meta.cut {
         assert!(features.cuts(&gso, pkt.len()), "{features:?} was handed {gso:?}");

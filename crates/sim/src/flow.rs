@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Version, checksum, icmp, icmpv6, ipv4, ipv6, tcp, udp};
 
-/// Length of a TCP header with the time stamp option, as a Linux sender has it (RFC 7323).
+/// Length of a TCP header with the timestamp option, as Linux sends it (RFC 7323).
 const TCP_LEN: usize = tcp::TcpHeader::LEN + 12;
 
 /// Endpoints of a flow, and constructors of its packets, each of which begins with an IP header.
@@ -39,14 +39,14 @@ impl Flow {
     /// A flow with a TTL of 64 and Don't Fragment, from port 40000 to port 5201.
     ///
     /// # Panics
-    /// When these are not two addresses of one family.
+    /// If these are not two addresses of one family.
     pub fn new(src: &str, dst: &str) -> Self {
         let [src, dst] = [src, dst].map(|addr| addr.parse::<IpAddr>().expect("an address"));
         assert_eq!(src.is_ipv4(), dst.is_ipv4(), "{src} and {dst}");
         Self { src, dst, sport: 40_000, dport: 5201, ttl: 64, dont_fragment: true }
     }
 
-    /// The flow of the answers.
+    /// The flow of the replies.
     #[must_use]
     pub const fn reversed(self) -> Self {
         Self { src: self.dst, dst: self.src, sport: self.dport, dport: self.sport, ..self }
@@ -90,7 +90,7 @@ impl Flow {
         self.tcp_with(seq, &stream(seq, len))
     }
 
-    /// A finished TCP segment with this payload.
+    /// A finished TCP segment with the given payload.
     pub fn tcp_with(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
         let mut segment = self.tcp_segment(seq, payload);
         self.finish(Protocol::TCP, tcp::CHECK_AT, &mut segment);
@@ -98,18 +98,18 @@ impl Flow {
     }
 
     /// `len` bytes of the stream, from `seq` on, as one fat packet with segments of `size` bytes and a partial
-    /// checksum. A payload of one segment makes no fat packet.
+    /// checksum. A payload of one segment gives an ordinary packet.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub fn fat_tcp(&self, mem: &Memory, seq: u32, len: usize, size: u16) -> Packet {
         self.fat_tcp_with(mem, seq, &stream(seq, len), size)
     }
 
-    /// The same with this payload.
+    /// A packet as of [`fat_tcp`](Self::fat_tcp), with the given payload.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub fn fat_tcp_with(&self, mem: &Memory, seq: u32, payload: &[u8], size: u16) -> Packet {
         let kind = if self.version() == Version::V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
         self.fat(mem, Protocol::TCP, &mut self.tcp_segment(seq, payload), (payload.len(), size, kind))
@@ -120,7 +120,7 @@ impl Flow {
         self.udp_with(&stream(0, len))
     }
 
-    /// A finished UDP datagram with this payload.
+    /// A finished UDP datagram with the given payload.
     pub fn udp_with(&self, payload: &[u8]) -> Vec<u8> {
         let mut datagram = self.datagram(payload);
         self.finish(Protocol::UDP, udp::CHECK_AT, &mut datagram);
@@ -130,15 +130,15 @@ impl Flow {
     /// A train of UDP datagrams of `size` bytes each, with `len` bytes of the stream in total.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub fn fat_udp(&self, mem: &Memory, len: usize, size: u16) -> Packet {
         self.fat_udp_with(mem, &stream(0, len), size)
     }
 
-    /// The same with this payload.
+    /// A train as of [`fat_udp`](Self::fat_udp), with the given payload.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub fn fat_udp_with(&self, mem: &Memory, payload: &[u8], size: u16) -> Packet {
         self.fat(mem, Protocol::UDP, &mut self.datagram(payload), (payload.len(), size, GsoKind::Udp))
     }
@@ -148,7 +148,7 @@ impl Flow {
         self.ping_with(seq, &stream(0, len))
     }
 
-    /// A ping with this data.
+    /// A ping with the given data.
     ///
     /// # Panics
     /// Never: the message has its header.

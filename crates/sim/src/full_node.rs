@@ -16,8 +16,8 @@ use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
 /// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind (the
 /// first with NULL ciphers, so that forged packets are accepted), and policies.
 ///
-/// Each packet must end somewhere: sent, held, delivered or counted as dropped. [`rx`](Self::rx) checks that, and that
-/// a call leaves no work to the next event; [`send`](Self::send) checks that the links can take what is sent.
+/// Each packet must be accounted for: sent, held, delivered or counted as dropped. [`rx`](Self::rx) checks this, and
+/// that a call leaves no work to the next event; [`send`](Self::send) checks that the links can send the packets.
 #[derive(Debug)]
 pub struct FullNode {
     /// The node.
@@ -26,7 +26,7 @@ pub struct FullNode {
 }
 
 impl FullNode {
-    /// The ports: a guest's, an Ethernet one without offloads, a UDP socket's, an Ethernet one with all offloads.
+    /// The ports: a guest's, an Ethernet port without offloads, a UDP socket's, an Ethernet port with all offloads.
     pub const PORTS: [LinkId; 4] = [LinkId(1), LinkId(2), LinkId(3), LinkId(4)];
 
     /// Options and addresses of each port.
@@ -123,7 +123,7 @@ impl FullNode {
         self.check_nothing_is_left();
     }
 
-    /// Checks that the last call left no work behind: to end it again changes nothing.
+    /// Checks that the last call left no work behind: a further `finish` changes nothing.
     fn check_nothing_is_left(&mut self) {
         let before = self.work_done();
         self.node.datapath.finish(self.now, &self.node.mem);
@@ -139,10 +139,10 @@ impl FullNode {
         WorkDone { sent, waiting: self.node.waiting(), drops: self.node.drops(), counters }
     }
 
-    /// Receives one packet, and checks that it ended somewhere.
+    /// Receives one packet, and checks that the packet is accounted for.
     ///
     /// # Panics
-    /// If it did not.
+    /// If the packet is not accounted for.
     pub fn rx(&mut self, link: LinkId, pkt: Packet) {
         let case = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
         let plain = pkt.meta.cut == Cut::Whole;
@@ -158,10 +158,10 @@ impl FullNode {
         }
     }
 
-    /// Receives a burst, and checks that each packet ended somewhere.
+    /// Receives a burst, and checks that each packet is accounted for.
     ///
     /// # Panics
-    /// If one did not.
+    /// If a packet is not accounted for.
     pub fn rx_burst(&mut self, link: LinkId, packets: Vec<Packet>) {
         let quiet = packets.iter().all(|pkt| self.ends_quietly(link, pkt));
         let before = self.ends(link);
@@ -173,7 +173,7 @@ impl FullNode {
     /// Sends the packets queued at a port, and checks them.
     ///
     /// # Panics
-    /// When the device cannot take one, or it is too long or malformed.
+    /// If the device cannot send a packet, or a packet is too long or malformed.
     pub fn send(&mut self, link: LinkId) -> usize {
         let port = self.node.datapath.ports.get(link).expect("a port");
         let (features, l3) = (port.config.features, if port.config.mac.is_some() { eth::EthHeader::LEN } else { 0 });
@@ -194,10 +194,10 @@ impl FullNode {
     /// Shuts down, and checks that no page is leaked.
     ///
     /// # Panics
-    /// If one is.
+    /// If a page is leaked.
     pub fn finish(mut self) {
-        // Packets that wait for a neighbour are answered when it is removed, and the answers may wait for neighbours
-        // again.
+        // The removal of a neighbour causes errors for the packets that wait for it, and the errors may wait for
+        // neighbours in turn.
         for _ in 0..2 {
             for link in Self::PORTS {
                 self.send(link);
@@ -228,7 +228,7 @@ impl FullNode {
             Mib::Icmp6InNeighborAdvertisements,
             Mib::IpReasmReqds,
             Mib::Ip6ReasmReqds,
-            // IKE for a key manager.
+            // IKE messages for a key manager.
             Mib::UdpInDatagrams,
             Mib::Udp6InDatagrams,
         ];
@@ -242,7 +242,7 @@ impl FullNode {
         }
     }
 
-    /// Tells whether a packet may end without a trace: ARP, and the keepalives of ESP in UDP (RFC 3948 §2.3).
+    /// Tells whether a packet may end uncounted: ARP, and the keepalives of ESP in UDP (RFC 3948 §2.3).
     fn ends_quietly(&self, link: LinkId, pkt: &Packet) -> bool {
         let bytes = pkt.to_vec();
         let ethernet = self.node.datapath.ports.get(link).is_some_and(|port| port.config.mac.is_some());
@@ -264,7 +264,7 @@ impl Default for FullNode {
     }
 }
 
-/// Work of a call, as far as a test sees it.
+/// Visible work of a call.
 #[derive(Debug, Eq, PartialEq)]
 struct WorkDone {
     sent: Vec<usize>,
@@ -273,7 +273,7 @@ struct WorkDone {
     counters: Counters,
 }
 
-/// Numbers of packets so far, by where they ended.
+/// Numbers of packets so far, by outcome.
 #[derive(Clone, Copy, Debug)]
 struct Ends {
     dropped: u64,

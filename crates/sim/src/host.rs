@@ -8,7 +8,7 @@ use wire::ip::Info;
 use wire::nd::{AdvertFlags, LinkAddr, Nd, Neighbour};
 use wire::{EtherType, MacAddr, Protocol, arp, eth, icmpv6, ipv6, nd};
 
-/// A host. It keeps received packets, answers requests for its link-layer address, and answers pings.
+/// A host, which keeps received packets, and answers pings and requests for its link-layer address.
 #[derive(Debug)]
 pub struct Host {
     /// Memory.
@@ -17,9 +17,9 @@ pub struct Host {
     pub mac: Option<MacAddr>,
     /// Addresses.
     pub addresses: Vec<IpAddr>,
-    /// Link-layer address of its gateway, on Ethernet.
+    /// Link-layer address of the host's gateway, on Ethernet.
     pub gateway: MacAddr,
-    /// Whether it answers requests for its link-layer address.
+    /// Whether the host answers requests for its link-layer address.
     pub answers: bool,
     /// Received IP packets, without their Ethernet headers.
     pub inbox: Vec<Packet>,
@@ -43,7 +43,7 @@ impl Host {
     /// A host on Ethernet that sends all packets to `gateway`.
     ///
     /// # Panics
-    /// When these are no addresses.
+    /// If an address is invalid.
     pub fn ethernet(mac: MacAddr, addresses: &[&str], gateway: MacAddr) -> Self {
         let addresses = addresses.iter().map(|addr| addr.parse().expect("an address")).collect();
         Self { mac: Some(mac), addresses, gateway, ..Self::guest() }
@@ -52,7 +52,7 @@ impl Host {
     /// Sends an IP packet.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub fn send(&mut self, pkt: Packet) {
         let to = self.gateway;
         self.send_to(pkt, to);
@@ -61,13 +61,13 @@ impl Host {
     /// Sends a plain IP packet.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let pkt = Packet::with_data(&self.mem, bytes).expect("memory");
         self.send(pkt);
     }
 
-    /// Takes the received packets.
+    /// Removes and returns the received packets.
     pub fn take(&mut self) -> Vec<Packet> {
         std::mem::take(&mut self.inbox)
     }

@@ -1,25 +1,30 @@
 //! Deterministic simulation of nodes, hosts and wires, for tests and benchmarks.
 //!
-//! A [`World`] holds [`Node`]s, which are a [`datapath::Datapath`] and its memory, and [`Host`]s. [`Wire`]s join their
-//! ends, and lose, reorder, duplicate and delay frames, or take none for a while. Time is virtual: [`World::run_until`]
-//! goes from event to event, and all randomness comes from one seed, which is printed when a test fails.
+//! # Decides
+//! - Order of events: a [`World`] holds [`Node`]s, which are a [`datapath::Datapath`] and its memory, and [`Host`]s.
+//!   Time is virtual: [`World::run_until`] goes from event to event, and all randomness comes from one seed, which is
+//!   printed when a test fails.
+//! - Fate of frames: [`Wire`]s join their ends, and lose, reorder, duplicate and delay frames, or take none for a
+//!   while. A wire is also the device at its ends. It checks each packet against its features, segments fat packets and
+//!   completes checksums as hardware does, and checks that no frame exceeds its MTU ([`Medium`]). [`World::watch`]
+//!   captures every frame of a wire.
+//! - Behaviour of devices: a node's ciphers may be on a [`SlowCrypto`], which is busy, slow, and finishes tasks in any
+//!   order. A link's device may offload ESP: [`SoftDevice`] does so in software, and can be configured to refuse, be
+//!   busy, or lie.
+//! - Expected results: an [`Oracle`] checks IPsec's databases against plain lists, and a [`FullNode`] checks that each
+//!   packet ends somewhere; [`Choices`] drive both, from a fuzzer or a seed.
+//! - Contents of packets: [`Flow`] makes finished ones and fat ones, whose every payload byte depends on its offset in
+//!   the stream.
 //!
-//! A wire is also the device at its ends. It checks each packet against its features, segments fat packets and
-//! completes checksums as hardware does, and checks that no frame exceeds its MTU ([`Medium`]).
+//! # Leaves to others
+//! Packets themselves (crate `packet`), and all behaviour of nodes (crate `datapath`).
 //!
-//! A node's ciphers may be on a [`SlowCrypto`], which is busy, slow, and finishes tasks in any order.
+//! # Limits
+//! One thread. A device hands over at most 64 frames at once (`BURST` in `world.rs`); a [`SlowCrypto`] has at most 64
+//! tasks in flight (`ROOM` in `crypto.rs`).
 //!
-//! A link's device may offload ESP: [`SoftDevice`] does so in software, and can be configured to refuse, be busy, or
-//! lie.
-//!
-//! [`World::watch`] captures every frame of a wire.
-//!
-//! An [`Oracle`] checks IPsec's databases against plain lists, and a [`FullNode`] checks that each packet ends
-//! somewhere; [`Choices`] drive both, from a fuzzer or a seed.
-//!
-//! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte depends on its offset in the stream.
-//!
-//! Left to others: packets themselves, and all behaviour of nodes. Limits: one thread.
+//! # Standards
+//! No RFC.
 #![forbid(unsafe_code)]
 
 mod choices;

@@ -15,10 +15,10 @@ const HOSTS: [[&str; 6]; 2] = [
     ["fd00:5::1", "fd00:1::1", "fd00:2::254", "fd00:2::1", "2001:db8::1", "2001:db8::2"],
 ];
 
-/// Sends a [`FullNode`] ESP packets that are valid but for their plaintext, singly, in bursts and in trains.
+/// Sends ESP packets to a [`FullNode`] that are valid except for their plaintext: singly, in bursts and in trains.
 ///
 /// # Panics
-/// When a packet ends nowhere, a link gets a packet that it cannot take, or memory is leaked.
+/// If a packet is not accounted for, a link gets a packet that it cannot send, or memory is leaked.
 pub fn malformed_inner(choices: &mut Choices<'_>) {
     let mut full_node = FullNode::new();
     let sas = FullNode::sas();
@@ -57,7 +57,7 @@ pub fn malformed_inner(choices: &mut Choices<'_>) {
     full_node.finish();
 }
 
-/// The plaintext of a packet: an IP packet or its payload, possibly damaged, and a trailer, possibly wrong.
+/// Plaintext of a packet: an IP packet or its payload, possibly damaged, and a trailer, possibly wrong.
 fn text(choices: &mut Choices<'_>, sa: &SaConfig, cipher: &Cipher) -> Vec<u8> {
     let form = choices.byte();
     let len = usize::from(choices.word() % 1400);
@@ -124,7 +124,7 @@ fn wrap(sa: &SaConfig, esp: &[u8]) -> Vec<u8> {
     flow.raw(Protocol::UDP, &[header.as_bytes(), esp].concat())
 }
 
-/// A train of ESP packets in UDP, as a socket receives it.
+/// A train of ESP packets in UDP, as received from a socket.
 fn train(full_node: &FullNode, sa: &SaConfig, sealed: &[Vec<u8>]) -> Packet {
     let fits = 60_000 / sealed[0].len();
     let sealed = &sealed[..sealed.len().min(fits)];

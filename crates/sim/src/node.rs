@@ -16,11 +16,11 @@ pub struct Node {
     pub datapath: Datapath,
     /// Memory.
     pub mem: Memory,
-    /// Devices between its ports and their wires.
+    /// Devices between the node's ports and their wires.
     pub(crate) devices: Vec<(LinkId, SoftDevice)>,
 }
 
-/// Options of a port, apart from its number and addresses.
+/// Options of a port, without its number and addresses.
 #[derive(Clone, Copy, Debug)]
 pub struct PortOptions {
     /// The station address of an Ethernet port.
@@ -40,13 +40,13 @@ impl PortOptions {
         Self { mac: Some(MacAddr([2, 0, 0, 0, 0, last])), mtu: 1500, features: Features::NONE }
     }
 
-    /// The same with another MTU.
+    /// The same options with another MTU.
     #[must_use]
     pub const fn mtu(self, mtu: usize) -> Self {
         Self { mtu, ..self }
     }
 
-    /// The same with other features.
+    /// The same options with other features.
     #[must_use]
     pub const fn features(self, features: Features) -> Self {
         Self { features, ..self }
@@ -68,7 +68,7 @@ impl Node {
     /// Adds port `id` with these addresses, such as `10.1.0.254/24`.
     ///
     /// # Panics
-    /// When one of these is invalid.
+    /// If an address is invalid.
     pub fn port(&mut self, id: u32, options: PortOptions, addresses: &[&str]) -> LinkId {
         let id = LinkId(id);
         for addr in addresses {
@@ -83,7 +83,7 @@ impl Node {
     /// Attaches a device that offloads ESP between a port and its wire.
     ///
     /// # Panics
-    /// Without such a port.
+    /// If there is no such port.
     pub fn attach(&mut self, id: LinkId, device: &SoftDevice) {
         self.datapath.set_device(Instant::ZERO, &self.mem, id, Some(Box::new(device.clone())));
         let mut config = self.datapath.ports.get(id).expect("a port").config.clone();
@@ -112,7 +112,7 @@ impl Node {
         Some((device, if is_ethernet { eth::EthHeader::LEN } else { 0 }))
     }
 
-    /// Adds a VRF with the device number `device` and the member ports `slaves`. They have no addresses yet.
+    /// Adds a VRF with the device number `device` and the member ports `slaves`, which have no addresses yet.
     pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> LinkId {
         let device = LinkId(device);
         self.datapath.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));
@@ -125,10 +125,10 @@ impl Node {
         device
     }
 
-    /// Adds a route to `to` by `dev`, over the gateway `via` if there is one.
+    /// Adds a route to `to` on `dev`, through the gateway `via` if one is given.
     ///
     /// # Panics
-    /// When these are invalid, or there is such a route.
+    /// If an argument is invalid, or the route exists.
     pub fn route(&mut self, to: &str, via: Option<&str>, dev: LinkId) {
         let via = via.map(|via| via.parse().expect("an address"));
         self.route_of(to, RouteKind::Unicast { via, dev });
@@ -146,16 +146,16 @@ impl Node {
     /// Receives packets in one burst.
     ///
     /// # Panics
-    /// When some are not taken.
+    /// If some packets are not taken.
     pub fn rx(&mut self, now: Instant, link: LinkId, mut burst: Vec<Packet>) {
         self.datapath.handle_rx(now, &self.mem, link, &mut burst);
         assert!(burst.is_empty(), "a burst is taken whole");
     }
 
-    /// Receives consecutive bursts; each is there when the one before is taken.
+    /// Receives consecutive bursts; each is available when the preceding one has been taken.
     ///
     /// # Panics
-    /// When some packets are not taken.
+    /// If some packets are not taken.
     pub fn rx_all(&mut self, now: Instant, link: LinkId, bursts: impl IntoIterator<Item = Vec<Packet>>) {
         for mut burst in bursts {
             self.datapath.take_in(now, &self.mem, link, &mut burst);
@@ -167,13 +167,13 @@ impl Node {
     /// Receives one plain packet.
     ///
     /// # Panics
-    /// Without memory.
+    /// If no memory is free.
     pub fn rx_bytes(&mut self, now: Instant, link: LinkId, bytes: &[u8]) {
         let pkt = Packet::with_data(&self.mem, bytes).expect("memory");
         self.rx(now, link, vec![pkt]);
     }
 
-    /// Takes packets to send, each in a buffer of its own.
+    /// Removes the packets to send, and returns each in a separate buffer.
     pub fn tx(&mut self, link: LinkId) -> Vec<Packet> {
         let mut packets = Vec::new();
         for pkt in self.datapath.take_tx(link).map(std::mem::take).unwrap_or_default() {
@@ -187,7 +187,7 @@ impl Node {
         self.datapath.handle_timeout(now, &self.mem);
     }
 
-    /// Every drop so far: the number of the link, or 0 for packets of the node, the reason, the count.
+    /// All drops so far: the number of the link, or 0 for packets of the node, the reason, the count.
     pub fn drops(&self) -> Vec<(u32, DropReason, u64)> {
         self.datapath.ports.drop_counts().map(|(link, reason, n)| (link.map_or(0, |link| link.0), reason, n)).collect()
     }

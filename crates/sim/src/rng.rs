@@ -23,7 +23,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`; 0 when that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub const fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.bits() % end as u64) as usize }
     }
@@ -33,7 +33,7 @@ impl Rng {
         self.below(1000) < per_mille as usize
     }
 
-    /// A duration of up to `longest`.
+    /// A random duration of at most `longest`.
     pub fn duration(&mut self, longest: Duration) -> Duration {
         Duration::from_nanos(self.below(longest.as_nanos() as usize + 1) as u64)
     }
@@ -41,7 +41,7 @@ impl Rng {
     /// One of `items`.
     ///
     /// # Panics
-    /// When it is empty.
+    /// If `items` is empty.
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.below(items.len())]
     }

@@ -11,7 +11,7 @@ use crate::Rng;
 pub struct Seen {
     /// Number of the wire.
     pub wire: usize,
-    /// End of the wire that the frame goes to.
+    /// Receiving end of the wire.
     pub end: usize,
     /// Number of the frame, unique on its wire.
     pub frame: u64,
@@ -19,22 +19,22 @@ pub struct Seen {
     pub fate: Fate,
 }
 
-/// Fate of a frame: it is sent, and then it is lost or arrives, perhaps more than once.
+/// Fate of a frame: sent, and then lost or received, perhaps more than once.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fate {
-    /// It was put on the wire, with these bytes.
+    /// The frame was sent, with these bytes.
     Sent(Vec<u8>),
-    /// It was lost.
+    /// The frame was lost.
     Lost,
-    /// It reached the other end.
+    /// The frame reached the other end.
     Arrived {
-        /// Whether a bit of it had been flipped.
+        /// Whether a bit of the frame was flipped.
         damaged: bool,
     },
 }
 
-/// A frame, whose IP header begins at `l3`, with a bit flipped behind its outer headers; `None` if it has no bytes
-/// there.
+/// A frame, whose IP header begins at `l3`, with a bit flipped behind its outer headers; `None` if there are no bytes
+/// behind them.
 pub(crate) fn flip(frame: &Packet, l3: usize, rng: &mut Rng) -> Option<Packet> {
     let mut bytes = frame.to_vec();
     let ip = bytes.get(l3..)?;

@@ -11,7 +11,7 @@ use wire::eth;
 use crate::watch::{Fate, Seen, flip};
 use crate::{Host, Node, Rng, Wire, WireStats};
 
-/// Maximum number of frames that a device hands over at once.
+/// Maximum number of frames that a device delivers at once.
 const BURST: usize = 64;
 
 /// End of a wire.
@@ -32,7 +32,8 @@ pub struct World {
     pub hosts: Vec<Host>,
     /// Counters of each wire.
     pub stats: Vec<WireStats>,
-    /// Whether nodes receive simultaneous packets in two bursts, as workers do that find the second after the first.
+    /// Whether nodes receive simultaneous packets in two bursts, like workers that find the second burst after the
+    /// first.
     pub in_two_bursts: bool,
     now: Instant,
     rng: Rng,
@@ -50,7 +51,7 @@ pub struct World {
 struct Strung {
     wire: Wire,
     ends: [End; 2],
-    /// Time until which the device at each end takes nothing.
+    /// Time until which the device at each end accepts no frames.
     busy_until: [Instant; 2],
     watched: bool,
 }
@@ -93,7 +94,7 @@ impl World {
         self.hosts.len() - 1
     }
 
-    /// Joins two ends.
+    /// Joins two ends by a wire, and returns the wire's number.
     pub fn join(&mut self, wire: Wire, a: End, b: End) -> usize {
         self.wires.push(Strung { wire, ends: [a, b], busy_until: [Instant::ZERO; 2], watched: false });
         self.stats.push(WireStats::default());
@@ -105,7 +106,7 @@ impl World {
         self.now
     }
 
-    /// Changes what a wire does from now on.
+    /// Changes the properties of a wire.
     pub fn set_wire(&mut self, at: usize, wire: Wire) {
         self.wires[at].wire = wire;
     }
@@ -115,7 +116,7 @@ impl World {
         self.wires[at].wire
     }
 
-    /// Records every later frame on a wire.
+    /// Records all later frames on a wire.
     pub fn watch(&mut self, at: usize) {
         self.wires[at].watched = true;
     }
@@ -150,7 +151,7 @@ impl World {
         timers.chain(coming).min()
     }
 
-    /// Delivers arrived frames, in bursts of consecutive ones to one end.
+    /// Delivers arrived frames, in bursts of consecutive frames for one end.
     fn receive_due(&mut self) {
         let due = |(at, _): &(Instant, u64), now| *at <= now;
         while let Some(first) = self.coming.first_entry().filter(|first| due(first.key(), self.now)) {

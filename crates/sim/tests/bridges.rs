@@ -1,5 +1,5 @@
-//! A tree of bridges with VLANs, hosts at their ports, and frames that are counted at each of them: the destination
-//! gets each frame once, and other hosts get none of it.
+//! Tree of bridges with VLANs, hosts at their ports, and frames that are counted at each host: the destination gets
+//! each frame once, and other hosts do not get it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use wire::ip::Info;
 const OWN: LinkId = LinkId(99);
 const VLANS: [u16; 3] = [10, 20, 30];
 
-/// Length of a message's part of the stream: its number is the upper half of its TCP sequence numbers.
+/// Length of a message's part of the stream: the message's number is the upper half of its TCP sequence numbers.
 const MESSAGE: usize = 0x1_0000;
 
 /// A host in a VLAN. Hosts of different VLANs have the same addresses.
@@ -23,17 +23,17 @@ const MESSAGE: usize = 0x1_0000;
 struct Station {
     vlan: u16,
     mac: MacAddr,
-    /// Whether its address has moved to another station.
+    /// Whether the station's address has moved to another station.
     has_left: bool,
 }
 
-/// A frame that a station has sent, to another one or to all.
+/// A frame from a station to another one or to all.
 #[derive(Clone, Copy, Debug)]
 struct Message {
     from: usize,
     to: Option<usize>,
     len: usize,
-    /// Number of stations when it was sent.
+    /// Number of stations at the time of sending.
     stations: usize,
 }
 
@@ -42,11 +42,11 @@ struct Site {
     rng: Rng,
     stations: Vec<Station>,
     messages: Vec<Message>,
-    /// Bytes by station and message.
+    /// Received bytes by station and message.
     received: BTreeMap<(usize, usize), usize>,
     /// Next free link number of each bridge.
     free: Vec<u32>,
-    /// Both ends of the active trunk, if there is a second one.
+    /// Both ends of the active trunk, if there is a second trunk.
     active: Option<[(usize, LinkId); 2]>,
 }
 
@@ -104,7 +104,7 @@ impl Site {
         site
     }
 
-    /// Adds a port in some VLANs; the first one is its PVID if they are untagged.
+    /// Adds a port in some VLANs; if they are untagged, the first is its PVID.
     fn port(&mut self, bridge: usize, vlans: &[u16], is_tagged: bool, features: Features) -> LinkId {
         let link = LinkId(self.free[bridge]);
         self.free[bridge] += 1;
@@ -156,7 +156,7 @@ impl Site {
         host
     }
 
-    /// Sends a message, thin or fat, of either family.
+    /// Sends a message, thin or fat, in either family.
     fn send(&mut self, from: usize, to: Option<usize>) {
         let len = if self.rng.below(2) == 0 { 1 + self.rng.below(1400) } else { 1401 + self.rng.below(60_000) };
         let number = self.messages.len();
@@ -190,7 +190,7 @@ impl Site {
         self.world.run(Duration::from_secs(1));
     }
 
-    /// Sends a broadcast from each station, so that its address is known everywhere.
+    /// Sends a broadcast from each station, so that every bridge learns its address.
     fn announce(&mut self) {
         for from in 0..self.stations.len() {
             if !self.stations[from].has_left {
@@ -207,7 +207,7 @@ impl Site {
             .filter(move |&to| to != from && self.stations[to].vlan == vlan && !self.stations[to].has_left)
     }
 
-    /// Takes what hosts have received: whole segments of messages to them, with correct checksums.
+    /// Checks the packets that hosts have received: complete segments of messages for them, with correct checksums.
     fn collect(&mut self) {
         for at in 0..self.stations.len() {
             let host = &mut self.world.hosts[at];
@@ -256,7 +256,7 @@ impl Site {
     /// Checks the invariants: no frame was dropped in flight, no page is leaked, tables agree.
     fn check_nodes(&self) {
         for node in &self.world.nodes {
-            // A flooded frame ends where its station is not.
+            // A flooded frame is dropped at bridges without its destination.
             let ends = [DropReason::BridgeNoPort, DropReason::BridgeSamePort];
             assert!(node.drops().iter().all(|(_, reason, _)| ends.contains(reason)), "{:?}", node.drops());
             assert_eq!(node.pages_in_use(), 0);
@@ -273,7 +273,7 @@ fn each_seed(mut check: impl FnMut(u64)) {
 fn frame_reaches_its_station_in_its_vlan_once() {
     each_seed(|seed| {
         let mut site = Site::new(seed, false);
-        // Unknown at first, then learnt, then expired.
+        // The first messages meet unknown addresses, the later ones learnt, then expired addresses.
         for _ in 0..2 {
             site.talk(30);
             site.announce();
@@ -331,7 +331,7 @@ fn frames_go_by_the_standby_trunk_when_the_active_fails() {
                 node.datapath.bridge_mut(OWN).unwrap().set_link_up(link, is_up).unwrap();
             }
             let first = site.messages.len();
-            // Addresses learnt behind the other trunk are unknown now, so frames to them leave by this one.
+            // Addresses learnt at the other trunk are unknown now, so frames for them are sent on this one.
             site.talk(20);
             site.announce();
             site.talk(20);

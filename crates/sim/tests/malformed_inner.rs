@@ -1,4 +1,4 @@
-//! Packets that are authentic and malformed, from seeds.
+//! Authentic but malformed packets, from seeds.
 
 use sim::{Choices, Rng, malformed_inner};
 

@@ -1,4 +1,4 @@
-//! SAs and policies against plain lists, in long random lives.
+//! SAs and policies compared with plain lists, over long random sequences.
 
 use sim::{Choices, Oracle, Rng};
 

@@ -1,9 +1,9 @@
-//! Nanoseconds for the decision about a frame whose source and destination are known, among many addresses and VLANs:
+//! Nanoseconds per decision on a frame with known source and destination, among many addresses and VLANs:
 //! `cargo bench -p fatpath-switch`.
 //!
-//! `spread/N` takes a random pair of N addresses for each frame, so that its entries miss the cache when N of them do not fit;
-//! `hot/N` takes one of 64 pairs among N. `floor/N` reads the cache lines of two random entries: the lower bound of any look-up
-//! among N addresses. `vlans/N` is `hot` in each of N VLANs in turn, 64 addresses in all.
+//! `spread/N` takes a random pair of N addresses for each frame, so that entries miss the cache if N of them do not
+//! fit; `hot/N` takes one of 64 pairs among N. `floor/N` reads the cache lines of two random entries: the lower bound
+//! of any look-up among N addresses. `vlans/N` is `hot` in each of N VLANs in turn, with 64 addresses in total.
 
 use base::{Instant, LinkId};
 use divan::{Bencher, black_box};
@@ -28,7 +28,7 @@ fn frame(src: u32, dst: u32, vid: Vid) -> Frame {
     Frame { dst: mac(dst), src: mac(src), tag, has_payload_tag: false, is_gso: false, len: 64 }
 }
 
-/// A bridge of eight ports in VLANs up to `last`, which has learnt `addresses`, spread over both.
+/// A bridge of eight ports in VLANs up to `last`, with `addresses` learnt addresses spread over ports and VLANs.
 fn bridge(addresses: u32, last: u16) -> Bridge {
     let mut bridge = Bridge::new(MacAddr([2, 0xff, 0, 0, 0, 0])).expect("a station's address");
     bridge.set_vlan_filtering(true);
@@ -61,7 +61,7 @@ fn numbers(end: u32) -> Vec<u32> {
     (0..1 << 16).map(|_| next()).collect()
 }
 
-/// Frames of 64 a time, between pairs of addresses.
+/// Decides on 64 frames at a time, between pairs of addresses.
 fn decide(bencher: Bencher<'_, '_>, mut bridge: Bridge, pairs: Vec<(u32, u32, Vid)>) {
     let mut egress = Egress::default();
     let frames: Vec<(LinkId, Frame)> =
@@ -107,7 +107,7 @@ fn floor(bencher: Bencher<'_, '_>, addresses: u32) {
     bencher.counter(divan::counter::ItemsCount::new(64_u32)).bench_local(|| {
         let mut sum = 0;
         for number in &numbers[at..at + 64] {
-            // The second read depends on the first, as the look-up of the destination does on that of the source.
+            // The second read depends on the first, as the destination's look-up depends on the source's.
             let first = black_box(&lines)[*number as usize][0];
             sum += lines[(number ^ first as u32) as usize % lines.len()][1];
         }

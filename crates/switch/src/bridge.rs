@@ -27,10 +27,10 @@ pub struct Bridge {
     pub(crate) stats: PortStats,
     pub(crate) vlan_counters: VlanCounters,
     pub(crate) fdb: Fdb,
-    /// Ports by number; there is none of number 0.
+    /// Ports by number; number 0 is unused.
     pub(crate) ports: Vec<Option<Port>>,
     pub(crate) numbers: HashMap<LinkId, PortNumber, RandomState>,
-    /// Trunks, the one of the highest priority first, and of equal ones the one of the lowest link number.
+    /// Trunks, the highest priority first; among equal priorities, the lowest link number first.
     pub(crate) trunks: Vec<PortNumber>,
     default_pvid: Option<Vid>,
     ageing_time: Duration,
@@ -39,15 +39,15 @@ pub struct Bridge {
 /// Request of an operator to change the forwarding database (`bridge fdb add|append|replace`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FdbRequest {
-    /// Port that the address is behind; `None` for the bridge itself.
+    /// Port of the address; `None` for the bridge itself.
     pub port: Option<LinkId>,
     /// The address.
     pub mac: MacAddr,
-    /// VLAN of the address. `None` stands for no VLAN and for each VLAN that the port is in.
+    /// VLAN of the address. `None` stands for the entry without a VLAN and for each VLAN of the port.
     pub vid: Option<Vid>,
     /// Kind.
     pub kind: FdbKind,
-    /// Whether the entry is sticky: it stays at its port when its address is seen at another one.
+    /// Whether the entry is sticky: it stays at its port when its address appears at another one.
     pub is_sticky: bool,
     /// Whether a missing entry is created (`NLM_F_CREATE`).
     pub create: bool,
@@ -55,16 +55,16 @@ pub struct FdbRequest {
     pub exclusive: bool,
 }
 
-/// Filter of a flush: entries that match every condition are removed.
+/// Filter of a flush, which removes the entries that match every condition.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FlushFilter {
     /// Port, `Some(None)` for the bridge itself; any if `None`.
     pub port: Option<Option<LinkId>>,
     /// VLAN; any if `None`.
     pub vid: Option<Vid>,
-    /// Whether static entries go too.
+    /// Whether static entries are flushed too.
     pub statics: bool,
-    /// Whether local entries go too.
+    /// Whether local entries are flushed too.
     pub locals: bool,
 }
 
@@ -72,13 +72,13 @@ impl Bridge {
     /// Ports that a bridge may have (Linux `BR_MAX_PORTS`, which counts from 1).
     pub const MAX_PORTS: usize = 1023;
 
-    /// Default ageing time: a dynamic entry expires so long after its last refresh.
+    /// Default ageing time: a dynamic entry expires this long after its last refresh.
     pub const AGEING_TIME: Duration = Duration::from_secs(300);
 
-    /// A bridge of that address without ports, which does not filter by VLAN. Its own port is in VLAN 1, untagged.
+    /// A bridge with the address `mac`, without ports and without VLAN filtering. Its own port is in VLAN 1, untagged.
     ///
     /// # Errors
-    /// [`BridgeError::Mac`] if no station has that address.
+    /// [`BridgeError::Mac`] if the address is not a unicast address.
     pub fn new(mac: MacAddr) -> Result<Self, BridgeError> {
         check_mac(mac)?;
         let mut bridge = Self {
@@ -106,17 +106,17 @@ impl Bridge {
         self.mac
     }
 
-    /// Whether frames are kept in their VLANs.
+    /// Tells whether the bridge filters by VLAN.
     pub fn vlan_filtering(&self) -> bool {
         self.vlan_filtering
     }
 
-    /// VLAN that new ports are in.
+    /// VLAN of new ports.
     pub fn default_pvid(&self) -> Option<Vid> {
         self.default_pvid
     }
 
-    /// Ageing time: a dynamic entry expires so long after its last refresh.
+    /// Ageing time: a dynamic entry expires this long after its last refresh.
     pub fn ageing_time(&self) -> Duration {
         self.ageing_time
     }
@@ -136,12 +136,13 @@ impl Bridge {
         self.stats
     }
 
-    /// Whether frames are counted by VLAN.
+    /// Tells whether frames are counted by VLAN.
     pub fn vlan_stats_enabled(&self) -> bool {
         self.vlan_counters.is_counting
     }
 
-    /// Sets whether frames are counted by VLAN (`vlan_stats_enabled`). Only a bridge that filters has VLANs to count by.
+    /// Enables or disables counters by VLAN (`vlan_stats_enabled`). A bridge without VLAN filtering counts nothing by
+    /// VLAN.
     pub fn set_vlan_stats_enabled(&mut self, enabled: bool) {
         self.vlan_counters.set_counting(enabled);
     }
@@ -161,7 +162,7 @@ impl Bridge {
         self.ports.iter().flatten()
     }
 
-    /// Adds a link as a port with Linux's defaults. It is in the default PVID, untagged. Returns its number.
+    /// Adds a link as a port with Linux's defaults, in the default PVID, untagged. Returns the port's number.
     ///
     /// # Errors
     /// [`BridgeError::PortExists`], [`BridgeError::TooManyPorts`], [`BridgeError::Mac`].
@@ -200,7 +201,7 @@ impl Bridge {
         Ok(number)
     }
 
-    /// Removes a port with all addresses behind it.
+    /// Removes a port with its addresses.
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
@@ -208,7 +209,7 @@ impl Bridge {
         let number = self.number_of(link)?;
         self.numbers.remove(&link);
         self.trunks.retain(|&trunk| trunk != number);
-        // Cleared first, so that the port's local entries move to other ports of the same address.
+        // The entries are removed first, so that local ones move to other ports of the same address.
         let keys = self.fdb.keys_of(number, |_| true);
         self.ports[usize::from(number)] = None;
         for key in keys {
@@ -217,7 +218,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Changes a port's settings. Addresses learnt beyond a smaller limit stay until they expire.
+    /// Changes a port's settings. Learnt addresses above a reduced limit stay until they expire.
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
@@ -228,7 +229,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Follows a link that has come up or gone down: an up port forwards, and a down one is disabled and its dynamic
+    /// Updates a port whose link has changed its state: an up port forwards; a down port is disabled and its dynamic
     /// entries are flushed (Linux `br_stp_enable_port`, `br_stp_disable_port`).
     ///
     /// # Errors
@@ -243,7 +244,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Follows a change of a port's MTU.
+    /// Updates the MTU of a port.
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
@@ -253,7 +254,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Follows a change of a port's address: its local entries are exchanged (Linux `br_fdb_changeaddr`).
+    /// Updates the address of a port, and replaces its local entries (Linux `br_fdb_changeaddr`).
     ///
     /// # Errors
     /// [`BridgeError::NoPort`], [`BridgeError::Mac`].
@@ -274,7 +275,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Sets whether frames are kept in their VLANs; if not, tags are ignored. Learnt addresses stay.
+    /// Enables or disables VLAN filtering; without it tags are ignored. Learnt addresses stay.
     pub fn set_vlan_filtering(&mut self, filtering: bool) {
         self.vlan_filtering = filtering;
         self.elect_trunks();
@@ -291,7 +292,7 @@ impl Bridge {
         self.group_mask = mask;
     }
 
-    /// Sets the ageing time, in steps of 10 ms. With zero nothing is learnt, and each unicast frame is flooded.
+    /// Sets the ageing time, in steps of 10 ms. With zero nothing is learnt, and every unicast frame is flooded.
     pub fn set_ageing_time(&mut self, time: Duration) {
         self.ageing_time = time;
         self.fdb.set_ageing_time(time);
@@ -302,8 +303,8 @@ impl Bridge {
         self.link_local_learning
     }
 
-    /// Sets the VLAN that new ports are in. Ports that are in the old one as they were created follow, unless they are in the
-    /// new one already (Linux `__br_vlan_set_default_pvid`).
+    /// Sets the VLAN of new ports. Ports with their initial membership in the old default move to the new one, unless
+    /// they are members of the new one already (Linux `__br_vlan_set_default_pvid`).
     ///
     /// # Errors
     /// [`BridgeError::Filtering`].
@@ -334,8 +335,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Adds VLANs from `first` to `last` to a port, or to the bridge's own (`None`), and changes the flags of those that are
-    /// there already (`bridge vlan add`).
+    /// Adds the VLANs from `first` to `last` to a port, or to the bridge's own (`None`), and changes the flags of
+    /// existing ones (`bridge vlan add`).
     ///
     /// # Errors
     /// [`BridgeError::NoPort`], [`BridgeError::Range`], [`BridgeError::PvidRange`].
@@ -360,8 +361,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Removes VLANs from `first` to `last` from a port, or from the bridge's own (`None`), with the dynamic entries there
-    /// (`bridge vlan del`). Returns the number of those that were there.
+    /// Removes the VLANs from `first` to `last` from a port, or from the bridge's own (`None`), with their dynamic
+    /// entries (`bridge vlan del`). Returns the number of removed VLANs.
     ///
     /// # Errors
     /// [`BridgeError::NoPort`], [`BridgeError::Range`].
@@ -371,7 +372,7 @@ impl Bridge {
             return Err(BridgeError::Range(first, last));
         }
         let removed = Vid::range(first, last).filter(|&vid| self.vlans_of_mut(number).remove(vid));
-        // Collected first: entries are flushed in one pass.
+        // Collected first, so that entries are flushed in one pass.
         let removed: VidSet = removed.collect();
         self.flush_vlans_of(number, &removed);
         self.elect_trunks();
@@ -381,7 +382,7 @@ impl Bridge {
     /// Adds or changes entries (Linux `br_fdb_add`).
     ///
     /// # Errors
-    /// [`FdbError`]; never `Missing` for a request that creates, never `Exists` for one that is not exclusive.
+    /// [`FdbError`]; never `Missing` for a request with `create`, never `Exists` for one without `exclusive`.
     pub fn add_fdb(&mut self, now: Instant, request: &FdbRequest) -> Result<(), FdbError> {
         self.fdb.set_now(now);
         let number = self.fdb_owner(request.port)?;
@@ -413,8 +414,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Removes an address behind a port, or of the bridge itself (`None`). Without a VLAN it is removed from each VLAN of the
-    /// port (Linux `br_fdb_delete`).
+    /// Removes an address of a port, or of the bridge itself (`None`). Without a VLAN the address is removed from each
+    /// VLAN of the port (Linux `br_fdb_delete`).
     ///
     /// # Errors
     /// [`FdbError::NoPort`], [`FdbError::Missing`] if there is no entry at all.
@@ -436,13 +437,13 @@ impl Bridge {
         if is_missing { Err(FdbError::Missing(mac, vid)) } else { Ok(()) }
     }
 
-    /// Removes the entry of exactly that VLAN and address. Tells whether it was there.
+    /// Removes the entry of exactly that VLAN and address. Returns whether it existed.
     pub fn remove_fdb_entry(&mut self, mac: MacAddr, vid: Option<Vid>) -> bool {
         self.fdb.remove(FdbKey::new(vid, mac))
     }
 
-    /// Removes the entries that match, and returns their number. The cost grows with the port's entries, or with the table
-    /// if the filter names no port.
+    /// Removes the entries that match, and returns their number. The cost is linear in the port's entries, or in the
+    /// table if the filter names no port.
     ///
     /// # Errors
     /// [`FdbError::NoPort`].
@@ -477,39 +478,39 @@ impl Bridge {
         self.fdb.node(key).map(|node| self.fdb.entry_of(node))
     }
 
-    /// Every entry that has not expired, in arbitrary order.
+    /// All entries that have not expired, in arbitrary order.
     pub fn fdb_entries(&mut self, now: Instant) -> impl Iterator<Item = FdbEntry> + '_ {
         self.fdb.set_now(now);
         let Self { fdb, .. } = &*self;
         fdb.iter().map(|node| fdb.entry_of(node))
     }
 
-    /// Sets whether changes of entries are kept for [`take_fdb_changes`](Self::take_fdb_changes).
+    /// Enables or disables the recording of changes for [`take_fdb_changes`](Self::take_fdb_changes).
     pub fn watch_fdb(&mut self, on: bool) {
         self.fdb.watch(on);
     }
 
-    /// Changes of entries since the last call, while they are watched.
+    /// Changes of entries since the last call, if recording is enabled.
     pub fn take_fdb_changes(&mut self) -> FdbChanges {
         self.fdb.take_changes()
     }
 
-    /// Number of entries, expired ones that [`handle_timeout`](Self::handle_timeout) is still to remove among them.
+    /// Number of entries, including expired ones that [`handle_timeout`](Self::handle_timeout) has not removed yet.
     pub fn fdb_len(&self) -> usize {
         self.fdb.len()
     }
 
-    /// Addresses learnt behind a port, at most its limit.
+    /// Number of addresses learnt at a port, at most its limit.
     pub fn learnt(&self, link: LinkId) -> u32 {
         self.numbers.get(&link).map_or(0, |&number| self.fdb.learnt(number))
     }
 
-    /// The time at which the next entry expires.
+    /// Time at which the next entry expires.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.fdb.next_expiry()
     }
 
-    /// Removes expired entries, 1024 at most, and returns their number. If more have expired,
+    /// Removes at most 1024 expired entries, and returns their number. If more have expired,
     /// [`poll_timeout`](Self::poll_timeout) is in the past.
     pub fn handle_timeout(&mut self, now: Instant) -> usize {
         self.fdb.set_now(now);
@@ -519,7 +520,7 @@ impl Bridge {
     /// Checks that the tables are consistent, for tests.
     ///
     /// # Panics
-    /// If they are not.
+    /// If the tables are inconsistent.
     pub fn check_invariants(&self) {
         self.fdb.check_invariants();
         assert_eq!(self.numbers.len(), self.ports().count());
@@ -545,23 +546,23 @@ impl Bridge {
     /// The port of that number.
     ///
     /// # Panics
-    /// If there is no such port: numbers are taken from the tables.
+    /// If there is no such port: callers take numbers from the tables.
     #[inline]
     pub(crate) fn port_at(&self, number: PortNumber) -> &Port {
         self.ports[usize::from(number)].as_ref().expect("a number in a table is a port's")
     }
 
-    /// The port of that number, to be changed.
+    /// The port of that number, for changes.
     ///
     /// # Panics
-    /// If there is no such port: numbers are taken from the tables.
+    /// If there is no such port: callers take numbers from the tables.
     #[inline]
     pub(crate) fn port_mut(&mut self, number: PortNumber) -> &mut Port {
         self.ports[usize::from(number)].as_mut().expect("a number in a table is a port's")
     }
 
-    /// The trunk that is active for a VLAN, or for all frames in a bridge that does not filter: the trunk of the highest priority
-    /// that forwards and is a member.
+    /// Active trunk of a VLAN, or of all frames in a bridge without VLAN filtering: among forwarding members, the trunk
+    /// with the highest priority.
     #[inline]
     pub(crate) fn active_trunk(&self, vid: Option<Vid>) -> Option<PortNumber> {
         self.trunks.iter().copied().find(|&number| {
@@ -593,7 +594,7 @@ impl Bridge {
         if number == OWN_PORT { self.mac } else { self.port_at(number).mac }
     }
 
-    /// Keys that a request without a VLAN stands for: one without a VLAN and one for each VLAN of the port.
+    /// Keys for a request without a VLAN: one without a VLAN, and one for each VLAN of the port.
     fn keys_of_request(&self, number: PortNumber, mac: MacAddr, vid: Option<Vid>) -> Vec<FdbKey> {
         let each = vid.is_none().then(|| self.vlans_of(number).members().iter());
         std::iter::once(vid).chain(each.into_iter().flatten().map(Some)).map(|vid| FdbKey::new(vid, mac)).collect()
@@ -615,7 +616,8 @@ impl Bridge {
         }
     }
 
-    /// Removes a port's dynamic entries, and the local entry of its own address, in VLANs that it has left.
+    /// Removes a port's dynamic entries, and the local entry of its own address, in VLANs that were removed from the
+    /// port.
     fn flush_vlans_of(&mut self, number: PortNumber, vids: &VidSet) {
         let mac = self.mac_of(number);
         let keys = self.fdb.keys_of(number, |node| {
@@ -646,7 +648,7 @@ impl Bridge {
         }
     }
 
-    /// Another port of that address in that VLAN, or the bridge.
+    /// Another port with that address in that VLAN, or the bridge.
     fn heir_of(&self, key: FdbKey, owner: PortNumber) -> Option<PortNumber> {
         let has_address =
             |mac: MacAddr, vlans: &Vlans| mac == key.mac() && key.vid().is_none_or(|vid| vlans.members().contains(vid));
@@ -673,8 +675,8 @@ impl Bridge {
         }
     }
 
-    /// Sorts the trunks, and flushes dynamic entries behind trunks that are on standby in the entry's VLAN: those addresses
-    /// are behind the active trunk now.
+    /// Sorts the trunks, and flushes dynamic entries of trunks that are on standby in the entry's VLAN: those addresses
+    /// are now reached through the active trunk.
     fn elect_trunks(&mut self) {
         let mut trunks: Vec<(_, LinkId, PortNumber)> = self
             .ports()
@@ -697,7 +699,7 @@ impl Bridge {
     }
 }
 
-/// Checks that an address is a station's.
+/// Checks that an address is a unicast address.
 fn check_mac(mac: MacAddr) -> Result<(), BridgeError> {
     if mac.is_unicast() { Ok(()) } else { Err(BridgeError::Mac(mac)) }
 }
@@ -786,7 +788,7 @@ mod tests {
         assert_eq!(entries(&mut bridge), ["1/0 1 Local", "1/1 1 Local"]);
         bridge.remove_port(LinkId(1)).unwrap();
         assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 2 Local"]);
-        // Out of VLAN 1 the port keeps the entry without a VLAN.
+        // After leaving VLAN 1 the port keeps the entry without a VLAN.
         bridge.remove_vlans(Some(LinkId(2)), vid(1), vid(1)).unwrap();
         assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 0 Local"]);
         bridge.remove_port(LinkId(2)).unwrap();
@@ -833,7 +835,7 @@ mod tests {
     #[test]
     fn default_pvid_moves_ports_that_are_as_created() {
         let mut bridge = bridge();
-        // Port 2 is configured differently, and keeps its VLANs.
+        // Port 2 has other flags than the default, and keeps its VLANs.
         bridge.add_vlans(Some(LinkId(2)), vid(1), vid(1), VlanFlags::default()).unwrap();
         bridge.set_vlan_filtering(true);
         assert_eq!(bridge.set_default_pvid(Some(vid(9))), Err(BridgeError::Filtering));
@@ -850,7 +852,7 @@ mod tests {
         assert_eq!(pvids(&bridge), (0, [0, 0]));
         bridge.add_port(LinkId(3), mac(3), 1500).unwrap();
         assert!(bridge.port(LinkId(3)).unwrap().vlans().members().is_empty());
-        // From no default PVID, every port follows that is not in the VLAN yet.
+        // Without a default PVID before, every port joins that is not in the VLAN yet.
         bridge.set_default_pvid(Some(vid(1))).unwrap();
         assert_eq!(pvids(&bridge), (1, [1, 0]));
         bridge.check_invariants();
@@ -893,7 +895,7 @@ mod tests {
         bridge.add_fdb(NOW, &request(Some(1), 9, None, FdbKind::Dynamic)).unwrap();
         let found = [None, Some(vid(1)), Some(vid(5))].map(|vid| bridge.fdb_entry(NOW, station(9), vid).unwrap().kind);
         assert_eq!(found, [FdbKind::Dynamic; 3]);
-        // No entry of that address is behind port 2.
+        // Port 2 has no entry of that address.
         let missing = Err(FdbError::Missing(station(9), None));
         assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(2)), station(9), None), missing);
         assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), Some(vid(5))), Ok(()));
@@ -905,7 +907,7 @@ mod tests {
     fn flush_removes_what_fits() {
         let filter = FlushFilter::default();
         let port = Some(Some(LinkId(1)));
-        // The six local entries; one static and one dynamic behind each port, in no VLAN and in VLAN 1.
+        // The six local entries; one static and one dynamic at each port, without a VLAN and in VLAN 1.
         let cases = [
             (filter, 4),
             (FlushFilter { statics: true, ..filter }, 8),

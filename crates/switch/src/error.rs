@@ -7,18 +7,18 @@ use wire::MacAddr;
 
 use crate::vid::Vid;
 
-/// Reasons to refuse a setting of a bridge or a port. Nothing has been changed.
+/// Reasons to refuse a setting of a bridge or a port. A refusal changes nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BridgeError {
-    /// The link is no port of this bridge (`EINVAL`).
+    /// The link is not a port of this bridge (`EINVAL`).
     NoPort(LinkId),
     /// The link is a port of this bridge already (`EBUSY`).
     PortExists(LinkId),
-    /// The bridge has as many ports as it may have (`EXFULL`).
+    /// The bridge already has the maximum number of ports (`EXFULL`).
     TooManyPorts,
-    /// No station has that address (`EADDRNOTAVAIL`).
+    /// The address is not a unicast address (`EADDRNOTAVAIL`).
     Mac(MacAddr),
-    /// The mask has a group reserved for bridges (`EINVAL`).
+    /// The mask contains a group reserved for bridges (`EINVAL`).
     GroupMask(u16),
     /// A range of VLANs cannot be the PVID (`EINVAL`).
     PvidRange(Vid, Vid),
@@ -45,18 +45,18 @@ impl fmt::Display for BridgeError {
 
 impl std::error::Error for BridgeError {}
 
-/// Reasons to refuse a change of the forwarding database. Nothing has been changed.
+/// Reasons to refuse a change of the forwarding database. A refusal changes nothing.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FdbError {
-    /// The link is no port of this bridge (`EINVAL`).
+    /// The link is not a port of this bridge (`EINVAL`).
     NoPort(LinkId),
     /// The address is zero (`EINVAL`).
     ZeroAddress,
     /// The port is not in that VLAN (`EINVAL`).
     NotInVlan(Vid),
-    /// There is an entry of that address already (`EEXIST`).
+    /// An entry of that address exists already (`EEXIST`).
     Exists(MacAddr, Option<Vid>),
-    /// There is no such entry (`ENOENT`).
+    /// No such entry exists (`ENOENT`).
     Missing(MacAddr, Option<Vid>),
     /// The bridge's own port has local entries only (`EINVAL`).
     NotLocal,

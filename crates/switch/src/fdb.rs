@@ -1,8 +1,8 @@
-//! Forwarding database: the port behind which each address is, by VLAN (Linux `br_fdb.c`).
+//! Forwarding database: the port of each address, by VLAN (Linux `br_fdb.c`).
 //!
-//! A look-up is one hash table probe, however many addresses and VLANs there are. Entries that age are in one list by the
-//! time of their last refresh, so that ageing visits expired entries only; entries of one port are in a list too, so that
-//! a flush of a port visits its own entries only. A refresh within one [`TICK`] changes nothing.
+//! A look-up is one hash table probe, independent of the number of addresses and VLANs. Dynamic entries are in one list
+//! ordered by their last refresh, so that ageing visits expired entries only; each port has a list of its entries, so
+//! that a flush of the port visits only these. A refresh within one [`TICK`] of the last changes nothing.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -16,13 +16,13 @@ use wire::MacAddr;
 use crate::list::{Links, List, NONE};
 use crate::vid::Vid;
 
-/// Resolution of ages: Linux's `clock_t`, in which netlink has them too.
+/// Resolution of ages: Linux's `clock_t`, the unit of ages in netlink.
 pub const TICK: Duration = Duration::from_millis(10);
 
-/// Kind of an entry, which netlink shows as a neighbour's state.
+/// Kind of an entry; netlink shows it as a neighbour's state.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum FdbKind {
-    /// An address of the bridge or a port: its frames go up (`NUD_PERMANENT`).
+    /// An address of the bridge or a port: its frames are passed up (`NUD_PERMANENT`).
     Local,
     /// Set by the operator and never aged (`NUD_NOARP`).
     Static,
@@ -37,19 +37,19 @@ pub struct FdbEntry {
     pub mac: MacAddr,
     /// VLAN of the address; `None` for entries of a bridge that does not filter.
     pub vid: Option<Vid>,
-    /// Port that the address is behind; `None` for the bridge itself.
+    /// Port of the address; `None` for the bridge itself.
     pub port: Option<LinkId>,
     /// Kind.
     pub kind: FdbKind,
-    /// Whether the entry stays at its port when its address is seen at another one (`NTF_STICKY`).
+    /// Whether the entry stays at its port when its address appears at another one (`NTF_STICKY`).
     pub is_sticky: bool,
     /// Whether the operator has set the entry.
     pub is_by_user: bool,
-    /// Whether the entry has expired, as only a removed entry has.
+    /// Whether the entry has expired; true only for a removed entry.
     pub has_expired: bool,
     /// Time since the entry was learnt or refreshed.
     pub updated: Duration,
-    /// Time since a frame was forwarded by the entry.
+    /// Time since the entry last forwarded a frame.
     pub used: Duration,
 }
 
@@ -118,47 +118,47 @@ struct OwnerEntries {
     link: Option<LinkId>,
 }
 
-/// Changes of the database since they were last taken (Linux `fdb_notify`). A refresh is not a change.
+/// Changes of the database since the last call of `take_changes` (Linux `fdb_notify`). A refresh is not a change.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct FdbChanges {
     /// Changes, in order.
     pub changes: Vec<FdbChange>,
-    /// Whether there were more than [`FdbChanges::MAX`]; later ones are not noted.
+    /// Whether there were more than [`FdbChanges::MAX`]; later ones are not recorded.
     pub is_truncated: bool,
 }
 
 impl FdbChanges {
-    /// Changes that are kept until they are taken.
+    /// Maximum number of recorded changes.
     pub const MAX: usize = 4096;
 }
 
 /// Change of the database.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FdbChange {
-    /// An entry is new, or replaced the one of the same address and VLAN.
+    /// An entry was created, or replaced one of the same address and VLAN.
     Set(FdbEntry),
-    /// An entry was removed; this is its last state.
+    /// An entry was removed, with its last state.
     Removed(FdbEntry),
 }
 
 /// Result of learning a frame's source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Learning {
-    /// The address is known behind that port.
+    /// The address is known at that port.
     Known,
     /// The address is new.
     New,
-    /// The address was behind another port.
+    /// The address was at another port.
     Moved,
-    /// The address is one of this bridge, or sticky behind another port.
+    /// The address is one of this bridge's, or sticky at another port.
     Pinned,
-    /// The port has as many learnt addresses as it may have. An address that was behind another port is forgotten.
+    /// The port is at its limit of learnt addresses. An address that was at another port is removed there.
     Full,
     /// Addresses are not learnt at all: the ageing time is zero.
     Off,
 }
 
-/// Entry that a look-up has found.
+/// Result of a look-up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hit {
     pub(crate) owner: PortNumber,
@@ -173,14 +173,14 @@ pub(crate) struct Fdb {
     hasher: RandomState,
     nodes: Vec<Node>,
     free: Vec<u32>,
-    /// Dynamic entries, the longest without refresh first.
+    /// Dynamic entries, in the order of their last refresh, the oldest first.
     ageing: List,
-    /// By port number.
+    /// Entries of each port, indexed by port number.
     owners: Vec<OwnerEntries>,
     ageing_ticks: u64,
-    /// The latest tick seen: a clock that goes back does not disturb the order of `ageing`.
+    /// The latest tick so far: a clock that goes backwards does not disturb the order of `ageing`.
     tick: u64,
-    /// Changes, while they are watched.
+    /// Recorded changes, if recording is enabled.
     changes: Option<FdbChanges>,
 }
 
@@ -216,17 +216,17 @@ impl Fdb {
         self.owners[owner].link = link;
     }
 
-    /// Sets whether changes are kept for [`take_changes`](Self::take_changes).
+    /// Enables or disables the recording of changes for [`take_changes`](Self::take_changes).
     pub(crate) fn watch(&mut self, on: bool) {
         self.changes = if on { Some(self.changes.take().unwrap_or_default()) } else { None };
     }
 
-    /// Changes since the last call, while they are watched.
+    /// Changes since the last call, if recording is enabled.
     pub(crate) fn take_changes(&mut self) -> FdbChanges {
         self.changes.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Sets the ageing time, rounded up to whole ticks.
+    /// Sets the ageing time, rounded up to full ticks.
     pub(crate) fn set_ageing_time(&mut self, time: Duration) {
         self.ageing_ticks = u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX);
     }
@@ -245,7 +245,7 @@ impl Fdb {
         (!self.is_expired(node)).then_some(Hit { owner: node.owner, kind: node.kind, at })
     }
 
-    /// Records the time at which a frame is forwarded by an entry.
+    /// Records the time at which an entry forwards a frame.
     #[inline]
     pub(crate) fn mark_used(&mut self, hit: Hit) {
         let node = &mut self.nodes[hit.at as usize];
@@ -254,7 +254,7 @@ impl Fdb {
         }
     }
 
-    /// Learns that an address is behind a port that may have `limit` learnt addresses.
+    /// Learns an address at a port, which may have `limit` learnt addresses.
     #[inline]
     pub(crate) fn learn(&mut self, key: FdbKey, owner: PortNumber, limit: u32) -> Learning {
         if self.ageing_ticks == 0 {
@@ -274,7 +274,7 @@ impl Fdb {
             return Learning::Known;
         }
         if node.is_sticky {
-            // Linux refreshes the entry nevertheless.
+            // Linux refreshes the entry in this case too.
             self.refresh(at);
             return Learning::Pinned;
         }
@@ -319,7 +319,7 @@ impl Fdb {
         self.note_set(at);
     }
 
-    /// Moves a local entry to another port that has the same address.
+    /// Moves a local entry to another port with the same address.
     pub(crate) fn hand_over(&mut self, key: FdbKey, owner: PortNumber) {
         if let Some(at) = self.find(key) {
             self.set_owner(at, owner);
@@ -328,7 +328,7 @@ impl Fdb {
         }
     }
 
-    /// Removes an entry. Tells whether there was one.
+    /// Removes an entry. Returns whether it existed.
     pub(crate) fn remove(&mut self, key: FdbKey) -> bool {
         let found = self.find(key);
         if let Some(at) = found {
@@ -356,14 +356,15 @@ impl Fdb {
         expired
     }
 
-    /// The time at which the next entry expires.
+    /// Time at which the next entry expires.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         let oldest = self.nodes.get(self.ageing.head() as usize)?;
         let ticks = oldest.updated.saturating_add(self.ageing_ticks);
         Some(Instant::from_nanos(ticks.saturating_mul(TICK.as_nanos() as u64)))
     }
 
-    /// Keys of one port's entries that match, in the order in which the port got them. The cost grows with the port's entries.
+    /// Keys of one port's entries that match, in the order of their insertion. The cost is linear in the port's
+    /// entries.
     pub(crate) fn keys_of(&self, owner: PortNumber, fits: impl Fn(&Node) -> bool) -> Vec<FdbKey> {
         let mut keys = Vec::new();
         let mut at = self.owners.get(usize::from(owner)).map_or(NONE, |entries| entries.list.head());
@@ -376,7 +377,7 @@ impl Fdb {
         keys
     }
 
-    /// Every entry that has not expired, in arbitrary order.
+    /// All entries that have not expired, in arbitrary order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
         self.index.iter().map(|&at| &self.nodes[at as usize]).filter(|node| !self.is_expired(node))
     }
@@ -403,12 +404,12 @@ impl Fdb {
         (age(node.updated), age(node.used))
     }
 
-    /// Number of entries, expired ones that are still to be removed among them.
+    /// Number of entries, including expired ones that are not removed yet.
     pub(crate) fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Learnt addresses of a port.
+    /// Number of learnt addresses of a port.
     pub(crate) fn learnt(&self, owner: PortNumber) -> u32 {
         self.owners.get(usize::from(owner)).map_or(0, |entries| entries.learnt)
     }
@@ -467,7 +468,7 @@ impl Fdb {
         Learning::New
     }
 
-    /// Tells whether a port is at its limit of learnt addresses, after its expired entries were removed.
+    /// Tells whether a port is at its limit of learnt addresses, after removal of its expired entries.
     fn is_full(&mut self, owner: PortNumber, limit: u32) -> bool {
         self.learnt(owner) >= limit && (self.expire(EXPIRED_PER_CALL) == 0 || self.learnt(owner) >= limit)
     }
@@ -574,7 +575,7 @@ impl Fdb {
     }
 }
 
-/// Expired entries that one call removes at most.
+/// Maximum number of expired entries that one call removes.
 pub(crate) const EXPIRED_PER_CALL: usize = 1024;
 
 impl fmt::Debug for Fdb {
@@ -634,7 +635,7 @@ mod tests {
         let mut fdb = fdb();
         at(&mut fdb, 1009);
         fdb.learn(key(1, 1), 1, 10);
-        // The tick began at 1000 ms.
+        // The tick started at 1000 ms.
         assert_eq!(fdb.next_expiry(), Some(Instant::ZERO + Duration::from_millis(301_000)));
         for (ms, want) in [(300_999, Some(1)), (301_000, None)] {
             at(&mut fdb, ms);
@@ -694,7 +695,7 @@ mod tests {
     #[test]
     fn address_moves_unless_local_or_sticky() {
         use FdbKind::{Dynamic, Local, Static};
-        // Kind, sticky, result of learning at another port, port then.
+        // Kind, sticky, result of learning at another port, port afterwards.
         let cases = [
             (Dynamic, false, Learning::Moved, 2),
             (Dynamic, true, Learning::Pinned, 1),
@@ -719,11 +720,11 @@ mod tests {
             assert_eq!(fdb.learn(key(1, n), 1, 3), want, "{n}");
         }
         assert_eq!(fdb.learn(key(1, 0), 1, 3), Learning::Known);
-        // Another port has a limit of its own; the operator's entries have no limit.
+        // Another port has its own limit; the operator's entries have none.
         assert_eq!(fdb.learn(key(1, 3), 2, 3), Learning::New);
         fdb.set(key(1, 5), 1, FdbKind::Dynamic, false);
         assert_eq!((fdb.learnt(1), fdb.learnt(2), fdb.len()), (3, 1, 5));
-        // An address that moves to a full port is then known at neither port.
+        // An address that moves to a full port is removed from the old port, and not learnt at the new one.
         assert_eq!(fdb.learn(key(1, 3), 1, 3), Learning::Full);
         assert_eq!((owner_of(&fdb, key(1, 3)), fdb.learnt(2)), (None, 0));
         // An expiry makes room.

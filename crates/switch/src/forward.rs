@@ -1,4 +1,5 @@
-//! The decision about one frame (Linux `br_handle_frame`, `br_handle_frame_finish`, `br_dev_xmit`, `br_forward`, `br_flood`).
+//! Forwarding decision on one frame (Linux `br_handle_frame`, `br_handle_frame_finish`, `br_dev_xmit`, `br_forward`,
+//! `br_flood`).
 
 use base::{Instant, LinkId};
 use wire::MacAddr;
@@ -11,7 +12,7 @@ use crate::mtu::is_too_big;
 use crate::port::{LinkLocalGroup, Port, PortState};
 use crate::vid::Vid;
 
-/// Kinds of destination with a flood setting of their own.
+/// Kinds of destination, each with its own flood setting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Flood {
     UnknownUnicast,
@@ -19,7 +20,7 @@ enum Flood {
     Broadcast,
 }
 
-/// Frame accepted at ingress: its VLAN, and its tag inside the bridge.
+/// A frame accepted at ingress: its VLAN, and its tag inside the bridge.
 #[derive(Clone, Copy, Debug)]
 struct Inside {
     from: PortNumber,
@@ -29,17 +30,17 @@ struct Inside {
     tag: Option<Tci>,
 }
 
-/// The place where a frame is counted as dropped.
+/// Counter of a dropped frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum CountedAt {
     IngressError,
     Ingress,
-    /// The port that refused it has counted it.
+    /// The egress port has counted the frame.
     Egress,
 }
 
 impl Bridge {
-    /// Decides about a frame that a port has received, and learns its source.
+    /// Decides on a frame that a port has received, and learns its source.
     pub fn receive(&mut self, now: Instant, port: LinkId, frame: &Frame, egress: &mut Egress) -> Verdict {
         egress.clear();
         self.fdb.set_now(now);
@@ -59,7 +60,7 @@ impl Bridge {
         }
     }
 
-    /// Decides about a frame that this node sends by the bridge's own port.
+    /// Decides on a frame that this node sends through the bridge's own port.
     pub fn send(&mut self, now: Instant, frame: &Frame, egress: &mut Egress) -> Verdict {
         egress.clear();
         self.fdb.set_now(now);
@@ -169,11 +170,11 @@ impl Bridge {
             return Err(Refusal::Pause);
         }
         let is_in_mask = self.port_at(from).config.group_mask.contains(group) || self.group_mask.contains(group);
-        // This bridge runs no STP: its frames pass, so that bridges around it find loops through it.
+        // This bridge runs no STP; it passes STP frames, so that neighbouring bridges can detect loops through it.
         Ok(is_in_mask || group == LinkLocalGroup::BRIDGE)
     }
 
-    /// Learns the source of a frame that goes no further than this link (Linux `__br_handle_local_finish`).
+    /// Learns the source of a frame that is not forwarded beyond this link (Linux `__br_handle_local_finish`).
     fn learn_link_local(&mut self, from: PortNumber, frame: &Frame) {
         let Port { config, vlans, .. } = self.port_at(from);
         if !config.learning || !config.state.can_learn() || !self.link_local_learning {
@@ -207,7 +208,7 @@ impl Bridge {
         }
     }
 
-    /// Sends a frame to the one port that its destination is behind.
+    /// Sends a frame to the port of its destination.
     fn forward_to(
         &mut self,
         to: PortNumber,
@@ -267,7 +268,7 @@ impl Bridge {
         }
     }
 
-    /// Tells whether a frame leaves by a port, and the tag that it leaves with.
+    /// Tells whether a frame leaves through a port, and returns its tag there.
     #[inline]
     fn leave(&self, to: &Port, inside: Inside, frame: &Frame) -> Result<Option<Tci>, Refusal> {
         if inside.from == to.number && !to.config.hairpin {
@@ -316,7 +317,7 @@ impl Bridge {
     }
 }
 
-/// The kind of flood of a group address; `None` for a station's.
+/// The kind of flood of a group address; `None` for unicast.
 fn group_flood(dst: MacAddr) -> Option<Flood> {
     if dst == MacAddr::BROADCAST {
         Some(Flood::Broadcast)
@@ -327,7 +328,7 @@ fn group_flood(dst: MacAddr) -> Option<Flood> {
     }
 }
 
-/// Tells whether a port's settings let it take part in a flood. The bridge's own groups and broadcasts always go out.
+/// Tells whether a port's settings allow a flood. Groups and broadcasts of the bridge itself are always flooded.
 fn takes_flood(port: &Port, from: PortNumber, flood: Flood) -> bool {
     match flood {
         Flood::UnknownUnicast => port.config.unicast_flood,
@@ -381,7 +382,7 @@ mod tests {
         Frame { dst: mac(dst), src: mac(src), tag, has_payload_tag: false, is_gso: false, len: 60 }
     }
 
-    /// Places as text: ports with their tags in hexadecimal, `up` for the bridge's own; or the refusal.
+    /// Destinations as text: ports with their tags in hexadecimal, `up` for the bridge's own port; or the refusal.
     fn text(verdict: Verdict, egress: &Egress) -> String {
         let tagged = |name: String, tag: Option<Tci>| tag.map_or(name.clone(), |tci| format!("{name}:{:x}", tci.0));
         let exits = egress.exits.iter().map(|exit| tagged(exit.port.0.to_string(), exit.tag));
@@ -415,7 +416,7 @@ mod tests {
         rx(&mut bridge, 1, &frame(A, ALL, None));
         assert_eq!(bridge.vlan_stats(vid(1)), VlanStats::default(), "not enabled");
         bridge.set_vlan_stats_enabled(true);
-        // Two ports and the bridge itself; then one port, and a frame that is not of the port's VLANs.
+        // Two ports and the bridge itself; then one port, and a frame outside the port's VLANs.
         rx(&mut bridge, 1, &frame(A, ALL, None));
         rx(&mut bridge, 2, &frame(B, A, None));
         rx(&mut bridge, 2, &frame(B, A, Some(7)));
@@ -425,7 +426,7 @@ mod tests {
         bridge.set_vlan_stats_enabled(false);
         rx(&mut bridge, 2, &frame(B, A, None));
         assert_eq!(bridge.vlan_stats(vid(1)), want);
-        // No port is in it any more.
+        // The VLAN has no more ports.
         for port in [None, Some(1), Some(2), Some(3)] {
             bridge.remove_vlans(port.map(LinkId), vid(1), vid(1)).unwrap();
         }
@@ -504,7 +505,7 @@ mod tests {
     #[test]
     fn link_local_frame_is_learnt_in_learning_states() {
         let lldp = "01:80:c2:00:00:0e";
-        // State, learning, link-local learning, whether it is learnt.
+        // State, learning, link-local learning, expected learning.
         let cases = [
             (PortState::Forwarding, true, true, true),
             (PortState::Learning, true, true, true),
@@ -520,7 +521,7 @@ mod tests {
             assert_eq!(rx(&mut bridge, 1, &frame(A, lldp, None)), "LinkLocal", "{state:?}");
             assert_eq!(bridge.learnt(LinkId(1)) == 1, want, "{state:?} {learning} {link_local}");
         }
-        // Outside the port's VLANs it is not.
+        // Sources outside the port's VLANs are not learnt.
         let mut bridge = bridge();
         bridge.set_vlan_filtering(true);
         assert_eq!(rx(&mut bridge, 1, &frame(A, lldp, Some(5))), "LinkLocal");
@@ -530,7 +531,8 @@ mod tests {
     #[test]
     fn port_state_rules_ingress_learning_and_egress() {
         use PortState::{Blocking, Disabled, Forwarding, Learning, Listening};
-        // State of port 1, its frame's places, whether that is learnt, places of a frame to an address behind it, of a flood.
+        // State of port 1, destinations of its frame, whether the source is learnt, destinations of a frame to an
+        // address at port 1, and of a flood.
         let cases = [
             (Disabled, "Drop(IngressState)", false, "Drop(EgressState)", "3"),
             (Listening, "Drop(IngressState)", false, "Drop(EgressState)", "3"),
@@ -555,7 +557,7 @@ mod tests {
 
     #[test]
     fn flood_flags_hold_for_others_and_not_for_own_groups() {
-        // Flags of port 2: unicast, multicast, broadcast; places of each kind by port 1 and from the bridge.
+        // Flags of port 2: unicast, multicast, broadcast; destinations of each kind from port 1 and from the bridge.
         let cases = [
             ([false, true, true], ["3", "2 3 up", "2 3 up"], ["1 3", "1 2 3", "1 2 3"]),
             ([true, false, true], ["2 3", "3 up", "2 3 up"], ["1 2 3", "1 2 3", "1 2 3"]),
@@ -604,7 +606,7 @@ mod tests {
         let mut bridge = bridge();
         configure(&mut bridge, 1, |config| config.locked = true);
         assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "Drop(Locked)");
-        // Behind another port, and the bridge's own.
+        // An address at another port, and the bridge's own.
         rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
         for src in [B, OWN, "02:00:00:00:00:01"] {
             assert_eq!(rx(&mut bridge, 1, &frame(src, UNKNOWN, None)), "Drop(Locked)", "{src}");
@@ -645,17 +647,17 @@ mod tests {
     #[test]
     fn filtering_bridge_keeps_frames_in_their_vlan() {
         let steps = [
-            // Untagged by port 1: VLAN 1, in which port 3 is untagged though its PVID is 5.
+            // Untagged on port 1: VLAN 1, in which port 3 is untagged although its PVID is 5.
             (1, A, ALL, None, "2 3 up"),
             (1, A, ALL, Some(5), "2:5 3 up:5"),
             (3, B, ALL, None, "1:5 2:5 up:5"),
-            // A tag with a priority alone keeps it in the VLAN's tag.
+            // The VLAN's tag keeps the priority of a priority tag.
             (3, B, ALL, Some(0x6000), "1:6005 2:6005 up:6005"),
             (3, B, ALL, Some(0x7000), "1:7005 2:7005 up:7005"),
             (3, B, ALL, Some(1), "1 2 up"),
             (1, A, ALL, Some(6), "Drop(IngressVlan)"),
             (1, A, ALL, Some(0xfff), "Drop(IngressVlan)"),
-            // B is known in VLAN 5 and 1 behind port 3.
+            // B is known in VLANs 5 and 1 at port 3.
             (1, A, B, Some(0x2005), "3"),
             (1, A, B, None, "3"),
             (2, UNKNOWN, A, Some(0x2005), "1:2005"),
@@ -693,7 +695,7 @@ mod tests {
         };
         bridge.add_fdb(Instant::ZERO, &request).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "2:5");
-        // Static entries outlive the VLAN of their port.
+        // Static entries stay when their port leaves the VLAN.
         bridge.remove_vlans(Some(LinkId(2)), vid(5), vid(5)).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "Drop(EgressVlan)");
         assert_eq!(bridge.port(LinkId(2)).unwrap().stats().tx_dropped, 1);
@@ -704,7 +706,8 @@ mod tests {
         let mut bridge = filtering();
         bridge.remove_vlans(None, vid(5), vid(5)).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, Some(5))), "2:5 3");
-        // The address of port 1 is local in VLAN 5, in which the bridge is not; the bridge's own is unknown there.
+        // The address of port 1 is local in VLAN 5, of which the bridge is not a member; the bridge's own address is
+        // unknown there.
         assert_eq!(rx(&mut bridge, 2, &frame(B, "02:00:00:00:00:01", Some(5))), "Drop(OwnVlan)");
         assert_eq!(rx(&mut bridge, 2, &frame(B, OWN, Some(5))), "1:5 3");
         assert_eq!(send(&mut bridge, &frame(OWN, ALL, Some(5))), "Drop(IngressVlan)");
@@ -732,10 +735,10 @@ mod tests {
             (OWN, ALL, None, "1 2 3"),
             (OWN, GROUP, Some(5), "1:5 2:5 3"),
             (OWN, OWN, None, "Drop(OwnAddress)"),
-            // The address of a port is behind that port, as on Linux.
+            // The address of a port is reached through that port, as on Linux.
             (OWN, "02:00:00:00:00:02", None, "2"),
             (OWN, B, Some(6), "Drop(IngressVlan)"),
-            // The source of a frame of this node is not checked.
+            // The source of a frame sent by this node is not checked.
             (GROUP, B, Some(5), "2:5"),
         ];
         let entries = bridge.fdb_len();
@@ -789,7 +792,7 @@ mod tests {
         assert_eq!(bridge.port(LinkId(1)).unwrap().stats().rx_dropped, 1);
     }
 
-    /// Port 1 is ordinary, 2 and 3 are trunks of priority 1 and 2; port 4 is ordinary too.
+    /// Port 1 is ordinary, 2 and 3 are trunks of priority 1 and 2; port 4 is ordinary.
     fn trunks() -> Bridge {
         let mut bridge = bridge();
         bridge.add_port(LinkId(4), mac("02:00:00:00:00:04"), 1500).unwrap();
@@ -806,7 +809,7 @@ mod tests {
             (1, A, UNKNOWN, "3"),
             (1, A, ALL, "3 4 up"),
             (1, A, GROUP, "3 4 up"),
-            // By the active trunk: to ordinary ports. By the other one: not at all.
+            // From the active trunk: to ordinary ports. From the standby trunk: nowhere.
             (3, B, UNKNOWN, "1 4"),
             (3, B, ALL, "1 4 up"),
             (3, B, A, "1"),
@@ -841,7 +844,7 @@ mod tests {
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
     }
 
-    /// Link of the trunk that is active for a VLAN; for all frames, with `None`, in a bridge that does not filter.
+    /// Link of the active trunk of a VLAN, or with `None` of all frames in a bridge without VLAN filtering.
     fn active_trunk(bridge: &Bridge, vid: Option<Vid>) -> Option<LinkId> {
         bridge.active_trunk(vid).map(|number| bridge.port_at(number).link())
     }
@@ -856,11 +859,11 @@ mod tests {
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "1");
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
-        // Addresses learnt behind the trunk of lower priority are flushed.
+        // Addresses learnt at the trunk of lower priority are flushed.
         bridge.set_link_up(LinkId(3), true).unwrap();
         assert_eq!((bridge.learnt(LinkId(2)), bridge.learnt(LinkId(1))), (0, 1));
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "3");
-        // Without any trunk that is up, ordinary ports are flooded.
+        // If no trunk is up, ordinary ports are flooded.
         for port in [2, 3] {
             bridge.set_link_up(LinkId(port), false).unwrap();
         }
@@ -893,10 +896,10 @@ mod tests {
         }
         let actives = [1, 5, 6, 7].map(|number| active_trunk(&bridge, Some(vid(number))));
         assert_eq!(actives, [Some(LinkId(3)), Some(LinkId(2)), Some(LinkId(3)), None]);
-        // Tagged frames of VLAN 5 come by the trunk that is active there.
+        // Tagged frames of VLAN 5 arrive on the active trunk of that VLAN.
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, Some(5))), "1:5");
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "Drop(StandbyTrunk)");
-        // The trunk of higher priority joins VLAN 5: addresses learnt behind the other one are flushed.
+        // The trunk of higher priority joins VLAN 5: addresses learnt at the other one are flushed.
         bridge.add_vlans(Some(LinkId(3)), vid(5), vid(5), VlanFlags::default()).unwrap();
         assert_eq!((bridge.learnt(LinkId(2)), rx(&mut bridge, 1, &frame(A, B, Some(5))).as_str()), (0, "3:5"));
     }

@@ -1,4 +1,4 @@
-//! Summary of an Ethernet frame for a bridge, and its destinations.
+//! Summary of an Ethernet frame for a bridge, and the frame's destinations.
 
 use base::LinkId;
 use wire::MacAddr;
@@ -7,16 +7,16 @@ use wire::vlan::Tci;
 
 use crate::vid::Vid;
 
-/// A frame in a bridge. Its 802.1Q tag is in metadata, never among the bytes: the caller pops it on the way in and
-/// pushes it on the way out, or leaves it to the device, so that a tag costs no offload.
+/// A frame in a bridge. Its 802.1Q tag is in metadata, never among the bytes: the caller pops the tag at ingress and
+/// pushes it at egress, or leaves this to the device, so that a tag does not disable offloads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Frame {
     /// Destination.
     pub dst: MacAddr,
     /// Source.
     pub src: MacAddr,
-    /// Control information of the 802.1Q tag. A tag of another protocol, 802.1ad for instance, is payload: the frame
-    /// is untagged for this bridge.
+    /// Control information of the 802.1Q tag. A tag of another protocol, for instance 802.1ad, is payload: for this
+    /// bridge the frame is untagged.
     pub tag: Option<Tci>,
     /// Whether the payload begins with a VLAN tag of any protocol.
     pub has_payload_tag: bool,
@@ -34,30 +34,30 @@ impl Frame {
     }
 }
 
-/// A port that a frame leaves by.
+/// Egress port of a frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exit {
     /// The port.
     pub port: LinkId,
-    /// Tag that it leaves with; `None` if it leaves untagged.
+    /// Egress tag; `None` for untagged.
     pub tag: Option<Tci>,
 }
 
-/// The frame as the bridge's own port receives it.
+/// Reception of the frame by the bridge's own port.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Upward {
-    /// Tag that it is received with; `None` if it is received untagged.
+    /// Tag on reception; `None` for untagged.
     pub tag: Option<Tci>,
 }
 
 /// Destinations of a frame. One value is reused for all frames, so that a flood allocates nothing.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Egress {
-    /// The VLAN that the frame is in; `None` in a bridge that does not filter by VLAN.
+    /// The frame's VLAN; `None` in a bridge without VLAN filtering.
     pub vid: Option<Vid>,
     /// Ports, in the order of their numbers; more than one after a flood.
     pub exits: Vec<Exit>,
-    /// The bridge's own port, if that receives the frame too.
+    /// Reception by the bridge's own port, if the frame is for it too.
     pub up: Option<Upward>,
 }
 
@@ -73,23 +73,22 @@ impl Egress {
 /// Result of a bridge's decision.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Verdict {
-    /// The frame goes to the destinations in [`Egress`], at least one.
+    /// The frame is sent to the destinations in [`Egress`], at least one.
     Forward,
-    /// The frame is link-local (01-80-C2-00-00-0x): the port's own device receives it, as if the port were in no
-    /// bridge.
+    /// The frame is link-local (01-80-C2-00-00-0x): the port's own device receives it, as without a bridge.
     LinkLocal,
     /// The frame is dropped.
     Drop(Refusal),
 }
 
-/// The rule by which a frame is dropped.
+/// Rule for which a frame is dropped.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum Refusal {
-    /// The ingress link is no port of this bridge.
+    /// The ingress link is not a port of this bridge.
     PortUnknown,
-    /// The source is a group or zero.
+    /// The source is a group address or zero.
     SourceInvalid,
-    /// The frame is a PAUSE frame, which no bridge forwards (IEEE 802.3 Annex 31B).
+    /// The frame is a PAUSE frame, which bridges never forward (IEEE 802.3 Annex 31B).
     Pause,
     /// The ingress port neither learns nor forwards, or only learns.
     IngressState,
@@ -97,19 +96,19 @@ pub enum Refusal {
     NoPvid,
     /// The ingress port is not in the frame's VLAN.
     IngressVlan,
-    /// The ingress port is locked and the source is not an address behind that port.
+    /// The ingress port is locked and the source is not an address of that port.
     Locked,
-    /// The ingress port, or the port that the destination is behind, is a standby trunk in the frame's VLAN.
+    /// The ingress port, or the port of the destination, is a standby trunk in the frame's VLAN.
     StandbyTrunk,
-    /// The destination is behind the ingress port.
+    /// The destination is at the ingress port.
     SamePort,
-    /// The destination is behind a port that does not forward.
+    /// The destination is at a port that does not forward.
     EgressState,
-    /// The destination is behind a port that is not in the frame's VLAN.
+    /// The destination is at a port outside the frame's VLAN.
     EgressVlan,
-    /// The ingress port and the port that the destination is behind are both isolated.
+    /// The ingress port and the port of the destination are both isolated.
     Isolated,
-    /// The frame is longer than the MTU of each port that it would leave by.
+    /// The frame exceeds the MTU of each egress port.
     TooBig,
     /// The frame is for the bridge, whose own port is not in the frame's VLAN.
     OwnVlan,

@@ -1,17 +1,37 @@
-//! A learning bridge with VLANs and trunks. It decides which ports a frame leaves by and with which tag; it sees no bytes.
+//! A learning bridge with VLANs and trunks. It sees no bytes.
 //!
-//! - [`Bridge`] is ports, VLANs, settings and the forwarding database. [`Bridge::receive`] decides about a frame that a port
-//!   has received, and [`Bridge::send`] about one of the bridge's own port. [`Egress`] has the frame's destinations, and the
-//!   [`Verdict`] says whether there are any, or by which [`Refusal`] the frame is dropped.
-//! - [`Frame`] is the whole input of a decision. 802.1Q tags are in metadata from ingress to egress, so that a frame keeps its
-//!   checksum and segmentation offloads. A tag of another protocol is payload.
-//! - Addresses are learnt by VLAN, and age. A port learns [`PortConfig::FDB_LIMIT`] of them at most, unless set otherwise, so
-//!   that a guest that invents addresses fills its own share. A frame costs two look-ups, however many addresses and VLANs
-//!   there are; nothing is scanned but ports, for a flood.
-//! - [`exceeds_mtu`] is the rule by which a port drops a long frame. Fat frames are never dropped for their length.
+//! # Decides
+//! - Ports that a frame leaves by, and its tag: [`Bridge`] is ports, VLANs, settings and the forwarding database.
+//!   [`Bridge::receive`] decides about a frame that a port has received, and [`Bridge::send`] about one of the bridge's
+//!   own port. [`Egress`] has the frame's destinations, and the [`Verdict`] says whether there are any, or by which
+//!   [`Refusal`] the frame is dropped.
+//! - Addresses that are learnt, by VLAN and port, and their age. A frame costs two look-ups, however many addresses and
+//!   VLANs there are; nothing is scanned but ports, for a flood.
+//! - Longest frame of a port: [`exceeds_mtu`]. Fat frames are never dropped for their length.
 //!
-//! The bridge does as Linux does (`br_input.c`, `br_forward.c`, `br_fdb.c`, `br_vlan.c` of 6.12), with its names and defaults:
+//! [`Frame`] is the whole input of a decision. 802.1Q tags are in metadata from ingress to egress, so that a frame
+//! keeps its checksum and segmentation offloads. A tag of another protocol is payload.
 //!
+//! # Leaves to others
+//! Tags, segmentation and transmission of frames (crate `datapath`); settings (crates `config` and `netlink`). STP is
+//! left to a program, which sets states. No crate has IGMP and MLD snooping (groups are flooded), states by VLAN,
+//! backup ports, suppression of neighbour discovery, 802.1ad filtering, or flow tables.
+//!
+//! # Limits
+//! - [`Bridge::MAX_PORTS`]: 1023 ports.
+//! - [`PortConfig::FDB_LIMIT`]: 1024 addresses that a port learns, unless set otherwise, so that a guest that invents
+//!   addresses fills its own share.
+//! - [`Bridge::AGEING_TIME`]: 300 seconds without a frame, unless set otherwise; one call removes at most 1024 expired
+//!   entries (`EXPIRED_PER_CALL` in `fdb.rs`).
+//! - [`FdbChanges::MAX`]: 4096 changes that are kept for listeners; later ones are lost.
+//! - [`TrunkPriority`]: 0 to 15. [`Vid`]: 1 to 4094.
+//!
+//! # Standards
+//! IEEE 802.1Q §9.6 (VLAN identifiers), IEEE 802.1D §8.4 (states of ports) and Table 7-10 (groups that are not
+//! forwarded), IEEE 802.1X (locked ports), IEEE 802.3 Annex 31B (PAUSE frames). No RFC. Follows Linux 6.12's
+//! `br_input.c`, `br_forward.c`, `br_fdb.c` and `br_vlan.c`, with its names and defaults.
+//!
+//! # Forwarding
 //! | frame | goes to |
 //! |---|---|
 //! | from a group or zero | nowhere |
@@ -25,19 +45,17 @@
 //!
 //! A *static* entry follows its address to another port, as on Linux; a *sticky* one stays, and so does a local one.
 //!
-//! **Trunks** lead to the same wire outside ([`PortConfig::trunk`]), and of each VLAN one of them is active: of those that forward
-//! and are members of it, the one of the highest priority, and of equal ones that of the lowest link number. Unknown unicast
-//! goes to the active trunk alone, neither to other trunks nor to ordinary ports; from the active trunk it is flooded to ordinary
-//! ports. Groups and broadcasts go to ordinary ports and to the active trunk. Standby trunks send nothing, and drop the frames
-//! that they receive, which the active trunk receives too. Dynamic entries behind a trunk are flushed when another trunk becomes
-//! active in the VLAN. Without unicast flood a trunk leaves unknown unicast to ordinary flooding.
+//! **Trunks** lead to the same wire outside ([`PortConfig::trunk`]), and of each VLAN one of them is active: of those
+//! that forward and are members of it, the one of the highest priority, and of equal ones that of the lowest link
+//! number. Unknown unicast goes to the active trunk alone, neither to other trunks nor to ordinary ports; from the
+//! active trunk it is flooded to ordinary ports. Groups and broadcasts go to ordinary ports and to the active trunk.
+//! Standby trunks send nothing, and drop the frames that they receive, which the active trunk receives too. Dynamic
+//! entries behind a trunk are flushed when another trunk becomes active in the VLAN. Without unicast flood a trunk
+//! leaves unknown unicast to ordinary flooding.
 //!
-//! Differences from Linux: learnt addresses are bounded by port rather than by bridge, and a learnt address that moves to a full
-//! port is forgotten; the MTU is of the egress port, with four bytes for a tag that is payload, as in Open vSwitch, where Linux's
-//! bridge always adds four; a request for several VLANs applies whole or not at all.
-//!
-//! Not here: STP itself (a program sets states), IGMP and MLD snooping (groups are flooded), states by VLAN, backup ports,
-//! suppression of neighbour discovery, 802.1ad filtering, and flow tables.
+//! Differences from Linux: learnt addresses are bounded by port rather than by bridge, and a learnt address that moves
+//! to a full port is forgotten; the MTU is of the egress port, with four bytes for a tag that is payload, as in Open
+//! vSwitch, where Linux's bridge always adds four; a request for several VLANs applies whole or not at all.
 #![forbid(unsafe_code)]
 
 mod bridge;

@@ -1,6 +1,6 @@
-//! Doubly linked lists through the nodes of a slab: O(1) to append and to remove.
+//! Doubly linked lists through the nodes of a slab, with O(1) append and removal.
 
-/// Index of no node.
+/// Index that stands for no node.
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// A node's neighbours in one list.
@@ -18,10 +18,10 @@ pub(crate) struct List {
 }
 
 impl Links {
-    /// Links of a node in no list.
+    /// Links of an unlisted node.
     pub(crate) const UNLINKED: Self = Self { prev: NONE, next: NONE };
 
-    /// The node behind this one, or [`NONE`].
+    /// The next node, or [`NONE`].
     pub(crate) const fn next(self) -> u32 {
         self.next
     }
@@ -36,7 +36,7 @@ impl List {
         self.head
     }
 
-    /// Appends the node `at`, which is in no list of that kind; `links` finds a node's links of the kind.
+    /// Appends the node `at`, which is in no list of this kind; `links` returns a node's links of the kind.
     pub(crate) fn push_back<N>(&mut self, nodes: &mut [N], at: u32, links: impl Fn(&mut N) -> &mut Links) {
         *links(&mut nodes[at as usize]) = Links { prev: self.tail, next: NONE };
         if self.tail == NONE {

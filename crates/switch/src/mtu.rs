@@ -4,15 +4,16 @@ use wire::{eth, vlan};
 
 use crate::frame::Frame;
 
-/// Tells whether a port of that MTU drops a frame of `len` bytes behind the Ethernet header. Where these bytes begin with a
-/// VLAN tag (`is_tagged`), its four bytes are not counted. A fat frame is never dropped here: it is cut to size later.
+/// Tells whether a port of that MTU drops a frame of `len` bytes after the Ethernet header. If these bytes begin with a
+/// VLAN tag (`is_tagged`), the tag's four bytes are not counted. A fat frame is never dropped here: it is segmented
+/// later.
 #[inline]
 pub const fn exceeds_mtu(len: usize, is_tagged: bool, mtu: usize, is_gso: bool) -> bool {
     let tag_len = if is_tagged { vlan::VlanHeader::LEN } else { 0 };
     !is_gso && len > mtu.saturating_add(tag_len)
 }
 
-/// Tells whether a port of that MTU drops `frame`, which leaves with a tag in metadata or without.
+/// Tells whether a port of that MTU drops `frame`, which leaves with or without a tag in metadata.
 #[inline]
 pub(crate) fn is_too_big(frame: &Frame, leaves_tagged: bool, mtu: usize) -> bool {
     let len = frame.len.saturating_sub(eth::EthHeader::LEN);
@@ -48,7 +49,7 @@ mod tests {
     #[test]
     fn payload_tag_counts_behind_a_tag_in_metadata() {
         let (dst, src) = (MacAddr([2; 6]), MacAddr([4; 6]));
-        // Bytes behind the Ethernet header, payload tag, whether it leaves tagged.
+        // Bytes after the Ethernet header, payload tag, whether the frame leaves tagged.
         let cases = [
             (1500, false, true, false),
             (1501, false, true, true),

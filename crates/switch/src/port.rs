@@ -17,7 +17,7 @@ pub enum PortState {
     Disabled,
     /// Neither learns nor forwards (1).
     Listening,
-    /// Learns, and forwards nothing (2).
+    /// Learns, but does not forward (2).
     Learning,
     /// Learns and forwards (3).
     #[default]
@@ -58,8 +58,8 @@ impl PortState {
 
 /// Link-local groups 01-80-C2-00-00-0x that are forwarded, one bit each.
 ///
-/// A port's mask may have all but PAUSE; the bridge's may have none of the first three, which are the bridges' own
-/// (IEEE 802.1D Table 7-10, Linux `BR_GROUPFWD_RESTRICTED`, `BR_GROUPFWD_MACPAUSE`).
+/// A port's mask may contain every group except PAUSE; the bridge's mask may not contain the first three, which are
+/// reserved for bridges (IEEE 802.1D Table 7-10, Linux `BR_GROUPFWD_RESTRICTED`, `BR_GROUPFWD_MACPAUSE`).
 #[derive(Clone, Copy, Default, Eq, PartialEq)]
 pub struct GroupMask(u16);
 
@@ -70,7 +70,7 @@ impl GroupMask {
     /// Mask of a bridge.
     ///
     /// # Errors
-    /// [`BridgeError::GroupMask`] if it has 01-80-C2-00-00-00, -01 or -02.
+    /// [`BridgeError::GroupMask`] if the mask contains 01-80-C2-00-00-00, -01 or -02.
     pub const fn for_bridge(mask: u16) -> Result<Self, BridgeError> {
         if mask & 0b111 == 0 { Ok(Self(mask)) } else { Err(BridgeError::GroupMask(mask)) }
     }
@@ -78,7 +78,7 @@ impl GroupMask {
     /// Mask of a port.
     ///
     /// # Errors
-    /// [`BridgeError::GroupMask`] if it has 01-80-C2-00-00-01.
+    /// [`BridgeError::GroupMask`] if the mask contains 01-80-C2-00-00-01.
     pub const fn for_port(mask: u16) -> Result<Self, BridgeError> {
         if mask & 0b10 == 0 { Ok(Self(mask)) } else { Err(BridgeError::GroupMask(mask)) }
     }
@@ -110,7 +110,7 @@ impl LinkLocalGroup {
     /// MAC control, of PAUSE frames.
     pub(crate) const PAUSE: Self = Self(1);
 
-    /// The group of a destination, if it is one of these.
+    /// The group of a destination, if that is a link-local group.
     #[inline]
     pub(crate) fn of(dst: MacAddr) -> Option<Self> {
         match dst.0 {
@@ -120,12 +120,12 @@ impl LinkLocalGroup {
     }
 }
 
-/// Priority of a trunk, 0 to 15: the larger the better.
+/// Priority of a trunk, 0 to 15; a larger number takes precedence.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TrunkPriority(u8);
 
 impl TrunkPriority {
-    /// The priority of that number; `None` above 15, for it has four bits.
+    /// The priority of that number; `None` above 15, as the field has four bits.
     pub const fn new(priority: u8) -> Option<Self> {
         if priority < 16 { Some(Self(priority)) } else { None }
     }
@@ -136,35 +136,35 @@ impl TrunkPriority {
     }
 }
 
-/// Settings of a port, VLANs apart.
+/// Settings of a port, without VLANs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PortConfig {
     /// State.
     pub state: PortState,
     /// Whether sources are learnt.
     pub learning: bool,
-    /// Whether unicast frames to unknown addresses are sent here.
+    /// Whether unicast frames to unknown addresses are flooded to this port.
     pub unicast_flood: bool,
-    /// Whether frames to groups are sent here. Those of the bridge itself always are.
+    /// Whether frames to groups are flooded to this port. Frames of the bridge itself always are.
     pub multicast_flood: bool,
-    /// Whether broadcasts are sent here. Those of the bridge itself always are.
+    /// Whether broadcasts are flooded to this port. Frames of the bridge itself always are.
     pub broadcast_flood: bool,
     /// Whether frames of other isolated ports are refused.
     pub isolated: bool,
-    /// Whether frames may leave by the port that they came by.
+    /// Whether frames may leave through their ingress port.
     pub hairpin: bool,
-    /// Whether frames are refused unless their source is known behind this port (IEEE 802.1X).
+    /// Whether frames are refused unless their source is known at this port (IEEE 802.1X).
     pub locked: bool,
     /// Link-local groups that are forwarded from this port.
     pub group_mask: GroupMask,
-    /// Addresses that are learnt at most.
+    /// Maximum number of learnt addresses.
     pub fdb_limit: u32,
     /// Role of a trunk, with its priority.
     pub trunk: Option<TrunkPriority>,
 }
 
 impl PortConfig {
-    /// Addresses that a port learns at most, unless set otherwise.
+    /// Default maximum number of addresses that a port learns.
     pub const FDB_LIMIT: u32 = 1024;
 }
 
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn group_mask_refuses_the_bridges_own_groups() {
-        // Mask, whether a bridge may have it, whether a port may.
+        // Mask, whether valid for a bridge, whether valid for a port.
         let cases = [
             (0, true, true),
             (1, false, true),

@@ -9,19 +9,19 @@ use crate::vid::Vid;
 pub struct PortStats {
     /// Frames received.
     pub rx_packets: u64,
-    /// Bytes of them, without tags in metadata.
+    /// Bytes received, without tags in metadata.
     pub rx_bytes: u64,
-    /// Received frames whose source is no station's address.
+    /// Received frames whose source is not a unicast address.
     pub rx_errors: u64,
-    /// Received frames that an ingress rule refused, or that no port accepted.
+    /// Received frames that an ingress rule refused, or that every egress port refused.
     pub rx_dropped: u64,
     /// Frames sent.
     pub tx_packets: u64,
-    /// Bytes of them, without tags in metadata.
+    /// Bytes sent, without tags in metadata.
     pub tx_bytes: u64,
     /// Frames longer than the port's MTU.
     pub tx_errors: u64,
-    /// Frames to an address behind this port that the port does not take, and those that its device has refused.
+    /// Frames to an address of this port that the port refused, and frames that its device refused.
     pub tx_dropped: u64,
 }
 
@@ -53,30 +53,30 @@ impl PortStats {
     }
 }
 
-/// Counters of a VLAN, at all ports together (Linux `br_vlan_get_stats`). A frame counts once when it is received, and once for
-/// each port that it leaves by. Its Ethernet header and its tag are no part of its bytes.
+/// Counters of a VLAN, summed over all ports (Linux `br_vlan_get_stats`). A frame counts once on reception, and once
+/// for each egress port. The Ethernet header and the tag do not count as bytes.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct VlanStats {
     /// Frames received.
     pub rx_packets: u64,
-    /// Bytes of them.
+    /// Bytes received.
     pub rx_bytes: u64,
     /// Frames sent.
     pub tx_packets: u64,
-    /// Bytes of them.
+    /// Bytes sent.
     pub tx_bytes: u64,
 }
 
-/// Counters of each VLAN, allocated once counting is enabled.
+/// Counters of each VLAN, allocated when counting is first enabled.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VlanCounters {
     pub(crate) is_counting: bool,
-    /// By the VLAN's number.
+    /// Counters, indexed by VLAN number.
     all: Vec<VlanStats>,
 }
 
 impl VlanCounters {
-    /// Sets whether frames are counted. Counters keep their values.
+    /// Enables or disables counting. Counters keep their values.
     pub(crate) fn set_counting(&mut self, is_counting: bool) {
         self.is_counting = is_counting;
         if is_counting && self.all.is_empty() {
@@ -94,7 +94,7 @@ impl VlanCounters {
         }
     }
 
-    /// Counts a received frame of `len` bytes with its Ethernet header.
+    /// Counts a received frame of `len` bytes, including its Ethernet header.
     #[inline]
     pub(crate) fn count_rx(&mut self, vid: Option<Vid>, len: usize) {
         if let Some(stats) = self.counted(vid) {
@@ -103,7 +103,7 @@ impl VlanCounters {
         }
     }
 
-    /// Counts a sent frame of `len` bytes with its Ethernet header.
+    /// Counts a sent frame of `len` bytes, including its Ethernet header.
     #[inline]
     pub(crate) fn count_tx(&mut self, vid: Option<Vid>, len: usize) {
         if let Some(stats) = self.counted(vid) {
@@ -134,6 +134,6 @@ pub struct LearnStats {
     pub moved: u64,
     /// Frames whose source was not learnt because the port is at its limit of addresses.
     pub full: u64,
-    /// Frames whose source is an address of the bridge, or one that is bound to another port.
+    /// Frames whose source is an address of the bridge, or one bound to another port.
     pub pinned: u64,
 }

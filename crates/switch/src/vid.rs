@@ -37,7 +37,7 @@ impl Vid {
         self.0.get()
     }
 
-    /// Each VLAN from `first` to `last`, in rising order; none if `last` is smaller.
+    /// Each VLAN from `first` to `last`, in ascending order; none if `last` is smaller.
     pub fn range(first: Self, last: Self) -> impl Iterator<Item = Self> + Clone {
         (first.get()..=last.get()).filter_map(Self::new)
     }
@@ -58,7 +58,7 @@ impl fmt::Debug for Vid {
 /// Bits of a word of a [`VidSet`].
 const WORD: usize = u64::BITS as usize;
 
-/// A set of VLANs: one bit for each of 4096 numbers, so that a test costs the same for one VLAN and for 4094.
+/// A set of VLANs: one bit for each of 4096 numbers, so that a test costs the same for one VLAN as for 4094.
 #[derive(Clone, Eq, PartialEq)]
 pub struct VidSet(Box<[u64; 4096 / WORD]>);
 
@@ -75,7 +75,7 @@ impl VidSet {
         self.0[at / WORD] >> (at % WORD) & 1 == 1
     }
 
-    /// Adds a VLAN. Tells whether it is new.
+    /// Adds a VLAN. Returns whether it is new.
     pub fn insert(&mut self, vid: Vid) -> bool {
         let was_member = self.contains(vid);
         let at = usize::from(vid.get());
@@ -83,7 +83,7 @@ impl VidSet {
         !was_member
     }
 
-    /// Removes a VLAN. Tells whether it was a member.
+    /// Removes a VLAN. Returns whether it was a member.
     pub fn remove(&mut self, vid: Vid) -> bool {
         let was_member = self.contains(vid);
         let at = usize::from(vid.get());
@@ -101,7 +101,7 @@ impl VidSet {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// The members in rising order.
+    /// The members in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = Vid> + '_ {
         self.0.iter().enumerate().flat_map(|(index, &word)| {
             let bits = std::iter::successors(Some(word), |word| Some(word & word.wrapping_sub(1)));
@@ -110,7 +110,7 @@ impl VidSet {
         })
     }
 
-    /// The members as ranges in rising order, as `bridge -c vlan show` prints them.
+    /// The members as ranges in ascending order, as `bridge -c vlan show` prints them.
     pub fn ranges(&self) -> Vec<RangeInclusive<Vid>> {
         let mut ranges: Vec<RangeInclusive<Vid>> = Vec::new();
         for vid in self.iter() {

@@ -5,7 +5,7 @@ use wire::vlan::Tci;
 use crate::frame::Refusal;
 use crate::vid::{Vid, VidSet};
 
-/// VLANs that a port is in, the subset that leaves untagged, and the PVID, to which untagged frames belong.
+/// VLANs of a port, the subset that leaves untagged, and the PVID, the VLAN of untagged frames.
 ///
 /// Invariants: the PVID and each untagged VLAN are members.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -16,7 +16,7 @@ pub struct Vlans {
 }
 
 impl Vlans {
-    /// VLANs that the port is in.
+    /// VLANs of the port.
     pub fn members(&self) -> &VidSet {
         &self.members
     }
@@ -26,15 +26,15 @@ impl Vlans {
         &self.untagged
     }
 
-    /// VLAN of frames that come untagged or priority-tagged.
+    /// VLAN of frames that arrive untagged or priority-tagged.
     pub fn pvid(&self) -> Option<Vid> {
         self.pvid
     }
 
-    /// Adds a VLAN, or changes its flags if it is a member. Tells whether it is new.
+    /// Adds a VLAN, or changes its flags if it is a member. Returns whether it is new.
     ///
-    /// The PVID's flag moves with the call: without `is_pvid` a VLAN that is the PVID is so no more (Linux
-    /// `__vlan_add_flags`).
+    /// The PVID flag is set or cleared with each call: a call for the present PVID without `is_pvid` removes the PVID
+    /// (Linux `__vlan_add_flags`).
     pub(crate) fn add(&mut self, vid: Vid, flags: VlanFlags) -> bool {
         if flags.is_pvid {
             self.pvid = Some(vid);
@@ -49,7 +49,7 @@ impl Vlans {
         self.members.insert(vid)
     }
 
-    /// Removes a VLAN. Tells whether it was a member.
+    /// Removes a VLAN. Returns whether it was a member.
     pub(crate) fn remove(&mut self, vid: Vid) -> bool {
         if self.pvid == Some(vid) {
             self.pvid = None;
@@ -58,7 +58,7 @@ impl Vlans {
         self.members.remove(vid)
     }
 
-    /// Tells whether the port still has its initial membership in the default PVID, so that it may follow a new default.
+    /// Tells whether the port still has its initial membership in the default PVID, and so may move to a new default.
     pub(crate) fn has_default(&self, vid: Vid) -> bool {
         self.pvid == Some(vid) && self.untagged.contains(vid)
     }
@@ -78,7 +78,7 @@ impl Vlans {
         Ok((vid, tci))
     }
 
-    /// The tag that a frame of `vid` leaves with, whose tag is `tci` inside the bridge; `None` if the port is not a member.
+    /// The egress tag of a frame of `vid` whose tag inside the bridge is `tci`; `None` if the port is not a member.
     #[inline]
     pub(crate) fn egress_tag(&self, vid: Vid, tci: Tci) -> Option<Option<Tci>> {
         let is_tagged = !self.untagged.contains(vid);
@@ -86,10 +86,10 @@ impl Vlans {
     }
 }
 
-/// Flags of a VLAN on a port, as `bridge vlan add … pvid untagged` gives them.
+/// Flags of a VLAN on a port, as in `bridge vlan add … pvid untagged`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct VlanFlags {
-    /// Untagged frames that come in belong to this VLAN (`BRIDGE_VLAN_INFO_PVID`).
+    /// Untagged frames that arrive belong to this VLAN (`BRIDGE_VLAN_INFO_PVID`).
     pub is_pvid: bool,
     /// Frames of this VLAN leave untagged (`BRIDGE_VLAN_INFO_UNTAGGED`).
     pub is_untagged: bool,
@@ -163,7 +163,7 @@ mod tests {
         assert!(!vlans.add(vid(10), VlanFlags { is_pvid: true, is_untagged: false }));
         assert_eq!((vlans.pvid(), vlans.members().len()), (Some(vid(10)), 3));
         assert!(!vlans.has_default(vid(1)) && !vlans.has_default(vid(10)));
-        // Another VLAN without the flag leaves it; the VLAN itself without the flag takes it away.
+        // The flag of another VLAN leaves the PVID unchanged; a call for the PVID itself without the flag removes it.
         vlans.add(vid(20), VlanFlags::default());
         assert_eq!(vlans.pvid(), Some(vid(10)));
         vlans.add(vid(10), VlanFlags::default());

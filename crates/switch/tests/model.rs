@@ -1,4 +1,4 @@
-//! The bridge against the plain bridge in `oracle`, over random configurations, frames and times.
+//! The bridge compared with the plain bridge in `oracle`, over random configurations, frames and times.
 
 mod oracle;
 
@@ -15,7 +15,7 @@ use switch::{
 use wire::MacAddr;
 use wire::vlan::Tci;
 
-/// Links 1 to 4, added and removed so that a port's number in the bridge is its link's.
+/// Links 1 to 4, added and removed so that a port's number in the bridge equals its link's.
 const PORTS: u32 = 4;
 
 #[derive(Clone, Debug)]
@@ -81,7 +81,7 @@ struct World {
     oracle: Oracle,
     tick: u64,
     egress: Egress,
-    /// Database rebuilt from the change notifications, by address and VLAN.
+    /// Database reconstructed from the change notifications, by address and VLAN.
     known: BTreeMap<([u8; 6], u16), Entry>,
 }
 
@@ -168,7 +168,7 @@ impl World {
                 assert_eq!(removed.is_ok(), has(&self.oracle, port));
                 if removed.is_ok() {
                     self.oracle.remove_port(port);
-                    // Numbers stay those of links.
+                    // Port numbers stay equal to link numbers.
                     self.add_ports();
                 }
             }
@@ -251,7 +251,7 @@ impl World {
                 self.oracle.settle_trunks();
             }
             Op::Ageing(ticks) => {
-                // Entries that have expired stay gone, however long the next ageing time is.
+                // Expired entries stay removed, even under a longer ageing time.
                 self.bridge.handle_timeout(now);
                 self.bridge.set_ageing_time(TICK * ticks as u32);
                 self.oracle.ageing = ticks;
@@ -296,7 +296,7 @@ impl World {
         self.apply_changes();
     }
 
-    /// Applies the noted changes, after which a listener has every entry; an expired one, until it is removed.
+    /// Applies the recorded changes, after which a listener has every entry; an expired entry stays until its removal.
     fn apply_changes(&mut self) {
         let key = |mac: MacAddr, vid: Option<Vid>| (mac.0, vid.map_or(0, Vid::get));
         let noted = self.bridge.take_fdb_changes();

@@ -12,13 +12,13 @@ use crate::{EtherType, MacAddr, Malformed};
 pub struct Operation(pub u16);
 
 impl Operation {
-    /// Asks for the link-layer address of the target's IP address.
+    /// Request for the link-layer address of the target's IP address.
     pub const REQUEST: Self = Self(1);
-    /// Answers with the sender's link-layer address.
+    /// Reply with the sender's link-layer address.
     pub const REPLY: Self = Self(2);
 }
 
-/// A whole ARP packet, behind its Ethernet header.
+/// A complete ARP packet, behind its Ethernet header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct ArpHeader {
@@ -35,7 +35,7 @@ pub struct ArpHeader {
 
 header!(ArpHeader, 28, Malformed::ArpShort);
 
-/// Number of Ethernet among hardware types.
+/// Hardware type of Ethernet.
 const HARDWARE_ETHERNET: u16 = 1;
 
 impl ArpHeader {
@@ -53,8 +53,8 @@ impl ArpHeader {
         }
     }
 
-    /// Request of `sender` for the link-layer address of `target`. With an unspecified sender address it is a probe
-    /// (RFC 5227 §1.1); with equal addresses, an announcement.
+    /// Request of `sender` for the link-layer address of `target`. A request with an unspecified sender address is a
+    /// probe (RFC 5227 §1.1); with equal addresses, an announcement.
     pub const fn request(sender: (MacAddr, Ipv4Addr), target: Ipv4Addr) -> Self {
         Self::new(Operation::REQUEST, sender, (MacAddr::ZERO, target))
     }

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Protocol;
 
-/// The partial sum of `bytes`, at most 0xffff. Zero only if every byte is.
+/// The partial sum of `bytes`, at most 0xffff. Zero only if every byte is zero.
 #[inline]
 pub fn sum(bytes: &[u8]) -> u32 {
     // Sums in native byte order and swaps once, as one's-complement addition is independent of it (RFC 1071 §2 B).
@@ -85,8 +85,8 @@ pub const fn sub(a: u32, b: u32) -> u32 {
     add(a, !b)
 }
 
-/// Adds the partial sum of a block that begins `offset` bytes into the summed range. At an odd offset its words
-/// straddle the range's, which swaps the bytes of its sum (RFC 1071 §2 B).
+/// Adds the partial sum of a block that begins `offset` bytes into the summed range. At an odd offset the block's words
+/// straddle those of the range, which swaps the bytes of the block's sum (RFC 1071 §2 B).
 #[inline]
 pub const fn block_add(a: u32, block: u32, offset: usize) -> u32 {
     add(a, shift(block, offset))
@@ -102,7 +102,7 @@ pub const fn replace2(check: u16, old: u16, new: u16) -> u16 {
     replace_by_diff(check, diff2(old, new))
 }
 
-/// The checksum after its bytes have changed by `diff`, the partial sum of the new bytes minus that of the old.
+/// The checksum after the covered bytes have changed by `diff`, the partial sum of the new bytes minus that of the old.
 #[inline]
 pub const fn replace_by_diff(check: u16, diff: u32) -> u16 {
     finish(add(!check as u32 & 0xffff, diff))
@@ -122,7 +122,7 @@ pub fn pseudo_v4(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, len: usize) -
     narrow(pairs)
 }
 
-/// The partial sum of the IPv6 pseudo-header (RFC 8200 §8.1). `protocol` is the upper-layer one, also behind
+/// The partial sum of the IPv6 pseudo-header (RFC 8200 §8.1). `protocol` is that of the upper layer, also behind
 /// extension headers.
 #[inline]
 pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: Protocol, len: usize) -> u32 {

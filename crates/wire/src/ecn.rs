@@ -25,7 +25,7 @@ impl Ecn {
         }
     }
 
-    /// `tos` with these lower two bits.
+    /// `tos` with its lower two bits replaced.
     pub const fn in_tos(self, tos: u8) -> u8 {
         tos & !3 | self as u8
     }

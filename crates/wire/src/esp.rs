@@ -15,7 +15,7 @@ impl Spi {
     /// The first SPI that is not reserved (RFC 4303 §2.1).
     pub const MIN: Self = Self(256);
 
-    /// Tells whether it is reserved: 0 to 255. Zero is never on the wire: on UDP port 4500 it marks IKE (RFC 3948
+    /// Tells whether the SPI is reserved: 0 to 255. Zero is never on the wire: on UDP port 4500 it marks IKE (RFC 3948
     /// §2.2).
     pub const fn is_reserved(self) -> bool {
         self.0 < Self::MIN.0
@@ -23,7 +23,7 @@ impl Spi {
 }
 
 impl fmt::Display for Spi {
-    /// Formats it as iproute2 does.
+    /// Formats the SPI as iproute2 does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#010x}", self.0)
     }
@@ -45,20 +45,20 @@ impl EspHeader {
         Self { spi: U32::new(spi.0), seq: U32::new(seq) }
     }
 
-    /// SPI of its SA.
+    /// SPI of the packet's SA.
     #[inline]
     pub const fn spi(&self) -> Spi {
         Spi(self.spi.get())
     }
 
-    /// The sequence number; with ESN, its lower half.
+    /// The sequence number; with ESN, the lower half.
     #[inline]
     pub const fn seq(&self) -> u32 {
         self.seq.get()
     }
 }
 
-/// Bytes of the trailer without its padding: pad length and next header.
+/// Bytes of the trailer without the padding: pad length and next header.
 pub const TRAILER_LEN: usize = 2;
 
 /// Minimum number of bytes of padding and trailer behind `payload_len` bytes that end on a multiple of `align` (RFC
@@ -83,7 +83,7 @@ pub fn write_trailer(trailer: &mut [u8], next_header: Protocol) {
     let pad_len = trailer.len().checked_sub(TRAILER_LEN).and_then(|len| u8::try_from(len).ok());
     let pad_len = pad_len.unwrap_or_else(|| panic!("an ESP trailer of {} bytes", trailer.len()));
     let (padding, last) = trailer.split_at_mut(usize::from(pad_len));
-    //= RFC 4303 §2.4 padding-bytes: padding bytes count up from 1, unless the cipher asks for others
+    //= RFC 4303 §2.4 padding-bytes: padding bytes count up from 1, unless the cipher requires others
     for (byte, n) in padding.iter_mut().zip(1..=pad_len) {
         *byte = n;
     }

@@ -1,4 +1,4 @@
-//! Ethernet II frames (RFC 894, RFC 2464) and the addresses on them.
+//! Ethernet II frames (RFC 894, RFC 2464) and Ethernet addresses.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -19,15 +19,15 @@ pub struct MacAddr(pub [u8; 6]);
 impl MacAddr {
     /// All stations of the link.
     pub const BROADCAST: Self = Self([0xff; 6]);
-    /// No station: the field that an ARP request leaves open.
+    /// Unset address: the field that an ARP request leaves open.
     pub const ZERO: Self = Self([0; 6]);
 
-    /// Tells whether it is a group address, which includes broadcast.
+    /// Tells whether the address is a group address, which includes broadcast.
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 == 1
     }
 
-    /// Tells whether it may be a station's address.
+    /// Tells whether the address may be a station's.
     pub fn is_unicast(self) -> bool {
         !self.is_multicast() && self != Self::ZERO
     }
@@ -64,7 +64,7 @@ impl fmt::Debug for MacAddr {
     }
 }
 
-/// Error: the text is not six pairs of hexadecimal digits with colons between.
+/// Error: the text is not six pairs of hexadecimal digits separated by colons.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct MacAddrError;
 
@@ -107,7 +107,7 @@ impl EtherType {
     /// A provider's VLAN tag (802.1ad).
     pub const SERVICE_VLAN: Self = Self(0x88a8);
 
-    /// Tells whether it is a VLAN tag, of either kind.
+    /// Tells whether the type is that of a VLAN tag, of either kind.
     pub const fn is_vlan(self) -> bool {
         matches!(self, Self::VLAN | Self::SERVICE_VLAN)
     }
@@ -132,7 +132,7 @@ impl fmt::Debug for EtherType {
     }
 }
 
-/// Destination, source, type.
+/// Ethernet header: destination, source, type.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct EthHeader {
@@ -161,7 +161,7 @@ impl EthHeader {
         self.src
     }
 
-    /// Protocol of the payload. A value below 0x0600 is a length (802.3), of a protocol that this node does not
+    /// Protocol of the payload. A value below 0x0600 is a length (802.3) and means a protocol that this node does not
     /// implement.
     #[inline]
     pub const fn ethertype(&self) -> EtherType {
@@ -184,7 +184,7 @@ impl EthHeader {
     }
 }
 
-/// A frame: its header and the bytes behind it, padding included.
+/// A frame: its header and the following bytes, padding included.
 #[derive(Clone, Copy, Debug)]
 pub struct Eth<'a> {
     header: &'a EthHeader,
@@ -192,7 +192,7 @@ pub struct Eth<'a> {
 }
 
 impl<'a> Eth<'a> {
-    /// Parses `frame`, which has no preamble and no FCS.
+    /// Parses `frame`, without preamble and FCS.
     ///
     /// # Errors
     /// [`Malformed::EthShort`].

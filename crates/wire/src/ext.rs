@@ -1,9 +1,9 @@
-//! The chain of IPv6 extension headers (RFC 8200 §4): the upper layer and its offset, and the offset for a fragment or
-//! ESP header.
+//! Chain of IPv6 extension headers (RFC 8200 §4): finds the upper layer and its offset, and the offset for a fragment
+//! or ESP header.
 //!
 //! The walk stops in front of headers that it cannot parse: an upper-layer header, ESP, AH, an unknown header, and also
-//! a second fragment header or hop-by-hop options that do not come first. These two are reported as the upper protocol,
-//! for which there is no listener: RFC 8200 §4 answers them as an unrecognised next header.
+//! a second fragment header or hop-by-hop options that do not come first. A header of the last two kinds is reported as
+//! an upper protocol without a listener, since RFC 8200 §4 requires the reply to an unrecognised next header.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -13,7 +13,7 @@ use crate::{FragInfo, Malformed, Protocol, checksum, frag, ipv6};
 /// Maximum number of extension headers in a walk. The longest order of RFC 8200 §4.1 without AH and ESP has five.
 pub const MAX_EXTENSIONS: usize = 8;
 
-/// First bytes of all extension headers but the fragment header.
+/// First bytes of all extension headers except the fragment header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct ExtHeader {
@@ -24,7 +24,7 @@ pub struct ExtHeader {
 header!(ExtHeader, 2, Malformed::Ipv6Extension);
 
 impl ExtHeader {
-    /// A header of `len` bytes in all; `None` if that is not 8 to 2048 in steps of 8.
+    /// A header of `len` bytes in total; `None` if `len` is not 8 to 2048 in steps of 8.
     pub const fn new(next_header: Protocol, len: usize) -> Option<Self> {
         if len < 8 || len > 2048 || !len.is_multiple_of(8) {
             return None;
@@ -47,7 +47,7 @@ impl ExtHeader {
 /// next-header byte at `next_header_at`. Both count from the IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Place {
-    /// Length of the headers in front of it.
+    /// Length of the headers in front of the place.
     pub offset: usize,
     /// Offset of the byte that names the next header.
     pub next_header_at: usize,
@@ -65,12 +65,12 @@ pub struct Fragment {
 /// Result of a walk over the chain. All offsets count from the IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Chain {
-    /// ExtHeader at which the walk stopped. In a fragment after the first, the fragment header's next header, which the
-    /// bytes are not.
+    /// Header at which the walk stopped. In a fragment after the first: the next header that the fragment header names,
+    /// which is absent from this fragment.
     pub protocol: Protocol,
-    /// Offset of that header.
+    /// Offset of the header `protocol`.
     pub offset: usize,
-    /// Offset of the byte that names that header.
+    /// Offset of the byte that names the header `protocol`.
     pub next_header_at: usize,
     /// The fragment header, if there is one.
     pub fragment: Option<Fragment>,
@@ -146,8 +146,8 @@ impl Ipv6<'_> {
         Chain::walk(self.head, self.total_len())
     }
 
-    /// Tells whether the checksum of the upper-layer protocol that `chain` found is right, if it has one with a
-    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a whole packet that is all in the head.
+    /// Tells whether the checksum of `chain`'s upper-layer protocol is right, if that protocol has a checksum with a
+    /// pseudo-header (TCP, UDP, ICMPv6; RFC 8200 §8.1). Only for a complete packet that is all in the head.
     pub fn transport_check_ok(&self, chain: &Chain) -> bool {
         let payload = self.head.get(chain.offset..).unwrap_or_default();
         let pseudo = checksum::pseudo_v6(self.header().src(), self.header().dst(), chain.protocol, payload.len());
@@ -159,7 +159,7 @@ const fn is_extension(protocol: Protocol) -> bool {
     matches!(protocol, Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::FRAGMENT | Protocol::DEST_OPTS)
 }
 
-/// The `len` bytes at `offset`, if the packet has and the head holds them.
+/// The `len` bytes at `offset`, if they are in the packet and in the head.
 fn bytes_at(head: &[u8], packet_len: usize, offset: usize, len: usize) -> Result<&[u8], Malformed> {
     let end = offset + len; // at most MAX_EXTENSIONS * 2048 above the IPv6 header
     if end > packet_len {
@@ -175,9 +175,9 @@ pub enum Unrecognised {
     Skip,
     /// The packet is dropped.
     Drop,
-    /// The packet is dropped and answered with Parameter Problem, code 2.
+    /// The packet is dropped, and a Parameter Problem with code 2 is sent.
     Report,
-    /// As [`Unrecognised::Report`], without the answer if the destination is a group.
+    /// As [`Unrecognised::Report`], but without the message if the destination is a group.
     ReportUnicast,
 }
 
@@ -186,9 +186,9 @@ pub enum Unrecognised {
 pub struct ExtOption<'a> {
     /// Type.
     pub kind: u8,
-    /// Offset of its type byte from the start of the extension header.
+    /// Offset of the type byte from the start of the extension header.
     pub at: usize,
-    /// Bytes behind its length byte.
+    /// Bytes behind the length byte.
     pub data: &'a [u8],
 }
 
@@ -196,7 +196,7 @@ impl ExtOption<'_> {
     /// Router alert (RFC 2711).
     pub const ROUTER_ALERT: u8 = 5;
 
-    /// Action on it if its type is unknown.
+    /// Action on the option if its type is unknown.
     pub const fn if_unrecognised(self) -> Unrecognised {
         match self.kind >> 6 {
             0 => Unrecognised::Skip,
@@ -207,7 +207,7 @@ impl ExtOption<'_> {
     }
 }
 
-/// The options of one extension header, without padding. Ends after an error.
+/// The options of one extension header, without padding. Iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct ExtOptions<'a> {
     header: &'a [u8],
@@ -265,7 +265,7 @@ mod tests {
     const DEST: u8 = 60;
     const TCP: u8 = 6;
 
-    /// An IPv6 packet whose next headers are `kinds`, each of eight bytes but the last, which has none.
+    /// An IPv6 packet whose next headers are `kinds`, each of eight bytes except the last, which is empty.
     fn packet(kinds: &[u8]) -> Vec<u8> {
         let (&first, rest) = kinds.split_first().unwrap();
         let payload_len = rest.len() as u16 * 8;

@@ -8,9 +8,9 @@ use zerocopy::network_endian::U16;
 use crate::ip::Info;
 use crate::{Malformed, Protocol};
 
-/// The five-tuple. For protocols without ports, ICMP's type is the source port and its code the destination port, as in
-/// Linux's `flowi` and in IPsec selectors (RFC 4301 §4.4.1.1); likewise the type of a mobility header and the halves of
-/// a GRE key. Otherwise both are zero.
+/// The five-tuple. For ICMP, type and code stand in for source and destination port, as in Linux's `flowi` and in IPsec
+/// selectors (RFC 4301 §4.4.1.1); likewise the type of a mobility header and the halves of a GRE key. For all other
+/// protocols without ports both are zero.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowKey {
     /// Source address.
@@ -26,8 +26,8 @@ pub struct FlowKey {
 }
 
 impl FlowKey {
-    /// The flow of a packet with the summary `info`. A fragment after the first has no ports, and neither has a packet
-    /// whose head ends before them.
+    /// The flow of a packet with the summary `info`. A fragment after the first has no ports, nor does a packet whose
+    /// head ends before the ports.
     #[inline]
     pub fn new(info: &Info, head: &[u8]) -> Self {
         let (sport, dport) = if info.has_transport() { ports(info.protocol, info.payload(head)) } else { (0, 0) };
@@ -42,7 +42,7 @@ impl FlowKey {
         Ok(Self::new(&Info::parse(head, packet_len)?, head))
     }
 
-    /// The flow of the answers. Only ports are swapped, not types and keys.
+    /// The flow of the replies. Only ports are swapped, not types and keys.
     #[must_use]
     pub const fn reversed(self) -> Self {
         let (sport, dport) = match self.protocol {
@@ -72,7 +72,7 @@ fn ports(protocol: Protocol, transport: &[u8]) -> (u16, u16) {
 /// Offset of a mobility header's type (RFC 6275 §6.1.1).
 const MH_TYPE_AT: usize = 2;
 
-/// The key of a GRE header, if it has one (RFC 2890 §2).
+/// The key of a GRE header, if present (RFC 2890 §2).
 fn gre_key(header: &[u8]) -> Option<u32> {
     let flags = *header.first()?;
     let (has_checksum, has_key) = (flags & 0x80 != 0, flags & 0x20 != 0);

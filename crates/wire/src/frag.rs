@@ -12,7 +12,7 @@ pub struct FragOffset(u16);
 impl FragOffset {
     /// The offset of the first fragment.
     pub const ZERO: Self = Self(0);
-    /// The largest: 13 bits.
+    /// The largest offset: 13 bits.
     pub const MAX: Self = Self(0x1fff);
 
     /// The offset of `blocks` blocks; `None` above 13 bits.
@@ -20,7 +20,7 @@ impl FragOffset {
         if blocks > Self::MAX.0 { None } else { Some(Self(blocks)) }
     }
 
-    /// The offset of `bytes` bytes; `None` if that is not a multiple of 8, or above 65 528.
+    /// The offset of `bytes` bytes; `None` if `bytes` is not a multiple of 8, or above 65 528.
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         if !bytes.is_multiple_of(8) || bytes > Self::MAX.bytes() { None } else { Some(Self((bytes / 8) as u16)) }
     }
@@ -35,7 +35,7 @@ impl FragOffset {
         self.0
     }
 
-    /// The lower 13 bits of IPv4's field.
+    /// The lower 13 bits of the IPv4 field.
     pub(crate) const fn from_low_bits(field: u16) -> Self {
         Self(field & Self::MAX.0)
     }
@@ -44,7 +44,7 @@ impl FragOffset {
 /// Position of a fragment in its datagram, and the datagram's identification.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FragInfo {
-    /// Begin of its payload in the datagram's.
+    /// Start of the fragment's payload in the datagram's payload.
     pub offset: FragOffset,
     /// The more-fragments flag.
     pub more: bool,
@@ -53,12 +53,12 @@ pub struct FragInfo {
 }
 
 impl FragInfo {
-    /// Tells whether it is the first fragment, which has the upper-layer header.
+    /// Tells whether this is the first fragment, which has the upper-layer header.
     pub const fn is_first(self) -> bool {
         self.offset.0 == 0
     }
 
-    /// Tells whether it is an atomic fragment: whole, with an IPv6 fragment header (RFC 6946).
+    /// Tells whether this is an atomic fragment: a complete datagram with an IPv6 fragment header (RFC 6946).
     pub const fn is_atomic(self) -> bool {
         self.is_first() && !self.more
     }
@@ -77,13 +77,13 @@ pub struct FragHeader {
 header!(FragHeader, 8, Malformed::FragShort);
 
 impl FragHeader {
-    /// A header in front of a fragment; `next_header` names the first header of the fragmentable part.
+    /// A fragment header; `next_header` names the first header of the fragmentable part.
     pub const fn new(next_header: Protocol, info: FragInfo) -> Self {
         let field = info.offset.0 << 3 | info.more as u16;
         Self { next_header, reserved: 0, offset_more: U16::new(field), id: U32::new(info.id) }
     }
 
-    /// Protocol at the front of the fragmentable part. Without meaning in fragments after the first.
+    /// Protocol at the start of the fragmentable part; meaningless in fragments after the first.
     pub const fn next_header(&self) -> Protocol {
         self.next_header
     }

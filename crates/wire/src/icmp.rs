@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{Malformed, checksum};
 
-/// Maximum length of an error with its IP header, so that it passes everywhere (RFC 1812 §4.3.2.3).
+/// Maximum length of an error with its IP header, which fits every path (RFC 1812 §4.3.2.3).
 pub const MAX_ERROR_LEN: usize = 576;
 
 /// Reason for which a destination is unreachable: the code of type 3.
@@ -15,13 +15,13 @@ pub struct IcmpUnreachable(pub u8);
 impl IcmpUnreachable {
     /// No route to the network.
     pub const NET: Self = Self(0);
-    /// The last hop does not find the host.
+    /// The last hop cannot resolve the host.
     pub const HOST: Self = Self(1);
-    /// The host does not know the protocol.
+    /// The host does not implement the protocol.
     pub const PROTOCOL: Self = Self(2);
     /// The port is closed.
     pub const PORT: Self = Self(3);
-    /// Communication is administratively prohibited: the answer of a prohibit route (RFC 1812 §5.2.7.1).
+    /// Communication is administratively prohibited: sent for a prohibit route (RFC 1812 §5.2.7.1).
     pub const PROHIBITED: Self = Self(13);
 }
 
@@ -39,7 +39,7 @@ impl IcmpExceeded {
     pub const REASSEMBLY: Self = Self(1);
 }
 
-/// The messages that a node sends and parses, without the bytes behind the first eight.
+/// ICMP messages that a node sends and parses, without the bytes behind the first eight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IcmpMessage {
     /// Ping.
@@ -49,7 +49,7 @@ pub enum IcmpMessage {
         /// Sequence number.
         seq: u16,
     },
-    /// The answer to a ping.
+    /// Reply to a ping.
     EchoReply {
         /// Identifier.
         id: u16,
@@ -58,7 +58,7 @@ pub enum IcmpMessage {
     },
     /// The quoted packet cannot reach its destination.
     Unreachable(IcmpUnreachable),
-    /// The quoted packet exceeds the next link's MTU; 0 from a router older than RFC 1191.
+    /// The quoted packet exceeds the next link's MTU; the MTU is 0 from a router older than RFC 1191.
     FragNeeded {
         /// The next link's MTU.
         mtu: u16,
@@ -87,7 +87,7 @@ pub struct IcmpHeader {
 header!(IcmpHeader, 8, Malformed::IcmpShort);
 
 impl IcmpHeader {
-    /// The header of a message; its checksum comes last, by [`fill_check`].
+    /// The header of a message, without its checksum, which [`fill_check`] computes last.
     pub const fn new(message: IcmpMessage) -> Self {
         let (kind, code, rest) = match message {
             IcmpMessage::EchoReply { id, seq } => (0, 0, [id, seq]),
@@ -122,8 +122,8 @@ impl IcmpHeader {
         self.check = U16::new(check);
     }
 
-    /// Tells whether it is an error, about which no error is sent (RFC 1122 §3.2.2). Source quench and redirect are
-    /// errors too.
+    /// Tells whether the message is an error, about which no error is sent (RFC 1122 §3.2.2). Source quench and
+    /// redirect are errors too.
     pub const fn is_error(&self) -> bool {
         matches!(self.kind, 3 | 4 | 5 | 11 | 12)
     }
@@ -154,7 +154,7 @@ pub fn fill_check(message: &mut [u8]) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// A message: its header and the bytes behind it.
+/// A message: its header and the following bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmp<'a> {
     header: &'a IcmpHeader,
@@ -162,7 +162,7 @@ pub struct Icmp<'a> {
 }
 
 impl<'a> Icmp<'a> {
-    /// Parses the payload of an IP packet, or the part of it in the head.
+    /// Parses the payload of an IP packet, or its part in the head.
     ///
     /// # Errors
     /// [`Malformed::IcmpShort`].
@@ -180,7 +180,7 @@ impl<'a> Icmp<'a> {
         &self.bytes[IcmpHeader::LEN..]
     }
 
-    /// Tells whether the checksum is right. Only for a message that is all in the head.
+    /// Tells whether the checksum is right. Only for a message that is completely in the head.
     pub fn check_ok(&self) -> bool {
         checksum::sum(self.bytes) == 0xffff
     }

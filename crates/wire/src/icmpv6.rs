@@ -19,7 +19,7 @@ impl Icmpv6Unreachable {
     pub const NO_ROUTE: Self = Self(0);
     /// Administratively prohibited.
     pub const PROHIBITED: Self = Self(1);
-    /// The last hop does not find the address.
+    /// The last hop cannot resolve the address.
     pub const ADDRESS: Self = Self(3);
     /// The port is closed.
     pub const PORT: Self = Self(4);
@@ -51,7 +51,7 @@ impl Problem {
     pub const HEADER_CHAIN: Self = Self(3);
 }
 
-/// The messages that a node sends and parses, without the bytes behind the first eight.
+/// ICMPv6 messages that a node sends and parses, without the bytes behind the first eight.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Icmpv6Message {
     /// The quoted packet cannot reach its destination.
@@ -77,7 +77,7 @@ pub enum Icmpv6Message {
         /// Sequence number.
         seq: u16,
     },
-    /// The answer to a ping.
+    /// Reply to a ping.
     EchoReply {
         /// Identifier.
         id: u16,
@@ -99,7 +99,7 @@ pub struct Icmpv6Header {
 header!(Icmpv6Header, 8, Malformed::Icmpv6Short);
 
 impl Icmpv6Header {
-    /// The header of a message; its checksum comes last, by [`fill_check`].
+    /// The header of a message, without its checksum, which [`fill_check`] computes last.
     pub const fn new(message: Icmpv6Message) -> Self {
         const fn echo(id: u16, seq: u16) -> u32 {
             (id as u32) << 16 | seq as u32
@@ -137,7 +137,8 @@ impl Icmpv6Header {
         self.check = U16::new(check);
     }
 
-    /// Tells whether it is an error, about which no error is sent, or an informational message (RFC 4443 §2.1).
+    /// Tells whether the message is an error, about which no error is sent, rather than an informational message (RFC
+    /// 4443 §2.1).
     pub const fn is_error(&self) -> bool {
         self.kind < 128
     }
@@ -170,7 +171,7 @@ pub fn fill_check(message: &mut [u8], src: Ipv6Addr, dst: Ipv6Addr) -> Result<()
     Ok(())
 }
 
-/// A message: its header and the bytes behind it.
+/// A message: its header and the following bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Icmpv6<'a> {
     header: &'a Icmpv6Header,
@@ -178,7 +179,7 @@ pub struct Icmpv6<'a> {
 }
 
 impl<'a> Icmpv6<'a> {
-    /// Parses the upper-layer part of an IPv6 packet, or the part of it in the head.
+    /// Parses the upper-layer part of an IPv6 packet, or its part in the head.
     ///
     /// # Errors
     /// [`Malformed::Icmpv6Short`].
@@ -191,7 +192,7 @@ impl<'a> Icmpv6<'a> {
         self.header
     }
 
-    /// The whole message, as neighbour discovery takes it.
+    /// The complete message, for neighbour discovery.
     pub const fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
@@ -201,7 +202,7 @@ impl<'a> Icmpv6<'a> {
         &self.bytes[Icmpv6Header::LEN..]
     }
 
-    /// Tells whether the checksum is right. Only for a message that is all in the head.
+    /// Tells whether the checksum is right. Only for a message that is completely in the head.
     pub fn check_ok(&self, src: Ipv6Addr, dst: Ipv6Addr) -> bool {
         let pseudo = checksum::pseudo_v6(src, dst, Protocol::ICMPV6, self.bytes.len());
         checksum::fold(checksum::add(pseudo, checksum::sum(self.bytes))) == 0xffff

@@ -1,4 +1,4 @@
-//! Summary of an IP packet for the data path, made in one pass.
+//! Summary of an IP packet for the data path, from one parse.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,7 +20,7 @@ impl Version {
     /// The version of the packet in `head`.
     ///
     /// # Errors
-    /// [`Malformed::IpVersion`] for other versions and for no bytes.
+    /// [`Malformed::IpVersion`] for other versions and for an empty head.
     #[inline]
     pub fn of(head: &[u8]) -> Result<Self, Malformed> {
         match head.first().map(|byte| byte >> 4) {
@@ -38,7 +38,7 @@ impl Version {
         }
     }
 
-    /// Length of its header without options or extension headers.
+    /// Length of this version's header without options or extension headers.
     pub const fn header_len(self) -> usize {
         match self {
             Self::V4 => ipv4::Ipv4Header::LEN,
@@ -63,31 +63,32 @@ pub struct Info {
     pub src: IpAddr,
     /// Destination.
     pub dst: IpAddr,
-    /// Protocol behind `header_len` bytes of headers. In a fragment after the first, that of the first fragment.
+    /// Protocol behind `header_len` bytes of headers. In a fragment after the first, the protocol of the first
+    /// fragment.
     pub protocol: Protocol,
     /// TTL or hop limit.
     pub ttl: u8,
     /// TOS or traffic class.
     pub tos: u8,
-    /// The DF flag. Routers never fragment IPv6 packets, so it is set for these.
+    /// The DF flag. Always set for IPv6, as routers never fragment IPv6 packets.
     pub dont_fragment: bool,
-    /// Whether the header has only its 20 or 40 fixed bytes, without options or extension headers.
+    /// Whether the header consists of its 20 or 40 fixed bytes, without options or extension headers.
     pub plain: bool,
     /// Length of the IP headers, options and extension headers included: the offset of the upper layer.
     pub header_len: usize,
     /// Offset of the byte that names `protocol`.
     pub next_header_at: usize,
-    /// Length of the packet by its header; at most the available bytes.
+    /// Length of the packet according to its header; at most the available bytes.
     pub total_len: usize,
-    /// Position in its datagram, if it is a fragment. In IPv6 also if it is atomic.
+    /// Position in its datagram, if the packet is a fragment. In IPv6 also for an atomic fragment.
     pub fragment: Option<FragInfo>,
-    /// IPv4's identification, 0 in IPv6.
+    /// The IPv4 identification, 0 in IPv6.
     pub id: u16,
     /// The IPv6 flow label, 0 in IPv4.
     pub flow_label: u32,
 }
 
-/// Protocol right behind the IP header of a packet, if that has no options: the upper layer, or the first extension
+/// Protocol directly behind the IP header of a packet without IPv4 options: the upper layer, or the first extension
 /// header of IPv6.
 #[inline]
 pub fn plain_protocol(packet: &[u8]) -> Option<Protocol> {
@@ -187,7 +188,7 @@ impl Info {
         self.total_len.saturating_sub(self.header_len)
     }
 
-    /// Tells whether the packet has the upper-layer header, which a fragment after the first does not.
+    /// Tells whether the packet has the upper-layer header; false for a fragment after the first.
     #[inline]
     pub const fn has_transport(&self) -> bool {
         match self.fragment {
@@ -203,7 +204,8 @@ impl Info {
     }
 }
 
-/// A header that is truncated by the head alone can still be pulled into it.
+/// Error for a truncated header: `OutsideHead` if the packet still has the missing bytes, which can be pulled into the
+/// head.
 #[cold]
 fn outside(why: Malformed, head: &[u8], packet_len: usize) -> Malformed {
     match why {

@@ -11,7 +11,7 @@ pub use options::{Ipv4Option, Ipv4Options, blank_uncopied_options, check_options
 
 use crate::{Ecn, FragInfo, FragOffset, Malformed, Protocol, checksum};
 
-/// Maximum of IHL: 15 words, which include 40 bytes of options.
+/// Maximum header length by IHL: 15 words, which include 40 bytes of options.
 pub const MAX_HEADER_LEN: usize = 60;
 
 /// Maximum length of options.
@@ -23,7 +23,7 @@ pub const PROTOCOL_AT: usize = 9;
 const DONT_FRAGMENT: u16 = 0x4000;
 const MORE_FRAGMENTS: u16 = 0x2000;
 
-/// The 20 bytes that every IPv4 packet begins with.
+/// The fixed 20 bytes of an IPv4 header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct Ipv4Header {
@@ -64,7 +64,7 @@ impl Ipv4Header {
         self.version_ihl >> 4
     }
 
-    /// The header's length in bytes with its options, as IHL says: 0 to 60, and 20 to 60 after a `parse`.
+    /// The header's length in bytes with options, from IHL: 0 to 60, and 20 to 60 after a `parse`.
     #[inline]
     pub const fn header_len(&self) -> usize {
         (self.version_ihl & 0x0f) as usize * 4
@@ -95,26 +95,26 @@ impl Ipv4Header {
         Ecn::from_tos(self.tos)
     }
 
-    /// Changes DSCP and ECN, and leaves the checksum as it was.
+    /// Changes DSCP and ECN, without the checksum.
     pub const fn set_tos(&mut self, tos: u8) {
         self.tos = tos;
     }
 
-    /// Changes DSCP and ECN and the checksum with them (RFC 1624).
+    /// Changes DSCP and ECN, and updates the checksum (RFC 1624).
     pub const fn replace_tos(&mut self, tos: u8) {
         let word = (self.version_ihl as u16) << 8;
         self.check = U16::new(checksum::replace2(self.check.get(), word | self.tos as u16, word | tos as u16));
         self.tos = tos;
     }
 
-    /// Adds to the identification, and changes the checksum with it.
+    /// Adds to the identification, and updates the checksum.
     #[inline]
     pub const fn raise_id(&mut self, step: u16) {
         let (id, check) = raised_id(self.id.get(), self.check.get(), step);
         (self.id, self.check) = (U16::new(id), U16::new(check));
     }
 
-    /// Length of header and payload, as the header says.
+    /// Length of header and payload, from the header.
     #[inline]
     pub const fn total_len(&self) -> usize {
         self.total_len.get() as usize
@@ -125,21 +125,21 @@ impl Ipv4Header {
         self.total_len = U16::new(len);
     }
 
-    /// Changes the total length and the checksum with it.
+    /// Changes the total length, and updates the checksum.
     #[inline]
     pub const fn replace_total_len(&mut self, len: u16) {
         self.check = U16::new(checksum::replace2(self.check.get(), self.total_len.get(), len));
         self.total_len = U16::new(len);
     }
 
-    /// Changes the protocol of the payload and the checksum with it.
+    /// Changes the protocol of the payload, and updates the checksum.
     #[inline]
     pub const fn replace_protocol(&mut self, protocol: Protocol) {
         self.check = U16::new(checksum::replace2(self.check.get(), self.protocol.0 as u16, protocol.0 as u16));
         self.protocol = protocol;
     }
 
-    /// Identification, which only fragments need (RFC 6864).
+    /// Identification, which matters only for fragments (RFC 6864).
     #[inline]
     pub const fn id(&self) -> u16 {
         self.id.get()
@@ -178,7 +178,7 @@ impl Ipv4Header {
         self.flags_offset = U16::new(flags | offset.blocks());
     }
 
-    /// Position in its datagram; `None` for a whole one.
+    /// Position in the datagram; `None` for a packet that is not a fragment.
     #[inline]
     pub const fn fragment(&self) -> Option<FragInfo> {
         if self.flags_offset.get() & (MORE_FRAGMENTS | FragOffset::MAX.blocks()) == 0 {
@@ -193,13 +193,13 @@ impl Ipv4Header {
         self.ttl
     }
 
-    /// Changes the TTL, and leaves the checksum as it was.
+    /// Changes the TTL, without the checksum.
     pub const fn set_ttl(&mut self, ttl: u8) {
         self.ttl = ttl;
     }
 
-    /// Decrements the TTL and changes the checksum with it (RFC 1141, RFC 1624; Linux `ip_decrease_ttl`). Returns the
-    /// new TTL; zero stays zero.
+    /// Decrements the TTL, and updates the checksum (RFC 1141, RFC 1624; Linux `ip_decrease_ttl`). Returns the new TTL;
+    /// zero stays zero.
     #[inline]
     pub const fn decrement_ttl(&mut self) -> u8 {
         if let Some(ttl) = self.ttl.checked_sub(1) {
@@ -236,7 +236,7 @@ impl Ipv4Header {
         self.check.get()
     }
 
-    /// Computes the checksum of a header without options. One with options takes [`fill_check`].
+    /// Computes the checksum of a header without options. For a header with options see [`fill_check`].
     #[inline]
     pub fn fill_check(&mut self) {
         self.check = U16::ZERO;
@@ -257,19 +257,19 @@ impl Ipv4Header {
         Ipv4Addr::new(a, b, c, d)
     }
 
-    /// Changes the source, and leaves checksums as they were.
+    /// Changes the source, without checksums.
     pub const fn set_src(&mut self, src: Ipv4Addr) {
         self.src = src.octets();
     }
 
-    /// Changes the destination, and leaves checksums as they were.
+    /// Changes the destination, without checksums.
     pub const fn set_dst(&mut self, dst: Ipv4Addr) {
         self.dst = dst.octets();
     }
 }
 
-/// Raises an identification by `step`, and returns it with the new checksum of its header: the changes of both add up
-/// to zero modulo 65535 (RFC 1624 §3), where 65536, by which the identification wraps, is one.
+/// Adds `step` to an identification, and returns the identification with the new checksum of its header: the two
+/// changes add up to zero modulo 65535 (RFC 1624 §3); the wrap by 65536 counts as one.
 #[inline]
 pub(crate) const fn raised_id(id: u16, check: u16, step: u16) -> (u16, u16) {
     let (id, wraps) = id.overflowing_add(step);
@@ -302,7 +302,7 @@ pub struct Ipv4<'a> {
 }
 
 impl<'a> Ipv4<'a> {
-    /// Parses a packet that is all in `packet`; bytes beyond its total length are not part of it.
+    /// Parses a packet that is completely in `packet`; bytes beyond its total length are not part of it.
     ///
     /// # Errors
     /// A wrong version or length.
@@ -355,7 +355,7 @@ impl<'a> Ipv4<'a> {
         self.header.total_len()
     }
 
-    /// Length of the payload, in the head or not.
+    /// Length of the payload, inside or outside the head.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.total_len() - self.header_len()
@@ -389,8 +389,8 @@ impl<'a> Ipv4<'a> {
         sum == 0xffff
     }
 
-    /// Tells whether the checksum of a transport with a pseudo-header (TCP, UDP) is right. Only for a packet that is
-    /// all in the head.
+    /// Tells whether the checksum of a transport protocol with a pseudo-header (TCP, UDP) is right. Only for a packet
+    /// that is completely in the head.
     pub fn transport_check_ok(&self) -> bool {
         let header = self.header;
         let pseudo = checksum::pseudo_v4(header.src(), header.dst(), header.protocol(), self.payload_len());
@@ -405,7 +405,7 @@ mod tests {
     const HERE: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
     const THERE: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 199);
 
-    /// A header whose checksum is known to be 0xb861.
+    /// A header with the known checksum 0xb861.
     const KNOWN: [u8; 20] =
         [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
 
@@ -528,7 +528,7 @@ mod tests {
 
     #[test]
     fn a_transport_checksum_is_checked_with_its_pseudo_header() {
-        // A DNS answer's length and ports, with a checksum computed by hand from its words.
+        // Length and ports of a DNS reply, with a checksum computed by hand.
         let mut bytes = Ipv4Header::new(HERE, THERE, Protocol::UDP, 29).as_bytes().to_vec();
         bytes.extend([0, 53, 4, 0, 0, 9, 0, 0, 0xab]);
         let words = 0xc0a8 + 0x0001 + 0xc0a8 + 0x00c7 + 17 + 9 + 0x35 + 0x400 + 9 + 0xab00u32;

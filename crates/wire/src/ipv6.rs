@@ -15,7 +15,7 @@ pub const NEXT_HEADER_AT: usize = 6;
 /// Minimum MTU of an IPv6 link (RFC 8200 §5).
 pub const MIN_MTU: usize = 1280;
 
-/// The 40 bytes that every IPv6 packet begins with.
+/// The fixed 40 bytes of an IPv6 header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct Ipv6Header {
@@ -30,7 +30,7 @@ pub struct Ipv6Header {
 header!(Ipv6Header, 40, Malformed::Ipv6Short);
 
 impl Ipv6Header {
-    /// A header with hop limit 64, traffic class and flow label zero. `payload_len` counts all bytes behind it.
+    /// A header with hop limit 64, traffic class and flow label zero. `payload_len` counts all bytes behind the header.
     pub const fn new(src: Ipv6Addr, dst: Ipv6Addr, next_header: Protocol, payload_len: u16) -> Self {
         Self {
             version_class_flow: U32::new(6 << 28),
@@ -80,7 +80,7 @@ impl Ipv6Header {
         self.version_class_flow = U32::new(self.version_class_flow.get() & !0xf_ffff | label & 0xf_ffff);
     }
 
-    /// Length of the bytes behind this header, extension headers included, as it says.
+    /// Length of the bytes behind this header, extension headers included, from the payload length field.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.payload_len.get() as usize
@@ -132,12 +132,12 @@ impl Ipv6Header {
         Ipv6Addr::from_octets(self.dst)
     }
 
-    /// Changes the source, and leaves checksums as they were.
+    /// Changes the source, without checksums.
     pub const fn set_src(&mut self, src: Ipv6Addr) {
         self.src = src.octets();
     }
 
-    /// Changes the destination, and leaves checksums as they were.
+    /// Changes the destination, without checksums.
     pub const fn set_dst(&mut self, dst: Ipv6Addr) {
         self.dst = dst.octets();
     }
@@ -152,7 +152,7 @@ pub struct Ipv6<'a> {
 }
 
 impl<'a> Ipv6<'a> {
-    /// Parses a packet that is all in `packet`; bytes beyond its payload length are not part of it.
+    /// Parses a packet that is completely in `packet`; bytes beyond its payload length are not part of it.
     ///
     /// # Errors
     /// A wrong version or length.

@@ -1,4 +1,4 @@
-//! Malformed headers.
+//! Violations of header formats.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use base::DropReason;
 
 macro_rules! malformed {
     ($($(#[doc = $doc:literal])+ $name:ident => $reason:ident, $text:literal;)*) => {
-        /// The wire rule that a header broke. It becomes the [`DropReason`] of its packet.
+        /// Wire rule that a header violates. Maps to the [`DropReason`] of the packet.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         pub enum Malformed { $($(#[doc = $doc])+ $name,)* }
 
@@ -40,7 +40,7 @@ malformed! {
     ArpFormat => ArpMalformed, "ARP for other than IPv4 over Ethernet";
     /// No bytes, or a version that is neither 4 nor 6.
     IpVersion => Ipv4Header, "IP version neither 4 nor 6";
-    /// The IP header's length exceeds the packet.
+    /// The length in the IP header exceeds the packet.
     IpTruncated => IpTruncated, "packet shorter than its IP header says";
     /// The headers extend beyond the linear head, and have to be pulled into it first.
     OutsideHead => IpTruncated, "headers continue outside the linear head";
@@ -76,7 +76,7 @@ malformed! {
     TcpShort => TransportHeader, "TCP header truncated";
     /// A data offset below five words (RFC 9293 §3.1).
     TcpDataOffset => TransportHeader, "TCP data offset below 20";
-    /// An option with a length below 2, not its kind's, or past the header.
+    /// An option with a length below 2, wrong for its kind, or past the header.
     TcpOption => TransportHeader, "TCP option with impossible length";
     /// Fewer bytes than the tunnel's header.
     TunnelShort => GsoEncapsulation, "tunnel header truncated";
@@ -86,7 +86,7 @@ malformed! {
     IcmpShort => IcmpIgnored, "ICMP header truncated";
     /// Fewer than the 8 bytes of an ICMPv6 header.
     Icmpv6Short => IcmpIgnored, "ICMPv6 header truncated";
-    /// A neighbour discovery message shorter than its type.
+    /// A neighbour discovery message shorter than its type requires.
     NdShort => NeighbourMalformed, "neighbour discovery message truncated";
     /// A neighbour discovery option of length zero, or past the message (RFC 4861 §4.6).
     NdOption => NeighbourMalformed, "neighbour discovery option with impossible length";

@@ -1,7 +1,7 @@
 //! Neighbour discovery (RFC 4861 §4): solicitations and advertisements of neighbours and routers, and their options.
 //!
-//! Only messages that satisfy RFC 4861 §6.1 and §7.1 are accepted, whose rules concern the IP header too; so
-//! [`Nd::parse`] takes its fields. The checksum is left to [`crate::icmpv6::Icmpv6::check_ok`].
+//! Only messages that satisfy RFC 4861 §6.1 and §7.1 are accepted. These rules include fields of the IP header, which
+//! [`Nd::parse`] takes as parameters. The checksum is left to [`crate::icmpv6::Icmpv6::check_ok`].
 
 use std::net::Ipv6Addr;
 
@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::{MacAddr, Malformed, icmpv6};
 
-/// The hop limit of every message, which a router would have decremented (RFC 4861 §3.1, §7.1).
+/// The hop limit of every message; a router would have decremented it (RFC 4861 §3.1, §7.1).
 pub const HOP_LIMIT: u8 = 255;
 
 /// `ff02::1`: every node of the link.
@@ -44,7 +44,7 @@ pub const fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
 pub struct AdvertFlags {
     /// The sender is a router.
     pub router: bool,
-    /// It answers a solicitation.
+    /// The advertisement answers a solicitation.
     pub solicited: bool,
     /// The link-layer address replaces a known one.
     pub overriding: bool,
@@ -60,7 +60,7 @@ impl AdvertFlags {
     }
 }
 
-/// A neighbour solicitation or advertisement without its options.
+/// A neighbour solicitation or advertisement without options.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct Neighbour {
@@ -74,13 +74,13 @@ pub struct Neighbour {
 header!(Neighbour, 24, Malformed::NdShort);
 
 impl Neighbour {
-    /// Solicitation for the station with the address `target`. The checksum comes last, by [`icmpv6::fill_check`].
+    /// Solicitation for the station with the address `target`. [`icmpv6::fill_check`] computes the checksum last.
     pub const fn solicit(target: Ipv6Addr) -> Self {
         let target = target.octets();
         Self { kind: NEIGHBOUR_SOLICIT, code: 0, check: U16::ZERO, flags: U32::ZERO, target }
     }
 
-    /// Advertisement of `target`. The checksum comes last, by [`icmpv6::fill_check`].
+    /// Advertisement of `target`. [`icmpv6::fill_check`] computes the checksum last.
     pub const fn advert(target: Ipv6Addr, flags: AdvertFlags) -> Self {
         let target = target.octets();
         Self { kind: NEIGHBOUR_ADVERT, code: 0, check: U16::ZERO, flags: U32::new(flags.bits()), target }
@@ -97,7 +97,7 @@ impl Neighbour {
     }
 }
 
-/// A router advertisement without its options. Durations are 0 if the router does not specify them.
+/// A router advertisement without options. Durations are 0 if the router does not specify them.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct RouterAdvert {
@@ -114,12 +114,12 @@ pub struct RouterAdvert {
 header!(RouterAdvert, 16, Malformed::NdShort);
 
 impl RouterAdvert {
-    /// The hop limit to send with; 0 if the router does not specify it.
+    /// The hop limit for sent packets; 0 if the router does not specify it.
     pub const fn hop_limit(&self) -> u8 {
         self.hop_limit
     }
 
-    /// Time as a default router, in seconds; 0 if it is none.
+    /// Lifetime as a default router, in seconds; 0 if the router is not a default router.
     pub const fn lifetime_secs(&self) -> u16 {
         self.lifetime_secs.get()
     }
@@ -135,7 +135,7 @@ impl RouterAdvert {
     }
 }
 
-/// A source or target link-layer address option of an Ethernet (RFC 4861 §4.6.1, RFC 2464 §6).
+/// Ethernet option with a source or target link-layer address (RFC 4861 §4.6.1, RFC 2464 §6).
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct LinkAddr {
@@ -167,7 +167,7 @@ pub enum NdOption<'a> {
     TargetLinkAddr(MacAddr),
     /// The link's MTU.
     Mtu(u32),
-    /// Any other option, or one of these with another length than Ethernet's.
+    /// Any other option, or one of the above with a length that Ethernet does not use.
     Other {
         /// The type byte.
         kind: u8,
@@ -192,7 +192,7 @@ impl<'a> NdOptions<'a> {
     /// Parses the options in `bytes`.
     ///
     /// # Errors
-    /// [`Malformed::NdOption`] if one has length zero or runs past the end.
+    /// [`Malformed::NdOption`] if an option has length zero or runs past the end.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -278,7 +278,7 @@ impl<'a> Nd<'a> {
     ///
     /// # Errors
     /// [`Malformed::NdShort`], [`Malformed::NdOption`], or [`Malformed::NdInvalid`] for messages that RFC 4861 §6.1 and
-    /// §7.1 say to discard.
+    /// §7.1 require to discard.
     pub fn parse(message: &'a [u8], src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8) -> Result<Option<Self>, Malformed> {
         let header = icmpv6::Icmpv6Header::ref_from(message)?;
         if !matches!(header.kind(), ROUTER_SOLICIT..=NEIGHBOUR_ADVERT) {
@@ -306,7 +306,7 @@ impl<'a> Nd<'a> {
         if nd.is_valid(src, dst) { Ok(Some(nd)) } else { Err(Malformed::NdInvalid) }
     }
 
-    /// Checks the rules that need the IP header's addresses.
+    /// Checks the rules on the IP header's addresses.
     fn is_valid(&self, src: Ipv6Addr, dst: Ipv6Addr) -> bool {
         match self {
             Self::RouterSolicit { options } => !src.is_unspecified() || options.source_link_addr().is_none(),
@@ -386,7 +386,7 @@ mod tests {
         let (invalid, ok) = (Some(Malformed::NdInvalid), None);
         let cases = [
             (&solicit, HERE, group, 255, ok),
-            (&solicit, HERE, group, 254, invalid), // came through a router
+            (&solicit, HERE, group, 254, invalid), // passed through a router
             (&coded, HERE, group, 255, invalid),
             (&solicit, HERE, GLOBAL, 255, ok),
             (&solicit, NOBODY, group, 255, ok), // duplicate address detection

@@ -1,37 +1,37 @@
-//! Pattern of the headers of one flow: the bits that all its packets share.
+//! Pattern of one flow's headers: the bits that are equal in all its packets.
 
 use crate::{Prediction, Version, ipv4, ipv6};
 
 /// Maximum length of compared headers: IPv6 and TCP with every option, and some extension headers.
 const LONGEST: usize = 128;
 
-/// Length that most headers fit into.
+/// Length of most headers.
 const SHORT: usize = 64;
 
 /// Number of bytes in a comparison step.
 const CHUNK: usize = 8;
 
-/// The headers of a flow's first packet, with a mask of the bits that all its packets share.
+/// The headers of a flow's first packet, with a mask of the bits that are equal in all its packets.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     len: usize,
     bytes: [u8; LONGEST],
     /// Mask of shared bits; zero behind the headers.
     stays: [u8; LONGEST],
-    /// Prediction of the next packet, if there is one.
+    /// Prediction of the next packet, if any.
     pub next: Prediction,
 }
 
 impl Default for Pattern {
-    /// A pattern that nothing matches.
+    /// A pattern that matches nothing.
     fn default() -> Self {
         Self { len: 0, bytes: [0; LONGEST], stays: [0; LONGEST], next: Prediction::default() }
     }
 }
 
 impl Pattern {
-    /// Sets the pattern to these headers, with all bits shared. Nothing matches if they are shorter than 8 bytes, or
-    /// longer than 128.
+    /// Sets the pattern to these headers, with all bits in the mask. Headers shorter than 8 bytes or longer than 128
+    /// give a pattern that matches nothing.
     pub fn set(&mut self, headers: &[u8]) -> &mut Self {
         self.len = 0;
         self.next.clear();
@@ -46,13 +46,13 @@ impl Pattern {
         self
     }
 
-    /// Removes `bits` of the bytes from `at` on from the mask.
+    /// Removes `bits` from the mask, from offset `at` on.
     pub fn free(&mut self, at: usize, bits: &[u8]) -> &mut Self {
         self.stays.iter_mut().skip(at).zip(bits).for_each(|(stays, bits)| *stays &= !bits);
         self
     }
 
-    /// Removes the fields of the IP header at the front that change from packet to packet from the mask: the length,
+    /// Removes the fields that change from packet to packet from the mask, for the IP header at the front: the length,
     /// and IPv4's identification and checksum.
     pub fn free_ip(&mut self, version: Version) -> &mut Self {
         match version {
@@ -61,7 +61,7 @@ impl Pattern {
         }
     }
 
-    /// Tells whether the shared bits of `packet` are equal.
+    /// Tells whether `packet` equals the pattern in the bits of the mask.
     #[inline]
     pub fn matches(&self, packet: &[u8]) -> bool {
         match packet.first_chunk::<SHORT>() {
@@ -74,7 +74,7 @@ impl Pattern {
         }
     }
 
-    /// As [`matches`](Self::matches), for any lengths.
+    /// As [`matches`](Self::matches), for all lengths.
     fn matches_any(&self, packet: &[u8]) -> bool {
         let Self { len, bytes, stays, .. } = self;
         let (Some(ours), Some(theirs), Some(stays)) = (bytes.get(..*len), packet.get(..*len), stays.get(..*len)) else {
@@ -92,7 +92,8 @@ impl Pattern {
     }
 
     /// Tells whether the fields outside of the mask are right in the IP header at the front of a packet of `len` bytes
-    /// that [matches](Self::matches): the length, and in IPv4 the checksum, if that of the first packet was right.
+    /// that [matches](Self::matches): the length, and in IPv4 the checksum, provided that the first packet's checksum
+    /// was right.
     #[inline]
     pub fn is_right(&self, version: Version, packet: &[u8], len: usize) -> bool {
         /// The sum of the fields that change (RFC 1624 §2), in native byte order.

@@ -1,5 +1,5 @@
-//! Header prediction (V. Jacobson): the most likely headers of a flow's next packet, which are those of the last one,
-//! advanced by one step. A packet that matches needs no further checks.
+//! Header prediction (V. Jacobson): the most likely headers of a flow's next packet are those of the last one, advanced
+//! by one step. A packet that matches needs no further checks.
 
 use crate::ipv4;
 
@@ -9,18 +9,18 @@ const WINDOW: usize = Prediction::WINDOW;
 const ID_AT: usize = 4;
 const CHECK_AT: usize = 10;
 
-/// Bytes that vectors are loaded from at once.
+/// Window of bytes, aligned for vector loads.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(16))]
 struct Aligned([u8; WINDOW]);
 
-/// The next packet of a flow.
+/// Predicted headers of the next packet of a flow.
 #[derive(Clone, Debug)]
 pub struct Prediction {
     bytes: Aligned,
-    /// Mask of the bits that are known and equal in every later packet; zero behind the headers.
+    /// Mask of the bits that are known and equal in every later packet; zero beyond the headers.
     known: Aligned,
-    /// Length of the whole packet; 0 without a prediction.
+    /// Length of the packet; 0 without a prediction.
     len: usize,
     number: RisingNumber,
     /// Step of IPv4's identification.
@@ -28,17 +28,17 @@ pub struct Prediction {
     rising: Rising,
 }
 
-/// Fields that change from packet to packet, apart from the bytes that are compared together: a vector load that spans
-/// recent stores would stall.
+/// Fields that change from packet to packet, stored apart from the bytes that are compared together: a vector load that
+/// spans recent stores would stall.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Rising {
     number: u32,
-    /// IPv4's identification and checksum, if the identification goes up.
+    /// IPv4's identification and checksum, if the identification increases.
     id: u16,
     check: u16,
 }
 
-/// A 32-bit field that goes up from packet to packet: the sequence number of TCP or ESP.
+/// A 32-bit field that increases from packet to packet: the sequence number of TCP or ESP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RisingNumber {
     /// Offset.
@@ -48,7 +48,7 @@ pub struct RisingNumber {
 }
 
 impl Default for Prediction {
-    /// No packet.
+    /// A prediction that no packet matches.
     fn default() -> Self {
         Self {
             bytes: Aligned([0; WINDOW]),
@@ -62,18 +62,18 @@ impl Default for Prediction {
 }
 
 impl Prediction {
-    /// Number of compared bytes: it has to include all headers, as it does for IPv6 with TCP and its timestamps, and
-    /// shorter packets are not predicted.
+    /// Number of compared bytes: the window has to include all headers, as it does for IPv6 with TCP timestamps.
+    /// Shorter packets are not predicted.
     pub const WINDOW: usize = 80;
 
-    /// Clears the prediction until it is [set](Self::set).
+    /// Clears the prediction until the next [`set`](Self::set).
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
     /// Predicts the packet after one of `len` bytes that begins with `front` and has `headers` bytes of valid headers.
-    /// In the next one `number` has gone up, and the identification of an IPv4 header at the front by `id_step` (0 for
-    /// IPv6); the bits `ignored` from an offset on are unknown.
+    /// In the next packet `number` has increased by its step, and the identification of an IPv4 header at the front by
+    /// `id_step` (0 for IPv6); the bits `ignored` from an offset on are unknown.
     pub fn set(
         &mut self,
         front: &[u8],
@@ -97,7 +97,7 @@ impl Prediction {
         self.advance();
     }
 
-    /// Excludes these bits from an offset on from the comparison.
+    /// Removes these bits, from an offset on, from the comparison.
     fn forget(&mut self, (at, bits): (usize, &[u8])) {
         self.known.0.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
     }
@@ -114,7 +114,7 @@ impl Prediction {
     #[inline]
     pub fn is(&self, front: &[u8], len: usize) -> bool {
         let Some(theirs) = front.first_chunk::<WINDOW>() else { return false };
-        // The whole window, as its constant length is faster than a loop over the headers.
+        // Compares the complete window, as its constant length is faster than a loop over the headers.
         let words = self.bytes.0.as_chunks().0.iter().zip(theirs.as_chunks().0).zip(self.known.0.as_chunks().0);
         let differs = words.fold(0, |any, ((ours, theirs), known)| {
             any | (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*known)
@@ -138,7 +138,7 @@ mod tests {
 
     const NUMBER: RisingNumber = RisingNumber { at: 24, step: 0x7000_0001 };
 
-    /// A packet of `len` bytes with a number in it.
+    /// An IPv4 packet of `len` bytes that contains a number.
     fn v4(len: usize, id: u16, number: u32) -> Vec<u8> {
         let mut packet: Vec<u8> = (0..len).map(|at| at as u8).collect();
         packet[..12].copy_from_slice(&[0x45, 3, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0]);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// IPv4's protocol, IPv6's next header: one registry of numbers (IANA protocol-numbers).
+/// Protocol number: IPv4's protocol and IPv6's next header, from one registry (IANA protocol-numbers).
 #[derive(
     Clone, Copy, Eq, FromBytes, Hash, Immutable, IntoBytes, KnownLayout, Ord, PartialEq, PartialOrd, Unaligned,
 )]
@@ -12,11 +12,11 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Protocol(pub u8);
 
 impl Protocol {
-    /// IPv6 hop-by-hop options (RFC 8200 §4.3). Without meaning in IPv4.
+    /// IPv6 hop-by-hop options (RFC 8200 §4.3). Unused in IPv4.
     pub const HOP_BY_HOP: Self = Self(0);
     /// ICMP for IPv4 (RFC 792).
     pub const ICMP: Self = Self(1);
-    /// An IPv4 packet inside (RFC 2003).
+    /// IPv4 packet as payload (RFC 2003).
     pub const IPIP: Self = Self(4);
     /// TCP (RFC 9293).
     pub const TCP: Self = Self(6);
@@ -24,7 +24,7 @@ impl Protocol {
     pub const UDP: Self = Self(17);
     /// DCCP (RFC 4340).
     pub const DCCP: Self = Self(33);
-    /// An IPv6 packet inside (RFC 2473).
+    /// IPv6 packet as payload (RFC 2473).
     pub const IPV6: Self = Self(41);
     /// IPv6 routing header (RFC 8200 §4.4).
     pub const ROUTING: Self = Self(43);

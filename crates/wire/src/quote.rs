@@ -16,7 +16,7 @@ pub struct Quote<'a> {
     pub dst: IpAddr,
     /// Protocol of the payload.
     pub protocol: Protocol,
-    /// The first bytes of the payload; none of a fragment after the first.
+    /// The first bytes of the payload; empty for a fragment after the first.
     pub payload: &'a [u8],
 }
 

@@ -24,12 +24,12 @@ pub const FLAGS_AT: usize = 12;
 /// Maximum of the data offset: 15 words.
 pub const MAX_HEADER_LEN: usize = 60;
 
-/// The twelve bits behind the data offset, reserved ones included so that a rewrite preserves them.
+/// The twelve bits behind the data offset, with the reserved bits, so that a rewrite preserves them.
 #[derive(Clone, Copy, Default, Eq, Hash, PartialEq)]
 pub struct Flags(u16);
 
 impl Flags {
-    /// None of them.
+    /// No flag.
     pub const NONE: Self = Self(0);
     /// No more data from the sender.
     pub const FIN: Self = Self(0x001);
@@ -60,13 +60,13 @@ impl Flags {
         self.0
     }
 
-    /// Tells whether all of `other` are set.
+    /// Tells whether all flags of `other` are set.
     #[inline]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Tells whether any of `other` is set.
+    /// Tells whether any flag of `other` is set.
     #[inline]
     pub const fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
@@ -98,7 +98,7 @@ impl Not for Flags {
 }
 
 impl fmt::Debug for Flags {
-    /// Formats them as tcpdump does: `[P.]`, an unnamed bit as its number.
+    /// Formats the flags as tcpdump does: `[P.]`, an unnamed bit as its number.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("[")?;
         for (bit, letter) in "FSRP.UEWe".chars().enumerate() {
@@ -113,7 +113,7 @@ impl fmt::Debug for Flags {
     }
 }
 
-/// The 20 bytes that every segment begins with.
+/// The fixed 20 bytes of a TCP header.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct TcpHeader {
@@ -173,7 +173,7 @@ impl TcpHeader {
         self.ack.get()
     }
 
-    /// The header's length in bytes with options, as the data offset says: 0 to 60, and 20 to 60 after a `parse`.
+    /// The header's length in bytes with options, from the data offset: 0 to 60, and 20 to 60 after a `parse`.
     #[inline]
     pub const fn header_len(&self) -> usize {
         (self.offset_flags.get() >> 12) as usize * 4
@@ -199,7 +199,7 @@ impl TcpHeader {
         self.offset_flags = U16::new(self.offset_flags.get() & 0xf000 | flags.0);
     }
 
-    /// Window, not yet scaled.
+    /// Window, unscaled.
     pub const fn window(&self) -> u16 {
         self.window.get()
     }
@@ -240,7 +240,7 @@ pub struct Tcp<'a> {
 }
 
 impl<'a> Tcp<'a> {
-    /// Parses a segment that is all in `bytes`.
+    /// Parses a segment that is completely in `bytes`.
     ///
     /// # Errors
     /// [`Malformed::TcpShort`], [`Malformed::TcpDataOffset`].
@@ -249,10 +249,11 @@ impl<'a> Tcp<'a> {
         Self::parse_head(bytes, bytes.len())
     }
 
-    /// Parses a segment of `len` bytes, the whole IP payload, whose first bytes are in `head`.
+    /// Parses a segment of `len` bytes, the complete IP payload, whose first bytes are in `head`.
     ///
     /// # Errors
-    /// As [`Tcp::parse`]; [`Malformed::OutsideHead`] if the segment has all of its header and `head` does not.
+    /// As [`Tcp::parse`]; [`Malformed::OutsideHead`] if the segment's header is complete in the packet but not in
+    /// `head`.
     #[inline]
     pub fn parse_head(head: &'a [u8], len: usize) -> Result<Self, Malformed> {
         let head = &head[..head.len().min(len)];
@@ -287,7 +288,7 @@ impl<'a> Tcp<'a> {
         self.payload
     }
 
-    /// Length of the payload, in the head or not.
+    /// Length of the payload, inside or outside the head.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.len - self.whole_header.len()

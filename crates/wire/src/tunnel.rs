@@ -1,8 +1,8 @@
 //! Tunnel headers: IP in IP (RFC 2003, RFC 2473, RFC 4213), GRE (RFC 2784, RFC 2890), VXLAN (RFC 7348) and Geneve (RFC
 //! 8926).
 //!
-//! Only the offset of the inner packet is read. UDP ports are not: an administrator chooses them (Linux's default for
-//! VXLAN is 8472), so VXLAN and Geneve are recognised by their fixed bits. Other payloads are unknown.
+//! Only the offset of the inner packet is computed. UDP ports are not read: an administrator chooses them (Linux's
+//! default for VXLAN is 8472), so VXLAN and Geneve are recognised by their fixed bits. Other payloads are unknown.
 
 use crate::{EtherType, Malformed, Protocol, Version, eth, udp, vlan};
 
@@ -25,30 +25,31 @@ const BRIDGED: EtherType = EtherType(0x6558);
 
 /// Bytes of a VXLAN header, and of the fixed part of a Geneve header.
 const UDP_TUNNEL_LEN: usize = 8;
-/// The first byte of a VXLAN header: a valid VNI and nothing else but a group policy.
+/// The first byte of a VXLAN header: a valid VNI, and no other flag except the group policy's.
 const VXLAN_FLAGS: u8 = 0x08;
 const VXLAN_GROUP_POLICY: u8 = 0x80;
-/// In VXLAN's second byte: the receiver completes the inner checksum (Linux `VXLAN_HF_RCO`).
+/// Flag in the second byte of a VXLAN header: the receiver completes the inner checksum (Linux `VXLAN_HF_RCO`).
 const VXLAN_REMOTE_CHECKSUM: u8 = 0x20;
-/// Geneve's first byte: version, which is 0, and words of options.
+/// The first byte of a Geneve header: version, which is 0, and words of options.
 const GENEVE_VERSION: u8 = 0xc0;
 const GENEVE_OPTIONS: u8 = 0x3f;
-/// In Geneve's second byte: a control message.
+/// Flag in the second byte of a Geneve header: a control message.
 const GENEVE_CONTROL: u8 = 0x80;
 
 /// Place of an inner IP packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Inside {
-    /// Offset of its IP header, from the first byte behind the outer IP headers.
+    /// Offset of the inner IP header, from the first byte behind the outer IP headers.
     pub at: usize,
     /// IP version in the tunnel header.
     pub version: Version,
-    /// Whether all packets of a flow have the same tunnel header: it has neither checksum nor sequence number.
+    /// Whether all packets of a flow have the same tunnel header, which then holds neither checksum nor sequence
+    /// number.
     pub is_constant: bool,
 }
 
 impl Inside {
-    /// Finds the inner packet in `payload`, the bytes behind IP headers that name `protocol`.
+    /// Finds the inner packet in `payload`, the bytes behind IP headers with the protocol `protocol`.
     ///
     /// # Errors
     /// [`Malformed::TunnelShort`] when `payload` ends before the inner packet; [`Malformed::TunnelUnknown`] for another
@@ -85,7 +86,7 @@ fn in_udp(bytes: &[u8]) -> Result<Inside, Malformed> {
     let [first, second, a, b, ..] = *tunnel.first_chunk::<UDP_TUNNEL_LEN>().ok_or(Malformed::TunnelShort)?;
     let ethertype = EtherType(u16::from_be_bytes([a, b]));
     let is_geneve_type = matches!(ethertype, BRIDGED | EtherType::IPV4 | EtherType::IPV6);
-    // VXLAN has zeros there, or a group's number after a flag that is part of Geneve's version.
+    // VXLAN has zeros there, or a group number after a flag that is part of Geneve's version.
     let inside = if is_geneve_type && first & GENEVE_VERSION == 0 && second & GENEVE_CONTROL == 0 {
         of_type(tunnel, ethertype, UDP_TUNNEL_LEN + 4 * usize::from(first & GENEVE_OPTIONS))?
     } else if first & !VXLAN_GROUP_POLICY == VXLAN_FLAGS && second & VXLAN_REMOTE_CHECKSUM == 0 {

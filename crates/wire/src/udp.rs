@@ -11,7 +11,7 @@ pub const CHECK_AT: usize = 6;
 /// Offset of the length in a UDP header.
 pub const LEN_AT: usize = 4;
 
-/// Ports, length, checksum.
+/// UDP header: ports, length, checksum.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub struct UdpHeader {
@@ -24,7 +24,7 @@ pub struct UdpHeader {
 header!(UdpHeader, 8, Malformed::UdpShort);
 
 impl UdpHeader {
-    /// A header without a checksum, of a datagram of `len` bytes with it.
+    /// A header without a checksum, for a datagram of `len` bytes including the header.
     pub const fn new(sport: u16, dport: u16, len: u16) -> Self {
         Self { sport: U16::new(sport), dport: U16::new(dport), len: U16::new(len), check: U16::ZERO }
     }
@@ -41,7 +41,7 @@ impl UdpHeader {
         self.dport.get()
     }
 
-    /// Length of header and payload, as the header says. `len` as in RFC 768, never of a slice.
+    /// Length of header and payload, from the header. Named as in RFC 768, not the length of a slice.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a field of the wire")]
     pub const fn len(&self) -> usize {
@@ -73,7 +73,7 @@ pub struct Udp<'a> {
 }
 
 impl<'a> Udp<'a> {
-    /// Parses a datagram that is all in `bytes`; bytes beyond its length are not part of it.
+    /// Parses a datagram that is completely in `bytes`; bytes beyond its length are not part of it.
     ///
     /// # Errors
     /// [`Malformed::UdpShort`], [`Malformed::UdpLength`].
@@ -85,7 +85,8 @@ impl<'a> Udp<'a> {
     /// Parses a datagram, whose first bytes are in `head`, in an IP payload of `ip_payload_len` bytes.
     ///
     /// # Errors
-    /// As [`Udp::parse`]; [`Malformed::OutsideHead`] if the datagram has all of its header and `head` does not.
+    /// As [`Udp::parse`]; [`Malformed::OutsideHead`] if the datagram's header is complete in the packet but not in
+    /// `head`.
     #[inline]
     pub fn parse_head(head: &'a [u8], ip_payload_len: usize) -> Result<Self, Malformed> {
         let short = if head.len() < ip_payload_len { Malformed::OutsideHead } else { Malformed::UdpShort };
@@ -109,7 +110,7 @@ impl<'a> Udp<'a> {
         self.payload
     }
 
-    /// Length of the payload, in the head or not.
+    /// Length of the payload, inside or outside the head.
     #[inline]
     pub const fn payload_len(&self) -> usize {
         self.header.len() - UdpHeader::LEN

@@ -13,12 +13,12 @@ impl Tci {
     /// The largest VLAN identifier in use; 4095 is reserved.
     pub const MAX_VID: u16 = 4094;
 
-    /// A tag of VLAN `vid`, 12 bits, and `priority`, 3 bits. `None` if they do not fit or the VLAN is reserved.
+    /// A tag of VLAN `vid`, 12 bits, and `priority`, 3 bits. `None` if a value is too large or the VLAN is reserved.
     pub const fn new(vid: u16, priority: u8) -> Option<Self> {
         if vid > Self::MAX_VID || priority > 7 { None } else { Some(Self((priority as u16) << 13 | vid)) }
     }
 
-    /// The VLAN identifier; 0 means a priority without a VLAN.
+    /// The VLAN identifier; 0 for a priority tag without a VLAN.
     pub const fn vid(self) -> u16 {
         self.0 & 0x0fff
     }
@@ -56,7 +56,7 @@ impl VlanHeader {
     }
 }
 
-/// A tag and the bytes behind it.
+/// A tag and the following bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Vlan<'a> {
     header: &'a VlanHeader,
@@ -64,7 +64,7 @@ pub struct Vlan<'a> {
 }
 
 impl<'a> Vlan<'a> {
-    /// Parses the bytes behind the tag's own type field.
+    /// Parses the bytes behind the tag's type field.
     ///
     /// # Errors
     /// [`Malformed::VlanShort`].

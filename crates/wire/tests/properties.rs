@@ -1,5 +1,5 @@
-//! Properties of every header and of random bytes: building and parsing are inverse, nothing panics, and an incremental
-//! checksum equals the recomputed one.
+//! Properties of every header and of random bytes: building and parsing are inverse, parsers do not panic, and an
+//! incremental checksum equals the recomputed one.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,7 +22,7 @@ fn mac() -> impl Strategy<Value = MacAddr> {
     any::<[u8; 6]>().prop_map(MacAddr)
 }
 
-/// Parses random bytes as every header. Only panics matter, not the results.
+/// Parses random bytes as every header. The results are ignored; panics fail the test.
 fn parse_everything(bytes: &[u8], packet_len: usize) {
     let _ = eth::Eth::parse(bytes).map(|frame| vlan::Vlan::parse(frame.payload()).map(|tag| tag.header().tci()));
     let _ = arp::ArpHeader::parse(bytes).map(|arp| (arp.sender_ip(), arp.target_ip()));
@@ -61,7 +61,7 @@ fn parse_everything(bytes: &[u8], packet_len: usize) {
 proptest! {
     #[test]
     fn no_bytes_make_a_parser_panic(mut bytes in vec(any::<u8>(), 0..200), first in prop::option::of(0u8..16), more in 0usize..70_000) {
-        // Random bytes are seldom IP, so half of the cases begin like it.
+        // Random bytes are seldom IP, so half of the cases begin with an IP version.
         if let (Some(ihl), Some(byte)) = (first, bytes.first_mut()) {
             *byte = if ihl & 1 == 1 { 0x60 } else { 0x40 | ihl };
         }
@@ -246,7 +246,7 @@ proptest! {
             sum = checksum::block_add(sum, checksum::sum(&bytes[part[0]..part[1]]), part[0]);
         }
         prop_assert_eq!(checksum::fold(sum), checksum::fold(whole));
-        // Removing the front, as a pull does, leaves the sum of the remaining bytes, also at an odd offset.
+        // Removing bytes at the front, as a pull does, leaves the sum of the remaining bytes, also at an odd offset.
         let cut = cuts[1];
         let rest = checksum::sub(whole, checksum::sum(&bytes[..cut]));
         let want = checksum::block_add(0, checksum::sum(&bytes[cut..]), cut);

@@ -1,4 +1,4 @@
-//! Algorithm of an SA, with its keys, and the checks of its lengths against the table.
+//! Algorithm of an SA, with its keys, and the check of key and ICV lengths.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use crate::table::{Aead, Auth, Enc, MAX_KEY, Name};
 /// Algorithm of an SA, with its keys.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Algorithm {
-    /// `aead`: one that encrypts and authenticates in one.
+    /// `aead`: encryption and authentication in one algorithm.
     Aead {
         /// Name.
         name: Aead,
@@ -17,11 +17,11 @@ pub enum Algorithm {
         /// Length of the integrity check value in bits.
         icv_bits: u16,
     },
-    /// `enc`, with or without `auth` or `auth-trunc`. Without them everything can be forged (RFC 4303 §5).
+    /// `enc`, with or without `auth` or `auth-trunc`. Without authentication all packets can be forged (RFC 4303 §5).
     Separate {
         /// The cipher.
         enc: Enc,
-        /// Key, with the nonce of CTR at its end; empty if the cipher has none.
+        /// Key, with the nonce of CTR at its end; empty for a cipher without a key.
         key: Key,
         /// Authentication.
         auth: Option<AuthConfig>,
@@ -39,23 +39,23 @@ pub struct AuthConfig {
     pub icv_bits: u16,
 }
 
-/// Length that an algorithm does not have.
+/// Length that the algorithm does not support.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum AlgorithmError {
     /// Length of the key.
     KeyLen {
         /// Linux's name of the algorithm.
         name: &'static str,
-        /// Lengths that it has, in bytes; empty for any from 1 to [`MAX_KEY`].
+        /// Supported lengths in bytes; empty for any from 1 to [`MAX_KEY`].
         takes: &'static [usize],
-        /// Length of the key that was given, in bytes.
+        /// Configured length of the key, in bytes.
         len: usize,
     },
     /// Length of the integrity check value.
     IcvBits {
         /// Linux's name of the algorithm.
         name: &'static str,
-        /// Length that was given.
+        /// Configured length.
         bits: u16,
     },
 }
@@ -66,12 +66,12 @@ impl Algorithm {
         Self::Aead { name, key, icv_bits }
     }
 
-    /// A cipher and, but in tests and measurements, a code over its output.
+    /// A cipher, with a message authentication code except in tests and measurements.
     pub const fn separate(enc: Enc, key: Key, auth: Option<AuthConfig>) -> Self {
         Self::Separate { enc, key, auth }
     }
 
-    /// `ecb(cipher_null)` without integrity (RFC 2410), for measuring.
+    /// `ecb(cipher_null)` without integrity (RFC 2410), for measurements.
     pub fn null() -> Self {
         Self::separate(Enc::Null, Key::default(), None)
     }
@@ -86,7 +86,7 @@ impl Algorithm {
         !matches!(self, Self::Separate { enc: Enc::Null, .. } | Self::Aead { name: Aead::GmacAes, .. })
     }
 
-    /// Linux's name of the algorithm that encrypts, as `ip xfrm state` shows it.
+    /// Linux's name of the encryption algorithm, as `ip xfrm state` shows it.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Aead { name, .. } => name.name(),
@@ -94,14 +94,14 @@ impl Algorithm {
         }
     }
 
-    /// Key of the algorithm that encrypts, with its salt.
+    /// Key of the encryption algorithm, with its salt.
     pub const fn key(&self) -> &Key {
         match self {
             Self::Aead { key, .. } | Self::Separate { key, .. } => key,
         }
     }
 
-    /// Length of its key in bits, without salt or nonce; 0 if it has none.
+    /// Length of the key in bits, without salt or nonce; 0 without a key.
     pub fn key_bits(&self) -> u16 {
         match self {
             Self::Aead { name, key, .. } => key.bits(name.spec().salt_len),
@@ -109,7 +109,7 @@ impl Algorithm {
         }
     }
 
-    /// Authentication apart from the cipher.
+    /// Authentication, if separate from the cipher.
     pub const fn auth(&self) -> Option<&AuthConfig> {
         match self {
             Self::Aead { .. } => None,
@@ -117,7 +117,7 @@ impl Algorithm {
         }
     }
 
-    /// Length of the integrity check value in bits; 0 if there is none.
+    /// Length of the integrity check value in bits; 0 without one.
     pub fn icv_bits(&self) -> u16 {
         match self {
             Self::Aead { icv_bits, .. } => *icv_bits,
@@ -128,7 +128,7 @@ impl Algorithm {
     /// Checks the lengths of ICV and keys.
     ///
     /// # Errors
-    /// A length that the table does not have.
+    /// A length that is not in the table.
     pub fn check(&self) -> Result<(), AlgorithmError> {
         match self {
             Self::Aead { name, key, icv_bits } => {
@@ -151,7 +151,7 @@ impl Algorithm {
 }
 
 impl AuthConfig {
-    /// A code that is sent in its first `icv_bits`.
+    /// A code of which the first `icv_bits` are sent.
     pub const fn new(name: Auth, key: Key, icv_bits: u16) -> Self {
         Self { name, key, icv_bits }
     }

@@ -1,4 +1,4 @@
-//! Reasons for which an SA or a policy is refused.
+//! Reasons to refuse an SA or a policy.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -12,60 +12,60 @@ use crate::mode::SaDir;
 /// Reason for which an SA or a policy was refused.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConfigError {
-    /// The algorithm, its key or its integrity check value.
+    /// The algorithm, its key or its integrity check value is invalid.
     Algorithm(AlgorithmError),
-    /// Addresses that must be of one family are not.
+    /// Addresses are of different families.
     Family(IpAddr, IpAddr),
-    /// SPI 0, which no SA has (RFC 4303 §2.1).
+    /// SPI 0, which is invalid for an SA (RFC 4303 §2.1).
     SpiZero,
     /// A replay window above [`MAX_WINDOW`].
     ReplayWindow(u32),
     /// Extended sequence numbers without a replay window, in an SA that may receive.
     EsnWithoutWindow,
-    /// An option, by iproute2's name, that has no meaning in that direction.
+    /// An option, by iproute2's name, that is invalid in that direction.
     Direction(SaDir, &'static str),
-    /// A key that has received would send, or the other way round.
+    /// The direction of a key in use would be reversed.
     DirReversed,
-    /// There is such an SA or policy already.
+    /// The SA or policy exists already.
     Exists,
-    /// There is no such SA.
+    /// The SA does not exist.
     NotFound,
-    /// Extended sequence numbers cannot be switched on or off under a key that is in use: either end would take the
-    /// other's numbers for others.
+    /// Extended sequence numbers cannot be enabled or disabled under a key in use: the two ends would interpret each
+    /// other's numbers differently.
     EsnChanged,
-    /// There are [`MAX_SAS`] SAs.
+    /// The node has [`MAX_SAS`] SAs already.
     TooMany,
     /// The destination of an SA or a tunnel template is unspecified.
     NoDestination,
     /// More than [`MAX_TEMPLATES`] templates.
     Templates(usize),
-    /// A tunnel that may be absent in a policy of direction out: packets would leave in clear.
+    /// An optional tunnel in a policy of direction out: packets would leave in clear.
     OptionalTunnel,
-    /// Source and destination of a selector are not of one family.
+    /// Source and destination of a selector are of different families.
     SelectorFamily,
-    /// A UDP header around ESP cannot be added or taken away under a key that is in use.
+    /// A UDP header around ESP cannot be added or removed under a key in use.
     EncapChanged,
-    /// The SA has expired, and waits to be removed.
+    /// The SA has expired, and will be removed.
     NotValid,
-    /// The lowest SPI to choose from is above the highest.
+    /// The lowest SPI of the range is above the highest.
     SpiRange(u32, u32),
-    /// Every SPI to choose from is taken.
+    /// All SPIs of the range are in use.
     NoSpi,
-    /// TFC padding in transport mode, whose receiver could not tell it from the packet.
+    /// TFC padding in transport mode, whose receiver could not separate the padding from the packet.
     TfcTransport,
-    /// A peer that is to be followed without a replay window: what is sent again would say that it has moved.
+    /// `nat-follow` without a replay window: a replayed packet could move the peer's address.
     FollowWithoutWindow,
-    /// Keepalives of an SA that may be one to receive by: they would be sent in the peer's name.
+    /// Keepalives of an SA that may be inbound: they would be sent in the peer's name.
     KeepaliveWithoutDir,
-    /// A device is to work the other way than the SA.
+    /// The direction of the offload differs from the SA's.
     OffloadDirection,
-    /// An option, by iproute2's name, that an SA on a device cannot have.
+    /// An option, by iproute2's name, that is invalid for an SA on a device.
     Offload(&'static str),
-    /// The link has no device that does this.
+    /// The link has no device with this offload.
     OffloadUnsupported(LinkId),
-    /// The device did not take it, for this reason.
+    /// The device refused the SA, for this reason.
     OffloadFailed(LinkId, &'static str),
-    /// A device that counts for itself cannot take over a key in use, nor give it back.
+    /// Packet offload, whose device has its own counters, cannot be enabled or disabled under a key in use.
     OffloadChanged,
     /// An option for NAT traversal, by its name, without a UDP header around ESP.
     WithoutEncap(&'static str),

@@ -1,4 +1,4 @@
-//! Fields of a packet by which policies and SAs are chosen.
+//! Fields of a packet that select policies and SAs.
 
 use base::LinkId;
 use wire::FlowKey;
@@ -10,19 +10,18 @@ pub struct Flowi {
     pub key: FlowKey,
     /// The packet's mark.
     pub mark: u32,
-    /// The number of the XFRM interface that it goes through; 0 for none.
+    /// The number of the packet's XFRM interface; 0 for none.
     pub if_id: u32,
-    /// The link that it leaves by, or has come in by if it is for this node; `None` matches selectors without a device
-    /// alone.
+    /// The output link, or the input link of a packet for this node; `None` matches only selectors without a device.
     pub link: Option<LinkId>,
-    /// The device of the L3 domain of `link`, which selectors may name too: the VRF's device, or, for a packet that is
-    /// for this node and came in outside all VRFs, `lo`. On Linux it is the device of the route to a local address
+    /// The device of the L3 domain of `link`, which selectors may also name: the VRF's device, or, for a packet for
+    /// this node that arrived outside all VRFs, `lo`. On Linux it is the device of the route to a local address
     /// (`ip_rt_get_dev`).
     pub domain_device: Option<LinkId>,
 }
 
 impl Flowi {
-    /// Devices by which a selector may name the flow.
+    /// Devices that match a selector's device.
     #[inline]
     pub fn devices(&self) -> impl Iterator<Item = LinkId> {
         let domain_device = self.domain_device.filter(|_| self.domain_device != self.link);

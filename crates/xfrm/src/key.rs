@@ -1,18 +1,18 @@
-//! Key material that does not leak: neither into a log, nor into a reply, nor into freed memory.
+//! Key material that is kept out of logs, replies and freed memory.
 
 use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Key material as it was configured, with salt or nonce at its end where the algorithm has one. Zeroed when dropped; its
-/// `Debug` shows no byte of it.
+/// Key material as configured, with salt or nonce at its end for algorithms with one. Zeroed on drop; `Debug` prints
+/// none of it.
 #[derive(Clone, Default, Eq, PartialEq)]
 pub struct Key {
     bytes: Zeroizing<Vec<u8>>,
 }
 
 impl Key {
-    /// The key that `bytes` are.
+    /// A key of `bytes`.
     pub const fn new(bytes: Zeroizing<Vec<u8>>) -> Self {
         Self { bytes }
     }

@@ -1,30 +1,29 @@
-//! Lifetimes of SAs and policies: soft limits warn, hard ones end (RFC 4301 §4.4.2.1, Linux
+//! Lifetimes of SAs and policies: soft limits notify, hard limits end the object (RFC 4301 §4.4.2.1, Linux
 //! `struct xfrm_lifetime_cfg`).
 
 use std::time::Duration;
 
 use base::Instant;
 
-/// Soft and hard limits of an SA or a policy. The default is none.
+/// Soft and hard limits of an SA or a policy. The default has no limits.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct Lifetime {
     /// Limits at which the listener is notified, once.
     pub soft: Limits,
-    /// Limits at which it ends.
+    /// Limits at which the SA or policy ends.
     pub hard: Limits,
 }
 
-/// Limits of which the first that is reached counts.
+/// Limits, of which the first one reached applies.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Limits {
-    /// Bytes protected; [`u64::MAX`] for no limit. What has been used is compared before each packet.
+    /// Bytes protected; [`u64::MAX`] for no limit. Checked before each packet.
     pub bytes: u64,
     /// Packets protected; [`u64::MAX`] for no limit.
     pub packets: u64,
-    /// Time since it was added.
+    /// Time since the addition.
     pub added: Option<Duration>,
-    /// Time since it was used: of an SA the first time, of a policy the last (Linux `xfrm_timer_handler`,
-    /// `xfrm_policy_timer`).
+    /// Time since the use: of an SA the first, of a policy the last (Linux `xfrm_timer_handler`, `xfrm_policy_timer`).
     pub used: Option<Duration>,
 }
 
@@ -32,17 +31,17 @@ impl Limits {
     /// No limits.
     pub const NONE: Self = Self { bytes: u64::MAX, packets: u64::MAX, added: None, used: None };
 
-    /// Tells whether so much has been used that a limit is reached.
+    /// Tells whether this use reaches a limit.
     #[inline]
     pub const fn are_reached(&self, bytes: u64, packets: u64) -> bool {
         bytes >= self.bytes || packets >= self.packets
     }
 
-    /// Instant at which time reaches a limit.
+    /// Earliest instant of a time limit.
     pub fn at(&self, added: Instant, used: Option<Instant>) -> Option<Instant> {
         let since = |from: Option<Instant>, limit: Option<Duration>| Some(from? + limit?);
         let at = since(Some(added), self.added).into_iter().chain(since(used, self.used)).min()?;
-        // So far away that it is never.
+        // An instant this far away stands for never.
         (at < Instant::from_nanos(u64::MAX)).then_some(at)
     }
 }

@@ -1,4 +1,4 @@
-//! Modes of SAs, directions of SAs and policies, by iproute2's words.
+//! Modes of SAs, directions of SAs and policies, with iproute2's keywords.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,19 +6,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// The payload of the packet is protected; its own IP header stays outside.
+    /// The payload of the packet is protected; the packet's own IP header stays outside.
     Transport,
-    /// The whole packet is protected, inside a new IP header.
+    /// The complete packet is protected, inside a new IP header.
     Tunnel,
 }
 
-/// Direction of an SA's packets, seen from this node: iproute2's `dir` of `ip xfrm state`, Linux's `XFRM_SA_DIR_*`.
+/// Direction of an SA's packets on this node: iproute2's `dir` of `ip xfrm state`, Linux's `XFRM_SA_DIR_*`.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SaDir {
-    /// They are received and opened: those to this node, and those to hosts behind it.
+    /// Packets are received and opened, for this node or for hosts behind it.
     In,
-    /// They are sealed and sent.
+    /// Packets are sealed and sent.
     Out,
 }
 
@@ -29,19 +29,19 @@ pub enum SaDir {
 pub enum Dir {
     /// To this node.
     In,
-    /// Out of this node, forwarded or its own.
+    /// Out of this node, forwarded or locally sent.
     Out,
-    /// Through this node, checked as they came in.
+    /// Through this node, checked as received.
     Fwd,
 }
 
 macro_rules! words {
     ($($type:ident { $($variant:ident $word:literal,)* })*) => {$(
         impl $type {
-            /// Every value, by iproute2's word for it.
+            /// Every value with iproute2's keyword.
             pub const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)*];
 
-            /// iproute2's word.
+            /// iproute2's keyword.
             pub const fn word(self) -> &'static str {
                 match self { $(Self::$variant => $word,)* }
             }

@@ -4,23 +4,23 @@ use base::LinkId;
 
 use crate::mode::SaDir;
 
-/// Device that does an SA's work: iproute2's `offload crypto|packet dev DEV dir in|out`.
+/// Device that processes an SA's packets: iproute2's `offload crypto|packet dev DEV dir in|out`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Offload {
     /// Link of the device.
     pub dev: LinkId,
     /// Direction of the packets.
     pub dir: SaDir,
-    /// Share of the work that it does.
+    /// Share of the work on the device.
     pub mode: OffloadMode,
 }
 
-/// Share of ESP that a device does.
+/// Share of ESP processing on a device.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum OffloadMode {
-    /// The cipher. Whatever the device cannot, or not now, is done in software.
+    /// The cipher. Software does it when the device cannot.
     #[default]
     Crypto,
-    /// Everything: headers, numbers, the replay window, policies. There is no other way.
+    /// All processing: headers, numbers, the replay window, policies. Software does not replace the device.
     Packet,
 }

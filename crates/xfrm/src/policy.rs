@@ -19,23 +19,23 @@ use crate::selector::{Selector, same_family};
 pub struct PolicyConfig {
     /// Direction of the packets.
     pub dir: Dir,
-    /// Packets that it is for.
+    /// Packets of the policy.
     pub selector: Selector,
-    /// The smallest wins.
+    /// Priority; the smallest number takes precedence.
     pub priority: u32,
-    /// Action on them.
+    /// Action on matching packets.
     pub action: Action,
-    /// The SAs that they need, the innermost first. None: they pass in clear.
+    /// The required SAs, the innermost first. Empty: packets pass in clear.
     pub templates: Vec<Template>,
-    /// Marked packets that it is for.
+    /// Mark of the packets.
     pub mark: Mark,
-    /// The number of the XFRM interface that it is for; 0 for none.
+    /// The number of the policy's XFRM interface; 0 for none.
     pub if_id: u32,
-    /// Lifetime; limits of bytes and packets do nothing.
+    /// Lifetime; limits of bytes and packets have no effect.
     pub lifetime: Lifetime,
-    /// The device that the policy is offloaded to; its SAs must be on this device.
+    /// The device that also holds the policy; SAs for its templates must be on that device.
     pub offload: Option<LinkId>,
-    /// The request that made it, for the control plane to show.
+    /// The request that created the policy, for the control plane to show.
     pub request: Option<Request>,
 }
 
@@ -44,9 +44,9 @@ pub struct PolicyConfig {
 pub struct PolicyKey {
     /// Direction of the packets.
     pub dir: Dir,
-    /// Packets that it is for.
+    /// Packets of the policy.
     pub selector: Selector,
-    /// Marked packets that it is for.
+    /// Mark of the packets.
     pub mark: Mark,
     /// The number of the XFRM interface.
     pub if_id: u32,
@@ -56,19 +56,19 @@ pub struct PolicyKey {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
-    /// They pass, protected as the templates say.
+    /// Packets pass, protected according to the templates.
     #[default]
     Allow,
-    /// They are dropped.
+    /// Packets are dropped.
     Block,
 }
 
-/// One ESP SA that a policy asks for.
+/// Template for one ESP SA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Template {
-    /// The outer source; `None` for any. In transport mode it is the packet's own.
+    /// The outer source; `None` for any. In transport mode, the packet's own source.
     pub src: Option<IpAddr>,
-    /// The outer destination, which tunnel mode must have. In transport mode it is the packet's own.
+    /// The outer destination, required in tunnel mode. In transport mode, the packet's own destination.
     pub dst: Option<IpAddr>,
     /// The SA's SPI; `None` for any.
     pub spi: Option<Spi>,
@@ -80,13 +80,13 @@ pub struct Template {
     pub level: Level,
 }
 
-/// Need of a template's SA.
+/// Level of a template: whether its SA is required.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
-    /// Without it the packet is dropped.
+    /// Packets without the SA are dropped.
     Required,
-    /// Without it the packet passes.
+    /// Packets without the SA pass.
     Use,
 }
 
@@ -96,7 +96,7 @@ words! {
 }
 
 impl PolicyConfig {
-    /// A policy that lets packets pass in clear, of the highest priority.
+    /// A policy that allows packets in clear, of the highest priority.
     pub const fn new(dir: Dir, selector: Selector) -> Self {
         Self {
             dir,
@@ -117,15 +117,15 @@ impl PolicyConfig {
         PolicyKey { dir: self.dir, selector: self.selector, mark: self.mark, if_id: self.if_id }
     }
 
-    /// Tells whether its packets may be in clear.
+    /// Tells whether packets may pass in clear.
     pub fn allows_clear(&self) -> bool {
         self.action == Action::Allow && self.templates.iter().all(|template| template.level == Level::Use)
     }
 
-    /// Makes all checks that do not need the other policies.
+    /// Checks all that does not depend on other policies.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.selector.check()?;
         if self.templates.len() > MAX_TEMPLATES {

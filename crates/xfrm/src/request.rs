@@ -1,12 +1,13 @@
-//! Requests of the control plane, kept by the SAs and policies that they made.
+//! Requests of the control plane, kept by the SAs and policies that they created.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// Request that made an SA or a policy, in the control plane's own type, which this crate does not read.
+/// Request that created an SA or a policy, in a type of the control plane that is opaque to this crate.
 ///
-/// The SA or policy owns it: a removed or expired one frees its request, and the keys in it. An event of its end shares it.
+/// The SA or policy owns the request: removal or expiry frees the request with the keys in it. The event of the
+/// object's end shares it.
 #[derive(Clone)]
 pub struct Request(Arc<dyn Any + Send + Sync>);
 
@@ -22,7 +23,7 @@ impl Request {
     }
 }
 
-/// Requests are equal if they are the same one.
+/// Requests are equal if they are the same object.
 impl PartialEq for Request {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -31,7 +32,7 @@ impl PartialEq for Request {
 
 impl Eq for Request {}
 
-/// Prints no content: it may hold a key.
+/// Prints no content, as that may hold a key.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Request")

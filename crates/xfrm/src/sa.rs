@@ -25,84 +25,84 @@ pub struct SaConfig {
     pub dst: IpAddr,
     /// The security parameters index.
     pub spi: Spi,
-    /// The only direction in which it may be used; `None` leaves it to its use. One of [`SaDir::In`] is also used for
-    /// packets to hosts that this node stands in front of.
+    /// The only allowed direction; `None` leaves the direction to the use. An SA of [`SaDir::In`] is also used for
+    /// packets to hosts behind this node.
     pub dir: Option<SaDir>,
-    /// Mode: whole packets or their payload are protected.
+    /// Mode: complete packets or their payload are protected.
     pub mode: Mode,
-    /// Ties the SA to the templates with the same number.
+    /// Number that links the SA to templates with the same `reqid`.
     pub reqid: u32,
     /// Algorithm, with its keys.
     pub algorithm: Algorithm,
-    /// Number of packets that the anti-replay window spans; 0 checks nothing. At most [`MAX_WINDOW`].
+    /// Number of packets in the anti-replay window; 0 disables the check. At most [`MAX_WINDOW`].
     pub replay_window: u32,
-    /// Options that are off unless named.
+    /// Flags, off by default.
     pub flags: SaFlags,
-    /// The UDP header around ESP, if there is one.
+    /// The UDP header around ESP, if any.
     pub encap: Option<EspInUdp>,
-    /// Inner packets that may use it; `None` lets any.
+    /// Inner packets allowed on the SA; `None` for all.
     pub selector: Option<Selector>,
     /// The last sequence number sent (`replay-oseq`); 0 for a new SA.
     pub oseq: u64,
     /// The highest sequence number received (`replay-seq`); 0 for a new SA.
     pub seq: u64,
-    /// Inner packets of a tunnel that are shorter are padded to so many bytes, or to what the path takes if that is less
-    /// (RFC 4303 §2.7); 0 pads none.
+    /// Length in bytes to which shorter inner packets of a tunnel are padded, limited by the path's MTU (RFC 4303
+    /// §2.7); 0 for no padding.
     pub tfcpad: u32,
-    /// Behaviour towards a NAT between it and its peer.
+    /// Behaviour towards a NAT between the SA's ends.
     pub nat: NatTraversal,
-    /// Marked packets that it is for. Two SAs with one destination and SPI differ in this.
+    /// Mark of the packets. Two SAs with the same destination and SPI differ in the mark.
     pub mark: Mark,
-    /// Mark that its packets get afterwards (`output-mark`).
+    /// Mark that is set on the processed packets (`output-mark`).
     pub output_mark: Mark,
-    /// The number of the XFRM interface that it is for; 0 for none.
+    /// The number of the SA's XFRM interface; 0 for none.
     pub if_id: u32,
-    /// Limits at which it ends.
+    /// Limits at which the SA ends.
     pub lifetime: Lifetime,
-    /// The number of the acquire that it answers (`seq`); 0 for none.
+    /// The number of the acquire that the SA answers (`seq`); 0 for none.
     pub acquire_seq: u32,
-    /// Limits at which its numbers are reported.
+    /// Limits at which sequence numbers are reported.
     pub aevents: Aevents,
-    /// The device that does its work.
+    /// The device that processes the SA's packets.
     pub offload: Option<Offload>,
-    /// The request that made it, for the control plane to show.
+    /// The request that created the SA, for the control plane to show.
     pub request: Option<Request>,
 }
 
-/// Behaviour of an SA with a UDP header around ESP towards the NAT that it is for.
+/// NAT behaviour of an SA with a UDP header around ESP.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct NatTraversal {
-    /// Seconds after which one of direction out that was not used sends a keepalive (RFC 3948 §4); 0 for never.
+    /// Idle time in seconds after which an outbound SA sends a keepalive (RFC 3948 §4); 0 for never.
     pub keepalive_interval: u32,
-    /// Seconds after which it is reported again that its peer sends from another address; 0 reports each new address once.
+    /// Minimum time in seconds between two reports of a changed peer address; 0 reports each new address once.
     pub mapping_threshold: u32,
-    /// Whether the tunnels to its peer (those with its `reqid`) follow it to the address that it sends from now.
+    /// Whether the tunnels to the SA's peer (those with its `reqid`) follow the peer to a new address.
     pub follow: bool,
 }
 
-/// Limits at which an SA's numbers are reported: `None` for those of the node.
+/// Limits at which an SA's sequence numbers are reported; `None` for the node's default.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Aevents {
-    /// After so many packets; 0: not by that.
+    /// Number of packets between reports; 0 disables this limit.
     pub packets: Option<u32>,
-    /// After so long; zero: not by that.
+    /// Time between reports; zero disables this limit.
     pub time: Option<Duration>,
 }
 
 impl Aevents {
-    /// Limits that hold, with `usual` for those that are not set.
+    /// Effective limits, with `usual` for unset ones.
     #[must_use]
     pub fn or(self, usual: AeventLimits) -> AeventLimits {
         AeventLimits { packets: self.packets.unwrap_or(usual.packets), time: self.time.unwrap_or(usual.time) }
     }
 }
 
-/// Limits at which numbers are reported again.
+/// Limits at which sequence numbers are reported again.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AeventLimits {
-    /// After so many numbers sent or received (`xfrm_aevent_rseqth`); 0: not by that.
+    /// Number of packets sent or received since the last report (`xfrm_aevent_rseqth`); 0 disables this limit.
     pub packets: u32,
-    /// So long after the last report, if they have changed (`xfrm_aevent_etime`); zero: not by that.
+    /// Time since the last report, if the numbers have changed (`xfrm_aevent_etime`); zero disables this limit.
     pub time: Duration,
 }
 
@@ -114,15 +114,15 @@ impl Default for AeventLimits {
 
 macro_rules! sa_flags {
     ($($(#[$doc:meta])* $field:ident $name:literal,)*) => {
-        /// Options of an SA, by the names that `ip xfrm state … flag` and `extra-flag` give them.
+        /// Options of an SA, named as in `ip xfrm state … flag` and `extra-flag`.
         #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
         pub struct SaFlags { $($(#[$doc])* pub $field: bool,)* }
 
         impl SaFlags {
-            /// Every name, in iproute2's order.
+            /// All names, in iproute2's order.
             pub const NAMES: &'static [&'static str] = &[$($name,)*];
 
-            /// Sets the flag of that name. False if there is none.
+            /// Sets the flag of that name. False if the name is unknown.
             pub fn set(&mut self, name: &str) -> bool {
                 match name {
                     $($name => self.$field = true,)*
@@ -131,7 +131,7 @@ macro_rules! sa_flags {
                 true
             }
 
-            /// Names of the flags that are set.
+            /// Names of the set flags.
             pub fn names(self) -> impl Iterator<Item = &'static str> {
                 [$(self.$field.then_some($name),)*].into_iter().flatten()
             }
@@ -142,21 +142,21 @@ macro_rules! sa_flags {
 sa_flags! {
     /// Congestion marks are not carried between the outer and the inner header (RFC 6040).
     noecn "noecn",
-    /// The outer DSCP is copied to the inner header on the way in.
+    /// The outer DSCP is copied to the inner header on input.
     decap_dscp "decap-dscp",
     /// The outer IPv4 header does not carry Don't Fragment.
     nopmtudisc "nopmtudisc",
-    /// It is received by alone: no template finds it.
+    /// The SA is for reception only: no template matches it.
     wildrecv "wildrecv",
-    /// An ICMP error comes through it also if only the packet that it quotes is one of the selector's.
+    /// An ICMP error may pass through the SA if only its quoted packet matches the selector.
     icmp "icmp",
-    /// Without a selector it takes both families, and not only that of its own addresses.
+    /// Without a selector the SA accepts both families, not only that of its own addresses.
     af_unspec "af-unspec",
     /// 64-bit sequence numbers (RFC 4303 §2.2.1).
     esn "esn",
-    /// The inner DSCP is not copied to the outer header on the way out.
+    /// The inner DSCP is not copied to the outer header on output.
     dont_encap_dscp "dont-encap-dscp",
-    /// 32-bit sequence numbers may start over instead of ending the SA.
+    /// 32-bit sequence numbers may wrap instead of ending the SA.
     oseq_may_wrap "oseq-may-wrap",
 }
 
@@ -170,7 +170,7 @@ pub struct EspInUdp {
 }
 
 impl SaConfig {
-    /// An SA for everything between two addresses, without options.
+    /// An SA for all packets between two addresses, without options.
     pub fn new(src: IpAddr, dst: IpAddr, spi: Spi, mode: Mode, algorithm: Algorithm) -> Self {
         Self {
             src,
@@ -199,10 +199,10 @@ impl SaConfig {
         }
     }
 
-    /// Makes all checks that do not need the key, the other SAs and devices.
+    /// Checks all that does not depend on the key, other SAs and devices.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first fault.
     pub fn check(&self) -> Result<(), ConfigError> {
         same_family(self.src, self.dst)?;
         if self.dst.is_unspecified() {
@@ -239,7 +239,7 @@ impl SaConfig {
         if dir == SaDir::In && self.if_id != 0 {
             return Err(ConfigError::Offload("if_id"));
         }
-        // Its numbers and window would be the device's, and go on in neither.
+        // The device would start its own numbers and window, which cannot continue from these values.
         if mode == OffloadMode::Packet && (self.oseq, self.seq) != (0, 0) {
             return Err(ConfigError::Offload("replay-seq"));
         }
@@ -263,8 +263,7 @@ impl SaConfig {
         }
     }
 
-    /// An SA that names its direction has none of the other one's options (Linux `verify_newsa_info`,
-    /// `verify_replay`).
+    /// Refuses options of the other direction for an SA with a direction (Linux `verify_newsa_info`, `verify_replay`).
     fn check_direction(&self) -> Result<(), ConfigError> {
         let Some(dir) = self.dir else { return Ok(()) };
         let SaFlags { decap_dscp, nopmtudisc, dont_encap_dscp, oseq_may_wrap, wildrecv, icmp, .. } = self.flags;

@@ -8,39 +8,39 @@ use wire::{FlowKey, Protocol, Version};
 use crate::error::ConfigError;
 use crate::flowi::Flowi;
 
-/// Packets that a policy or an SA is for (RFC 4301 §4.4.1.1).
+/// Packets of a policy or an SA (RFC 4301 §4.4.1.1).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct Selector {
-    /// Their sources.
+    /// Source addresses.
     pub src: Prefix,
-    /// Their destinations, of the same family.
+    /// Destination addresses, of the same family.
     pub dst: Prefix,
-    /// Their upper-layer protocol; any if `None`.
+    /// Upper-layer protocol; any if `None`.
     pub protocol: Option<Protocol>,
-    /// Their source port, or ICMP type.
+    /// Source port, or ICMP type.
     pub sport: PortMask,
-    /// Their destination port, or ICMP code.
+    /// Destination port, or ICMP code.
     pub dport: PortMask,
     /// The link or the domain's device of a flow ([`Flowi::link`], [`Flowi::domain_device`]); any if `None`.
     pub dev: Option<LinkId>,
 }
 
-/// A port under a mask, as XFRM selectors have it.
+/// A port under a mask, as in XFRM selectors.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct PortMask {
-    /// The bits that a port must have.
+    /// Required bits of a port.
     pub port: u16,
     /// Bits that are compared; 0 for any port, `0xffff` for exactly one.
     pub mask: u16,
 }
 
 impl Selector {
-    /// Everything between two prefixes.
+    /// All packets between two prefixes.
     pub const fn new(src: Prefix, dst: Prefix) -> Self {
         Self { src, dst, protocol: None, sport: PortMask::ANY, dport: PortMask::ANY, dev: None }
     }
 
-    /// The packets of one flow alone (Linux `xfrm_init_tempstate`).
+    /// Exactly the packets of one flow (Linux `xfrm_init_tempstate`).
     pub const fn exactly(flow: &Flowi) -> Self {
         let FlowKey { src, dst, protocol, sport, dport } = flow.key;
         Self {
@@ -53,7 +53,7 @@ impl Selector {
         }
     }
 
-    /// Tells whether `flow` is one of its packets.
+    /// Tells whether the selector matches `flow`.
     #[inline]
     pub fn matches(&self, flow: &Flowi) -> bool {
         self.src.contains(flow.key.src)
@@ -64,7 +64,7 @@ impl Selector {
             && self.dev.is_none_or(|dev| flow.devices().any(|its| its == dev))
     }
 
-    /// Checks that its addresses are of one family.
+    /// Checks that the addresses are of one family.
     ///
     /// # Errors
     /// [`ConfigError::SelectorFamily`].
@@ -78,7 +78,7 @@ impl PortMask {
     /// Any port.
     pub const ANY: Self = Self { port: 0, mask: 0 };
 
-    /// This port alone.
+    /// Exactly this port.
     pub const fn exactly(port: u16) -> Self {
         Self { port, mask: u16::MAX }
     }

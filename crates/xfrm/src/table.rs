@@ -1,32 +1,33 @@
 //! Table of ESP's algorithms: Linux's names, lengths of keys, salts and ICVs (`net/xfrm/xfrm_algo.c`).
 
-/// Bytes of the longest key of an algorithm that takes any length. HMAC hashes one of more than 64 or 128 bytes first (RFC 2104
-/// §3), and a netlink message that shows an SA holds its key twice.
+/// Maximum length in bytes of a key for an algorithm without fixed lengths. HMAC hashes a key of more than 64 or 128
+/// bytes first (RFC 2104 §3), and a netlink message that shows an SA contains its key twice.
 pub const MAX_KEY: usize = 4096;
 
-/// Bits of the shortest integrity check value of an authentication algorithm.
+/// Minimum length in bits of an authentication algorithm's integrity check value.
 pub const MIN_ICV_BITS: u16 = 32;
 
 /// Row of the table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Spec {
-    /// Linux's names; the first is the one that is shown.
+    /// Linux's names, the canonical one first.
     pub names: &'static [&'static str],
     /// Lengths of the key in bytes, with the salt at its end; empty if every length from 1 to [`MAX_KEY`] is valid.
     pub key_lens: &'static [usize],
     /// Bytes of salt or nonce at the end of the key: the first bytes of each packet's nonce.
     pub salt_len: usize,
-    /// Lengths of the ICV in bits: all that an AEAD has; of an authentication algorithm Linux's default and the whole code.
+    /// Lengths of the ICV in bits: all lengths of an AEAD; for an authentication algorithm Linux's default and the full
+    /// code.
     pub icv_bits: &'static [u16],
 }
 
 /// Algorithms of one kind.
 pub trait Name: Copy + PartialEq + 'static {
-    /// Name of the kind in the kernel's refusals.
+    /// Name of the kind in the kernel's error messages.
     const KIND: &'static str;
-    /// Every algorithm, in the order in which texts list them.
+    /// Every algorithm, in the order of listings.
     const ALL: &'static [Self];
-    /// Names of algorithms that Linux has and this program has not.
+    /// Names of algorithms that Linux supports and this program does not.
     const MISSING: &'static [&'static str];
 
     /// Row of the table.
@@ -37,12 +38,12 @@ pub trait Name: Copy + PartialEq + 'static {
         self.spec().names[0]
     }
 
-    /// Algorithm of a name (Linux `xfrm_aead_get_byname` and the like).
+    /// Algorithm with a name (Linux `xfrm_aead_get_byname` and the like).
     fn by_name(text: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|it| it.spec().names.contains(&text))
     }
 
-    /// Tells whether a key may have so many bytes.
+    /// Tells whether a key may have this length in bytes.
     fn takes_key_of(self, len: usize) -> bool {
         match self.spec().key_lens {
             [] => (1..=MAX_KEY).contains(&len),
@@ -79,7 +80,7 @@ macro_rules! algorithms {
 }
 
 algorithms! {
-    /// Algorithms of `aead`: they encrypt and authenticate in one.
+    /// Algorithms of `aead`: encryption and authentication in one.
     Aead, "AEAD", without [] {
         /// AES-GCM (RFC 4106).
         GcmAes: ["rfc4106(gcm(aes))"], key [20, 28, 36], salt 4, icv [64, 96, 128];
@@ -91,7 +92,7 @@ algorithms! {
         ChaCha20Poly1305: ["rfc7539esp(chacha20,poly1305)"], key [36], salt 4, icv [128];
     }
 
-    /// Algorithms of `enc`: ciphers that do not authenticate.
+    /// Algorithms of `enc`: ciphers without authentication.
     Enc, "CRYPT", without [
         "cbc(des)", "cbc(des3_ede)", "cbc(cast5)", "cbc(blowfish)", "cbc(serpent)", "cbc(camellia)", "cbc(twofish)", "cbc(sm4)",
         "des", "des3_ede", "cast5", "blowfish", "serpent", "camellia", "twofish", "sm4"
@@ -110,7 +111,7 @@ algorithms! {
         HmacMd5: ["hmac(md5)", "md5"], key [], salt 0, icv [96, 128];
         /// HMAC-SHA-1 (RFC 2404).
         HmacSha1: ["hmac(sha1)", "sha1"], key [], salt 0, icv [96, 160];
-        /// HMAC-SHA-256 (RFC 4868), of which Linux's `auth` sends less than the RFC has.
+        /// HMAC-SHA-256 (RFC 4868); Linux's `auth` sends fewer bits than the RFC requires.
         HmacSha256: ["hmac(sha256)", "sha256"], key [], salt 0, icv [96, 256];
         /// HMAC-SHA-384 (RFC 4868).
         HmacSha384: ["hmac(sha384)"], key [], salt 0, icv [192, 384];
@@ -135,17 +136,17 @@ impl Aead {
 }
 
 impl Auth {
-    /// Bits of the code that `auth` sends; `auth-trunc` names a length itself.
+    /// Bits of the code sent with `auth`; `auth-trunc` specifies a length.
     pub fn default_icv_bits(self) -> u16 {
         self.spec().icv_bits[0]
     }
 
-    /// Length of the whole code in bits.
+    /// Length of the full code in bits.
     pub fn full_bits(self) -> u16 {
         self.spec().icv_bits[1]
     }
 
-    /// Tells whether so many bits of the code can be sent: whole bytes, at least [`MIN_ICV_BITS`].
+    /// Tells whether this number of bits of the code can be sent: full bytes, at least [`MIN_ICV_BITS`].
     pub fn takes_icv_of(self, bits: u16) -> bool {
         (MIN_ICV_BITS..=self.full_bits()).contains(&bits) && bits.is_multiple_of(8)
     }

@@ -1,4 +1,4 @@
-//! A port for a guest, and a front end of plain messages whose guest's memory is a file.
+//! Port for a guest, and a front end that sends plain messages, with a file as guest memory.
 
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -17,16 +17,16 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 pub const PAGE: u64 = 4096;
 
-/// Bytes of guest memory, which is two regions of equal length from address 0 on.
+/// Bytes of guest memory: two regions of equal length from address 0 on.
 pub const GUEST_LEN: u64 = 16 * PAGE;
 
 /// Pairs of queues of the port.
 pub const PAIRS: u16 = 2;
 
-/// Address of the front end's for guest address 0.
+/// Front end's address of guest address 0.
 pub const USER: u64 = 1 << 32;
 
-/// Bytes of a ring's parts, and of all rings.
+/// Bytes of each part of a ring, and of all rings.
 const RING_LEN: u64 = 0x800;
 #[allow(dead_code, reason = "of one of the targets")]
 pub const RINGS_LEN: u64 = 2 * PAIRS as u64 * RING_LEN;
@@ -45,7 +45,7 @@ pub fn used_at(queue: u64) -> u64 {
     queue * RING_LEN + 0x400
 }
 
-/// A port, whose links with guests are observed.
+/// A port whose guest links are observed.
 pub struct Port {
     back: VhostUser,
     mem: Memory,
@@ -64,7 +64,7 @@ impl Port {
         Self { back, mem: Memory::heap(), path, received: 0, guests: Cell::new(0) }
     }
 
-    /// One call of each kind. A connection that is closed is so with one error. Tells the frames that were received.
+    /// Makes one call of each kind. A connection closes with at most one error. Returns the number of received frames.
     pub fn turn(&mut self, frames: &[usize]) -> usize {
         let mut got = Vec::new();
         if self.back.recv(&self.mem, &mut got).is_err() {
@@ -94,11 +94,11 @@ impl Port {
         assert_eq!((guest.regions, guest.running), (0, false));
     }
 
-    /// Lets the port see that a front end is gone.
+    /// Runs the port until it detects that a front end has disconnected.
     pub fn settle(&mut self) {
         for _ in 0..100_000 {
             let guest = self.back.guest();
-            // Those that came before may wait to be accepted.
+            // Earlier front ends may still wait to be accepted.
             if guest.connections == self.guests.get() && !guest.connected {
                 return;
             }
@@ -107,7 +107,7 @@ impl Port {
         panic!("a front end that is gone stays connected");
     }
 
-    /// Tells whether the next front end is served as any.
+    /// Checks that the next front end is served normally.
     pub fn check_serves(&mut self) {
         let guest = Guest::new(self);
         guest.set_up((1 << 30) | (1 << 32), 16);
@@ -124,7 +124,7 @@ impl Port {
     }
 }
 
-/// Descriptors that are open in this process.
+/// Number of open descriptors of this process.
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
@@ -159,7 +159,7 @@ impl Guest {
         guest
     }
 
-    /// Sends bytes with descriptors beside them. A back end that reads nothing loses them.
+    /// Sends bytes with descriptors. If the back end does not read, they are lost.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); 512];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -170,14 +170,14 @@ impl Guest {
         let _ = sendmsg(&self.socket, &[IoSlice::new(bytes)], &mut control, flags);
     }
 
-    /// Sends a whole message.
+    /// Sends a complete message.
     pub fn say(&self, request: u32, flags: u32, body: &[u64], fds: &[BorrowedFd<'_>]) {
         let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let header = [request, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
         self.send(&[header, body].concat(), fds);
     }
 
-    /// Features, memory of two regions, and all rings.
+    /// Sends features, memory of two regions, and all rings.
     pub fn set_up(&self, features: u64, size: u32) {
         let pair = |low: u32, high: u32| u64::from(low) | (u64::from(high) << 32);
         let half = GUEST_LEN / 2;
@@ -213,7 +213,7 @@ impl Guest {
         self.poke(avail_at(queue), &[0, 1, index].map(u16::to_le_bytes).concat());
     }
 
-    /// Asserts that nothing was written around guest memory, of which the file may have been cut.
+    /// Asserts that nothing was written around guest memory; the file may have been truncated.
     pub fn check_guards(&self) {
         for at in guards() {
             let mut bytes = vec![0; PAGE as usize];
@@ -228,7 +228,7 @@ fn guards() -> [u64; 2] {
     [0, PAGE + GUEST_LEN]
 }
 
-/// Writes into guest memory, at an address that is taken modulo its length.
+/// Writes into guest memory, at an address taken modulo its length.
 pub fn poke(file: &OwnedFd, at: u64, bytes: &[u8]) {
     let at = at % GUEST_LEN;
     let len = bytes.len().min((GUEST_LEN - at) as usize);

@@ -1,11 +1,21 @@
 //! Common parts of tests against real kernels: namespaces, processes, captures and gateways that are removed
 //! on drop, and requirements that a machine may not meet.
 //!
-//! Each resource ends with its value: a [`Netns`] is deleted, a [`Process`] killed, a [`Scratch`] directory removed
-//! when it is dropped, also when a test panics. Namespaces that a killed run left behind are removed by the next.
+//! # Decides
+//! - End of resources: a [`Netns`] is deleted, a [`Process`] killed, a [`Scratch`] directory removed when its value is
+//!   dropped, also when a test panics. Namespaces that a killed run left behind are removed by the next.
+//! - Tests that run: a test lists its needs ([`Need`]) and is reported as ignored, with the reason, where one is
+//!   missing; with `CI=true` in the environment it fails instead.
 //!
-//! A test lists its needs ([`Need`]) and is reported as ignored, with the reason, where one is missing; with `CI=true`
-//! in the environment it fails instead.
+//! # Leaves to others
+//! Expected results (the tests of this crate, and of `interop`), and installation of what is missing (`scripts/setup`).
+//!
+//! # Limits
+//! A gateway starts and a namespace's state appears within 20 seconds (`PATIENCE` in `gateway.rs` and `netns.rs`), a
+//! guest boots within 90 (`qemu.rs`).
+//!
+//! # Standards
+//! No RFC.
 
 #![forbid(unsafe_code)]
 

@@ -84,6 +84,6 @@ fn full() -> Outcome {
     }
     limit(LIMIT.parse()?)?;
     gateway.show("links")?;
-    assert!(gateway.log().contains("control socket: there are descriptors again"), "{}", gateway.log());
+    assert!(gateway.log().contains("control socket: descriptors are available again"), "{}", gateway.log());
     Ok(())
 }

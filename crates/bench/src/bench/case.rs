@@ -1,4 +1,4 @@
-//! Measurement of one case: its median turn counts.
+//! Measurement of one case, by its median turn.
 
 use std::fmt;
 use std::rc::Rc;
@@ -8,20 +8,21 @@ use packet::{Allocations, CopyReason, Memory};
 
 use crate::figures::median;
 
-/// Turns before any counts: pools, caches and lists have their size then.
+/// Unmeasured turns at the start, in which pools, caches and lists reach their size.
 const WARM_TURNS: usize = 8;
 
-/// Cases that are compared with each other.
+/// Cases to compare with each other.
 pub(super) struct Group {
     /// Common part of the cases' names, a path.
     pub(super) name: String,
-    /// Cases in the order in which a round measures them.
+    /// Cases in the order of a round.
     pub(super) cases: Vec<Plan>,
     /// Comparisons of the cases.
     pub(super) ratios: &'static [Comparison],
 }
 
-/// Speed of some cases relative to others: the total time of the cases `under` divided by that of the cases `over`.
+/// Speed of some cases relative to others: the total time of the cases `under` divided by the total time of the cases
+/// `over`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
     /// Name in the report.
@@ -30,28 +31,28 @@ pub(super) struct Comparison {
     pub(super) under: &'static [&'static str],
 }
 
-/// A case that is yet to be set up.
+/// A case before its set-up.
 pub(super) struct Plan {
-    /// The last part of its name.
+    /// The last part of the case's name.
     name: &'static str,
     kind: Kind,
 }
 
-/// Way of measuring a case.
+/// Method of measurement.
 enum Kind {
-    /// Turn by turn; the median turn counts.
+    /// Turn by turn, by the median turn.
     Turns { load: Load, setup: Box<dyn Fn() -> Box<dyn Turn>> },
-    /// Once in each round, by a clock of its own.
+    /// Once in each round, by the case's own clock.
     Played(Rc<Play>),
 }
 
-/// Function that runs a case once in a round, and returns its sample.
+/// Function that runs a case once in a round, and returns the sample.
 type Play = dyn Fn(Round) -> Result<Sample, String>;
 
-/// Parameters of a case that is played.
+/// Parameters of a played case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// Number of the round, a seed: random events differ between rounds.
+    /// Number of the round, also a seed: random events differ between rounds.
     pub(super) number: u64,
     /// Time to measure, by the case's own clock.
     pub(super) slice: Duration,
@@ -60,18 +61,18 @@ pub(super) struct Round {
 /// Traffic of one turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Load {
-    /// Packets, as the wire has them.
+    /// Number of packets on the wire.
     pub(super) packets: usize,
-    /// Bytes of payload inside.
+    /// Bytes of payload in the packets.
     pub(super) payload: usize,
     /// Whether the packet rate matters more than the byte rate.
     pub(super) small: bool,
 }
 
-/// Bytes of packets that were copied.
+/// Copied bytes of packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Copied {
-    /// Copied bytes, but for segments' headers.
+    /// Copied bytes without segments' headers.
     pub(super) payload: u64,
     /// Copied bytes of the headers of segments.
     pub(super) headers: u64,
@@ -85,15 +86,15 @@ impl Copied {
     }
 }
 
-/// Something that is measured, turn by turn.
+/// Measured operation, turn by turn.
 pub(super) trait Turn {
-    /// Prepares the input of the next turn, as a device would. This is not timed.
+    /// Prepares the input of the next turn, as a device would. Not timed.
     fn prepare(&mut self);
 
-    /// One turn.
+    /// Runs one turn.
     fn run(&mut self);
 
-    /// A turn that does not count, with as much at once as there can be in any.
+    /// Runs an unmeasured turn, with the maximum load of any turn.
     fn warm(&mut self) {
         self.prepare();
         self.run();
@@ -102,18 +103,18 @@ pub(super) trait Turn {
     /// Bytes of packets copied so far, by the ledger.
     fn copied(&self) -> Copied;
 
-    /// Number of transactions of a turn, if a turn consists of transactions: percentiles of their time are reported,
-    /// too.
+    /// Number of transactions of a turn, if a turn consists of transactions; then percentiles of their time are
+    /// reported too.
     fn transactions(&self) -> Option<usize> {
         None
     }
 
-    /// Further figures at the end of a round, by the report's names.
+    /// Further figures at the end of a round, with their names in the report.
     fn more(&mut self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
 
-    /// Checks that all of the input came out.
+    /// Checks that all of the input was delivered.
     ///
     /// # Errors
     /// The missing part.
@@ -121,7 +122,7 @@ pub(super) trait Turn {
 }
 
 impl Group {
-    /// The group with only those cases whose whole names `matches` accepts, if there are any.
+    /// The group with only those cases whose full names `matches` accepts, if any.
     pub(super) fn only(mut self, matches: impl Fn(&str) -> bool) -> Option<Self> {
         self.cases.retain(|case| matches(&format!("{}/{}", self.name, case.name)));
         (!self.cases.is_empty()).then_some(self)
@@ -142,12 +143,12 @@ impl Group {
 }
 
 impl Plan {
-    /// A case of that name, measured turn by turn.
+    /// A case `name`, measured turn by turn.
     pub(super) fn new(name: &'static str, load: Load, setup: impl Fn() -> Box<dyn Turn> + 'static) -> Self {
         Self { name, kind: Kind::Turns { load, setup: Box::new(setup) } }
     }
 
-    /// A case of that name, played once in each round.
+    /// A case `name`, played once in each round.
     pub(super) fn played(name: &'static str, play: impl Fn(Round) -> Result<Sample, String> + 'static) -> Self {
         Self { name, kind: Kind::Played(Rc::new(play)) }
     }
@@ -177,7 +178,7 @@ pub(super) struct Case {
 
 enum Work {
     Turns(Turns),
-    /// A case that is played, with its slice of time in this round so far.
+    /// A played case, with its measuring time in this round so far.
     Played {
         play: Rc<Play>,
         slice: Duration,
@@ -187,7 +188,7 @@ enum Work {
 struct Turns {
     load: Load,
     turn: Box<dyn Turn>,
-    /// Time of each turn of this round.
+    /// Time of each turn in this round.
     nanos: Vec<u32>,
     sums: Sums,
 }
@@ -203,21 +204,21 @@ struct Sums {
 /// One round of a case.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
-    /// Time of a turn.
+    /// Time per turn.
     pub(super) nanos: f64,
     pub(super) gbps: f64,
     pub(super) ns_per_packet: f64,
     pub(super) copied_bytes_per_byte: f64,
     pub(super) header_bytes_per_byte: f64,
     pub(super) allocs_per_packet: f64,
-    /// Millions of packets a second, where the packets are small.
+    /// Millions of packets a second, for small packets.
     pub(super) mpps: Option<f64>,
-    /// Further figures, by the report's names.
+    /// Further figures, with their names in the report.
     pub(super) more: Vec<(&'static str, f64)>,
 }
 
 impl Case {
-    /// Runs turns that do not count.
+    /// Runs unmeasured turns.
     pub(super) fn warm(&mut self) -> Result<(), String> {
         let Work::Turns(turns) = &mut self.work else { return Ok(()) };
         for _ in 0..WARM_TURNS {
@@ -228,7 +229,7 @@ impl Case {
         turns.turn.check().map_err(|why| format!("{}: {why}", self.name))
     }
 
-    /// Runs turns for as long as `limit`, at least one; or gives a played case that much more time.
+    /// Runs turns for `limit`, at least one; or extends the measuring time of a played case by `limit`.
     pub(super) fn slice(&mut self, limit: Duration) -> Result<(), String> {
         match &mut self.work {
             Work::Turns(turns) => turns.slice(limit).map_err(|why| format!("{}: {why}", self.name)),
@@ -239,7 +240,7 @@ impl Case {
         }
     }
 
-    /// Sums round `number` up.
+    /// Computes the sample of round `number`.
     pub(super) fn end_round(&mut self, number: u64) -> Result<(), String> {
         let sample = match &mut self.work {
             Work::Turns(turns) => turns.end_round(),
@@ -275,7 +276,7 @@ impl Turns {
         self.turn.check()
     }
 
-    /// The time of a round is that of its middle turn: the scheduler's share of a longer one is not ours.
+    /// The time of a round is that of its median turn: longer turns include the scheduler's share.
     fn end_round(&mut self) -> Sample {
         let turn = median(self.nanos.iter().map(|&nanos| f64::from(nanos)));
         let Sums { turns, copied, allocations } = self.sums;
@@ -325,7 +326,7 @@ mod tests {
 
     use super::*;
 
-    /// Turns, every third of which is disturbed.
+    /// Turns of which every third is disturbed.
     struct Napping(Rc<Cell<u64>>);
 
     impl Turn for Napping {

@@ -1,4 +1,4 @@
-//! A processor to stay on, and as much of it as is allowed.
+//! CPU affinity and priority of the measuring thread.
 
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -8,18 +8,18 @@ use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The middle of the range of real-time priorities (sched(7)). Normal threads do not share a processor with such a
-/// thread, whatever their group.
+/// The middle of the range of real-time priorities (sched(7)). Normal threads do not share a CPU with a thread of
+/// real-time priority, whatever their group.
 const REAL_TIME: &str = "50";
 
-/// The highest priority without real-time scheduling (setpriority(2)).
+/// Highest priority available otherwise (setpriority(2)).
 const HIGHEST: i32 = -20;
 
-/// The processors that this program may use, and of these the one that it measures on.
+/// The CPUs available to this program, and the one among them for measurements.
 static PROCESSORS: OnceLock<(CpuSet, usize)> = OnceLock::new();
 
-/// Keeps this thread, and those that it will start, on its present processor, and ahead of others if that is allowed.
-/// Returns the outcome in words.
+/// Binds this thread, and threads that it starts later, to its present CPU, and raises its priority if permitted.
+/// Returns a description of the outcome.
 pub(super) fn settle() -> String {
     let cpu = sched_getcpu();
     let shared = sched_getaffinity(None).map_or(1, |all| {
@@ -32,7 +32,7 @@ pub(super) fn settle() -> String {
         Ok(()) => format!("on CPU {cpu} of {shared}"),
         Err(err) => format!("on any of {shared} CPUs ({err})"),
     };
-    // An only processor is left to others as well.
+    // If there is only one CPU, other threads must be able to use it as well.
     let ahead = || {
         let mut chrt = Command::new("chrt");
         chrt.args(["--fifo", "--pid", REAL_TIME, &std::process::id().to_string()]);
@@ -47,17 +47,17 @@ pub(super) fn settle() -> String {
     }
 }
 
-/// Keeps this thread, which helps, off the processor that is measured on, if there is another.
+/// Moves this helper thread off the measured CPU, if there is another CPU.
 pub(super) fn step_aside() {
     let Some((mut others, here)) = PROCESSORS.get().copied() else { return };
     others.unset(here);
     if others.count() > 0 {
-        // It helps from where it is, too, and all the less.
+        // On failure the helper stays on the measured CPU, which only slows the measurement.
         let _ = sched_setaffinity(None, &others);
     }
 }
 
-/// Processor time of this thread.
+/// CPU time of this thread.
 pub(super) fn thread_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)

@@ -1,16 +1,19 @@
-//! `fatpath bench ila`: 200 request/response streams of TCP, one byte each way, at a node whose sockets are on a host side.
+//! `fatpath bench ila`: 200 request/response streams of TCP, one byte in each direction, at a node whose sockets are on
+//! a host side.
 //!
-//! A turn is a transaction of each stream: a request comes in by a link, in bursts of 16, and goes up; the answer comes down and goes out.
+//! A turn is a transaction of each stream: a request arrives on a link, in bursts of 16, and goes up to the socket; the
+//! response comes down and is sent.
 //!
 //! - `none`: requests to the node's own address.
-//! - `hook`: to its ILA address, which the hook at pre-routing translates before early demux.
-//! - `lwt`: to its ILA address, which a route translates before it delivers; answers are translated by another route when they leave.
-//! - `hook-idle`: to its own address, past a hook whose mappings match nothing.
-//! - `hook-1e5-mappings`: as `hook`, one mapping of 100 000.
-//! - `hook-1e3-mappings`, `hook-1e6-mappings`: the same with a thousand and a million.
-//! - `hook-no-early-demux`: as `hook`, with `net.ipv4.ip_early_demux=0`: the routes are looked up for each packet.
+//! - `hook`: requests to the node's ILA address, which the hook at pre-routing translates before early demux.
+//! - `lwt`: requests to the node's ILA address, which a route translates before delivery; another route translates
+//!   responses on output.
+//! - `hook-idle`: requests to the node's own address, through a hook whose mappings match nothing.
+//! - `hook-1e5-mappings`: as `hook`, with 100 000 mappings.
+//! - `hook-1e3-mappings`, `hook-1e6-mappings`: the same with a thousand and a million mappings.
+//! - `hook-no-early-demux`: as `hook`, with `net.ipv4.ip_early_demux=0`: a route look-up for each packet.
 //!
-//! `demux_hits`, `translated` are counts for each transaction, and exact.
+//! `demux_hits` and `translated` are exact counts per transaction.
 
 use std::net::IpAddr;
 
@@ -25,18 +28,18 @@ use wire::ip::Info;
 
 use super::case::{Comparison, Copied, Group, Load, Plan, Turn};
 
-/// Streams.
+/// Number of streams.
 const STREAMS: u16 = 200;
 
-/// Packets that a link hands over at once.
+/// Number of packets that a link delivers at once.
 const BURST: usize = 16;
 
 const LINK: LinkId = LinkId(2);
 
-/// Address of the other end.
+/// Address of the peer.
 const PEER: &str = "fd00:0:0:1:2000::2";
 
-/// Address of the sockets, and its locator while it travels.
+/// Address of the sockets, and its locator in transit.
 const SIR: &str = "fd00:0:0:1:2000::1";
 const ILA: Locator = Locator(0xfd00_0000_0000_0002);
 
@@ -95,11 +98,11 @@ struct Streams {
     datapath: Datapath,
     mem: Memory,
     setting: Setting,
-    /// Bytes of a request and of an answer of each stream.
+    /// Bytes of the request and of the response of each stream.
     templates: Vec<[Vec<u8>; 2]>,
     requests: Vec<Vec<Packet>>,
     answers: Vec<Vec<Packet>>,
-    /// Turns so far, and packets that came up and went out in them.
+    /// Turns so far, and their numbers of packets to the sockets and out of the link.
     turns: u64,
     up: u64,
     out: u64,
@@ -157,7 +160,7 @@ impl Streams {
         Self { setting, templates, datapath, mem, requests: Vec::new(), answers: Vec::new(), turns: 0, up: 0, out: 0 }
     }
 
-    /// Packets of every stream, requests or answers, in bursts.
+    /// Packets of every stream, requests or responses, in bursts.
     fn bursts(&self, which: usize) -> Vec<Vec<Packet>> {
         let packet = |bytes: &[Vec<u8>; 2]| Packet::with_data(&self.mem, &bytes[which]).expect("a heap without limit");
         self.templates.chunks(BURST).map(|chunk| chunk.iter().map(packet).collect()).collect()
@@ -189,7 +192,7 @@ impl Turn for Streams {
     fn check(&self) -> Result<(), String> {
         let all = self.turns * u64::from(STREAMS);
         let hits = self.datapath.demux_counts.hits;
-        // The first request of a stream comes before its answer, the second asks the routes.
+        // The first request of a stream precedes the response, and the second uses a route look-up.
         let is_remembered = self.setting.early_demux && self.setting.by == By::Mapping;
         let expected_hits = if is_remembered { all.saturating_sub(2 * u64::from(STREAMS)) } else { 0 };
         let translations = match self.setting.by {
@@ -208,7 +211,7 @@ impl Turn for Streams {
     }
 }
 
-/// Adds a route that translates requests, and one that translates answers to another place on the link.
+/// Adds a route that translates requests, and one that translates responses to a different locator on the link.
 fn add_routes(datapath: &mut Datapath, sir: Locator) {
     let encap = |locator, hook_type| RouteEncap {
         locator,
@@ -226,7 +229,7 @@ fn add_routes(datapath: &mut Datapath, sir: Locator) {
         let prefix = Prefix::new(IpAddr::V6(addr), len).expect("a prefix");
         datapath.fib.insert(TableId::MAIN, Route { prefix, kind: RouteKind::Ila { encap, to }, metric: 0 }, false);
     }
-    // The peer's place is on the link.
+    // The peer's locator is on the link.
     let prefix = Prefix::new(IpAddr::V6(there.with(Identifier(0))), 64).expect("a prefix");
     let kind = RouteKind::Unicast { via: None, dev: LINK };
     datapath.fib.insert(TableId::MAIN, Route { prefix, kind, metric: 0 }, false);

@@ -1,7 +1,7 @@
-//! `fatpath bench`: one mechanism against its own absence, on links in memory, in alternating rounds in one process.
+//! `fatpath bench`: one mechanism compared with its absence, on in-memory links, in alternating rounds in one process.
 //!
-//! A link in memory hands packets over as a device would, in bursts and in pages of their own, and costs nothing: its
-//! buffers are filled before the clock starts.
+//! An in-memory link delivers packets like a device, in bursts and in separate pages, at no cost: its buffers are
+//! filled before the clock starts.
 
 mod case;
 mod cpu;
@@ -25,7 +25,7 @@ use client::{BenchArgs, BenchName, CliError, print};
 /// Runs a benchmark and prints its report.
 ///
 /// # Errors
-/// If no case is named so, or packets of a case did not arrive.
+/// No case has that name, or packets of a case were lost.
 pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let (bench, groups) = match args.name {
         BenchName::Esp => ("esp", esp::groups()),
@@ -58,7 +58,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     print((text + "\n").as_bytes())
 }
 
-/// Measures the cases of a group in turns, round by round.
+/// Measures the cases of a group alternately, round by round.
 fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally) -> Result<(), CliError> {
     let failed = |why: String| CliError::failed(format!("bench: {}: {why}", group.name));
     let mut cases: Vec<Case> = group.cases.iter().map(Plan::start).collect();
@@ -77,6 +77,6 @@ fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally) -> Result<(), Cli
     Ok(())
 }
 
-/// Number of shares in which a round gives its time to each case in turn: a disturbance of the machine affects all
-/// cases.
+/// Number of shares into which a round divides the time of each case, alternating between cases, so that a disturbance
+/// of the machine affects all of them.
 const SHARES: u32 = 3;

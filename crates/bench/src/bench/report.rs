@@ -8,17 +8,17 @@ use serde::Serialize;
 use super::case::{Case, Comparison, Group, Sample};
 use crate::figures::{self, Ratio, median, rounded};
 
-/// Cost of a packet.
+/// Cost per packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Costs {
-    /// Time of a packet as the wire has it.
+    /// Time per packet on the wire.
     ns_per_packet: f64,
     /// Bytes of payload copied per byte of payload.
     copied_bytes_per_byte: f64,
-    /// Bytes of headers written anew for each packet, per byte of payload.
+    /// Bytes of headers written for each packet, per byte of payload.
     header_bytes_per_byte: f64,
     allocs_per_packet: f64,
-    /// Millions of packets a second, where the packets are small.
+    /// Millions of packets a second, for small packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     mpps: Option<f64>,
     /// Further figures of the case, by name.
@@ -26,7 +26,7 @@ pub(super) struct Costs {
     more: BTreeMap<&'static str, f64>,
 }
 
-/// The whole result.
+/// The complete result.
 pub(super) type BenchReport = figures::Results<Costs>;
 
 /// Collects the groups of a benchmark.
@@ -80,7 +80,7 @@ impl Tally {
 }
 
 impl fmt::Display for BenchReport {
-    /// The table, without a last newline.
+    /// The table, without a trailing newline.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "medians of {} rounds; Gb/s of payload, packets as the wire has them\n", self.rounds)?;
         let width = self.cases.iter().map(|case| case.name.len()).max().unwrap_or(0);

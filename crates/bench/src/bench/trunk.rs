@@ -1,22 +1,23 @@
 //! `fatpath bench trunk`: TCP between a guest and the wire, through the model of a POWER partition's virtual Ethernet adapters.
 //!
-//! guest adapter, hypervisor's LAN, trunk adapter, bridge, NIC (a link in memory), and back; and from guest to guest. The stream is handed over
-//! in fat packets of 44 segments, MTU 1500, as a TCP stack or a NIC with GRO does.
+//! Path: guest adapter, hypervisor's LAN, trunk adapter, bridge, NIC (an in-memory link), and the reverse; and from
+//! guest to guest. The stream arrives in fat packets of 44 segments, MTU 1500, as from a TCP stack or a NIC with GRO.
 //!
-//! - `off`: no checksums and no large send: the sender to an adapter cuts packets and makes their checksums, and a
-//!   guest verifies them.
-//! - `checksum`: checksums of TCP are left to be made, and packets are cut.
+//! - `off`: neither checksum offload nor large send: the stack in front of an adapter segments packets and computes
+//!   their checksums, and a guest verifies them.
+//! - `checksum`: TCP checksums stay partial, and packets are segmented.
 //! - `large-send`: packets stay fat, in the new style.
-//! - `cut`, `linearized`, `in-place`: as `large-send`, from the NIC alone, where GRO has left packets with a frag list: the trunk adapter cuts them,
-//!   copies them into its transmit buffer, or describes pieces where they lie, on a LAN that takes 64 descriptors.
-//! - `in-place-6`: the same on a LAN that takes six, as the interface has it: four pieces are described, all later ones
-//!   are copied.
+//! - `cut`, `linearized`, `in-place`: as `large-send`, from the NIC alone, where GRO has built packets with a frag
+//!   list: the trunk adapter segments them, copies them into its transmit buffer, or describes fragments in place, on a
+//!   LAN with 64 descriptors.
+//! - `in-place-6`: the same on a LAN with six descriptors, as in the interface: four fragments are described, all later
+//!   ones are copied.
 //!
-//! Group `trunk` has `off`, `checksum` and `large-send` in both directions. In groups `to-nic` and `guest-to-guest` the case `in-place` is that of
-//! a guest whose packets lie in pages of 32 KiB.
+//! Group `trunk` has `off`, `checksum` and `large-send` in both directions. In groups `to-nic` and `guest-to-guest` the
+//! case `in-place` is that of a guest whose packets lie in pages of 32 KiB.
 //!
-//! `segments_per_call` are segments of all frames by calls of the hypervisor that send, `copies_per_segment` copies of frames by adapters and
-//! hypervisor, and `cpu_ns` is the processor time of a segment.
+//! `segments_per_call` is the number of segments per send call to the hypervisor, `copies_per_segment` the number of
+//! copies by adapters and hypervisor per segment, and `cpu_ns` the CPU time per segment.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,10 +36,10 @@ use wire::{EtherType, MacAddr, eth};
 use super::case::{Comparison, Copied, Group, Load, Plan, Turn};
 use super::cpu::thread_time;
 
-/// Fat packets of a turn in each direction.
+/// Number of fat packets in a turn in each direction.
 const PACKETS: usize = 8;
 
-/// Segments of a fat packet, and their payload: 1500 bytes with time stamps.
+/// Segments of a fat packet, and their payload: 1500 bytes with timestamps.
 const SEGMENTS: usize = 44;
 const MSS: usize = 1448;
 const PAYLOAD: usize = SEGMENTS * MSS;
@@ -46,7 +47,7 @@ const PAYLOAD: usize = SEGMENTS * MSS;
 /// Bytes of a page of a guest's own packets.
 const GUEST_PAGE: usize = 32 * 1024;
 
-/// Descriptors of a LAN that takes a whole packet in place.
+/// Number of descriptors of a LAN that sends a complete packet in place.
 const DESCRIPTORS: usize = 64;
 
 const TRUNK: LinkId = LinkId(1);
@@ -66,7 +67,7 @@ const TRUNK_RATIOS: &[Comparison] = &[
     CHECKSUM,
 ];
 
-/// Way of a stream.
+/// Path of a stream.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Way {
     /// Guest to NIC.
@@ -80,19 +81,19 @@ enum Way {
 }
 
 impl Way {
-    /// Streams that pass the hypervisor.
+    /// Number of streams through the hypervisor.
     const fn streams(self) -> usize {
         if matches!(self, Self::Both) { 2 } else { 1 }
     }
 }
 
-/// Shape of packets when they are handed over.
+/// Shape of packets at the source.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Shape {
     Linear,
     /// A head with the headers, and pages of a guest.
     Pages,
-    /// A segment, and the others in the frag list.
+    /// One segment in the head, and the others in the frag list.
     FragList,
 }
 
@@ -160,16 +161,16 @@ struct World {
     guests: [Adapter; 2],
     trunk: TrunkAdapter,
     nic: MemoryLink,
-    /// The other end of the NIC's wire.
+    /// The peer on the NIC's wire.
     peer: MemoryLink,
     datapath: Datapath,
     mem: Memory,
-    /// Packets to be sent by the first guest, and by the peer.
+    /// Packets to send, of the first guest and of the peer.
     out: Vec<Packet>,
     back: Vec<Packet>,
     burst: Vec<Packet>,
     turns: u64,
-    /// Bytes of payload that arrived, and packets whose checksums were wrong.
+    /// Bytes of payload that arrived, and number of packets with wrong checksums.
     arrived: u64,
     wrong: u64,
     cpu: Duration,
@@ -202,7 +203,7 @@ impl World {
         let unit = lock(&lan).add_adapter(AdapterPlace::trunk(TRUNK_MAC, 1, Vec::new())).expect("a place");
         let mut trunk = TrunkAdapter::open("trunk0", &lan, unit, config).expect("an adapter");
         trunk.set_offloads(offloads).expect("a hypervisor that agrees");
-        // The first call says which features there are.
+        // The first call returns the available features.
         let _ = trunk.send(&mut Vec::new());
         let end = |name: &str, mac| End { layer: Layer::Ethernet(mac), ..End::new(name) };
         let (nic, peer) = pair(end("nic0", NIC_MAC), end("peer", PEER_MAC));
@@ -227,7 +228,7 @@ impl World {
         this
     }
 
-    /// Sends a frame from guest and peer, by which the bridge learns their addresses.
+    /// Sends a frame from the guest and from the peer, so that the bridge learns their addresses.
     fn teach(&mut self) {
         let hello = |dst: MacAddr, src: MacAddr| {
             let bytes = [eth::EthHeader::new(dst, src, EtherType::ARP).as_bytes(), &[0; 46]].concat();
@@ -274,7 +275,7 @@ impl World {
         pkt
     }
 
-    /// Moves packets that the trunk adapter has received through the bridge to the NIC.
+    /// Passes packets received by the trunk adapter through the bridge to the NIC.
     fn drain_trunk(&mut self) {
         loop {
             let _ = self.trunk.recv(&self.mem, &mut self.burst);
@@ -288,7 +289,7 @@ impl World {
         }
     }
 
-    /// Moves packets that the NIC has received through the bridge to the trunk adapter.
+    /// Passes packets received by the NIC through the bridge to the trunk adapter.
     fn drain_nic(&mut self) {
         let _ = self.nic.recv(&self.mem, &mut self.burst);
         self.datapath.handle_rx(Instant::ZERO, &self.mem, NIC, &mut self.burst);
@@ -320,7 +321,7 @@ impl World {
         }
     }
 
-    /// Sends a packet by a guest's adapter, fitted to it as its stack does.
+    /// Sends a packet from a guest's adapter, fitted to it as by the guest's stack.
     fn guest_sends(&mut self, pkt: Packet) {
         let features = self.guests[0].features();
         let fitted = offload::fit(&self.mem, &features, pkt, eth::EthHeader::LEN, &mut self.burst);
@@ -332,7 +333,7 @@ impl World {
     }
 }
 
-/// Bytes behind the headers of a TCP packet, which all have the same.
+/// Length of the payload of a TCP packet; all packets have equal headers.
 fn payload(pkt: &Packet) -> usize {
     const HEADERS: usize = 20 + 32;
     pkt.len().saturating_sub(HEADERS)

@@ -1,11 +1,12 @@
-//! `fatpath bench vhost`: frames by vhost-user from a front end in this process to a back end in another, which drops them.
+//! `fatpath bench vhost`: frames over vhost-user from a front end in this process to a back end in another process,
+//! which drops them.
 //!
-//! - `large`: TCP super-packets of 64 KiB with a virtio-net header that asks for segmentation and a checksum.
+//! - `large`: TCP super-packets of 64 KiB with a virtio-net header that requests segmentation and a checksum.
 //! - `small`: frames of 64 bytes.
-//! - `copy-large`, `copy-small`: as many bytes of the same sizes copied into buffers by one thread and out of them by another: the least that a front
-//!   end and a back end do. The buffers are those of a ring, as many and as long.
-//! - `idle`: a back end with eight guests that send nothing, for 33 slices (two seconds, if nothing else is said): `cpu_us` is its processor time,
-//!   `wakeups` is how often it woke. A process that does not wake makes no system call.
+//! - `copy-large`, `copy-small`: as many bytes of the same sizes, copied into buffers by one thread and out of them by
+//!   another: the minimum work of a front end and a back end. The buffers equal those of a ring in number and length.
+//! - `idle`: a back end with eight guests that send nothing, for 33 slices (by default two seconds): `cpu_us` is its
+//!   CPU time, `wakeups` the number of its wake-ups. A process that does not wake makes no system call.
 
 use std::fs;
 use std::hint::black_box;
@@ -27,21 +28,21 @@ use wire::{MacAddr, Protocol, ipv4, tcp};
 use super::case::{Comparison, Group, Plan, Round, Sample};
 use super::cpu;
 
-/// Address of the links, which is not looked at.
+/// Address of the links, which has no effect.
 const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 9]);
 
-/// Bytes of the frames; the large one is Linux's longest.
+/// Lengths of the frames; the large one is Linux's maximum.
 const LARGE: usize = 65_535;
 const SMALL: usize = 64;
 
-/// Frames that are handed over at once.
+/// Number of frames that are sent at once.
 const BURST: usize = 32;
 
-/// Buffers of a ring, and the bytes of each (`link::vhost`).
+/// Number of buffers of a ring, and the bytes of each (`link::vhost`).
 const BUFFERS: usize = 256;
 const BUFFER_LEN: usize = 68 << 10;
 
-/// Guests of the case `idle`, and the slices for which they are.
+/// Number of guests of the case `idle`, and its number of slices.
 const GUESTS: usize = 8;
 const IDLE_SLICES: u32 = 33;
 
@@ -72,7 +73,7 @@ fn sample(packets: u64, len: usize, time: Duration) -> Sample {
     Sample { nanos, gbps: len as f64 * 8.0 / nanos, ns_per_packet: nanos, mpps, ..Sample::default() }
 }
 
-/// Sends frames for the length of a slice, all of which have to arrive.
+/// Sends frames for a slice, and checks that all arrive.
 fn stream(round: Round, len: usize) -> Result<Sample, String> {
     let text_of = |err: std::io::Error| err.to_string();
     let mut back = BackEnd::start(1)?;
@@ -81,7 +82,7 @@ fn stream(round: Round, len: usize) -> Result<Sample, String> {
     let mut first = frame(&mem, len)?;
     let mut burst = Vec::with_capacity(BURST);
     let mut received = Vec::new();
-    // The rings have been around once, and pools have their size.
+    // Every ring entry has been used, and pools have reached their size.
     let mut begin = None;
     let mut turns = 0;
     loop {
@@ -115,20 +116,20 @@ fn stream(round: Round, len: usize) -> Result<Sample, String> {
         return Err(format!("{} frames of {sent} arrive, with {} bytes", there.packets, there.bytes));
     }
     Ok(Sample {
-        // Once here, once there.
+        // Copies of both processes.
         copied_bytes_per_byte: copied as f64 / (counted * len as u64) as f64 + there.copied as f64 / there.bytes as f64,
         allocs_per_packet: allocations as f64 / counted as f64,
         ..sample(counted, len, time)
     })
 }
 
-/// Copies bytes to buffers by this thread, and from them by another.
+/// Copies bytes into buffers on this thread, and out of them on another.
 fn copies(round: Round, len: usize) -> Sample {
     let from = vec![1_u8; len];
     let (fill, filled) = mpsc::channel::<Vec<Vec<u8>>>();
     let (empty, emptied) = mpsc::channel();
     for _ in 0..BUFFERS / BURST {
-        // The receiver is here.
+        // The receiver exists.
         let _ = empty.send(vec![vec![0; BUFFER_LEN]; BURST]);
     }
     let mut packets = 0;
@@ -160,7 +161,7 @@ fn copies(round: Round, len: usize) -> Sample {
     Sample { copied_bytes_per_byte: 2.0, ..sample(packets, len, time) }
 }
 
-/// The next batch, without sleep; `None` if there will be none.
+/// The next batch, by busy-polling; `None` after the last.
 fn next<T>(receiver: &Receiver<T>) -> Option<T> {
     loop {
         match receiver.try_recv() {
@@ -171,11 +172,11 @@ fn next<T>(receiver: &Receiver<T>) -> Option<T> {
     }
 }
 
-/// Observes a back end whose guests do nothing.
+/// Measures a back end with idle guests.
 fn idle(round: Round) -> Result<Sample, String> {
     let mut back = BackEnd::start(GUESTS)?;
     let fronts: Vec<VhostFront> = back.sockets.iter().map(|socket| connected(socket)).collect::<Result<_, _>>()?;
-    // Lets the handshakes finish.
+    // Waits for the handshakes.
     thread::sleep(Duration::from_millis(50));
     let time = round.slice * IDLE_SLICES;
     let before = back.spent()?;
@@ -190,7 +191,7 @@ fn idle(round: Round) -> Result<Sample, String> {
     Ok(Sample { more, ..Sample::default() })
 }
 
-/// A frame of `len` bytes; a TCP super-packet, if it is a large one.
+/// A frame of `len` bytes; a TCP super-packet for a large one.
 fn frame(mem: &Memory, len: usize) -> Result<Packet, String> {
     let headers = 14 + ipv4::Ipv4Header::LEN + tcp::TcpHeader::LEN;
     let mut ip = ipv4::Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), Protocol::TCP, (len - 14) as u16);
@@ -210,7 +211,7 @@ fn frame(mem: &Memory, len: usize) -> Result<Packet, String> {
     Ok(packet)
 }
 
-/// A front end that is connected to the back end at a socket.
+/// A front end that is connected to the back end's socket.
 fn connected(socket: &Path) -> Result<VhostFront, String> {
     let mut front = vhost::open_front(&FrontConfig::new("front", socket, MAC)).map_err(|err| err.to_string())?;
     let mem = Memory::heap();
@@ -233,22 +234,22 @@ fn wait(fds: &[BorrowedFd<'_>]) -> Result<(), String> {
     }
 }
 
-/// The other process; killed when dropped.
+/// The back end process; killed on drop.
 struct BackEnd {
     child: Child,
-    /// Ends it when closed.
+    /// Standard input, whose close ends the process.
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
     sockets: Vec<PathBuf>,
 }
 
-/// Processor time of a back end, and how often it slept.
+/// CPU time of a back end, and its number of sleeps.
 struct Spent {
     nanos: u64,
     wakeups: u64,
 }
 
-/// Counters of a back end that has received frames.
+/// Counters printed by a back end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Received {
     packets: u64,
@@ -257,7 +258,7 @@ struct Received {
 }
 
 impl BackEnd {
-    /// Starts one with so many ports, off the processor that is measured on.
+    /// Starts a back end with `ports` ports, off the measured CPU.
     fn start(ports: usize) -> Result<Self, String> {
         let text_of = |err: std::io::Error| format!("back end: {err}");
         let own = std::process::id();
@@ -265,7 +266,7 @@ impl BackEnd {
         let sockets: Vec<PathBuf> = (0..ports).map(path).collect();
         let mut command = Command::new(std::env::current_exe().map_err(text_of)?);
         command.arg("vhost-back-end").args(&sockets).stdin(Stdio::piped()).stdout(Stdio::piped());
-        // A process begins on the processors of the thread that starts it.
+        // A process starts on the CPUs of the thread that starts it.
         let spawn = move || {
             cpu::step_aside();
             command.spawn()
@@ -279,7 +280,7 @@ impl BackEnd {
         if line == "ready\n" { Ok(back) } else { Err(format!("back end: {line:?}")) }
     }
 
-    /// Ends it, once it has received all.
+    /// Ends the back end after it has received all frames.
     fn end(&mut self) -> Result<Received, String> {
         self.input = None;
         let mut text = String::new();
@@ -289,7 +290,7 @@ impl BackEnd {
         Ok(Received { packets, bytes, copied })
     }
 
-    /// Processor time and wake-ups of the process so far (proc(5)).
+    /// CPU time and wake-ups of the process so far (proc(5)).
     fn spent(&self) -> Result<Spent, String> {
         let read = |name| {
             let path = format!("/proc/{}/{name}", self.child.id());
@@ -313,16 +314,16 @@ impl Drop for BackEnd {
         let _ = self.child.kill();
         let _ = self.child.wait();
         for socket in &self.sockets {
-            // It removes them itself unless it was killed.
+            // The process removes the files itself unless it was killed.
             let _ = fs::remove_file(socket);
         }
     }
 }
 
-/// The back end: receives by its sockets, drops the frames, and prints their number when its standard input ends.
+/// The back end: receives from its sockets, drops the frames, and prints their number at the end of its standard input.
 ///
 /// # Errors
-/// A socket cannot be made, or a front end breaks the rules.
+/// A socket cannot be created, or a front end violates the protocol.
 pub(crate) fn back_end(sockets: &[PathBuf]) -> Result<(), CliError> {
     let text_of = |err: &dyn std::fmt::Display| CliError::failed(err.to_string());
     let open = |socket: &PathBuf| vhost::open(&VhostConfig::new("back", socket, MAC)).map_err(|err| text_of(&err));

@@ -1,15 +1,15 @@
-//! `fatpath bench vrf`: transactions of sockets in a VRF, and without one.
+//! `fatpath bench vrf`: transactions of sockets inside and outside of a VRF.
 //!
-//! - `udp`: request and response, one byte each way: a look-up for each packet sent.
+//! - `udp`: request and response, one byte in each direction: a look-up for each sent packet.
 //! - `tcp-crr`: connect, request, response and close, each time from another port: three packets sent, four received.
 //!
 //! - `none`: no VRF.
 //! - `vrf`: the link is in a VRF, to whose device the sockets are bound.
-//! - `qdisc`: `pfifo` on the VRF's device: sent packets wait there, and are routed again.
+//! - `qdisc`: `pfifo` on the VRF's device: sent packets are queued, and then routed again.
 //! - `tap`: a capture of the VRF's device.
 //!
-//! `lookups` of a packet sent, `hooks` and `taps` of a transaction are counts, and exact. `p50_ns`, `p90_ns` and `p99_ns` are of a transaction as
-//! its share of a burst, and `cpu_ns` is its processor time.
+//! `lookups` per sent packet, and `hooks` and `taps` per transaction, are exact counts. `p50_ns`, `p90_ns` and `p99_ns`
+//! are a transaction's share of a burst, and `cpu_ns` is its CPU time.
 //!
 //! `many`: look-ups in one of ten and of ten thousand VRFs, and the memory of each (`bytes_each`).
 
@@ -27,7 +27,7 @@ use sim::Flow;
 use super::case::{Comparison, Copied, Group, Load, Plan, Turn};
 use super::cpu::thread_time;
 
-/// Transactions of a turn, and packets that a link hands over at once.
+/// Number of transactions of a turn, and of packets that a link delivers at once.
 const BURST: usize = 32;
 
 const LINK: LinkId = LinkId(2);
@@ -58,7 +58,7 @@ enum Kind {
 }
 
 impl Kind {
-    /// Packets of a transaction: of each exchange those that come in, and those that answer them.
+    /// Packets of a transaction: for each exchange, received ones and replies.
     const fn exchanges(self) -> &'static [[usize; 2]] {
         match self {
             Self::Udp => &[[1, 1]],
@@ -95,7 +95,7 @@ struct Transactions {
     kind: Kind,
     at: At,
     counts: Counts,
-    /// Packets of each exchange: those that come in, and the answers.
+    /// Packets of each exchange: received ones and replies.
     exchanges: Vec<[Vec<Packet>; 2]>,
     turns: u64,
     up: u64,
@@ -107,7 +107,7 @@ struct Transactions {
 /// Counts of one transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Counts {
-    /// Look-ups of a packet sent.
+    /// Look-ups per sent packet.
     lookups: f64,
     hooks: f64,
     taps: f64,
@@ -132,12 +132,12 @@ impl Transactions {
         this
     }
 
-    /// Device that the sockets are bound to.
+    /// Device to which the sockets are bound.
     const fn device(&self) -> LinkId {
         if matches!(self.at, At::None) { LINK } else { RED }
     }
 
-    /// Counts look-ups, hooks and taps of one burst of transactions, behind a first burst that made its flows known.
+    /// Counts look-ups, hooks and taps of one burst of transactions, after a first burst that establishes the flows.
     fn count(&mut self) -> Counts {
         self.warm();
         self.prepare();
@@ -162,7 +162,7 @@ impl Transactions {
     }
 }
 
-/// A node with a link, and with sockets bound as the case says.
+/// A node with a link, and with sockets bound as `at` specifies.
 fn node(at: At) -> Datapath {
     let mut datapath = Datapath::new();
     let port = |name: &str, mtu| PortConfig {
@@ -204,7 +204,7 @@ impl Turn for Transactions {
     fn prepare(&mut self) {
         let first = match self.kind {
             Kind::Udp => 0,
-            // Each connection has a port of its own, until they begin anew.
+            // Each connection has a new port, until the ports wrap.
             Kind::TcpCrr => self.turns as usize * BURST % 48_000,
         };
         self.turns += 1;
@@ -271,7 +271,7 @@ impl Turn for Transactions {
     }
 }
 
-/// Look-ups of a turn in [`many`].
+/// Number of look-ups in a turn of [`many`].
 const LOOKUPS: usize = 1024;
 
 fn many() -> Group {
@@ -282,7 +282,7 @@ fn many() -> Group {
     Group { name: "many".to_owned(), cases, ratios: FLAT }
 }
 
-/// A node with many VRFs, of one link and one route each.
+/// A node with many VRFs of one link and one route each.
 struct Many {
     datapath: Datapath,
     mem: Memory,
@@ -326,7 +326,7 @@ impl Turn for Many {
 
     fn run(&mut self) {
         let dst = PEER.parse().expect("an address");
-        // Ten at a time, as many as the other case has: the cases differ only in the number of VRFs to search.
+        // Ten at a time, as in the other case: the cases differ only in the number of VRFs to search.
         let first = self.turns as u32 * 10 % self.count;
         for n in 0..LOOKUPS as u32 {
             let (vrf, link) = Self::numbers((first + n % 10) % self.count);
@@ -352,7 +352,7 @@ impl Turn for Many {
     }
 }
 
-/// Memory of this process that is resident, in bytes.
+/// Resident memory of this process, in bytes.
 fn resident() -> usize {
     const PAGE: usize = 4096;
     let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -376,8 +376,8 @@ mod tests {
                 assert_eq!(counts.lookups, lookups, "{kind:?} {at:?}");
                 let passes = (kind.sent() + kind.received()) as f64;
                 assert_eq!(counts.taps, if at == At::Tap { passes } else { 0.0 }, "{kind:?} {at:?}");
-                // Pre-routing and local in of those received, local out and post-routing of those sent; the VRF's pre-routing, local
-                // out and post-routing beside them.
+                // Pre-routing and local-in of received packets, local-out and post-routing of sent ones; in addition
+                // the VRF's pre-routing, local-out and post-routing.
                 let of_link = 2 * (kind.sent() + kind.received());
                 let of_vrf = if at == At::None { 0 } else { kind.received() + 2 * kind.sent() };
                 assert_eq!(counts.hooks, (of_link + of_vrf) as f64, "{kind:?} {at:?}");

@@ -1,14 +1,15 @@
-//! `aead`, `enc`, `auth` and `auth-trunc` of an SA, refused as the kernel refuses them.
+//! `aead`, `enc`, `auth` and `auth-trunc` of an SA, with the kernel's refusals.
 
 use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Key, MAX_KEY, MIN_ICV_BITS, Name};
 use zeroize::Zeroizing;
 
 use super::reader::{Result, Table, Value, one_of, quoted};
 
-/// The keys of an SA that name its algorithm.
+/// Keys of an SA with its algorithms.
 pub(super) const KEYS: [&str; 4] = ["aead", "enc", "auth", "auth-trunc"];
 
-/// `aead` alone, or `enc` with at most one of `auth` and `auth-trunc` (Linux `verify_newsa_info`, `esp_init_state`).
+/// Reads `aead` alone, or `enc` with at most one of `auth` and `auth-trunc` (Linux `verify_newsa_info`,
+/// `esp_init_state`).
 pub(super) fn read(table: &Table<'_>) -> Result<Algorithm> {
     let [aead, enc, auth, trunc] = KEYS.map(|key| table.get(key));
     match (aead, enc, auth, trunc) {
@@ -46,7 +47,7 @@ fn read_aead(value: &Value<'_>) -> Result<Algorithm> {
     Ok(Algorithm::Aead { name, key, icv_bits })
 }
 
-/// A table, or the name alone of one that has no key.
+/// Reads a table, or the name alone of an algorithm without a key.
 fn read_enc(value: &Value<'_>) -> Result<(Enc, Key)> {
     if value.is_table() {
         let table = value.table(&["name", "key"])?;
@@ -60,7 +61,7 @@ fn read_enc(value: &Value<'_>) -> Result<(Enc, Key)> {
     }
 }
 
-/// `None` for Linux's name of no code at all.
+/// Reads an authentication algorithm; `None` for Linux's name of no authentication.
 fn read_auth(value: &Value<'_>) -> Result<Option<AuthConfig>> {
     let table = value.table(&["name", "key"])?;
     if table.need("name", &format!("use {}", all::<Auth>()))?.str()? == "digest_null" {
@@ -91,7 +92,7 @@ fn name<N: Name>(table: &Table<'_>) -> Result<N> {
     known(&value, value.str()?)
 }
 
-/// The algorithm of that name (Linux `xfrm_aead_get_byname` and the like; ENOSYS).
+/// Looks up an algorithm by name (Linux `xfrm_aead_get_byname` and similar; ENOSYS).
 fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
     if let Some(name) = N::by_name(text) {
         return Ok(name);
@@ -99,7 +100,7 @@ fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
     let all = all::<N>();
     Err(value.error(match N::MISSING.iter().find(|&&missing| missing == text) {
         Some(missing) => format!("{missing} is not supported; use {all}"),
-        // A text unlike a name may be a key in the wrong place.
+        // A text without parentheses may be a key in the wrong place.
         None if text.contains('(') => {
             format!("Requested {} algorithm not found: {}; use {all}", N::KIND, quoted(text))
         }
@@ -107,7 +108,7 @@ fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
     }))
 }
 
-/// Names, each algorithm once.
+/// Names of all algorithms of a kind, each once.
 fn all<N: Name>() -> String {
     one_of(N::ALL.iter().map(|name| name.name()))
 }
@@ -137,7 +138,7 @@ fn numbers<T: ToString>(numbers: &[T]) -> String {
     one_of(texts.iter().map(String::as_str))
 }
 
-/// Hexadecimal after `0x`, else the text's own bytes, as iproute2's `xfrm_algo_parse` takes it.
+/// Bytes of a key: hexadecimal after `0x`, else the text's bytes, as in iproute2's `xfrm_algo_parse`.
 fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
     let text = value.str()?;
     let Some(digits) = text.strip_prefix("0x") else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
@@ -148,7 +149,7 @@ fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
     for pair in digits.as_bytes().chunks_exact(2) {
         let nibble = |digit: u8| char::from(digit).to_digit(16);
         let (Some(high), Some(low)) = (nibble(pair[0]), nibble(pair[1])) else {
-            return Err(value.error("what follows 0x is not hexadecimal; use the digits 0 to 9 and a to f"));
+            return Err(value.error("the key behind 0x is not hexadecimal; use the digits 0 to 9 and a to f"));
         };
         bytes.push((high << 4 | low) as u8);
     }

@@ -1,5 +1,5 @@
-//! Keys of a `[[link]]` of kind `bridge`, and `port` of the links that are its ports: `ip link add … type bridge` and `bridge link`,
-//! with the words of iproute2.
+//! Keys of a `[[link]]` of kind `bridge`, and `port` of its ports: `ip link add … type bridge` and `bridge link`, with
+//! the words of iproute2.
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ const PORT_KEYS: &[&str] = &[
     "trunk",
 ];
 
-/// Keys that a bridge's own port has, too.
+/// Number of the keys that a bridge's own port has, too.
 const VLAN_KEYS: usize = 3;
 
-/// Most addresses that a port may be allowed to learn.
+/// Maximum limit of addresses that a port learns.
 const MAX_FDB_LIMIT: u32 = 1 << 20;
 
 /// Reads the settings of a bridge.

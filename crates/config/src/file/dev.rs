@@ -3,7 +3,7 @@
 use super::reader::{Result, Value, quoted};
 use crate::model::Config;
 
-/// Reads the name of a link, which has to be configured.
+/// Reads the name of a link, which must be configured.
 pub(super) fn read(value: &Value<'_>, config: &Config) -> Result<String> {
     let name = value.str()?;
     if config.links.iter().any(|link| link.name == name) {

@@ -1,8 +1,8 @@
-//! A TOML document that is parsed in parts, to save memory.
+//! TOML document that is parsed in parts, to save memory.
 //!
-//! A parsed document takes more than twenty times the memory of its text. So a file is cut at its headers. The text in front of
-//! the first header and each `[table]` are parsed at once and kept; each `[[element]]` is parsed when it is read, and dropped
-//! after that. A file that cannot be cut in parts which are TOML by themselves is parsed as a whole.
+//! A parsed document takes more than twenty times the memory of its text. So a file is split at its headers. The text
+//! before the first header and each `[table]` are parsed at once and kept; each `[[element]]` is parsed when it is
+//! read, and then dropped. A file whose parts are not all valid TOML is parsed as a whole.
 
 use std::ops::Range;
 
@@ -11,24 +11,24 @@ use toml::de::DeTable;
 
 use super::reader::{ConfigError, Result, Source, Table, Value};
 
-/// A document, in parts or as a single one.
+/// Document, in parts or as a whole.
 #[derive(Debug)]
 pub(super) struct Document<'a> {
     source: Source<'a>,
     /// Parts that are parsed and kept.
     parsed: Vec<Parsed<'a>>,
-    /// Lists whose elements have headers of their own.
+    /// Lists whose elements have their own headers.
     lists: Vec<List<'a>>,
 }
 
-/// A part of a document, parsed.
+/// Parsed part of a document.
 #[derive(Debug)]
 struct Parsed<'a> {
     source: Source<'a>,
     root: Spanned<DeTable<'a>>,
 }
 
-/// The elements of a list.
+/// Elements of a list.
 #[derive(Debug)]
 struct List<'a> {
     name: &'a str,
@@ -37,10 +37,11 @@ struct List<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// Reads a document with `read`, in parts if it can be cut, otherwise as a whole.
+    /// Reads a document with `read`, in parts if it can be split, otherwise as a whole.
     ///
-    /// A line inside a string or inside brackets may look like a header. A cut there leaves a part that is no TOML, so what
-    /// `read` makes of the parts counts only if all of them are TOML; otherwise `read` runs again on the whole.
+    /// A line inside a string or inside brackets may look like a header. A split at such a line produces a part that is
+    /// no TOML, so the result of `read` for the parts counts only if all of them are TOML; otherwise `read` runs again
+    /// on the whole.
     ///
     /// # Errors
     /// The document is no TOML, or the error of `read`.
@@ -54,7 +55,8 @@ impl<'a> Document<'a> {
         read(&Self { source, parsed: vec![Parsed::parse(source)?], lists: Vec::new() })
     }
 
-    /// The document cut in parts; `None` if a part parsed at once is no TOML, or two parts define the same key.
+    /// Splits the document into parts; `None` if a part that is parsed at once is no TOML, or two parts define the same
+    /// key.
     fn in_parts(source: Source<'a>) -> Option<Self> {
         let Parts { plain, lists } = cut(source.text())?;
         let parsed: Result<Vec<_>> = plain.into_iter().map(|range| Parsed::parse(source.part(range))).collect();
@@ -75,7 +77,7 @@ impl<'a> Document<'a> {
         elements.all(|range| Parsed::parse(self.source.part(range.clone())).is_ok())
     }
 
-    /// Refuses the first key that is not one of `known`.
+    /// Refuses the first key that is not in `known`.
     pub(super) fn check_keys(&self, known: &[&str]) -> Result<()> {
         let check = |part: &Parsed<'_>| part.table().check_keys(known).err();
         let in_parsed = self.parsed.iter().filter_map(check);
@@ -87,16 +89,16 @@ impl<'a> Document<'a> {
         first.map_or(Ok(()), Err)
     }
 
-    /// The value of `key`; `None` if it is missing, or a list whose elements have headers of their own.
+    /// Value of `key`; `None` if it is missing, or a list whose elements have their own headers.
     pub(super) fn get(&self, key: &str) -> Option<Value<'_>> {
         self.parsed.iter().find_map(|part| part.table().get(key))
     }
 
-    /// Calls `read` with each table of the list `key` in turn; not at all if the list is missing. The tables may have no keys but
-    /// those `known`.
+    /// Calls `read` with each table of the list `key` in turn; not at all if the list is missing. The tables may only
+    /// have the keys in `known`.
     ///
     /// # Errors
-    /// An element is no TOML, no table or has an unknown key, or the error of `read`. The elements behind it are not read.
+    /// An element is no TOML, no table or has an unknown key, or the error of `read`. Later elements are not read.
     pub(super) fn each(&self, key: &str, known: &[&str], mut read: impl FnMut(&Table<'_>) -> Result<()>) -> Result<()> {
         if let Some(value) = self.get(key) {
             return value.tables(known)?.iter().try_for_each(read);
@@ -121,15 +123,15 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// A text cut at its headers.
+/// Text split at its headers.
 struct Parts<'a> {
-    /// The text in front of the first header, and each table with its header.
+    /// The text before the first header, and each table with its header.
     plain: Vec<Range<usize>>,
     lists: Vec<List<'a>>,
 }
 
-/// Cuts a text in front of each line that is a header of one bare name. `None` if a line begins like a header and is none, or is
-/// a header `[name.…]` outside of the part `name`.
+/// Splits a text before each line that is a header of one bare name. `None` if a line begins like a header and is none,
+/// or is a header `[name.…]` outside of the part `name`.
 fn cut(text: &str) -> Option<Parts<'_>> {
     let mut parts = Parts { plain: Vec::new(), lists: Vec::new() };
     let (mut begun, mut start, mut at) = (None, 0, 0);
@@ -158,7 +160,7 @@ impl<'a> Parts<'a> {
             self.plain.push(range);
             return;
         };
-        // There are few lists.
+        // The number of lists is small.
         let at = self.lists.iter().position(|list| list.name == name).unwrap_or_else(|| {
             self.lists.push(List { name, elements: Vec::new() });
             self.lists.len() - 1
@@ -167,7 +169,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The header of a table or of an element of a list.
+/// Header of a table or of an element of a list.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Header<'a> {
     /// `[name]`.
@@ -179,7 +181,8 @@ enum Header<'a> {
 }
 
 impl<'a> Header<'a> {
-    /// Parses a line. `None` if it does not begin like a header; `Some(None)` if it does, and is none of these.
+    /// Parses a line. `None` if it does not begin like a header; `Some(None)` if it does, and is no header of these
+    /// forms.
     fn of(line: &'a str) -> Option<Option<Self>> {
         let line = line.trim_matches([' ', '\t', '\r', '\n']);
         let (rest, close) = match line.strip_prefix("[[") {
@@ -206,7 +209,7 @@ impl<'a> Header<'a> {
 mod tests {
     use super::*;
 
-    /// The number of elements of `a`, whose `x` is a digit, and whether there is `b`.
+    /// Number of elements of `a`, whose `x` is a digit, and whether `b` exists.
     fn contents(document: &Document<'_>) -> Result<(usize, bool)> {
         document.check_keys(&["a", "b"])?;
         let mut count = 0;

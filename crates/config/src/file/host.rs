@@ -1,4 +1,4 @@
-//! `[host]`: the network namespace of the node's own.
+//! `[host]`: the node's own network namespace.
 
 use super::reader::{Result, Table};
 use crate::model::{HostConfig, HostMtu, HostSide};
@@ -31,7 +31,7 @@ mod tests {
         let small = HostConfig { side: HostSide::Auto, max_links: 2, mtu: HostMtu::Link };
         assert_eq!(read("[host]\nside = \"auto\"\nmax-links = 2\nmtu = \"link\""), Ok(small));
         let refused = [
-            ("[host]\nside = \"on\"", "gw.toml:2: host.side: on is not known here; use auto or off."),
+            ("[host]\nside = \"on\"", "gw.toml:2: host.side: on is unknown; use auto or off."),
             ("[host]\nmax-links = 0", "gw.toml:2: host.max-links: 0 is out of range; use 1 to 256."),
             ("[host]\nmtu = 1500", "gw.toml:2: host.mtu: is a whole number; use a text in quotes."),
         ];

@@ -1,4 +1,4 @@
-//! `[[ila]]`: a mapping of one locator to another, by the words of `ip ila`.
+//! `[[ila]]`: a mapping of one locator to another, with the words of `ip ila`.
 
 use std::collections::HashMap;
 
@@ -34,11 +34,11 @@ const CSUM_MODES: &[(&str, CsumMode)] = &[
 const IDENT_TYPES: &[(&str, IdentType)] =
     &[(IdentType::Luid.name(), IdentType::Luid), (IdentType::UseFormat.name(), IdentType::UseFormat)];
 
-/// Places in the list of the mappings so far.
+/// Positions of earlier mappings in the list.
 #[derive(Debug, Default)]
 pub(super) struct Seen(HashMap<(Locator, Option<String>), usize>);
 
-/// Reads one mapping. `config` holds every link.
+/// Reads one mapping. `config` contains all links.
 pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen) -> Result<IlaConfig> {
     let hint = "use a locator such as \"2001:db8:0:1\"";
     let match_value = table.need("loc_match", hint)?;
@@ -152,12 +152,12 @@ mod tests {
             ("to = \"3333::/67\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "not iid"),
             (to, "loc = \"1:2:3:4\"", "type: missing"),
             (to, "type = \"ila\"", "loc: missing"),
-            (to, "type = \"mpls\", loc = \"1:2:3:4\"", "mpls is not known here"),
+            (to, "type = \"mpls\", loc = \"1:2:3:4\"", "mpls is unknown"),
             (to, "type = \"ila\", loc = \"1:2:3:4\", dev = \"wan\"", "unknown key"),
             (
                 "to = \"3333:0:0:1:2000::/67\"\ntype = \"blackhole\"\n",
                 "type = \"ila\", loc = \"1:2:3:4\"",
-                "leads nowhere",
+                "has no next hop",
             ),
         ];
         for (to, given, why) in refused {
@@ -181,8 +181,8 @@ mod tests {
             ("[[ila]]\nloc_match = \"1:2:3:5\"\n".to_owned(), "ila[0].loc: missing"),
             ("[[ila]]\nloc_match = \"1::4\"\nloc = \"1:2:3:5\"\n".to_owned(), "1::4 is no locator"),
             (format!("[[ila]]\n{good}dev = \"lan\"\n"), "no link is named lan"),
-            (format!("[[ila]]\n{good}csum-mode = \"adjust\"\n"), "adjust is not known here"),
-            (format!("[[ila]]\n{good}ident-type = \"iid\"\n"), "iid is not known here; use luid or use-format"),
+            (format!("[[ila]]\n{good}csum-mode = \"adjust\"\n"), "adjust is unknown"),
+            (format!("[[ila]]\n{good}ident-type = \"iid\"\n"), "iid is unknown; use luid or use-format"),
             (format!("[[ila]]\n{good}[[ila]]\n{good}"), "1:2:3:4 for any device is already ila[0]"),
             (format!("[[ila]]\n{good}locator = 1\n"), "unknown key"),
         ];

@@ -1,4 +1,4 @@
-//! Index of the entries of a file that have been read: hash maps that find duplicate entries, and the SAs and routes that
+//! Index of the entries of a file that have been read: hash maps for duplicate entries, and for SAs and routes that
 //! later entries refer to, without a scan of the whole file per entry.
 
 use std::collections::HashMap;
@@ -17,11 +17,11 @@ pub(super) type RouteKey = (Prefix, TableId, u32);
 /// Key of an SA (RFC 4301 §4.1).
 pub(super) type SaKey = (IpAddr, Spi, Mark);
 
-/// Routes, SAs and policies by their keys, as positions in the file.
+/// Routes, SAs and policies by their keys, with their positions in the file.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     routes: HashMap<RouteKey, u32>,
-    /// The tables of VRFs, by the names of their devices and of the links that belong to them.
+    /// Tables of VRFs, by the names of their devices and members.
     domains: HashMap<String, TableId>,
     direct: Direct,
     sas: HashMap<SaKey, usize>,
@@ -30,7 +30,7 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Index of a file with these links.
+    /// Index of a file with the given links.
     pub(super) fn of_links(links: &[LinkConfig]) -> Self {
         let mut index = Self::default();
         let vrfs = links.iter().filter_map(|link| match link.kind {
@@ -47,77 +47,78 @@ impl Index {
         index
     }
 
-    /// The table of the VRF that a link belongs to, or is the device of.
+    /// Table of the VRF whose device or member a link is.
     pub(super) fn domain(&self, link: &str) -> Option<TableId> {
         self.domains.get(link).copied()
     }
 
-    /// Tells whether a table is one of a VRF.
+    /// Tells whether a table is a VRF's.
     pub(super) fn has_vrf(&self, table: TableId) -> bool {
         self.domains.values().any(|&domain| domain == table)
     }
 
-    /// Position of the route of that key.
+    /// Position of the route with a key.
     pub(super) fn route(&self, name: &RouteKey) -> Option<usize> {
         self.routes.get(name).map(|&at| at as usize)
     }
 
-    /// Notes the next route.
+    /// Adds the next route.
     pub(super) fn push_route(&mut self, route: &RouteConfig) {
         self.routes.insert((route.to, route.table, route.metric), self.routes.len() as u32);
     }
 
-    /// Notes that the addresses of `prefix` are neighbours on a link.
+    /// Records that the addresses of `prefix` are neighbours on a link.
     pub(super) fn push_direct(&mut self, prefix: Prefix, link: &str) {
         self.direct.push(prefix, link);
     }
 
-    /// The link on which `via` is a neighbour, of those that `may_be`: by the longest prefix, and of equal ones the last.
+    /// Link on which `via` is a neighbour, among those that `may_be`: by the longest prefix, and for equal ones the
+    /// last.
     pub(super) fn link_of(&self, via: IpAddr, may_be: impl Fn(&str) -> bool) -> Option<&str> {
         self.direct.link_of(via, may_be)
     }
 
-    /// Position of the SA of that key.
+    /// Position of the SA with a key.
     pub(super) fn sa(&self, name: &SaKey) -> Option<usize> {
         self.sas.get(name).copied()
     }
 
-    /// Notes the next SA.
+    /// Adds the next SA.
     pub(super) fn push_sa(&mut self, sa: &SaConfig) {
         self.sas.insert((sa.dst, sa.spi, sa.mark), self.sas.len());
     }
 
-    /// Position of the policy of that key.
+    /// Position of the policy with a key.
     pub(super) fn policy(&self, key: &PolicyKey) -> Option<usize> {
         self.policies.get(key).copied()
     }
 
-    /// Notes the next policy.
+    /// Adds the next policy.
     pub(super) fn push_policy(&mut self, policy: &PolicyConfig) {
         self.policies.insert(policy.key(), self.policies.len());
     }
 
-    /// The first of `sas` that would serve the template but for its mode, if there is none that does. `sas` is always the
-    /// same.
+    /// Position of the first of `sas` that matches the template in all but its mode, if no SA matches it completely.
+    /// `sas` is the same list in all calls.
     pub(super) fn other_mode(&mut self, template: Template, sas: &[SaConfig]) -> Option<usize> {
         self.serving.other_mode(template, sas)
     }
 }
 
-/// Links on which addresses are neighbours, by prefix. A prefix hardly ever has two links, and there may be a million prefixes:
-/// a prefix with one link allocates nothing of its own.
+/// Links on which addresses are neighbours, by prefix. A prefix rarely has two links, and a file may have a million
+/// prefixes: a prefix with one link needs no allocation.
 #[derive(Debug, Default)]
 struct Direct {
     links: Vec<String>,
     numbers: HashMap<String, u32>,
-    /// The number of each prefix's first link.
+    /// Number of each prefix's first link.
     first: HashMap<Prefix, u32>,
-    /// The numbers of its other links, in the order of the file.
+    /// Numbers of a prefix's further links, in the order of the file.
     others: HashMap<Prefix, Vec<u32>>,
 }
 
 impl Direct {
-    /// Adds a prefix on a link. The link may not exist: reading the route that names it reports that.
+    /// Adds a prefix on a link. A link that does not exist is reported when the route is read.
     fn push(&mut self, prefix: Prefix, link: &str) {
         let number = self.numbers.get(link).copied().unwrap_or_else(|| {
             let number = self.links.len() as u32;
@@ -131,7 +132,7 @@ impl Direct {
         }
     }
 
-    /// As [`Index::link_of`].
+    /// See [`Index::link_of`].
     fn link_of(&self, via: IpAddr, may_be: impl Fn(&str) -> bool) -> Option<&str> {
         let longest = Prefix::host(via).len();
         let prefixes = (0..=longest).rev().filter_map(|len| Prefix::containing(via, len).ok());
@@ -143,14 +144,15 @@ impl Direct {
     }
 }
 
-/// Conditions of a template on its SA: `reqid`, source and destination, each if the template has it.
+/// Conditions of a template on its SA: `reqid`, source and destination, each if the template contains it.
 type TemplateKey = (Option<u32>, Option<IpAddr>, Option<IpAddr>);
 
-/// SAs by the conditions of templates: a table for each choice of conditions, filled for the first template that has it.
+/// SAs by the conditions of templates: a table for each combination of conditions, filled for the first template with
+/// it.
 #[derive(Debug, Default)]
 struct Serving([Option<HashMap<TemplateKey, Served>>; 8]);
 
-/// SAs of one entry.
+/// SAs with the same values.
 #[derive(Debug)]
 struct Served {
     first: usize,

@@ -49,17 +49,17 @@ pub(super) const POLICY_KEYS: &[&str] =
     &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl", "mark", "if_id", "limit"];
 const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
 
-/// Maximum number of templates of a policy that can be satisfied, one fewer than can be added.
+/// Maximum number of templates in a usable policy, one fewer than Linux accepts in a request.
 const MAX_TEMPLATES: usize = xfrm::MAX_TEMPLATES - 1;
 
-/// Reads one SA. `config` holds every link, and `index` the SAs before it.
+/// Reads one SA. `config` contains all links, and `index` the earlier SAs.
 pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Result<SaConfig> {
     esp_alone(table)?;
     let (src, dst) = (table.need("src", "use the outer source")?, table.need("dst", "use the outer destination")?);
     let (src_addr, dst_addr) = (address(&src)?, address(&dst)?);
     same_family(src_addr, dst_addr, &dst)?;
     let spi_value = table.need("spi", "use a number, such as 0x1000")?;
-    let number = spi_value.number(1..=u32::MAX)?; // 0 never goes on the wire: RFC 4303 §2.1.
+    let number = spi_value.number(1..=u32::MAX)?; // 0 is never sent: RFC 4303 §2.1.
     let (spi, mark) = (Spi(number), parts::mark(table, "mark")?);
     if let Some(n) = index.sa(&(dst_addr, spi, mark)) {
         let what = format!("{number:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
@@ -100,7 +100,7 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Resu
     })
 }
 
-/// Reads one policy. `config` holds every SA, and `index` the policies before it.
+/// Reads one policy. `config` contains all SAs, and `index` the earlier policies.
 pub(super) fn read_policy(table: &Table<'_>, config: &Config, index: &mut Index) -> Result<PolicyConfig> {
     let dir_value = table.need("dir", "use in, out or fwd")?;
     let dir = dir_value.word(Dir::WORDS)?;
@@ -137,7 +137,7 @@ fn address(value: &Value<'_>) -> Result<IpAddr> {
     }
 }
 
-/// Refuses `second`, whose value `value` is, unless both are IPv4 or both IPv6.
+/// Refuses `second`, which was read from `value`, unless both addresses are IPv4 or both IPv6.
 fn same_family(first: IpAddr, second: IpAddr, value: &Value<'_>) -> Result<()> {
     if first.is_ipv4() == second.is_ipv4() {
         return Ok(());
@@ -146,7 +146,7 @@ fn same_family(first: IpAddr, second: IpAddr, value: &Value<'_>) -> Result<()> {
     Err(value.error(format!("{second} is of another family than {first}; use an {family} address")))
 }
 
-/// Checks that `proto`, an argument of iproute2, is ESP if it is there.
+/// Checks that `proto`, which iproute2 requires, is ESP if present.
 fn esp_alone(table: &Table<'_>) -> Result<()> {
     let Some(value) = table.get("proto") else { return Ok(()) };
     match value.word(&[("esp", None), ("ah", Some("AH")), ("comp", Some("IPComp"))]) {
@@ -156,7 +156,7 @@ fn esp_alone(table: &Table<'_>) -> Result<()> {
     }
 }
 
-/// Flags that are for one direction alone (Linux `verify_newsa_info`).
+/// Flags for one direction only (Linux `verify_newsa_info`).
 const ONE_WAY_FLAGS: &[(&str, SaDir)] = &[
     ("decap-dscp", SaDir::In),
     ("wildrecv", SaDir::In),
@@ -206,7 +206,7 @@ fn replay_window(table: &Table<'_>, flags: SaFlags, dir: Option<SaDir>) -> Resul
     Ok(window)
 }
 
-/// A sequence number from which an SA of direction `its` goes on, with its upper half if there are extended ones.
+/// Initial sequence number of an SA of direction `its`, with its upper half for extended sequence numbers.
 fn sequence(
     table: &Table<'_>,
     flags: SaFlags,
@@ -229,7 +229,7 @@ fn sequence(
     Ok(number)
 }
 
-/// TFC padding is for tunnels, whose receiver can tell it from the packet (Linux `verify_newsa_info`).
+/// TFC padding requires a tunnel, whose receiver can distinguish padding from the packet (Linux `verify_newsa_info`).
 fn tfcpad(value: &Value<'_>, mode: Mode, dir: Option<SaDir>) -> Result<u32> {
     let tfcpad = value.number(0..=u32::MAX)?;
     match (mode, dir) {
@@ -246,8 +246,8 @@ fn encap(value: &Value<'_>) -> Result<EspInUdp> {
     Ok(EspInUdp { sport: port("sport")?, dport: port("dport")? })
 }
 
-/// A UDP link carries ESP in UDP alone, with the port it is bound to. An address that another kind of link has too
-/// can be reached by that one, with or without UDP.
+/// A UDP link carries only ESP in UDP, with the port that it is bound to. If another link has the same address, an SA
+/// may use that link, with or without UDP.
 fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), encap: Option<EspInUdp>) -> Result<()> {
     let on_other = |addr| config.links.iter().any(|link| link.addresses.iter().any(|own| own.addr() == addr));
     let bound = |addr: IpAddr| {
@@ -279,7 +279,7 @@ fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), en
     Ok(())
 }
 
-/// The selector of an SA. In transport mode it applies to the outer addresses, so it has their family.
+/// Selector of an SA. In transport mode it matches the outer addresses, so it has their family.
 fn sa_selector(value: &Value<'_>, mode: Mode, outer: IpAddr) -> Result<Selector> {
     let selector = selector(&value.table(SELECTOR_KEYS)?)?;
     if mode == Mode::Transport && selector.src.is_ipv4() != outer.is_ipv4() {
@@ -342,12 +342,12 @@ fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config, in
     let reqid = table.get("reqid").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
     let level = table.get("level").map_or(Ok(Level::Required), |value| value.word(Level::WORDS))?;
     if let (Dir::Out, Mode::Tunnel, Level::Use, Some(value)) = (dir, mode, level, table.get("level")) {
-        return Err(value.error("without its tunnel a packet would go out in clear; use required"));
+        return Err(value.error("an optional tunnel would let packets leave in clear; use required"));
     }
     let template = Template { src, dst, spi: None, mode, reqid, level };
     if let Some(n) = index.other_mode(template, &config.sas) {
         let (mode, other) = (template.mode, config.sas[n].mode);
-        return Err(value.error(format!("asks for mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));
+        return Err(value.error(format!("requires mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));
     }
     Ok(template)
 }

@@ -41,16 +41,16 @@ pub(super) const KEYS: &[&str] = &[
     "id",
 ];
 
-/// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
+/// Maximum length of a link's name, in bytes: Linux's `IFNAMSIZ` without the final zero.
 const MAX_NAME_LEN: usize = 15;
-/// The smallest MTU over which IPv4 works (RFC 791 §3.2).
+/// Minimum MTU of IPv4 (RFC 791 §3.2).
 const MIN_MTU: u16 = 68;
-/// The smallest MTU over which IPv6 works (RFC 8200 §5).
+/// Minimum MTU of IPv6 (RFC 8200 §5).
 const MIN_MTU_V6: u16 = 1280;
-/// Longest path of a Unix socket: `sun_path` without the final zero.
+/// Maximum length of a Unix socket's path: `sun_path` without the final zero.
 const MAX_SOCKET_LEN: usize = 107;
 
-/// A link of each kind that a file can name, with settings that are still to be read.
+/// Link of each kind that a file can contain, before its settings are read.
 fn kinds() -> [LinkKind; 10] {
     let (queues, bind, exclusive) = (1, SocketAddr::from(([0; 4], 0)), false);
     let (interface, socket, link) = (String::new(), String::new(), String::new());
@@ -70,7 +70,7 @@ fn kinds() -> [LinkKind; 10] {
     ]
 }
 
-/// Reads one link. `others` are those before it.
+/// Reads one link. `others` are the earlier links.
 pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
     let name_value = table.need("name", "every link has a name, such as \"tun0\"")?;
     let name = link_name(&name_value)?;
@@ -189,7 +189,7 @@ fn read_driver(driver: &mut DriverKind, table: &Table<'_>, others: &[LinkConfig]
     Ok(())
 }
 
-/// Checks that the VRF or bridge is there that a link belongs to, wherever it stands in the file.
+/// Checks that a link's VRF or bridge exists, anywhere in the file.
 pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()> {
     let is_bridge = |link: &&LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
     let Some(value) = table.get("master") else {
@@ -227,7 +227,7 @@ pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()
     }
 }
 
-/// Refuses `key` unless it is for this kind of link.
+/// Refuses `key` for a link of another kind.
 fn belongs(table: &Table<'_>, key: &str, fits: bool, kinds: &str) -> Result<()> {
     match table.get(key) {
         Some(value) if !fits => Err(value.error(format!("is only for links of kind {kinds}; take it out"))),
@@ -235,7 +235,7 @@ fn belongs(table: &Table<'_>, key: &str, fits: bool, kinds: &str) -> Result<()> 
     }
 }
 
-/// A name that Linux takes for a device: `dev_valid_name`.
+/// Reads a name that is valid for a device in Linux (`dev_valid_name`).
 fn link_name(value: &Value<'_>) -> Result<String> {
     let name = value.str()?;
     let wrong = |what: &str| Err(value.error(format!("{} is no name of a link; {what}", quoted(name))));
@@ -286,7 +286,7 @@ fn ring(value: &Value<'_>, sizes: [u16; 5]) -> Result<u16> {
     Err(value.error(format!("{frames} is no power of two; use {}", sizes.map(|ring| ring.to_string()).join(", "))))
 }
 
-/// A VLAN of a link that the file has named before.
+/// Reads a VLAN of an earlier link.
 fn vlan(table: &Table<'_>, others: &[LinkConfig]) -> Result<(String, u16)> {
     let value = table.need("link", "use the name of the link below, such as \"eth0\"")?;
     let link = value.str()?;
@@ -305,7 +305,7 @@ fn vlan(table: &Table<'_>, others: &[LinkConfig]) -> Result<(String, u16)> {
     }
 }
 
-/// Path of a socket of vhost-user, which no other link of the same kind has.
+/// Path of a vhost-user socket, which no other link of the same kind has.
 fn socket(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
     const HINT: &str = "the absolute path of a socket, such as \"/run/vm0.sock\"";
     let value = table.need("socket", &format!("use {HINT}"))?;
@@ -322,7 +322,7 @@ fn socket(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
 fn addresses(table: &Table<'_>, is_udp: bool) -> Result<Vec<IfAddr>> {
     let Some(value) = table.get("addresses") else { return Ok(Vec::new()) };
     if is_udp {
-        return Err(value.error("a udp link has the address that it is bound to; take it out"));
+        return Err(value.error("a udp link's only address is that of bind; take it out"));
     }
     let mut addresses = Vec::new();
     for item in value.list()? {

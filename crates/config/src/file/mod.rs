@@ -1,7 +1,7 @@
-//! The configuration file: TOML with iproute2's words.
+//! Configuration file: TOML with iproute2's words.
 //!
-//! Everything is checked before anything is returned, in the order links, routes, SAs, policies, ILA mappings, and the first fault
-//! is the error. Each table of the file has a module.
+//! All checks are done before anything is returned, in the order links, routes, SAs, policies, ILA mappings, and the
+//! first fault is the error. Each table of the file has a module.
 
 mod algorithm;
 mod bridge;
@@ -46,7 +46,7 @@ const ROOT_KEYS: &[&str] = &[
 ];
 
 impl Config {
-    /// Reads and checks a whole file. `file` is its name, for errors alone.
+    /// Reads and validates a whole file. `file` is its name, for errors only.
     ///
     /// # Errors
     /// The first fault in the file.

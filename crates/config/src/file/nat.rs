@@ -1,4 +1,4 @@
-//! Behaviour of an SA in UDP towards a NAT: the keys of `[[sa]]` that begin with `nat-`.
+//! NAT traversal of an SA in UDP: the keys of `[[sa]]` that begin with `nat-`.
 
 use xfrm::{EspInUdp, NatTraversal, SaDir};
 
@@ -8,10 +8,10 @@ const INTERVAL: &str = "nat-keepalive-interval";
 const THRESHOLD: &str = "nat-mapping-threshold";
 const FOLLOW: &str = "nat-follow";
 
-/// The keys.
+/// All keys.
 pub(super) const KEYS: [&str; 3] = [INTERVAL, THRESHOLD, FOLLOW];
 
-/// Reads the keys of an SA with that UDP header, direction and replay window (Linux `verify_newsa_info`).
+/// Reads the keys of an SA with the given UDP header, direction and replay window (Linux `verify_newsa_info`).
 pub(super) fn read(
     table: &Table<'_>,
     encap: Option<EspInUdp>,
@@ -33,7 +33,9 @@ pub(super) fn read(
         Some(value) => {
             let follow = value.bool()?;
             if follow && replay_window == 0 {
-                return Err(value.error("needs a replay-window, or what is sent again moves the peer; use 1 to 4096"));
+                return Err(
+                    value.error("needs a replay-window, or a replayed packet would move the peer; use 1 to 4096")
+                );
             }
             follow
         }

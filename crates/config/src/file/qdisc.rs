@@ -1,4 +1,4 @@
-//! `qdisc` of a `[[link]]`: its queueing discipline, with the words and units of `tc`.
+//! `qdisc` of a `[[link]]`: the link's queueing discipline, with the words and units of `tc`.
 
 use ::qdisc::{Depth, Kind, LinkLayer, Options, OptionsError, Peak, RateSpec, Tbf};
 
@@ -6,7 +6,7 @@ use super::reader::{Result, Table, Value, quoted};
 
 const KEYS: &[&str] = &["kind", "limit", "rate", "burst", "latency", "peakrate", "mtu", "overhead", "mpu", "linklayer"];
 
-/// Packets that a `pfifo` without a limit holds: as many as Linux's `txqueuelen`.
+/// Default limit of a `pfifo` in packets: Linux's `txqueuelen`.
 const PFIFO_LIMIT: u32 = 1000;
 
 const RATE: &str = "a rate such as \"100mbit\"";
@@ -60,13 +60,13 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
         (Some(limit), None) => size(&limit)?,
         (None, Some(latency)) => {
             let seconds = time(&latency)?;
-            // As `tc` does: the bytes that the rates let pass in that time, plus a burst of each.
+            // As in `tc`: the bytes that each rate passes in the time, plus its burst; the smaller of both.
             let bytes = |rate: RateSpec, burst: u32| rate.rate as f64 * seconds + f64::from(burst);
             let by_peak = peak.map_or(f64::INFINITY, |(rate, mtu)| bytes(rate, mtu));
             whole(&latency, bytes(rate, burst).min(by_peak), u32::MAX.into())? as u32
         }
         (None, None) => return Err(table.missing("limit", &format!("use {SIZE}, or latency"))),
-        (Some(_), Some(latency)) => return Err(latency.error("latency and limit exclude each other; take one out")),
+        (Some(_), Some(latency)) => return Err(latency.error("cannot be combined with limit; take one out")),
     };
     let peak = peak.map(|(rate, mtu)| Peak { rate, mtu: Depth::Bytes(mtu) });
     let tbf = Tbf { limit, rate, burst: Depth::Bytes(burst), peak };
@@ -83,7 +83,7 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
     }
 }
 
-/// A number of bytes, or a size with one of the units of `tc`: powers of 1024.
+/// Reads a number of bytes, or a size with a unit of `tc`: powers of 1024.
 fn size(value: &Value<'_>) -> Result<u32> {
     const UNITS: [(&str, f64); 10] = [
         ("", 1.0),
@@ -103,7 +103,7 @@ fn size(value: &Value<'_>) -> Result<u32> {
     Ok(whole(value, with_unit(value, &UNITS, SIZE)?, u32::MAX.into())? as u32)
 }
 
-/// A rate with one of the units of `tc`, in bytes per second; without a unit it is in bits.
+/// Reads a rate with a unit of `tc`, in bytes per second; without a unit it is in bits.
 fn rate(value: &Value<'_>) -> Result<u64> {
     const UNITS: [(&str, f64); 19] = [
         ("", 0.125),
@@ -126,12 +126,12 @@ fn rate(value: &Value<'_>) -> Result<u64> {
         ("gibps", 1073741824.0),
         ("tibps", 1099511627776.0),
     ];
-    // Above, the counts of a float are not whole.
+    // Above this limit, a float does not represent all whole numbers.
     const MOST: f64 = 9007199254740992.0;
     Ok(whole(value, with_unit(value, &UNITS, RATE)?, MOST)? as u64)
 }
 
-/// A time with one of the units of `tc`, in seconds.
+/// Reads a time with a unit of `tc`, in seconds.
 fn time(value: &Value<'_>) -> Result<f64> {
     const UNITS: [(&str, f64); 9] = [
         ("s", 1.0),
@@ -147,17 +147,17 @@ fn time(value: &Value<'_>) -> Result<f64> {
     with_unit(value, &UNITS, TIME)
 }
 
-/// A decimal fraction with one of `units` behind it, in any case; `hint` says how one looks.
+/// Reads a decimal fraction with one of `units`, in any case; `hint` is an example for errors.
 fn with_unit(value: &Value<'_>, units: &[(&str, f64)], hint: &str) -> Result<f64> {
     let text = value.str()?;
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let factor = units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| factor);
     let number = number.parse::<f64>().ok().zip(factor).map(|(number, factor)| number * factor);
-    number.ok_or_else(|| value.error(format!("{} is not known here; use {hint}", quoted(text))))
+    number.ok_or_else(|| value.error(format!("{} is unknown; use {hint}", quoted(text))))
 }
 
-/// A number without its fraction, which is at most `most`.
+/// A number without its fraction, at most `most`.
 fn whole(value: &Value<'_>, number: f64, most: f64) -> Result<f64> {
     match number.trunc() {
         number if number <= most => Ok(number),
@@ -189,7 +189,7 @@ mod tests {
                 rate: RateSpec { rate: 2_000_000, overhead: 24, mpu: 64, link_layer: LinkLayer::ATM },
                 mtu: Depth::Bytes(1540),
             }),
-            // 2 MB/s for 1 ms, and one packet of 1540 bytes.
+            // 2 MB/s for 1 ms, plus one packet of 1540 bytes.
             ..tbf(0, 20480, 3540)
         };
         let cases = [
@@ -222,10 +222,7 @@ mod tests {
         let cases = [
             ("\"tbf rate 1mbit\"".to_owned(), "f:4: link[0].qdisc: is a text; use a table."),
             ("{}".to_owned(), "f:4: link[0].qdisc.kind: missing; use pfifo, bfifo or tbf."),
-            (
-                "{ kind = \"htb\" }".to_owned(),
-                "f:4: link[0].qdisc.kind: htb is not known here; use pfifo, bfifo or tbf.",
-            ),
+            ("{ kind = \"htb\" }".to_owned(), "f:4: link[0].qdisc.kind: htb is unknown; use pfifo, bfifo or tbf."),
             (
                 "{ kind = \"pfifo\", rate = \"1mbit\" }".to_owned(),
                 "f:4: link[0].qdisc.rate: is only for tbf; take it out.",
@@ -241,7 +238,7 @@ mod tests {
             (tbf("burst = 1"), "f:4: link[0].qdisc.rate: missing; use a rate such as \"100mbit\"."),
             (
                 tbf("rate = \"1furlong\", burst = 1"),
-                "f:4: link[0].qdisc.rate: 1furlong is not known here; use a rate such as \"100mbit\".",
+                "f:4: link[0].qdisc.rate: 1furlong is unknown; use a rate such as \"100mbit\".",
             ),
             (
                 tbf("rate = \"0bit\", burst = 2000, limit = 1"),
@@ -253,11 +250,11 @@ mod tests {
             ),
             (
                 tbf("rate = \"1mbit\", burst = 2000, limit = 1, latency = \"1s\""),
-                "f:4: link[0].qdisc.latency: latency and limit exclude each other; take one out.",
+                "f:4: link[0].qdisc.latency: cannot be combined with limit; take one out.",
             ),
             (
                 tbf("rate = \"1mbit\", burst = 2000, latency = \"1\""),
-                "f:4: link[0].qdisc.latency: 1 is not known here; use a time such as \"50ms\".",
+                "f:4: link[0].qdisc.latency: 1 is unknown; use a time such as \"50ms\".",
             ),
             (
                 tbf("rate = \"1mbit\", burst = 0, limit = 1"),

@@ -1,5 +1,4 @@
-//! Cursor over a TOML document: each value carries its key's path and its line, so that each
-//! refusal can name both.
+//! Cursor over a TOML document: each value carries its key's path and its line, so that each error contains both.
 
 use std::fmt;
 use std::ops::{Range, RangeInclusive};
@@ -12,13 +11,13 @@ use toml::de::{DeTable, DeValue};
 /// `gw.toml:14: sa[0].aead.icv: 80 is not an ICV length; use 64, 96 or 128.`
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct ConfigError {
-    /// The file's name, as it was given.
+    /// Name of the file, as the caller gave it.
     pub file: String,
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: usize,
-    /// The path of the key; empty when the file is not TOML.
+    /// Path of the key; empty if the file is not TOML.
     pub key: String,
-    /// A sentence without its full stop. No key material is ever in it.
+    /// Sentence without its full stop. It never contains key material.
     pub text: String,
 }
 
@@ -37,18 +36,18 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A file or a part of it, which the spans of its values point into.
+/// File or part of it; the spans of its values are offsets in `text`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     file: &'a str,
-    /// The text of the whole file.
+    /// Text of the whole file.
     whole: &'a str,
-    /// Offset of the part in it.
+    /// Offset of the part in the whole file.
     start: usize,
     text: &'a str,
 }
 
-/// A table and the path to it.
+/// Table and its path.
 #[derive(Clone, Debug)]
 pub(super) struct Table<'a> {
     source: Source<'a>,
@@ -57,7 +56,7 @@ pub(super) struct Table<'a> {
     entries: &'a DeTable<'a>,
 }
 
-/// A value and the path to it.
+/// Value and its path.
 #[derive(Clone, Debug)]
 pub(super) struct Value<'a> {
     source: Source<'a>,
@@ -68,12 +67,12 @@ pub(super) struct Value<'a> {
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
 impl<'a> Source<'a> {
-    /// A whole file, by its name and text.
+    /// Whole file, with its name and text.
     pub(super) fn new(file: &'a str, text: &'a str) -> Self {
         Self { file, whole: text, start: 0, text }
     }
 
-    /// The part at `range` of this one.
+    /// Part of this source at `range`.
     pub(super) fn part(self, range: Range<usize>) -> Self {
         let start = self.start + range.start;
         Self { start, text: self.text.get(range).unwrap_or_default(), ..self }
@@ -83,10 +82,10 @@ impl<'a> Source<'a> {
         self.text
     }
 
-    /// The text as a TOML table.
+    /// Parses the text as a TOML table.
     ///
     /// # Errors
-    /// It is no TOML.
+    /// The text is no TOML.
     pub(super) fn parse(self) -> Result<Spanned<DeTable<'a>>> {
         DeTable::parse(self.text).map_err(|err| {
             let span = err.span().unwrap_or_default();
@@ -99,7 +98,7 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The outermost table.
+    /// Outermost table.
     pub(super) fn root(self, document: &'a Spanned<DeTable<'a>>) -> Table<'a> {
         Table { source: self, path: String::new(), span: document.span(), entries: document.get_ref() }
     }
@@ -113,18 +112,18 @@ impl<'a> Source<'a> {
 }
 
 impl<'a> Table<'a> {
-    /// The value of `key`, if it is there.
+    /// Value of `key`, if present.
     pub(super) fn get(&self, key: &str) -> Option<Value<'a>> {
         let item = self.entries.get(key)?;
         Some(Value { source: self.source, path: self.path_of(key), item })
     }
 
-    /// The value of `key`; if it is missing, `hint` says what it would be.
+    /// Value of `key`; if it is missing, `hint` is the error's remedy.
     pub(super) fn need(&self, key: &str, hint: &str) -> Result<Value<'a>> {
         self.get(key).ok_or_else(|| self.missing(key, hint))
     }
 
-    /// Error for a missing `key`, at the line where the table begins.
+    /// Error for a missing `key`, at the first line of the table.
     pub(super) fn missing(&self, key: &str, hint: &str) -> ConfigError {
         self.source.error(self.span.start, &self.path_of(key), format!("missing; {hint}"))
     }
@@ -133,7 +132,7 @@ impl<'a> Table<'a> {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Refuses the first key that is not one of `known`.
+    /// Refuses the first key that is not in `known`.
     pub(super) fn check_keys(&self, known: &[&str]) -> Result<()> {
         let first_unknown = self.entries.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
         let Some(key) = first_unknown.min_by_key(|key| key.span().start) else { return Ok(()) };
@@ -148,16 +147,16 @@ impl<'a> Table<'a> {
     }
 }
 
-/// Longest part of a wrong value that an error quotes, in bytes.
+/// Maximum length of a quoted wrong value, in bytes.
 const MAX_QUOTED: usize = 48;
 
 impl<'a> Value<'a> {
-    /// Refuses the value with a sentence.
+    /// Error for this value.
     pub(super) fn error(&self, text: impl Into<String>) -> ConfigError {
         self.source.error(self.item.span().start, &self.path, text.into())
     }
 
-    /// The value as a table in which only the keys `known` may stand.
+    /// The value as a table in which only the keys `known` are allowed.
     pub(super) fn table(&self, known: &[&str]) -> Result<Table<'a>> {
         let Some(entries) = self.item.get_ref().as_table() else { return Err(self.wrong_type("a table")) };
         let table = Table { source: self.source, path: self.path.clone(), span: self.item.span(), entries };
@@ -165,7 +164,7 @@ impl<'a> Value<'a> {
         Ok(table)
     }
 
-    /// The tables of an array in the outermost table, which may have no keys but those `known`.
+    /// The tables of an array in the outermost table, in which only the keys `known` are allowed.
     pub(super) fn tables(&self, known: &[&str]) -> Result<Vec<Table<'a>>> {
         if self.is_table() {
             let key = &self.path;
@@ -174,7 +173,7 @@ impl<'a> Value<'a> {
         self.list()?.iter().map(|item| item.table(known)).collect()
     }
 
-    /// The only value of an array that stands for one element, number `n`, of the document's array.
+    /// The only value of an array that contains one element, number `n`, of the document's array.
     pub(super) fn only_item(&self, n: usize) -> Option<Value<'a>> {
         let item = self.item.get_ref().as_array()?.first()?;
         Some(Value { source: self.source, path: format!("{}[{n}]", self.path), item })
@@ -192,12 +191,12 @@ impl<'a> Value<'a> {
         self.item.get_ref().as_str().ok_or_else(|| self.wrong_type("a text in quotes"))
     }
 
-    /// The value as a truth value.
+    /// The value as a boolean.
     pub(super) fn bool(&self) -> Result<bool> {
         self.item.get_ref().as_bool().ok_or_else(|| self.wrong_type("true or false"))
     }
 
-    /// The value as a whole number inside `range`.
+    /// The value as a whole number in `range`.
     pub(super) fn number<T: Copy + Into<u64> + TryFrom<u64>>(&self, range: RangeInclusive<T>) -> Result<T> {
         let DeValue::Integer(digits) = self.item.get_ref() else { return Err(self.wrong_type("a whole number")) };
         let number = u64::from_str_radix(digits.as_str(), digits.radix()).ok();
@@ -211,7 +210,7 @@ impl<'a> Value<'a> {
         )
     }
 
-    /// The value as a prefix; `hint` says how one looks.
+    /// The value as a prefix; `hint` is an example for errors.
     pub(super) fn prefix(&self, hint: &str) -> Result<Prefix> {
         let text = self.str()?;
         text.parse().map_err(|err: PrefixError| match text.parse::<IfAddr>() {
@@ -220,7 +219,7 @@ impl<'a> Value<'a> {
         })
     }
 
-    /// The value as an address with its prefix length; `hint` says how one looks.
+    /// The value as an address with its prefix length; `hint` is an example for errors.
     pub(super) fn if_addr(&self, hint: &str) -> Result<IfAddr> {
         self.str()?.parse().map_err(|err| self.prefix_error(&err, hint))
     }
@@ -232,16 +231,12 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value as one of the `words`.
+    /// The value as one of `words`.
     pub(super) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T> {
         let text = self.str()?;
         let found = words.iter().find(|(word, _)| *word == text);
         found.map(|&(_, value)| value).ok_or_else(|| {
-            self.error(format!(
-                "{} is not known here; use {}",
-                quoted(text),
-                one_of(words.iter().map(|&(word, _)| word))
-            ))
+            self.error(format!("{} is unknown; use {}", quoted(text), one_of(words.iter().map(|&(word, _)| word))))
         })
     }
 
@@ -255,7 +250,7 @@ impl<'a> Value<'a> {
         self.item.get_ref().is_table()
     }
 
-    /// Error for a value of the wrong TOML type. Names the type but does not quote the value, which may be a secret key.
+    /// Error for a value of the wrong TOML type. It contains the type but not the value, which may be a secret key.
     fn wrong_type(&self, want: &str) -> ConfigError {
         let has = match self.item.get_ref() {
             DeValue::String(_) => "a text",
@@ -270,7 +265,7 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A wrong value as an error quotes it. Long values are not quoted: they may be a secret key under the wrong name.
+/// Quotes a wrong value for an error. Long values are not quoted: they may be a secret key under the wrong name.
 pub(super) fn quoted(text: &str) -> String {
     match text {
         _ if !is_short(text) => "this text".to_owned(),
@@ -279,13 +274,13 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether an error may quote `text`. The shortest key of AES has 16 bytes, that is 34 characters in hexadecimal; the
-/// longest prefix has 43 characters, and colons.
+/// Whether an error may quote `text`. The shortest AES key has 16 bytes, or 34 characters in hexadecimal; the longest
+/// prefix has 43 characters, and colons.
 fn is_short(text: &str) -> bool {
     text.len() < 16 || (text.len() <= MAX_QUOTED && text.contains([':', '.', '(']))
 }
 
-/// `a`, `a or b`, `a, b or c`.
+/// Joins words as `a`, `a or b`, `a, b or c`.
 pub(super) fn one_of<'s>(words: impl Iterator<Item = &'s str>) -> String {
     let words: Vec<&str> = words.collect();
     match words.as_slice() {
@@ -294,7 +289,7 @@ pub(super) fn one_of<'s>(words: impl Iterator<Item = &'s str>) -> String {
     }
 }
 
-/// The known word that `name` is most likely a slip of.
+/// The known word that `name` most likely misspells.
 fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     if name.len() > MAX_QUOTED {
         return None;
@@ -303,7 +298,7 @@ fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     (closest.0 <= 1 + closest.1.len() / 4).then_some(closest.1)
 }
 
-/// Levenshtein's distance, with the exchange of two neighbours counted as one step.
+/// Levenshtein distance, with the exchange of two neighbours counted as one step.
 fn edit_distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];

@@ -1,4 +1,4 @@
-//! `[reassembly]`: fragments that wait, by the names of Linux's sysctls.
+//! `[reassembly]`: fragment reassembly, with the names of Linux's sysctls.
 
 use super::reader::{Result, Table};
 use crate::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
@@ -15,13 +15,13 @@ pub(super) const KEYS: &[&str] = &[
     "ip6frag_time",
 ];
 
-/// More memory than this is a mistake: a terabyte.
+/// Maximum memory limit: a terabyte; more is a mistake.
 const MAX_THRESH: u64 = 1 << 40;
 
-/// An hour. A sender has given up long before.
+/// Maximum timeout: an hour. A sender gives up long before.
 const MAX_TIME: u32 = 3600;
 
-/// The widest of Linux's `int`.
+/// Maximum of Linux's `int`.
 const MAX_DISTANCE: u32 = i32::MAX as u32;
 
 pub(super) fn read(table: &Table<'_>) -> Result<ReassemblyConfig> {
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn reassembly_value_out_of_range_is_refused_with_the_range() {
         let refused = [
-            ("policy = \"lru\"", "policy: lru is not known here; use fair or linux."),
+            ("policy = \"lru\"", "policy: lru is unknown; use fair or linux."),
             ("coalesce = true", "coalesce: is a truth value; use a text in quotes."),
             ("ipfrag_time = 0", "ipfrag_time: 0 is out of range; use 1 to 3600."),
             ("ip6frag_time = 3601", "ip6frag_time: 3601 is out of range; use 1 to 3600."),

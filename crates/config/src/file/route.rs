@@ -12,7 +12,7 @@ use crate::model::{Config, LinkKind, RouteAction, RouteConfig};
 
 pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "metric", "table", "vrf", "encap"];
 
-/// Linux's `IP6_RT_PRIO_USER`: the metric of an IPv6 route that names none. IPv4's is 0.
+/// Default metric of an IPv6 route: Linux's `IP6_RT_PRIO_USER`. IPv4's is 0.
 const DEFAULT_METRIC_V6: u32 = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +30,8 @@ const TYPES: &[(&str, Type)] = &[
     ("prohibit", Type::Prohibit),
 ];
 
-/// Records the link of a route without a gateway, whose destinations are neighbours on that link: gateways of other routes,
-/// before or behind it in the file, may be among them. Errors in the route are found when it is read.
+/// Records the link of a route without a gateway: its destinations are neighbours on that link, possibly gateways of
+/// other routes, before or after it in the file. Errors in the route are reported when it is read.
 pub(super) fn note_direct(table: &Table<'_>, index: &mut Index) {
     let word = |key| table.get(key).and_then(|value| value.str().ok());
     if let (Some(to), Some(dev), None) = (word("to"), word("dev"), table.get("via"))
@@ -41,7 +41,7 @@ pub(super) fn note_direct(table: &Table<'_>, index: &mut Index) {
     }
 }
 
-/// Reads one route. `config` holds every link, and `index` the direct routes and the routes that were read before.
+/// Reads one route. `config` contains all links, and `index` the direct routes and the earlier routes.
 pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<RouteConfig> {
     let via = table.get("via").map(|value| Ok((address(&value)?, value))).transpose()?;
     let to_value = table.need("to", "use a prefix such as \"10.2.0.0/24\", or \"default\"")?;
@@ -82,13 +82,13 @@ fn address(value: &Value<'_>) -> Result<IpAddr> {
     Ok(addr)
 }
 
-/// Table of a route: the table of its VRF, if it names one.
+/// Table of a route: the table of its VRF, if the route has the key `vrf`.
 fn requested_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
     let Some(value) = table.get("vrf") else {
         return table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value));
     };
     if let Some(table) = table.get("table") {
-        return Err(table.error("vrf and table exclude each other; take one out"));
+        return Err(table.error("the VRF determines the table; take one out"));
     }
     let name = value.str()?;
     let named = config.links.iter().find(|link| link.name == name).map(|link| &link.kind);
@@ -114,7 +114,7 @@ fn unicast(
     if via.is_ipv4() && !to.is_ipv4() {
         return Err(value.error(format!("{via} is not of the family of {to}; use an IPv6 neighbour")));
     }
-    // A neighbour is in the domain of its link, or else of the route's table.
+    // A neighbour is in the domain of its link, or without a link in the domain of the route's table.
     let domain = match &dev {
         Some(dev) => index.domain(dev),
         None => index.has_vrf(table_id).then_some(table_id),
@@ -128,8 +128,8 @@ fn unicast(
     Ok(RouteAction::Unicast { via: Some(via), dev: by })
 }
 
-/// The link on which `via` is a neighbour: by the longest of the links' own prefixes and of the routes that lead to a
-/// link directly. `fib_check_nh` asks the same of a gateway. Only links that are `here` count.
+/// Link on which `via` is a neighbour: by the longest of the links' own prefixes and of direct routes, as
+/// `fib_check_nh` looks up a gateway. Only links that are `here` count.
 fn via_link(via: IpAddr, dev: Option<&str>, index: &Index, is_here: impl Fn(&str) -> bool) -> Option<String> {
     if let (IpAddr::V6(v6), Some(dev)) = (via, dev)
         && v6.is_unicast_link_local()
@@ -146,10 +146,10 @@ fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError
     }
 }
 
-/// A route that drops has neither neighbour nor link.
+/// Checks that a route that drops packets has neither a gateway nor a link.
 fn nowhere(table: &Table<'_>, action: RouteAction) -> Result<RouteAction> {
     match table.get("via").or_else(|| table.get("dev")).or_else(|| table.get("encap")) {
-        Some(value) => Err(value.error("a route of this type leads nowhere; take it out")),
+        Some(value) => Err(value.error("a route of this type has no next hop; take it out")),
         None => Ok(action),
     }
 }

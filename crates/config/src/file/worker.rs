@@ -1,4 +1,4 @@
-//! `[worker]`: the thread that moves packets.
+//! `[worker]`: the packet worker.
 
 use super::crypto::MAX_CPU;
 use super::reader::{Result, Table};

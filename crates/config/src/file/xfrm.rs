@@ -14,7 +14,7 @@ pub(super) const DEFAULT_KEYS: &[&str] = &["in", "out", "fwd"];
 const USE_KEYS: [&str; 4] = ["byte-soft", "byte-hard", "packet-soft", "packet-hard"];
 const TIME_KEYS: [&str; 4] = ["time-soft", "time-hard", "time-use-soft", "time-use-hard"];
 
-/// A mark: a number, whose bits all count, or a table with a `mask`.
+/// Reads a mark: a number with all bits significant, or a table with a `mask`.
 pub(super) fn mark(table: &Table<'_>, key: &str) -> Result<Mark> {
     let Some(value) = table.get(key) else { return Ok(Mark::ANY) };
     if value.is_number() {
@@ -29,8 +29,8 @@ pub(super) fn mark(table: &Table<'_>, key: &str) -> Result<Mark> {
     Ok(Mark { value: bits, mask })
 }
 
-/// Number of an XFRM interface. No kind of link is one: an SA for one would match no packet, and packets that a policy is to
-/// protect would pass in clear.
+/// Reads the number of an XFRM interface, and refuses any: no kind of link is an XFRM interface, so an SA with a number
+/// would match no packet, and packets of a policy with a number would pass in clear.
 pub(super) fn if_id(table: &Table<'_>) -> Result<u32> {
     match table.get("if_id") {
         Some(value) => Err(value.error("is for an XFRM interface, and no kind of link is one; take it out")),
@@ -43,7 +43,7 @@ pub(super) fn sa_lifetime(table: &Table<'_>) -> Result<Lifetime> {
     lifetime(table, &[USE_KEYS, TIME_KEYS].concat())
 }
 
-/// Lifetime of a policy, which has limits of time alone (Linux `xfrm_policy_timer`).
+/// Lifetime of a policy, which has time limits only (Linux `xfrm_policy_timer`).
 pub(super) fn policy_lifetime(table: &Table<'_>) -> Result<Lifetime> {
     lifetime(table, &TIME_KEYS)
 }

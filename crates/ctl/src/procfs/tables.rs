@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::state::{FragmentsState, LinkState, LinkStats, NeighbourState, RouteState};
 
-/// The number of the main table.
+/// Number of the main table.
 const MAIN: u32 = 254;
 
 /// `/proc/net/dev` (Linux `dev_seq_printf_stats`).
@@ -56,7 +56,7 @@ pub(super) fn route(routes: &[RouteState]) -> String {
     const GATEWAY: u32 = 2;
     const HOST: u32 = 4;
     const REJECT: u32 = 0x200;
-    // The bytes of an address as a number of this host.
+    // Bytes of an address as a number in host byte order.
     let number = |addr: Ipv4Addr| u32::from_ne_bytes(addr.octets());
     let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT";
     let mut text = format!("{head:LINE$}\n");
@@ -96,7 +96,7 @@ pub(super) fn arp(neighbours: &[NeighbourState]) -> String {
     text
 }
 
-/// `/proc/net/sockstat`: a gateway has no sockets, only queued fragments.
+/// `/proc/net/sockstat`: a gateway has only queued fragments, no sockets.
 pub(super) fn sockstat(all: &[FragmentsState]) -> String {
     let head = "sockets: used 0\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 0\nUDP: inuse 0 mem 0\nUDPLITE: inuse 0\n\
                 RAW: inuse 0\n";

@@ -1,4 +1,4 @@
-//! One program's netlink socket: a connection whose datagrams are those of [`nlsock`].
+//! Netlink socket of one program: a connection with the datagrams of [`nlsock`].
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -25,13 +25,13 @@ use super::protocols::{Generic, Protocols, Route, Xfrm};
 use super::sysctl::{self, OpenFile};
 use crate::privilege::{Peer, Privilege};
 
-/// A datagram that has been received.
+/// A received datagram.
 #[derive(Debug)]
 pub(super) struct Received {
     pub(super) len: usize,
-    /// The number of the process that sent it.
+    /// Process ID of the sender.
     pub(super) sender: Option<u32>,
-    /// Descriptor that the sender passed for the answer.
+    /// Pipe that the sender passed for the reply.
     pub(super) answer: Option<OwnedFd>,
 }
 
@@ -43,7 +43,7 @@ enum Socket {
     Route(Session<Route>),
     Xfrm(Session<Xfrm>),
     Generic(Session<Generic>),
-    /// None: a file of `/proc/sys/net` that is open to be written.
+    /// No protocol: a file of `/proc/sys/net` that is open for writing.
     File(OpenFile),
 }
 
@@ -61,41 +61,41 @@ macro_rules! with_session {
 /// A program's socket.
 #[derive(Debug)]
 pub(super) struct Client {
-    /// `None` when it is closed.
+    /// `None` after the close.
     fd: Option<OwnedFd>,
-    /// Closes it, if that may take long.
+    /// Closes the connection in the background, if the close may take long.
     discard: Discard,
-    /// The set of descriptors that it is in.
+    /// The epoll set of the connection.
     pub(super) epoll: Arc<OwnedFd>,
-    /// Whether the client may change things.
+    /// Whether the client may change the node.
     pub(super) privileged: bool,
-    /// The client's process, if that holds `CAP_NET_ADMIN` and is not root: it may change things once it has
-    /// [claimed](Self::claim) that, and no other process may by this connection.
+    /// The client's process, if that process holds `CAP_NET_ADMIN` and is not root: it becomes privileged when it
+    /// [claims](Self::claim) the privilege, which then covers no other process on this connection.
     claimant: Option<Arc<Peer>>,
     /// User of the client's process.
     pub(super) uid: u32,
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
-    /// Messages for the client that it has not received yet: the last parts of the dumps that one datagram requested.
+    /// Messages that the client has not received yet: the last parts of the dumps that one datagram requested.
     waiting: VecDeque<Vec<u8>>,
-    /// Messages of the last datagram that are not carried out yet, of a client that may only look. No datagram is received
-    /// before they are.
+    /// Requests of the last datagram of a read-only client that are not handled yet. No further datagram is received
+    /// until all of them are handled.
     unserved: Zeroizing<Vec<u8>>,
-    /// Whether a dump has begun a part and not found anything to put into it. No datagram is received before it has, so that
-    /// an answer on a pipe still says that all that is due has been sent.
+    /// Whether the dump's last part was empty and the dump is incomplete. No further datagram is received meanwhile, so
+    /// a reply on a pipe still means that all due answers have been sent.
     looking: bool,
     /// Receive buffer size that the client requested. The buffer is allocated at the first need, which is rare.
     room: Option<u32>,
-    /// Whether the receive buffer was allocated.
+    /// Whether the buffer has been enlarged.
     grown: bool,
     /// Whether answers or notifications were lost and the client has not been notified yet (`ENOBUFS`).
     overrun: bool,
     /// Events that are registered with epoll.
     pub(super) interest: EventFlags,
-    /// UDP ports of its program that bypass policies.
+    /// UDP ports of the client's program that bypass policies.
     bypass: Vec<u16>,
-    /// The inode number of this end, if the program's library keeps a duplicate of it.
+    /// Inode number of this end, if the program's library holds a duplicate of this end.
     pub(super) kept: Option<u64>,
 }
 
@@ -106,13 +106,13 @@ pub(super) struct Gone;
 impl Drop for Client {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.as_ref().filter(|_| self.kept.is_some()) {
-            // The library's duplicate would keep this end in epoll, and the program's from being hung up.
+            // The library's duplicate would keep this end in epoll, and the program's end from a hang-up.
             let _ = epoll::delete(&*self.epoll, fd);
             let _ = shutdown(fd, Shutdown::Both);
         }
         let unread = self.fd.take_if(|fd| !self.privileged && has_unread_rights(fd));
         if let Some(fd) = unread {
-            // It would be found ready for as long as it is open.
+            // epoll would report the descriptor until its close is complete.
             let _ = epoll::delete(&*self.epoll, &fd);
             self.discard.close(fd);
         }
@@ -131,7 +131,8 @@ impl Client {
         discard: &Discard,
         epoll: &Arc<OwnedFd>,
     ) -> Result<Self, Errno> {
-        // Each datagram then has credentials, and end of file has none: this distinguishes it from an empty datagram.
+        // With this option each datagram carries credentials and the end of the stream carries none, which
+        // distinguishes an empty datagram from the end.
         sockopt::set_socket_passcred(&fd, true)?;
         let (uid, pid) = (peer.uid, peer.pid);
         let privileged = privilege == Privilege::Full;
@@ -161,7 +162,8 @@ impl Client {
         })
     }
 
-    /// A socket that a gateway before served, with the rights of this connection. `fd`: the gateway's end of it, of that inode number.
+    /// A socket that an earlier gateway served, with the rights of this connection. `fd`: the gateway's end of the
+    /// socket, with that inode number.
     pub(super) fn adopt(&self, fd: OwnedFd, inode: u64) -> Self {
         let mut adopted = Self {
             fd: Some(fd),
@@ -182,13 +184,13 @@ impl Client {
             bypass: Vec::new(),
             kept: Some(inode),
         };
-        // Messages in the socket may be from before the [claim](Self::claim).
+        // Messages in the socket may predate the [claim](Self::claim).
         adopted.privileged &= adopted.claimant.is_none() || adopted.is_drained();
         adopted
     }
 
-    /// Brings an adopted socket to the state that these calls describe. Refused calls are left out: the program may
-    /// have lost rights.
+    /// Restores the state of an adopted socket from these calls. Refused calls are skipped: the program may have lost
+    /// rights.
     pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), Gone> {
         for call in ToDaemon::calls(state) {
             let outcome = match call.ok_or(Gone)? {
@@ -202,12 +204,12 @@ impl Client {
         self.protocol().map(|_| ()).ok_or(Gone)
     }
 
-    /// UDP ports that bypass policies while it is connected.
+    /// UDP ports that bypass policies while the client is connected.
     pub(super) fn bypass(&self) -> &[u16] {
         &self.bypass
     }
 
-    /// Closes descriptors that this client has sent, without waiting for it.
+    /// Closes descriptors of this client in the background.
     pub(super) fn put_away(&self, fds: impl IntoIterator<Item = OwnedFd>) {
         if !self.privileged {
             fds.into_iter().for_each(|fd| self.discard.close(fd));
@@ -234,7 +236,7 @@ impl Client {
         self.fd.as_ref().expect("it is closed last").as_fd()
     }
 
-    /// The client's protocol, once the client has chosen it.
+    /// Protocol of the socket, after the client has chosen one.
     pub(super) const fn protocol(&self) -> Option<u32> {
         match self.socket {
             Socket::New | Socket::File(_) => None,
@@ -244,7 +246,7 @@ impl Client {
         }
     }
 
-    /// Whether the client is a file, which has no netlink protocol.
+    /// Tells whether the client is a file, without a netlink protocol.
     pub(super) const fn is_file(&self) -> bool {
         matches!(self.socket, Socket::File(_))
     }
@@ -253,12 +255,12 @@ impl Client {
         with_session!(&self.socket, session => session.port(), 0)
     }
 
-    /// The protocol and port that it has, if it has one.
+    /// Protocol and port of the socket, if it has a port.
     pub(super) fn name(&self) -> Option<(u32, u32)> {
         Some((self.protocol()?, self.port())).filter(|&(_, port)| port != 0)
     }
 
-    /// The groups of `protocol` that it listens to.
+    /// Groups of `protocol` that the client has joined.
     pub(super) fn groups(&self, protocol: u32) -> Groups {
         match (&self.socket, protocol) {
             (Socket::Route(session), protocol::ROUTE) => session.groups(),
@@ -287,23 +289,23 @@ impl Client {
             return Err(Gone);
         }
         let answer = rights.pop();
-        // No datagram without a descriptor is empty: this is the end.
+        // Every datagram carries a descriptor or bytes: this is the end of the stream.
         if received.bytes == 0 && answer.is_none() {
             return Err(Gone);
         }
         Ok(Some(Received { len: received.bytes, sender, answer }))
     }
 
-    /// Whether there is a datagram. One with other descriptors than a call [may have](may_be_sent) is left in
-    /// the socket, and the connection is to be closed: the kernel would close what it does not pass on, which takes as long
-    /// as the sender likes.
+    /// Tells whether a datagram can be received. A datagram with other descriptors than [allowed](may_be_sent) is left
+    /// in the socket, and the connection is to be closed: the kernel would close descriptors that it does not pass on,
+    /// and the sender decides how long that takes.
     fn has_datagram_to_take(&self) -> Result<bool, Gone> {
         let mut space = control_space();
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
         match recvmsg(self.fd(), &mut [], &mut control, flags) {
             Ok(looked) => {
-                // The descriptors are duplicates, whose close is not the last one.
+                // The descriptors are duplicates, whose close is never the last one.
                 let (_, rights) = sender_and_rights(&mut control);
                 let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
                 if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
@@ -314,9 +316,9 @@ impl Client {
         }
     }
 
-    /// Makes the client privileged if its process holds `CAP_NET_ADMIN` and no datagram is behind the one that is being
-    /// answered. From then on the program that holds the capability is the sender. Before, the process may have been
-    /// another program without it.
+    /// Makes the client privileged if its process holds `CAP_NET_ADMIN` and no datagram is queued behind the present
+    /// one. From then on the sender is the program that holds the capability; earlier datagrams may be from another
+    /// program in the same process, without the capability.
     fn claim(&mut self) {
         let Some(peer) = self.claimant.as_ref().filter(|_| !self.privileged) else { return };
         if peer.holds_net_admin() && self.is_drained() {
@@ -325,13 +327,13 @@ impl Client {
         }
     }
 
-    /// Whether no datagram waits to be received.
+    /// Tells whether no datagram is queued.
     fn is_drained(&self) -> bool {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         matches!(recv(self.fd(), &mut [0; 0], flags), Err(Errno::AGAIN))
     }
 
-    /// Sets the privilege of a datagram's sender. A claimed privilege is that of the process that claimed it alone.
+    /// Checks the sender of a datagram. Only the process that claimed the privilege may use it.
     pub(super) fn note_sender(&mut self, sender: Option<u32>) -> Result<(), Gone> {
         let Some(peer) = self.claimant.as_ref().filter(|_| self.privileged) else { return Ok(()) };
         let is_claimant = sender == Some(peer.pid) && peer.is_alive();
@@ -342,8 +344,8 @@ impl Client {
         Ok(())
     }
 
-    /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol: the requested one, or any; or
-    /// refuses. `answer` is for the last of its calls.
+    /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol, the requested one or any,
+    /// or refuses. `answer` is for the last call of the datagram.
     pub(super) fn handle(
         &mut self,
         datagram: &[u8],
@@ -387,25 +389,26 @@ impl Client {
         Ok(())
     }
 
-    /// Answers about a file of `/proc/sys/net`, and is that file from then on if it was opened. Else it is the end.
+    /// Handles a call about a file of `/proc/sys/net`. If the call opened a file, the socket is that file from then on;
+    /// otherwise the connection ends.
     fn sysctl(&mut self, what: Sysctl, name: &[u8], protocols: &Protocols) -> Result<(), Gone> {
         if !matches!(self.socket, Socket::New) {
             return Err(Gone);
         }
         self.claim();
         let (answer, text, opened) = sysctl::ask(what, name, self.privileged, protocols);
-        // It has been sent nothing before, and so has room.
+        // The first answer of a connection always has room.
         self.try_send(answer.to_bytes(), &text)?;
         self.socket = Socket::File(opened.ok_or(Gone)?);
         Ok(())
     }
 
-    /// Messages that are not carried out yet, if they can be answered now.
+    /// Requests that are not handled yet, if their answers have room now.
     pub(super) fn take_unserved(&mut self) -> Option<Zeroizing<Vec<u8>>> {
         (!self.unserved.is_empty() && self.waiting.is_empty()).then(|| std::mem::take(&mut self.unserved))
     }
 
-    /// Whether a datagram may be received: the last one is carried out, and no dump looks for its next part.
+    /// Tells whether a datagram may be received: the last one is handled, and the dump's last part was not empty.
     pub(super) fn takes_datagrams(&self) -> bool {
         self.unserved.is_empty() && !self.looking
     }
@@ -414,7 +417,7 @@ impl Client {
         with_session!(&self.socket, session => session.is_dumping(), false)
     }
 
-    /// Handles messages; for a client that may only look, as many as a [slice](Slice) has time for.
+    /// Handles requests; for a read-only client, as many as fit into a [`Slice`].
     pub(super) fn request(
         &mut self,
         messages: &[u8],
@@ -447,7 +450,7 @@ impl Client {
         Ok(())
     }
 
-    /// Handles a call of the program that is no message, and returns the `errno` of a refusal.
+    /// Handles a library call that is not a netlink message, and returns the `errno` of a refusal.
     fn call(
         &mut self,
         call: ToDaemon<'_>,
@@ -495,7 +498,7 @@ impl Client {
         Ok(outcome)
     }
 
-    /// Makes it a socket of that protocol.
+    /// Makes the socket one of `protocol`.
     fn hello(&mut self, protocol: u32) -> Result<Result<(), i32>, Gone> {
         let privileged = self.privileged;
         self.socket = match (&self.socket, protocol) {
@@ -510,26 +513,26 @@ impl Client {
         Ok(Ok(()))
     }
 
-    /// Sets the socket buffer to the size that the client requested. False if no size was requested.
+    /// Sets the socket buffer to the requested size. False if no size was requested.
     fn give_room(&mut self) -> bool {
         let Some(bytes) = self.room.take() else { return false };
         self.grown = true;
-        // The kernel doubles the value, for its own account of each datagram.
+        // The kernel doubles the value, for its overhead per datagram.
         let half = bytes.clamp(MIN_ROOM, MAX_ROOM) as usize / 2;
         let set = if self.privileged {
             sockopt::set_socket_send_buffer_size_force(self.fd(), half)
         } else {
             sockopt::set_socket_send_buffer_size(self.fd(), half)
         };
-        // A kernel that does not allow it leaves it the room that it has.
+        // A kernel that refuses leaves the old size.
         if set.is_err() {
             let _ = sockopt::set_socket_send_buffer_size(self.fd(), half);
         }
         true
     }
 
-    /// Sends the client its answers in `outbox`. Parts of a dump wait until it takes them; answers that it does not
-    /// take are lost, and it gets an overrun later. `prompt`: its next request will be answered soon.
+    /// Sends the client its answers in `outbox`. Parts of a dump wait until the client has room; other answers without
+    /// room are lost, and the client gets an overrun later. `prompt`: the gateway will answer the next request soon.
     pub(super) fn deliver(&mut self, outbox: &Outbox, prompt: bool) -> Result<(), Gone> {
         let mut parts = outbox.iter().filter(|(to, _)| *to == To::Dumper).count();
         let is_dump = parts > 0;
@@ -570,13 +573,13 @@ impl Client {
         Ok(())
     }
 
-    /// Notes that something was lost to it.
+    /// Records that a message to the client was lost.
     pub(super) fn lose(&mut self) {
         self.overrun = with_session!(&self.socket, session => session.reports_overruns(), false);
     }
 
-    /// Whether the client has been sent all that waits for it, overruns included: until there is much room again,
-    /// nothing more is sent.
+    /// Tells whether nothing is pending for the client, overruns included. Pending messages are sent only when the
+    /// socket has much room again.
     fn is_through(&mut self) -> Result<bool, Gone> {
         if self.waiting.is_empty() && !self.overrun {
             return Ok(true);
@@ -591,7 +594,7 @@ impl Client {
         Ok(self.waiting.is_empty() && !self.overrun)
     }
 
-    /// Sends waiting parts and overruns, as long as the client takes them.
+    /// Sends pending parts and overruns, as long as the client has room.
     fn flush(&mut self) -> Result<(), Gone> {
         while let Some(waiting) = self.waiting.pop_front() {
             let (word, bytes) = waiting.split_first_chunk().ok_or(Gone)?;
@@ -607,7 +610,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a datagram. False: it does not take it now.
+    /// Sends a datagram. False: the client has no room now.
     fn try_send<const N: usize>(&mut self, word: [u8; N], bytes: &[u8]) -> Result<bool, Gone> {
         let parts = [IoSlice::new(&word), IoSlice::new(bytes)];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -621,11 +624,11 @@ impl Client {
         }
     }
 
-    /// Events to wait for, if they have changed: requests, and room for more if there is more to send.
+    /// Events for epoll, if they have changed: requests, and room in the socket if messages are pending.
     pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
         let more = !self.waiting.is_empty() || self.overrun || self.is_dumping();
         let interest = match (self.takes_datagrams(), more) {
-            // It is served again as soon as it has room for answers.
+            // The client is served again as soon as it has room for answers.
             (false, _) => EventFlags::OUT,
             (true, true) => EventFlags::IN | EventFlags::OUT,
             (true, false) => EventFlags::IN,
@@ -669,15 +672,15 @@ impl Client {
     }
 }
 
-/// Room for the longest datagram, as the kernel accounts it; and the most that a client can have.
+/// Limits of the socket buffer: room for the longest datagram, as the kernel accounts it; and the largest allowed size.
 const MIN_ROOM: u32 = 256 << 10;
 const MAX_ROOM: u32 = 16 << 20;
 
-/// Parts of a dump that are written before others are looked after, for a client that may change things.
+/// Parts of a dump that are written before other clients are served, for a client that may change the node.
 const PARTS: usize = 4;
 
-/// Share of a turn of a client that may only look: requests are carried out for so long, or until their answers have so many
-/// bytes. The last request of a slice is carried out to its end.
+/// Share of a turn for a read-only client: requests are handled until this time, or until their answers reach this many
+/// bytes. The last request of a slice is completed.
 #[derive(Clone, Copy, Debug)]
 struct Slice {
     end: Instant,
@@ -696,7 +699,7 @@ impl Slice {
     }
 }
 
-/// Carries out messages until `slice` is over, and returns those that are left.
+/// Handles requests until `slice` is over, and returns the remaining ones.
 fn carry_out<'a, P: Protocol>(
     session: &mut Session<P>,
     messages: &'a [u8],
@@ -720,14 +723,14 @@ fn carry_out<'a, P: Protocol>(
     &[]
 }
 
-/// Room for the credentials of a datagram's sender and for one descriptor. Padding makes room for a second one.
+/// Room for the credentials of a datagram's sender and for one descriptor. Padding leaves room for a second one.
 const fn control_space() -> [MaybeUninit<u8>; CONTROL_LEN] {
     [MaybeUninit::uninit(); CONTROL_LEN]
 }
 
 const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(1), ScmCredentials(1));
 
-/// The process that sent a datagram, and the descriptors that came with it.
+/// The process that sent a datagram, and the passed descriptors.
 fn sender_and_rights(control: &mut RecvAncillaryBuffer<'_>) -> (Option<u32>, Vec<OwnedFd>) {
     let (mut sender, mut rights) = (None, Vec::new());
     for message in control.drain() {
@@ -740,47 +743,49 @@ fn sender_and_rights(control: &mut RecvAncillaryBuffer<'_>) -> (Option<u32>, Vec
     (sender, rights)
 }
 
-/// Ends a connection, and tells whether it holds unread datagrams with descriptors: these are closed with it.
+/// Shuts a connection down, and returns whether it holds unread datagrams with descriptors, which its close would
+/// close.
 fn has_unread_rights(fd: &OwnedFd) -> bool {
-    // Nothing more comes, and the other end sees that it is over.
+    // Nothing more arrives, and the peer sees the end of the connection.
     let _ = shutdown(fd, Shutdown::Both);
     loop {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         match recvmsg(fd, &mut [], &mut control, flags) {
-            // There was no room for them.
+            // The descriptors did not fit.
             Ok(looked) if looked.flags.contains(ReturnFlags::CTRUNC) => return true,
             Err(Errno::INTR) => continue,
             Ok(_) if control.drain().next().is_some() => {}
-            // Every datagram has its sender's credentials: there is none.
+            // Every datagram carries its sender's credentials: the queue is empty.
             Ok(_) | Err(_) => return false,
         }
         let _ = recv(fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
 }
 
-/// The inode number of a Unix socket of records; `None`: a descriptor is none.
+/// Inode number of a Unix socket of type seqpacket; `None` for any other descriptor.
 pub(super) fn inode_of_socket(fd: BorrowedFd<'_>) -> Option<u64> {
     let is_unix = sockopt::socket_domain(fd).ok()? == AddressFamily::UNIX;
     let is_right = is_unix && sockopt::socket_type(fd).ok()? == SocketType::SEQPACKET;
     is_right.then(|| rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)).flatten()
 }
 
-/// Whether a datagram may have these descriptors: none, or a pipe for an answer, or a Unix socket.
+/// Tells whether a datagram may carry these descriptors: none, one pipe for an answer, or one Unix socket.
 fn may_be_sent(rights: &[OwnedFd]) -> bool {
     rights.len() <= 1 && rights.iter().all(|fd| is_pipe(fd) || inode_of_socket(fd.as_fd()).is_some())
 }
 
-/// Whether a descriptor is one of a pipe: on any other type of file even a query of the type might block.
+/// Tells whether a descriptor is a pipe. The check is safe for any descriptor; other file types might block even on a
+/// query of their type.
 fn is_pipe(fd: &OwnedFd) -> bool {
     rustix::pipe::fcntl_getpipe_size(fd).is_ok()
 }
 
-/// Answers a call, to a pipe.
+/// Writes the answer of a call to its pipe.
 fn write_answer(fd: &OwnedFd, answer: Answer) {
     if rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
-        // A client that does not read it does not need it.
+        // A client that does not read the answer does not need it.
         let _ = rustix::io::write(fd, &answer.to_bytes());
     }
 }

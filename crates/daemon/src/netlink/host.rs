@@ -1,4 +1,4 @@
-//! Between netlink's model of the node and the worker.
+//! The worker as the host of netlink's model.
 
 use std::net::IpAddr;
 
@@ -22,12 +22,12 @@ use crate::open::Open;
 use crate::snapshot;
 use crate::translate::fib::{known, neighbours, shown};
 
-/// The worker, as rtnetlink needs it.
+/// The worker as rtnetlink's [`Host`].
 #[derive(Debug)]
 pub(crate) struct WorkerHost {
     worker: Handle,
     open: Open,
-    /// Changes for the host side, if there is one.
+    /// Changes for the host side, if the gateway has one.
     noted: Option<Vec<Delta>>,
     /// Time of the host's creation.
     start: std::time::Instant,
@@ -57,7 +57,7 @@ impl Host for WorkerHost {
         let host_index = link.host_index();
         self.change(id, LinkChange::Open(link, config.clone()))?;
         if let LinkKind::Vlan { .. } = config.kind {
-            // A VLAN has the MTU, the address and the state of the link below.
+            // A VLAN takes MTU, address and state from its lower link.
             let links = self.links()?;
             return links.into_iter().find(|now| now.id == id).ok_or(Error::new(errno::ENODEV));
         }
@@ -82,7 +82,7 @@ impl Host for WorkerHost {
     }
 
     fn settings(&mut self, interface: &str) -> Result<Vec<u8>, Error> {
-        // A driver may take its time, which is not the worker's.
+        // A driver may take long, so the query runs on this thread and not on the worker's.
         link::link_settings(interface, LINK_MODE_WORDS)
             .map_err(|err| Error::new(err.raw_os_error().unwrap_or(errno::EOPNOTSUPP)))
     }
@@ -144,17 +144,17 @@ impl Host for WorkerHost {
 }
 
 impl WorkerHost {
-    /// Host over `worker`, whose links `open` opens.
+    /// Host over `worker`; `open` opens its links.
     pub(crate) fn new(worker: Handle, open: Open) -> Self {
         Self { worker, open, noted: None, start: std::time::Instant::now() }
     }
 
-    /// Notes changes from now on.
+    /// Starts to record changes for the host side.
     pub(super) fn note_deltas(&mut self) {
         self.noted = Some(Vec::new());
     }
 
-    /// The changes since the last call; `None` if none are noted.
+    /// The changes since the last call; `None` if changes are not recorded.
     pub(super) fn take_deltas(&mut self) -> Option<Vec<Delta>> {
         self.noted.as_mut().map(std::mem::take)
     }

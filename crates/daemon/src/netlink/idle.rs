@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-/// Detector of a time without packets: a stream leaves its worker idle between two bursts, and soon needs it again.
+/// Detector of pauses in traffic: a stream leaves the worker idle between two bursts, and soon needs the CPU again.
 #[derive(Debug, Default)]
 pub(super) struct IdleDetector {
     bursts: u32,
-    /// Time at which `bursts` was last seen to change; `None`: not yet.
+    /// Time of the last change of `bursts`; `None` before the first.
     since: Option<Instant>,
 }
 
 impl IdleDetector {
-    /// Time without packets after which none are expected soon.
+    /// Pause after which no packets are expected soon.
     const LONG: Duration = Duration::from_millis(10);
 
-    /// Tells whether no packets have arrived for long; `bursts` counts wake-ups of the worker to packets so far.
+    /// Tells whether the pause in traffic is long; `bursts` counts wake-ups of the worker by packets so far.
     pub(super) fn is_long(&mut self, bursts: u32, now: Instant) -> bool {
         if self.bursts != bursts {
             (self.bursts, self.since) = (bursts, Some(now));

@@ -1,4 +1,4 @@
-//! Between netlink's ILA mappings and the worker, which owns them.
+//! Netlink's view of the ILA mappings, which the worker owns.
 
 use base::LinkId;
 use ila::Locator;
@@ -9,7 +9,7 @@ use netlink::generic::ila::{IlaHost, Mapping};
 use crate::command::{Handle, WorkerGone};
 use crate::node::Node;
 
-/// The worker, as family `ila` needs it.
+/// The worker as generic netlink's ILA table.
 #[derive(Debug)]
 pub(crate) struct WorkerIla(pub(super) Handle);
 
@@ -46,13 +46,13 @@ impl IlaHost for WorkerIla {
             let all = node.datapath.ila().iter();
             all.map(|mapping| shown(node, &mapping)).collect::<Vec<_>>()
         })?;
-        // In the order in which they are looked up. The worker has packets to see to.
+        // The order of look-up. This thread sorts, as the worker must process packets.
         all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.ifindex == 0, mapping.ifindex));
         Ok(all)
     }
 
     fn flush(&mut self) -> Result<(), Error> {
-        // This thread frees the memory.
+        // This thread frees the memory of the old mappings.
         self.call(|node| node.datapath.replace_ila(ila::Mappings::default())).map(drop)
     }
 }
@@ -63,7 +63,7 @@ impl WorkerIla {
     }
 }
 
-/// A mapping with the number of its device.
+/// A mapping with the index of its device.
 fn shown(node: &Node, mapping: &ila::Mapping) -> Mapping {
     let ila::Mapping { locator_match, locator, link, csum_mode, ident_type } = *mapping;
     let ifindex = link.map_or(0, |link| node.ifindex(link).0);

@@ -1,12 +1,12 @@
 //! Netlink clients: one thread serves all of them.
 //!
-//! It owns nothing that packets meet: requests change the model ([`Protocols`]), and the worker gets the changes before
-//! the client gets its answer. Requests are carried out whether the client reads the answers or not, as in Linux:
-//! messages without room are lost, and it gets an overrun; only its dump waits.
+//! The thread owns no state of the datapath: requests change the model ([`Protocols`]), and the worker gets the changes
+//! before the client gets its answer. Requests are handled whether the client reads the answers or not, as in Linux:
+//! messages without room are lost, and the client gets an overrun; only its dump waits.
 //!
-//! Clients that may only look belong to any user, and their requests may take long. They are in an epoll set of their own: in
-//! each turn all ready clients that may change things are served, and then one of these, for a slice. They may hold a share
-//! of the descriptors.
+//! Read-only clients belong to any user, and their requests may take long. They have an epoll set of their own: each
+//! turn serves all ready clients that may change the node, and then one read-only client, for a slice. Read-only
+//! clients may hold a share of the descriptors.
 
 mod client;
 mod host;

@@ -1,4 +1,4 @@
-//! The model that netlink's clients see and change, over the worker.
+//! The model that netlink's clients read and change, over the worker.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ pub(crate) type Xfrm = xfrm::Xfrm<WorkerSadb>;
 /// `NETLINK_GENERIC`, over the worker.
 pub(crate) type Generic = generic::Generic<WorkerIla>;
 
-/// State that netlink clients ask for and change.
+/// State that netlink clients read and change.
 #[derive(Debug)]
 pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
@@ -44,7 +44,7 @@ impl Protocols {
         self.follow_host_side();
     }
 
-    /// Carries the changes since the last call over to the host side.
+    /// Applies the changes since the last call to the host side.
     pub(crate) fn follow_host_side(&mut self) {
         if let Some(deltas) = self.rtnl.host.take_deltas() {
             self.host_side.follow(&self.rtnl.model, &deltas);
@@ -52,12 +52,12 @@ impl Protocols {
     }
 }
 
-/// [`Protocols`], for one at a time.
+/// [`Protocols`] behind a lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared(Arc<Mutex<Protocols>>);
 
 impl Shared {
-    /// An empty node over that worker, whose links `open` opens.
+    /// An empty node over `worker`; `open` opens its links.
     pub(crate) fn new(worker: &Handle, open: Open) -> Self {
         let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
@@ -66,13 +66,13 @@ impl Shared {
         Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, generic, sysctl, host_side: HostSide::default() })))
     }
 
-    /// Keeps others from changing anything.
+    /// Locks the state.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Protocols> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Settings that programs can change, and the worker that follows them.
+/// Settings that netlink clients can change (sysctl), and the worker that applies them.
 #[derive(Debug)]
 pub(crate) struct Sysctl {
     settings: Settings,
@@ -80,7 +80,7 @@ pub(crate) struct Sysctl {
 }
 
 impl Sysctl {
-    /// State over a worker that has its defaults.
+    /// Default settings, which are also the worker's at its start.
     fn new(worker: Handle) -> Self {
         Self { settings: Settings::default(), worker }
     }
@@ -90,12 +90,12 @@ impl Sysctl {
         &self.settings
     }
 
-    /// Follows a change of the worker's settings by others.
+    /// Records the settings that another path has set in the worker.
     pub(crate) const fn follow(&mut self, settings: Settings) {
         self.settings = settings;
     }
 
-    /// Flushes the cached path MTUs of IPv4 destinations that ICMP has reported.
+    /// Flushes the cached path MTUs that ICMP has reported for IPv4 destinations.
     pub(super) fn forget_paths(&self) -> Result<(), i32> {
         self.worker.call(|node| node.datapath.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
     }
@@ -103,7 +103,7 @@ impl Sysctl {
     /// Sets the worker's settings.
     ///
     /// # Errors
-    /// `EIO`: it does not answer.
+    /// `EIO`: the worker does not reply.
     pub(crate) fn set(&mut self, settings: Settings) -> Result<(), i32> {
         if settings != self.settings {
             self.worker.call(move |node| apply::set(node, settings)).map_err(|_| errno::EIO)?;

@@ -32,10 +32,10 @@ use crate::privilege::{Peer, Privilege};
 use crate::threads::{Pulse, Threads};
 use crate::unix_socket;
 
-/// Largest numbers of clients at a time. A connection above them is closed at once.
+/// Limits of clients at a time. A connection above a limit is closed at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Limits {
-    /// All of them.
+    /// All clients.
     clients: usize,
     /// Read-only clients.
     readers: usize,
@@ -46,7 +46,7 @@ struct Limits {
 impl Limits {
     const MOST: Self = Self { clients: 1024, readers: 512, of_reader: 64 };
 
-    /// Limits of a process that may have so many descriptors. Links, files and other sockets need some as well.
+    /// Limits for a process with that many descriptors. Links, files and other sockets need descriptors as well.
     fn of(descriptors: u64) -> Self {
         let Self { clients, readers, of_reader } = Self::MOST;
         let share = |parts: u64| usize::try_from(descriptors / parts).unwrap_or(usize::MAX);
@@ -56,9 +56,9 @@ impl Limits {
 
 /// The token of the listening socket.
 const LISTENER: u64 = 0;
-/// The token of the worker's doorbell.
+/// The token of the worker's event queue.
 const BELL: u64 = 1;
-/// The token of the set of clients that may only look. Clients' begin behind it.
+/// The token of the epoll set of read-only clients. Clients' tokens follow it.
 const READERS: u64 = 2;
 
 /// Listening socket. Drop removes its file.
@@ -76,8 +76,8 @@ impl Drop for NetlinkServer {
 }
 
 impl NetlinkServer {
-    /// Listens at `path`, to which every user may connect: a client that may not change anything may still look. Serves
-    /// clients in the background.
+    /// Listens at `path`, where every user may connect: clients without privileges may read. Serves clients in the
+    /// background.
     ///
     /// # Errors
     /// The socket or a descriptor cannot be made.
@@ -113,8 +113,8 @@ impl NetlinkServer {
     }
 }
 
-/// Starts the thread that closes descriptors of clients. It starts before any link is opened: its copy of the table of
-/// descriptors would keep links open until it has closed them.
+/// Starts the thread that closes descriptors of clients. It must start before any link is opened: its copy of the
+/// descriptor table would keep links open until the copy is closed.
 pub(crate) fn start_discard(threads: &Threads) -> Result<Discard, CliError> {
     let (discard, thread) = link::discard();
     threads.spawn("discard", move || thread.run()).map_err(|err| CliError::system("start a thread", &err))?;
@@ -130,10 +130,10 @@ fn listen(path: &Path) -> Result<OwnedFd, Errno> {
     Ok(socket)
 }
 
-/// The thread's own.
+/// State of netlink's thread.
 struct Service {
     epoll: Arc<OwnedFd>,
-    /// The clients that may only look; itself in `epoll`.
+    /// The epoll set of the read-only clients, which is itself in `epoll`.
     readers: Arc<OwnedFd>,
     acceptor: Acceptor,
     limits: Limits,
@@ -144,13 +144,12 @@ struct Service {
     outbox: Outbox,
     buffer: Vec<u8>,
     worker: Handle,
-    /// Doorbell that the worker rings for notifications, and the groups of `NETLINK_XFRM` and of rtnetlink with
-    /// members.
+    /// Event queue of the worker, and the groups of `NETLINK_XFRM` and of rtnetlink with members.
     bell: Arc<Bell>,
     groups: [Groups; 2],
     /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
-    /// Busy-polls for the next request of the client that was answered last, if that was promised.
+    /// Busy-polls for the next request of the client that was answered last, if the answer announced it.
     busy_poll: BusyPoll,
     idle: IdleDetector,
     prompt: bool,
@@ -163,7 +162,7 @@ impl Service {
         let acceptor = Acceptor::new(listener, "netlink");
         epoll::add(&epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
         epoll::add(&epoll, &readers, EventData::new_u64(READERS), EventFlags::IN)?;
-        // One byte more than a datagram may have, so that a longer one is seen to be.
+        // One byte more than the largest datagram, so that a longer one is detected.
         let buffer = vec![0; MAX_HEAD + MAX_DATA + 1];
         let (clients, outbox) = (HashMap::new(), Outbox::default());
         let limits = Limits::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
@@ -199,7 +198,7 @@ impl Service {
         }
     }
 
-    /// Waits for clients that are ready, and serves all that may change things, then one that may only look.
+    /// Waits for ready clients, and serves all that may change the node, then one read-only client.
     fn turn(&mut self) -> Result<(), Errno> {
         let mut is_reader_ready = false;
         for event in self.wait()? {
@@ -217,7 +216,7 @@ impl Service {
         Ok(())
     }
 
-    /// Serves one of the clients that may only look, in round robin: epoll moves the one that it reports behind the others.
+    /// Serves one of the read-only clients, in round robin: epoll moves each reported client behind the others.
     fn serve_reader(&mut self) -> Result<(), Errno> {
         let (mut room, now) = ([const { MaybeUninit::uninit() }; 1], Timespec::default());
         match epoll::wait(&self.readers, &mut room[..], Some(&now)) {
@@ -233,7 +232,7 @@ impl Service {
         }
     }
 
-    /// Waits until a client sends a request, or a notification comes.
+    /// Waits for a request of a client, or an event of the worker.
     fn wait(&mut self) -> Result<Vec<epoll::Event>, Errno> {
         let (mut room, now) = ([const { MaybeUninit::uninit() }; 64], Timespec::default());
         let mut found = |limit| match epoll::wait(&self.epoll, &mut room[..], limit) {
@@ -273,12 +272,12 @@ impl Service {
         };
         if let Err(err) = accepted {
             tracing::debug!("netlink: accept: {err}");
-            // A connection that cannot be accepted stays ready.
+            // A connection that cannot be accepted stays ready, so the thread would spin without a pause.
             thread::sleep(Duration::from_millis(10));
         }
     }
 
-    /// Adds a client that has connected, if there is room for it.
+    /// Adds a client that has connected, if the limits allow it.
     fn admit(&mut self, accepted: Accepted) -> Result<(), Errno> {
         let Accepted { fd, is_reserved } = accepted;
         self.acceptor.make_room();
@@ -307,8 +306,8 @@ impl Service {
         Ok(self.last_token)
     }
 
-    /// Whether one more client is below the limits. Unprivileged clients have a limit of their own, in total and per user, so
-    /// they cannot use up the slots of privileged clients or other users.
+    /// Tells whether one more client is within the limits. Unprivileged clients have a separate limit, in total and per
+    /// user, so they cannot use up the slots of privileged clients or other users.
     fn has_room_for(&self, new: &Client) -> bool {
         let Limits { clients, readers, of_reader } = self.limits;
         let others = self.clients.values().filter(|client| !client.privileged);
@@ -325,24 +324,24 @@ impl Service {
         let served = self.try_serve(token, flags);
         let Some(client) = self.clients.get_mut(&token) else { return };
         if served.and_then(|()| wait_for(token, client)).is_err() {
-            // The descriptor leaves epoll as it is closed.
+            // The close removes the descriptor from epoll.
             self.clients.remove(&token);
         }
         self.note_clients();
     }
 
-    /// The groups of a protocol that have members.
+    /// Groups of a protocol that have members.
     fn listeners(&self, protocol: u32) -> Groups {
         self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
     }
 
-    /// Sets in the worker the groups that have members, as SAs are only acquired if there is a listener, and the UDP
-    /// ports that bypass policies.
+    /// Notifies the worker which groups have members, as SAs send events only to listeners, and which UDP ports bypass
+    /// policies.
     fn note_clients(&mut self) {
         let groups = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if groups != self.groups {
             let bell = Arc::clone(&self.bell);
-            // If it has ended, nothing will happen any more.
+            // A worker that has ended has no more events.
             let _ = self.worker.call(move |node| notifications::listen(node, groups, bell));
             self.groups = groups;
         }
@@ -418,7 +417,7 @@ impl Service {
             unserved @ ClientInput::Unserved(_) => unserved,
         };
         self.outbox.clear();
-        // The groups and ports of the other clients are read while this one is changed.
+        // `choose_port` and `listeners` read the other clients while this one is changed.
         let mut client = self.clients.remove(&token).ok_or(Gone)?;
         let clients = &self.clients;
         let listeners = |protocol| {
@@ -441,7 +440,7 @@ impl Service {
         };
         protocols.follow_host_side();
         drop(protocols);
-        // Only while no packet needs the processor for this.
+        // Busy-polls only while no packet needs the CPU.
         self.prompt = self.idle.is_long(self.worker.bursts(), Instant::now()) && self.busy_poll.should_poll();
         let delivered = handled.and_then(|()| client.deliver(&self.outbox, self.prompt));
         let (number, is_file) = (client.protocol(), client.is_file());
@@ -453,15 +452,15 @@ impl Service {
         };
         self.broadcast(number, Some(token));
         if number == protocol::XFRM {
-            // The messages may contain keys.
+            // Requests or answers may contain keys.
             self.buffer[..len].zeroize();
             self.outbox.wipe();
         }
         delivered
     }
 
-    /// Serves a socket that a gateway before served, unless it is served already. `fd`: the gateway's end of it, which `hander` has
-    /// sent.
+    /// Serves a socket that an earlier gateway served, unless it is served already. `fd`: the gateway's end of the
+    /// socket, which the client `hander` has sent.
     fn adopt(&mut self, hander: u64, fd: OwnedFd, lost: bool, state: &[u8]) -> Result<(), Gone> {
         let hander = self.clients.get(&hander).ok_or(Gone)?;
         let Some(inode) = inode_of_socket(fd.as_fd()) else {
@@ -503,7 +502,7 @@ impl Service {
     }
 }
 
-/// Work that a client waits for.
+/// Pending work of a client.
 enum ClientInput {
     /// A datagram, which is in the buffer.
     Datagram(Received),
@@ -511,19 +510,19 @@ enum ClientInput {
     Unserved(Zeroizing<Vec<u8>>),
 }
 
-/// Registers with epoll the events that the client is to be served for next.
+/// Registers the client's next events with epoll.
 fn wait_for(token: u64, client: &mut Client) -> Result<(), Gone> {
     let Some(interest) = client.new_interest() else { return Ok(()) };
     epoll::modify(&client.epoll, client.fd(), EventData::new_u64(token), interest).map_err(|_| Gone)
 }
 
-/// A port that no other client of the protocol has: the one that is wished for, or the process's number, or any.
+/// Port that no other client of the protocol has: the requested one, else the process ID, else any.
 fn choose_port(clients: &HashMap<u64, Client>, protocol: u32, wish: u32, pid: u32) -> Result<u32, i32> {
     let free = |port: u32| port != 0 && clients.values().all(|other| other.name() != Some((protocol, port)));
     if wish != 0 {
         return if free(wish) { Ok(wish) } else { Err(nlsock::errno::EADDRINUSE) };
     }
-    // As Linux's `netlink_autobind`: the numbers of no process.
+    // As Linux's `netlink_autobind`: above all process IDs.
     let others = (0..=Limits::MOST.clients as u32).map(|n| u32::MAX - 4095 - n);
     std::iter::once(pid).chain(others).find(|&port| free(port)).ok_or(nlsock::errno::EADDRINUSE)
 }
@@ -561,7 +560,7 @@ mod tests {
         (Service::new(listener, shared, &worker.handle, discard).unwrap(), worker)
     }
 
-    /// Adds a client, and returns its end.
+    /// Adds a client, and returns the client's end of the connection.
     fn connect(service: &mut Service, privileged: bool) -> OwnedFd {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
@@ -572,7 +571,7 @@ mod tests {
         theirs
     }
 
-    /// A datagram that asks `count` times what the loopback link is.
+    /// A datagram with `count` requests for the loopback link.
     fn requests(count: u32) -> Vec<u8> {
         let hello = ToDaemon::Hello { protocol: protocol::ROUTE };
         let mut datagram = [hello.head().as_bytes(), ToDaemon::Data(&[]).head().as_bytes()].concat();
@@ -583,7 +582,7 @@ mod tests {
         datagram
     }
 
-    /// Number of datagrams that a client has been sent since the last call.
+    /// Number of datagrams sent to a client since the last call.
     fn received(client: &OwnedFd) -> usize {
         let mut buffer = [0; 8192];
         let mut count = 0;
@@ -627,7 +626,7 @@ mod tests {
         for _ in 0..3 {
             send(&reader, &requests(2000), SendFlags::empty()).unwrap();
         }
-        // The client receives nothing, so that answers and requests wait.
+        // The client receives nothing, so answers and requests stay pending.
         for _ in 0..100 {
             service.serve_reader().unwrap();
         }

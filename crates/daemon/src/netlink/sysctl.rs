@@ -8,18 +8,19 @@ use super::protocols::Protocols;
 /// Largest list of names in one reply, in bytes.
 const NAMES: usize = 32 << 10;
 
-/// A file that is open to be written, of a client that may write it.
+/// A file that is open for writing, by a client that may write it.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     name: String,
-    /// Whether something was written, so that what follows it does not count (Linux `proc_first_pos_non_zero_ignore`).
+    /// Whether a write has succeeded, after which further text is ignored (Linux `proc_first_pos_non_zero_ignore`).
     is_behind: bool,
-    /// Error of a write whose result no call has waited for.
+    /// First error of a write whose result the client did not wait for.
     failed: Option<i32>,
 }
 
 impl OpenFile {
-    /// Writes `text`. `is_awaited`: a call waits for the result; an empty `text` asks for the result of earlier writes.
+    /// Writes `text`. `is_awaited`: the client waits for the result; an empty `text` queries the result of earlier
+    /// writes.
     pub(super) fn write(&mut self, text: &[u8], is_awaited: bool, protocols: &mut Protocols) -> Result<(), i32> {
         if text.is_empty() {
             return self.failed.take().map_or(Ok(()), Err);
@@ -33,7 +34,7 @@ impl OpenFile {
     }
 }
 
-/// Answers a request, with the requested text or the opened file.
+/// Handles a call: returns the requested text, or the opened file.
 pub(super) fn ask(
     what: Ask,
     name: &[u8],
@@ -58,7 +59,7 @@ enum Reply {
 }
 
 fn found(what: Ask, name: &[u8], may_write: bool, protocols: &Protocols) -> Result<Reply, i32> {
-    // Names of links are text.
+    // Link names are text.
     let name = std::str::from_utf8(name).map_err(|_| errno::ENOENT)?;
     let (name, after) = name.split_once('\0').unwrap_or((name, ""));
     let model = &protocols.rtnl.model;
@@ -81,7 +82,7 @@ fn found(what: Ask, name: &[u8], may_write: bool, protocols: &Protocols) -> Resu
 }
 
 fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Result<(), i32> {
-    // The link that it is about may have gone.
+    // The link of the file may have been removed.
     let Some(Found::File(file)) = sysctl::find(name, &protocols.rtnl.model) else { return Err(errno::ENOENT) };
     match file.write(*protocols.sysctl.settings(), text)? {
         Written::Settings(settings) => {

@@ -1,4 +1,4 @@
-//! SAs of programs in the form of the file's, for `fatpath show`.
+//! SAs of netlink clients in the form of a configuration file, for `fatpath show`.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use xfrm::{Aevents, SaConfig};
 use crate::node::Node;
 use crate::records::SaRecord;
 
-/// SAs that programs have added, as a file would have them, the oldest first; without those of `known`.
+/// SAs that netlink clients have added, in the form of a file and the oldest first; without those of `known`.
 pub(crate) fn added_sas<'a>(
     node: &'a Node,
     known: &'a HashSet<SaId>,
@@ -18,7 +18,7 @@ pub(crate) fn added_sas<'a>(
     added.filter_map(|sa| Some((config(sa)?, sa)))
 }
 
-/// Configuration of an SA as it is now, with the algorithm of the request that made it.
+/// Configuration of an SA in its present state, with the algorithm of the request that created it.
 fn config(sa: &ipsec::Sa) -> Option<SaConfig> {
     Some(SaConfig {
         src: sa.src(),

@@ -1,4 +1,4 @@
-//! The node's SAs and policies, as netlink's thread asks for them.
+//! SAs and policies of the node for the netlink thread: look-ups, changes, dumps.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,7 +12,7 @@ use crate::command::Handle;
 use crate::node::Node;
 use crate::random::random;
 
-/// A way to run functions on the node.
+/// Runner of functions on the node.
 pub(crate) trait Ask: fmt::Debug + Send + 'static {
     /// Runs a function on the node, and waits for its result.
     fn call<T: Send + 'static>(
@@ -30,7 +30,7 @@ impl Ask for Handle {
     }
 }
 
-/// The node, as `NETLINK_XFRM` needs it. Each request is done between two bursts of packets.
+/// The node as the SA and policy database of `NETLINK_XFRM`. Each request runs between two bursts of packets.
 #[derive(Debug)]
 pub(crate) struct WorkerSadb<A = Handle>(pub(crate) A);
 
@@ -67,7 +67,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
 
     fn alloc_spi(&mut self, request: Box<NewSpi>) -> Result<Sa, Error> {
         let mut state = number()?;
-        // Enough for choosing a free number; nothing secret is made from it.
+        // Good enough for choosing a free SPI, which is not secret.
         let next = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 32) as u32
@@ -133,5 +133,5 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 }
 
-/// Directions in the order of their numbers.
+/// Directions in the order of their numbers in Linux.
 const DIRS: [xfrm::Dir; 3] = [xfrm::Dir::In, xfrm::Dir::Out, xfrm::Dir::Fwd];

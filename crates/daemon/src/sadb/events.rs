@@ -1,4 +1,4 @@
-//! Events of the `ipsec` crate, as netlink tells them.
+//! Events of the `ipsec` crate in netlink's terms.
 
 use ipsec::SaExpired;
 use netlink::xfrm::convert;
@@ -11,7 +11,7 @@ use super::netlink_view;
 use crate::node::Node;
 use crate::records::{PolicyRecord, SaRecord};
 
-/// Notes an event for netlink's clients.
+/// Records an event for netlink's clients.
 pub(crate) fn note(node: &mut Node, event: &ipsec::Event) {
     let event = match event {
         ipsec::Event::Acquire(it) => acquire(node, it),
@@ -45,12 +45,12 @@ fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
         spi: it.template.spi.map_or(0, |spi| spi.0),
         saddr: it.src.into(),
         sel: convert::wire_selector(&it.selector, it.selector.dev.map_or(0, |dev| node.ifindex(dev).0)),
-        // Linux tells of the one template that lacks its SA, and the policy's own come with it.
+        // Linux reports the one template that lacks its SA, together with the policy's own templates.
         policy: Policy { mark: it.mark, if_id: it.if_id, ..with_template(policy, &it.template) },
     })
 }
 
-/// Adds the acquiring template to a policy that is otherwise unknown.
+/// Adds the acquiring template to a policy without a record.
 fn with_template(mut policy: Policy, template: &Template) -> Policy {
     if policy.templates.is_empty() {
         policy.templates.push(convert::wire_template(template, policy.info.sel.family));

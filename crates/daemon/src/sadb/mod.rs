@@ -1,8 +1,8 @@
 //! SAs and policies as `NETLINK_XFRM` shows and changes them.
 //!
-//! The `ipsec` crate holds SAs and policies. Each of them keeps the request that made it
-//! ([`SaRecord`](super::records::SaRecord), [`PolicyRecord`](super::records::PolicyRecord)), in which names and keys of algorithms
-//! and structures have all their fields; a dump and an event of its end show it.
+//! The `ipsec` crate holds SAs and policies. Each of them keeps the request that created it
+//! ([`SaRecord`](super::records::SaRecord), [`PolicyRecord`](super::records::PolicyRecord)), with the names and keys of
+//! algorithms and all fields of the structures; dumps, and events of the object's end, contain the request.
 
 mod config_view;
 mod database;

@@ -1,4 +1,4 @@
-//! SAs and policies as netlink shows them: the request, and the present state.
+//! SAs and policies in netlink's form: the request, with the present state.
 
 use base::{Instant, LinkId, Prefix};
 use ipsec::replay::ReplayWindow;
@@ -18,17 +18,17 @@ pub(super) fn seconds(node: &Node, at: Option<Instant>) -> u64 {
     at.map_or(0, |at| wall_clock().saturating_sub(node.now().since(at).as_secs()))
 }
 
-/// An SA as it is now.
+/// An SA in its present state.
 pub(super) fn sa(node: &Node, sa: &ipsec::Sa) -> Option<Sa> {
     Some(sa.request::<SaRecord>()?.view(node, sa))
 }
 
-/// A policy as it is now.
+/// A policy in its present state.
 pub(super) fn policy(node: &Node, policy: &ipsec::spd::Policy) -> Option<Policy> {
     Some(policy.config.request.as_ref()?.get::<PolicyRecord>()?.view(node, policy))
 }
 
-/// Counters of an SA: its use, and the packets that it has refused.
+/// Counters of an SA: its use, and the packets that it refused.
 pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (LifetimeCur, [u32; 3]) {
     let refused = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
     (LifetimeCur { bytes: stats.bytes, packets: stats.packets, add_time, use_time }, refused)
@@ -78,7 +78,7 @@ impl SaRecord {
             set_mark: said.set_mark,
             extra_flags: said.extra_flags,
             replay: match &said.replay {
-                // The replay state of the request is unchanged.
+                // The replay state of the request is still the present one.
                 Some(said) if stats.packets == 0 && convert::begins_at(Some(said), sa.flags()).0 == sa.oseq() => {
                     said.clone()
                 }
@@ -125,7 +125,7 @@ impl PolicyRecord {
     }
 }
 
-/// Sequence numbers of an SA, in the form of the request that made it.
+/// Sequence numbers of an SA, in the form of the request that created it.
 fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64) -> Replay {
     let Some(Replay::Esn(made)) = as_made else {
         let bitmap = window.seen().map(|seq| window.top() - seq).filter(|&age| age < 32);
@@ -148,7 +148,7 @@ fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64) -> Replay 
     })
 }
 
-/// A larval SA's fixed part, with `ifindex` for the number of its selector's link (Linux `xfrm_find_acq`).
+/// Fixed part of a larval SA, with `ifindex` for the index of its selector's link (Linux `xfrm_find_acq`).
 fn larval_info(larval: &Larval, ifindex: impl Fn(LinkId) -> u32, lasts: u64) -> SaInfo {
     let between = || Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst));
     let selector = larval.selector.unwrap_or_else(between);

@@ -1,4 +1,4 @@
-//! Events of SAs and policies that are queued for the thread of netlink's clients.
+//! Queue of events of SAs and policies for netlink's thread.
 
 use std::sync::Arc;
 
@@ -8,45 +8,46 @@ use netlink::xfrm::nums::group;
 
 use crate::bell::{Bell, News, xfrm_groups};
 
-/// Events of SAs and policies, and the clients' subscriptions to them.
+/// Events of SAs and policies, and the kinds of events with subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct XfrmEvents {
-    /// Events since the last [ring](Self::ring).
+    /// Events since the last call of [`ring`](Self::ring).
     pub(super) events: Vec<Event>,
-    /// Bell for the events, if a client is subscribed to any.
+    /// Queue to netlink's thread, if a client subscribes to any event.
     bell: Option<Arc<Bell>>,
-    /// Whether a client is subscribed to acquires.
+    /// Whether a client subscribes to acquires.
     has_acquires: bool,
-    /// Whether a client is subscribed to SAs' numbers.
+    /// Whether a client subscribes to SAs' sequence numbers.
     has_numbers: bool,
-    /// Last reported number of events lost in the crate `ipsec`.
+    /// Number of events lost in the `ipsec` crate, as of the last call.
     lost: u64,
 }
 
 impl XfrmEvents {
-    /// Sets the bell for events that clients are subscribed to.
+    /// Sets the queue `bell` for the events of the groups `groups`.
     pub(crate) fn set_bell(&mut self, groups: Groups, bell: Arc<Bell>) {
         self.bell = groups.intersects(xfrm_groups()).then_some(bell);
         self.has_acquires = groups.has(group::ACQUIRE);
         self.has_numbers = groups.has(group::AEVENTS);
     }
 
-    /// Tells whether a client is subscribed to events.
+    /// Tells whether a client subscribes to events.
     pub(crate) const fn has_listener(&self) -> bool {
         self.bell.is_some()
     }
 
-    /// Tells whether a client is subscribed to acquires.
+    /// Tells whether a client subscribes to acquires.
     pub(crate) const fn has_acquire_listener(&self) -> bool {
         self.has_acquires
     }
 
-    /// Tells whether a client is subscribed to SAs' numbers.
+    /// Tells whether a client subscribes to SAs' sequence numbers.
     pub(crate) const fn has_number_listener(&self) -> bool {
         self.has_numbers
     }
 
-    /// Tells the events that wait. `lost` counts those for which there was no room before.
+    /// Sends the queued events to netlink's thread. `lost` counts the events that did not fit into the queue of the
+    /// `ipsec` crate.
     pub(crate) fn ring(&mut self, lost: u64) {
         let more = std::mem::replace(&mut self.lost, lost) != lost;
         if self.events.is_empty() && !more {

@@ -1,4 +1,4 @@
-//! Policies, as requests name, make and change them.
+//! Requests on policies: find, add, change, remove.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! SAs, as requests name, make and change them.
+//! Requests on SAs: find, add, change, remove.
 
 use std::collections::VecDeque;
 
@@ -17,14 +17,14 @@ use crate::node::Node;
 use crate::records::SaRecord;
 use netlink::xfrm::convert;
 
-/// Above this are the places of SAs that are yet to come.
+/// Dump positions above this value are those of larval SAs.
 const LARVAE: u64 = 1 << 63;
 
 fn not_there() -> Error {
     Error::new(errno::ESRCH)
 }
 
-/// Adds an SA, or completes or changes one.
+/// Adds an SA, completes a larval one, or updates an existing one.
 pub(super) fn add_sa(node: &mut Node, said: NewSa, update: bool, mask: u64) -> Result<(), Error> {
     let config = convert::sa(&said, node.link_of(said.info.sel.ifindex))?;
     let ipsec = &mut node.datapath.ipsec;
@@ -45,7 +45,7 @@ pub(super) fn add_sa(node: &mut Node, said: NewSa, update: bool, mask: u64) -> R
     Ok(())
 }
 
-/// Makes a new SA go on with the numbers and counts of another.
+/// Continues the sequence numbers and counts of another SA in a new one.
 fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur>) {
     if let Some(replay) = replay {
         sa.resume_received(&convert::seen(replay, sa.flags()));
@@ -55,7 +55,7 @@ fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur
     }
 }
 
-/// The SA that a query means, if it has come.
+/// The SA that a query names, if the SA exists.
 fn find(node: &Node, query: &SaQuery) -> Result<SaId, Error> {
     let spi = query.spi.map_err(|_: Addr| not_there())?;
     let dst = convert::addr(query.daddr, query.family)?;
@@ -66,7 +66,7 @@ fn find(node: &Node, query: &SaQuery) -> Result<SaId, Error> {
     node.datapath.ipsec.sad().by_spi(dst, Spi(spi), mark).ok_or_else(not_there)
 }
 
-/// The SA that a query means, which is no larval one.
+/// The SA that a query names, if that is not larval.
 fn find_real(node: &Node, query: &SaQuery) -> Result<SaId, Error> {
     match find(node, query) {
         Err(_) if find_larval(node, query).is_ok() => Err(Error::text(errno::EINVAL, "SA must be in VALID state")),
@@ -113,7 +113,7 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
     let id = find_real(node, query)?;
     let sa = node.datapath.ipsec.sa_mut(id).ok_or_else(not_there)?;
     let record = sa.request::<SaRecord>().ok_or_else(not_there)?;
-    // Those of the other form are there, and count for nothing (Linux `xfrm_update_ae_params`).
+    // Numbers in the other form may be present, and are ignored (Linux `xfrm_update_ae_params`).
     let replay = match &record.said.replay {
         Some(Replay::Esn(made)) => {
             // Linux `xfrm_replay_verify_len`.
@@ -182,12 +182,12 @@ pub(super) fn flush_sas(node: &mut Node, of: u8) -> bool {
     for &seq in &larvae {
         ipsec.forget_larval(seq);
     }
-    // By their numbers: there are marks that no packet has, by which nothing is found.
+    // Removes by id: a look-up by mark would miss SAs whose mark no packet can have.
     sas.iter().for_each(|&id| drop(ipsec.remove_sa_of(id)));
     some
 }
 
-/// SAs below a place, with their places; those that are yet to come are above all others.
+/// SAs below a dump position, with their positions; larval SAs are above all others.
 pub(super) fn sas(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Sa)> {
     let mut found = VecDeque::new();
     if below > LARVAE {

@@ -1,5 +1,5 @@
-//! A node that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send
-//! requests of a client and check that the database agrees with the state that packets meet.
+//! Node without a thread, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send requests of
+//! a client and check that the database agrees with the state that packets meet.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -38,16 +38,16 @@ pub struct Alone {
     session: Session<NodeXfrm>,
     outbox: Outbox,
     bell: Arc<Bell>,
-    /// Whether the client listens to notifications.
+    /// Whether the client subscribes to notifications.
     listening: bool,
     now: Instant,
 }
 
-/// More parts than any dump of these tests has.
+/// Limit of parts, above that of any dump of these tests.
 const MAX_PARTS: usize = 10_000;
 
 impl Alone {
-    /// An empty node, and a client that may change it, or not.
+    /// An empty node, and a client with or without privilege.
     ///
     /// # Panics
     /// The system has no descriptors left.
@@ -69,31 +69,31 @@ impl Alone {
         &mut self.xfrm.database.0
     }
 
-    /// The database, as netlink's thread asks it.
+    /// The database, as netlink's thread uses it.
     #[cfg(test)]
     pub(super) fn database(&mut self) -> &mut WorkerSadb<Node> {
         &mut self.xfrm.database
     }
 
-    /// Starts or stops listening to events.
+    /// Subscribes to events, or unsubscribes.
     pub fn listen(&mut self, on: bool) {
         self.listening = on;
         self.subscribe(if on { xfrm_groups() } else { Groups::default() });
     }
 
-    /// Makes the test a member of those groups.
+    /// Adds the test to these groups.
     pub(super) fn subscribe(&mut self, groups: Groups) {
         let bell = Arc::clone(&self.bell);
         notifications::listen(self.node(), [groups, Groups::default()], bell);
     }
 
-    /// The client sends netlink messages, as its socket carries them.
+    /// Sends netlink messages from the client, as its socket carries them.
     pub fn send(&mut self, messages: &[u8]) {
         let datagram = [ToDaemon::Data(&[]).head().as_bytes(), messages].concat();
         self.receive(&datagram);
     }
 
-    /// Something comes by the client's socket.
+    /// Handles a datagram from the client's socket.
     pub fn receive(&mut self, datagram: &[u8]) {
         for call in ToDaemon::calls(datagram) {
             let Some(ToDaemon::Data(messages)) = call else { continue };
@@ -103,7 +103,7 @@ impl Alone {
         }
     }
 
-    /// The client reads a part of its dump.
+    /// Reads a part of the client's dump.
     pub fn read(&mut self) {
         self.outbox.clear();
         self.session.continue_dump(&mut self.xfrm, &mut self.outbox);
@@ -127,10 +127,10 @@ impl Alone {
         self.bell.take().xfrm.news
     }
 
-    /// Checks that each SA and policy has the request that made it, and that dumps show each of them once.
+    /// Checks that each SA and policy has its request, and that dumps show each of them once.
     ///
     /// # Panics
-    /// One has none, or a dump differs.
+    /// An object has no request, or a dump differs.
     pub fn check(&mut self) {
         while self.session.is_dumping() {
             self.read();
@@ -144,7 +144,7 @@ impl Alone {
         assert_eq!(self.dump(msg::GET_POLICY, msg::NEW_POLICY), policies, "policies in a dump");
     }
 
-    /// Number of different messages that a dump has.
+    /// Number of different messages in a dump.
     fn dump(&mut self, ask: u16, each: u16) -> usize {
         const REQUEST_DUMP: u16 = 0x301;
         let len: u32 = 16;
@@ -170,7 +170,7 @@ impl Alone {
         panic!("a dump of {ask:#x} does not end");
     }
 
-    /// Whether there is no SA, policy, or SA to come.
+    /// Tells whether there is no SA, larval SA or policy.
     pub fn is_empty(&mut self) -> bool {
         let ipsec = &self.node().datapath.ipsec;
         ipsec.sad().is_empty() && ipsec.spd().len() == 0
@@ -200,7 +200,7 @@ mod tests {
         lines.map(|hex| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()
     }
 
-    /// A number that follows from the one before it.
+    /// Next number of a pseudo-random sequence.
     fn next(state: &mut u64, below: usize) -> usize {
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*state >> 33) as usize % below
@@ -231,7 +231,7 @@ mod tests {
         }
     }
 
-    /// The SPI of an SA in a dump's message: behind a selector and an address.
+    /// SPI of an SA in a dump's message: behind a selector and an address.
     fn spi_shown(payload: &[u8]) -> u32 {
         u32::from_be_bytes(payload[72..76].try_into().unwrap())
     }
@@ -297,7 +297,7 @@ mod tests {
             }
             parts += 1;
             for _ in 0..8 {
-                // One that was there from the first goes, maybe just where the dump is, and one comes.
+                // One of the initial SAs is removed, perhaps at the dump's position, and one is added.
                 remove(&mut alone, FIRST_OTHER + next(&mut state, OTHERS as usize) as u32);
                 add(&mut alone, next_new);
                 next_new += 1;
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// A policy for a destination that has `third` in it, which ends after a minute.
+    /// A policy for a destination with the octet `third`, with a lifetime of a minute.
     fn policy(third: u8) -> Policy {
         let sel = layout::Selector {
             prefixlen_d: 24,
@@ -332,7 +332,7 @@ mod tests {
         Policy { info: PolicyInfo { sel, lft, dir: 1, ..PolicyInfo::default() }, ..Policy::default() }
     }
 
-    /// Number of policies and of SAs whose end was notified, each with its own limit.
+    /// Numbers of policies and of SAs whose expiry was notified, each with its own limit.
     fn ended(news: &[News]) -> (usize, usize) {
         let policies = news.iter().filter(|news| match news {
             News::Xfrm(Event::PolicyExpire { policy, hard: true }) => policy.info.lft.hard_add_expires_seconds == 60,

@@ -1,4 +1,4 @@
-//! Notifications to clients of `NETLINK_XFRM` of larval SAs, and of SAs that end.
+//! Tests of notifications to clients of `NETLINK_XFRM` about larval SAs, and about SAs that end.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn addr(last: u8) -> IpAddr {
     IpAddr::from([192, 0, 2, last])
 }
 
-/// The SA that a key manager asks an SPI for.
+/// The SA for which a key manager allocates an SPI.
 fn info() -> SaInfo {
     SaInfo {
         daddr: addr(2).into(),
@@ -46,7 +46,7 @@ fn node(spi: u32) -> Alone {
     alone
 }
 
-/// Adds such a policy, for packets of that mark.
+/// Adds a policy that requires an SA with that SPI, for packets with that mark.
 fn add_policy(alone: &mut Alone, spi: u32, mark: Mark) {
     let sel = Selector {
         family: INET,
@@ -70,7 +70,7 @@ fn add_policy(alone: &mut Alone, spi: u32, mark: Mark) {
     alone.database().add_policy(Box::new(policy), false).unwrap();
 }
 
-/// Sends a packet without an SA, and returns the number of larval SAs then.
+/// Sends a packet that has no SA, and returns the number of larval SAs afterwards.
 fn send(alone: &mut Alone) -> usize {
     send_marked(alone, 0)
 }
@@ -114,7 +114,7 @@ fn acquire_has_the_spi_of_the_template() {
     assert_eq!(alone.database().find_sa(&query(0x1234, NONE)).unwrap().info.reqid, 7);
 }
 
-/// An SA with that SPI for the policy of [`node`], as a program says it.
+/// A client's request for an SA with that SPI for the policy of [`node`].
 fn sa(spi: u32) -> Box<NewSa> {
     let file = format!(
         "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = {spi}\nreqid = 7\nmode = \"tunnel\"\n\
@@ -165,7 +165,7 @@ fn allocated_spi_is_found_and_freed_by_its_mark() {
 
 #[test]
 fn alloc_spi_returns_the_larval_sa_of_its_seq() {
-    // Each mark has an SA to come, and all of them are to have the same SPI.
+    // Each mark has a larval SA, and all of them get the same SPI.
     let mut alone = Alone::new(true);
     alone.listen(true);
     for value in 1..=8 {
@@ -200,7 +200,7 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
     let mut alone = Alone::new(true);
     let limits = Aevents { packets: Some(3), time: Some(Duration::from_millis(500)) };
     alone.database().add_sa(Box::new(NewSa { aevents: limits, ..*sa(0x1000) }), false).unwrap();
-    // Sends `packets` packets, and returns the notifications: the number sent last, and whether the timer caused it.
+    // Sends `packets` packets, and returns the notifications: the last number sent, and whether the timer caused it.
     let send = |alone: &mut Alone, packets: u32, tenths: u32| {
         alone.let_pass(Duration::ZERO);
         let node = alone.node();
@@ -231,7 +231,7 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
     assert_eq!(send(&mut alone, 2, 4), []);
     assert_eq!(send(&mut alone, 0, 1), [(12, true)]);
     assert_eq!(send(&mut alone, 8, 0), [(20, false)]);
-    // Limits that a program has set apply to its notifications.
+    // A client that sets other limits gets notifications by these.
     let counts = Counts { aevents: Aevents { packets: Some(1), time: None }, ..Counts::default() };
     alone.database().set_counts(&query(0x1000, NONE), counts).unwrap();
     let shown = alone.database().find_sa(&query(0x1000, NONE)).unwrap();

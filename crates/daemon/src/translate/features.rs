@@ -1,4 +1,4 @@
-//! Offloads of a link, in `ethtool`'s words and in those of the path.
+//! Offloads of a link, in `ethtool`'s terms and in those of the datapath.
 
 use config::features::FeatureSet;
 use config::model::LinkKind;
@@ -6,7 +6,7 @@ use driver::DriverKind;
 use link::Link;
 use offload::{CsumOffload, Features};
 
-/// Offloads that a link supports for packets that it sends, and GRO of those that it receives.
+/// Offloads that a link supports for sent packets, and GRO of received ones.
 pub(crate) fn of(link: &dyn Link) -> FeatureSet {
     let Features { sg, frag_list, csum, tso4, tso6, uso, tso_ecn, .. } = link.features();
     let csum = match csum {
@@ -27,7 +27,7 @@ pub(crate) fn of(link: &dyn Link) -> FeatureSet {
     each.into_iter().fold(csum | FeatureSet::OF_NODE, |all, (feature, has)| all | feature.only_if(has)).coherent()
 }
 
-/// Offloads that the path is to leave to a link, of `features` those that are `on`.
+/// Offloads that the datapath leaves to a link: those of `features` that `on` enables.
 pub(crate) fn limited(features: Features, on: FeatureSet) -> Features {
     let csum = match features.csum {
         CsumOffload::Any if on.has(FeatureSet::HW_CSUM) => CsumOffload::Any,
@@ -54,7 +54,7 @@ pub(crate) fn limited(features: Features, on: FeatureSet) -> Features {
     }
 }
 
-/// Offloads of a link that cannot be switched while it is open, on its own side and on the path's.
+/// Offloads of a link that cannot be switched while it is open, in the link and in the datapath.
 pub(crate) fn always(link: &dyn Link, kind: &LinkKind) -> FeatureSet {
     let has = |names: &[&str]| link.offloads().iter().any(|offload| offload.on && names.contains(&offload.name));
     let ethernet = matches!(link.layer(), link::Layer::Ethernet(_));
@@ -71,7 +71,7 @@ pub(crate) fn always(link: &dyn Link, kind: &LinkKind) -> FeatureSet {
     each.into_iter().fold(FeatureSet::NONE, |all, (feature, has)| all | feature.only_if(has))
 }
 
-/// The feature that is an offload of that name ([`link::Offload::name`]), if it can be switched.
+/// The feature for the offload of that name ([`link::Offload::name`]), if it can be switched.
 pub(crate) fn of_offload(name: &str) -> Option<FeatureSet> {
     Some(match name {
         "tx-checksum" => FeatureSet::HW_CSUM,
@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// A link in memory with those features.
+    /// An in-memory link with those features.
     fn with(features: Features) -> Box<dyn Link> {
         let end = |name| End { features, ..End::new(name) };
         let (link, _) = memory::pair(end("a"), end("b"));

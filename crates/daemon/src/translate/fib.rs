@@ -1,4 +1,4 @@
-//! Routes, rules and neighbours of netlink's clients, in the terms of crate `fib`, and back.
+//! Routes, rules and neighbours of netlink's clients in the terms of crate `fib`, and the reverse.
 
 use std::net::IpAddr;
 
@@ -9,12 +9,12 @@ use netlink::rtnl::nums::*;
 use netlink::rtnl::{self, Delta, NeighbourNow};
 use wire::eth::MacAddr;
 
-/// All neighbours, as netlink shows them.
+/// All neighbours in netlink's form.
 pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
     all.iter().map(|neighbour| shown(&neighbour)).collect()
 }
 
-/// A neighbour, as netlink shows it.
+/// A neighbour in netlink's form.
 pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
     let state = match neighbour.state {
         "INCOMPLETE" => NUD_INCOMPLETE,
@@ -29,7 +29,7 @@ pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
     NeighbourNow { link, addr, mac: neighbour.mac.map(|mac| mac.0), state, protocol }
 }
 
-/// A neighbour's state as a client sets it. `None`: a client sets no such state.
+/// A neighbour's state as set by a client. `None`: clients cannot set this state.
 pub(crate) fn known(requested: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)> {
     let known = match (requested.state, requested.mac.map(MacAddr)) {
         (0, _) => Known::Nothing,
@@ -41,7 +41,8 @@ pub(crate) fn known(requested: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)>
     Some((requested.link, requested.addr, known))
 }
 
-/// Applies a netlink client's change of the model to `fib`, which has no routes and addresses that decide on no packet.
+/// Applies a netlink client's change of the model to `fib`, which leaves out routes and addresses that decide on no
+/// packet.
 pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
     match delta {
         Delta::AddRoute { table, route, ahead } => {
@@ -60,7 +61,7 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
             (None, Some(new)) => fib.insert(*table, new, false),
             (None, None) => {}
         },
-        // No packet leaves this node with an address that is for itself alone.
+        // An address of scope host or narrower is never a source of packets to other nodes.
         Delta::AddAddress(_, address) | Delta::RemoveAddress(_, address) if address.scope >= RT_SCOPE_HOST => {}
         Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
         Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
@@ -84,7 +85,7 @@ fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
     fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
 }
 
-/// Type of a route with this encapsulation, if it has one.
+/// Type of a route, with its ILA encapsulation if the route has one.
 pub(crate) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
     match encap {
         Some(encap) => RouteKind::Ila { encap, to },

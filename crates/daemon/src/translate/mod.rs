@@ -1,4 +1,5 @@
-//! Conversion between the types of `config`, `ctl` and `netlink` and those of the datapath's crates.
+//! Translation between the terms of files and clients (`config`, `ctl`, `netlink`) and those of the crates that
+//! implement them.
 
 pub(crate) mod features;
 pub(crate) mod fib;

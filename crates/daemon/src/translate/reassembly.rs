@@ -1,11 +1,11 @@
-//! Configuration of reassembly, translated.
+//! Translation of the reassembly configuration.
 
 use std::time::Duration;
 
 use config::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
 use reassembly::{Config, Limits, Policy};
 
-/// Configuration of the `reassembly` crate. Options that no user of this program needs keep their defaults.
+/// Configuration of the `reassembly` crate. Options without a setting keep their defaults.
 pub(crate) fn config(config: ReassemblyConfig) -> Config {
     let ReassemblyConfig { policy, coalesce, v4, v6, max_distance } = config;
     Config {

@@ -89,7 +89,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),
         (Protocol::UDP, _) => udp::input(dp, ip, cast),
         (Protocol::TCP, _) => tcp::input(dp, cx, ip, cast),
-        //= RFC 8200 §4.7 no-next-header: what follows next header 59 is ignored, and no error is sent
+        //= RFC 8200 §4.7 no-next-header: bytes behind next header 59 are ignored, and no error is sent
         // Nothing follows, and no error is sent about it (RFC 8200 §4.7).
         (Protocol::NO_NEXT, Version::V6) => {
             dp.count_delivered(link, version, 1);

@@ -188,8 +188,8 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
             port.counters.count(Mib::Ip6ReasmFails);
         }
         // The address alone does not show that a packet was a directed broadcast (RFC 1122 §3.2.2).
-        //= RFC 8200 §4.5 timeout: a datagram that is not whole after 60 seconds is dropped; its sender is told
-        //=   if the first fragment came
+        //= RFC 8200 §4.5 timeout: a datagram that is incomplete after 60 seconds is dropped, with Time Exceeded
+        //=   if its first fragment was received
         if let Some((pkt, info)) = gone.first
             && !is_for_group(dp, dp.fib.domain(gone.origin.device()), info.dst)
         {

@@ -226,7 +226,7 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
 
 /// Tells whether a packet may be fragmented: its header allows it, or this node is its source (RFC 8200 §4.5).
 pub(super) fn may_fragment(ip: &IpPacket) -> bool {
-    //= RFC 8200 §4.5 source-alone: a packet is fragmented by its source alone: a router answers it with the MTU
+    //= RFC 8200 §4.5 source-alone: a packet is fragmented by its source only: a router answers with Packet Too Big
     !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.origin.is_local()
 }
 

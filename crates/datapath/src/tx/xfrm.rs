@@ -40,8 +40,8 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
         Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= inner_mtu,
         Err(reason) => return Next::Drop(reason),
     };
-    //= RFC 4301 §8.2.1 inner-mtu: a packet that is too long once protected and may not be fragmented is answered
-    //=   with the MTU that remains inside the SA
+    //= RFC 4301 §8.2.1 inner-mtu: a packet that exceeds the path MTU after encapsulation and may not be fragmented is
+    //=   answered with the inner MTU of the SA
     if !fits && !mtu::may_fragment(ip) {
         if let Some(next) = mtu::refuse_too_big(dp, cx, ip, inner_mtu, hop.dev) {
             return next;

@@ -1,4 +1,4 @@
-//! The states of a neighbour, and their transitions by messages (RFC 4861 §7.2.3, §7.2.5, App. C).
+//! States of a neighbour, and their transitions by messages (RFC 4861 §7.2.3, §7.2.5, App. C).
 
 use std::collections::VecDeque;
 
@@ -8,26 +8,26 @@ use wire::MacAddr;
 
 use super::types::{Limits, LladdrUpdate};
 
-/// State of a neighbour. Each state holds only what exists in it.
+/// State of a neighbour, with the data of that state only.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Solicited by multicast `sent` times, without an answer yet.
+    /// Solicited `sent` times by multicast, unanswered so far.
     Incomplete { waiting: Waiting, sent: u8, until: Instant },
-    /// Reachability was confirmed lately.
+    /// Recently confirmed as reachable.
     Reachable { mac: MacAddr, until: Instant },
-    /// Not confirmed lately, and not used since.
+    /// Not recently confirmed, and unused since.
     Stale { mac: MacAddr },
-    /// In use again; probed unless it is confirmed in time.
+    /// In use again; probed unless confirmed in time.
     Delay { mac: MacAddr, until: Instant },
     /// Probed by unicast `sent` times.
     Probe { mac: MacAddr, sent: u8, until: Instant },
-    /// Solicitations were not answered.
+    /// Solicitations stayed unanswered.
     Failed { until: Instant },
     /// Permanent, set by the operator.
     Permanent { mac: MacAddr },
 }
 
-/// Packets that wait, in order, with the memory that they pin.
+/// Waiting packets, in order, with the memory that they pin.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     packets: VecDeque<(Packet, usize)>,
@@ -35,7 +35,7 @@ pub(super) struct Waiting {
 }
 
 impl State {
-    /// The link-layer address, where there is one.
+    /// The link-layer address, if known.
     pub(super) fn mac(&self) -> Option<MacAddr> {
         match self {
             Self::Reachable { mac, .. }
@@ -47,7 +47,7 @@ impl State {
         }
     }
 
-    /// The time at which the state ends by itself, if it does.
+    /// Time at which the state ends without a message, if it does.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Incomplete { until, .. }
@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// Linux's word for the state.
+    /// Linux's name of the state.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Incomplete { .. } => "INCOMPLETE",
@@ -72,7 +72,7 @@ impl State {
         }
     }
 
-    /// The number of packets that wait.
+    /// Number of waiting packets.
     pub(super) fn queued(&self) -> usize {
         match self {
             Self::Incomplete { waiting, .. } => waiting.packets.len(),
@@ -80,7 +80,7 @@ impl State {
         }
     }
 
-    /// Memory of the packets that wait.
+    /// Memory of the waiting packets.
     pub(super) fn waiting_bytes(&self) -> usize {
         match self {
             Self::Incomplete { waiting, .. } => waiting.bytes,
@@ -88,7 +88,7 @@ impl State {
         }
     }
 
-    /// The packets that wait, in order.
+    /// The waiting packets, in order.
     pub(super) fn into_waiting(self) -> impl Iterator<Item = Packet> {
         let waiting = match self {
             Self::Incomplete { waiting, .. } => waiting,
@@ -102,13 +102,13 @@ impl State {
         matches!(self, Self::Permanent { .. })
     }
 
-    /// Tells whether a solicitation of this node has yet to be answered.
+    /// Tells whether a solicitation of this node is still unanswered.
     pub(super) const fn is_solicited(&self) -> bool {
         matches!(self, Self::Incomplete { .. } | Self::Probe { .. })
     }
 
-    /// The state after `update`; `None` when that changes nothing. A neighbour without a link-layer address goes by the
-    /// rows of INCOMPLETE in RFC 4861 App. C, also after it has failed.
+    /// The state after `update`; `None` for no change. For a neighbour without a link-layer address, also after it has
+    /// failed, the rows of INCOMPLETE in RFC 4861 App. C apply.
     pub(super) fn after(&self, now: Instant, update: LladdrUpdate, limits: &Limits) -> Option<Self> {
         if self.is_permanent() {
             return None;
@@ -127,7 +127,7 @@ impl State {
                     (true, _, true) | (false, true, true) => Some(reachable(mac)),
                     (true, _, false) => None,
                     (false, true, false) => Some(stale(mac)),
-                    // Another link-layer address that may not replace the known one puts it in doubt.
+                    // A different link-layer address that may not replace the known one makes the entry stale.
                     (false, false, _) => matches!(self, Self::Reachable { .. }).then(|| stale(known)),
                 }
             }
@@ -152,7 +152,7 @@ impl Waiting {
         self.packets.push_back((packet, truesize));
     }
 
-    /// Takes the oldest packet, with its memory.
+    /// Removes and returns the oldest packet, with its memory.
     pub(super) fn pop(&mut self) -> Option<(Packet, usize)> {
         let (packet, truesize) = self.packets.pop_front()?;
         self.bytes -= truesize;

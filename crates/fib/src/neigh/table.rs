@@ -1,47 +1,47 @@
 //! Eviction order and rate limits of one neighbour table: the neighbours of one family on one link.
 //!
-//! The order is a segmented LRU. Entries that have answered a solicitation are *protected*: they may fill three quarters
-//! of a full table, so that new neighbours always find room, and the least recently used one is evicted first. The
-//! others are on *probation*, in queues of their own by [`Worth`], first in, first out. Each operation takes O(log n).
+//! The order is a segmented LRU. Entries that have answered a solicitation are *protected*: they may fill three
+//! quarters of a full table, so that new neighbours always find room, and the least recently used one is evicted first.
+//! All others are on *probation*, in one first-in-first-out queue for each [`Worth`]. Each operation takes O(log n).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use base::TokenBucket;
 
-/// Worth of an entry for eviction, in rising order.
+/// Worth of an entry for eviction, in ascending order.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Worth {
-    /// The neighbour has never answered, and its resolution has failed.
+    /// The neighbour has never answered, and resolution has failed.
     Failed,
     /// The neighbour has sent a solicitation or an ARP request, and no packet was sent to it.
     Unused,
-    /// Packets wait for the neighbour or were sent to it, and it has not answered yet.
+    /// Packets wait for the neighbour or were sent to it; it has not answered yet.
     Unconfirmed,
     /// The neighbour has answered a solicitation, or the operator has set it.
     Confirmed,
 }
 
-/// Place of an entry in the eviction order of its table.
+/// Position of an entry in the eviction order of its table.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Place {
     pub(super) worth: Worth,
     seq: u64,
 }
 
-/// Entries of one link and family that may be evicted, in order, and the rate limits of new ones.
+/// Evictable entries of one link and family, in order, with the rate limits of new ones.
 #[derive(Debug)]
 pub(super) struct NeighbourTable {
     /// Entries by [`Worth`], the oldest first.
     queues: [BTreeMap<u64, IpAddr>; 4],
     next_seq: u64,
-    /// Entries that solicitations and ARP requests may still make.
+    /// Budget of entries created by solicitations and ARP requests.
     pub(super) solicitations: TokenBucket,
-    /// Resolutions that packets may still start.
+    /// Budget of resolutions started by packets.
     pub(super) resolutions: TokenBucket,
-    /// Answers to stations that are not confirmed.
+    /// Budget of replies to unconfirmed stations.
     pub(super) answers: TokenBucket,
-    /// Memory of the packets that wait.
+    /// Memory of the waiting packets.
     pub(super) waiting_bytes: usize,
 }
 
@@ -59,12 +59,12 @@ impl Default for NeighbourTable {
 }
 
 impl NeighbourTable {
-    /// The number of entries that may be evicted.
+    /// Number of evictable entries.
     pub(super) fn len(&self) -> usize {
         self.queues.iter().map(BTreeMap::len).sum()
     }
 
-    /// Puts an entry behind all others of its worth.
+    /// Appends an entry to the queue of its worth.
     pub(super) fn push(&mut self, worth: Worth, addr: IpAddr) -> Place {
         let seq = self.next_seq;
         self.next_seq += 1;
@@ -72,17 +72,17 @@ impl NeighbourTable {
         Place { worth, seq }
     }
 
-    /// Takes an entry out of the order.
+    /// Removes an entry from the order.
     pub(super) fn remove(&mut self, place: Place) {
         self.queue(place.worth).remove(&place.seq);
     }
 
-    /// The next entry to be evicted from a full table of `limit` entries for one of the worth `newcomer`; `None` if the
-    /// newcomer gets no entry.
+    /// The entry to evict from a full table of `limit` entries for one of the worth `newcomer`; `None` if the newcomer
+    /// gets no entry.
     ///
-    /// An entry created by a solicitation replaces only others of that kind: entries of higher worth outlive a flood of
-    /// solicitations. A packet's next hop replaces the oldest entry of the longer queue on probation, so that a scan replaces its
-    /// own entries.
+    /// An entry created by a solicitation replaces only others of the same kind, so entries of higher worth survive a
+    /// flood of solicitations. A packet's next hop replaces the oldest entry of the longer queue on probation, so that
+    /// a scan replaces its own entries.
     pub(super) fn victim(&self, newcomer: Worth, limit: usize) -> Option<IpAddr> {
         let [failed, unused, unconfirmed, confirmed] = &self.queues;
         let queue = if !failed.is_empty() {
@@ -103,7 +103,8 @@ impl NeighbourTable {
         &mut self.queues[worth as usize]
     }
 
-    /// Entries in the eviction order with their places, for [`check_invariants`](super::Neighbours::check_invariants).
+    /// Entries in the eviction order with their positions, for
+    /// [`check_invariants`](super::Neighbours::check_invariants).
     pub(super) fn places(&self) -> impl Iterator<Item = (Place, IpAddr)> + '_ {
         let worths = [Worth::Failed, Worth::Unused, Worth::Unconfirmed, Worth::Confirmed];
         let queues = worths.into_iter().zip(&self.queues);
@@ -119,7 +120,7 @@ mod tests {
         IpAddr::from([10, 0, 0, n])
     }
 
-    /// A table with so many entries of each worth; the oldest of them are 0, 50, 100 and 150.
+    /// A table with `counts` entries of each worth; the oldest entries are 0, 50, 100 and 150.
     fn table(counts: [u8; 4]) -> NeighbourTable {
         let mut table = NeighbourTable::default();
         let worths = [Worth::Failed, Worth::Unused, Worth::Unconfirmed, Worth::Confirmed];

@@ -7,40 +7,41 @@ use base::{DropReason, LinkId, Rate};
 use packet::Packet;
 use wire::MacAddr;
 
-/// Timers and limits. The defaults are Linux's, from RFC 4861 §10. The rates, and the limits for a table and in total, are not
-/// in Linux.
+/// Timers and limits. The defaults are Linux's, from RFC 4861 §10; Linux has no counterpart of the rates and of the
+/// limits for a table and in total.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Multicast solicitations before an unknown neighbour counts as failed (`mcast_solicit`).
+    /// Multicast solicitations before an unknown neighbour is marked as failed (`mcast_solicit`).
     pub multicast_probes: u8,
-    /// Unicast solicitations before a known neighbour counts as failed (`ucast_solicit`).
+    /// Unicast solicitations before a known neighbour is marked as failed (`ucast_solicit`).
     pub unicast_probes: u8,
     /// Time between solicitations (`retrans_time_ms`).
     pub retransmit: Duration,
-    /// Time for which a neighbour that answered counts as reachable (`base_reachable_time_ms`). Not randomised.
+    /// Time for which a neighbour that answered is reachable (`base_reachable_time_ms`). Not randomised.
     pub reachable: Duration,
     /// Time from the first use of a stale neighbour to its first probe (`delay_first_probe_time`).
     pub delay: Duration,
-    /// Time for which a failed neighbour is remembered (`gc_stale_time`).
+    /// Time for which a failed neighbour is kept (`gc_stale_time`).
     pub failed: Duration,
-    /// Entries of one table, without those that are permanent (`gc_thresh3`). A table holds the neighbours of one family
-    /// on one link; at least one entry fits.
+    /// Entries of one table, without permanent ones (`gc_thresh3`). A table holds the neighbours of one family on one
+    /// link, and at least one entry.
     pub entries: usize,
-    /// Entries made by solicitations and ARP requests, for each table.
+    /// Entries created by solicitations and ARP requests, for each table.
     pub solicitations: Rate,
     /// Resolutions of neighbours that have never answered, for each table (RFC 6583 §6.4, §7.1).
     pub resolutions: Rate,
-    /// Answers to stations that have not answered this node themselves, for each table.
+    /// Replies to stations that have never answered this node, for each table.
     pub answers: Rate,
-    /// Least time between two answers to a confirmed neighbour that do not count for `answers`.
+    /// Minimum time between two replies to a confirmed neighbour that are outside the limit `answers`.
     pub answer_interval: Duration,
-    /// Packets that may wait for one neighbour (`unres_qlen`, Linux's default); at least one. A datagram of 64 KiB has 46 fragments.
+    /// Packets that may wait for one neighbour (`unres_qlen`, Linux's default); at least one. A datagram of 64 KiB has
+    /// 46 fragments.
     pub waiting_packets: usize,
-    /// Memory of the packets that wait for one neighbour, by `truesize` (`unres_qlen_bytes`).
+    /// Memory of one neighbour's waiting packets, by `truesize` (`unres_qlen_bytes`).
     pub waiting_bytes: usize,
-    /// Memory of the packets that wait for the neighbours of one table.
+    /// Memory of one table's waiting packets.
     pub waiting_bytes_table: usize,
-    /// Memory of the packets that wait for any neighbour.
+    /// Memory of all waiting packets.
     pub waiting_bytes_total: usize,
 }
 
@@ -74,48 +75,48 @@ pub enum Resolution {
     Send(MacAddr, Packet),
     /// The packet waits; a later [`Action`] sends or drops it.
     Queued,
-    /// The packet is given back, to be dropped for this reason.
+    /// The packet is returned, to be dropped with this reason.
     Dropped(Packet, DropReason),
 }
 
-/// A task for the owner of [`Neighbours`](super::Neighbours).
+/// Action for the owner of [`Neighbours`](super::Neighbours).
 #[derive(Debug)]
 pub enum Action {
     /// Send a solicitation for `target` on `link`.
     Solicit {
         /// The link.
         link: LinkId,
-        /// The address to be resolved.
+        /// Address to resolve.
         target: IpAddr,
-        /// The link-layer address of a known neighbour, which is probed; `None` for a multicast or broadcast.
+        /// Link-layer address of a known neighbour to probe; `None` for a multicast or broadcast.
         unicast_to: Option<MacAddr>,
     },
-    /// Send on `link` a packet that waited.
+    /// Send a waiting packet on `link`.
     Send {
         /// The link.
         link: LinkId,
-        /// The link-layer address of its next hop.
+        /// Link-layer address of the packet's next hop.
         to: MacAddr,
         /// The packet.
         packet: Packet,
     },
-    /// Send on `link` a complete frame: the answer to a solicitation or ARP request for an address of this node.
+    /// Send a complete frame on `link`: the reply to a solicitation or ARP request for an address of this node.
     Answer {
         /// The link.
         link: LinkId,
         /// The frame, from its Ethernet header on.
         frame: Packet,
     },
-    /// Drop a packet that waited. For [`DropReason::NeighbourFailed`] its sender gets an ICMP error.
+    /// Drop a waiting packet. For [`DropReason::NeighbourFailed`] the packet's sender gets an ICMP error.
     Drop {
-        /// The link by which it should have left.
+        /// Output link of the packet.
         link: LinkId,
         /// The packet.
         packet: Packet,
         /// The reason.
         reason: DropReason,
     },
-    /// Tell the operator: another station uses this node's own address.
+    /// Report a conflict to the operator: another station uses this node's own address.
     Conflict {
         /// The link.
         link: LinkId,
@@ -126,32 +127,33 @@ pub enum Action {
     },
 }
 
-/// Statement of a neighbour's message about the sender's link-layer address.
+/// Content of a neighbour's message about the sender's link-layer address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum LladdrUpdate {
-    /// The message solicits one of this node's addresses and has the sender's link-layer address: an ARP request to this
-    /// node, a neighbour solicitation with a source link-layer address (RFC 4861 §7.2.3). It makes a STALE entry.
+    /// The message solicits one of this node's addresses and has the sender's link-layer address: an ARP request to
+    /// this node, or a neighbour solicitation with a source link-layer address (RFC 4861 §7.2.3). It creates a STALE
+    /// entry.
     Solicitation(MacAddr),
-    /// The message has the sender's own address. It changes an entry and creates none. An ARP reply, or a request to others; a
-    /// neighbour advertisement (RFC 4861 §7.2.5).
+    /// The message has the sender's own address: an ARP reply or a request to others, or a neighbour advertisement (RFC
+    /// 4861 §7.2.5). It updates an entry and creates none.
     Advertised {
-        /// The sender's link-layer address, if the message has one.
+        /// The sender's link-layer address, if the message contains it.
         mac: Option<MacAddr>,
-        /// The message claims to answer a solicitation: the sender is reachable both ways.
+        /// The message claims to answer a solicitation: the neighbour is reachable in both directions.
         solicited: bool,
-        /// The message may replace another link-layer address.
+        /// The message may replace a different link-layer address.
         overrides: bool,
     },
 }
 
-/// State of a neighbour as the operator sets it (`ip neigh … nud`).
+/// State of a neighbour set by the operator (`ip neigh … nud`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Known {
-    /// This link-layer address; messages do not change it.
+    /// Fixed link-layer address, unaffected by messages.
     Permanent(MacAddr),
-    /// This link-layer address, as if the neighbour had answered.
+    /// Link-layer address of a neighbour that counts as having answered.
     Reachable(MacAddr),
-    /// This link-layer address, to be probed when it is used.
+    /// Link-layer address to probe on use.
     Stale(MacAddr),
     /// No entry.
     Nothing,
@@ -164,23 +166,23 @@ pub struct Neighbour {
     pub link: LinkId,
     /// The neighbour's address.
     pub addr: IpAddr,
-    /// The link-layer address, once known.
+    /// The link-layer address, if known.
     pub mac: Option<MacAddr>,
-    /// Linux's word for the state, such as `REACHABLE`.
+    /// Linux's name of the state, such as `REACHABLE`.
     pub state: &'static str,
-    /// Packets that wait for the link-layer address.
+    /// Number of packets that wait for the link-layer address.
     pub queued: usize,
-    /// The protocol that set the entry (`RTPROT_*`); 0 if it was learnt or the protocol is not known.
+    /// The protocol that set the entry (`RTPROT_*`); 0 if the entry was learnt or the protocol is unknown.
     pub protocol: u8,
 }
 
 /// Neighbours whose state has changed without the operator, for `ip monitor neigh`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Changed {
-    /// Entries that changed or were removed, in order; one that changed twice may be in it twice.
+    /// Entries that changed or were removed, in order; possibly with duplicates.
     pub who: Vec<(LinkId, IpAddr)>,
-    /// Entries that were removed with their link, as they were.
+    /// Entries that were removed with their link, with their last state.
     pub gone: Vec<Neighbour>,
-    /// There were more changes than are kept.
+    /// Whether changes beyond the limit were lost.
     pub more: bool,
 }

@@ -38,10 +38,10 @@ pub const fn default_tx_queues(processors: usize) -> usize {
 /// Convention by which fat frames are sent.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Style {
-    /// The MSS is an argument of the call, if the hypervisor supports that.
+    /// The MSS is an argument of the call, if the hypervisor supports this convention.
     #[default]
     New,
-    /// The MSS is in the frame, whatever the hypervisor supports (`old_large_send=1`).
+    /// The MSS is in the frame, whether or not the hypervisor supports the new convention (`old_large_send=1`).
     Old,
 }
 
@@ -50,7 +50,7 @@ pub enum Style {
 pub enum FragListMode {
     /// A packet with a frag list is segmented before it is transmitted.
     Cut,
-    /// The packet is copied into the transmit buffer, as every frame is.
+    /// The packet is copied into the transmit buffer, like every other frame.
     #[default]
     Linearize,
     /// Headers are copied, and payload is described in place, as far as there are descriptors.
@@ -90,9 +90,9 @@ impl Default for AdapterConfig {
 /// Offloads, by the names of `ethtool -K`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TxOffloads {
-    /// Checksums of received frames are trusted (`rx`).
+    /// Trust in the checksums of received frames (`rx`).
     pub rx_csum: bool,
-    /// TCP checksums are left to the device (`tx`).
+    /// TCP checksums by the device (`tx`).
     pub tx_csum: bool,
     /// Fat frames of TCP over IPv4 (`tso`).
     pub tso4: bool,
@@ -109,7 +109,7 @@ impl TxOffloads {
     pub const NONE: Self = Self { rx_csum: false, tx_csum: false, tso4: false, tso6: false };
 }
 
-/// Counters that are not among those of `ethtool -S`.
+/// Counters that `ethtool -S` does not show.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct AdapterCounters {
     /// Frames sent, including those that the hypervisor dropped.
@@ -180,7 +180,7 @@ pub struct Adapter {
 
 impl Adapter {
     /// The closed adapter of a unit, with default offloads: all that the hypervisor grants, except large send in the
-    /// old style, for which every partition has to be ready.
+    /// old style, which requires support by every partition.
     ///
     /// # Errors
     /// [`SettingError::NotRegistered`] if the LAN has no such adapter; [`SettingError::Range`] for a number of queues,
@@ -225,7 +225,7 @@ impl Adapter {
     /// Registers with the hypervisor, and posts buffers.
     ///
     /// # Errors
-    /// [`SettingError::NotRegistered`], [`SettingError::Memory`]; it is closed then.
+    /// [`SettingError::NotRegistered`], [`SettingError::Memory`]; the adapter is closed then.
     pub fn open(&mut self, lan: &mut Lan) -> Result<(), SettingError> {
         if self.queue.is_some() {
             return Ok(());
@@ -252,7 +252,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Leaves the LAN, until it is [opened](Self::open). Frames in the receive queue are lost, and counted.
+    /// Leaves the LAN, until the next [`open`](Self::open). Frames in the receive queue are lost, and counted.
     pub fn close(&mut self, lan: &mut Lan) {
         self.is_reset_due = false;
         self.leave(lan);
@@ -263,7 +263,7 @@ impl Adapter {
         let Some(queue) = self.queue.take() else { return };
         self.counters.rx_lost += waiting(lan, self.unit, queue);
         self.no_buffer_before += lan.no_buffer(self.unit);
-        // It is open, the only condition of the call.
+        // The adapter is open, which is the call's only condition.
         let _ = lan.free(self.unit);
         for pool in &mut self.pools {
             for address in pool.close() {
@@ -285,12 +285,12 @@ impl Adapter {
         self.mtu
     }
 
-    /// Tells whether it is on the LAN.
+    /// Tells whether the adapter is on the LAN.
     pub const fn is_open(&self) -> bool {
         self.queue.is_some()
     }
 
-    /// Tells whether it was the active trunk of a VLAN at the last poll.
+    /// Tells whether the adapter was the active trunk of a VLAN at the last poll.
     pub const fn is_active_trunk(&self) -> bool {
         self.is_active_trunk
     }
@@ -301,12 +301,12 @@ impl Adapter {
         Stats { fw_enabled_large_send: large.into(), ..self.stats }
     }
 
-    /// The other counters.
+    /// Counters that `ethtool -S` does not show.
     pub const fn counters(&self) -> AdapterCounters {
         self.counters
     }
 
-    /// Copies by reason: of frames to and from buffers, and by segmentation and checksums here.
+    /// Copies by reason: of frames to and from buffers, and by segmentation and checksums in the adapter.
     pub fn copies(&self) -> impl Iterator<Item = (CopyReason, Copied)> + '_ {
         let frames = (CopyReason::DeviceFrame, self.counters.copied);
         self.mem.copies().iter().filter(|(reason, _)| *reason != CopyReason::DeviceFrame).chain([frames])
@@ -328,7 +328,7 @@ impl Adapter {
         if self.is_reset_due {
             self.counters.resets += u64::from(self.is_open());
             self.leave(lan);
-            // If it does not open, the next poll tries again; see `is_open`.
+            // If the open fails, the next poll retries; `is_open` shows the state.
             let _ = self.open(lan);
         }
         let received = self.receive(lan, mem, budget, out);
@@ -339,7 +339,7 @@ impl Adapter {
         received
     }
 
-    /// Reads from the attribute word whether it is an active trunk.
+    /// Reads from the attribute word whether the adapter is an active trunk.
     fn look(&mut self, lan: &mut Lan) {
         let word = lan.illan_attributes(self.unit, Attributes::NONE, Attributes::NONE);
         self.is_active_trunk = word.is_ok_and(|word| word.contains(Attributes::ACTIVE_TRUNK));
@@ -402,7 +402,8 @@ impl Adapter {
         }
     }
 
-    /// Posts buffers by one call if the hypervisor has it, else one by one. Returns the number of accepted buffers.
+    /// Posts buffers by one call if the hypervisor supports it, else one by one. Returns the number of accepted
+    /// buffers.
     fn add(&mut self, lan: &mut Lan, descs: &[BufDesc]) -> usize {
         if self.adds_many && !descs.is_empty() {
             match lan.add_buffers(self.unit, descs) {
@@ -414,7 +415,7 @@ impl Adapter {
         descs.iter().take_while(|&&desc| lan.add_buffer(self.unit, desc).is_ok()).count()
     }
 
-    /// Passes the multicast groups to the hypervisor: all groups if there are more than its filter holds.
+    /// Passes the multicast groups to the hypervisor; enables all groups if there are more than its filter holds.
     fn apply_groups(&mut self, lan: &mut Lan) {
         let unit = self.unit;
         if self.is_promiscuous || self.groups.len() > self.filter_slots {

@@ -10,7 +10,7 @@ use crate::frame::{self, Layout};
 use crate::lan::Lan;
 use crate::pool::BufferName;
 
-/// Length below which a frame is copied, and its buffer posted again.
+/// Length below which a frame is copied, and its buffer reposted.
 const RX_COPYBREAK: usize = 128;
 
 /// Offset of the MSS in the receive buffer of a fat frame, eight bytes.
@@ -53,7 +53,7 @@ impl Adapter {
         received
     }
 
-    /// A frame, with the MSS in its buffer: the buffer itself, whose place becomes free, or a copy.
+    /// A frame, with the MSS in its buffer: the buffer itself, which leaves its slot free, or a copy.
     fn take_frame(
         &mut self,
         lan: &mut Lan,
@@ -80,7 +80,7 @@ impl Adapter {
         Some((Packet::from_buf(buf.narrowed(offset, offset + len)), mss))
     }
 
-    /// Posts a buffer again. If the hypervisor refuses it, it leaves its pool.
+    /// Reposts a buffer. If the hypervisor refuses the buffer, it leaves its pool.
     fn recycle(&mut self, lan: &mut Lan, name: BufferName, address: u32) {
         let desc = BufDesc::new(FrameFlags::NONE, self.pools[name.pool].config.size, address);
         if lan.add_buffer(self.unit, desc).is_err() {
@@ -89,7 +89,7 @@ impl Adapter {
         }
     }
 
-    /// Sets a frame's metadata by its flags, length and marks, and restores header fields that were used as marks.
+    /// Sets a frame's metadata from its flags, length and marks, and restores header fields that carried marks.
     fn finish_csum(&mut self, pkt: &mut Packet, flags: FrameFlags, mss: u16) {
         let len = pkt.len();
         let Some(head) = pkt.head_mut() else { return };
@@ -109,7 +109,7 @@ impl Adapter {
         let has_no_csum = flags.contains(FrameFlags::NO_CSUM);
         let mss = match is_flagged {
             true => mss,
-            // In the old style the MSS is in place of the checksum. A long frame with its own checksum is not fat.
+            // In the old style the checksum field holds the MSS. A long frame with its own checksum is not fat.
             false if is_marked || is_long && has_no_csum => {
                 let mss = layout.check(head);
                 layout.set_check(head, 0);
@@ -124,7 +124,7 @@ impl Adapter {
         let is_fat = mss > 0 && payload > usize::from(mss);
         let is_zeroed = has_no_csum || is_marked || is_good && layout.check(head) == 0;
         if is_fat || is_zeroed {
-            // A forwarder completes it: without the pseudo-header's sum the frame would leave without a checksum.
+            // A forwarder completes the checksum, starting from the sum of the pseudo-header.
             layout.put_pseudo(head);
             let ecn = head[layout.l4 + tcp::FLAGS_AT + 1] & Flags::CWR.bits() as u8 != 0;
             pkt.trim(layout.end);

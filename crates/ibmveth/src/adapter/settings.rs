@@ -1,4 +1,4 @@
-//! Settings of an adapter: offloads, MTU, pools, address, groups. Most of them close and open it.
+//! Settings of an adapter: offloads, MTU, pools, address, groups. Most changes close and reopen the adapter.
 
 use offload::{CsumOffload, Features};
 use wire::MacAddr;
@@ -19,7 +19,7 @@ const MAX_MTU: usize = 65_535 - OVERHEAD;
 const LARGE_FRONT: usize = 16;
 
 impl Adapter {
-    /// Current offloads, including the trunk's frag lists, as a link has them.
+    /// Current offloads as features of a link, including the trunk's frag lists.
     pub fn features(&self) -> Features {
         let agreed = self.agreed;
         let (v4, v6) = (self.completes(true), self.completes(false));
@@ -35,13 +35,13 @@ impl Adapter {
             csum,
             tso4: self.wanted.tso4 && agreed.tso4 && v4,
             tso6: self.wanted.tso6 && agreed.tso6 && v6,
-            // The longest receive buffer must hold it.
+            // The frame must fit into the longest receive buffer.
             gso_max_size: TX_BUFFER - LARGE_FRONT + 1,
             ..Features::NONE
         }
     }
 
-    /// Tells whether TCP checksums over that version of IP are left to the receiver.
+    /// Tells whether the receiver completes TCP checksums over that version of IP.
     pub(super) const fn completes(&self, is_v4: bool) -> bool {
         let agreed = if is_v4 { self.stats.fw_enabled_ipv4_csum } else { self.stats.fw_enabled_ipv6_csum };
         self.wanted.tx_csum && agreed == 1
@@ -63,7 +63,7 @@ impl Adapter {
     ///
     /// # Errors
     /// [`SettingError::Refused`] if the hypervisor refuses for either version of IP; other offloads are set.
-    /// [`SettingError::NotRegistered`], [`SettingError::Memory`] if it does not open again.
+    /// [`SettingError::NotRegistered`], [`SettingError::Memory`] if the adapter does not reopen.
     pub fn set_offloads(&mut self, lan: &mut Lan, wanted: TxOffloads) -> Result<(), SettingError> {
         let tx_csum = wanted.tx_csum && wanted.rx_csum;
         let mut fixed = TxOffloads { tx_csum, tso4: wanted.tso4 && tx_csum, tso6: wanted.tso6 && tx_csum, ..wanted };
@@ -85,7 +85,7 @@ impl Adapter {
         result
     }
 
-    /// Negotiates checksum offload on or off, for each version of IP by itself.
+    /// Negotiates checksum offload on or off, separately for each version of IP.
     fn set_csum(&mut self, lan: &mut Lan, on: bool) -> Result<(), SettingError> {
         let was_open = self.is_open();
         self.leave(lan);
@@ -108,7 +108,7 @@ impl Adapter {
         if was_open { result.and(self.open(lan)) } else { result }
     }
 
-    /// Negotiates large send on or off. The old style needs no negotiation, and has no IPv6.
+    /// Negotiates large send on or off. The old style needs no negotiation, and does not support IPv6.
     fn set_large_send(&mut self, lan: &mut Lan, on: bool) -> Result<(), SettingError> {
         let was_open = self.is_open();
         self.leave(lan);
@@ -123,7 +123,7 @@ impl Adapter {
         if was_open { result.and(self.open(lan)) } else { result }
     }
 
-    /// Sets or clears a bit of the attribute word. Tells whether the hypervisor accepted.
+    /// Sets or clears a bit of the attribute word. Returns whether the hypervisor accepted.
     fn set_bit(&self, lan: &mut Lan, bit: Attributes, on: bool) -> bool {
         let (reset, set) = if on { (Attributes::NONE, bit) } else { (bit, Attributes::NONE) };
         lan.illan_attributes(self.unit, reset, set).is_ok()
@@ -132,7 +132,7 @@ impl Adapter {
     /// Sets the MTU, and activates the pools up to the first one whose buffers hold it.
     ///
     /// # Errors
-    /// [`SettingError::Range`] outside 68 to 65 513, or if no pool holds it; nothing has changed then. As
+    /// [`SettingError::Range`] outside 68 to 65 513, or if no pool holds the MTU; nothing has changed then. As
     /// [`open`](Self::open).
     pub fn set_mtu(&mut self, lan: &mut Lan, mtu: usize) -> Result<(), SettingError> {
         if !(MIN_MTU..=MAX_MTU).contains(&mtu) {
@@ -205,7 +205,7 @@ impl Adapter {
     /// Sets the link-layer address.
     ///
     /// # Errors
-    /// [`SettingError::Address`] if it cannot be a station's.
+    /// [`SettingError::Address`] if the address is not unicast.
     pub fn set_mac(&mut self, lan: &mut Lan, mac: MacAddr) -> Result<(), SettingError> {
         if !mac.is_unicast() || self.is_open() && lan.change_mac(self.unit, mac).is_err() {
             return Err(SettingError::Address);

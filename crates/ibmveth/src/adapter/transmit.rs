@@ -15,7 +15,7 @@ use crate::error::Refusal;
 use crate::frame::{self, Layout, MAX_HEADERS};
 use crate::lan::{Lan, MIN_MSS, SendAnswer, TAGGED_HEADER};
 
-/// Maximum number of repeated calls for one frame: the maximum number of adapters that get a group's frame.
+/// Maximum number of repeated calls for one frame: the maximum number of adapters that receive a group's frame.
 const RETRIES: u32 = 1024;
 
 /// Minimum length of buffers described in place: shorter ones are copied faster than mapped.
@@ -26,17 +26,17 @@ const IN_PLACE_FROM: usize = 2048;
 pub enum TxError {
     /// The adapter is closed.
     Closed,
-    /// It has no such transmit queue.
+    /// The adapter has no such transmit queue.
     NoQueue,
     /// The destination is the adapter's own address (`EOPNOTSUPP`).
     OwnAddress,
-    /// It has no Ethernet header.
+    /// The packet has no Ethernet header.
     Truncated,
-    /// It is longer than a transmit buffer.
+    /// The packet is longer than a transmit buffer.
     TooLong,
-    /// It cannot be segmented, or its checksum cannot be completed.
+    /// The packet cannot be segmented, or its checksum cannot be completed.
     Offload(DropReason),
-    /// The hypervisor refuses it.
+    /// The hypervisor refuses the frame.
     Refused(Refusal),
 }
 
@@ -69,8 +69,8 @@ struct Words {
 }
 
 impl Adapter {
-    /// Sends a packet that begins with its Ethernet header, by one of the transmit queues. Negotiated offloads are left
-    /// to the hypervisor; other work is done here. A frame that the hypervisor drops counts as sent.
+    /// Sends a packet that begins with its Ethernet header, on one of the transmit queues. Negotiated offloads are left
+    /// to the hypervisor; the adapter does all other work. A frame that the hypervisor drops counts as sent.
     ///
     /// # Errors
     /// [`TxError`]; the packet is dropped and counted.
@@ -124,7 +124,7 @@ impl Adapter {
         result
     }
 
-    /// Chooses the parameters of a frame. Completes a checksum that they cannot express.
+    /// Chooses the parameters of a frame, and completes a checksum that the parameters cannot express.
     fn words(&mut self, pkt: &mut Packet, layout: Option<&Layout>, l3: usize) -> Result<Words, TxError> {
         if !matches!(pkt.meta.csum, Csum::Partial { .. }) {
             return Ok(Words::default());
@@ -147,7 +147,7 @@ impl Adapter {
         })
     }
 
-    /// Puts a frame where the hypervisor can read it, and calls.
+    /// Places a frame where the hypervisor can read it, and calls the hypervisor.
     fn send_frame(
         &mut self,
         lan: &mut Lan,
@@ -251,7 +251,7 @@ impl Adapter {
         for (at, buf) in pieces.drain(..).enumerate() {
             let len = buf.len();
             if at < in_place {
-                // There is room, as just checked, and no page is longer than a region.
+                // There are free regions, as just checked, and no page is longer than a region.
                 match io.map(buf) {
                     Ok(place) => {
                         mapped.push(place);
@@ -274,7 +274,7 @@ impl Adapter {
         self.counters.copied.bytes += copied as u64;
     }
 
-    /// Calls the hypervisor until it is no longer busy.
+    /// Repeats the call while the hypervisor is busy.
     fn call(&mut self, lan: &mut Lan, descs: &[BufDesc], mss: u16) -> Result<(), TxError> {
         let (mut correlator, mut retries) = (0, RETRIES);
         loop {

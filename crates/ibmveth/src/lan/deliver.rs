@@ -18,10 +18,10 @@ const LARGE_OFFSET: usize = 16;
 /// Length of the addresses in front of a tag.
 const ADDRESSES: usize = 12;
 
-/// Parts of a frame, with one more for a tag and one for the split behind the addresses.
+/// Parts of a frame, with one more for a tag and one for the split after the addresses.
 type Pieces<'a> = ArrayVec<&'a [u8], { Firmware::MAX_DESCRIPTORS + 2 }>;
 
-/// A frame in flight, as its sender has described it.
+/// A frame in flight, as described by its sender.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent<'a> {
     pub(super) descs: &'a [BufDesc],
@@ -32,18 +32,18 @@ pub(super) struct Sent<'a> {
     pub(super) tag: Option<u16>,
 }
 
-/// Work of the hypervisor on a frame for one receiver.
+/// Processing of a frame by the hypervisor for one receiver.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// None: it is delivered with these flags.
+    /// No processing: the frame is delivered with these flags.
     Pass(FrameFlags),
-    /// Completes its checksum.
+    /// Completes the frame's checksum.
     Complete,
-    /// Segments it.
+    /// Segments the frame.
     Cut,
 }
 
-/// Reason for which a frame was not delivered.
+/// Reason for a failed delivery.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     /// No posted buffer is long enough.
@@ -53,7 +53,7 @@ enum Loss {
 }
 
 impl Lan {
-    /// Delivers a frame from one adapter to another, open one. Tells whether buffers were found for all of it.
+    /// Delivers a frame from one adapter to another, open one. Returns whether all of its segments found buffers.
     pub(super) fn deliver(&mut self, from: usize, to: usize, frame: &Sent<'_>) -> bool {
         let Self { ports, counters, scratch, .. } = self;
         let Ok([source, port]) = ports.get_disjoint_mut([from, to]) else { return false };
@@ -103,7 +103,7 @@ impl Lan {
     }
 }
 
-/// Chooses the work on a frame for a receiver that has negotiated `set`.
+/// Chooses the processing of a frame for a receiver that has negotiated `set`.
 fn work(tcp: Option<&Tcp>, headers: &[u8], flags: FrameFlags, set: Attributes) -> Work {
     let Some(tcp) = tcp else { return Work::Pass(flags.without(FrameFlags::LARGE)) };
     let csum = if tcp.is_v4 { Attributes::IPV4_TCP_CSUM } else { Attributes::IPV6_TCP_CSUM };
@@ -118,7 +118,7 @@ fn work(tcp: Option<&Tcp>, headers: &[u8], flags: FrameFlags, set: Attributes) -
 }
 
 impl LanCounters {
-    /// Counts the outcome of a delivery of `len` bytes. Tells whether it succeeded.
+    /// Counts the outcome of a delivery of `len` bytes. Returns whether it succeeded.
     fn count(&mut self, placed: Result<(), Loss>, len: usize) -> bool {
         match placed {
             Ok(()) => {
@@ -150,7 +150,7 @@ impl Registration {
         };
         let buffer = io.bytes_mut(address, size);
         let Some(buffer) = buffer.filter(|buffer| buffer[..OFFSET] == correlator.to_be_bytes()) else {
-            // The partition has overwritten the buffer's handle, so it is returned without a frame.
+            // The partition has overwritten the handle, so the buffer is returned without a frame.
             self.enter(RxEntry::invalid(self.toggle, correlator));
             return Err(Loss::Overwritten);
         };
@@ -177,7 +177,7 @@ impl Registration {
     }
 }
 
-/// Parts of a frame in its sender's memory, with the bytes `tag` in place of its own tag.
+/// Parts of a frame in its sender's memory, with the bytes `tag` in place of the frame's tag.
 fn pieces<'a>(io: &'a IoMemory, frame: &Sent<'_>, tag: &'a [u8]) -> Option<Pieces<'a>> {
     let mut pieces = Pieces::new();
     let mut descs = frame.descs.iter().map(|desc| io.bytes(desc.address(), desc.len()));
@@ -196,7 +196,7 @@ fn pieces<'a>(io: &'a IoMemory, frame: &Sent<'_>, tag: &'a [u8]) -> Option<Piece
     Some(pieces)
 }
 
-/// Copies the first bytes of a frame, and returns those.
+/// Copies the first bytes of a frame into `into`, and returns the copy.
 fn read_front<'a>(pieces: &[&[u8]], into: &'a mut [u8]) -> &'a [u8] {
     let mut at = 0;
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! Multicast filter of an adapter, on the hypervisor's side (`H_MULTICAST_CTRL`).
+//! Multicast filter of an adapter in the hypervisor (`H_MULTICAST_CTRL`).
 
 use wire::MacAddr;
 
@@ -11,7 +11,7 @@ pub struct McastCommand(pub u64);
 impl McastCommand {
     /// Receives groups.
     pub const ENABLE_RECEPTION: Self = Self(0xa_0000);
-    /// Receives none.
+    /// Receives no groups.
     pub const DISABLE_RECEPTION: Self = Self(0x8_0000);
     /// Receives only groups in the table.
     pub const ENABLE_FILTERING: Self = Self(0x5_0000);
@@ -19,9 +19,9 @@ impl McastCommand {
     pub const DISABLE_FILTERING: Self = Self(0x4_0000);
     /// Adds a group to the table.
     pub const ADD: Self = Self(1);
-    /// Removes one.
+    /// Removes a group from the table.
     pub const REMOVE: Self = Self(2);
-    /// Removes all.
+    /// Removes all groups from the table.
     pub const CLEAR: Self = Self(3);
 
     const MODIFY_RECEPTION: u64 = 0x8_0000;
@@ -51,7 +51,7 @@ impl McastFilter {
         Self { groups: Vec::new(), slots, is_receiving: false, is_filtering: false }
     }
 
-    /// Executes a command, whole or not at all.
+    /// Executes a command completely, or refuses it without effect.
     pub(super) fn control(&mut self, command: McastCommand, group: MacAddr) -> Result<(), Refusal> {
         let McastCommand(bits) = command;
         if bits & !McastCommand::ALL != 0 {
@@ -78,7 +78,7 @@ impl McastFilter {
         Ok(())
     }
 
-    /// Tells whether frames to a group are received. Broadcasts always are.
+    /// Tells whether the filter passes frames to a group. Broadcasts always pass.
     pub(super) fn takes(&self, group: MacAddr) -> bool {
         group == MacAddr::BROADCAST || self.is_receiving && (!self.is_filtering || self.groups.contains(&group))
     }
@@ -101,7 +101,7 @@ mod tests {
         filter.control(McastCommand::ADD, A).unwrap();
         filter.control(McastCommand::ENABLE_FILTERING, MacAddr::ZERO).unwrap();
         assert_eq!((filter.takes(A), filter.takes(B)), (true, false));
-        // A second addition changes nothing, another group finds no slot.
+        // A second addition of a group changes nothing; another group finds no slot.
         assert_eq!(filter.control(McastCommand::ADD, A), Ok(()));
         assert_eq!(filter.control(McastCommand::ADD, B), Err(Refusal::Resource));
         filter.control(McastCommand::REMOVE, A).unwrap();

@@ -1,4 +1,4 @@
-//! Forwarding: the adapters that a frame goes to.
+//! Forwarding: choice of the adapters that receive a frame.
 
 use wire::MacAddr;
 
@@ -42,8 +42,8 @@ impl Lan {
     ///
     /// The result is [`Refusal::Parameter`] for an adapter that is not open, descriptors that are invalid, not mapped,
     /// too many or differ in their flags, a frame shorter than its header or longer than 64 KiB, and flags that were
-    /// not negotiated; [`Refusal::Dropped`] if there is no receiver, or none with a buffer; [`Refusal::Busy`] if more
-    /// receivers are left.
+    /// not negotiated; [`Refusal::Dropped`] if there is no receiver, or none with a buffer; [`Refusal::Busy`] if the
+    /// call must be repeated for further receivers.
     pub fn send(&mut self, unit: Unit, descs: &[BufDesc], correlator: u64, mss: u16) -> SendAnswer {
         self.counters.calls += 1;
         let mut next = correlator;
@@ -76,7 +76,7 @@ impl Lan {
         if self.deliver(unit.0, to, &frame) { Ok(()) } else { Err(Refusal::Dropped) }
     }
 
-    /// Checks the description of a frame. Returns its flags.
+    /// Checks the descriptors of a frame. Returns the frame's flags.
     fn describe(&self, unit: Unit, descs: &[BufDesc], mss: u16) -> Result<FrameFlags, Refusal> {
         let port = self.ports.get(unit.0).filter(|port| port.open.is_some()).ok_or(Refusal::Parameter)?;
         let first = descs.first().ok_or(Refusal::Parameter)?;
@@ -103,7 +103,7 @@ impl Lan {
         Ok(flags)
     }
 
-    /// Delivers a frame to a group, to as many adapters as one call serves, from number `next` on.
+    /// Delivers a frame to a group, from adapter `next` on, to as many adapters as one call serves.
     fn flood(&mut self, from: usize, group: MacAddr, frame: &Sent<'_>, next: &mut u64) -> Result<(), Refusal> {
         let trunk = self.trunk_of(frame.vid);
         let mut copies = 0;
@@ -119,14 +119,14 @@ impl Lan {
                 *next = at as u64;
                 return Err(Refusal::Busy);
             }
-            // An adapter without a buffer loses only its own copy.
+            // An adapter without a buffer loses only the copy for itself.
             self.deliver(from, at, frame);
             copies += 1;
         }
         Ok(())
     }
 
-    /// The active trunk of a VLAN: among open ones, the one with the best priority, and among equals the first.
+    /// The active trunk of a VLAN: the open trunk with the best priority, and among equals the first.
     fn trunk_of(&self, vid: u16) -> Option<usize> {
         let trunks = self.ports.iter().enumerate().filter(|(_, port)| port.open.is_some());
         let trunks = trunks.filter_map(|(at, port)| Some((port.place.trunk?, at)));

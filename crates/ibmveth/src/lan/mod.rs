@@ -1,13 +1,13 @@
 //! Hypervisor: a LAN between the adapters of partitions.
 //!
-//! It knows an adapter by its [`Unit`], and only what the partition has registered, mapped and posted. It trusts
-//! nothing: an address is looked up in the partition's [`IoMemory`], a length compared with the mapping, a flag with
-//! the negotiated ones.
+//! It identifies an adapter by its [`Unit`], and uses only state that the partition has registered, mapped and posted.
+//! It validates every value: looks addresses up in the partition's [`IoMemory`], compares lengths with the mapping, and
+//! flags with the negotiated ones.
 //!
-//! Rules of our own, where the interface leaves them open: the smallest sufficient buffer receives a frame, and among
-//! equals the one posted last (its bytes are likely in a cache); one call carries a frame to a group to
+//! Rules that the interface leaves open: a frame goes into the smallest sufficient buffer, and among equals into the
+//! one posted last (whose bytes are likely in a cache); one call delivers a frame for a group to
 //! [`Firmware::copies_per_call`] adapters, and then returns [`Refusal::Busy`] with the correlator that continues it;
-//! checksums are completed, and fat frames segmented, for a receiver that has not negotiated them.
+//! the hypervisor completes checksums and segments fat frames for a receiver that has not negotiated these offloads.
 
 mod deliver;
 mod filter;
@@ -29,7 +29,7 @@ pub use forward::SendAnswer;
 pub(crate) use forward::{MIN_MSS, TAGGED_HEADER};
 use free_list::FreeList;
 
-/// Maximum number of VLANs of an adapter besides that of its untagged frames.
+/// Maximum number of VLANs of an adapter, without the VLAN of its untagged frames.
 pub const MAX_VLANS: usize = 20;
 
 /// Maximum number of receive buffers that one call adds.
@@ -44,11 +44,11 @@ const MAX_ENTRIES: usize = 1 << 16;
 /// Capabilities of the hypervisor.
 #[derive(Clone, Copy, Debug)]
 pub struct Firmware {
-    /// Supported bits of the attribute word; `None`: it has no attribute word, as before large send.
+    /// Supported bits of the attribute word; `None`: a hypervisor older than large send, without an attribute word.
     pub attributes: Option<Attributes>,
     /// Maximum number of descriptors of a frame.
     pub descriptors: usize,
-    /// Number of adapters that get a frame to a group in one call.
+    /// Number of adapters to which one call delivers a group's frame.
     pub copies_per_call: usize,
     /// Maximum number of regions that a partition can map for an adapter.
     pub io_regions: usize,
@@ -58,7 +58,7 @@ impl Firmware {
     /// Number of descriptors in the call of a current hypervisor.
     pub const DESCRIPTORS: usize = 6;
 
-    /// Maximum number of descriptors of any hypervisor here.
+    /// Maximum number of descriptors of any modelled hypervisor.
     pub const MAX_DESCRIPTORS: usize = 128;
 
     /// A current hypervisor.
@@ -75,18 +75,18 @@ impl Firmware {
 pub struct AdapterPlace {
     /// Link-layer address.
     pub mac: MacAddr,
-    /// VLAN of its untagged frames.
+    /// VLAN of the adapter's untagged frames.
     pub pvid: u16,
-    /// VLANs of its tagged frames.
+    /// VLANs of the adapter's tagged frames.
     pub vlans: Vec<u16>,
     /// Priority as a trunk, 1 (best) to 15; `None`: no trunk.
     pub trunk: Option<u8>,
-    /// Number of groups in its filter.
+    /// Number of groups in the adapter's filter.
     pub filter_slots: usize,
 }
 
 impl AdapterPlace {
-    /// A guest's adapter, only in VLAN 1.
+    /// A guest's adapter, in VLAN 1 alone.
     pub const fn guest(mac: MacAddr) -> Self {
         Self { mac, pvid: 1, vlans: Vec::new(), trunk: None, filter_slots: 8 }
     }
@@ -104,19 +104,19 @@ pub struct Unit(usize);
 /// Counters of the hypervisor's work.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LanCounters {
-    /// Send calls, including those answered with busy.
+    /// Send calls, including those refused as busy.
     pub calls: u64,
     /// Frames copied into receive buffers.
     pub copies: u64,
-    /// Bytes copied, including those of frames that were assembled to be changed.
+    /// Bytes copied, including those of frames assembled for changes.
     pub copied_bytes: u64,
     /// Frames dropped because no posted buffer was long enough.
     pub no_buffer: u64,
-    /// Frames dropped because their receiver had overwritten the handle of their buffer.
+    /// Frames dropped because the receiver had overwritten the handle of the buffer.
     pub overwritten: u64,
-    /// Frames dropped without a receiver.
+    /// Frames dropped for lack of a receiver.
     pub no_receiver: u64,
-    /// Fat frames segmented for receivers without large send, whether or not there were buffers for the segments.
+    /// Fat frames segmented for receivers without large send, with or without buffers for the segments.
     pub cut: u64,
     /// Frames copied into receive buffers whose checksums were completed for their receivers.
     pub completed: u64,
@@ -128,7 +128,7 @@ pub struct Lan {
     firmware: Firmware,
     ports: Vec<Port>,
     counters: LanCounters,
-    /// Frames that are assembled to be changed.
+    /// Storage of frames assembled for changes.
     scratch: tcp::FrameStorage,
 }
 
@@ -136,7 +136,7 @@ pub struct Lan {
 #[derive(Debug)]
 struct Port {
     place: AdapterPlace,
-    /// Settable bits that are set.
+    /// Settable bits that this adapter has set.
     set: Attributes,
     io: IoMemory,
     open: Option<Registration>,
@@ -173,7 +173,7 @@ impl Lan {
     ///
     /// # Errors
     /// [`SettingError::Range`] for a VLAN outside 1 to 4094, more than [`MAX_VLANS`] of them, or a priority outside 1
-    /// to 15; [`SettingError::Address`] for an address that is no station's.
+    /// to 15; [`SettingError::Address`] for an address that is not unicast.
     pub fn add_adapter(&mut self, place: AdapterPlace) -> Result<Unit, SettingError> {
         let wrong = place.vlans.iter().chain([&place.pvid]).find(|vid| !(1..=4094).contains(*vid));
         if let Some(&vid) = wrong {
@@ -218,8 +218,8 @@ impl Lan {
     /// Opens an adapter with an empty receive queue of `entries` (`H_REGISTER_LOGICAL_LAN`), and without buffers.
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if it is open already or there is no such adapter, for a queue without entries or with
-    /// too many, and for an address that is no station's.
+    /// [`Refusal::Parameter`] if the adapter is open already or does not exist, for a queue without entries or with too
+    /// many, and for an address that is not unicast.
     pub fn register(&mut self, unit: Unit, entries: usize, mac: MacAddr) -> Result<(), Refusal> {
         let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
         if port.open.is_some() || !(1..=MAX_ENTRIES).contains(&entries) || !mac.is_unicast() {
@@ -240,7 +240,7 @@ impl Lan {
     /// Closes an adapter and drops its buffers (`H_FREE_LOGICAL_LAN`). Its mappings stay.
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if it is not open.
+    /// [`Refusal::Parameter`] if the adapter is not open.
     pub fn free(&mut self, unit: Unit) -> Result<(), Refusal> {
         let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
         port.open.take().map(drop).ok_or(Refusal::Parameter)
@@ -249,7 +249,7 @@ impl Lan {
     /// Changes the address of an open adapter (`H_CHANGE_LOGICAL_LAN_MAC`).
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if it is not open, or the address is no station's.
+    /// [`Refusal::Parameter`] if the adapter is not open, or the address is not unicast.
     pub fn change_mac(&mut self, unit: Unit, mac: MacAddr) -> Result<(), Refusal> {
         let open = self.open_mut(unit)?;
         if !mac.is_unicast() {
@@ -259,8 +259,8 @@ impl Lan {
         Ok(())
     }
 
-    /// Clears the bits of `reset`, sets those of `set`, and returns the word (`H_ILLAN_ATTRIBUTES`). Without bits it
-    /// only reads.
+    /// Clears the bits of `reset`, sets those of `set`, and returns the word (`H_ILLAN_ATTRIBUTES`). With both empty
+    /// the call only reads.
     ///
     /// # Errors
     /// [`Refusal::Function`] if the hypervisor has no attribute word; [`Refusal::Parameter`] for a bit that is
@@ -290,8 +290,8 @@ impl Lan {
     /// Posts a receive buffer (`H_ADD_LOGICAL_LAN_BUFFER`), which begins with its correlator.
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if the adapter is not open or the buffer not mapped, or too short; [`Refusal::Resource`]
-    /// if there are as many as the queue has entries.
+    /// [`Refusal::Parameter`] if the adapter is not open, or the buffer is not mapped or too short;
+    /// [`Refusal::Resource`] if as many buffers are posted as the queue has entries.
     pub fn add_buffer(&mut self, unit: Unit, desc: BufDesc) -> Result<(), Refusal> {
         let port = self.ports.get_mut(unit.0).ok_or(Refusal::Parameter)?;
         let open = port.open.as_mut().ok_or(Refusal::Parameter)?;
@@ -305,12 +305,12 @@ impl Lan {
         Ok(())
     }
 
-    /// Posts up to [`BUFFERS_PER_CALL`] buffers (`H_ADD_LOGICAL_LAN_BUFFERS`). Returns the number of accepted ones,
-    /// which are the first.
+    /// Posts up to [`BUFFERS_PER_CALL`] buffers (`H_ADD_LOGICAL_LAN_BUFFERS`). Returns the number of accepted buffers,
+    /// counted from the first.
     ///
     /// # Errors
     /// [`Refusal::Function`] if the hypervisor has no such call; [`Refusal::Parameter`] for more descriptors; as
-    /// [`add_buffer`](Self::add_buffer) if the first one is refused.
+    /// [`add_buffer`](Self::add_buffer) if the first descriptor is refused.
     pub fn add_buffers(&mut self, unit: Unit, descs: &[BufDesc]) -> Result<usize, Refusal> {
         if !self.firmware.attributes.is_some_and(|has| has.contains(Attributes::RX_MULTI_BUFFER)) {
             return Err(Refusal::Function);
@@ -331,7 +331,7 @@ impl Lan {
     /// Changes the multicast filter of an adapter (`H_MULTICAST_CTRL`).
     ///
     /// # Errors
-    /// [`Refusal::Parameter`] if it is not open, for an unknown command, or an address that is no group's;
+    /// [`Refusal::Parameter`] if the adapter is not open, for an unknown command, or an address that is not multicast;
     /// [`Refusal::Resource`] if the filter is full.
     pub fn multicast_ctrl(&mut self, unit: Unit, command: McastCommand, group: MacAddr) -> Result<(), Refusal> {
         self.open_mut(unit)?.filter.control(command, group)
@@ -344,7 +344,7 @@ impl Lan {
         open.and_then(|open| open.queue.get(at)).copied().unwrap_or_default()
     }
 
-    /// Overwrites an entry of an adapter's receive queue as a broken hypervisor would: for tests of the adapter.
+    /// Overwrites an entry of an adapter's receive queue, as a broken hypervisor would: for tests of the adapter.
     pub fn corrupt_rx_entry(&mut self, unit: Unit, at: usize, bytes: [u8; RxEntry::LEN]) {
         let open = self.ports.get_mut(unit.0).and_then(|port| port.open.as_mut());
         if let Some(entry) = open.and_then(|open| open.queue.get_mut(at)) {
@@ -352,7 +352,7 @@ impl Lan {
         }
     }
 
-    /// Number of frames to an adapter that were dropped, since it was opened, because no posted buffer was long enough.
+    /// Number of frames to an adapter that were dropped since its last open because no posted buffer was long enough.
     pub fn no_buffer(&self, unit: Unit) -> u64 {
         self.ports.get(unit.0).and_then(|port| port.open.as_ref()).map_or(0, |open| open.no_buffer)
     }

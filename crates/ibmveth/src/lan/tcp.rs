@@ -28,8 +28,8 @@ impl Tcp {
     /// Maximum length of a frame's headers.
     pub(super) const HEADERS: usize = 14 + 4 + 60 + 60;
 
-    /// Parses a frame of `len` bytes, whose first bytes are in `head`. `None` without TCP right behind an IP header, or
-    /// if it is truncated.
+    /// Parses a frame of `len` bytes, whose first bytes are in `head`. `None` without TCP directly behind an IP header,
+    /// or if the frame is truncated.
     pub(super) fn find(head: &[u8], len: usize) -> Option<Self> {
         let (ethertype, l3) = match u16::from_be_bytes(*head.get(12..)?.first_chunk()?) {
             0x8100 => (u16::from_be_bytes(*head.get(16..)?.first_chunk()?), 18),
@@ -58,8 +58,8 @@ impl Tcp {
         (is_whole && payload <= head.len()).then_some(Self { l3, l4, payload, end, is_v4 })
     }
 
-    /// Tells whether the IPv4 checksum is the mark of a fat frame in the old style, which the hypervisor does not
-    /// touch.
+    /// Tells whether the IPv4 checksum field holds the mark of a fat frame in the old style, which the hypervisor does
+    /// not change.
     pub(super) fn is_marked(&self, head: &[u8]) -> bool {
         self.is_v4 && head[self.l3 + 10..self.l3 + 12] == [0xff, 0xff]
     }

@@ -92,7 +92,7 @@ impl World {
         packets
     }
 
-    /// Received frames, segmented and completed for a wire without offloads.
+    /// Received frames, segmented and with checksums completed, as on a wire without offloads.
     pub(crate) fn receive_finished(&mut self, at: usize) -> Vec<Vec<u8>> {
         let packets = self.receive(at);
         finished(&self.mem, packets)
@@ -109,7 +109,7 @@ pub(crate) fn finished(mem: &Memory, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     wire.iter().map(Packet::to_vec).collect()
 }
 
-/// Puts an Ethernet header, with a tag if there is one, in front of an IP packet.
+/// Prepends an Ethernet header, with a tag if `vid` is given, to an IP packet.
 pub(crate) fn framed(mem: &Memory, mut pkt: Packet, dst: MacAddr, src: MacAddr, vid: Option<u16>) -> Packet {
     let is_v4 = pkt.to_vec()[0] >> 4 == 4;
     let header = eth::EthHeader::new(dst, src, if is_v4 { EtherType::IPV4 } else { EtherType::IPV6 });
@@ -124,7 +124,7 @@ pub(crate) fn fat(mem: &Memory, flow: &Flow, len: usize, dst: u8, src: u8) -> Pa
     framed(mem, flow.fat_tcp(mem, 1, len, MSS), mac(dst), mac(src), None)
 }
 
-/// A frame with finished bytes.
+/// A frame that needs no offload.
 pub(crate) fn plain(mem: &Memory, ip: &[u8], dst: MacAddr, src: MacAddr) -> Packet {
     framed(mem, Packet::with_data(mem, ip).unwrap(), dst, src, None)
 }
@@ -155,7 +155,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
-    /// Registers it, with buffers of 64 KiB whose correlators are 0, 1, 2.
+    /// Registers the adapter, with buffers of 64 KiB whose correlators are 0, 1, 2.
     pub(crate) fn new(world: &mut World, place: AdapterPlace, set: Attributes) -> Self {
         let mac = place.mac;
         let unit = world.lan.add_adapter(place).unwrap();
@@ -187,7 +187,7 @@ impl Raw {
         answer.result
     }
 
-    /// The next entry of its queue, with the bytes of its buffer up to the frame's end.
+    /// The next entry of the adapter's queue, with the bytes of its buffer up to the frame's end.
     pub(crate) fn receive(&mut self, world: &mut World) -> Option<(RxEntry, Vec<u8>)> {
         let entry = RxEntry::decode(&world.lan.rx_entry(self.unit, self.next));
         if !entry.toggle() {

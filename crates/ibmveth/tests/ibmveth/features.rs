@@ -1,4 +1,4 @@
-//! Attribute word and offloads: negotiated, set, refused, and shown.
+//! Attribute word and offloads: negotiated, set, refused, and displayed.
 
 use ibmveth::{AdapterConfig, AdapterPlace, Attributes, Firmware, Refusal, SettingError, Stats, Style, TxOffloads};
 use offload::CsumOffload;
@@ -19,7 +19,7 @@ fn word_is_read_reset_and_set_by_one_call() {
         | Attributes::RX_MULTI_BUFFER
         | Attributes::of_priority(7);
     let bits = [Attributes::IPV4_TCP_CSUM, Attributes::IPV6_TCP_CSUM, Attributes::LARGE_SEND_ENABLED];
-    // From every set of settable bits to every other one.
+    // From every set of settable bits to every other set.
     for from in 0..8 {
         for to in 0..8 {
             let of = |number: u64| {
@@ -107,7 +107,7 @@ fn offloads_follow_the_rules_for_every_request() {
         let word = query(&mut world, 0);
         assert_eq!(word.contains(Attributes::IPV4_TCP_CSUM | Attributes::IPV6_TCP_CSUM), wanted.rx_csum);
         assert_eq!(word.contains(Attributes::LARGE_SEND_ENABLED), tso4 || tso6);
-        // And back.
+        // The reverse change.
         world.set(0, TxOffloads::ALL).unwrap();
         assert!(query(&mut world, 0).contains(Attributes::SETTABLE));
     }
@@ -163,7 +163,7 @@ fn counters_have_the_names_of_the_driver() {
         "fw_enabled_large_send",
     ];
     assert_eq!(Stats::default().named().map(|(name, _)| name), names);
-    // Only the counters of one fat frame and its receipt change.
+    // Only the counters for sending and receiving one fat frame change.
     let mut world = World::pair();
     let before = [0, 1].map(|at| world.adapters[at].stats());
     let pkt = fat(&world.mem, &flows()[1], 9000, 2, 1);

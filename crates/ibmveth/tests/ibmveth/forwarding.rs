@@ -42,7 +42,7 @@ fn known_destination_has_it_alone_and_unknown_ones_the_trunk() {
     assert_eq!(received(&mut world), [NONE, vec![None], NONE]);
     send(&mut world, 0, mac(9), None);
     assert_eq!(received(&mut world), [NONE, NONE, vec![None]]);
-    // From outside to a guest, and to an unknown address.
+    // From the outside to a guest, and to an unknown address.
     send(&mut world, 2, mac(1), None);
     send(&mut world, 2, mac(9), None);
     assert_eq!(received(&mut world), [vec![None], NONE, NONE]);
@@ -84,13 +84,13 @@ fn best_open_trunk_takes_over_and_gives_back() {
         }
     };
     round(&mut world, 3);
-    // A standby sends its own frames, and no others.
+    // A standby trunk sends its own frames, and no others.
     let pkt = frame(&world, mac(1), 9, None);
     world.send(2, pkt).unwrap();
     assert_eq!(received(&mut world), [NONE, NONE, NONE, NONE]);
     send(&mut world, 2, mac(1), None);
     assert_eq!(received(&mut world), [vec![None], NONE, NONE, NONE]);
-    // It receives no groups.
+    // A standby trunk receives no groups.
     send(&mut world, 0, MacAddr::BROADCAST, None);
     assert_eq!(received(&mut world), [NONE, vec![None], NONE, vec![None]]);
     world.adapters[3].close(&mut world.lan);
@@ -112,22 +112,22 @@ fn vlans_have_trunks_and_members_of_their_own() {
     world.add(guest(2, 5, &[]), config());
     world.add(AdapterPlace::trunk(mac(3), 1, vec![5]), config());
     world.add(AdapterPlace::trunk(mac(4), 2, vec![5, 6]), config());
-    // The tag stays on the way to the trunk, and is removed where the VLAN is the adapter's own.
+    // The tag stays on the way to the trunk, and is removed for an adapter whose untagged VLAN it names.
     send(&mut world, 0, mac(9), Some(5));
     send(&mut world, 0, mac(2), Some(5));
     assert_eq!(received(&mut world), [NONE, vec![None], vec![Some(5)], NONE]);
-    // Untagged in VLAN 5: tagged for the others.
+    // Untagged frames of VLAN 5 are tagged for the others.
     send(&mut world, 1, mac(9), None);
     send(&mut world, 1, mac(1), None);
     assert_eq!(received(&mut world), [vec![Some(5)], NONE, vec![Some(5)], NONE]);
-    // A guest does not reach another VLAN, nor send in a VLAN that it is not in.
+    // A guest neither reaches another VLAN, nor sends in a VLAN of which it is not a member.
     send(&mut world, 0, mac(2), None);
     send(&mut world, 0, mac(9), Some(6));
     assert_eq!(received(&mut world), [NONE, NONE, vec![None], NONE]);
-    // VLAN 6 has only the second trunk: it is active too.
+    // VLAN 6 has only the second trunk, which is active there.
     received(&mut world);
     assert!(world.adapters[2].is_active_trunk() && world.adapters[3].is_active_trunk());
-    // A priority tag has no VLAN.
+    // A priority tag names no VLAN.
     send(&mut world, 0, mac(9), Some(0));
     assert_eq!(received(&mut world), [NONE, NONE, vec![None], NONE]);
 }

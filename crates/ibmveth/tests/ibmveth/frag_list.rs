@@ -34,11 +34,11 @@ fn frag_list(mem: &Memory, flow: &Flow, len: usize) -> Packet {
     pkt
 }
 
-/// Jumbo IP packets of 9000 bytes or somewhat fewer whose payload does not begin behind a plain TCP header.
+/// Jumbo IP packets of at most 9000 bytes whose payload does not begin behind a plain TCP header.
 fn jumbo_packets() -> Vec<(&'static str, Vec<u8>)> {
     let [v4, v6] = flows();
     let mut fragment = v4.raw(Protocol::UDP, &stream(8976));
-    // More fragments.
+    // The more-fragments flag.
     fragment[6] |= 0x20;
     fragment[10..12].fill(0);
     let check = wire::checksum::finish(wire::checksum::sum(&fragment[..20]));
@@ -117,12 +117,12 @@ fn jumbo_frame_in_pieces_that_is_not_tcp_arrives() {
 fn each_treatment_is_counted() {
     let [flow, _] = flows();
     let len = 14 + flow.tcp_headers() + 9800;
-    // Mode, descriptors, frames to the hypervisor, segmented, linearized, in place, bytes copied by the adapter.
+    // Mode, descriptors, frames to the hypervisor, segmented, linearized, in place, bytes that the adapter copied.
     let cases = [
         (FragListMode::Cut, 6, 7, 1, 0, 0, 9800 + 7 * (len - 9800)),
         (FragListMode::Linearize, 6, 1, 0, 1, 0, len),
         (FragListMode::InPlace, 64, 1, 0, 0, 1, len - 9800),
-        // The first four of seven fragments are described; the last three are copied behind the headers.
+        // The first four of seven fragments are described; the last three are copied to behind the headers.
         (FragListMode::InPlace, 6, 1, 0, 0, 1, len - 4 * 1400),
         (FragListMode::InPlace, 8, 1, 0, 0, 1, len - 9800),
         (FragListMode::InPlace, 2, 1, 0, 1, 0, len),
@@ -134,7 +134,7 @@ fn each_treatment_is_counted() {
         let counters = world.adapters[0].counters();
         let got = (counters.tx_packets, counters.tx_cut, counters.tx_in_place, counters.copied.bytes);
         assert_eq!(got, (calls, cut, in_place, bytes as u64), "{mode:?} {descriptors}");
-        // Segments of a segmented packet have several buffers themselves.
+        // Segments of a segmented packet consist of several buffers themselves.
         let own = if cut == 1 { counters.tx_packets } else { linearized };
         assert!(counters.tx_linearized <= own && counters.tx_linearized >= linearized, "{mode:?} {descriptors}");
         assert_eq!(world.receive(1).len(), if cut == 1 { 7 } else { 1 });
@@ -178,7 +178,7 @@ fn shared_pages_are_not_written_in_place() {
 #[test]
 fn pieces_that_cannot_be_mapped_are_copied_and_counted() {
     let [flow, _] = flows();
-    // Receive buffers and the transmit buffer, and two more regions.
+    // Regions for the receive buffers and the transmit buffer, and two more.
     let mut world = World::new(Firmware { descriptors: 64, io_regions: 16 * 3 + 1 + 2, ..Firmware::CURRENT });
     world.add(
         AdapterPlace::trunk(mac(1), 1, Vec::new()),

@@ -45,7 +45,7 @@ fn reset_due() -> World {
 /// A pair whose second adapter has left the LAN for a reset, and cannot register again.
 fn locked_out() -> World {
     let mut world = reset_due();
-    // A hypervisor that does not know it.
+    // A hypervisor without this adapter.
     let mut other = Lan::new(Firmware::CURRENT);
     for _ in 0..3 {
         assert_eq!(world.adapters[1].poll(&mut other, &world.mem, 64, &mut Vec::new()), 0);
@@ -119,7 +119,7 @@ fn entry_without_frame_gives_the_buffer_back() {
 fn overwritten_handle_costs_the_frame_and_no_buffer() {
     let mut world = World::pair();
     let mut raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
-    // The buffer posted last is used next. Its region is the eighth.
+    // The buffer posted last, in the eighth region, is used next.
     world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
     for _ in 0..2 {
         let pkt = plain(&world.mem, &flows()[0].tcp(1, 10), mac(9), mac(1));
@@ -136,13 +136,13 @@ fn overwritten_handle_costs_the_frame_and_no_buffer() {
 
 #[test]
 fn each_lost_frame_is_counted_by_its_reason() {
-    // For this receiver checksums are completed, and fat frames segmented.
+    // The hypervisor completes checksums and segments fat frames for this receiver.
     for (len, frames, completed, cut) in [(1000, 1, 1, 0), (2800, 2, 0, 1)] {
         let mut world = World::pair();
         world.set(0, TxOffloads::ALL).unwrap();
         let raw = Raw::new(&mut world, AdapterPlace::guest(mac(9)), Attributes::NONE);
         world.lan.io(raw.unit).bytes_mut(8 << 17, 8).unwrap().fill(0xee);
-        // The first of eight buffers has another handle. After the eight, no buffers are left.
+        // The handle of the first of eight buffers is overwritten. After the eighth frame no buffers are left.
         for sent in 1..=10 {
             let mut pkt = fat(&world.mem, &flows()[0], len, 9, 1);
             if cut == 0 {
@@ -238,7 +238,7 @@ fn calls_out_of_order_are_refused() {
     assert_eq!(world.lan.add_buffer(raw.unit, desc(21)), Err(Refusal::Parameter), "too short");
     assert_eq!(world.lan.add_buffers(raw.unit, &[]), Err(Refusal::Parameter));
     assert_eq!(world.lan.add_buffers(raw.unit, &[desc(100); 9]), Err(Refusal::Parameter));
-    // As many as the queue has entries.
+    // As many buffers as the queue has entries.
     for _ in 8..64 {
         world.lan.add_buffer(raw.unit, desc(100)).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Old and new adapters with each other, for every negotiation: each frame arrives whole, with correct checksums.
+//! Old and new adapters in all pairs, for every negotiation: each frame arrives complete, with correct checksums.
 
 use ibmveth::{AdapterConfig, AdapterPlace, Attributes, Firmware, Style, TxOffloads};
 use offload::checksum;
@@ -16,7 +16,7 @@ pub(crate) fn offloads() -> Vec<TxOffloads> {
     all
 }
 
-/// Hypervisors with all features, or without one.
+/// Hypervisors with all features, and with one missing.
 fn firmwares() -> Vec<(&'static str, Firmware)> {
     let without = |bits: Attributes| Firmware { attributes: Some(Attributes::ALL & !bits), ..Firmware::CURRENT };
     vec![
@@ -52,7 +52,7 @@ fn load(world: &World, flow: &Flow, load: Load) -> (Packet, Vec<u8>) {
     }
 }
 
-/// The TCP stream begins at its sequence number, which is 1.
+/// Byte of the TCP stream, which begins at sequence number 1.
 fn sim_byte(at: u32) -> u8 {
     sim::stream_byte(at + 1)
 }
@@ -71,7 +71,7 @@ fn every_agreement_carries_every_frame_whole() {
                         let place = AdapterPlace { vlans: vec![5], ..AdapterPlace::guest(mac(last)) };
                         world.add(place, AdapterConfig { style, ..config() });
                     }
-                    // The adapter goes on without offloads that the hypervisor refuses.
+                    // The adapter continues without offloads that the hypervisor refuses.
                     let _ = world.set(0, sender);
                     let _ = world.set(1, receiver);
                     for flow in flows() {
@@ -129,7 +129,7 @@ fn fat_frame_crosses_uncut_if_both_agree() {
             let pkt = fat(&world.mem, &flow, 9000, 2, 1);
             world.fit_and_send(0, pkt);
             let packets = world.receive(1);
-            // IPv6 has no old style.
+            // The old style does not support IPv6.
             let is_fat = crosses && (flow.src.is_ipv4() || style == Style::New);
             assert_eq!(packets.len(), if is_fat { 1 } else { 7 }, "{style:?} to {other:?}, {}", flow.src);
             if is_fat {
@@ -148,7 +148,7 @@ fn old_style_writes_its_marks_and_v4_alone() {
     for last in 1..=2 {
         world.add(AdapterPlace::guest(mac(last)), AdapterConfig { style: Style::Old, ..config() });
     }
-    // Off by default, as every partition has to be ready for it.
+    // Off by default, as the old style requires support by every partition.
     assert!(!world.adapters[0].features().tso4 && !world.adapters[0].features().tso6);
     world.set(0, TxOffloads::ALL).unwrap();
     assert!(world.adapters[0].features().tso4 && !world.adapters[0].features().tso6);

@@ -1,4 +1,4 @@
-//! Adapters against the hypervisor's LAN, which are independent implementations.
+//! Tests of adapters against the hypervisor's LAN; the two are independent implementations.
 
 mod common;
 mod features;

@@ -46,7 +46,7 @@ fn frame_is_received_by_the_smallest_buffer_that_holds_it() {
         let mut world = world(all_active());
         let pkt = frame(&world, len);
         world.send(0, pkt).unwrap();
-        // The buffer is still the adapter's: it leaves the pool when the frame is taken.
+        // The adapter still owns the buffer, which leaves its pool when the frame is received.
         let mut out = Vec::new();
         let config = world.adapters[1].pool(pool).unwrap();
         assert_eq!(world.adapters[1].poll(&mut world.lan, &world.mem, 1, &mut out), 1);
@@ -61,7 +61,7 @@ fn frame_is_received_by_the_smallest_buffer_that_holds_it() {
 #[test]
 fn exhausted_pool_leaves_frames_to_the_next_one() {
     for last in 0..5 {
-        // Pools below `last` are too short for the frame; it is the first that holds it, and longer ones follow.
+        // Pools below `last` are too short for the frame; pool `last` is the first that holds it, before longer ones.
         let mut world = world(all_active());
         let len = [200, 600, 3000, 17_000, 33_000][last];
         let buffers = 16 * (5 - last);
@@ -144,7 +144,7 @@ fn short_memory_is_counted_and_made_up_for() {
 
 #[test]
 fn entitlement_limits_buffers_and_is_counted() {
-    // One region is the transmit buffer's; the pool of the longest buffers comes first.
+    // The transmit buffer uses one region; the pool of the longest buffers comes first.
     let mut world = World::new(Firmware { io_regions: 41, ..Firmware::CURRENT });
     world.add(AdapterPlace::guest(mac(1)), all_active());
     assert_eq!([4, 3, 2, 1, 0].map(|at| world.adapters[0].available(at)), [16, 16, 8, 0, 0]);
@@ -221,7 +221,7 @@ fn mtu_activates_pools_up_to_the_first_that_holds_it() {
             assert_eq!(world.adapters[0].available(at), if at <= last { 16 } else { 0 }, "{mtu}: pool {at}");
         }
     }
-    // No pool holds it.
+    // No pool holds the MTU.
     let pools = POOLS.map(|pool| PoolConfig { size: 1000, ..pool });
     let mut world = World::new(Firmware::CURRENT);
     world.add(AdapterPlace::guest(mac(1)), AdapterConfig { pools, mtu: 900, ..config() });

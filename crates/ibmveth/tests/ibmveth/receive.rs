@@ -1,4 +1,4 @@
-//! Reception: source of the MSS, rewritten checksums, and copies.
+//! Reception: source of the MSS, restored checksums, and copies.
 
 use ibmveth::{AdapterPlace, Attributes, FrameFlags};
 use packet::{Csum, Cut, Gso, GsoKind, Packet};
@@ -66,7 +66,7 @@ fn mss_is_at_byte_eight_of_a_flagged_frame() {
 fn mss_is_in_the_tcp_checksum_of_a_marked_frame() {
     let [v4, _] = flows();
     let (mut world, raw) = world();
-    // Also if it is no longer than the MTU.
+    // Also for a frame no longer than the MTU.
     for (len, segs) in [(5000, 5), (1200, 2)] {
         let bytes = marked(frame(&v4, len, Some(1000)));
         raw.send(&mut world, &bytes, CSUM, 0).unwrap();
@@ -87,7 +87,7 @@ fn long_frame_without_checksum_has_its_mss_there() {
         let bytes = frame(&flow, 5000, Some(1000));
         raw.send(&mut world, &bytes, CSUM, 0).unwrap();
         assert_eq!(state(&world.receive(0)[0]), (partial(&flow), gso(&flow, 1000, 5)), "{}", flow.src);
-        // A frame of the MTU is not long, and 0 is no MSS.
+        // A frame of the MTU is not long, and 0 is not a valid MSS.
         let len = 1500 - flow.tcp_headers();
         let at_mtu = frame(&flow, len, Some(1000));
         raw.send(&mut world, &at_mtu, CSUM, 0).unwrap();

@@ -1,4 +1,4 @@
-//! Transmission: flags and bytes that the hypervisor gets, and refused packets.
+//! Transmission: flags and bytes passed to the hypervisor, and refused packets.
 
 use ibmveth::{
     AdapterConfig, AdapterPlace, Attributes, Firmware, FrameFlags, PoolConfig, Refusal, Style, TxError, TxOffloads,
@@ -191,7 +191,7 @@ fn fat_packet_that_is_not_sound_is_cut_in_software() {
             let (mut world, mut raw) = world(config());
             let mut pkt = fat(&world.mem, &flow, 5000, 9, 1);
             if is_stale {
-                // The length of a fat packet is its own, whatever its header says.
+                // The length of a fat packet is its real one, whatever its header contains.
                 let at = if flow.src.is_ipv4() { 14 + 2 } else { 14 + 4 };
                 pkt.head_mut().unwrap()[at..at + 2].copy_from_slice(&100u16.to_be_bytes());
             } else {

@@ -1,4 +1,4 @@
-//! Pools that run dry, of the guest and of the trunk adapter, and go on.
+//! Exhausted pools of the guest and of the trunk adapter, which recover.
 
 use ibmveth::{AdapterConfig, Firmware, PoolConfig};
 use link::Link;
@@ -7,10 +7,10 @@ use packet::Packet;
 
 use crate::site::*;
 
-/// Frames of an IP length for each pool, the one of the shortest buffers first.
+/// IP length of a frame for each pool, the shortest buffers first.
 const LENGTHS: [usize; 5] = [300, 1200, 8000, 20_000, 40_000];
 
-/// Small pools that are all active, for frames of any length.
+/// Small pools, all active, for frames of any length.
 fn all_active() -> AdapterConfig {
     let pools = PoolConfig::DEFAULT.map(|pool| PoolConfig { active: true, count: 8, ..pool });
     AdapterConfig { pools, mtu: 65_000, ..AdapterConfig::default() }
@@ -65,7 +65,7 @@ fn trunk_pool_recovers_after_exhaustion() {
 
 #[test]
 fn packets_held_back_by_the_wire_leave_the_trunk_its_buffers() {
-    // Memory of the trunk's pools is bounded: packets that are not sent have it.
+    // Memory of the trunk's pools is bounded: unsent packets hold all of it.
     let config = AdapterConfig { pool_pages: 10, ..all_active() };
     let mut site = Site::new(Firmware::CURRENT, config, config, Features::NONE);
     let mut held = Vec::new();

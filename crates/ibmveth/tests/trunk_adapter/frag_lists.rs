@@ -8,7 +8,7 @@ use sim::Flow;
 
 use crate::site::*;
 
-/// A fat packet of a segment, and others in the frag list.
+/// A fat packet with one segment in its head, and further ones in the frag list.
 fn frag_list(mem: &Memory, flow: &Flow) -> Packet {
     let whole = Load::Fat.packet(mem, flow);
     let bytes = whole.to_vec();
@@ -42,7 +42,7 @@ fn frag_list_crosses_the_bridge_without_a_drop() {
                 let got = (counters.tx_cut, counters.tx_linearized, counters.tx_in_place);
                 assert_eq!(got, (cut, linearized, in_place), "{mode:?}");
                 assert_eq!((site.node.drops(), site.trunk.stats().tx_dropped), (Vec::new(), 0), "{mode:?}");
-                // The bridge copies nothing; the adapter's copies are in the ledger once they are recorded there.
+                // The bridge copies nothing; `settle` enters the adapter's copies in the ledger.
                 let ledger = |site: &Site| site.node.mem.copies().get(CopyReason::Linearize).copies;
                 assert_eq!(ledger(&site), 0, "{mode:?}");
                 site.trunk.settle(&site.node.mem);
@@ -58,7 +58,7 @@ fn standby_trunk_has_frag_lists_linearized_for_it() {
     assert!(site.trunk.features().frag_list);
     let flow = flows()[0].reversed();
     let linearized = |site: &Site| site.node.mem.copies().get(CopyReason::Linearize).copies;
-    // A better one opens: this one is on standby, and its frames reach no one.
+    // A better trunk opens: this one is on standby, and its frames reach no receiver.
     let place = AdapterPlace { vlans: vec![VLAN], ..AdapterPlace::trunk(mac(7), 1, Vec::new()) };
     let unit = site.lan().add_adapter(place).unwrap();
     let mut better = Adapter::probe(&mut site.lan(), unit, config()).unwrap();
@@ -68,7 +68,7 @@ fn standby_trunk_has_frag_lists_linearized_for_it() {
     site.wire_brings(frag_list(&site.node.mem, &flow), None);
     assert!(!site.trunk.features().frag_list);
     assert_eq!((linearized(&site), site.drain_guest().len(), site.lan().counters().no_receiver), (1, 0, 1));
-    // It goes, and this one takes over.
+    // The better trunk closes, and this one takes over.
     better.close(&mut site.lan());
     site.drain_wire();
     site.wire_brings(frag_list(&site.node.mem, &flow), None);

@@ -1,4 +1,5 @@
-//! Old and new adapters with every agreement, through the bridge to a wire without offloads, and back: each frame is right byte for byte.
+//! Old and new adapters with every negotiated set, through the bridge to a wire without offloads, and back: each frame
+//! is correct in every byte.
 
 use ibmveth::{AdapterConfig, Attributes, Firmware, Style, TxOffloads};
 use link::Link;
@@ -7,7 +8,7 @@ use packet::{Csum, Packet};
 
 use crate::site::*;
 
-/// Every set of offloads that is one after the rules.
+/// Every set of offloads that the dependency rules allow.
 fn offloads() -> Vec<TxOffloads> {
     let mut all = vec![TxOffloads::NONE, TxOffloads { rx_csum: true, ..TxOffloads::NONE }, TxOffloads::CSUM];
     for (tso4, tso6) in [(true, false), (false, true), (true, true)] {
@@ -16,7 +17,7 @@ fn offloads() -> Vec<TxOffloads> {
     all
 }
 
-/// Hypervisors that can do all, or lack something.
+/// Hypervisors with all features, and with one missing.
 fn firmwares() -> [(&'static str, Firmware); 6] {
     let without = |bits: Attributes| Firmware { attributes: Some(Attributes::ALL & !bits), ..Firmware::CURRENT };
     [
@@ -29,12 +30,12 @@ fn firmwares() -> [(&'static str, Firmware); 6] {
     ]
 }
 
-/// Tells whether a packet asks nothing of a device that does nothing.
+/// Tells whether a packet needs no offload of a device.
 fn is_plain(pkt: &Packet) -> bool {
     pkt.is_linear() && pkt.meta.cut.gso().is_none() && !matches!(pkt.meta.csum, Csum::Partial { .. })
 }
 
-/// Sends each load both ways, with a tag and without. Returns the number of crossings.
+/// Sends each load in both directions, with and without a tag. Returns the number of crossings.
 fn cross(site: &mut Site, case: &str) -> usize {
     let mut crossings = 0;
     for flow in flows() {
@@ -70,7 +71,7 @@ fn frames_are_unchanged_under_every_negotiation() {
                 let mut site = Site::new(firmware, guest, trunk, Features::NONE);
                 for wanted in offloads() {
                     for others in offloads() {
-                        // The adapter goes on without offloads that the hypervisor refuses.
+                        // The adapter continues without offloads that the hypervisor refuses.
                         let _ = site.guest.set_offloads(&mut site.lan.lock().unwrap(), wanted);
                         let _ = site.trunk.set_offloads(others);
                         let case = format!("{name}, {style:?} guest {wanted:?}, {other:?} trunk {others:?}");
@@ -106,7 +107,7 @@ fn egress_without_an_offload_gets_fitted_packets() {
             cross(&mut site, &format!("{egress:?} {style:?}"));
         }
     }
-    // A plain device is given plain frames by the datapath itself.
+    // The datapath itself prepares plain frames for a device without offloads.
     let mut site = Site::new(Firmware::CURRENT, config(), config(), Features::NONE);
     site.guest_sends(Load::Fat.packet(&site.node.mem, &flows()[0]), Some(VLAN));
     let packets = site.drain_wire();
@@ -115,7 +116,7 @@ fn egress_without_an_offload_gets_fitted_packets() {
 
 #[test]
 fn zeroed_checksum_never_leaves_by_the_wire() {
-    // The first packet of a connection is what the requirement was about.
+    // The requirement concerns the first packet of a connection.
     for flow in flows() {
         let mut site = Site::new(Firmware::CURRENT, config(), config(), Features::NONE);
         site.guest_sends(Load::Partial.packet(&site.node.mem, &flow), None);

@@ -1,4 +1,4 @@
-//! Settings that change while traffic flows: lost frames are counted, and delivered ones are right.
+//! Settings that change under traffic: lost frames are counted, and delivered ones are correct.
 
 use ibmveth::{Firmware, FragListMode, TxOffloads};
 use link::Link;
@@ -55,7 +55,7 @@ fn change_between_send_and_receipt_loses_what_is_counted() {
         let packets = site.drain_guest();
         let back = finished(&site.node.mem, packets);
         let after = (site.trunk.adapter().counters().rx_lost, site.guest.counters().rx_lost);
-        // Whole, or nothing of it and counted.
+        // The load arrives complete, or not at all and is counted as lost.
         for (got, want, lost) in [
             (out, load.frames(&flow, STATION, GUEST, vid), after.0 - before.0),
             (back, load.frames(&flow.reversed(), GUEST, STATION, vid), after.1 - before.1),
@@ -93,7 +93,7 @@ fn change_between_bursts_loses_nothing() {
 
 #[test]
 fn frames_that_wait_are_fitted_again_when_offloads_go() {
-    // Fat frames for the trunk are queued in the bridge when its large send goes off.
+    // Fat frames for the trunk are queued in the bridge when its large send is disabled.
     let mut site = Site::new(Firmware::CURRENT, config(), config(), Features::NONE);
     for flow in flows().map(sim::Flow::reversed) {
         site.trunk.set_offloads(TxOffloads::ALL).unwrap();

@@ -1,4 +1,4 @@
-//! Guests, a trunk adapter, a bridge and a wire without offloads, and frames whose contents can be checked.
+//! Guests, a trunk adapter, a bridge and a wire without offloads, and verifiable frames.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -16,7 +16,7 @@ pub(crate) const TRUNK: LinkId = LinkId(1);
 pub(crate) const WIRE: LinkId = LinkId(2);
 const BRIDGE: LinkId = LinkId(9);
 
-/// Tagged VLAN of guests and wire, beside the untagged one.
+/// Tagged VLAN of guests and wire, in addition to the untagged one.
 pub(crate) const VLAN: u16 = 5;
 
 /// Payload of a segment.
@@ -41,7 +41,7 @@ pub(crate) fn config() -> AdapterConfig {
     AdapterConfig { pools, ..AdapterConfig::default() }
 }
 
-/// All of it.
+/// Network under test.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) lan: SharedLan,
@@ -52,7 +52,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// A guest and a trunk adapter with these settings, and a wire whose device does `egress`.
+    /// A guest and a trunk adapter with these settings, and a wire whose device has the features `egress`.
     pub(crate) fn new(firmware: Firmware, guest: AdapterConfig, trunk: AdapterConfig, egress: Features) -> Self {
         let lan = Arc::new(Mutex::new(Lan::new(firmware)));
         let mut locked = lan.lock().unwrap();
@@ -93,7 +93,7 @@ impl Site {
         fitted.into_iter().for_each(|pkt| self.guest.transmit(&mut lan, 0, pkt).unwrap());
     }
 
-    /// Takes what the trunk adapter has received through the bridge. Returns what leaves by the wire.
+    /// Passes packets received by the trunk adapter through the bridge. Returns the packets sent to the wire.
     pub(crate) fn drain_wire(&mut self) -> Vec<Packet> {
         let mut sent = Vec::new();
         loop {
@@ -107,7 +107,7 @@ impl Site {
         }
     }
 
-    /// Takes an IP packet that came by the wire for the guest through the bridge to the trunk adapter, which sends it.
+    /// Passes an IP packet for the guest from the wire through the bridge to the trunk adapter, which sends it.
     pub(crate) fn wire_brings(&mut self, ip: Packet, vid: Option<u16>) {
         let mut pkt = framed(&self.node.mem, ip, GUEST, STATION, vid);
         offload::insert_tag(&self.node.mem, &mut pkt, eth::EthHeader::LEN).unwrap();
@@ -115,7 +115,7 @@ impl Site {
         self.flush();
     }
 
-    /// Sends the packets queued for the trunk adapter, fitted again if its features have changed.
+    /// Sends the packets queued for the trunk adapter, fitted again if the adapter's features have changed.
     pub(crate) fn flush(&mut self) {
         let waiting = self.node.datapath.take_tx(TRUNK).unwrap();
         if self.trunk.send(waiting).unwrap() == Sent::Refit {
@@ -126,7 +126,7 @@ impl Site {
         }
     }
 
-    /// Packets that the guest has received.
+    /// Packets received by the guest.
     pub(crate) fn drain_guest(&mut self) -> Vec<Packet> {
         let mut got = Vec::new();
         while self.guest.poll(&mut self.lan.lock().unwrap(), &self.node.mem, 64, &mut got) > 0 {}
@@ -146,15 +146,15 @@ fn framed(mem: &Memory, mut pkt: Packet, dst: MacAddr, src: MacAddr, vid: Option
 /// Kind of traffic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Load {
-    /// Four segments and a part of one, with the checksum to come.
+    /// Four segments and a part of a fifth, with a partial checksum.
     Fat,
-    /// One segment with the checksum to come: the first one of a connection.
+    /// One segment with a partial checksum: the first packet of a connection.
     Partial,
-    /// One with its checksum.
+    /// One segment with its checksum.
     Plain,
-    /// A datagram with the checksum to come.
+    /// A datagram with a partial checksum.
     Udp,
-    /// One byte: shorter than an Ethernet frame may be.
+    /// One byte: shorter than the minimum Ethernet frame.
     Small,
 }
 
@@ -178,7 +178,7 @@ impl Load {
         }
     }
 
-    /// Frames that it is on a wire, byte for byte, made from the stream alone.
+    /// The load's frames on a wire in every byte, computed from the stream alone.
     pub(crate) fn frames(self, flow: &Flow, dst: MacAddr, src: MacAddr, vid: Option<u16>) -> Vec<Vec<u8>> {
         let mut ips = Vec::new();
         if let Self::Udp = self {
@@ -188,7 +188,7 @@ impl Load {
                 let len = (self.len() - at).min(MSS.into());
                 let mut ip = flow.tcp(1 + at as u32, len);
                 if flow.src.is_ipv4() {
-                    // Segments are numbered one after the other.
+                    // The IP identification counts segments.
                     let header = ipv4::Ipv4Header::mut_from(&mut ip).unwrap();
                     header.set_id(header.id() + (at / usize::from(MSS)) as u16);
                     header.fill_check();
@@ -203,7 +203,7 @@ impl Load {
     }
 }
 
-/// Packets as a device sends them that does nothing for them.
+/// Packets as sent by a device without offloads.
 pub(crate) fn finished(mem: &Memory, packets: Vec<Packet>) -> Vec<Vec<u8>> {
     let mut wire = Vec::new();
     for pkt in packets {

@@ -77,12 +77,12 @@ pub(super) fn accept<'j>(
         }
         PieceState::Malformed => return Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
     };
-    //= RFC 4303 §2.6 dummy: a packet whose next header is 59 is a dummy: it is dropped, and its sender is not told
+    //= RFC 4303 §2.6 dummy: a packet whose next header is 59 is a dummy, and is dropped without an answer
     if next_header == Protocol::NO_NEXT {
         return Err((Mib::XfrmInStateProtoError, DropReason::EspDummy));
     }
     let is_newest = seq > sa.replay.top() || sa.replay.size() == 0;
-    //= RFC 4303 §3.4.3 window-after-icv: the window moves only for a packet whose ICV is right
+    //= RFC 4303 §3.4.3 window-after-icv: the window moves only for a packet with a valid ICV
     sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
     if let Some(source) = job.outer.source() {
         moves.extend(sa.came_from(now, source, is_newest));

@@ -51,7 +51,7 @@ impl Arrival<'_> {
     fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Dropped> {
         let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
-        //= RFC 4301 §4.1 simplex: an SA serves one direction: a packet that arrives for one to send by is dropped
+        //= RFC 4301 §4.1 simplex: an SA has one direction: a received packet for an outbound SA is dropped
         if sa.dir == Some(SaDir::Out) {
             return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
         }

@@ -54,7 +54,7 @@ pub(super) fn tunnel(
         csum = Csum::None;
         *noop_decap = None;
     }
-    //= RFC 4303 §2.7 tfc-padding: bytes behind the length of a tunnel's inner packet are padding, and are removed
+    //= RFC 4303 §2.7 tfc-padding: bytes behind the inner packet's length are padding, and are removed (tunnel mode)
     if total < len && total >= version.header_len() {
         inside.trim(total);
         csum = Csum::None;

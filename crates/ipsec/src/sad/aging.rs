@@ -65,8 +65,8 @@ impl Sad {
         sa.age.first_used.get_or_insert(now);
         let (bytes, packets) = (sa.stats.bytes, sa.stats.packets);
         let Lifetime { soft, hard } = sa.age.lifetime;
-        //= RFC 4301 §4.4.2.1 hard-limit: at the soft limit the key manager is told, at the hard one the SA ends:
-        //=   nothing is sent or accepted by it any more
+        //= RFC 4301 §4.4.2.1 hard-limit: at the soft limit the key manager is notified, at the hard limit the SA ends
+        //=   and no packet is sent or accepted by it
         let result = if hard.are_reached(bytes, packets) {
             sa.state = State::Expired;
             *changes += 1;

@@ -184,7 +184,7 @@ impl Larvae {
         match self.by_spi(dst, spi, mark).map(|larval| larval.dir) {
             Some(Some(SaDir::Out)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
             Some(_) => (Mib::XfrmAcquireError, DropReason::EspState),
-            //= RFC 4303 §3.4.2 unknown-sa: a packet whose SPI and destination name no SA is dropped, and counted
+            //= RFC 4303 §3.4.2 unknown-sa: a packet whose SPI and destination match no SA is dropped and counted
             None => (Mib::XfrmInNoStates, DropReason::EspNoState),
         }
     }

@@ -259,7 +259,7 @@ impl Spd {
         self.first(dir, flow).map(|(_, id)| id)
     }
 
-    //= RFC 4301 §4.4.1 policy-order: policies are ordered, and the first that matches decides
+    //= RFC 4301 §4.4.1 policy-order: policies are ordered, and the first match decides
     fn first(&self, dir: Dir, flow: &Flowi) -> Option<(Order, PolicyId)> {
         let mut first: Option<(Order, PolicyId)> = None;
         let table = self.table(dir, flow.key.dst.is_ipv4());

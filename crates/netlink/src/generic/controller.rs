@@ -1,4 +1,4 @@
-//! Family `nlctrl`, which lists the families.
+//! Family `nlctrl`, which describes the families.
 
 use super::family::{ATTRS_AT, CAN_DO, CAN_DUMP, Call, HAS_POLICY, Info, Op};
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
@@ -38,7 +38,7 @@ pub(super) const INFO: Info = Info {
     groups: &[(16, "notify")],
 };
 
-/// Describes one of `families`, by its name or number.
+/// Sends the description of one family, selected by name or number.
 pub(super) fn handle(families: &[&'static Info], call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let attrs = parse(call.attrs, ATTRS_AT, &POLICY, Strictness::Liberal)?;
     let id = attrs.get(attr::FAMILY_ID).map(Attr::u16);
@@ -53,7 +53,7 @@ pub(super) fn handle(families: &[&'static Info], call: &Call<'_>, reply: &mut Re
     Ok(())
 }
 
-/// Lists all `families`.
+/// Dumps the descriptions of all `families`.
 pub(super) fn dump<P: Protocol>(families: &'static [&'static Info]) -> Dump<P> {
     let mut next = 0;
     Box::new(move |_, part| {
@@ -67,7 +67,7 @@ pub(super) fn dump<P: Protocol>(families: &'static [&'static Info]) -> Dump<P> {
     })
 }
 
-/// Linux's `ctrl_fill_info`.
+/// Writes a family's description, as Linux's `ctrl_fill_info`.
 fn write(family: &Info, w: &mut Writer) {
     w.fixed(&[NEWFAMILY, 2, 0, 0]);
     w.put_str(attr::FAMILY_NAME, family.name);

@@ -1,4 +1,4 @@
-//! Families as the controller lists them, and requests to them.
+//! Descriptions of families for the controller, and requests to families.
 
 use crate::error::{Error, errno};
 use crate::message::HEADER_LEN;
@@ -10,25 +10,25 @@ const LEN: usize = 4;
 /// Offset of the attributes in a message.
 pub(super) const ATTRS_AT: u32 = (HEADER_LEN + LEN) as u32;
 
-/// An operation is for administrators (`GENL_ADMIN_PERM`).
+/// Flag of an operation for administrators (`GENL_ADMIN_PERM`).
 pub(super) const NEEDS_ADMIN: u32 = 1;
-/// An operation can be requested for one thing (`GENL_CMD_CAP_DO`).
+/// Flag of an operation that can be requested for one object (`GENL_CMD_CAP_DO`).
 pub(super) const CAN_DO: u32 = 2;
-/// An operation can be requested as a dump (`GENL_CMD_CAP_DUMP`).
+/// Flag of an operation that can be requested as a dump (`GENL_CMD_CAP_DUMP`).
 pub(super) const CAN_DUMP: u32 = 4;
-/// An operation's attributes are judged by a table (`GENL_CMD_CAP_HASPOL`).
+/// Flag of an operation with an attribute policy (`GENL_CMD_CAP_HASPOL`).
 pub(super) const HAS_POLICY: u32 = 8;
 
 /// Description of a family.
 #[derive(Debug)]
 pub(super) struct Info {
-    /// Number: the type of its messages.
+    /// Number: the message type of the family's requests.
     pub(super) id: u16,
     pub(super) name: &'static str,
     pub(super) version: u8,
     pub(super) max_attr: u32,
     pub(super) ops: &'static [Op],
-    /// Numbers and names of its multicast groups.
+    /// Numbers and names of the family's multicast groups.
     pub(super) groups: &'static [(u32, &'static str)],
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// Splits the header off.
+    /// Parses the generic netlink header.
     ///
     /// # Errors
     /// `EINVAL`: the header is truncated.

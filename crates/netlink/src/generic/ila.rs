@@ -1,7 +1,7 @@
 //! Family `ila`: mappings of locators (`net/ipv6/ila/ila_main.c`, `ila_xlat.c`), as `ip ila` changes and lists them.
 //!
-//! Differences from Linux: a checksum mode, identifier type or device that does not exist is refused, where Linux keeps any number; a dump
-//! is of one moment, so it is never `EAGAIN`.
+//! Differences from Linux: a checksum mode, identifier type or device that does not exist is refused, where Linux
+//! accepts any number; a dump is a consistent snapshot and never fails with `EAGAIN`.
 
 use ila::{CsumMode, IdentType, Locator};
 
@@ -12,7 +12,7 @@ use crate::message::Writer;
 use crate::saved::{Saved, renumber_attribute};
 use crate::session::{Dump, Progress, Protocol, Reply};
 
-/// Type of the family's messages. Programs ask for it by the name.
+/// Type of the family's messages. Programs look the number up by the family's name.
 const ID: u16 = 19;
 const VERSION: u8 = 1;
 
@@ -52,14 +52,14 @@ pub(super) const INFO: Info = Info {
     groups: &[],
 };
 
-/// Mapping, as netlink's clients know it.
+/// Mapping, with device numbers as clients of netlink see them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Mapping {
     /// Locator of the destinations that are translated.
     pub locator_match: Locator,
-    /// Locator that they get.
+    /// New locator of translated destinations.
     pub locator: Locator,
-    /// Number of the device that the packets come by; 0 for any.
+    /// Number of the packets' input device; 0 for any.
     pub ifindex: u32,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
@@ -72,10 +72,10 @@ pub trait IlaHost {
     /// Adds a mapping.
     ///
     /// # Errors
-    /// `EEXIST`: there is one of that locator for that device. `ENODEV`: there is no such device.
+    /// `EEXIST`: the locator has a mapping for the device. `ENODEV`: the device does not exist.
     fn add(&mut self, mapping: Mapping) -> Result<(), Error>;
 
-    /// Removes the mapping of a locator for a device, if there is one.
+    /// Removes the mapping of a locator for a device, if present.
     ///
     /// # Errors
     /// The owner does not answer.
@@ -87,7 +87,7 @@ pub trait IlaHost {
     /// The owner does not answer.
     fn get(&mut self, locator_match: Locator, ifindex: u32) -> Result<Option<Mapping>, Error>;
 
-    /// All mappings, of one moment.
+    /// All mappings, as a consistent snapshot.
     ///
     /// # Errors
     /// The owner does not answer.
@@ -140,7 +140,7 @@ pub(super) fn dump<P: Protocol>(host: &mut impl IlaHost) -> Result<Dump<P>, Erro
 }
 
 impl Mapping {
-    /// Linux's `ila_fill_info`.
+    /// Writes a mapping, as Linux's `ila_fill_info`.
     fn write(&self, command: u8, w: &mut Writer) {
         w.fixed(&[command, VERSION, 0, 0]);
         w.put(attr::LOCATOR, &self.locator.0.to_be_bytes());
@@ -150,7 +150,7 @@ impl Mapping {
         w.put_u8(attr::IDENT_TYPE, self.ident_type as u8);
     }
 
-    /// The request that adds it. `dev` is the name of its device, if it has one.
+    /// Request that adds the mapping. `dev` is the name of the mapping's device, if any.
     pub fn saved(&self, dev: Option<&str>) -> Saved {
         let dev = dev.map_or_else(String::new, |dev| format!(" dev {dev}"));
         let label = format!("ILA mapping {}{dev}", self.locator_match);
@@ -158,10 +158,10 @@ impl Mapping {
     }
 }
 
-/// Exchanges the number of the device in a request that adds a mapping.
+/// Replaces the number of the device in a request that adds a mapping.
 ///
 /// # Errors
-/// The number that stands for no device now.
+/// The number, if it has no device now.
 pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
     renumber_attribute(message, 4, attr::IFINDEX, |old| if old == 0 { Some(0) } else { now(old) })
 }
@@ -173,7 +173,7 @@ pub(super) mod tests {
     use crate::message::{Header, Messages, flag};
     use crate::{Groups, Outbox, Session, carry_out};
 
-    /// Mappings without a worker. There are devices 1 to 9.
+    /// Mappings without a worker. Devices 1 to 9 exist.
     #[derive(Debug, Default)]
     pub(in super::super) struct Table(Vec<Mapping>);
 
@@ -217,7 +217,7 @@ pub(super) mod tests {
         w.into_bytes()
     }
 
-    /// `errno` of the answer, and the payloads of the messages before it.
+    /// `errno` of the acknowledgement, and the payloads of the messages before it.
     fn answer(table: &mut Generic<Table>, privileged: bool, bytes: &[u8]) -> (i32, Vec<Vec<u8>>) {
         let mut session = Session::new(privileged);
         let mut outbox = Outbox::default();

@@ -1,4 +1,5 @@
-//! `NETLINK_GENERIC`: families by name (`net/netlink/genetlink.c`). A family is a file here and a line of the table.
+//! `NETLINK_GENERIC`: families by name (`net/netlink/genetlink.c`). A family is a file of this module and a line of the
+//! table.
 
 mod controller;
 mod family;
@@ -11,9 +12,9 @@ use super::message::flag;
 use super::session::{Dump, Protocol, Reply, Request};
 use family::{CAN_DO, CAN_DUMP, Call, Info, NEEDS_ADMIN, Op};
 
-/// The families, over what their requests change.
+/// State of all families.
 pub struct Generic<I> {
-    /// ILA's mappings.
+    /// Mappings of ILA.
     pub ila: I,
 }
 
@@ -23,7 +24,7 @@ const INFOS: [&Info; 2] = [&controller::INFO, &ila::INFO];
 /// A family's functions.
 struct Family<I> {
     info: &'static Info,
-    /// Carries out a request that its table of operations has.
+    /// Carries out a request whose command is in the family's table of operations.
     handle: fn(&mut Generic<I>, &Call<'_>, &mut Reply<'_>) -> Result<(), Error>,
     /// Begins a dump.
     dump: fn(&mut Generic<I>) -> Result<DumpOf<I>, Error>,
@@ -99,7 +100,7 @@ mod tests {
     use crate::message::{Header, Messages, Writer};
     use crate::{Groups, Outbox, Session};
 
-    /// The types and payloads of what is answered to a message of that type.
+    /// Types and payloads of the replies to a message of type `kind`.
     fn query(kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> Vec<(u16, Vec<u8>)> {
         let mut w = Writer::default();
         w.message(Header { kind, flags: flag::REQUEST | flags, seq: 1, port: 0 }, body);
@@ -121,7 +122,7 @@ mod tests {
         });
         let [(ID, reply)] = &by_name[..] else { panic!("{by_name:?}") };
         assert_eq!(by_name, by_number);
-        // As a 6.18 kernel begins it.
+        // First bytes of the reply of a 6.18 kernel.
         assert_eq!(
             reply[..28],
             *b"\x01\x02\x00\x00\x0b\x00\x02\x00nlctrl\x00\x00\x06\x00\x01\x00\x10\x00\x00\x00\x08\x00\x03\x00"

@@ -53,7 +53,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let flags = if dev == 0 { 0 } else { flag::DUMP_FILTERED };
     let v4 = family != AF_INET6;
     let v6 = family != AF_INET;
-    // Positions in lists that change would say little, so the dump is of one moment.
+    // The dump is a snapshot: positions in lists change between parts.
     let mut links = rtnl.model.by_ifindex(IfIndex(0));
     links.retain(|(_, id, _)| dev == 0 || dev == *id);
     let of_family = |v4: bool| {
@@ -97,7 +97,7 @@ fn invalid(text: &'static str) -> Error {
 }
 
 impl AddressRequest {
-    /// Linux's `rtm_to_ifaddr` and `inet6_rtm_newaddr`.
+    /// Parses a request, as Linux's `rtm_to_ifaddr` and `inet6_rtm_newaddr`.
     fn of(model: &Model, request: &Request<'_>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let [family, len, flags, scope, index @ ..] = *header;
@@ -127,7 +127,7 @@ impl AddressRequest {
         }
         let mut lifetime = Lifetime::default();
         if let Some(times) = attrs.get(IFA_CACHEINFO) {
-            // `struct ifa_cacheinfo`: how long it is preferred, how long it is valid.
+            // `struct ifa_cacheinfo`: preferred lifetime, valid lifetime.
             let [preferred, valid] = [0, 4].map(|at| word(&times.data[at..]));
             let text = if v4 { "ipv4: Invalid address lifetime" } else { "ipv6: address lifetime invalid" };
             lifetime = Lifetime::of_seconds(model.now, preferred, valid).ok_or(invalid(text))?;
@@ -147,7 +147,7 @@ impl AddressRequest {
         })
     }
 
-    /// The flags that follow from its lifetime (Linux `set_ifa_lifetime`).
+    /// Flags that the address's lifetime determines (Linux `set_ifa_lifetime`).
     fn lifetime_flags(&self, now: Instant) -> u32 {
         let permanent = if self.lifetime.is_permanent() { IFA_F_PERMANENT } else { 0 };
         permanent | if self.lifetime.is_deprecated(now) { IFA_F_DEPRECATED } else { 0 }
@@ -189,7 +189,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
         peer: requested.peer,
         broadcast: requested.broadcast,
         label: requested.label.filter(|label| Some(label) != name.as_ref()),
-        // IPv6's follows from the address.
+        // For IPv6 the scope is determined by the address.
         scope: if v4 { requested.scope } else { computed.scope },
         flags: lifetime_flags | requested.flags & keep,
         metric: requested.metric,
@@ -212,7 +212,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
         let (protocol, lifetime) = (address.protocol, requested.lifetime);
         let of_lifetime = IFA_F_PERMANENT | IFA_F_DEPRECATED;
         let changed = if v4 {
-            // None is as good a metric as any (`inet_rtm_newaddr`).
+            // The metric is set even if the request has none (`inet_rtm_newaddr`).
             let flags = there.flags & !of_lifetime | lifetime_flags;
             Address { flags, metric: requested.metric, protocol, lifetime, ..there }
         } else {
@@ -239,7 +239,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
     Ok(())
 }
 
-/// Addresses that one link may have.
+/// Limit of a link's addresses.
 const MAX_ADDRESSES: usize = 4096;
 
 /// Carries out an `RTM_DELADDR`.
@@ -277,14 +277,14 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
     Ok(())
 }
 
-/// An address, as Linux's `inet_fill_ifaddr` and `inet6_fill_ifaddr` write it at `now`.
+/// Writes an address, as Linux's `inet_fill_ifaddr` and `inet6_fill_ifaddr`, with the lifetimes left at `now`.
 pub(super) fn write(w: &mut Writer, index: IfIndex, name: &str, address: &Address, now: Instant) {
     let own = address.addr.addr();
     let family = if own.is_ipv4() { AF_INET } else { AF_INET6 };
     w.fixed(&[family, address.prefix_len(), address.flags as u8, address.scope]);
     w.fixed(&index.0.to_ne_bytes());
     let times = |w: &mut Writer| {
-        // No time stamps: when it was made and changed is not kept.
+        // Times of creation and change are not stored.
         let [preferred, valid] = address.lifetime.seconds_left(now);
         let info = [preferred, valid, 0, 0].map(u32::to_ne_bytes);
         w.put(IFA_CACHEINFO, info.as_flattened());

@@ -1,5 +1,5 @@
-//! Bridges and their ports (`net/bridge/br_netlink.c`): `ip link … type bridge`, `ip link … type bridge_slave`, `bridge link` and
-//! `bridge vlan`.
+//! Bridges and their ports (`net/bridge/br_netlink.c`): `ip link … type bridge`, `ip link … type bridge_slave`,
+//! `bridge link` and `bridge vlan`.
 
 mod error;
 mod fdb;
@@ -34,7 +34,7 @@ pub(super) use port::{change as change_port, put as put_port, write_requests as 
 pub(super) use settings::{change, put as put_bridge, put_config, requested};
 pub(super) use vlan::dump as dump_vlans;
 
-/// Whether a link of that kind may be a port of a bridge (Linux `br_add_if`).
+/// Checks that a link of kind `kind` can be a port of a bridge (Linux `br_add_if`).
 pub(super) fn check_port(kind: &LinkKind) -> Result<(), Error> {
     match kind {
         LinkKind::Bridge(_) => Err(Error::text(errno::ELOOP, "Can not enslave a bridge to a bridge")),
@@ -43,7 +43,8 @@ pub(super) fn check_port(kind: &LinkKind) -> Result<(), Error> {
     }
 }
 
-/// Carries out an `RTM_SETLINK` or `RTM_DELLINK` of family `AF_BRIDGE` (Linux `rtnl_bridge_setlink`, `br_setlink`, `br_dellink`).
+/// Carries out an `RTM_SETLINK` or `RTM_DELLINK` of family `AF_BRIDGE` (Linux `rtnl_bridge_setlink`, `br_setlink`,
+/// `br_dellink`).
 pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let index = rtnl.model.id_of(word(&header[4..]));
@@ -61,7 +62,7 @@ pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply
         _ => return Err(Error::new(errno::EOPNOTSUPP)),
     };
     if spec().any(|attr| attr.kind == IFLA_BRIDGE_MODE) {
-        return Err(Error::unsupported("fatpath's bridges have no mode of switching hardware"));
+        return Err(Error::unsupported("fatpath's bridges have no hardware switching modes"));
     }
     let adds = request.kind() == RTM_SETLINK;
     let vlans = vlan::requested(spec().filter(|attr| attr.kind == IFLA_BRIDGE_VLAN_INFO))?;
@@ -75,7 +76,7 @@ pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply
     rtnl.announce_port(index, reply)
 }
 
-/// The links that are bridges or their ports, as messages of family `AF_BRIDGE` (Linux `rtnl_bridge_getlink`).
+/// Dumps bridges and their ports, as messages of family `AF_BRIDGE` (Linux `rtnl_bridge_getlink`).
 pub(super) fn dump_ports<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
     let attrs = match fixed::<LEN>(request) {
         Ok((header, rest)) => {
@@ -98,7 +99,7 @@ pub(super) fn dump_ports<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> 
             let now = find(&now, id);
             let requested = match now.and_then(|now| now.bridging.as_ref()) {
                 Some(Bridging::Port(_)) => true,
-                // A bridge itself has nothing but VLANs to show here.
+                // A bridge itself has only VLANs to show here.
                 Some(Bridging::Bridge(_)) => with_vlans,
                 None => false,
             };
@@ -107,7 +108,7 @@ pub(super) fn dump_ports<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> 
     }))
 }
 
-/// A link as messages of family `AF_BRIDGE` have it (Linux `br_fill_ifinfo`).
+/// Writes a link as a message of family `AF_BRIDGE` (Linux `br_fill_ifinfo`).
 fn write(w: &mut Writer, id: u32, link: &Link, now: Option<&LinkNow>, mask: u32) {
     let (running, operstate) = operstate(link, now);
     let index = link.ifindex(id);
@@ -153,7 +154,7 @@ impl<H: Host> Rtnl<H> {
         Ok(())
     }
 
-    /// Notifies the members of the group of links of how a port, or a bridge, is now (Linux `br_ifinfo_notify`).
+    /// Notifies the members of the group of links of the state of a port or a bridge (Linux `br_ifinfo_notify`).
     fn announce_port(&mut self, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
         if reply.has_listeners(RTNLGRP_LINK) {
             let now = self.links_now()?;
@@ -164,7 +165,7 @@ impl<H: Host> Rtnl<H> {
         Ok(())
     }
 
-    /// Notifies the members of the group of links that a link is a port no more.
+    /// Notifies the members of the group of links that a link is no port any more.
     fn announce_gone_port(&self, index: u32, reply: &mut Reply<'_>) {
         if let Some(link) = self.model.link(index) {
             reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| write(w, index, link, None, 0));

@@ -7,9 +7,9 @@ use config::model::BridgeConfig;
 /// Role of a link in a bridge.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Bridging {
-    /// The bridge itself.
+    /// The bridge device.
     Bridge(Box<BridgeNow>),
-    /// One of its ports.
+    /// A port of a bridge.
     Port(Box<PortNow>),
 }
 
@@ -20,20 +20,20 @@ pub struct BridgeNow {
     pub config: BridgeConfig,
     /// Link-layer address of the own port.
     pub mac: [u8; 6],
-    /// VLANs of its own port.
+    /// VLANs of the bridge's own port.
     pub vlans: Vlans,
-    /// Addresses that its ports have learnt.
+    /// Number of addresses that the bridge has learnt.
     pub learnt: u32,
 }
 
 /// Current state of a bridge's port.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PortNow {
-    /// Number in its bridge.
+    /// Number in the bridge.
     pub number: u16,
-    /// Cost by its speed, for a spanning tree (Linux `port_cost`). It has no effect.
+    /// Path cost by the link's speed, for a spanning tree (Linux `port_cost`). It has no effect.
     pub cost: u32,
-    /// Address of its bridge.
+    /// Link-layer address of the bridge.
     pub bridge_mac: [u8; 6],
     /// Settings.
     pub config: PortConfig,

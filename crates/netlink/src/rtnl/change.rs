@@ -35,7 +35,7 @@ struct RouteRequest {
     encap: Option<RouteEncap>,
 }
 
-/// Attributes of routes that fatpath does not have, and the refusal of each.
+/// Unsupported attributes of routes, with their error texts.
 const UNSUPPORTED: [(u16, &str); 6] = [
     (RTA_METRICS, "fatpath has no route metrics"),
     (RTA_MULTIPATH, "fatpath has no multipath routes"),
@@ -103,7 +103,7 @@ impl RouteRequest {
     }
 }
 
-/// The destination of a request.
+/// Destination of a request.
 pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) -> Result<Prefix, Error> {
     let width = if v4 { 32 } else { 128 };
     if len > width {
@@ -112,7 +112,7 @@ pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) ->
     let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
     let addr = match attrs.get(RTA_DST) {
         None => any.addr(),
-        // IPv6 may leave out the bytes behind the prefix.
+        // An IPv6 destination may omit the bytes behind the prefix.
         Some(dst) if !v4 && dst.data.len() >= usize::from(len).div_ceil(8) => {
             let mut octets = [0; 16];
             octets.iter_mut().zip(dst.data).for_each(|(to, from)| *to = *from);
@@ -124,7 +124,7 @@ pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) ->
     found.map_err(|_| invalid("Invalid prefix for given prefix length"))
 }
 
-/// The next hop of a request.
+/// Next hop of a request.
 fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAddr>, Error> {
     let gateway = attrs.get(RTA_GATEWAY);
     if let Some(via) = attrs.get(RTA_VIA) {
@@ -144,7 +144,7 @@ fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAd
     }
 }
 
-/// The next hop of an IPv4 route with its family, `struct rtvia` (Linux `fib_gw_from_via`).
+/// Parses the next hop of an IPv4 route with its family, `struct rtvia` (Linux `fib_gw_from_via`).
 fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
     let Some((family, addr)) = via.data.split_first_chunk() else {
         return Err(via.refused("Invalid attribute length for RTA_VIA"));
@@ -166,7 +166,7 @@ fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
     let requested = RouteRequest::of(model, request)?;
     let flags = request.message.header.flags;
-    // The table exists from now on, even if the route is refused.
+    // The table is created even if the route is refused.
     model.make_table(requested.v4, requested.table);
     if requested.v4 { add_v4(model, &requested, flags) } else { add_v6(model, requested, flags) }
 }
@@ -202,7 +202,7 @@ fn add_v4(model: &mut Model, requested: &RouteRequest, flags: u16) -> Result<(),
     Ok(())
 }
 
-/// Linux's `fib_create_info` and `fib_check_nh`: whether there can be such a route, and which link it leads to.
+/// Checks a route and finds its link, as Linux's `fib_create_info` and `fib_check_nh`.
 fn check_v4(model: &Model, requested: &RouteRequest, route: &mut Route) -> Result<(), Error> {
     // `fib_props`: the minimum scope of each route type.
     let least = match requested.kind {
@@ -260,20 +260,22 @@ fn check_v4(model: &Model, requested: &RouteRequest, route: &mut Route) -> Resul
     }
 }
 
-/// Refuses a route by which packets would come back to the node until they have no hop left.
+/// Refuses a unicast route by `lo`: its packets would loop until their TTL is 0.
 fn refuse_by_loopback(route: &Route) -> Result<(), Error> {
     if route.kind == RTN_UNICAST && route.dev == LOOPBACK {
-        return Err(Error::unsupported("fatpath sends nothing by lo; a route to the node itself is of type local"));
+        return Err(Error::unsupported(
+            "fatpath sends no packets by lo; use a route of type local for the node itself",
+        ));
     }
     Ok(())
 }
 
-/// Whether the link of that number is up.
+/// Tells whether the link `index` is up.
 fn link(model: &Model, index: u32) -> Result<bool, Error> {
     model.link(index).map(|link| link.up).ok_or(Error::new(errno::ENODEV))
 }
 
-/// The table that has the local routes of the link of that number.
+/// Number of the table with the local routes of the link `dev`.
 fn locals_of(model: &Model, dev: u32) -> u32 {
     model.link(dev).and_then(Link::l3_table).unwrap_or(RT_TABLE_LOCAL)
 }
@@ -283,7 +285,7 @@ fn is_local(model: &Model, table: u32, addr: IpAddr) -> bool {
     local.is_some_and(|route| route.kind == RTN_LOCAL)
 }
 
-/// Linux's `fib_check_nh_v4_gw`: the link by which the next hop is reached.
+/// Finds the link of the next hop, as Linux's `fib_check_nh_v4_gw`.
 fn check_gateway_v4(model: &Model, requested: &RouteRequest, via: IpAddr) -> Result<u32, Error> {
     const TEXT: &str = "Nexthop has invalid gateway";
     if requested.onlink {
@@ -301,7 +303,7 @@ fn check_gateway_v4(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
         let own = own.filter(|route| route.dev == requested.dev);
         return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(requested.dev) };
     }
-    // Nearer than the route itself, and no farther than the link.
+    // The next hop's route needs a narrower scope than the route, at least that of a link.
     let scope = requested.scope.saturating_add(1).max(RT_SCOPE_LINK);
     let fits = |route: &Route| {
         let by = requested.dev == 0 || route.dev == requested.dev;
@@ -349,7 +351,8 @@ fn add_v6(model: &mut Model, mut requested: RouteRequest, flags: u16) -> Result<
             return Err(Error::unsupported("fatpath has no multipath routes"));
         }
     } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
-        // Linux has a text only if there is none of another metric, either; for all destinations there always is a place.
+        // Linux has a text only if the prefix has no route with another metric; the node of the default prefix always
+        // exists.
         let mut others = model.table(false, requested.table).into_iter().flat_map(|table| table.exact(route.prefix));
         return Err(match others.next() {
             Some(_) => Error::new(errno::ENOENT),
@@ -361,7 +364,7 @@ fn add_v6(model: &mut Model, mut requested: RouteRequest, flags: u16) -> Result<
     Ok(())
 }
 
-/// Linux's `ip6_route_info_create` and `fib6_nh_init`.
+/// Checks a route, as Linux's `ip6_route_info_create` and `fib6_nh_init`.
 fn check_v6(model: &Model, requested: &RouteRequest, route: &mut Route) -> Result<(), Error> {
     if requested.dev != 0 {
         let up = link(model, requested.dev)?;
@@ -394,7 +397,7 @@ fn check_v6(model: &Model, requested: &RouteRequest, route: &mut Route) -> Resul
     }
 }
 
-/// Linux's `ip6_validate_gw`.
+/// Checks the next hop, as Linux's `ip6_validate_gw`.
 fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Result<u32, Error> {
     let refuse_own = |dev| match is_local(model, locals_of(model, dev), via) {
         true => Err(invalid("Gateway can not be a local address")),
@@ -419,7 +422,7 @@ fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
     let on_link = |route: &&Route| !route.is_error() && route.via.is_none();
     let by_rules = || model.lookup(model.domain(requested.dev), via, by).map(|(_, route)| route).filter(on_link);
     let found = in_table.filter(on_link).or_else(by_rules);
-    // Whose address it may be is known now.
+    // The link is known now, so the gateway can be compared with its domain's local addresses.
     found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
 }
 
@@ -434,7 +437,7 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
             && (requested.via.is_none() || requested.via == route.via)
             && (requested.metric == 0 || requested.metric == route.metric)
             && (requested.protocol == 0 || requested.protocol == route.protocol);
-        // IPv6 does not look at the type.
+        // IPv6 does not compare the type.
         let v4 = (requested.kind == RTN_UNSPEC || requested.kind == route.kind)
             && (requested.scope == RT_SCOPE_NOWHERE || requested.scope == route.scope)
             && (requested.src.is_none() || requested.src == route.src);

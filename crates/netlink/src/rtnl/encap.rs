@@ -8,7 +8,7 @@ use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
 
-/// `LWTUNNEL_ENCAP_ILA`, and the highest number of a lightweight tunnel that Linux has (`LWTUNNEL_ENCAP_XFRM`).
+/// `LWTUNNEL_ENCAP_ILA`, and the highest number of a lightweight tunnel in Linux (`LWTUNNEL_ENCAP_XFRM`).
 const ENCAP_ILA: u16 = 3;
 const ENCAP_MAX: u16 = 10;
 
@@ -25,10 +25,10 @@ const POLICY: AttrPolicy<10> = policy(&[
     (HOOK_TYPE, Kind::Int(1)),
 ]);
 
-/// The encapsulation that a request gives a route to `prefix` (Linux `lwtunnel_valid_encap_type`, `ila_build_state`).
+/// Parses the encapsulation of a route to `prefix` (Linux `lwtunnel_valid_encap_type`, `ila_build_state`).
 ///
 /// # Errors
-/// As Linux's. `EOPNOTSUPP` for another lightweight tunnel.
+/// Linux's errors; `EOPNOTSUPP` for another lightweight tunnel.
 pub(super) fn read<const N: usize>(attrs: &Attrs<'_, N>, prefix: Prefix) -> Result<Option<RouteEncap>, Error> {
     let kind = attrs.get(RTA_ENCAP_TYPE);
     if let Some(kind) = kind {
@@ -58,7 +58,7 @@ pub(super) fn read<const N: usize>(attrs: &Attrs<'_, N>, prefix: Prefix) -> Resu
     Ok(Some(read))
 }
 
-/// Linux's `lwtunnel_fill_encap`.
+/// Writes an encapsulation, as Linux's `lwtunnel_fill_encap`.
 pub(super) fn write(w: &mut Writer, encap: &RouteEncap) {
     w.nest(RTA_ENCAP, |w| {
         w.put(LOCATOR, &encap.locator.0.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Links that come to a VRF or a bridge, or leave it (Linux `do_set_master`).
+//! Links that join or leave a VRF or a bridge (Linux `do_set_master`).
 
 use base::LinkId;
 
@@ -13,8 +13,8 @@ use crate::error::{Error, errno};
 use crate::session::Reply;
 use config::model::LinkKind;
 
-/// Whether a link may belong to the one of number `master` (Linux `do_set_master`, `vrf_add_slave`). `index` is its own
-/// number, if it has one already.
+/// Checks that a link can join the device `master` (Linux `do_set_master`, `vrf_add_slave`). `index` is the link's
+/// number; `None` for a link that does not exist yet.
 pub(super) fn check(model: &Model, index: Option<u32>, kind: &LinkKind, master: u32) -> Result<Master, Error> {
     let upper = model.link(master).ok_or(Error::new(errno::EINVAL))?;
     if upper.is_bridge() {
@@ -38,7 +38,7 @@ impl<H: Host> Rtnl<H> {
         }
     }
 
-    /// Moves a link to a VRF, or to none. It is set down and up for that, if it is up, so that its routes and neighbours
+    /// Moves a link to a VRF, or to none. A link that is up is set down and up again, so that its routes and neighbours
     /// move, and listeners are notified in Linux's order (`do_vrf_add_slave`, `cycle_netdev`).
     fn set_vrf(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
         self.model.set_master(index, master);
@@ -56,12 +56,12 @@ impl<H: Host> Rtnl<H> {
         Ok(())
     }
 
-    /// Takes every link out of a VRF or bridge.
+    /// Removes all links from a VRF or bridge.
     pub(super) fn release(&mut self, vrf: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
         self.model.slaves(vrf).into_iter().try_for_each(|index| self.enslave(index, None, reply))
     }
 
-    /// Adds a VRF whose device has just come: its table, and the rules that come with the first one.
+    /// Adds the table of a new VRF device, and with the first VRF the l3mdev rules.
     pub(super) fn add_vrf(&mut self, index: u32, reply: &mut Reply<'_>) {
         if let Some(table) = self.model.link(index).and_then(Link::l3_table) {
             [true, false].into_iter().for_each(|v4| self.model.make_table(v4, table));

@@ -12,7 +12,7 @@ use super::table::Route;
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
 
-/// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
+/// Default metric of an IPv6 route from a client (`IP6_RT_PRIO_USER`).
 pub(super) const METRIC_V6_USER: u32 = 1024;
 /// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`).
 pub(super) const METRIC_V6_CONNECTED: u32 = 256;
@@ -20,11 +20,11 @@ pub(super) const METRIC_V6_CONNECTED: u32 = 256;
 /// An address of a link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Address {
-    /// The address, in its subnet.
+    /// The address, with its subnet.
     pub addr: IfAddr,
     /// Peer address of a point-to-point link.
     pub peer: Option<IpAddr>,
-    /// The broadcast address that was named.
+    /// Broadcast address, if explicitly set.
     pub broadcast: Option<Ipv4Addr>,
     /// Label, unless it is the name of the link.
     pub label: Option<String>,
@@ -32,7 +32,7 @@ pub struct Address {
     pub scope: u8,
     /// `IFA_F_*`.
     pub flags: u32,
-    /// The metric of the route that it makes; 0 for the family's.
+    /// Metric of the connected route; 0 for the family's default.
     pub metric: u32,
     /// `IFAPROT_*`.
     pub protocol: u8,
@@ -40,7 +40,7 @@ pub struct Address {
     pub lifetime: Lifetime,
 }
 
-/// Queueing discipline that a link was given.
+/// Queueing discipline of a link, explicitly set.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LinkQdisc {
     /// Number of the discipline, as `tc` writes it before the colon, in the upper 16 bits.
@@ -50,7 +50,7 @@ pub struct LinkQdisc {
 }
 
 impl LinkQdisc {
-    /// Discipline of a link that was given none.
+    /// Discipline of a link without an explicit one.
     pub(super) const NOQUEUE: Self = Self { handle: 0, options: None };
 
     /// Name of the kind.
@@ -62,9 +62,9 @@ impl LinkQdisc {
 /// A link.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Link {
-    /// Configuration that the link was created with; `addresses` replaces the addresses in it.
+    /// Configuration that the link was created with; the field `addresses` supersedes its addresses.
     pub config: LinkConfig,
-    /// The number of the host's interface that it is; `None` if it is none.
+    /// Interface index on the host; `None` if the link is no interface of the host.
     pub host_index: Option<u32>,
     /// Layer-3 MTU.
     pub mtu: u32,
@@ -72,9 +72,9 @@ pub struct Link {
     pub mac: Option<[u8; 6]>,
     /// Whether a client set the link-layer address.
     pub mac_set: bool,
-    /// Whether it is set up.
+    /// Whether the link is up.
     pub up: bool,
-    /// Whether it ever was.
+    /// Whether the link has ever been up.
     pub was_up: bool,
     /// Addresses, in the order of a dump.
     pub addresses: Vec<Address>,
@@ -84,29 +84,29 @@ pub struct Link {
     pub alias: Option<String>,
     /// `ip link set … txqueuelen`.
     pub txqlen: u32,
-    /// The VRF or bridge that it belongs to.
+    /// VRF or bridge of the link.
     pub master: Option<Master>,
-    /// Queueing discipline that it was given.
+    /// Queueing discipline, if explicitly set.
     pub qdisc: Option<LinkQdisc>,
 }
 
-/// The VRF or bridge that a link belongs to.
+/// VRF or bridge of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Master {
-    /// The number of its device.
+    /// Number of the VRF's or bridge's device.
     pub index: u32,
-    /// Table of a VRF; `None` of a bridge.
+    /// Table of a VRF; `None` for a bridge.
     pub table: Option<u32>,
 }
 
 impl Master {
-    /// The number by which clients know its device, which is no interface of the host.
+    /// Interface index of the device. The device is no interface of the host.
     pub(super) const fn ifindex(self) -> IfIndex {
         IfIndex::own(LinkId(self.index))
     }
 }
 
-/// The address that `lo` has as soon as it is up, of each family (Linux `inetdev_event`, `init_loopback`).
+/// Addresses of `lo` when it is set up, one of each family (Linux `inetdev_event`, `init_loopback`).
 pub(super) fn loopback_addresses() -> [Address; 2] {
     let own = |addr: IpAddr, len, protocol| Address {
         addr: IfAddr::new(addr, len).unwrap_or(IfAddr::host(addr)),
@@ -128,18 +128,18 @@ impl Address {
         self.addr.prefix().len()
     }
 
-    /// The subnet: its own, or of IPv4 its peer's.
+    /// Subnet of the address, or of an IPv4 peer address.
     pub(super) fn subnet(&self) -> Prefix {
         let addr = self.peer.filter(IpAddr::is_ipv4).unwrap_or(self.addr.addr());
         Prefix::containing(addr, self.prefix_len()).unwrap_or(Prefix::host(addr))
     }
 
-    /// Time at which a lifetime of it ends next.
+    /// Next end of the preferred or the valid lifetime.
     pub(super) fn next_change(&self) -> Option<Instant> {
         self.lifetime.next(self.flags & IFA_F_DEPRECATED != 0)
     }
 
-    /// Whether another IPv4 address came first in its subnet.
+    /// Whether the IPv4 address is secondary: another address of its subnet precedes it.
     pub(super) const fn is_secondary(&self) -> bool {
         self.flags & IFA_F_SECONDARY != 0
     }
@@ -152,7 +152,7 @@ impl Address {
         self.addr.addr().is_ipv4() && self.subnet() == other.subnet()
     }
 
-    /// The routes that it makes on `link`, with their tables.
+    /// Routes that the address creates on `link`, with their tables.
     pub(super) fn routes(&self, index: u32, link: &Link) -> Vec<(u32, Route)> {
         let own = self.addr.addr();
         let v4 = own.is_ipv4();
@@ -196,7 +196,7 @@ impl Address {
             && (subnet.addr() != own || !subnet.is_host())
         {
             if connected {
-                // All of a subnet on `lo` is the node itself.
+                // All addresses of a subnet on `lo` are local.
                 let (table, like, kind) = match link.config.kind {
                     LinkKind::Loopback => (locals, &routes[0].1, RTN_LOCAL),
                     _ => (on_links, &on_link, RTN_UNICAST),
@@ -213,7 +213,7 @@ impl Address {
 }
 
 impl Link {
-    /// `lo` as every node begins with it.
+    /// `lo` in its initial state.
     pub(super) fn loopback() -> Self {
         let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
         let (mtu, none, ike, clamp_mss, defrag, offloads, master) = (None, Vec::new(), false, false, false, true, None);
@@ -239,24 +239,24 @@ impl Link {
         Self { config, host_index, mtu, mac, mac_set, up, was_up, addresses, group, alias, txqlen, master, qdisc: None }
     }
 
-    /// Whether it is `lo` as every node begins with it, but for addresses.
+    /// Whether the link equals `lo` in its initial state, apart from addresses.
     pub(super) fn is_as_it_was(&self) -> bool {
         let Self { group, alias, txqlen, up, .. } = self;
         let new = Self::loopback();
         (*up, *group, alias, *txqlen) == (new.up, new.group, &new.alias, new.txqlen)
     }
 
-    /// The number by which clients know the link of that id.
+    /// Interface index of the link `id`.
     pub(super) fn ifindex(&self, id: u32) -> IfIndex {
         self.host_index.map_or(IfIndex::own(LinkId(id)), IfIndex)
     }
 
-    /// Whether it is `lo`.
+    /// Whether the link is `lo`.
     pub(super) fn is_loopback(&self) -> bool {
         self.config.kind == LinkKind::Loopback
     }
 
-    /// Queueing discipline as `tc` shows it; `None` of a link that was never up, whose discipline is `noop`.
+    /// Queueing discipline for `tc`; `None` for a link that was never up (`noop`).
     pub(super) fn shown_qdisc(&self) -> Option<LinkQdisc> {
         self.qdisc.or(self.was_up.then_some(LinkQdisc::NOQUEUE))
     }
@@ -279,17 +279,17 @@ impl Link {
         }
     }
 
-    /// Whether it is the device of a VRF.
+    /// Whether the link is the device of a VRF.
     pub(super) fn is_vrf(&self) -> bool {
         matches!(self.config.kind, LinkKind::Vrf { .. })
     }
 
-    /// Whether it is the own port of a bridge.
+    /// Whether the link is the device of a bridge.
     pub(super) fn is_bridge(&self) -> bool {
         matches!(self.config.kind, LinkKind::Bridge(_))
     }
 
-    /// Name of the link that it is a VLAN of, and the VLAN.
+    /// Name of a VLAN device's lower link, and the VLAN.
     pub(super) fn vlan(&self) -> Option<(&str, u16)> {
         match &self.config.kind {
             LinkKind::Vlan { link, id } => Some((link, *id)),
@@ -297,12 +297,12 @@ impl Link {
         }
     }
 
-    /// Whether no packet passes by it.
+    /// Whether the link never carries packets: `lo` and the devices of VRFs.
     pub(super) fn is_virtual(&self) -> bool {
         self.is_loopback() || self.is_vrf()
     }
 
-    /// The table of the VRF that it is the device of, or belongs to (Linux `l3mdev_fib_table`).
+    /// Table of the VRF whose device or member the link is (Linux `l3mdev_fib_table`).
     pub(super) fn l3_table(&self) -> Option<u32> {
         match self.config.kind {
             LinkKind::Vrf { table } => Some(table),

@@ -7,7 +7,7 @@ use base::Prefix;
 use super::nums::*;
 use super::table::Route;
 
-/// Actions of rules that drop (`FR_ACT_*`).
+/// Actions of rules that drop packets (`FR_ACT_*`).
 pub(super) const FR_ACT_BLACKHOLE: u8 = 6;
 pub(super) const FR_ACT_UNREACHABLE: u8 = 7;
 pub(super) const FR_ACT_PROHIBIT: u8 = 8;
@@ -18,15 +18,15 @@ pub(super) const L3MDEV_PRIORITY: u32 = 1000;
 /// A rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Rule {
-    /// Priority; the rule with the smallest is tried first.
+    /// Priority; rules are evaluated in ascending order.
     pub priority: u32,
-    /// The destinations that it is for, as they were written; all if `None`.
+    /// Destinations that the rule matches, as the client wrote the prefix; all if `None`.
     pub to: Option<(IpAddr, u8)>,
     /// `FR_ACT_*`.
     pub action: u8,
-    /// Table to look up; 0 for none, or for the table of the packet's VRF.
+    /// Table to look up; 0 for none, or for an l3mdev rule, which selects the table of the packet's VRF.
     pub table: u32,
-    /// Whether it is for packets in VRFs alone.
+    /// Whether the rule matches packets in VRFs only (`FRA_L3MDEV`).
     pub l3mdev: bool,
     /// Origin: `RTPROT_*`.
     pub protocol: u8,
@@ -41,18 +41,18 @@ impl Rule {
         [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN)].into_iter().chain(last).map(rule).collect()
     }
 
-    /// The one that comes with the first VRF.
+    /// Rule that is added with the first VRF.
     pub(super) const fn l3mdev() -> Self {
         let (priority, action, table) = (L3MDEV_PRIORITY, FR_ACT_TO_TBL, RT_TABLE_UNSPEC);
         Self { priority, to: None, action, table, l3mdev: true, protocol: RTPROT_KERNEL }
     }
 
-    /// The destinations that it is for; all if `None`.
+    /// Destinations that the rule matches; all if `None`.
     pub fn prefix(&self) -> Option<Prefix> {
         self.to.and_then(|(addr, len)| Prefix::containing(addr, len).ok())
     }
 
-    /// The route by which packets are dropped that it is for, if it has them dropped.
+    /// Route that drops the rule's packets; `None` if the action of the rule is a lookup.
     pub fn verdict(&self, v4: bool) -> Option<Route> {
         let kind = match self.action {
             FR_ACT_BLACKHOLE => RTN_BLACKHOLE,

@@ -21,12 +21,12 @@ pub(super) const fn behind(len: usize) -> u32 {
     (HEADER_LEN + align(len)) as u32
 }
 
-/// Strictness with which the attributes of a request are judged (`NETLINK_GET_STRICT_CHK`).
+/// Strictness for the attributes of a request (`NETLINK_GET_STRICT_CHK`).
 pub(super) fn strictness(request: &Request<'_>) -> Strictness {
     if request.strict { Strictness::Strict } else { Strictness::Liberal }
 }
 
-/// First four bytes as a number in host byte order; 0 of fewer.
+/// First four bytes as a number in host byte order; 0 if there are fewer.
 pub(super) fn word(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }

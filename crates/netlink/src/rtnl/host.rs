@@ -25,10 +25,10 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Applies changes, before the client gets its reply.
     fn apply(&mut self, deltas: &mut dyn Iterator<Item = Delta>);
 
-    /// Opens a link, which is down then. A device that is created for it gets the number `index` on the host, if there is one.
+    /// Opens a link, in state down. A device that is created on the host gets the interface index `index`, if given.
     ///
     /// # Errors
-    /// The system lacks something, or refuses the link.
+    /// The system lacks a feature, or refuses the link.
     fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error>;
 
     /// Closes a link.
@@ -40,22 +40,22 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Sets the MTU of a link.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The system refuses the MTU.
     fn set_mtu(&mut self, id: LinkId, mtu: u16) -> Result<(), Error>;
 
     /// Sets the link-layer address of a link.
     ///
     /// # Errors
-    /// The system refuses it.
+    /// The system refuses the address.
     fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error>;
 
-    /// Sets the queueing discipline of a link, or removes it. Packets in the old one are dropped.
+    /// Sets or removes the queueing discipline of a link. Packets queued in the old one are dropped.
     ///
     /// # Errors
     /// The datapath does not answer, or refuses the options.
     fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error>;
 
-    /// Changes the options of a link's queueing discipline, of the same kind. Packets in it stay.
+    /// Changes the options of a link's queueing discipline, without changing its kind. Queued packets stay.
     ///
     /// # Errors
     /// As [`set_qdisc`](Self::set_qdisc).
@@ -67,16 +67,16 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// The datapath does not answer.
     fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error>;
 
-    /// Makes a link a port of a bridge, or a link of this node again with `None`.
+    /// Makes a link a port of a bridge, or removes it from its bridge with `None`.
     ///
     /// # Errors
-    /// The datapath does not answer, or the bridge refuses it.
+    /// The datapath does not answer, or the bridge refuses the link.
     fn set_bridge(&mut self, id: LinkId, bridge: Option<LinkId>) -> Result<(), Error>;
 
-    /// Reads or changes a bridge, at the time of the datapath.
+    /// Runs `call` on a bridge, with the datapath's time.
     ///
     /// # Errors
-    /// The datapath does not answer, or has no such bridge.
+    /// The datapath does not answer, or the bridge does not exist.
     fn with_bridge<T: Send + 'static>(
         &mut self,
         bridge: LinkId,
@@ -89,20 +89,20 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// The datapath does not answer.
     fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error>;
 
-    /// State of a link as `ethtool` shows it.
+    /// State of a link for `ethtool`.
     ///
     /// # Errors
-    /// The datapath does not answer, or has no such link.
+    /// The datapath does not answer, or the link does not exist.
     fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error>;
 
-    /// Link settings that the driver of an interface of the host reports: `struct ethtool_link_settings` with
-    /// [`LINK_MODE_WORDS`](nlsock::ethtool::LINK_MODE_WORDS) words for each of the three sets behind it.
+    /// Link settings from the driver of an interface of the host: `struct ethtool_link_settings`, followed by three
+    /// link mode sets of [`LINK_MODE_WORDS`](nlsock::ethtool::LINK_MODE_WORDS) words each.
     ///
     /// # Errors
     /// The kernel's `errno`.
     fn settings(&mut self, interface: &str) -> Result<Vec<u8>, Error>;
 
-    /// Switches on those features of a link that are `wanted` and that the link can have, and the others off.
+    /// Enables the `wanted` features that the link supports, and disables the others.
     ///
     /// # Errors
     /// The datapath does not answer.
@@ -111,13 +111,13 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Time by the node's clock.
     fn now(&self) -> Instant;
 
-    /// Every neighbour, by link and address.
+    /// All neighbours, by link and address.
     ///
     /// # Errors
     /// The datapath does not answer.
     fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error>;
 
-    /// The neighbour of that link and address, if there is one.
+    /// Neighbour of the given link and address, if it exists.
     ///
     /// # Errors
     /// The datapath does not answer.
@@ -137,7 +137,7 @@ pub struct NeighbourNow {
     pub link: LinkId,
     /// IP address.
     pub addr: IpAddr,
-    /// Link-layer address, if it is known.
+    /// Link-layer address, if resolved.
     pub mac: Option<[u8; 6]>,
     /// `NUD_*`.
     pub state: u16,

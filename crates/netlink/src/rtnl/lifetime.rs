@@ -1,4 +1,5 @@
-//! Preferred and valid lifetimes of addresses (`struct ifa_cacheinfo`; Linux `check_lifetime`, `addrconf_verify_rtnl`; RFC 4862 §5.5.4).
+//! Preferred and valid lifetimes of addresses (`struct ifa_cacheinfo`; Linux `check_lifetime`, `addrconf_verify_rtnl`;
+//! RFC 4862 §5.5.4).
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use base::Instant;
 /// Infinite lifetime in seconds (`INFINITY_LIFE_TIME`).
 const FOREVER: u32 = u32::MAX;
 
-/// Ends of both lifetimes by the node's clock; `None` of an infinite one.
+/// Ends of both lifetimes by the node's clock; `None` for an infinite one.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Lifetime {
     preferred: Option<Instant>,
@@ -15,7 +16,7 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// Lifetimes in seconds from `now`. `None`: the valid one is 0, or shorter than the preferred one.
+    /// Lifetimes in seconds from `now`. `None`: the valid lifetime is 0, or shorter than the preferred one.
     pub(super) fn of_seconds(now: Instant, preferred: u32, valid: u32) -> Option<Self> {
         let end = |seconds| (seconds != FOREVER).then(|| now + Duration::from_secs(u64::from(seconds)));
         (valid != 0 && preferred <= valid).then(|| Self { preferred: end(preferred), valid: end(valid) })
@@ -36,7 +37,7 @@ impl Lifetime {
         self.preferred.is_some_and(|end| end <= now)
     }
 
-    /// End of the next lifetime, of which the preferred one no longer counts if the address is deprecated.
+    /// Next end of a lifetime. The preferred lifetime of a deprecated address has ended already and is ignored.
     pub(super) fn next(&self, is_deprecated: bool) -> Option<Instant> {
         let preferred = self.preferred.filter(|_| !is_deprecated);
         preferred.into_iter().chain(self.valid).min()

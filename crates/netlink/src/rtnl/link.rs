@@ -41,7 +41,7 @@ struct Filter {
 pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
     let (header, rest) = match fixed::<LEN>(request) {
         Ok(found) => found,
-        // Old programs send less (`rtnl_dump_ifinfo`).
+        // Old programs send a shorter header (`rtnl_dump_ifinfo`).
         Err(_) if !request.strict => (&[0; LEN], &[] as &[u8]),
         Err(_) => return Err(Error::text(errno::EINVAL, "Invalid header for link dump")),
     };
@@ -68,14 +68,14 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
     }
     let (mut last, mut now, mut generation) = (None, None, None);
     Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
-        // All parts of a dump show the same moment's counters.
+        // All parts of a dump use one snapshot of the counters.
         let now = match &now {
             Some(now) => now,
             None => now.insert(rtnl.links_now()?),
         };
         let model = &rtnl.model;
         part.interrupted(*generation.get_or_insert(model.generation()) != model.generation());
-        // 0 is any, and all ones is none (Linux `link_master_filtered`).
+        // 0 selects any master, all ones none (Linux `link_master_filtered`).
         let matches = |link: &Link| {
             let master = link.master.map(|master| master.ifindex().0);
             filter.master.is_none_or(|index| index == 0 || master == Some(index).filter(|&it| it != u32::MAX))
@@ -103,7 +103,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let attrs = parse(rest, behind(LEN), &POLICY, strict)?;
     let ext_mask = attrs.get(IFLA_EXT_MASK).map_or(0, Attr::u32);
     let name = attrs.get(IFLA_IFNAME).or_else(|| attrs.get(IFLA_ALT_IFNAME)).and_then(Attr::text);
-    // Links may be other interfaces of the host since the last request.
+    // Interface indexes may have changed since the last request.
     let now = rtnl.links_now()?;
     let index = match (word(&header[4..]), name) {
         (0, None) => return Err(Error::new(errno::EINVAL)),
@@ -173,7 +173,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
             return Err(Error::new(errno::EOPNOTSUPP));
         }
         match remove_one(rtnl, index, reply) {
-            // One of a group, gone with the link below.
+            // A member of the group may have been removed with its lower link.
             Err(Error { errno: errno::ENODEV, .. }) if is_group => {}
             removed => removed?,
         }
@@ -181,7 +181,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     Ok(())
 }
 
-/// Removes a link, its VLAN devices before it (Linux `vlan_device_event`).
+/// Removes a link, after its VLAN devices (Linux `vlan_device_event`).
 fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
     let link = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
     let is_virtual = link.is_virtual();
@@ -201,7 +201,8 @@ fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) ->
     Ok(())
 }
 
-/// Sets a link down before it is deleted, and notifies listeners (Linux `unregister_netdevice_many_notify`, `dev_close_many`).
+/// Sets a link down before it is deleted, and notifies listeners (Linux `unregister_netdevice_many_notify`,
+/// `dev_close_many`).
 fn set_down<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
     let Some(link) = rtnl.model.link(index).filter(|link| link.up) else { return Ok(()) };
     if !link.is_virtual() {

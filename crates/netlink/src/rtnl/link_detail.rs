@@ -1,16 +1,16 @@
-//! State of a link as `ethtool` shows it.
+//! State of a link for `ethtool`.
 
 use base::DropReason;
 
 use config::features::FeatureSet;
 use ctl::state::LinkState;
 
-/// State of a link as `ethtool` shows it.
+/// State of a link for `ethtool`.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkDetail {
-    /// State as `fatpath show links` has it.
+    /// State, as in `fatpath show links`.
     pub state: LinkState,
-    /// Dropped packets of those received from the link, and those that the link dropped itself.
+    /// Drops of packets received from the link, and drops by the link itself.
     pub drops: Vec<(DropReason, u64)>,
     /// Counters of GRO and GSO, with their names.
     pub fat: [(&'static str, u64); 7],

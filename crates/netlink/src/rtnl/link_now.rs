@@ -10,7 +10,7 @@ use ctl::state::LinkStats;
 pub struct LinkNow {
     /// Number in this node.
     pub id: LinkId,
-    /// Number of the interface of the host that the link is; `None` if it is none.
+    /// Interface index on the host; `None` if the link is no interface of the host.
     pub host_index: Option<u32>,
     /// Whether packets can pass.
     pub running: bool,
@@ -20,13 +20,13 @@ pub struct LinkNow {
     pub mac: Option<[u8; 6]>,
     /// Counters.
     pub stats: LinkStats,
-    /// Numbers of changes of the carrier to up, and to down.
+    /// Number of carrier changes, to up and to down.
     pub carrier: [u32; 2],
     /// Role of the link in a bridge.
     pub bridging: Option<Bridging>,
 }
 
-/// State of the link `id` among those of all links.
+/// State of the link `id` in `now`.
 pub(super) fn find(now: &[LinkNow], id: u32) -> Option<&LinkNow> {
     now.iter().find(|now| now.id.0 == id)
 }

@@ -1,4 +1,4 @@
-//! `RTM_GETROUTE` without a dump: where a packet would go (`inet_rtm_getroute`, `inet6_rtm_getroute`).
+//! `RTM_GETROUTE` without a dump: lookup of the route for one destination (`inet_rtm_getroute`, `inet6_rtm_getroute`).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -23,13 +23,13 @@ use crate::session::{Reply, Request};
 const LOCAL: u32 = 0x8000_0000;
 const BROADCAST: u32 = 0x1000_0000;
 
-/// Protocols of flows that a lookup may name.
+/// Protocols of flows that a lookup accepts.
 const IPPROTO_ICMP: u8 = 1;
 const IPPROTO_TCP: u8 = 6;
 const IPPROTO_UDP: u8 = 17;
 const IPPROTO_ICMPV6: u8 = 58;
 
-/// Attributes that a lookup may have.
+/// Attributes of a lookup.
 const GETROUTE_ATTRS: AttrPolicy<RTA_MAX> = policy(&[
     (RTA_DST, Kind::Any),
     (RTA_SRC, Kind::Any),
@@ -69,7 +69,7 @@ const WORDS_V6: Words = Words {
     attribute: "ipv6: Unsupported attribute in get route request",
 };
 
-/// Reads the header and the attributes of a request; a strict one is checked first for attributes that a lookup does not take.
+/// Parses the header and the attributes of a request; a strict request is first checked for unsupported attributes.
 fn read<'a>(request: &Request<'a>) -> Result<(bool, u32, Attrs<'a, RTA_MAX>), Error> {
     let v4 = request.payload().first() == Some(&AF_INET);
     let words = if v4 { &WORDS_V4 } else { &WORDS_V6 };
@@ -111,12 +111,12 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let model = &rtnl.model;
     let link = |kind| named(kind).map(|ifindex| model.id_of(ifindex));
     let (oif, iif, mark) = (link(RTA_OIF), link(RTA_IIF), named(RTA_MARK));
-    // By a link that is not there IPv6 finds no route.
+    // For a missing output link, IPv6 finds no route instead.
     let named_links = [iif, oif.filter(|_| v4)];
     if named_links.into_iter().flatten().any(|link| model.link(link).is_none()) {
         return Err(Error::new(errno::ENODEV));
     }
-    // In which VRF it is looked up; the device of one is no link to leave by (Linux `l3mdev_update_flow`).
+    // VRF of the lookup. The VRF's own device is no output link (Linux `l3mdev_update_flow`).
     let domain = oif.or(iif).map_or(0, |link| model.domain(link));
     let oif = oif.filter(|&oif| oif != domain);
     if let Some(src) = src
@@ -129,9 +129,9 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         return Err(Error::new(errno::ENETUNREACH));
     }
     if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
-        return Err(Error::unsupported("fatpath asks no route for groups"));
+        return Err(Error::unsupported("fatpath has no routes to multicast or broadcast addresses"));
     }
-    // The addresses of a link that is down are this node's all the same.
+    // The addresses of a link that is down are local nevertheless.
     let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);
     let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| oif == route.dev));
     let looked_up = model.lookup(domain, dst, fits);
@@ -141,12 +141,12 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         }
         _ => None,
     };
-    // It is in no table.
+    // The route is in no table.
     let looked_up = direct.as_ref().map(|route| (RT_TABLE_UNSPEC, route)).or(looked_up);
     let (table, found) = looked_up.ok_or(Error::new(errno::ENETUNREACH))?;
     match found.kind {
         RTN_BLACKHOLE => return Err(Error::new(errno::EINVAL)),
-        // A rule means the network by that, and a route the host (`fib4_rule_action`).
+        // For a rule the action means network unreachable, for a route host unreachable (`fib4_rule_action`).
         RTN_UNREACHABLE if table == RT_TABLE_UNSPEC => return Err(Error::new(errno::ENETUNREACH)),
         RTN_UNREACHABLE => return Err(Error::new(errno::EHOSTUNREACH)),
         RTN_PROHIBIT => return Err(Error::new(errno::EACCES)),
@@ -159,7 +159,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         return Ok(());
     }
     let itself = (found.kind == RTN_LOCAL && !(v4 && found.src.is_some())).then_some(dst);
-    // The sender of a forwarded packet is known.
+    // The source of a forwarded packet is given.
     let own = match (iif, v4) {
         (Some(_), _) => None,
         (None, true) => src.or(itself),
@@ -172,7 +172,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     };
     let own = own.or_else(|| if iif.is_none() { select() } else { None });
     let uid = attrs.get(RTA_UID).map_or(0, Attr::u32);
-    // The link of a local route is its domain's device.
+    // The output link of a local route is its domain's device.
     let dev = match (found.kind, model.domain(found.dev)) {
         (RTN_LOCAL | RTN_ANYCAST, 0) => LOOPBACK,
         (RTN_LOCAL | RTN_ANYCAST, vrf) => vrf,
@@ -190,7 +190,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     Ok(())
 }
 
-/// Decision of IPv4 for a link that is named and no route leads by: the destination is taken for a neighbour (Linux
+/// Result of an IPv4 lookup with an output link and without a route by it: the destination counts as on-link (Linux
 /// `ip_route_output_key_hash_rcu`).
 fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Error> {
     let is_up = model.link(dev).is_some_and(|link| link.up);
@@ -212,26 +212,26 @@ fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Er
     }
 }
 
-/// Packet to look up a route for.
+/// Flow of a lookup.
 struct RouteQuery {
     dst: IpAddr,
-    /// Source that the request names.
+    /// Source address in the request.
     src: Option<IpAddr>,
-    /// The node's own address that it would come from.
+    /// Source address that the node would use.
     own: Option<IpAddr>,
-    /// The link that it would leave by, or arrive at.
+    /// Output link; for a local route, the domain's device.
     dev: IfIndex,
-    /// The link that it would come in by.
+    /// Input link.
     iif: Option<IfIndex>,
     mark: Option<u32>,
-    /// User of the process that it would come from.
+    /// User of the flow's process.
     uid: u32,
 }
 
-/// `struct rta_cacheinfo`, of which nothing is known.
+/// `struct rta_cacheinfo`, all zero: a lookup has no cache entry.
 const CACHEINFO: [u8; 32] = [0; 32];
 
-/// Linux's `rt_fill_info`.
+/// Writes the result of a lookup, as Linux's `rt_fill_info`.
 fn write_v4(w: &mut Writer, table: u32, found: &Route, query: &RouteQuery) {
     let &RouteQuery { dst, src, own, dev, iif, mark, uid } = query;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
@@ -265,7 +265,7 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, query: &RouteQuery) {
     w.put(RTA_CACHEINFO, &CACHEINFO);
 }
 
-/// Linux's `rt6_fill_node` of a route that was looked up.
+/// Writes the result of a lookup, as Linux's `rt6_fill_node`.
 fn write_v6(w: &mut Writer, table: u32, found: &Route, query: &RouteQuery) {
     let &RouteQuery { dst, src, own, dev, iif, .. } = query;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
@@ -292,13 +292,13 @@ fn write_v6(w: &mut Writer, table: u32, found: &Route, query: &RouteQuery) {
     w.put_u8(RTA_PREF, 0);
 }
 
-/// The address that a packet to `to` by `dev` comes from.
+/// Source address for a packet to `to` by link `dev`.
 fn select_source(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     if to.is_ipv4() { select_v4(model, dev, to) } else { select_v6(model, dev, to) }
 }
 
-/// Linux's `inet_select_addr`: one of the link's in the subnet, or its first, or one of its VRF's device, or of another link
-/// in its domain.
+/// Selects a source address, as Linux's `inet_select_addr`: the link's address in the subnet of `to`, else the link's
+/// first address, else an address of its VRF's device, else of another link in its domain.
 fn select_v4(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     let usable = |address: &&Address| address.is_primary_v4() && address.scope < RT_SCOPE_HOST;
     let of_link = model.link(dev).into_iter().flat_map(|link| &link.addresses).filter(usable);
@@ -311,8 +311,8 @@ fn select_v4(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     chosen.or_else(|| others.find(|address| address.scope != RT_SCOPE_LINK)).map(|address| address.addr.addr())
 }
 
-/// Rank of this node's addresses by RFC 6724 §5: their scope, their link, and how much of their subnet they share
-/// with `to` (Linux `ipv6_dev_get_saddr`). Of equals the first.
+/// Selects a source address by RFC 6724 §5: scope, link, and length of the prefix shared with `to` (Linux
+/// `ipv6_dev_get_saddr`). Among equals the first one is selected.
 fn select_v6(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     let domain = model.domain(dev);
     let is_near = |addr: IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());

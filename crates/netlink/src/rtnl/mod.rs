@@ -59,7 +59,7 @@ impl<H: Host> Protocol for Rtnl<H> {
     const ANYONE_LISTENS: bool = true;
 
     fn only_reads(request: &Request<'_>) -> bool {
-        // Also `ethtool` requests, whose handler checks the permission of each command.
+        // `ethtool` requests, too; their handler checks the permission of each command.
         request.kind() & 3 == KIND_GET
     }
 
@@ -70,7 +70,7 @@ impl<H: Host> Protocol for Rtnl<H> {
     }
 
     fn handle(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-        // Shorter than `struct rtgenmsg`: no request (Linux `rtnetlink_rcv_msg`).
+        // A payload shorter than `struct rtgenmsg` is ignored (Linux `rtnetlink_rcv_msg`).
         let Some(&family) = request.payload().first() else { return Ok(()) };
         let inet = matches!(family, AF_INET | AF_INET6);
         self.model.now = self.host.now();
@@ -92,7 +92,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             RTM_DELNEIGH if inet => neigh::remove(self, request, reply),
             RTM_GETNEIGH if inet => neigh::get(self, request, reply),
             RTM_GETNSID => {
-                // No namespace has a number here (`rtnl_net_fill`).
+                // No namespace has an id here (`rtnl_net_fill`).
                 reply.send(RTM_NEWNSID, 0, |w| {
                     w.fixed(&[AF_UNSPEC, 0, 0, 0]);
                     w.put_u32(NETNSA_NSID, u32::MAX);
@@ -118,8 +118,8 @@ impl<H: Host> Protocol for Rtnl<H> {
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let family = request.payload().first().copied().unwrap_or_default();
         self.model.now = self.host.now();
-        // An error and no dump, as of a kernel before 5.3 (Linux `rtnetlink_rcv_msg`): daemons take even an empty dump for a sign
-        // that there can be such objects, and install routes by them.
+        // An error instead of a dump, as in a kernel before 5.3 (Linux `rtnetlink_rcv_msg`): routing daemons take an
+        // empty dump as support for nexthop objects, and would install routes with them.
         if matches!(request.kind(), RTM_GETNEXTHOP | RTM_GETNEXTHOPBUCKET) {
             return Err(unsupported(request.kind(), family));
         }
@@ -127,7 +127,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             (RTM_GETLINK, AF_BRIDGE) => bridge::dump_ports(self, request),
             (RTM_GETNEIGH, AF_BRIDGE) => bridge::dump_fdb(self, request),
             (RTM_GETVLAN, AF_BRIDGE) => bridge::dump_vlans(self, request),
-            // Groups that bridges have learnt, namespaces that have numbers, and so on: there are none.
+            // Always empty: learnt multicast groups, namespaces with ids, and similar.
             (RTM_GETNSID | RTM_GETMDB | RTM_GETTUNNEL | RTM_GETVLAN, _)
             | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)

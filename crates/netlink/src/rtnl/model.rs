@@ -1,7 +1,7 @@
-//! The node as rtnetlink sees it: links with their addresses, and routing tables.
+//! State of the node for rtnetlink: links with their addresses, and routing tables.
 //!
-//! Every way to change a node ends here: a file is read into a [`Model`] as a whole, and netlink changes one at a time.
-//! A [`Delta`] is a change that the datapath has to apply.
+//! All changes of a node are applied here: a configuration file replaces the whole [`Model`], netlink requests change
+//! one object at a time. A [`Delta`] is a change for the datapath to apply.
 
 mod addresses;
 mod vrf;
@@ -19,18 +19,18 @@ use super::table::{Key, Route, Table};
 use super::vrf::{MTU, Vrf, mac, masters_of};
 use config::model::{Config, LinkKind, RouteAction};
 
-/// The number of `lo`, which every node has, as in Linux.
+/// Number of `lo`, which exists on every node, as in Linux.
 pub const LOOPBACK: u32 = 1;
 
-/// A number that no link has.
+/// Number that no link has.
 const NO_LINK: u32 = u32::MAX;
 
-/// Number below the first that a queueing discipline gets by itself, `8001:` (Linux `qdisc_alloc_handle`).
+/// Handle below the first automatic one, `8001:` (Linux `qdisc_alloc_handle`).
 const FIRST_HANDLE: u32 = 0x8000_0000;
-/// Difference of two such numbers.
+/// Difference of consecutive automatic handles.
 const NEXT_HANDLE: u32 = 1 << 16;
 
-/// Change that the datapath has to apply.
+/// Change for the datapath to apply.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Delta {
     /// A route is added, in front of routes with the same prefix and metric or behind them.
@@ -51,65 +51,65 @@ pub enum Delta {
         /// Whether listeners are not notified: IPv4 routes removed with their link or address (Linux `fib_flush`).
         quiet: bool,
     },
-    /// A route takes the place of another with its prefix and metric.
+    /// A route replaces another with the same prefix and metric.
     ReplaceRoute {
-        /// Their table.
+        /// Table of both routes.
         table: TableId,
         /// Old route.
         old: Route,
         /// New route.
         new: Route,
     },
-    /// A link gets an address. Its connected routes are deltas of their own.
+    /// An address is added to a link. Its connected routes are separate deltas.
     AddAddress(LinkId, Address),
-    /// A link loses an address.
+    /// An address is removed from a link.
     RemoveAddress(LinkId, Address),
     /// The rules of a family change.
     Rules {
         /// Whether the family is IPv4.
         v4: bool,
-        /// All of them, in order.
+        /// All rules of the family, in order.
         rules: Vec<Rule>,
     },
-    /// An address changes in a way that the datapath does not depend on; for notifications.
+    /// Properties of an address change that the datapath does not use; for notifications.
     ChangeAddress(LinkId, Address),
-    /// A VRF is added, changed or removed (`None`). Its device has that number.
+    /// A VRF is added or changed, or removed (`None`). The number is its device's.
     Vrf(LinkId, Option<Vrf>),
-    /// A link moves to that domain.
+    /// A link moves to another domain.
     Domain(LinkId, Domain),
 }
 
-/// Tables by the order in which Linux lists them: `id` modulo 256, and of those the one that was made last.
+/// Tables in Linux's listing order: by `id` modulo 256, then the most recently created first.
 type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 
-/// Links, addresses, routes.
+/// State of a node: links, addresses, routes.
 ///
-/// Links are known by their [`LinkId`], here a plain number, which stays. The number that clients see is another:
-/// [`Model::ifindex`].
+/// The model identifies links by [`LinkId`], here a plain number, which never changes. Clients see interface indexes
+/// instead: [`Model::ifindex`].
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(super) links: BTreeMap<u32, Link>,
-    /// Numbers of removed links, until listeners are notified.
+    /// Interface indexes of removed links, until listeners are notified.
     departed: BTreeMap<u32, IfIndex>,
     last_index: u32,
-    /// Number that the last queueing discipline got that came without one.
+    /// Last automatic handle of a queueing discipline.
     last_handle: u32,
     v4: Family,
     v6: Family,
-    /// Whether a rule of IPv4 has ever come or gone.
+    /// Whether an IPv4 rule has ever been added or removed.
     local_apart: bool,
-    /// Whether there has been a VRF: with the first one a rule comes.
+    /// Whether a VRF has ever existed: the l3mdev rules are added with the first.
     pub(super) had_vrf: bool,
-    /// Whether each VRF has to have a table of its own.
+    /// Whether each VRF must have a separate table.
     pub(super) strict_vrfs: bool,
-    /// Counts changes of links and addresses.
+    /// Number of changes of links and addresses.
     generation: u32,
     pub(super) deltas: Vec<Delta>,
     /// Whether routes, links or addresses have changed since the model was read from a file.
     changed: bool,
     /// Time of the request that is being served.
     pub(super) now: Instant,
-    /// Time before which no lifetime of an address ends.
+    /// Next end of an address's lifetime, or an earlier time.
     pub(super) next_expiry: Option<Instant>,
 }
 
@@ -118,7 +118,7 @@ struct Family {
     tables: Tables,
     made: u64,
     rules: Vec<Rule>,
-    /// For each rule the route by which it has packets dropped, if it does.
+    /// For each rule the route that drops its packets, if the rule drops packets.
     verdicts: Vec<Option<Route>>,
 }
 
@@ -169,7 +169,7 @@ impl Family {
     }
 }
 
-/// Reason for which no link beside `others` can be the host's interface of that number, if none can.
+/// Reason why no link besides `others` can have the host's interface index `number`, if any.
 pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfIndex)>) -> Option<String> {
     if number >= IfIndex::FIRST_OWN {
         let first = IfIndex::FIRST_OWN;
@@ -182,9 +182,9 @@ pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfInd
 }
 
 impl Model {
-    /// Becomes what a file says: its links, which have been opened and are up, and its routes. `ids` are the links' numbers,
-    /// `now` is what was opened, and `last_index` the highest number that a link has ever had. A route to a link that is
-    /// not there is left out; [`Config::from_toml`] lets none pass.
+    /// Replaces the state by a configuration file's: its links, open and up, and its routes. `ids` are the links'
+    /// numbers, `now` their state, and `last_index` the highest number that was ever used. A route by a link that does
+    /// not exist is skipped; [`Config::from_toml`] refuses such routes.
     pub fn read(&mut self, config: &Config, ids: &[LinkId], now: &[LinkNow], last_index: u32) {
         let generation = self.generation.wrapping_add(1);
         let qdiscs: BTreeMap<u32, LinkQdisc> =
@@ -218,7 +218,7 @@ impl Model {
             }
             self.links.insert(id.0, link);
             if let Some(options) = config.qdisc {
-                // One of the same kind has been changed, and not exchanged.
+                // A discipline of the same kind was changed, not replaced.
                 let same = qdiscs.get(&id.0).filter(|qdisc| qdisc.kind() == options.kind().name());
                 let handle = same.map_or_else(|| self.new_handle(id.0), |qdisc| qdisc.handle);
                 self.set_qdisc(id.0, Some(LinkQdisc { handle, options: Some(options) }));
@@ -252,35 +252,35 @@ impl Model {
         self.changed = false;
     }
 
-    /// Whether something has changed since it was read from a file.
+    /// Whether the state has changed since it was read from a file.
     pub const fn has_changed(&self) -> bool {
         self.changed
     }
 
-    /// Changes, in order, since they were taken.
+    /// Pending changes, in order.
     pub(super) fn deltas(&self) -> &[Delta] {
         &self.deltas
     }
 
-    /// Takes the changes that the datapath has to apply, in order.
+    /// Returns and removes the pending changes for the datapath, in order.
     pub fn take_deltas(&mut self) -> std::vec::Drain<'_, Delta> {
         self.departed.clear();
         self.deltas.drain(..)
     }
 
-    /// Counts changes of links and addresses.
+    /// Number of changes of links and addresses.
     pub const fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The number by which clients know a link; 0 of none.
+    /// Interface index of a link, also of a removed one until listeners are notified.
     pub fn ifindex(&self, id: u32) -> IfIndex {
         let departed = || self.departed.get(&id).copied();
         let here = self.links.get(&id).map(|link| link.ifindex(id));
         here.or_else(departed).unwrap_or(IfIndex::own(LinkId(id)))
     }
 
-    /// The link that clients know by that number; 0 for 0, and a number that no link has if there is none.
+    /// Number of the link with the interface index `ifindex`; 0 for 0, and an unused number if there is none.
     pub fn id_of(&self, ifindex: u32) -> u32 {
         if ifindex <= LOOPBACK {
             return ifindex;
@@ -290,24 +290,24 @@ impl Model {
         self.links.iter().find(has_it).map(|(&id, _)| id).or_else(own).unwrap_or(NO_LINK)
     }
 
-    /// Reason for which no link can be the host's interface of that number, if none can.
+    /// Reason why no link can have the host's interface index `number`, if any.
     pub fn refusal(&self, number: u32) -> Option<String> {
         let all = self.links.iter().map(|(&id, link)| (link.config.name.as_str(), link.ifindex(id)));
         refusal(number, all)
     }
 
-    /// Whether no new link can have that number: a link has it, or one is known in this node by the id that it stands for.
+    /// Whether the interface index `ifindex` is in use, as a link's index or as the index derived from a link's id.
     pub fn is_taken(&self, ifindex: u32) -> bool {
         let by_id = IfIndex(ifindex).as_own().is_some_and(|id| self.links.contains_key(&id.0));
         by_id || self.links.contains_key(&self.id_of(ifindex))
     }
 
-    /// Whether a link is there and no interface of the host.
+    /// Whether a link exists and is no interface of the host.
     fn is_own(&self, id: u32) -> bool {
         self.links.get(&id).is_some_and(|link| link.host_index.is_none())
     }
 
-    /// The links behind the one that clients know by `after`, in the order of these numbers, as Linux lists them.
+    /// Links with an interface index above `after`, in Linux's listing order, by index.
     pub(super) fn by_ifindex(&self, after: IfIndex) -> Vec<(IfIndex, u32, &Link)> {
         let all = self.links.iter().map(|(&id, link)| (self.ifindex(id), id, link));
         let mut all: Vec<_> = all.filter(|(ifindex, ..)| *ifindex > after).collect();
@@ -315,8 +315,8 @@ impl Model {
         all
     }
 
-    /// Updates the link-layer addresses of links, and the host's interfaces that they are. Returns the links that are another
-    /// interface now, each with the number by which clients knew it.
+    /// Updates the link-layer addresses and interface indexes of links. Returns the links whose interface index has
+    /// changed, each with the former index.
     pub(super) fn see(&mut self, now: &[LinkNow]) -> Vec<(u32, IfIndex)> {
         let mut changed = Vec::new();
         for now in now {
@@ -336,39 +336,39 @@ impl Model {
         changed
     }
 
-    /// The links behind number `after`, by number.
+    /// Links with a number above `after`, by number.
     pub fn links_after(&self, after: u32) -> impl Iterator<Item = (u32, &Link)> {
         self.links.range(after.saturating_add(1)..).map(|(&index, link)| (index, link))
     }
 
-    /// The link of that number.
+    /// Link of number `index`.
     pub fn link(&self, index: u32) -> Option<&Link> {
         self.links.get(&index)
     }
 
-    /// The number by which clients know the link that another one is a VLAN of.
+    /// Interface index of a VLAN device's lower link.
     pub(super) fn lower_of(&self, index: u32) -> Option<IfIndex> {
         let (lower, _) = self.link(index)?.vlan()?;
         self.index_of(lower).map(|lower| self.ifindex(lower))
     }
 
-    /// The VLAN devices of the link of that name.
+    /// VLAN devices whose lower link is `name`.
     pub(super) fn vlans_of(&self, name: &str) -> Vec<u32> {
         let is_above = |link: &Link| link.vlan().is_some_and(|(lower, _)| lower == name);
         self.links.iter().filter(|(_, link)| is_above(link)).map(|(&index, _)| index).collect()
     }
 
-    /// The number of the link of that name.
+    /// Number of the link `name`.
     pub fn index_of(&self, name: &str) -> Option<u32> {
         self.links.iter().find(|(_, link)| link.config.name == name).map(|(&index, _)| index)
     }
 
-    /// The highest number that a link has ever had.
+    /// Highest number that was ever used.
     pub const fn last_index(&self) -> u32 {
         self.last_index
     }
 
-    /// Every route with its table, IPv4's first.
+    /// All routes with their tables, IPv4 first.
     pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
         let tables = [true, false].into_iter().flat_map(|v4| self.tables(v4));
         tables.flat_map(|(id, table)| table.after(None).map(move |(_, route)| (TableId(id), route)))
@@ -380,12 +380,12 @@ impl Model {
         table.into_iter().flat_map(move |table| table.exact(prefix).map(|(_, route)| route))
     }
 
-    /// The tables of a family, in the order in which they are listed, behind the one at `after`.
+    /// Tables of a family, in listing order.
     pub(super) fn tables(&self, v4: bool) -> impl Iterator<Item = (u32, &Table)> {
         self.family(v4).tables.values().map(|(id, table)| (*id, table))
     }
 
-    /// The table of that number, if it has been used.
+    /// Table `id`, if it was ever used.
     pub(super) fn table(&self, v4: bool, id: u32) -> Option<&Table> {
         self.family(v4).get(id)
     }
@@ -398,13 +398,14 @@ impl Model {
         if v4 { &mut self.v4 } else { &mut self.v6 }
     }
 
-    /// The table of that number. The local and the main one are always there.
+    /// Whether table `id` exists. The local and the main table always exist.
     pub(super) fn has_table(&self, v4: bool, id: u32) -> bool {
         matches!(id, RT_TABLE_LOCAL | RT_TABLE_MAIN) || self.table(v4, id).is_some()
     }
 
-    /// The best route to `dst` that `fits`, in the order of the rules, with the table's number, or `RT_TABLE_UNSPEC` for the
-    /// verdict of a rule. `domain` is the number of the VRF's device, 0 for none.
+    /// Looks up the best route to `dst` that `fits`, by the rules in order, and returns it with its table; the table is
+    /// `RT_TABLE_UNSPEC` for a rule that drops packets. `domain` is the number of the device of the packet's VRF, 0 for
+    /// none.
     pub(super) fn lookup(&self, domain: u32, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
         let v4 = dst.is_ipv4();
         let family = self.family(v4);
@@ -428,13 +429,13 @@ impl Model {
         &self.family(v4).rules
     }
 
-    /// Whether IPv4's local table is apart from the main one, as it is in Linux from the first change of rules on
-    /// (`fib_unmerge`).
+    /// Whether IPv4's local table is separate from the main one: in Linux the tables are merged until the first change
+    /// of rules (`fib_unmerge`).
     pub(super) const fn is_local_apart(&self) -> bool {
         self.local_apart
     }
 
-    /// Replaces a family's rules, and records the change.
+    /// Replaces a family's rules, and records the delta.
     pub(super) fn set_rules(&mut self, v4: bool, rules: Vec<Rule>) {
         self.deltas.push(Delta::Rules { v4, rules: rules.clone() });
         let family = self.family_mut(v4);
@@ -444,19 +445,19 @@ impl Model {
         self.changed = true;
     }
 
-    /// Creates a table, with or without routes.
+    /// Creates an empty table unless it exists.
     pub(super) fn make_table(&mut self, v4: bool, id: u32) {
         self.family_mut(v4).get_or_make(id);
     }
 
-    /// Adds a route, and records the change.
+    /// Adds a route, and records the delta.
     pub(super) fn insert_route(&mut self, table: u32, route: Route, ahead: bool) {
         self.deltas.push(Delta::AddRoute { table: TableId(table), route: route.clone(), ahead });
         self.family_mut(route.prefix.is_ipv4()).get_or_make(table).insert(route, ahead);
         self.changed = true;
     }
 
-    /// Replaces a route by another, and records the change.
+    /// Replaces a route, and records the delta.
     pub(super) fn replace_route(&mut self, table: u32, key: Key, new: Route) {
         let there = self.family_mut(new.prefix.is_ipv4()).get_or_make(table).replace(key, new.clone());
         if let Some(old) = there {
@@ -465,7 +466,7 @@ impl Model {
         }
     }
 
-    /// Removes a route, and records the change.
+    /// Removes a route, and records the delta.
     pub(super) fn remove_route(&mut self, v4: bool, table: u32, key: Key) {
         self.take_route(v4, table, key, false);
     }
@@ -494,20 +495,20 @@ impl Model {
         }
     }
 
-    /// Puts a link in its place.
+    /// Adds or replaces a link.
     pub(super) fn insert_link(&mut self, index: u32, link: Link) {
         self.links.insert(index, link);
         self.last_index = self.last_index.max(index);
         self.touch();
     }
 
-    /// A link, to be changed.
+    /// Mutable access to a link; counts as a change.
     pub(super) fn link_mut(&mut self, index: u32) -> Option<&mut Link> {
         self.touch();
         self.links.get_mut(&index)
     }
 
-    /// Removes a link that is [clear](Self::clear_link), and that is no other link's master.
+    /// Removes a link that is [clear](Self::clear_link) and has no members.
     pub(super) fn remove_link(&mut self, index: u32) -> Option<Link> {
         self.touch();
         let ifindex = self.ifindex(index);
@@ -521,7 +522,7 @@ impl Model {
         Some(gone)
     }
 
-    /// Number for the next queueing discipline of a link that comes without one (Linux `qdisc_alloc_handle`).
+    /// Automatic handle for a new queueing discipline (Linux `qdisc_alloc_handle`).
     pub(super) fn new_handle(&mut self, id: u32) -> u32 {
         let taken = self.link(id).and_then(|link| link.qdisc).map(|qdisc| qdisc.handle);
         loop {
@@ -535,7 +536,8 @@ impl Model {
         }
     }
 
-    /// Gives a link a queueing discipline, or takes it away. One that is down is without any then (Linux `qdisc_graft`).
+    /// Sets or removes the queueing discipline of a link. After removal, a link that is down has the discipline `noop`
+    /// (Linux `qdisc_graft`).
     pub(super) fn set_qdisc(&mut self, id: u32, qdisc: Option<LinkQdisc>) {
         let Some(link) = self.link_mut(id) else { return };
         link.qdisc = qdisc;
@@ -545,7 +547,7 @@ impl Model {
         }
     }
 
-    /// Counts a change of links or addresses.
+    /// Records a change of links or addresses.
     pub(super) fn touch(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.changed = true;

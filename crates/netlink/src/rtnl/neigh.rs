@@ -17,7 +17,7 @@ use crate::session::{Dump, Reply, Request};
 
 /// Length of `struct ndmsg`.
 const LEN: usize = 12;
-/// Flag of a proxy entry, which fatpath does not have.
+/// Flag of a proxy entry, which is not supported.
 const NTF_PROXY: u8 = 0x08;
 
 const POLICY: AttrPolicy<NDA_MAX> = policy(&[
@@ -31,7 +31,7 @@ const POLICY: AttrPolicy<NDA_MAX> = policy(&[
     (NDA_FLAGS_EXT, Kind::Int(4)),
 ]);
 
-/// Neighbour that a request names.
+/// Neighbour in a request.
 struct Named<'a> {
     link: LinkId,
     addr: IpAddr,
@@ -52,7 +52,7 @@ impl<'a> Named<'a> {
         }
         let addr = dst.ip(header[0] == AF_INET).ok_or(Error::text(errno::EINVAL, "Invalid network address"))?;
         if flags & NTF_PROXY != 0 {
-            return Err(Error::unsupported("fatpath answers for nobody else"));
+            return Err(Error::unsupported("fatpath has no proxy ARP and no proxy neighbour discovery"));
         }
         if index == 0 {
             return Err(Error::text(errno::EINVAL, "Device not specified"));
@@ -94,7 +94,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         state @ (NUD_PERMANENT | NUD_REACHABLE | NUD_STALE) => state,
         NUD_DELAY | NUD_PROBE => NUD_STALE,
         // No link-layer address, and no resolution in progress.
-        _ => return Err(Error::unsupported("fatpath's neighbours are looked for when a packet needs them")),
+        _ => return Err(Error::unsupported("fatpath resolves neighbours only when a packet needs them")),
     };
     let protocol = match named.attrs.get(NDA_PROTOCOL).map_or(0, Attr::u8) {
         0 => there.map_or(0, |there| there.protocol),
@@ -121,7 +121,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     Ok(())
 }
 
-/// Carries out an `RTM_GETNEIGH` of one.
+/// Carries out an `RTM_GETNEIGH` for one neighbour.
 pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
     let there = rtnl.host.neighbour(named.link, named.addr)?;
@@ -133,7 +133,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
     let (mut dev, mut master) = (None, None);
     let mut proxies = false;
-    // Old programs send no more than a `struct rtgenmsg`.
+    // Old programs send only a `struct rtgenmsg`.
     match fixed::<LEN>(request) {
         Ok((header, rest)) => {
             if request.strict && (header[1..8] != [0; 7] || header[8..10] != [0; 2] || header[11] != 0) {
@@ -161,7 +161,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
             && master.is_none_or(|master| is_of_master(&rtnl.model, neighbour.link, master))
             && (family == AF_UNSPEC || (family == AF_INET) == neighbour.addr.is_ipv4())
     };
-    // All parts show the same moment: there are not so many that this would be much.
+    // All parts of a dump use one snapshot, which is small.
     let all = rtnl.host.neighbours()?;
     let mut all: Vec<_> = all.into_iter().filter(matches).collect();
     all.sort_unstable_by_key(|neighbour| (neighbour.addr.is_ipv6(), neighbour.addr, neighbour.link));
@@ -174,13 +174,14 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     }))
 }
 
-/// Whether a link belongs to the one that clients know by `index`; all ones is none (Linux `neigh_master_filtered`).
+/// Whether a link's master has the interface index `index`; all ones selects links without master (Linux
+/// `neigh_master_filtered`).
 fn is_of_master(model: &Model, link: LinkId, index: u32) -> bool {
     let master = model.link(link.0).and_then(|link| link.master).map(|master| master.ifindex().0);
     if index == u32::MAX { master.is_none() } else { master == Some(index) }
 }
 
-/// A neighbour on the link that clients know by `index`, as Linux's `neigh_fill_info` writes it.
+/// Writes a neighbour on the link with interface index `index`, as Linux's `neigh_fill_info`.
 pub(super) fn write(w: &mut Writer, index: IfIndex, neighbour: &NeighbourNow) {
     let family = if neighbour.addr.is_ipv4() { AF_INET } else { AF_INET6 };
     w.fixed(&[family, 0, 0, 0]);
@@ -192,7 +193,7 @@ pub(super) fn write(w: &mut Writer, index: IfIndex, neighbour: &NeighbourNow) {
         w.put(NDA_LLADDR, &mac);
     }
     w.put_u32(NDA_PROBES, 0);
-    // `struct nda_cacheinfo`: when it was confirmed, used and changed is not kept.
+    // `struct nda_cacheinfo`: times of confirmation, use and change are not stored.
     w.put(NDA_CACHEINFO, &[0; 16]);
     if neighbour.protocol != 0 {
         w.put_u8(NDA_PROTOCOL, neighbour.protocol);

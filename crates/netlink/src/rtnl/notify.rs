@@ -18,7 +18,7 @@ use crate::message::flag;
 use crate::session::{Groups, Outbox, Reply};
 
 impl<H> Rtnl<H> {
-    /// Notifies listeners that a link has lost or got its carrier, or is another interface of the host now.
+    /// Notifies listeners that a link's carrier or interface index has changed.
     pub fn notify_link(&mut self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
         let index = now.id.0;
         for (id, before) in self.model.see(std::slice::from_ref(now)) {
@@ -46,7 +46,8 @@ impl<H> Rtnl<H> {
         outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| write_fdb_entry(w, &self.model, bridge, entry));
     }
 
-    /// Notifies listeners that a link has another number: as of its removal, and of a new link with its addresses and routes.
+    /// Notifies listeners of a changed interface index: removal of the link, then a new link with its addresses and
+    /// routes.
     fn notify_renumbered(&self, id: u32, before: IfIndex, listeners: Groups, outbox: &mut Outbox) {
         let Some(link) = self.model.link(id) else { return };
         let gone = Link { host_index: Some(before.0), ..link.clone() };
@@ -70,7 +71,7 @@ impl<H> Rtnl<H> {
 }
 
 impl<H: Host> Rtnl<H> {
-    /// Notifies listeners and the datapath of the changes since the last call.
+    /// Notifies listeners and the datapath of pending changes.
     pub(super) fn publish(&mut self, reply: &mut Reply<'_>) {
         for delta in self.model.deltas() {
             notify(&self.model, delta, reply);
@@ -113,7 +114,7 @@ fn notify(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
         Delta::RemoveRoute { quiet: true, .. } => {}
         Delta::RemoveRoute { table, route, .. } => of_route(RTM_DELROUTE, 0, table, route),
         Delta::ReplaceRoute { table, new, .. } => of_route(RTM_NEWROUTE, flag::REPLACE, table, new),
-        // Sent as one rule, or as a link, by the handler of the request.
+        // The handler of the request sends the notification, for one rule or link.
         Delta::Rules { .. } | Delta::Vrf(..) | Delta::Domain(..) => {}
         Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {
             let kind = if matches!(delta, Delta::RemoveAddress(..)) { RTM_DELADDR } else { RTM_NEWADDR };

@@ -1,4 +1,5 @@
-//! Numbers of `linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h`, `fib_rules.h`, `pkt_sched.h` and `gen_stats.h`, by Linux's names.
+//! Numbers of `linux/rtnetlink.h`, `if_link.h`, `if_addr.h`, `neighbour.h`, `fib_rules.h`, `pkt_sched.h` and
+//! `gen_stats.h`, by Linux's names.
 #![allow(missing_docs, reason = "the names are Linux's, and documented there")]
 
 pub const AF_UNSPEC: u8 = 0;
@@ -61,7 +62,7 @@ pub const RTNLGRP_IPV4_RULE: u32 = 8;
 pub const RTNLGRP_IPV6_IFADDR: u32 = 9;
 pub const RTNLGRP_IPV6_ROUTE: u32 = 11;
 pub const RTNLGRP_IPV6_RULE: u32 = 19;
-/// The last one that Linux 6.18 has.
+/// Highest group of Linux 6.18.
 pub const RTNLGRP_MAX: u32 = 39;
 
 pub const IFLA_ADDRESS: u16 = 1;
@@ -94,7 +95,7 @@ pub const IFLA_PROTO_DOWN: u16 = 39;
 pub const IFLA_GSO_MAX_SEGS: u16 = 40;
 pub const IFLA_GSO_MAX_SIZE: u16 = 41;
 pub const IFLA_XDP: u16 = 43;
-/// In [`IFLA_XDP`].
+/// Attribute in [`IFLA_XDP`].
 pub const IFLA_XDP_FD: u16 = 1;
 pub const IFLA_CARRIER_UP_COUNT: u16 = 47;
 pub const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
@@ -190,12 +191,12 @@ pub const IFLA_BRPORT_LOCKED: u16 = 39;
 pub const IFLA_BRPORT_MAB: u16 = 40;
 pub const IFLA_BRPORT_NEIGH_VLAN_SUPPRESS: u16 = 43;
 pub const IFLA_BRPORT_MAX: usize = 64;
-/// Private attribute of [`IFLA_PROTINFO`], written in saved state alone: a trunk's priority.
+/// Private attribute of [`IFLA_PROTINFO`], in saved state only: a trunk's priority.
 pub const IFLA_FATPATH_TRUNK: u16 = 60;
-/// As [`IFLA_FATPATH_TRUNK`]: the addresses that a port learns at most.
+/// Private attribute of [`IFLA_PROTINFO`], in saved state only: limit of addresses that a port learns.
 pub const IFLA_FATPATH_FDB_LIMIT: u16 = 61;
 
-/// Flag of nested attributes. `bridge` reads no port settings without it.
+/// Flag of nested attributes. `bridge` ignores port settings without it.
 pub const NLA_F_NESTED: u16 = 0x8000;
 pub const IFLA_BRIDGE_FLAGS: u16 = 0;
 pub const IFLA_BRIDGE_MODE: u16 = 1;
@@ -223,11 +224,11 @@ pub const NTF_STICKY: u8 = 0x40;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
 pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
-/// In the data of a VRF.
+/// Attribute in the data of a VRF.
 pub const IFLA_VRF_TABLE: u16 = 1;
-/// In the data of a member of a VRF.
+/// Attribute in the data of a member of a VRF.
 pub const IFLA_VRF_PORT_TABLE: u16 = 1;
-/// Private attribute of `IFLA_INFO_DATA`, written in saved state alone: the requested features of a link.
+/// Private attribute of `IFLA_INFO_DATA`, in saved state only: the requested features of a link.
 pub const IFLA_FATPATH_FEATURES: u16 = 0x100;
 
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
@@ -243,7 +244,7 @@ pub const IFF_NOARP: u32 = 0x80;
 pub const IFF_MASTER: u32 = 0x400;
 pub const IFF_MULTICAST: u32 = 0x1000;
 pub const IFF_LOWER_UP: u32 = 0x10000;
-/// Flags that follow from the kind and state of a device, which no client can set (`IFF_VOLATILE`).
+/// Flags that the kind and state of a device determine; no client can set them (`IFF_VOLATILE`).
 pub const IFF_VOLATILE: u32 = 0x70c5a;
 
 pub const ARPHRD_ETHER: u16 = 1;

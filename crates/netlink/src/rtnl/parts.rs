@@ -2,7 +2,7 @@
 
 use crate::session::{Part, Progress};
 
-/// Writes messages until one does not fit into the part, and sets `last` to the key of the last one that does.
+/// Writes messages until one does not fit into the part, and sets `last` to the key of the last one written.
 pub(super) fn write_each<K: Copy, T>(
     part: &mut Part<'_>,
     last: &mut Option<K>,

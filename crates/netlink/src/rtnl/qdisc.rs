@@ -1,5 +1,5 @@
-//! `RTM_*QDISC`: queueing disciplines (Linux `net/sched/sch_api.c`), each of them the root of its link. Classes and filters are
-//! refused as Linux refuses them where every discipline is without classes.
+//! `RTM_*QDISC`: queueing disciplines (Linux `net/sched/sch_api.c`), each the root of its link. Requests for classes
+//! and filters get the errors of a Linux node with classless disciplines only.
 
 mod message;
 mod options;
@@ -36,7 +36,7 @@ const POLICY: AttrPolicy<TCA_MAX> = policy(&[
     (TCA_EGRESS_BLOCK, Kind::Int(4)),
 ]);
 
-/// A request about the discipline of one link.
+/// Request for the discipline of one link.
 struct QdiscRequest<'a> {
     id: u32,
     /// Current state of the link.
@@ -56,17 +56,18 @@ impl<'a> QdiscRequest<'a> {
         Ok(Self { id, link, handle, parent, attrs })
     }
 
-    /// The discipline that the link was given, if it is of that handle.
+    /// The link's explicit discipline, if its handle is `handle`.
     fn lookup(&self, handle: u32) -> Option<LinkQdisc> {
         self.link.qdisc.filter(|qdisc| qdisc.handle == handle)
     }
 
-    /// Whether the request names another kind than that one.
+    /// Whether the request names another kind than `kind`.
     fn names_other(&self, kind: &str) -> bool {
         self.attrs.get(TCA_KIND).is_some_and(|attr| attr.text() != Some(kind))
     }
 
-    /// The discipline that a request to show or remove one is about: `noqueue` or `noop` with handle 0 if the link was given none.
+    /// Discipline that a request shows or removes; `noqueue` or `noop`, with handle 0, for a link without an explicit
+    /// one.
     fn existing(&self) -> Result<LinkQdisc, Error> {
         let none = |text| Err(Error::text(errno::ENOENT, text));
         let found = match self.parent {
@@ -93,7 +94,7 @@ impl<'a> QdiscRequest<'a> {
         }
     }
 
-    /// The discipline that a request to set one changes; `None` if it makes one (Linux `__tc_modify_qdisc`).
+    /// Discipline that a request changes; `None` if the request creates one (Linux `__tc_modify_qdisc`).
     fn to_change(&self, flags: u16) -> Result<Option<LinkQdisc>, Error> {
         let has = |all: u16| flags & all == all;
         let create = || match has(flag::CREATE) {
@@ -129,7 +130,7 @@ impl<'a> QdiscRequest<'a> {
                     }
                     None => return create(),
                     Some(there) if self.names_other(there.kind()) => {
-                        // `add`, `replace` and `change` of another kind without a handle make one.
+                        // `add`, `replace` and `change` with another kind and without a handle create a discipline.
                         let is_add = has(flag::CREATE | flag::EXCL) || has(flag::CREATE | flag::REPLACE);
                         if is_add || flags & (flag::CREATE | flag::EXCL | flag::REPLACE) == 0 {
                             return Ok(None);
@@ -161,7 +162,7 @@ impl<'a> QdiscRequest<'a> {
         named.map_or(Ok(()), |(attr, text)| Err(Error::unsupported(text).at(attr.offset)))
     }
 
-    /// Kind and options of the discipline that the request makes; `None` for `noqueue`.
+    /// Kind and options of the discipline to create; `None` for `noqueue`.
     fn to_create(&self) -> Result<Option<Options>, Error> {
         let name = self.attrs.get(TCA_KIND).and_then(Attr::text);
         let kind = QdiscKind::ALL.into_iter().find(|kind| name == Some(kind.name()));
@@ -172,24 +173,24 @@ impl<'a> QdiscRequest<'a> {
             return Err(Error::unsupported("fatpath has no queueing disciplines at ingress"));
         }
         if self.link.is_virtual() && !self.link.is_vrf() {
-            return Err(Error::unsupported("fatpath has no queue there: no packet passes by this link"));
+            return Err(Error::unsupported("fatpath has no queueing disciplines on links without packets"));
         }
         self.refuse_unsupported()?;
         kind.map(|kind| options::read(kind, self.attrs.get(TCA_OPTIONS), self.link)).transpose()
     }
 }
 
-/// Refusal: a discipline has no other below itself.
+/// Refusal: disciplines have no children.
 fn no_child(parent: &LinkQdisc) -> Error {
     match parent.options {
-        // Linux's has one, a `bfifo` unless another was set there.
+        // Linux's tbf has a child, by default a `bfifo`.
         Some(Options::Tbf(_)) => Error::unsupported("fatpath's tbf has no other discipline inside"),
         _ => Error::unsupported("Parent qdisc is not classful"),
     }
 }
 
-/// References to a discipline: the link's, and each of its queues'. `noqueue` of a link that was given none is another one for each
-/// queue.
+/// Reference count of a discipline: one for the link and one for each queue. The default `noqueue` is a separate
+/// discipline per queue.
 fn users(link: &Link) -> u32 {
     1 + if link.qdisc.is_some() { link.queues() } else { 1 }
 }
@@ -242,7 +243,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     Ok(())
 }
 
-/// Answers an `RTM_GETQDISC` about one link.
+/// Carries out an `RTM_GETQDISC` for one link.
 pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let requested = QdiscRequest::read(&rtnl.model, request)?;
     let found = requested.existing()?;
@@ -255,11 +256,11 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     Ok(())
 }
 
-/// A dump of queueing disciplines.
+/// Dump of queueing disciplines.
 pub(super) fn dump<H: Host>() -> Dump<Rtnl<H>> {
     let (mut last, mut stats) = (None, None);
     Box::new(move |rtnl: &mut Rtnl<H>, part| {
-        // All parts of a dump show the same moment's counters.
+        // All parts of a dump use one snapshot of the counters.
         let stats = match &stats {
             Some(stats) => stats,
             None => stats.insert(rtnl.host.qdisc_stats()?),
@@ -272,7 +273,7 @@ pub(super) fn dump<H: Host>() -> Dump<Rtnl<H>> {
     })
 }
 
-/// Refuses a request about a class (Linux `tc_ctl_tclass`).
+/// Refuses a request for a class (Linux `tc_ctl_tclass`).
 pub(super) fn refuse_class(model: &Model, request: &Request<'_>) -> Result<(), Error> {
     let requested = QdiscRequest::read(model, request)?;
     let majors = [requested.handle, requested.parent].map(|handle| handle & TC_H_MAJ_MASK);
@@ -291,7 +292,7 @@ pub(super) fn refuse_class(model: &Model, request: &Request<'_>) -> Result<(), E
     })
 }
 
-/// Refuses a request about a filter or a chain of filters (Linux `__tcf_qdisc_find`).
+/// Refuses a request for a filter or a chain of filters (Linux `__tcf_qdisc_find`).
 pub(super) fn refuse_filter(model: &Model, request: &Request<'_>) -> Result<(), Error> {
     let requested = QdiscRequest::read(model, request)?;
     let found = match requested.parent {
@@ -309,15 +310,15 @@ fn stats_of(all: &[(LinkId, Stats)], id: u32) -> Stats {
     all.iter().find(|(link, _)| link.0 == id).map_or(Stats::default(), |(_, stats)| *stats)
 }
 
-/// The discipline that a link is about to lose, with its counters, if there is a listener.
+/// The current discipline with its counters, before its removal; `None` without a listener.
 fn old<H: Host>(rtnl: &mut Rtnl<H>, id: u32, reply: &Reply<'_>) -> Result<Option<(LinkQdisc, Stats)>, Error> {
     let shown = rtnl.model.link(id).and_then(Link::shown_qdisc).filter(|_| reply.has_listeners(RTNLGRP_TC));
     shown.map(|qdisc| Ok((qdisc, stats_of(&rtnl.host.qdisc_stats()?, id)))).transpose()
 }
 
-/// Notifies listeners that a link has lost its discipline.
+/// Notifies listeners of a removed discipline.
 fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
-    // The link's, until it goes.
+    // The link's reference remains.
     const USERS: u32 = 1;
     let index = rtnl.model.ifindex(id);
     if let Some((qdisc, stats)) = old {
@@ -325,7 +326,7 @@ fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stat
     }
 }
 
-/// Notifies listeners of the present discipline of a link.
+/// Notifies listeners of a link's new discipline.
 fn notify<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
     if !reply.has_listeners(RTNLGRP_TC) {
         return Ok(());

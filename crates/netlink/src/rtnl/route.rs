@@ -45,8 +45,8 @@ pub(super) const POLICY: AttrPolicy<RTA_MAX> = policy(&[
     (RTA_NH_ID, Kind::Int(4)),
 ]);
 
-/// The same for requests that only look something up. They name what they do not take by themselves: to Linux all types
-/// are known that are older than its strict checks.
+/// Policy for requests that only read. Their handlers refuse unsupported attributes themselves: Linux knows all types
+/// that are older than its strict checks.
 pub(super) const READ_POLICY: AttrPolicy<RTA_MAX> = {
     let mut kinds = POLICY;
     let mut at = 1;
@@ -68,8 +68,8 @@ struct Filter {
     dev: Option<u32>,
 }
 
-/// Routes that one part of a dump looks at, so that a filter that takes few of many keeps no client waiting. A part may be empty
-/// then, and is not sent.
+/// Limit of routes that one part of a dump examines, so that a selective filter does not block other clients. A part
+/// may be empty, and is then not sent.
 const LOOKED_AT: usize = 16_384;
 
 impl Filter {
@@ -128,13 +128,13 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         AF_INET6 if missing(false) => return Ok(no_table("ipv6: FIB table does not exist")),
         _ => {}
     }
-    // There are no routes from router advertisements, and no cached routes, which only strict requests select.
+    // Routes from router advertisements and cached routes do not exist; only strict requests select the latter.
     let none_of = RTM_F_PREFIX | if request.strict { RTM_F_CLONED } else { 0 };
     if fixed::<LEN>(request).is_ok_and(|(header, _)| word(&header[8..]) & none_of != 0) {
         return Ok(Box::new(|_, _| Ok(Progress::Done)));
     }
     let flags = if request.strict { flag::DUMP_FILTERED } else { 0 };
-    // Tables that were there when the dump began, and how far it has come in the first of them.
+    // Tables to dump, as of the dump's start, and the last route written of the first table.
     let model = &rtnl.model;
     let tables = families.iter().flat_map(|&v4| model.tables(v4).map(move |(id, _)| (v4, id)));
     let mut tables: std::collections::VecDeque<_> =
@@ -173,7 +173,7 @@ fn no_table<H: Host>(text: &'static str) -> Dump<Rtnl<H>> {
     })
 }
 
-/// A next hop, with its family if that is not the route's.
+/// Writes a next hop, with its family if it differs from the route's.
 pub(super) fn write_next_hop(w: &mut Writer, v4: bool, via: IpAddr) {
     let octets = match via {
         IpAddr::V4(via) if !v4 => via.octets().to_vec(),
@@ -184,7 +184,7 @@ pub(super) fn write_next_hop(w: &mut Writer, v4: bool, via: IpAddr) {
     w.put(RTA_VIA, &[&family.to_ne_bytes()[..], &octets].concat());
 }
 
-/// A route by the link that clients know by `dev`, as Linux's `fib_dump_info` and `rt6_fill_node` write it.
+/// Writes a route by the link with interface index `dev`, as Linux's `fib_dump_info` and `rt6_fill_node`.
 pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
     let v4 = route.prefix.is_ipv4();
     let family = if v4 { AF_INET } else { AF_INET6 };
@@ -219,7 +219,7 @@ pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
         encap::write(w, encap);
     }
     if !v4 {
-        // `struct rta_cacheinfo`: it does not expire and has not been used; and no preference among routers.
+        // `struct rta_cacheinfo`: no expiry and no use; and no router preference.
         w.put(RTA_CACHEINFO, &[0; 32]);
         w.put_u8(RTA_PREF, 0);
     }

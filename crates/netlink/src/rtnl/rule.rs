@@ -1,5 +1,5 @@
-//! `RTM_*RULE`: the order in which tables are looked up (`net/core/fib_rules.c`). A rule matches by destination, and by whether a
-//! packet is in a VRF.
+//! `RTM_*RULE`: rules that select routing tables (`net/core/fib_rules.c`). A rule matches by destination, and by
+//! whether the packet is in a VRF.
 
 use std::net::IpAddr;
 
@@ -20,7 +20,7 @@ use crate::session::{Dump, Reply, Request};
 /// Length of `struct fib_rule_hdr`.
 const LEN: usize = 12;
 
-/// Rules that a family may have.
+/// Limit of a family's rules.
 const MAX_RULES: usize = 1000;
 
 const POLICY: AttrPolicy<FRA_MAX> = policy(&[
@@ -45,7 +45,7 @@ const POLICY: AttrPolicy<FRA_MAX> = policy(&[
     (FRA_DPORT_RANGE, Kind::Min(4)),
 ]);
 
-/// Selectors that fatpath's rules do not have.
+/// Unsupported selectors, with their error texts.
 const UNSUPPORTED: [(u16, &str); 12] = [
     (FRA_SRC, "fatpath has no rules by source"),
     (FRA_IIFNAME, "fatpath has no rules by link"),
@@ -79,7 +79,7 @@ impl RuleRequest {
         let v4 = family == AF_INET;
         let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
         if src_len != 0 || tos != 0 || u32::from_ne_bytes(flags) != 0 {
-            return Err(Error::unsupported("fatpath has no rules by source or TOS, and none that are inverted"));
+            return Err(Error::unsupported("fatpath has no rules by source or TOS, and no inverted rules"));
         }
         if let Some((attr, text)) = UNSUPPORTED.iter().find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
             return Err(Error::unsupported(text).at(attr.offset));
@@ -127,15 +127,15 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
     let table = match (requested.action, requested.table) {
         (FR_ACT_TO_TBL, 0) if requested.l3mdev => 0,
         (FR_ACT_TO_TBL, 0) if !requested.v4 => return Err(Error::text(errno::EINVAL, "Invalid table")),
-        // The first one that is empty (Linux `fib_empty_table`).
+        // The lowest unused table (Linux `fib_empty_table`).
         (FR_ACT_TO_TBL, 0) => {
             (1..=u32::MAX).find(|&id| !model.has_table(true, id)).ok_or(Error::new(errno::ENOBUFS))?
         }
         (FR_ACT_TO_TBL | FR_ACT_BLACKHOLE | FR_ACT_UNREACHABLE | FR_ACT_PROHIBIT, table) => table,
-        _ => return Err(Error::unsupported("fatpath's rules ask tables or drop")),
+        _ => return Err(Error::unsupported("fatpath's rules only look up a table or drop")),
     };
     let mut rules = model.rules(requested.v4).to_vec();
-    // In front of the second one, as long as numbers last (`fib_default_rule_pref`).
+    // In front of the second rule, unless its priority is 0 (`fib_default_rule_pref`).
     let default = || rules.get(1).map_or(0, |second| second.priority.saturating_sub(1));
     let rule = Rule {
         priority: requested.priority.unwrap_or_else(default),
@@ -193,7 +193,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
             return Err(Error::text(errno::EINVAL, "Invalid data after header in fib rule dump request"));
         }
     }
-    // They are few, so the dump is of one moment.
+    // The dump is a snapshot; rules are few.
     let families =
         [(true, family != AF_INET6), (false, family != AF_INET)].into_iter().filter(|(_, requested)| *requested);
     let model = &rtnl.model;
@@ -206,7 +206,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     }))
 }
 
-/// A rule, as Linux's `fib_nl_fill_rule` writes it.
+/// Writes a rule, as Linux's `fib_nl_fill_rule`.
 pub(super) fn write(w: &mut Writer, v4: bool, rule: &Rule) {
     let family = if v4 { AF_INET } else { AF_INET6 };
     let shown = if rule.table < 256 { rule.table as u8 } else { RT_TABLE_COMPAT as u8 };

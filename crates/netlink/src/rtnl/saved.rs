@@ -1,4 +1,4 @@
-//! Changes that clients have made to a node, as the requests that make them again.
+//! Requests that restore the changes that clients have made to a node.
 
 use ::switch::{FdbEntry, FdbKind};
 use base::{IfIndex, LinkId, TableId};
@@ -18,8 +18,8 @@ use crate::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set
 use config::model::LinkKind;
 
 impl<H: Host> Rtnl<H> {
-    /// The requests that make a node without links what this one is, in the order in which they can be carried out. Left
-    /// out are the routes that addresses make, and neighbours that will be learnt again.
+    /// Requests that turn a node without links into this one, in the order of execution. Connected routes and learnt
+    /// neighbours are omitted.
     ///
     /// # Errors
     /// The datapath does not answer.
@@ -63,7 +63,7 @@ impl<H: Host> Rtnl<H> {
         }
         for (index, link) in model.links_after(0) {
             let name = &link.config.name;
-            // A UDP link has its socket's by itself.
+            // A UDP link has the address of its socket automatically.
             let bound: Vec<_> = match link.config.kind {
                 LinkKind::Driver(DriverKind::Udp { .. }) => link.config.own_addresses().collect(),
                 _ => Vec::new(),
@@ -80,7 +80,7 @@ impl<H: Host> Rtnl<H> {
                 })
             }));
         }
-        // `lo` exists always, and gets its default addresses only if it has no others when it is set up.
+        // `lo` always exists, and gets its default addresses when it is set up, unless it has others.
         if let Some(lo) = model.link(LOOPBACK).filter(|lo| !lo.is_as_it_was()) {
             all.push(Saved::new("link", "link lo".to_owned(), RTM_NEWLINK, 0, |w| {
                 link::write_request(w, LOOPBACK, lo, None);
@@ -89,7 +89,7 @@ impl<H: Host> Rtnl<H> {
         for v4 in [true, false] {
             let rules = model.rules(v4);
             let mut first = Rule::first(v4);
-            // The rule is added with the first VRF.
+            // The rule is added automatically with the first VRF.
             if model.links_after(0).any(|(_, link)| link.is_vrf()) {
                 first.push(Rule::l3mdev());
             }
@@ -109,7 +109,7 @@ impl<H: Host> Rtnl<H> {
         Ok(all)
     }
 
-    /// Entries of forwarding databases that clients have made, and that do not age.
+    /// Static entries of forwarding databases that clients have added.
     fn saved_fdb(&mut self) -> Result<Vec<Saved>, Error> {
         let bridges: Vec<u32> =
             self.model.links_after(LOOPBACK).filter(|(_, link)| link.is_bridge()).map(|(index, _)| index).collect();
@@ -129,7 +129,7 @@ impl<H: Host> Rtnl<H> {
         Ok(all)
     }
 
-    /// Routes by links come before those by neighbours, which have to be on a link.
+    /// Routes by links come before routes with gateways, which must be reachable on a link.
     fn saved_routes(&self) -> Vec<Saved> {
         let routes = self.model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL);
         let routes: Vec<(TableId, &Route)> = routes.collect();
@@ -154,7 +154,7 @@ impl<H: Host> Rtnl<H> {
     }
 }
 
-/// Fields in common of routes that stand one behind the other in a table.
+/// Key of consecutive routes in a table: their common fields.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct RouteKey {
     v4: bool,
@@ -165,7 +165,7 @@ pub struct RouteKey {
 }
 
 impl RouteKey {
-    /// Place of the route that a request makes; `None` of other requests.
+    /// Key of the route in a request; `None` for other requests.
     pub fn of(message: &[u8]) -> Option<Self> {
         if kind_of(message) != RTM_NEWROUTE {
             return None;
@@ -182,8 +182,8 @@ impl RouteKey {
     }
 }
 
-/// Requests of [`Rtnl::saved`], without those for what `is_there` already. Beside a route that is there, others
-/// with its prefix and metric come where they were: before it, or behind it.
+/// Removes the requests for objects that exist (`is_there`) from the result of [`Rtnl::saved`]. Routes with the prefix
+/// and metric of an existing route keep their position, before or behind it.
 pub fn without(saved: Vec<Saved>, is_there: impl Fn(&Saved) -> bool) -> Vec<Saved> {
     let each = saved.into_iter().map(|saved| (RouteKey::of(&saved.message), is_there(&saved), saved));
     let mut each: Vec<(Option<RouteKey>, bool, Saved)> = each.collect();
@@ -193,7 +193,7 @@ pub fn without(saved: Vec<Saved>, is_there: impl Fn(&Saved) -> bool) -> Vec<Save
         let made = flag::REQUEST | flag::CREATE;
         before.iter_mut().for_each(|it| set_flags(&mut it.2.message, made));
         behind.iter_mut().for_each(|it| set_flags(&mut it.2.message, made | flag::APPEND));
-        // Each is put before all others; of IPv6 none is.
+        // Each IPv4 route is inserted in front of all others, an IPv6 route is not.
         if key.v4 {
             before.reverse();
         }
@@ -201,11 +201,11 @@ pub fn without(saved: Vec<Saved>, is_there: impl Fn(&Saved) -> bool) -> Vec<Save
     each.into_iter().filter(|it| !it.1).map(|it| it.2).collect()
 }
 
-/// Exchanges the numbers of links in a request for those that `now` gives. One that is to come may have its number, unless
-/// that `is_taken`.
+/// Replaces interface indexes in a request by those that `now` returns. A new link keeps its index, unless it
+/// `is_taken`.
 ///
 /// # Errors
-/// The number for which it gives none.
+/// The index for which `now` returns `None`.
 pub fn renumber(
     message: &mut [u8],
     now: impl Fn(u32) -> Option<u32>,
@@ -213,7 +213,7 @@ pub fn renumber(
 ) -> Result<(), u32> {
     let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
     match kind_of(message) {
-        // `ifi_index`; 0 is any.
+        // `ifi_index`; 0 requests any.
         RTM_NEWLINK => {
             renumber_field(message, 4, |old| {
                 let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);

@@ -1,4 +1,4 @@
-//! Settings that are fixed and only shown: `netconf` (`net/ipv4/devinet.c`).
+//! Fixed settings that clients can read: `netconf` (`net/ipv4/devinet.c`).
 
 use base::IfIndex;
 
@@ -12,11 +12,11 @@ use crate::error::{Error, errno};
 use crate::message::Writer;
 use crate::session::{Dump, Reply, Request};
 
-/// Subject of `netconf`, beside links: all of them, and those to come.
+/// Pseudo interface indexes of `netconf`: all links, and the default for new ones.
 const ALL: u32 = u32::MAX;
 const DEFAULT: u32 = u32::MAX - 1;
 
-/// A dump of how each link is configured for IPv4, or IPv6, or both: a router, which looks at no packet's way back.
+/// Dumps the fixed configuration of each link for IPv4, IPv6 or both: a router without reverse path filter.
 pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
     let families: &[u8] = match family {
         AF_UNSPEC => &[AF_INET, AF_INET6],
@@ -37,7 +37,7 @@ pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
     })
 }
 
-/// Answers an `RTM_GETNETCONF` about one link, or all (Linux `inet_netconf_get_devconf`).
+/// Carries out an `RTM_GETNETCONF` for one link, or all (Linux `inet_netconf_get_devconf`).
 pub(super) fn netconf_of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     const POLICY: AttrPolicy<8> = policy(&[(IFINDEX, Kind::Int(4))]);
     let (&[family], rest) = fixed::<1>(request)?;
@@ -53,7 +53,7 @@ pub(super) fn netconf_of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>, reply: 
 /// `NETCONFA_IFINDEX`.
 const IFINDEX: u16 = 1;
 
-/// Linux's `inet_netconf_fill_devconf` and `inet6_netconf_fill_devconf`.
+/// Writes a configuration, as Linux's `inet_netconf_fill_devconf` and `inet6_netconf_fill_devconf`.
 fn write_netconf(w: &mut Writer, family: u8, index: u32) {
     const FORWARDING: u16 = 2;
     const RP_FILTER: u16 = 3;

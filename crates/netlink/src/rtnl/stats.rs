@@ -24,18 +24,18 @@ use ctl::state::LinkStats;
 /// Length of `struct if_stats_msg`.
 const LEN: usize = 12;
 
-/// VLANs of one message. With more, a link has several.
+/// Maximum number of VLANs in one message. A link with more has several messages.
 const VLANS: usize = 256;
 
-/// A message of a dump.
+/// Message of a dump.
 struct Counters {
     index: IfIndex,
     link: Option<LinkStats>,
-    /// Attribute that has VLANs: of the bridge itself, or of a port. Each VLAN as `struct bridge_vlan_xstats`.
+    /// Attribute for the VLANs of a bridge or of a port, with each VLAN as `struct bridge_vlan_xstats`.
     vlans: Option<(u16, Vec<[u8; 40]>)>,
 }
 
-/// Counters of all links, of the kinds that the request's mask has.
+/// Dumps the counters of all links, of the kinds in the request's mask.
 pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
     let text = |text| Err(Error::text(errno::EINVAL, text));
     let Ok((header, _)) = fixed::<LEN>(request) else { return text("Invalid header for stats dump") };
@@ -92,12 +92,12 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result
     }))
 }
 
-/// Bit of an attribute in the mask (`IFLA_STATS_FILTER_BIT`).
+/// Bit of an attribute in the request's mask (`IFLA_STATS_FILTER_BIT`).
 const fn filter(attr: u16) -> u32 {
     1 << (attr - 1)
 }
 
-/// Counters of every VLAN of a bridge, by its number.
+/// Counters of all VLANs of a bridge, indexed by VLAN number.
 fn stats_of(bridge: &Bridge) -> Vec<VlanStats> {
     if !bridge.vlan_stats_enabled() {
         return Vec::new();

@@ -1,4 +1,4 @@
-//! One routing table of one family: its routes in the order in which Linux lists them.
+//! Routing table of one family, with its routes in Linux's listing order.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -9,42 +9,42 @@ use ila::RouteEncap;
 
 use super::nums::*;
 
-/// A route, with all that is said about it.
+/// Route with all its properties.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Route {
-    /// The destinations.
+    /// Destinations.
     pub prefix: Prefix,
-    /// Action on their packets: `RTN_*`.
+    /// Action on packets: `RTN_*`.
     pub kind: u8,
-    /// Among routes to one prefix the smallest wins.
+    /// Metric: among routes to one prefix the smallest wins.
     pub metric: u32,
     /// Distance: `RT_SCOPE_*`.
     pub scope: u8,
     /// Origin: `RTPROT_*`.
     pub protocol: u8,
-    /// The number of the link that it leads to; 0 for none.
+    /// Number of the output link; 0 for none.
     pub dev: u32,
-    /// The neighbour there.
+    /// Gateway.
     pub via: Option<IpAddr>,
-    /// The address that this node's own packets come from.
+    /// Preferred source address of the node's own packets.
     pub src: Option<IpAddr>,
     /// Whether `via` is on the link without a check against the link's subnets (`onlink`).
     pub onlink: bool,
-    /// The ILA translation of destinations.
+    /// ILA translation of destinations.
     pub encap: Option<RouteEncap>,
 }
 
-/// Place of a route in its table.
+/// Position of a route in its table.
 ///
-/// IPv4 is listed by address, and of one address the longest prefix first (Linux `fib_trie`). IPv6 is listed as its tree
-/// is walked, what lies in a prefix before it: by the prefix's last address.
+/// IPv4 is listed by address, and for one address the longest prefix first (Linux `fib_trie`). IPv6 is listed in the
+/// order of its tree walk, longer prefixes before the prefix that contains them: by the prefix's last address.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct Key {
     addr: u128,
-    /// Number of bits that the prefix leaves open.
+    /// Number of bits behind the prefix.
     open: u8,
     metric: u32,
-    /// Among routes with one metric: those in front are smaller.
+    /// Order among routes with one metric, ascending.
     rank: i64,
 }
 
@@ -63,7 +63,7 @@ fn bits(addr: IpAddr) -> (u128, u8) {
     }
 }
 
-/// The part of a [`Key`] that a prefix makes.
+/// Part of a [`Key`] that the prefix determines.
 fn place(prefix: Prefix) -> (u128, u8) {
     let (addr, width) = bits(prefix.addr());
     let open = width - prefix.len();
@@ -74,23 +74,23 @@ fn place(prefix: Prefix) -> (u128, u8) {
 }
 
 impl Table {
-    /// Whether it has no routes.
+    /// Whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.routes.is_empty()
     }
 
-    /// The number of routes.
+    /// Number of routes.
     pub fn len(&self) -> usize {
         self.routes.len()
     }
 
-    /// The routes behind `after`, in order.
+    /// Routes behind `after`, in order.
     pub fn after(&self, after: Option<Key>) -> impl DoubleEndedIterator<Item = (Key, &Route)> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.routes.range((from, Bound::Unbounded)).map(|(key, route)| (*key, route))
     }
 
-    /// The routes to exactly this prefix, the smallest metric first.
+    /// Routes to exactly this prefix, in ascending order of metric.
     pub fn exact(&self, prefix: Prefix) -> impl DoubleEndedIterator<Item = (Key, &Route)> {
         let (addr, open) = place(prefix);
         let first = Key { addr, open, metric: 0, rank: i64::MIN };
@@ -98,14 +98,14 @@ impl Table {
         self.routes.range(first..=last).map(|(key, route)| (*key, route))
     }
 
-    /// The routes to this prefix with this metric.
+    /// Routes to exactly this prefix with this metric.
     pub fn equals(&self, prefix: Prefix, metric: u32) -> impl DoubleEndedIterator<Item = (Key, &Route)> {
         let (addr, open) = place(prefix);
         let first = Key { addr, open, metric, rank: i64::MIN };
         self.routes.range(first..=Key { rank: i64::MAX, ..first }).map(|(key, route)| (*key, route))
     }
 
-    /// Adds a route in front of those with its prefix and metric, or behind them.
+    /// Adds a route in front of routes with the same prefix and metric, or behind them.
     pub fn insert(&mut self, route: Route, ahead: bool) {
         let rank = {
             let mut equals = self.equals(route.prefix, route.metric).map(|(key, _)| key.rank);
@@ -116,12 +116,12 @@ impl Table {
         self.routes.insert(Key { addr, open, metric: route.metric, rank: rank.unwrap_or_default() }, route);
     }
 
-    /// Puts another route of the same prefix and metric in the place of one.
+    /// Replaces a route by one with the same prefix and metric.
     pub fn replace(&mut self, key: Key, route: Route) -> Option<Route> {
         self.routes.get_mut(&key).map(|there| std::mem::replace(there, route))
     }
 
-    /// Takes a route away.
+    /// Removes a route.
     pub fn remove(&mut self, key: Key) -> Option<Route> {
         let route = self.routes.remove(&key)?;
         if let Some(count) = self.lens.get_mut(&route.prefix.len()) {
@@ -133,7 +133,7 @@ impl Table {
         Some(route)
     }
 
-    /// The first route to the longest prefix that holds `dst` that `fits`.
+    /// Looks up the first route of the longest prefix that contains `dst` and has a route that `fits`.
     pub fn lookup(&self, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<&Route> {
         self.lens.keys().rev().find_map(|&len| {
             let prefix = Prefix::containing(dst, len).ok()?;
@@ -143,7 +143,7 @@ impl Table {
 }
 
 impl Route {
-    /// Whether packets by it are dropped.
+    /// Whether the route drops its packets.
     pub const fn is_error(&self) -> bool {
         matches!(self.kind, RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT | RTN_THROW)
     }

@@ -1,9 +1,9 @@
 //! Files of `/proc/sys/net` for the node.
 //!
-//! Values that a running node can change are in [`Settings`]. A name that Linux has and whose value is fixed here reads as that
-//! value, and refuses any other (`EOPNOTSUPP`). Other names do not exist. Texts are read, bounded and written as by Linux
-//! (`kernel/sysctl.c`, `net/ipv4/ip_fragment.c`, `net/ipv6/reassembly.c`, `net/xfrm/xfrm_sysctl.c`): a value that Linux
-//! does not take is `EINVAL`, and each file holds one number and the end of a line.
+//! [`Settings`] contains the values that a running node can change. A file that exists in Linux and has a fixed value
+//! here reads as that value, and refuses any other (`EOPNOTSUPP`). Other names do not exist. Parsing, bounds and
+//! formatting are Linux's (`kernel/sysctl.c`, `net/ipv4/ip_fragment.c`, `net/ipv6/reassembly.c`,
+//! `net/xfrm/xfrm_sysctl.c`): a value that Linux refuses is `EINVAL`, and each file contains one number and a newline.
 
 mod number;
 mod settings;
@@ -21,7 +21,7 @@ use table::{CONF, ENTRIES, Entry, LINK, NEIGH, Value};
 /// Effect of writing a file.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Written {
-    /// The node is to become so.
+    /// New settings for the node.
     Settings(Settings),
     /// The cache of paths to IPv4 destinations is flushed (Linux `ipv4_sysctl_rtcache_flush`).
     ForgetPaths,
@@ -40,12 +40,12 @@ pub enum Found {
 #[derive(Clone, Copy, Debug)]
 pub struct File {
     entry: &'static Entry,
-    /// MTU of the link that it is about.
+    /// MTU of the link in the file's path.
     mtu: u32,
 }
 
 impl Found {
-    /// Mode, with its type (`S_IFMT`).
+    /// Mode, with the file type (`S_IFMT`).
     pub const fn mode(self) -> u32 {
         match self {
             Self::Dir => 0o40555,
@@ -54,7 +54,8 @@ impl Found {
     }
 }
 
-/// Directory or file `name`, below `/proc/sys/net` and without a slash at either end: the empty name is the directory itself.
+/// Finds the directory or file `name` below `/proc/sys/net`, without a slash at either end: the empty name is the
+/// directory itself.
 pub fn find(name: &str, model: &Model) -> Option<Found> {
     let parts: Vec<&str> = name.split('/').filter(|_| !name.is_empty()).collect();
     let mut found = None;
@@ -90,8 +91,8 @@ fn stands_for(pattern: &str, part: &str, is_link: bool) -> bool {
     }
 }
 
-/// The names in the directory `dir`, in order, from the first behind `after` on, with whether they are directories; about
-/// `limit` bytes of them. `None`: there is no such directory.
+/// Names in the directory `dir`, sorted, from the first name after `after` on, each with whether the name is a
+/// directory; about `limit` bytes of names. `None`: the directory does not exist.
 pub fn list(dir: &str, after: &str, limit: usize, model: &Model) -> Option<Vec<(String, bool)>> {
     if !matches!(find(dir, model)?, Found::Dir) {
         return None;
@@ -130,15 +131,15 @@ pub fn list(dir: &str, after: &str, limit: usize, model: &Model) -> Option<Vec<(
 }
 
 impl File {
-    /// Whether it may be written.
+    /// Whether the file is writable.
     pub const fn is_writable(self) -> bool {
         self.entry.mode & 0o200 != 0
     }
 
-    /// Reads its contents.
+    /// Reads the file.
     ///
     /// # Errors
-    /// `EACCES`: it may not be read.
+    /// `EACCES`: the file is not readable.
     pub fn read(self, settings: &Settings) -> Result<String, i32> {
         self.value(settings).map(|value| format!("{value}\n")).ok_or(errno::EACCES)
     }
@@ -152,10 +153,10 @@ impl File {
         }
     }
 
-    /// Effect of `text`, written at the beginning, where a node has `settings`.
+    /// Effect of writing `text` at the beginning of the file, where a node has `settings`.
     ///
     /// # Errors
-    /// `EINVAL` if Linux would not take it; `EOPNOTSUPP` if no node of this kind can be so.
+    /// `EINVAL` if Linux refuses the value; `EOPNOTSUPP` if the value is not supported here.
     pub fn write(self, mut settings: Settings, text: &[u8]) -> Result<Written, i32> {
         let bounds = match self.entry.value {
             Value::Setting(setting) => {
@@ -172,22 +173,22 @@ impl File {
     }
 }
 
-/// Settings that programs have set and files leave as they usually are, by name, which outlive a restart.
+/// Settings to save: those that clients have changed from the default and configuration files have not, by name.
 pub fn saved(now: &Settings, of_files: &Settings) -> impl Iterator<Item = (&'static str, String)> {
     let set = named_settings().filter(|(_, setting)| !is_said(*setting, of_files) && is_said(*setting, now));
     set.map(|(name, setting)| (name, setting.get(now).to_string()))
 }
 
-/// Whether files say otherwise than usual.
+/// Whether files change the setting from its default.
 fn is_said(setting: Setting, of_files: &Settings) -> bool {
     setting.get(of_files) != setting.get(&Settings::default())
 }
 
-/// Settings of a node that is as its files say, after what was [saved], and how many of these were set, and how many were not
-/// because files say otherwise.
+/// Settings of a node after a restart: its files' settings, then the [saved] ones; with the number of saved settings
+/// that were applied, and the number that were not because a file sets them.
 ///
 /// # Errors
-/// The name of one that cannot be set, and an `errno`.
+/// The name of a setting that cannot be applied, and an `errno`.
 pub fn restored<'a>(
     of_files: Settings,
     saved: impl Iterator<Item = (&'a str, &'a str)>,
@@ -202,7 +203,7 @@ pub fn restored<'a>(
         }
     }
     count[0] = left.len();
-    // One may have to wait for another: what is high is above what is low.
+    // A setting may depend on another: a high threshold is never below its low threshold.
     while let Some(at) = left.iter().position(|(_, setting, text)| setting.write(&mut now, text.as_bytes()).is_ok()) {
         left.remove(at);
     }
@@ -214,7 +215,7 @@ pub fn restored<'a>(
     }
 }
 
-/// All that can be set.
+/// All settings that can be written.
 fn settings() -> impl Iterator<Item = Setting> {
     named_settings().map(|(_, setting)| setting)
 }

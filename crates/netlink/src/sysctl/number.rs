@@ -1,4 +1,4 @@
-//! Numbers as the kernel reads them from a file of `/proc/sys` (Linux `proc_get_long`, `strtoul_lenient`).
+//! Parser of numbers written to a file of `/proc/sys` (Linux `proc_get_long`, `strtoul_lenient`).
 
 use std::ops::RangeInclusive;
 
@@ -10,30 +10,31 @@ pub(super) const INT: RangeInclusive<i128> = i32::MIN as i128..=i32::MAX as i128
 pub(super) const UINT: RangeInclusive<i128> = 0..=u32::MAX as i128;
 /// Linux's `unsigned long`.
 pub(super) const ULONG: RangeInclusive<i128> = 0..=u64::MAX as i128;
-/// Linux's `int` of jiffies, at a thousand to the second, in seconds.
+/// Linux's `int` of jiffies at `HZ` = 1000, in seconds.
 pub(super) const SECONDS: RangeInclusive<i128> = -(i32::MAX as i128 / 1000)..=i32::MAX as i128 / 1000;
 
-/// Bytes of a page, but for the NUL behind them: no more of a text is looked at.
+/// Bytes of a page without the terminating NUL: later bytes of a text are ignored.
 const MAX_TEXT: usize = 4095;
 
-/// A number has fewer characters than this, so that it is known where it ends.
+/// A number of this many characters or more is refused (`TMPBUFLEN - 1`).
 const MAX_CHARS: usize = 21;
 
-/// The number that `text` begins with, if it is within `bounds`.
+/// The number at the start of `text`, if it is within `bounds`.
 ///
 /// # Errors
-/// `EINVAL`: it is none, or beyond.
+/// `EINVAL`: the text begins with no number, or the number is out of bounds.
 pub(super) fn within(bounds: RangeInclusive<i128>, text: &[u8]) -> Result<i128, i32> {
     parse(text).filter(|value| bounds.contains(value)).ok_or(errno::EINVAL)
 }
 
-/// The number that `text` begins with, behind white space: decimal, or hexadecimal behind `0x`, or octal behind `0`; what
-/// follows it behind a blank, a tab or the end of a line does not count. `None`: there is none.
+/// The number at the start of `text`, after white space: decimal, hexadecimal with prefix `0x`, or octal with prefix
+/// `0`; text after the number is ignored if a blank, a tab or a newline separates it. `None`: the text begins with no
+/// number.
 fn parse(text: &[u8]) -> Option<i128> {
     let text = text.get(..MAX_TEXT).unwrap_or(text);
     let begin = text.iter().position(|byte| !matches!(byte, b' ' | b'\t'..=b'\r'))?;
     let text = text.get(begin..)?;
-    // A sign alone is none.
+    // A sign alone is no number.
     let (negative, unsigned) = match text.strip_prefix(b"-") {
         Some(rest) if !rest.is_empty() => (true, rest),
         _ => (false, text),

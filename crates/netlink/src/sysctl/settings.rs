@@ -1,4 +1,4 @@
-//! One number of [`Settings`], as a file of `/proc/sys` reads and writes it.
+//! One number of [`Settings`], as a file of `/proc/sys`.
 
 use std::ops::RangeInclusive;
 
@@ -7,7 +7,7 @@ use crate::error::errno;
 use config::model::{FragLimits, ReassemblyConfig};
 use config::settings::Settings;
 
-/// One number of it.
+/// One number of [`Settings`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Setting {
     AcqExpires,
@@ -32,14 +32,14 @@ pub(super) enum Family {
     V6,
 }
 
-/// Settings after a file that said `old` says `new`: what the file changes, it sets; what programs have set beside
-/// that stays.
+/// Settings after a reload from `old` to `new`: values that the configuration file changes are applied; values that
+/// clients have set otherwise stay.
 #[must_use]
 pub fn reloaded(mut now: Settings, old: &Settings, new: &Settings) -> Settings {
     for setting in super::settings() {
         let requested = setting.get(new);
         if requested != setting.get(old) {
-            // A file says nothing that cannot be.
+            // The value of a configuration file is valid.
             let _ = setting.set(&mut now, requested);
         }
     }
@@ -89,13 +89,13 @@ impl Setting {
     /// Sets the value in `text`.
     ///
     /// # Errors
-    /// `EINVAL` if Linux would not take it; else as [`set`](Self::set).
+    /// `EINVAL` if Linux refuses the value; else as [`set`](Self::set).
     pub(super) fn write(self, settings: &mut Settings, text: &[u8]) -> Result<(), i32> {
         let value = number::within(self.bounds(settings), text)?;
         self.set(settings, value)
     }
 
-    /// Values that Linux takes.
+    /// Values that Linux accepts.
     fn bounds(self, settings: &Settings) -> RangeInclusive<i128> {
         match self {
             Self::AcqExpires | Self::LarvalDrop => INT,

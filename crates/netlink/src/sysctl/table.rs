@@ -1,9 +1,9 @@
-//! The files, by their names below `/proc/sys/net`.
+//! Table of the files, by name below `/proc/sys/net`.
 
 use super::number::{INT, SECONDS};
 use super::settings::{Family, Setting};
 
-/// A file, or one for each link and for `all` and `default`.
+/// File, or pattern of files for each link, `all` and `default`.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) name: &'static str,
@@ -19,17 +19,17 @@ pub(super) enum Value {
         min: i64,
         max: i64,
     },
-    /// A link's.
+    /// MTU of the link in the file's path.
     Mtu,
-    /// None: a write flushes the cached path MTUs of IPv4.
+    /// No value: a write flushes the cached path MTUs of IPv4.
     Flush,
 }
 
-/// A part of a name that stands for links, and `all` and `default`.
+/// Placeholder in a name for each link, `all` and `default`.
 pub(super) const CONF: &str = "{conf}";
-/// A part of a name that stands for links, and `default`.
+/// Placeholder in a name for each link and `default`.
 pub(super) const NEIGH: &str = "{neigh}";
-/// A part of a name that stands for links.
+/// Placeholder in a name for each link.
 pub(super) const LINK: &str = "{link}";
 
 const fn setting(name: &'static str, setting: Setting) -> Entry {
@@ -41,7 +41,7 @@ const fn fixed(name: &'static str, value: i32) -> Entry {
     between(name, value, *INT.start() as i64, *INT.end() as i64)
 }
 
-/// Entry with a fixed value, of a type without negative numbers.
+/// Entry with a fixed value that is never negative.
 const fn count(name: &'static str, value: i32) -> Entry {
     between(name, value, 0, *INT.end() as i64)
 }
@@ -54,7 +54,7 @@ const fn between(name: &'static str, value: i32, min: i64, max: i64) -> Entry {
     Entry { name, value: Value::Fixed { value, min, max }, mode: 0o644 }
 }
 
-/// Entry that Linux lets no client write.
+/// Read-only entry.
 const fn shown(name: &'static str, value: i32) -> Entry {
     Entry { mode: 0o444, ..fixed(name, value) }
 }
@@ -70,7 +70,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     setting("ipv4/tcp_l3mdev_accept", Setting::TcpL3mdevAccept),
     setting("ipv4/udp_l3mdev_accept", Setting::UdpL3mdevAccept),
     setting("vrf/strict_mode", Setting::VrfStrictMode),
-    // Lookups of raw sockets are not possible.
+    // Fixed: the raw sockets of the host side cannot be listed (`raw_diag`).
     between("ipv4/raw_l3mdev_accept", 1, 0, 1),
     setting("ipv4/ipfrag_high_thresh", Setting::HighThresh(Family::V4)),
     setting("ipv4/ipfrag_low_thresh", Setting::LowThresh(Family::V4)),
@@ -79,7 +79,7 @@ pub(super) static ENTRIES: &[Entry] = &[
     setting("ipv6/ip6frag_high_thresh", Setting::HighThresh(Family::V6)),
     setting("ipv6/ip6frag_low_thresh", Setting::LowThresh(Family::V6)),
     setting("ipv6/ip6frag_time", Setting::Time(Family::V6)),
-    // A router, whose own packets have this TTL, and Don't Fragment outside.
+    // A router, with the TTL of its own packets, and Don't Fragment outside.
     fixed("ipv4/ip_forward", 1),
     between("ipv4/ip_default_ttl", 64, 1, 255),
     between("ipv4/ip_no_pmtu_disc", 0, 0, 255),
@@ -114,8 +114,8 @@ pub(super) static ENTRIES: &[Entry] = &[
     seconds("ipv6/neigh/{neigh}/gc_stale_time", 60),
     count("ipv6/neigh/{neigh}/unres_qlen_bytes", 212_992),
     count("ipv6/neigh/default/gc_thresh3", 1024),
-    // As `netconf` says, and what there is none of: redirects, source routes, router advertisements, duplicate address
-    // detection, temporary addresses.
+    // As `netconf` reports, and features that do not exist here: redirects, source routes, router advertisements,
+    // duplicate address detection, temporary addresses.
     fixed("ipv4/conf/{conf}/forwarding", 1),
     shown("ipv4/conf/{conf}/mc_forwarding", 0),
     fixed("ipv4/conf/{conf}/rp_filter", 0),

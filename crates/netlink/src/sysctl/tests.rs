@@ -4,7 +4,7 @@ use super::*;
 use base::LinkId;
 use config::Config;
 
-/// A node with the link eth0, of that MTU.
+/// Node with the link eth0 of the given MTU.
 fn model(mtu: u16) -> Model {
     let link = "[[link]]\nname = \"eth0\"\nkind = \"tun\"\n";
     let config = Config::from_toml(&format!("{link}mtu = {mtu}\n"), "f").unwrap();
@@ -30,7 +30,7 @@ fn file(name: &str) -> File {
     }
 }
 
-/// Settings after lines of names and values that are written one after the other.
+/// Settings after writing the given values to the named files, one after the other.
 fn written(lines: &[(&str, &str, Result<(), i32>)]) -> Settings {
     let mut settings = Settings::default();
     for (name, text, want) in lines {
@@ -186,7 +186,7 @@ fn settings_of_programs_are_saved_and_restored() {
     let settings = |keys: &str| Settings::of(&Config::from_toml(keys, "f").unwrap());
     let (usual, file) = (Settings::default(), settings("[reassembly]\nipfrag_time = 9\n"));
     assert_eq!(saved(&usual, &usual).count() + saved(&file, &file).count(), 0);
-    // Either threshold has to go first.
+    // Only one order of the two thresholds is valid.
     for (low, high) in [("8000000", "9000000"), ("10", "20")] {
         let mut set = file;
         for (setting, text) in [
@@ -246,7 +246,7 @@ fn listed_files_are_found_and_found_files_listed() {
     let model = model(1500);
     let names = |dir: &str| {
         let all = list(dir, "", usize::MAX, &model).unwrap();
-        // A name at a time comes to the same.
+        // Listing one name at a time gives the same names.
         let (mut one, mut last) = (Vec::new(), String::new());
         while let Some(next) = list(dir, &last, 1, &model).unwrap().pop() {
             last.clone_from(&next.0);

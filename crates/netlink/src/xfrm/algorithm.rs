@@ -1,4 +1,4 @@
-//! Algorithms and keys as attributes hold them (Linux `attach_aead`, `attach_auth_trunc`, `attach_crypt`).
+//! Algorithms and keys in attributes (Linux `attach_aead`, `attach_auth_trunc`, `attach_crypt`).
 
 use zeroize::Zeroizing;
 
@@ -9,12 +9,12 @@ use crate::error::{Error, errno};
 use crate::message::Writer;
 use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Key, Name};
 
-/// The room of a name.
+/// Length of a name's field in bytes.
 const NAME: usize = 64;
-/// Linux's name of no authentication at all.
+/// Linux's name for no authentication.
 const NO_AUTH: &str = "digest_null";
 
-/// Name, length of the key in bits, and what stands between it and the key.
+/// Name, length of the key in bits, and the field between length and key.
 pub(super) struct Parts<'a> {
     name: &'a str,
     key_bits: u32,
@@ -23,11 +23,11 @@ pub(super) struct Parts<'a> {
 }
 
 impl<'a> Parts<'a> {
-    /// Those of an attribute; `with_more`: a number stands in front of the key.
+    /// Parses an attribute; `with_more`: a number precedes the key.
     fn of(attr: &Attr<'a>, with_more: bool) -> Self {
         let (name, rest) = attr.data.split_at_checked(NAME).unwrap_or((attr.data, &[]));
         let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
-        // Linux ends the name at its last byte.
+        // Linux truncates the name before its last byte.
         let name = std::str::from_utf8(&name[..end.min(NAME - 1)]).unwrap_or_default();
         let mut from = super::layout::Fields(rest);
         let key_bits = from.u32();
@@ -44,7 +44,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Tells whether the key that an algorithm's attribute announces is in it.
+/// Tells whether an algorithm's attribute contains the key of the length that it states.
 pub(super) fn has_its_key(attr: &Attr<'_>, with_more: bool) -> bool {
     let parts = Parts::of(attr, with_more);
     parts.key_len() <= parts.rest.len()
@@ -57,7 +57,7 @@ fn not_found(text: &'static str) -> Error {
 /// Reads the algorithm of an SA.
 ///
 /// # Errors
-/// `ENOSYS`: an algorithm is not known; `EINVAL`: its key is of a wrong length.
+/// `ENOSYS`: the algorithm is unknown; `EINVAL`: the key's length is wrong.
 pub(super) fn read(attrs: &Attributes<'_>) -> Result<Algorithm, Error> {
     const CRYPTO: &str = "Kernel was unable to initialize cryptographic operations";
     if let Some(attr) = attrs.get(attr::ALG_AEAD) {
@@ -104,7 +104,7 @@ fn read_auth(attrs: &Attributes<'_>) -> Result<Option<AuthConfig>, Error> {
         }
         more => more as u16,
     };
-    // Linux would take a code of any length, also one of no whole bytes.
+    // Linux accepts an ICV of any length, even with a partial byte.
     if !name.takes_icv_of(icv_bits) {
         return Err(Error::text(errno::EINVAL, "Truncated ICV must have at least 32 bits, in whole bytes"));
     }

@@ -1,15 +1,15 @@
-//! Attributes of messages, and the policy by which they are parsed (Linux `xfrma_policy`).
+//! Attributes of messages, and their policy table (Linux `xfrma_policy`).
 
 use super::nums::attr;
 use crate::attr::{AttrPolicy, Attrs, Kind, policy};
 
-/// One more than the highest attribute.
+/// Highest attribute type, plus one.
 const ATTRS: usize = 42;
 
 /// The attributes of a message.
 pub(super) type Attributes<'a> = Attrs<'a, ATTRS>;
 
-/// Length and kind of each.
+/// Length and kind of each attribute.
 pub(super) const POLICY: AttrPolicy<ATTRS> = policy(&[
     (attr::ALG_AUTH, Kind::Min(68)),
     (attr::ALG_CRYPT, Kind::Min(68)),

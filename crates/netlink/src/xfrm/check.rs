@@ -1,5 +1,5 @@
-//! Checks of messages (Linux `xfrma_policy`, `verify_newsa_info`, `verify_replay`, `verify_newpolicy_info`,
-//! `validate_tmpl`), in the order in which Linux finds fault with it.
+//! Validation of messages (Linux `xfrma_policy`, `verify_newsa_info`, `verify_replay`, `verify_newpolicy_info`,
+//! `validate_tmpl`), in Linux's order.
 
 use super::algorithm::has_its_key;
 use super::attributes::Attributes;
@@ -27,7 +27,7 @@ pub(super) const fn is_ipsec(proto: u8) -> bool {
     matches!(proto, proto::AH | proto::ESP | proto::COMP)
 }
 
-/// Whether an SA's protocol is one of those that a request means.
+/// Tells whether an SA's protocol matches the protocol of a request (Linux `xfrm_id_proto_match`).
 pub(super) const fn matches_proto(of: u8, wanted: u8) -> bool {
     wanted == 0 || of == wanted || (wanted == proto::ANY && is_ipsec(of))
 }
@@ -41,7 +41,7 @@ fn selector(sel: &Selector) -> Result<(), Error> {
     }
 }
 
-/// Finds fault with `NEWSA` and `UPDSA`.
+/// Validates `NEWSA` and `UPDSA`.
 pub(super) fn new_sa(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let has = |kind| attrs.get(kind).is_some();
     known_direction(attrs)?;
@@ -85,7 +85,7 @@ pub(super) fn new_sa(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error>
     direction(info, attrs)
 }
 
-/// Whether attributes that say how long they are, are.
+/// Checks that attributes with a length field are that long.
 fn lengths(attrs: &Attributes<'_>) -> Result<(), Error> {
     let checks = [
         (attr::ALG_AEAD, true, "Invalid AEAD key length"),
@@ -100,7 +100,7 @@ fn lengths(attrs: &Attributes<'_>) -> Result<(), Error> {
     security_context(attrs)
 }
 
-/// Security labels are not known here. One that is not even whole is refused as Linux refuses it.
+/// Refuses a security label: unsupported, or malformed with Linux's error.
 fn security_context(attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::SEC_CTX) else { return Ok(()) };
     let mut from = super::layout::Fields(attr.data);
@@ -111,7 +111,7 @@ fn security_context(attrs: &Attributes<'_>) -> Result<(), Error> {
     Err(Error::unsupported("Security contexts are not supported").at(attr.offset))
 }
 
-/// Linux `verify_replay`.
+/// Validates sequence numbers and window (Linux `verify_replay`).
 fn replay_numbers(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::REPLAY_ESN_VAL) else {
         return if_wrong(info.flags & sa_flag::ESN != 0, "Missing required attribute for ESN");
@@ -144,12 +144,12 @@ const IN: u8 = 1;
 /// `XFRM_SA_DIR_OUT`.
 const OUT: u8 = 2;
 
-/// The direction that an SA is said to have; 0 for none.
+/// Direction attribute of an SA; 0 for none.
 fn direction_of(attrs: &Attributes<'_>) -> u8 {
     attrs.get(attr::SA_DIR).map_or(0, Attr::u8)
 }
 
-/// Whether a direction is one. Linux says so by its table of attributes, before it looks at anything else.
+/// Checks the direction attribute. Linux checks it in its attribute policy, before everything else.
 pub(super) fn known_direction(attrs: &Attributes<'_>) -> Result<(), Error> {
     match attrs.get(attr::SA_DIR) {
         Some(attr) if !matches!(attr.u8(), IN | OUT) => {
@@ -159,7 +159,7 @@ pub(super) fn known_direction(attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
-/// Refuses options that an SA of one direction has not (Linux 6.10, `verify_newsa_info`).
+/// Refuses options that do not fit the SA's direction (Linux 6.10, `verify_newsa_info`).
 fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let has_flag = |flag| info.flags & flag != 0;
     let extra = attrs.get(attr::SA_EXTRA_FLAGS).map_or(0, Attr::u32);
@@ -189,7 +189,7 @@ fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
-/// Refuses protocols and modes of SAs that Linux has and this node does not, by name.
+/// Refuses protocols and modes of SAs that Linux supports and this node does not, by name.
 pub(super) fn supported(protocol: u8, of_mode: u8) -> Result<(), Error> {
     match (protocol, of_mode) {
         (proto::ESP, mode::BEET) => Err(Error::unsupported("BEET mode is not supported")),
@@ -206,13 +206,13 @@ const OFFLOAD_IPV6: u8 = 1;
 const OFFLOAD_INBOUND: u8 = 2;
 const OFFLOAD_PACKET: u8 = 4;
 
-/// The flags of a request that a device offloads an SA or a policy: `struct xfrm_user_offload` behind the device's number.
+/// Flags of an offload request: `struct xfrm_user_offload`, behind the device's number.
 fn offload_flags(attr: &Attr<'_>) -> u8 {
     attr.data.get(4).copied().unwrap_or_default()
 }
 
-/// Finds fault with a request that a device offloads an SA (Linux `xfrm_dev_state_add`). No link here can: in crypto mode
-/// the SA is made all the same, without offload, and in packet mode it is refused.
+/// Validates an offload request for an SA (Linux `xfrm_dev_state_add`). No link supports offload: in crypto mode the SA
+/// is created without offload, and in packet mode it is refused.
 fn sa_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::OFFLOAD_DEV) else { return Ok(()) };
     let flags = offload_flags(attr);
@@ -227,16 +227,15 @@ fn sa_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
     if flags & OFFLOAD_PACKET != 0 { Err(Error::new(errno::EINVAL)) } else { Ok(()) }
 }
 
-/// Finds fault with a request that a device offloads a policy, which is done in packet mode alone (Linux
-/// `xfrm_dev_policy_add`).
+/// Validates an offload request for a policy, which must be in packet mode (Linux `xfrm_dev_policy_add`).
 pub(super) fn policy_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::OFFLOAD_DEV) else { return Ok(()) };
     if_wrong(offload_flags(attr) != OFFLOAD_PACKET, "Unrecognized flags in offload request")?;
     Err(invalid("Policy offload is not supported"))
 }
 
-/// Finds fault with what Linux finds fault with when it makes the SA (`xfrm_init_state`, `esp_init_state`,
-/// `xfrm_init_replay`), and with what is not supported here.
+/// Refuses SAs that Linux refuses when it creates them (`xfrm_init_state`, `esp_init_state`, `xfrm_init_replay`), and
+/// unsupported SAs.
 pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let sel_family = info.sel.family;
     if_wrong(
@@ -263,7 +262,7 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
         if_wrong(attrs.get(attr::ENCAP).is_none(), text)?;
     }
     if let Some(attr) = attrs.get(attr::SA_PCPU) {
-        return Err(Error::unsupported("SAs of one processor are not supported").at(attr.offset));
+        return Err(Error::unsupported("Per-CPU SAs are not supported").at(attr.offset));
     }
     if let Some(attr) = (attr::IPTFS_DROP_TIME..=attr::IPTFS_PKT_SIZE).find_map(|kind| attrs.get(kind)) {
         return Err(Error::unsupported("IP-TFS is not supported").at(attr.offset));
@@ -271,7 +270,7 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
     sa_offload(attrs)
 }
 
-/// Finds fault with a range of SPIs (Linux `verify_spi_info`).
+/// Validates a range of SPIs (Linux `verify_spi_info`).
 pub(super) fn spi_range(proto: u8, min: u32, max: u32) -> Result<(), Error> {
     match proto {
         proto::AH | proto::ESP => {}
@@ -281,7 +280,7 @@ pub(super) fn spi_range(proto: u8, min: u32, max: u32) -> Result<(), Error> {
     if_wrong(min > max, "Invalid SPI range: min > max")
 }
 
-/// Finds fault with `NEWPOLICY` and `UPDPOLICY`.
+/// Validates `NEWPOLICY` and `UPDPOLICY`.
 pub(super) fn new_policy(info: &PolicyInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     if_wrong(info.share > SHARE_UNIQUE, "Invalid policy share")?;
     if_wrong(info.action > 1, "Invalid policy action")?;
@@ -292,12 +291,12 @@ pub(super) fn new_policy(info: &PolicyInfo, attrs: &Attributes<'_>) -> Result<()
     security_context(attrs)
 }
 
-/// Whether a direction is one.
+/// Checks the direction of a policy.
 pub(super) fn policy_dir(dir: u8) -> Result<(), Error> {
     if_wrong(dir > 2, "Invalid policy direction")
 }
 
-/// Checks the kind of policy: sub-policies are not supported.
+/// Checks the type of a policy: sub-policies are not supported.
 pub(super) fn policy_type(attrs: &Attributes<'_>) -> Result<(), Error> {
     match attrs.get(attr::POLICY_TYPE) {
         Some(attr) if attr.u8() == 1 => Err(Error::unsupported("Sub-policies are not supported").at(attr.offset)),
@@ -306,7 +305,7 @@ pub(super) fn policy_type(attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
-/// Reads a policy's templates (Linux `copy_from_user_tmpl`, `validate_tmpl`).
+/// Parses a policy's templates (Linux `copy_from_user_tmpl`, `validate_tmpl`).
 pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<Vec<Tmpl>, Error> {
     let Some(attr) = attrs.get(attr::TMPL) else { return Ok(Vec::new()) };
     let mut templates: Vec<Tmpl> = attr.data.chunks_exact(Tmpl::LEN).map(Tmpl::of).collect();
@@ -324,9 +323,10 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
             _ => if_wrong(template.family != previous, "Mode in template doesn't support a family change")?,
         }
         if_wrong(template.mode >= mode::MAX, "Mode in template must be < XFRM_MODE_MAX (5)")?;
-        // Where Linux looks at it (`xfrm_state_ok`): what is not looked at here is not to be thought safe.
+        // Linux evaluates the field only for these directions (`xfrm_state_ok`). A restriction that has no effect here
+        // is refused.
         if template.algos[0] != u32::MAX && dir != POLICY_OUT {
-            return Err(Error::unsupported("Templates are of any authentication algorithm").at(attr.offset));
+            return Err(Error::unsupported("Templates cannot restrict algorithms of received packets").at(attr.offset));
         }
         previous = template.family;
         if_wrong(!matches!(template.family, AF_INET | AF_INET6), "Invalid family in template")?;
@@ -336,7 +336,7 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
         let protocol = if template.proto == proto::ANY { proto::ESP } else { template.proto };
         supported(protocol, template.mode).map_err(|err| err.at(attr.offset))?;
         if !matches!(template.mode, mode::TUNNEL | mode::TRANSPORT) {
-            return Err(Error::unsupported("Templates are of ESP, in tunnel or transport mode").at(attr.offset));
+            return Err(Error::unsupported("Templates support ESP only, in tunnel or transport mode").at(attr.offset));
         }
     }
     Ok(templates)
@@ -352,7 +352,7 @@ mod tests {
     use crate::message::{Header, Messages, Writer, flag};
     use crate::session::Request;
 
-    /// Result of parsing a request of `kind` with that fixed part and these attributes.
+    /// Result of parsing a request of `kind` with the given fixed part and attributes.
     fn read<T>(
         kind: u16,
         fixed: &[u8],
@@ -384,7 +384,7 @@ mod tests {
         }
     }
 
-    /// An SA with AES-GCM of that fixed part, and these attributes.
+    /// An SA with AES-GCM, the given fixed part and attributes.
     fn new_sa(info: SaInfo, put: impl FnOnce(&mut Writer)) -> Result<NewSa, Error> {
         let mut aead = vec![7; 72 + 20];
         aead[..64].fill(0);
@@ -402,7 +402,7 @@ mod tests {
         w.put(kind, &words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
     }
 
-    /// A bitmap's length, `oseq`, `seq`, their upper halves, the window, and a bitmap of that length.
+    /// A bitmap's length, `oseq`, `seq`, their upper halves, the window, and a zero bitmap of the stated length.
     fn esn(w: &mut Writer, fixed: [u32; 6]) {
         words(w, attr::REPLAY_ESN_VAL, &[&fixed[..], &vec![0; fixed[0] as usize]].concat());
     }
@@ -623,7 +623,7 @@ mod tests {
         let some = [u32::MAX ^ 4, u32::MAX, u32::MAX];
         for (dir, algos, want) in [
             (0, [u32::MAX; 3], true),
-            (0, [u32::MAX, 0, 0], true), // Linux looks at the first alone
+            (0, [u32::MAX, 0, 0], true), // Linux reads the first element alone
             (0, some, false),
             (POLICY_OUT, some, true),
             (2, some, false),

@@ -20,7 +20,7 @@ use crate::error::{Error, errno};
 /// `UDP_ENCAP_ESPINUDP`.
 const ESPINUDP: u16 = 2;
 
-/// Refusal of an SA or a policy, with Linux's number and words.
+/// Refusal of an SA or a policy, with Linux's `errno` and text.
 pub fn refusal(err: &ConfigError) -> Error {
     let errno = match err {
         ConfigError::Exists => return Error::new(errno::EEXIST),
@@ -57,10 +57,10 @@ pub const fn sa_dir_number(dir: Option<SaDir>) -> u8 {
     }
 }
 
-/// Mode of an SA that is requested.
+/// Requested mode of an SA.
 ///
 /// # Errors
-/// A mode that this program does not have.
+/// The mode is unsupported.
 pub fn mode(number: u8) -> Result<Mode, Error> {
     match number {
         mode::TUNNEL | mode::TRANSPORT => Ok(to_mode(number)),
@@ -98,17 +98,17 @@ fn lifetime(lft: &LifetimeCfg) -> Lifetime {
     }
 }
 
-/// A selector of packets by link `dev`; of `family`, if it names none itself.
+/// Selector of packets on link `dev`; `family` applies if the selector has none.
 ///
 /// # Errors
-/// `EINVAL` for a prefix of that family that does not exist.
+/// `EINVAL` for a prefix that is invalid in the family.
 pub fn selector(sel: &layout::Selector, family: u16, dev: Option<LinkId>) -> Result<Selector, Error> {
     let family = if sel.family == 0 { family } else { sel.family };
     let prefix = |addr: Addr, len| Prefix::containing(addr.ip(family)?, len).ok();
     let (src, dst) = (prefix(sel.saddr, sel.prefixlen_s), prefix(sel.daddr, sel.prefixlen_d));
     Ok(Selector {
         protocol: (sel.proto != 0).then_some(Protocol(sel.proto)),
-        // Same form as in the database: bits outside the mask are no part of a policy's name.
+        // Same form as in the database: bits outside the mask are no part of a policy's key.
         sport: PortMask { port: sel.sport & sel.sport_mask, mask: sel.sport_mask },
         dport: PortMask { port: sel.dport & sel.dport_mask, mask: sel.dport_mask },
         dev,
@@ -116,7 +116,7 @@ pub fn selector(sel: &layout::Selector, family: u16, dev: Option<LinkId>) -> Res
     })
 }
 
-/// A selector with the link's index `ifindex`.
+/// Selector with the interface index `ifindex`.
 pub fn wire_selector(selector: &Selector, ifindex: u32) -> layout::Selector {
     let &Selector { src, dst, protocol, sport, dport, dev: _ } = selector;
     layout::Selector {
@@ -135,8 +135,8 @@ pub fn wire_selector(selector: &Selector, ifindex: u32) -> layout::Selector {
     }
 }
 
-/// Sequence numbers with which an SA with those flags begins: sent, and received. Without ESN the lower halves count alone; but
-/// an outgoing number that may wrap is counted in both halves, so that its initialisation vectors do not repeat.
+/// Initial sequence numbers of an SA with these flags: sent, and received. Without ESN only the lower halves count; but
+/// an outgoing number that may wrap keeps both halves, so that initialisation vectors never repeat.
 pub fn begins_at(replay: Option<&Replay>, flags: SaFlags) -> (u64, u64) {
     match replay {
         None => (0, 0),
@@ -149,10 +149,10 @@ pub fn begins_at(replay: Option<&Replay>, flags: SaFlags) -> (u64, u64) {
     }
 }
 
-/// The SA that a message describes.
+/// The SA in a message.
 ///
 /// # Errors
-/// `EINVAL` for addresses that do not exist.
+/// `EINVAL` for invalid addresses.
 pub fn sa(new: &NewSa, dev: Option<LinkId>) -> Result<SaConfig, Error> {
     let info = &new.info;
     let addr = |addr: Addr| addr.ip(info.family).ok_or_else(invalid);
@@ -170,7 +170,7 @@ pub fn sa(new: &NewSa, dev: Option<LinkId>) -> Result<SaConfig, Error> {
         icmp: flag(sa_flag::ICMP),
         af_unspec: flag(sa_flag::AF_UNSPEC),
     };
-    // One that is for everything of the SA's own family says no more than none.
+    // A selector for all packets of the SA's own family is the same as no selector.
     let sel = Some(info.sel).filter(|sel| sel.family != 0).map(|sel| selector(&sel, info.family, dev)).transpose()?;
     let any = |prefix: Prefix| prefix.is_ipv4() == dst.is_ipv4() && prefix.len() == 0;
     let everything = |sel: &Selector| *sel == Selector::new(sel.src, sel.dst) && any(sel.src) && any(sel.dst);
@@ -201,7 +201,7 @@ pub fn sa(new: &NewSa, dev: Option<LinkId>) -> Result<SaConfig, Error> {
     })
 }
 
-/// Sequence numbers that an SA with those flags has received, as far as a message holds them.
+/// Received sequence numbers of an SA with these flags, as far as a message contains them.
 pub fn seen(replay: &Replay, flags: SaFlags) -> Vec<u64> {
     let (_, top) = begins_at(Some(replay), flags);
     match replay {
@@ -220,7 +220,7 @@ pub fn seen(replay: &Replay, flags: SaFlags) -> Vec<u64> {
     }
 }
 
-/// The policy that a message describes.
+/// The policy in a message.
 ///
 /// # Errors
 /// As [`selector`].
@@ -258,7 +258,7 @@ fn template(tmpl: &Tmpl) -> Template {
     }
 }
 
-/// Request that makes an SA. It names no device: neither the selector's nor one that does ESP.
+/// Request that creates an SA. It contains no device, neither the selector's nor one for offload.
 pub fn new_sa(config: &SaConfig) -> NewSa {
     let family = family_of(config.dst);
     let of = |on: bool, flag: u8| if on { flag } else { 0 };
@@ -327,7 +327,7 @@ pub fn new_sa(config: &SaConfig) -> NewSa {
     }
 }
 
-/// Request that makes a policy. It names no device.
+/// Request that creates a policy. It contains no device.
 pub fn new_policy(config: &PolicyConfig) -> Policy {
     let family = family_of(config.selector.dst.addr());
     Policy {
@@ -383,7 +383,7 @@ fn wire_lifetime(lifetime: &Lifetime) -> LifetimeCfg {
 /// Address of a query.
 ///
 /// # Errors
-/// `ESRCH` for a family that does not exist.
+/// `ESRCH` for an unknown family.
 pub fn addr(addr: Addr, family: u16) -> Result<IpAddr, Error> {
     addr.ip(family).ok_or(Error::new(errno::ESRCH))
 }

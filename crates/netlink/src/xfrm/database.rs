@@ -1,4 +1,4 @@
-//! The database that the protocol works on.
+//! Interface to the database of SAs and policies.
 
 use std::collections::VecDeque;
 
@@ -10,11 +10,12 @@ use super::replay::Replay;
 use super::sa::{NewSa, NewSpi, Sa, SaQuery};
 use crate::error::Error;
 
-/// SAs and policies, which requests are about.
+/// SAs and policies.
 ///
-/// A dump is ordered by the places of entries, which never change: the newest entry has the highest place and comes first.
+/// A dump is ordered by the places of entries. An entry's place never changes: the newest entry has the highest place
+/// and comes first.
 pub trait Database {
-    /// Adds an SA, or completes or changes one.
+    /// Adds an SA; with `update`, completes a larval SA or changes an existing one.
     ///
     /// # Errors
     /// Reason of the refusal.
@@ -23,34 +24,34 @@ pub trait Database {
     /// Finds an SA.
     ///
     /// # Errors
-    /// `ESRCH`: there is none.
+    /// `ESRCH`: the SA does not exist.
     fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error>;
 
-    /// Takes an SA out, and returns what it was.
+    /// Removes an SA, and returns its last state.
     ///
     /// # Errors
-    /// `ESRCH`: there is none.
+    /// `ESRCH`: the SA does not exist.
     fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error>;
 
-    /// Ends an SA as if its time had come: softly or not.
+    /// Expires an SA, by its soft or its hard limit.
     ///
     /// # Errors
-    /// `ESRCH`: there is none.
+    /// `ESRCH`: the SA does not exist.
     fn expire_sa(&mut self, query: &SaQuery, hard: bool) -> Result<(), Error>;
 
-    /// Sets what an SA has counted and its numbers.
+    /// Sets an SA's counters and sequence numbers.
     ///
     /// # Errors
-    /// `ESRCH`: there is none; `EINVAL`: it is yet to come, or its window has another length.
+    /// `ESRCH`: the SA does not exist; `EINVAL`: the SA is larval, or its window has another length.
     fn set_counts(&mut self, query: &SaQuery, counts: Counts) -> Result<(), Error>;
 
-    /// Promises an SPI, and returns the SA that is to come.
+    /// Allocates an SPI, and returns the larval SA.
     ///
     /// # Errors
-    /// `ENOENT`: there is none in the range.
+    /// `ENOENT`: the range has no free SPI.
     fn alloc_spi(&mut self, request: Box<NewSpi>) -> Result<Sa, Error>;
 
-    /// Removes all SAs of a protocol. Tells whether there were any.
+    /// Removes all SAs of a protocol. Returns whether any existed.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -68,7 +69,7 @@ pub trait Database {
     /// The worker does not answer.
     fn count_sas(&mut self) -> Result<u32, Error>;
 
-    /// Adds a policy; `update`: or replaces the one that is there.
+    /// Adds a policy; with `update`, replaces an existing one.
     ///
     /// # Errors
     /// Reason of the refusal.
@@ -77,10 +78,10 @@ pub trait Database {
     /// Finds a policy, and removes it if requested.
     ///
     /// # Errors
-    /// `ENOENT`: there is none.
+    /// `ENOENT`: the policy does not exist.
     fn find_policy(&mut self, query: &PolicyQuery, remove: bool) -> Result<Policy, Error>;
 
-    /// Removes all policies. Tells whether there were any.
+    /// Removes all policies. Returns whether any existed.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -98,13 +99,13 @@ pub trait Database {
     /// The worker does not answer.
     fn count_policies(&mut self) -> Result<[u32; 3], Error>;
 
-    /// Default policies of in, out and fwd: true blocks what no policy is for.
+    /// Default policies of in, out and fwd: true blocks packets without a policy.
     ///
     /// # Errors
     /// The worker does not answer.
     fn defaults(&mut self) -> Result<[bool; 3], Error>;
 
-    /// Says which of in, out and fwd do; `None` leaves one as it is.
+    /// Sets the default policies of in, out and fwd; `None` leaves one unchanged.
     ///
     /// # Errors
     /// The worker does not answer.
@@ -114,13 +115,13 @@ pub trait Database {
 /// Settings of `NEWAE`.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// The numbers of an SA whose window is one of up to 32: `oseq`, `seq`, and those that were seen.
+    /// Sequence numbers in legacy form, for an SA with a window of up to 32: `oseq`, `seq` and the bitmap.
     pub legacy: Option<Replay>,
-    /// The numbers of the others.
+    /// Sequence numbers in ESN form, for other SAs.
     pub esn: Option<Replay>,
-    /// Use so far.
+    /// Counters of use.
     pub used: Option<LifetimeCur>,
-    /// Limits at which its numbers are reported.
+    /// Thresholds for notifications of the SA's sequence numbers.
     pub aevents: Aevents,
 }
 
@@ -129,12 +130,13 @@ pub struct Counts {
 pub struct Xfrm<D> {
     /// The SAs and policies.
     pub database: D,
-    /// Prefix lengths from which policies would be found by a hash, of IPv4 and IPv6; here all are, and these are shown.
+    /// Hash thresholds: prefix lengths from which Linux hashes policies, of IPv4 and IPv6. Here they are stored and
+    /// shown, without effect.
     pub(super) thresholds: [[u8; 2]; 2],
 }
 
 impl<D: Database> Xfrm<D> {
-    /// Over `database`.
+    /// Protocol over `database`.
     pub const fn new(database: D) -> Self {
         Self { database, thresholds: [[32, 32], [128, 128]] }
     }
@@ -144,7 +146,7 @@ impl<D: Database> Xfrm<D> {
         &mut self.database
     }
 
-    /// The database, taken out.
+    /// Returns the database.
     pub fn into_database(self) -> D {
         self.database
     }

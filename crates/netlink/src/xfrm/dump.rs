@@ -1,5 +1,5 @@
-//! Dumps of SAs and policies. Each part fetches what it has room for, below the last place that was dumped: what stays
-//! while the dump lasts is in it once, what comes is not.
+//! Dumps of SAs and policies. Each part fetches as many entries as fit, below the last place that was dumped: an entry
+//! that exists throughout the dump is in it once, a new entry is not.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::sa::Sa;
 use crate::attr::Attr;
 use crate::session::{Dump, Progress};
 
-/// Number of entries that are fetched at once: the worker moves packets between two requests.
+/// Number of entries that are fetched in one call: the worker serves packets between two calls.
 const CHUNK: usize = 64;
 
 /// Filter of a dump of SAs: `XFRMA_ADDRESS_FILTER` and `XFRMA_PROTO`.

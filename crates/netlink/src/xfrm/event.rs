@@ -1,4 +1,4 @@
-//! Events of SAs and policies without a request (Linux `build_acquire`, `build_expire`, `build_polexpire`,
+//! Notifications of SAs and policies that no request causes (Linux `build_acquire`, `build_expire`, `build_polexpire`,
 //! `build_mapping`, `build_aevent`).
 
 use std::net::SocketAddr;
@@ -12,70 +12,70 @@ use crate::message::Writer;
 use crate::session::{Groups, Outbox};
 use xfrm::Mark;
 
-/// Something that has happened.
+/// Event of the database.
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A packet needs an SA.
     Acquire(Acquire),
-    /// An SA is about to end, or has.
+    /// The soft or hard lifetime of an SA has expired.
     Expire {
         /// The SA.
         info: SaInfo,
         /// Mark.
         mark: Mark,
-        /// The number of its XFRM interface.
+        /// Number of the SA's XFRM interface.
         if_id: u32,
         /// 1 for in, 2 for out, 0 for either.
         dir: u8,
-        /// It has.
+        /// Whether the hard lifetime has expired.
         hard: bool,
     },
-    /// A policy is about to end, or has.
+    /// The soft or hard lifetime of a policy has expired.
     PolicyExpire {
         /// The policy.
         policy: Policy,
-        /// It has.
+        /// Whether the hard lifetime has expired.
         hard: bool,
     },
-    /// A peer sends from elsewhere.
+    /// A peer's address or port has changed.
     Mapping {
-        /// The SA that it sends by.
+        /// The inbound SA.
         id: SaId,
         /// `reqid`.
         reqid: u32,
-        /// Former place of the peer.
+        /// Former address of the peer.
         old: SocketAddr,
-        /// New place of the peer.
+        /// New address of the peer.
         new: SocketAddr,
     },
-    /// An SA's numbers have changed.
+    /// Sequence numbers of an SA have changed.
     Numbers {
         /// The SA.
         sa: Box<Sa>,
-        /// Whether the time limit caused the report; else the packet limit did.
+        /// Whether the timer has expired (`XFRM_AE_CE`); false if the packet threshold was reached (`XFRM_AE_CR`).
         by_time: bool,
     },
 }
 
-/// The SA that a packet needs.
+/// Request for an SA that a packet needs.
 #[derive(Clone, Debug)]
 pub struct Acquire {
-    /// Sequence number of the answer.
+    /// Sequence number that the reply quotes.
     pub seq: u32,
     /// The SA's destination.
     pub daddr: Addr,
-    /// The SPI of the template; 0 for any.
+    /// SPI of the template; 0 for any.
     pub spi: u32,
     /// The SA's source.
     pub saddr: Addr,
-    /// The packet.
+    /// Selector of the packet.
     pub sel: Selector,
-    /// The policy that requires the SA, with the template.
+    /// The policy, with the template that requires the SA.
     pub policy: Policy,
 }
 
 impl Event {
-    /// The group that is notified.
+    /// Group of the notification.
     pub const fn group(&self) -> u32 {
         match self {
             Self::Acquire(_) => group::ACQUIRE,
@@ -85,7 +85,7 @@ impl Event {
         }
     }
 
-    /// Notifies the listeners.
+    /// Sends the notification to the members of the group.
     pub fn announce(&self, listeners: Groups, outbox: &mut Outbox) {
         let kind = match self {
             Self::Acquire(_) => msg::ACQUIRE,
@@ -150,7 +150,7 @@ impl Acquire {
     }
 }
 
-/// The name of an SA.
+/// Key of an SA.
 pub fn sa_id(dst: std::net::IpAddr, spi: u32) -> SaId {
     SaId { daddr: dst.into(), spi, family: family_of(dst), proto: proto::ESP }
 }

@@ -1,5 +1,5 @@
-//! The structures of `linux/xfrm.h`, read from bytes and written to them. Numbers that go over a network are in its byte
-//! order, all others in the host's.
+//! Structures of `linux/xfrm.h`: parsing and serialisation. Numbers that also occur on the wire are in network byte
+//! order, all others in host byte order.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::nums::{AF_INET, AF_INET6};
 use crate::message::Writer;
 
-/// Reader of one field after the other. Bytes that are not there read as zeros: the caller has looked at the length before.
+/// Reader of consecutive fields. Missing bytes read as zeros: the caller has checked the length.
 #[derive(Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -54,7 +54,7 @@ impl Fields<'_> {
     }
 }
 
-/// A structure that is read and written.
+/// Structure that can be parsed and serialised.
 pub(super) trait Layout: Sized {
     /// Length in bytes, with padding.
     const LEN: usize;
@@ -63,7 +63,7 @@ pub(super) trait Layout: Sized {
 
     fn write(&self, to: &mut Vec<u8>);
 
-    /// The structure that `bytes` begin with.
+    /// Parses the structure at the start of `bytes`.
     fn of(bytes: &[u8]) -> Self {
         Self::read(&mut Fields(bytes))
     }
@@ -75,18 +75,18 @@ pub(super) trait Layout: Sized {
         bytes
     }
 
-    /// Writes it as an attribute.
+    /// Writes the structure as an attribute.
     fn put(&self, w: &mut Writer, kind: u16) {
         w.put(kind, &self.to_bytes());
     }
 }
 
-/// `xfrm_address_t`: an address of either family, of which IPv4 uses the first four bytes.
+/// `xfrm_address_t`: an address of either family; IPv4 uses the first four bytes.
 #[derive(Clone, Copy, Default, Eq, Hash, PartialEq)]
 pub struct Addr(pub [u8; 16]);
 
 impl Addr {
-    /// The address, in a family.
+    /// The address, interpreted in `family`.
     pub fn ip(self, family: u16) -> Option<IpAddr> {
         let [a, b, c, d, ..] = self.0;
         match family {
@@ -96,7 +96,7 @@ impl Addr {
         }
     }
 
-    /// Whether it is the unspecified one.
+    /// Whether the address is unspecified.
     pub fn is_any(self, family: u16) -> bool {
         self.ip(family).is_none_or(|ip| ip.is_unspecified())
     }
@@ -119,7 +119,7 @@ impl From<IpAddr> for Addr {
     }
 }
 
-/// The number of an address's family.
+/// `AF_*` number of an address's family.
 pub const fn family_of(addr: IpAddr) -> u16 {
     match addr {
         IpAddr::V4(_) => AF_INET,
@@ -183,7 +183,8 @@ impl Layout for Selector {
     }
 }
 
-/// `struct xfrm_lifetime_cfg`: limits in bytes, packets and seconds. Of seconds 0 is none, of the others `u64::MAX`.
+/// `struct xfrm_lifetime_cfg`: limits in bytes, packets and seconds. No limit is 0 for seconds and `u64::MAX` for the
+/// others.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[expect(missing_docs, reason = "Linux's names")]
 pub struct LifetimeCfg {
@@ -242,7 +243,7 @@ impl Layout for LifetimeCfg {
     }
 }
 
-/// `struct xfrm_lifetime_cur`: what was used. Times are seconds since the Unix epoch, 0 for never.
+/// `struct xfrm_lifetime_cur`: counters of use. Times are seconds since the Unix epoch, 0 for never.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[expect(missing_docs, reason = "Linux's names")]
 pub struct LifetimeCur {
@@ -276,7 +277,7 @@ pub struct SaInfo {
     pub saddr: Addr,
     pub lft: LifetimeCfg,
     pub curlft: LifetimeCur,
-    /// Packets left of the window, received twice, and forged.
+    /// `struct xfrm_stats`: packets left of the window, replayed, and failed authentication.
     pub stats: [u32; 3],
     pub seq: u32,
     pub reqid: u32,
@@ -356,7 +357,7 @@ pub struct Tmpl {
     pub mode: u8,
     pub share: u8,
     pub optional: u8,
-    /// Algorithms that are allowed: of authentication, encryption, compression.
+    /// Allowed algorithms: authentication, encryption, compression.
     pub algos: [u32; 3],
 }
 
@@ -487,12 +488,12 @@ pub struct ReplayEsn {
 }
 
 impl ReplayEsn {
-    /// Length of what is in front of the bitmap.
+    /// Length of the fields before the bitmap.
     pub(super) const FIXED: usize = 24;
-    /// The longest bitmap: one of 4096 bits.
+    /// Maximum length of the bitmap in words: 4096 bits.
     pub(super) const MAX_WORDS: u32 = 4096 / 32;
 
-    /// The length of the bitmap that `bytes` say they have, in words.
+    /// Length of the bitmap in words, as `bytes` state it.
     pub(super) fn bmp_len(bytes: &[u8]) -> u32 {
         Fields(bytes).u32()
     }
@@ -502,7 +503,7 @@ impl ReplayEsn {
         let len = from.u32().min(Self::MAX_WORDS) as usize;
         let (oseq, seq, oseq_hi, seq_hi) = (from.u32(), from.u32(), from.u32(), from.u32());
         let replay_window = from.u32();
-        // It may say how long the bitmap is and leave it out.
+        // A structure may state the bitmap's length and omit the bitmap.
         let bmp = (0..len).map(|_| from.u32()).collect();
         Self { oseq, seq, oseq_hi, seq_hi, replay_window, bmp }
     }
@@ -518,7 +519,7 @@ impl ReplayEsn {
 mod tests {
     use super::*;
 
-    /// Reads a structure from bytes that are all different, and writes it again. `pads` says which are not kept.
+    /// Parses a structure from distinct bytes, and serialises it again. `pads` are ranges of padding.
     fn round<T: Layout>(pads: &[(usize, usize)]) {
         let is_pad = |at: usize| pads.iter().any(|&(start, end)| (start..end).contains(&at));
         let bytes: Vec<u8> = (0..T::LEN).map(|at| if is_pad(at) { 0 } else { at as u8 | 1 }).collect();

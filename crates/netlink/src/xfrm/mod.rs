@@ -1,10 +1,11 @@
-//! `NETLINK_XFRM`: SAs and policies, as `ip xfrm` and IKE daemons speak of them (`net/xfrm/xfrm_user.c`).
+//! `NETLINK_XFRM`: SAs and policies, for `ip xfrm` and IKE daemons (`net/xfrm/xfrm_user.c`).
 //!
-//! [`Xfrm`] is the protocol over a [`Database`]; [`Event`]s are what the database tells by itself. Requests are refused in
-//! Linux's order and words. What Linux has and this has not is refused as unsupported, by name: AH and IPComp, BEET and
-//! route optimisation, sub-policies, security labels, devices that do ESP, migration, SAs of one processor, IP-TFS.
+//! [`Xfrm`] is the protocol over a [`Database`]; [`Event`]s are notifications that no request causes. Requests are
+//! refused in Linux's order and with its texts. Features of Linux that do not exist here are refused as unsupported, by
+//! name: AH and IPComp, BEET and route optimisation, sub-policies, security labels, offload to devices, migration, SAs
+//! of one processor, IP-TFS.
 //!
-//! Keys are given out to clients that may change them, as by Linux. Nothing else shows one.
+//! Keys are shown to clients that may change them, as by Linux, and to no others.
 
 mod algorithm;
 mod attributes;

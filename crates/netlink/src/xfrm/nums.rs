@@ -2,67 +2,67 @@
 
 /// Types of messages (`XFRM_MSG_*`).
 pub mod msg {
-    /// Adds an SA; an SA, in an answer.
+    /// Adds an SA; in a reply, an SA.
     pub const NEW_SA: u16 = 0x10;
     /// Removes an SA.
     pub const DEL_SA: u16 = 0x11;
-    /// Asks for one SA or, as a dump, for all.
+    /// Requests one SA or, as a dump, all.
     pub const GET_SA: u16 = 0x12;
-    /// Adds a policy; a policy, in an answer.
+    /// Adds a policy; in a reply, a policy.
     pub const NEW_POLICY: u16 = 0x13;
     /// Removes a policy.
     pub const DEL_POLICY: u16 = 0x14;
-    /// Asks for one policy or, as a dump, for all.
+    /// Requests one policy or, as a dump, all.
     pub const GET_POLICY: u16 = 0x15;
-    /// Asks for an SPI.
+    /// Requests an SPI.
     pub const ALLOC_SPI: u16 = 0x16;
-    /// Tells that a packet needs an SA; or that there will be none.
+    /// Notification that a packet needs an SA; or, from a client, that the negotiation failed.
     pub const ACQUIRE: u16 = 0x17;
-    /// Tells that an SA is ending; or ends it.
+    /// Notification of an SA's expiry; or, from a client, a request for it.
     pub const EXPIRE: u16 = 0x18;
     /// Replaces or adds a policy.
     pub const UPD_POLICY: u16 = 0x19;
     /// Completes or changes an SA.
     pub const UPD_SA: u16 = 0x1a;
-    /// Tells that a policy is ending; or ends it.
+    /// Notification of a policy's expiry; or, from a client, a request for it.
     pub const POL_EXPIRE: u16 = 0x1b;
     /// Removes all SAs.
     pub const FLUSH_SA: u16 = 0x1c;
     /// Removes all policies.
     pub const FLUSH_POLICY: u16 = 0x1d;
-    /// Sets or reports an SA's sequence numbers and counters.
+    /// Sets an SA's sequence numbers and counters; notifies of them.
     pub const NEW_AE: u16 = 0x1e;
-    /// Asks for them.
+    /// Requests an SA's sequence numbers and counters.
     pub const GET_AE: u16 = 0x1f;
     /// Moves SAs to other addresses.
     pub const MIGRATE: u16 = 0x21;
     /// Number of SAs.
     pub const NEW_SAD_INFO: u16 = 0x22;
-    /// Asks for that.
+    /// Requests the number of SAs.
     pub const GET_SAD_INFO: u16 = 0x23;
-    /// Number of policies; or how they are kept.
+    /// Number of policies; or hash thresholds.
     pub const NEW_SPD_INFO: u16 = 0x24;
-    /// Asks for that.
+    /// Requests the number of policies.
     pub const GET_SPD_INFO: u16 = 0x25;
-    /// Tells that a peer sends from elsewhere.
+    /// Notification that a peer's address or port has changed.
     pub const MAPPING: u16 = 0x26;
-    /// Says what becomes of packets that no policy is for.
+    /// Sets the default policies.
     pub const SET_DEFAULT: u16 = 0x27;
-    /// Asks for that.
+    /// Requests the default policies.
     pub const GET_DEFAULT: u16 = 0x28;
 }
 
 /// Subject and reason of `NEWAE` (`XFRM_AE_*`).
 pub mod ae_flag {
-    /// The packet limit of reports is requested.
+    /// The packet threshold for notifications is requested (`XFRM_AE_RTHR`).
     pub const REPLAY_THRESH: u32 = 1;
-    /// The time limit of reports is requested.
+    /// The timer for notifications is requested (`XFRM_AE_ETHR`).
     pub const ETIMER_THRESH: u32 = 1 << 3;
-    /// The packet limit is reached (`XFRM_AE_CR`).
+    /// Reason: the packet threshold was reached (`XFRM_AE_CR`).
     pub const REACHED: u32 = 1 << 4;
-    /// Time has passed (`XFRM_AE_CE`).
+    /// Reason: the timer expired (`XFRM_AE_CE`).
     pub const TIMEOUT: u32 = 1 << 5;
-    /// The numbers were set by a client (`XFRM_AE_CU`).
+    /// Reason: a client set the sequence numbers (`XFRM_AE_CU`).
     pub const UPDATED: u32 = 1 << 6;
 }
 
@@ -118,17 +118,17 @@ pub mod attr {
 
 /// Multicast groups (`XFRMNLGRP_*`).
 pub mod group {
-    /// SAs that packets need.
+    /// Requests for SAs that packets need.
     pub const ACQUIRE: u32 = 1;
-    /// SAs and policies that end.
+    /// Expiry of SAs and policies.
     pub const EXPIRE: u32 = 2;
-    /// SAs that come, change and go.
+    /// Added, changed and removed SAs.
     pub const SA: u32 = 3;
-    /// Policies that come, change and go.
+    /// Added, changed and removed policies.
     pub const POLICY: u32 = 4;
     /// Sequence numbers of SAs.
     pub const AEVENTS: u32 = 5;
-    /// Peers that send from elsewhere.
+    /// Changed addresses of peers.
     pub const MAPPING: u32 = 8;
 }
 
@@ -142,7 +142,7 @@ pub mod sa_flag {
     pub const ICMP: u8 = 16;
     pub const AF_UNSPEC: u8 = 32;
     pub const ESN: u8 = 128;
-    /// In `XFRMA_SA_EXTRA_FLAGS`.
+    /// Flag in `XFRMA_SA_EXTRA_FLAGS`.
     pub const EXTRA_DONT_ENCAP_DSCP: u32 = 1;
     pub const EXTRA_OSEQ_MAY_WRAP: u32 = 2;
 }
@@ -159,7 +159,7 @@ pub mod mode {
     pub const BEET: u8 = 4;
     /// Aggregation and fragmentation (RFC 9347).
     pub const IPTFS: u8 = 5;
-    /// The first number that no template may have.
+    /// Lowest number that is invalid in a template.
     pub const MAX: u8 = 5;
 }
 
@@ -187,5 +187,5 @@ pub const AF_INET6: u16 = 10;
 pub const INFINITE: u64 = u64::MAX;
 /// The most templates of a policy (`XFRM_MAX_DEPTH`).
 pub const MAX_DEPTH: usize = 6;
-/// The kernel's limit of SAD buckets, which is shown (`xfrm_state_hashmax`).
+/// The kernel's limit of SAD buckets, as shown to clients (`xfrm_state_hashmax`).
 pub const HASH_MAX: u32 = 1 << 20;

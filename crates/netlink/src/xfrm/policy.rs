@@ -1,4 +1,4 @@
-//! Policies in messages: read and written (Linux `xfrm_policy_construct`, `xfrm_dump_policy`).
+//! Policies in messages: parsing and serialisation (Linux `xfrm_policy_construct`, `xfrm_dump_policy`).
 
 use xfrm::Mark;
 
@@ -11,24 +11,24 @@ use crate::attr::Attr;
 use crate::error::Error;
 use crate::message::Writer;
 
-/// A policy, as a message says it or as it is shown.
+/// Policy of a request or a reply.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Policy {
     /// Fixed part.
     pub info: PolicyInfo,
-    /// SAs that its packets have to go through.
+    /// SAs to apply to the policy's packets.
     pub templates: Vec<Tmpl>,
-    /// For packets of which mark it is.
+    /// Mark of the policy's packets.
     pub mark: Mark,
-    /// The number of its XFRM interface.
+    /// Number of the policy's XFRM interface.
     pub if_id: u32,
 }
 
 impl Policy {
-    /// Reads `NEWPOLICY` and `UPDPOLICY`.
+    /// Parses `NEWPOLICY` and `UPDPOLICY`.
     ///
     /// # Errors
-    /// As Linux refuses it.
+    /// Linux's refusal of the request.
     pub(super) fn parse(info: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
         let info = PolicyInfo::of(info);
         check::new_policy(&info, attrs)?;
@@ -45,7 +45,7 @@ impl Policy {
         self.write_attributes(w);
     }
 
-    /// Writes all that the fixed part does not say.
+    /// Writes the attributes.
     pub(super) fn write_attributes(&self, w: &mut Writer) {
         if !self.templates.is_empty() {
             let bytes: Vec<u8> = self.templates.iter().flat_map(Layout::to_bytes).collect();
@@ -60,19 +60,19 @@ impl Policy {
     }
 }
 
-/// Key of the policy that a request means.
+/// Key of the policy in a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct PolicyQuery {
-    /// By its number, if that is not 0, else by its selector.
+    /// Number of the policy if not 0, else its selector.
     pub id: PolicyId,
     /// Mark.
     pub mark: Mark,
-    /// The number of its XFRM interface.
+    /// Number of the policy's XFRM interface.
     pub if_id: u32,
 }
 
 impl PolicyQuery {
-    /// Reads `DELPOLICY` and `GETPOLICY`.
+    /// Parses `DELPOLICY` and `GETPOLICY`.
     pub(super) fn parse(id: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
         let id = PolicyId::of(id);
         check::policy_type(attrs)?;

@@ -1,4 +1,4 @@
-//! Requests, one function each, and their notifications (Linux `xfrm_dispatch`).
+//! Handlers of requests, one function each, and their notifications (Linux `xfrm_dispatch`).
 
 use super::attributes::{Attributes, POLICY};
 use super::database::{Counts, Database, Xfrm};
@@ -20,7 +20,7 @@ pub(super) const BLOCK: u8 = 1;
 /// `XFRM_USERPOLICY_ACCEPT`.
 pub(super) const ACCEPT: u8 = 2;
 
-/// The lengths of the requests' fixed parts (Linux `xfrm_msg_min`); `None` if there is no such request.
+/// Lengths of the requests' fixed parts (Linux `xfrm_msg_min`); `None` for an unknown request.
 const fn fixed_len(kind: u16) -> Option<usize> {
     Some(match kind {
         msg::NEW_SA | msg::UPD_SA => SaInfo::LEN,
@@ -50,7 +50,7 @@ pub(super) fn split<'a>(request: &Request<'a>) -> Result<(&'a [u8], Attributes<'
     };
     let start = len.next_multiple_of(4);
     let rest = payload.get(start..).unwrap_or_default();
-    // Those of a policy's hashes have other meanings.
+    // Attributes of `NEWSPDINFO` have their own numbers.
     let policy = if request.kind() == msg::NEW_SPD_INFO { &SPD_POLICY } else { &POLICY };
     Ok((fixed, parse(rest, (HEADER_LEN + start) as u32, policy, Strictness::Liberal)?))
 }
@@ -65,7 +65,7 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
     const GROUPS: u32 = 8;
     const ANYONE_LISTENS: bool = false;
 
-    /// Keys are shown, so other clients may not even look.
+    /// Replies contain keys, so unprivileged clients may not read them either.
     fn only_reads(_: &Request<'_>) -> bool {
         false
     }
@@ -113,13 +113,13 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
                 Ok(())
             }
             msg::MIGRATE => Err(Error::unsupported("SAs cannot migrate")),
-            _ => Err(Error::unsupported("SAs are asked for by packets alone")),
+            _ => Err(Error::unsupported("Acquire requests come from policies only")),
         }
     }
 
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let kind = request.kind();
-        // A dump's request may have no fixed part: nothing of it is looked at.
+        // A dump request may lack the fixed part, which is ignored.
         let attrs = split(request).map(|(_, attrs)| attrs);
         if kind == msg::GET_POLICY {
             return Ok(policies());
@@ -168,7 +168,7 @@ impl<D: Database> Xfrm<D> {
         let SaInfo { daddr, spi, family, proto, .. } = info;
         let query = SaQuery { daddr, spi: Ok(spi), family, proto, mark: super::sa::mark(attrs) };
         match self.database.expire_sa(&query, hard) {
-            // Linux says so of what it does not find.
+            // Linux returns `ENOENT` for a missing SA here.
             Err(error) if error.errno == errno::ESRCH => Err(Error::new(errno::ENOENT)),
             outcome => outcome,
         }
@@ -269,7 +269,7 @@ impl<D: Database> Xfrm<D> {
         reply.send(msg::NEW_SAD_INFO, 0, |w| {
             w.fixed(fixed);
             w.put_u32(attr::SAD_CNT, count);
-            // As many buckets as Linux would have.
+            // The number of buckets that Linux would have.
             let buckets = count.clamp(8, HASH_MAX).next_power_of_two();
             w.put(attr::SAD_HINFO, &[buckets.to_ne_bytes(), HASH_MAX.to_ne_bytes()].concat());
         });
@@ -354,7 +354,7 @@ pub(super) fn write_ae(w: &mut Writer, sa: &Sa, flags: u32) {
     }
 }
 
-/// Key of the SA that `struct xfrm_aevent_id` means.
+/// Key of the SA in `struct xfrm_aevent_id`.
 fn ae_query(fixed: &[u8], attrs: &Attributes<'_>) -> SaQuery {
     let SaId { daddr, spi, family, proto } = SaId::of(fixed);
     SaQuery { daddr, spi: Ok(spi), family, proto, mark: super::sa::mark(attrs) }

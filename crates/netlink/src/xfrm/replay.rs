@@ -1,4 +1,4 @@
-//! Sequence numbers and replay window of an SA, in the two forms that messages have.
+//! Sequence numbers and replay window of an SA, in the two forms of the attributes.
 
 use super::attributes::Attributes;
 use super::layout::{Fields, ReplayEsn};
@@ -7,23 +7,23 @@ use super::nums::attr;
 /// Sequence numbers of an SA.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Replay {
-    /// `oseq`, `seq` and the bitmap of a window of up to 32, of which bit 0 is `seq`.
+    /// `oseq`, `seq` and the bitmap of a window of up to 32; bit 0 is `seq` (`XFRMA_REPLAY_VAL`).
     Legacy([u32; 3]),
-    /// The others, of whose bitmap bit `(n - 1) % window` is number `n`.
+    /// Sequence numbers with a bitmap of any length; bit `(n - 1) % window` is number `n` (`XFRMA_REPLAY_ESN_VAL`).
     Esn(ReplayEsn),
 }
 
-/// Numbers of a request. Those with a bitmap of any length win.
+/// Sequence numbers of a request. The ESN form takes precedence.
 pub(super) fn of(attrs: &Attributes<'_>) -> Option<Replay> {
     esn(attrs).or_else(|| legacy(attrs))
 }
 
-/// Numbers with a bitmap of any length.
+/// Sequence numbers in ESN form, with a bitmap of any length.
 pub(super) fn esn(attrs: &Attributes<'_>) -> Option<Replay> {
     attrs.get(attr::REPLAY_ESN_VAL).map(|attr| Replay::Esn(ReplayEsn::of(attr.data)))
 }
 
-/// Numbers with a bitmap of 32.
+/// Sequence numbers in legacy form, with a bitmap of 32 bits.
 pub(super) fn legacy(attrs: &Attributes<'_>) -> Option<Replay> {
     let mut from = Fields(attrs.get(attr::REPLAY_VAL)?.data);
     Some(Replay::Legacy([from.u32(), from.u32(), from.u32()]))

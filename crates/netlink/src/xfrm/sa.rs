@@ -1,4 +1,4 @@
-//! SAs in messages: read, checked and written (Linux `verify_newsa_info`, `xfrm_state_construct`,
+//! SAs in messages: parsing, validation and serialisation (Linux `verify_newsa_info`, `xfrm_state_construct`,
 //! `copy_to_user_state_extra`).
 
 use std::time::Duration;
@@ -15,55 +15,55 @@ use crate::attr::Attr;
 use crate::error::{Error, errno};
 use crate::message::Writer;
 
-/// SA of a message, after all checks that need only the message.
+/// SA of a request, valid as far as the message alone shows.
 #[derive(Clone, Debug)]
 pub struct NewSa {
     /// Fixed part, with the selector's family filled in.
     pub info: SaInfo,
     /// Algorithm.
     pub algorithm: Algorithm,
-    /// Header around ESP.
+    /// UDP encapsulation.
     pub encap: Option<Encap>,
-    /// The care-of address of mobile IPv6, which is shown.
+    /// The care-of address of mobile IPv6, stored for replies.
     pub coaddr: Option<Addr>,
-    /// For packets of which mark it is.
+    /// Mark of the SA's packets.
     pub mark: Mark,
-    /// The mark that its packets get.
+    /// Mark that the SA sets on its packets.
     pub set_mark: Mark,
     /// `XFRM_SA_XFLAG_*`.
     pub extra_flags: u32,
-    /// The numbers that it begins with, and its window if that is of more than 32.
+    /// Initial sequence numbers, and the window if it exceeds 32.
     pub replay: Option<Replay>,
-    /// Use before.
+    /// Initial counters of use.
     pub used: Option<LifetimeCur>,
-    /// The length that packets are padded to; 0 for none.
+    /// Length that packets are padded to; 0 for none.
     pub tfcpad: u32,
-    /// The number of its XFRM interface; 0 for none.
+    /// Number of the SA's XFRM interface; 0 for none.
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
-    /// Seconds until the same new address of the peer is reported again.
+    /// Seconds after which the peer's new address is reported again (`XFRMA_MTIMER_THRESH`).
     pub mapping_threshold: u32,
     /// Seconds between keepalives for a NAT.
     pub nat_keepalive: u32,
-    /// Limits at which its numbers are reported.
+    /// Thresholds for notifications of the SA's sequence numbers.
     pub aevents: Aevents,
 }
 
-/// Unit of the timer of async events, whatever a kernel's `HZ`.
+/// Unit of the timer of async events, independent of a kernel's `HZ`.
 const TENTH: Duration = Duration::from_millis(100);
 
-/// Limits of async events in a request.
+/// Thresholds of async events in a request.
 pub(super) fn aevents(attrs: &Attributes<'_>) -> Aevents {
     let word = |kind| attrs.get(kind).map(Attr::u32);
     Aevents { packets: word(attr::REPLAY_THRESH), time: word(attr::ETIMER_THRESH).map(|tenths| TENTH * tenths) }
 }
 
 impl NewSa {
-    /// Reads `NEWSA` and `UPDSA`.
+    /// Parses `NEWSA` and `UPDSA`.
     ///
     /// # Errors
-    /// As Linux refuses it.
+    /// Linux's refusal of the request.
     pub(super) fn parse(info: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
         let mut info = SaInfo::of(info);
         check::new_sa(&info, attrs)?;
@@ -74,7 +74,7 @@ impl NewSa {
             info.sel.family = info.family;
         }
         check::buildable(&info, attrs)?;
-        // The bits of the bitmap that goes with it (Linux `copy_from_user_state`).
+        // Bits of the legacy bitmap (Linux `copy_from_user_state`).
         info.replay_window = info.replay_window.min(u32::BITS as u8);
         let mut set_mark = Mark { value: word(attr::SET_MARK), mask: word(attr::SET_MARK_MASK) };
         if attrs.get(attr::SET_MARK).is_some() && attrs.get(attr::SET_MARK_MASK).is_none() {
@@ -99,7 +99,7 @@ impl NewSa {
         })
     }
 
-    /// Number of packets that its window spans.
+    /// Length of the replay window in packets.
     pub fn replay_window(&self) -> u32 {
         match &self.replay {
             Some(Replay::Esn(replay)) => replay.replay_window,
@@ -108,52 +108,52 @@ impl NewSa {
     }
 }
 
-/// The mark of a request; the value's bits outside of its mask are kept, as in Linux.
+/// Mark of a request; bits of the value outside the mask are kept, as in Linux.
 pub(super) fn mark(attrs: &Attributes<'_>) -> Mark {
     let Some(attr) = attrs.get(attr::MARK) else { return Mark::default() };
     let mask = attr.data.get(4..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_ne_bytes(*it));
     Mark { value: attr.u32(), mask }
 }
 
-/// An address as an attribute holds it.
+/// Address in an attribute.
 pub(super) fn address(attr: &crate::attr::Attr<'_>) -> Addr {
     super::layout::Fields(attr.data).addr()
 }
 
-/// An SA as it is now.
+/// Current state of an SA.
 #[derive(Clone, Debug)]
 pub struct Sa {
     /// Fixed part, with counters.
     pub info: SaInfo,
-    /// Algorithm; `None` of one that is yet to come.
+    /// Algorithm; `None` for a larval SA.
     pub algorithm: Option<Algorithm>,
-    /// Header around ESP.
+    /// UDP encapsulation.
     pub encap: Option<Encap>,
     /// The care-of address of mobile IPv6.
     pub coaddr: Option<Addr>,
-    /// When it was last used, in seconds since the Unix epoch; 0 for never.
+    /// Time of the last use, in seconds since the Unix epoch; 0 for never.
     pub last_used: u64,
-    /// For packets of which mark it is.
+    /// Mark of the SA's packets.
     pub mark: Mark,
-    /// The mark that its packets get.
+    /// Mark that the SA sets on its packets.
     pub set_mark: Mark,
     /// `XFRM_SA_XFLAG_*`.
     pub extra_flags: u32,
     /// Sequence numbers.
     pub replay: Replay,
-    /// The length that packets are padded to.
+    /// Length that packets are padded to.
     pub tfcpad: u32,
-    /// The number of its XFRM interface.
+    /// Number of the SA's XFRM interface.
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
-    /// Seconds until the same new address of the peer is reported again.
+    /// Seconds after which the peer's new address is reported again (`XFRMA_MTIMER_THRESH`).
     pub mapping_threshold: u32,
     /// Seconds between keepalives.
     pub nat_keepalive: u32,
-    /// Packets after which its numbers are reported.
+    /// Packet threshold for notifications (`XFRMA_REPLAY_THRESH`).
     pub replay_thresh: u32,
-    /// Tenths of a second after which its numbers are reported.
+    /// Timer for notifications, in tenths of a second (`XFRMA_ETIMER_THRESH`).
     pub etimer_thresh: u32,
 }
 
@@ -170,7 +170,7 @@ impl Sa {
         self.write_attributes(w);
     }
 
-    /// Writes all that the fixed part does not say.
+    /// Writes the attributes.
     pub(super) fn write_attributes(&self, w: &mut Writer) {
         let put_if_set = |w: &mut Writer, kind, value| {
             if value != 0 {
@@ -205,7 +205,7 @@ impl Sa {
         put_if_set(w, attr::NAT_KEEPALIVE_INTERVAL, self.nat_keepalive);
     }
 
-    /// Writes its numbers.
+    /// Writes the sequence numbers.
     pub(super) fn write_replay(&self, w: &mut Writer) {
         match &self.replay {
             Replay::Legacy(words) => {
@@ -217,30 +217,30 @@ impl Sa {
     }
 }
 
-/// Writes a mark, if there is one.
+/// Writes a mark, unless it is zero.
 pub(super) fn put_mark(w: &mut Writer, mark: Mark) {
     if mark != Mark::default() {
         w.put(attr::MARK, &[mark.value.to_ne_bytes(), mark.mask.to_ne_bytes()].concat());
     }
 }
 
-/// Key of the SA that a request means.
+/// Key of the SA in a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct SaQuery {
     /// Destination.
     pub daddr: Addr,
-    /// SPI; an address: any SA with this source.
+    /// SPI; or a source address, which selects any SA from that source.
     pub spi: Result<u32, Addr>,
-    /// The family of its addresses.
+    /// Family of the addresses.
     pub family: u16,
     /// Protocol.
     pub proto: u8,
-    /// The mark of packets that it is for.
+    /// Mark of the SA's packets.
     pub mark: Mark,
 }
 
 impl SaQuery {
-    /// Reads `DELSA` and `GETSA` (Linux `xfrm_user_state_lookup`).
+    /// Parses `DELSA` and `GETSA` (Linux `xfrm_user_state_lookup`).
     pub(super) fn parse(id: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
         let id = super::layout::SaId::of(id);
         let spi = if check::is_ipsec(id.proto) {
@@ -256,15 +256,15 @@ impl SaQuery {
 /// Request for an SPI (`struct xfrm_userspi_info`).
 #[derive(Clone, Debug)]
 pub struct NewSpi {
-    /// The SA that is to come.
+    /// The larval SA.
     pub info: SaInfo,
-    /// The smallest that will do.
+    /// Lowest acceptable SPI.
     pub min: u32,
-    /// The largest that will do.
+    /// Highest acceptable SPI.
     pub max: u32,
     /// Mark.
     pub mark: Mark,
-    /// The number of its XFRM interface.
+    /// Number of the SA's XFRM interface.
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
@@ -274,7 +274,7 @@ impl NewSpi {
     /// The length of the fixed part.
     pub(super) const LEN: usize = SaInfo::LEN + 8;
 
-    /// Reads `ALLOCSPI`.
+    /// Parses `ALLOCSPI`.
     pub(super) fn parse(bytes: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
         let mut from = super::layout::Fields(bytes);
         let info = SaInfo::read(&mut from);

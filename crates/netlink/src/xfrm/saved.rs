@@ -1,4 +1,4 @@
-//! SAs and policies as the requests that make them again.
+//! Requests that restore SAs and policies.
 
 use super::super::message::{HEADER_LEN, flag};
 use super::super::saved::{Saved, find, kind_of, renumber_field};
@@ -7,30 +7,30 @@ use super::nums::{attr, msg};
 use super::protocol::BLOCK;
 use super::{Policy, Sa};
 
-/// Sequence numbers of an SA that is made again.
+/// Sequence numbers of a restored SA.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Numbers {
-    /// The number after which it sends.
+    /// Last sent sequence number.
     pub oseq: u64,
-    /// The number up to which all counts as received.
+    /// Highest sequence number that counts as received.
     pub seq: u64,
-    /// Bytes and packets that it has been used for.
+    /// Bytes and packets of use.
     pub used: [u64; 2],
 }
 
 impl Sa {
-    /// Whether it ends by time.
+    /// Whether the SA has a time limit.
     pub const fn has_time_limit(&self) -> bool {
         let lft = &self.info.lft;
         lft.hard_add_expires_seconds != 0 || lft.hard_use_expires_seconds != 0
     }
 
-    /// The request that creates the SA again in its present state; `None` for a larval SA. The request contains keys.
+    /// Request that restores the SA in its current state; `None` for a larval SA. It contains keys.
     pub fn saved(&self) -> Option<Saved> {
         self.algorithm.as_ref()?;
         let addr = self.info.daddr.ip(self.info.family)?;
         let label = format!("SA {addr} {:#010x}", self.info.spi);
-        // The acquire that it answered is over.
+        // The acquire that the SA answered is over.
         let again = Self { info: SaInfo { seq: 0, ..self.info }, last_used: 0, ..self.clone() };
         Some(Saved::new("SA", label, msg::NEW_SA, flag::CREATE | flag::EXCL, |w| {
             again.write(w);
@@ -41,7 +41,7 @@ impl Sa {
     }
 }
 
-/// Sets the numbers at which the SA of a request begins, as far as its direction has any.
+/// Sets the initial sequence numbers of a request's SA, for its directions.
 pub fn set_numbers(message: &mut [u8], numbers: Numbers) {
     let dir = find(message, SaInfo::LEN, attr::SA_DIR).and_then(|at| message.get(at).copied());
     let oseq = if dir == Some(1) { 0 } else { numbers.oseq };
@@ -75,7 +75,7 @@ fn put(message: &mut [u8], at: usize, words: &[u32]) {
 }
 
 impl Policy {
-    /// The request that makes it again.
+    /// Request that restores the policy.
     pub fn saved(&self) -> Saved {
         let info = PolicyInfo { index: 0, curlft: Default::default(), ..self.info };
         let again = Self { info, ..self.clone() };
@@ -89,8 +89,7 @@ impl Policy {
     }
 }
 
-/// The request that has those of in, out and fwd block what no policy is for that are to, in this order. The others stay as
-/// they are.
+/// Request that makes the default policies of in, out and fwd block, where `block` is true. The others stay unchanged.
 pub fn saved_defaults(block: [bool; 3]) -> Saved {
     // `XFRM_USERPOLICY_UNSPEC`.
     const UNSPEC: u8 = 0;
@@ -98,12 +97,12 @@ pub fn saved_defaults(block: [bool; 3]) -> Saved {
     Saved::new("policy default", "policy default".to_owned(), msg::SET_DEFAULT, 0, |w| w.fixed(&[input, fwd, out]))
 }
 
-/// Exchanges the numbers of links in a request for those that `now` gives.
+/// Replaces interface indexes in a request by those that `now` returns.
 ///
 /// # Errors
-/// The number for which it gives none.
+/// The index for which `now` returns `None`.
 pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
-    // Both begin with a `struct xfrm_selector`, whose link stands before its last word.
+    // Both begin with a `struct xfrm_selector`; its `ifindex` precedes the last word.
     const IFINDEX: usize = 48;
     match kind_of(message) {
         msg::NEW_SA | msg::NEW_POLICY if message.len() > HEADER_LEN + IFINDEX => {
@@ -171,7 +170,7 @@ mod tests {
         }
     }
 
-    /// Request as the gateway would read it.
+    /// Parses a request as the gateway does.
     fn parsed(message: &[u8]) -> NewSa {
         let message = Messages::new(message).next().unwrap();
         let request = Request { message, strict: false, privileged: true, port: 0 };
@@ -215,7 +214,7 @@ mod tests {
             set_numbers(&mut whole[..len].to_vec(), Numbers { oseq: 1, seq: 1, used: [1; 2] });
             let _ = renumber(&mut whole[..len].to_vec(), |_| Some(1));
         }
-        // A bitmap that says it is longer than it is.
+        // A bitmap whose stated length exceeds the message.
         let mut long = whole.clone();
         let at = find(&long, SaInfo::LEN, attr::REPLAY_ESN_VAL).unwrap();
         put(&mut long, at, &[u32::MAX]);

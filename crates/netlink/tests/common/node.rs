@@ -18,30 +18,30 @@ use wire::MacAddr;
 /// Datapath that accepts and records every change.
 #[derive(Debug, Default)]
 pub(crate) struct RecordingHost {
-    /// Routes that were added and not removed.
+    /// Current routes.
     pub(crate) routes: Vec<(TableId, Route)>,
-    /// Addresses that were added and not removed.
+    /// Current addresses.
     pub(crate) addresses: Vec<(LinkId, IfAddr)>,
     /// Number of rules of each family that look up VRF tables.
     pub(crate) l3mdev: [usize; 2],
     neighbours: BTreeMap<(LinkId, IpAddr), NeighbourNow>,
     /// Requested features of the link that was opened last.
     pub(crate) wanted: Option<FeatureSet>,
-    /// Host interface index of devices that are opened from now on, if it differs from the link's number.
+    /// Host interface index of devices opened later, if it differs from the link's number.
     pub(crate) host_index: Option<u32>,
     /// Receive ring of the link, if it has one.
     pub(crate) ring: Option<RingState>,
-    /// Every VRF by its device, and the domains of the links that belong to one.
+    /// VRFs by their devices, and the domains of their members.
     vrfs: BTreeMap<LinkId, Vrf>,
     domains: BTreeMap<LinkId, Domain>,
-    /// The address that `eth0` was given.
+    /// Link-layer address that was set on `eth0`.
     mac: Option<[u8; 6]>,
-    /// Every queueing discipline, and the counters of each.
+    /// Queueing disciplines, and the counters reported for each.
     pub(crate) qdiscs: BTreeMap<LinkId, Options>,
     pub(crate) stats: Stats,
-    /// The bridges, by their own ports.
+    /// Bridges, by their own ports.
     pub(crate) bridges: BTreeMap<LinkId, Bridge>,
-    /// The time.
+    /// Time by the node's clock.
     pub(crate) now: Instant,
 }
 
@@ -109,7 +109,7 @@ impl Host for RecordingHost {
         }
         let host_index = match config.kind {
             LinkKind::Driver(DriverKind::Udp { .. }) | LinkKind::Bridge(_) => None,
-            // Devices are created with the requested number, or with that of the link.
+            // A device gets the requested interface index, or the link's number.
             LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => Some(index.unwrap_or(id.0)),
             _ => Some(self.host_index.unwrap_or(id.0)),
         };
@@ -153,7 +153,7 @@ impl Host for RecordingHost {
 
     fn set_bridge(&mut self, link: LinkId, bridge: Option<LinkId>) -> Result<(), Error> {
         for bridge in self.bridges.values_mut() {
-            // It is a port of one at most.
+            // A link is a port of at most one bridge.
             let _ = bridge.remove_port(link);
         }
         let Some(bridge) = bridge.and_then(|bridge| self.bridges.get_mut(&bridge)) else { return Ok(()) };
@@ -232,7 +232,7 @@ impl Host for RecordingHost {
     }
 }
 
-/// A node with one Ethernet link, eth0, of number 2.
+/// Node with one Ethernet link, eth0, with the number 2.
 pub(crate) fn node() -> Rtnl<RecordingHost> {
     let toml = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
     let config = Config::from_toml(toml, "test.toml").unwrap();

@@ -1,6 +1,6 @@
 //! Recorded requests of real programs.
 
-/// The requests that programs of iproute2 made, as they were recorded.
+/// Recorded requests of iproute2's programs.
 pub(crate) fn recorded() -> Vec<Vec<u8>> {
     let requests =
         include_str!("../recordings/iproute2.txt").lines().filter_map(|line| line.strip_prefix("> ")?.split_once(' '));

@@ -1,4 +1,4 @@
-//! Fields of a received packet that GRO compares; each is read once.
+//! Fields of a received packet that GRO compares; each is read only once.
 
 use packet::{Csum, Memory, Meta, Packet};
 use wire::ipv6::Chain;
@@ -8,10 +8,10 @@ use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, udp};
 use crate::checksum;
 use crate::headers::Headers;
 
-/// Key of a flow. Packets of different flows may overtake each other.
+/// Key of a flow. Packets of different flows may be reordered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Flow {
-    /// Source, then destination; IPv4's two in the first.
+    /// Source, then destination; both IPv4 addresses in the first word.
     addresses: [u64; 4],
     ports: u32,
     version: Version,
@@ -36,26 +36,26 @@ pub(super) struct Arrival {
     /// TCP's sequence number.
     pub(super) seq: u32,
     pub(super) flags: Flags,
-    /// The sum of the addresses and the protocol: the pseudo-header without the length.
+    /// The sum of the addresses and the protocol: the pseudo-header's without the length.
     pseudo: u32,
 }
 
 /// Readable part of a packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View<'a> {
-    /// Bytes in its head.
+    /// Bytes in the packet's head.
     pub(super) head: &'a [u8],
     /// Length of the whole packet.
     pub(super) len: usize,
     pub(super) meta: &'a Meta,
 }
 
-/// Treatment of a packet by GRO.
+/// Class of a packet for GRO.
 #[derive(Debug)]
 pub(super) enum Class {
     /// A segment of a flow that may be held.
     Segment(Arrival),
-    /// A packet of such a flow that is never merged; it must not overtake.
+    /// A packet of such a flow that is never merged; it must not be reordered.
     Odd,
     /// A packet that GRO ignores.
     Other,
@@ -69,7 +69,7 @@ pub(super) const ENDING: Flags =
     Flags::from_bits(LAST.bits() | Flags::URG.bits() | Flags::RST.bits() | Flags::SYN.bits());
 
 impl Class {
-    /// Parses a packet that begins with its IP header, after bringing the headers into its head if need be.
+    /// Parses a packet that begins with its IP header, after pulling the headers into its head if necessary.
     #[inline]
     pub(super) fn of(mem: &Memory, pkt: &mut Packet, with_udp: bool) -> Self {
         match Self::parse(View::of(pkt), with_udp) {
@@ -88,7 +88,7 @@ impl Class {
     /// Parses a packet whose headers may exceed its head.
     ///
     /// # Errors
-    /// [`Malformed::OutsideHead`] when they do; the fault of the headers.
+    /// [`Malformed::OutsideHead`] if the headers exceed the head; the fault of the headers.
     #[inline]
     pub(super) fn parse(view: View<'_>, with_udp: bool) -> Result<Self, Malformed> {
         match Version::of(view.head) {
@@ -105,7 +105,7 @@ impl<'a> View<'a> {
         Self { head: pkt.head(), len: pkt.len(), meta: &pkt.meta }
     }
 
-    /// Error for bytes that are missing in the head: the packet may have them in its fragments.
+    /// Error for bytes that are missing in the head: the packet's fragments may contain them.
     #[cold]
     fn outside(&self, why: Malformed) -> Malformed {
         if self.head.len() < self.len { Malformed::OutsideHead } else { why }
@@ -123,7 +123,7 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     if !may_merge(header.protocol(), with_udp) {
         return Ok(Class::Other);
     }
-    // Only a header without options, not a fragment, with a correct checksum and the length of the packet.
+    // Only a header without options, not of a fragment, with a correct checksum and the packet's length.
     let reserved_bit = header.as_bytes()[6] & 0x80 != 0;
     let plain = header.header_len() == ipv4::Ipv4Header::LEN && header.fragment().is_none() && !reserved_bit;
     if !plain || header.total_len() != len || !header.check_ok() {
@@ -194,7 +194,7 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
 }
 
 /// The upper layer behind hop-by-hop and destination options, or another protocol. `None` for fragments, and behind a
-/// routing header, where the checksum covers an address that is not the header's.
+/// routing header, where the checksum covers an address other than the header's.
 #[cold]
 fn behind_options(head: &[u8], len: usize) -> Result<Option<(Protocol, usize)>, Malformed> {
     let chain = Chain::walk(head, len)?;
@@ -261,7 +261,7 @@ impl Arrival {
         self.payload > 0 && !self.flags.intersects(ENDING)
     }
 
-    /// Tells whether TCP lies right behind an IP header without options.
+    /// Tells whether TCP directly follows an IP header without options.
     #[inline]
     pub(super) fn is_plain_tcp(&self) -> bool {
         self.protocol == Protocol::TCP && usize::from(self.l4) == self.version.header_len()
@@ -273,7 +273,7 @@ impl Arrival {
     }
 
     /// Tells whether the transport checksum is right, by its state or by the bytes; `sum` returns the partial sum of
-    /// the bytes from an offset on. A partial checksum has to be that of the transport header: a guest may claim
+    /// the bytes from an offset on. A partial checksum must be that of the transport header: a guest may declare
     /// another offset.
     #[inline]
     pub(super) fn check_ok(&self, view: View<'_>, sum: impl FnOnce(usize) -> u32) -> bool {
@@ -292,7 +292,7 @@ impl Arrival {
 }
 
 impl Flow {
-    /// Key of a packet with TCP right behind an IP header without options; `None` of any other.
+    /// Key of a packet with TCP directly behind an IP header without options; `None` for any other.
     #[inline]
     pub(super) fn of_plain_tcp(head: &[u8]) -> Option<Self> {
         if !wire::ip::is_plain_tcp(head) {
@@ -316,7 +316,7 @@ impl Flow {
         (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % buckets
     }
 
-    /// Tells whether source and destination of the IP packet that begins with `head` are this flow's.
+    /// Tells whether the IP packet that begins with `head` has this flow's source and destination.
     pub(super) fn has_addresses_of(&self, head: &[u8]) -> bool {
         let addresses = match Version::of(head) {
             Ok(Version::V4) => head.first_chunk::<20>().map(|ip| {

@@ -1,4 +1,4 @@
-//! A held packet: which segments it accepts, how it grows, and its form when it is flushed.
+//! Held packet: the segments that it accepts, its growth, and its form after the flush.
 
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
@@ -14,7 +14,7 @@ const MAX_LEN: usize = 65_535;
 /// Maximum number of merged datagrams (Linux `UDP_GRO_CNT_MAX`).
 const MAX_DATAGRAMS: u16 = 64;
 
-/// Maximum number of page fragments without children. One is left for a trailer.
+/// Maximum number of page fragments without children. One slot is left for a trailer.
 const MAX_SLOTS: usize = MAX_FRAGS - 1;
 
 /// Free patterns, boxed for reuse: a pattern is large.
@@ -28,18 +28,19 @@ pub(super) struct Held {
     pub(super) first: Arrival,
     /// The next sequence number.
     next_seq: u32,
-    /// Number of packets in this one.
+    /// Number of packets merged so far.
     count: u16,
-    /// Whether all have the same IPv4 identification; for a single packet, whether its flow had before.
+    /// Whether all packets have the same IPv4 identification; for a single packet, whether this was true for the flow
+    /// before.
     fixed_id: bool,
     /// FIN and PSH of the last segment.
     last_flags: Flags,
-    /// Pattern of the headers, once a second packet has come.
+    /// Pattern of the headers, from the second packet on.
     pattern: Option<Box<Pattern>>,
     /// Number of packets that may still be merged by prediction alone.
     room: u16,
-    /// Sum of the bytes of a predicted packet, equal to that of the one before: changes of number and payload are
-    /// compensated by the checksums.
+    /// Sum of the bytes of a predicted packet, equal to that of the preceding one: the checksums compensate changes of
+    /// number and payload.
     sum: u16,
 }
 
@@ -52,7 +53,7 @@ impl Held {
         Self { packet, first, next_seq, count: 1, fixed_id, last_flags, pattern, room: 0, sum: 0 }
     }
 
-    /// Prepares for comparisons. Free patterns are in `spare`.
+    /// Prepares for comparisons. `spare` holds free patterns.
     #[inline]
     pub(super) fn look(&mut self, spare: &mut Spare) {
         if self.pattern.is_none() {
@@ -76,8 +77,8 @@ impl Held {
     }
 
     /// Step by which a packet continues this one, if it does: it has the same link and SAs, and the headers of the
-    /// first, except fields that change from segment to segment and have the expected values. Its transport checksum is
-    /// not checked here. [Prepared](Self::look).
+    /// first packet, except fields that change from segment to segment and have the expected values. The transport
+    /// checksum is not checked here. Requires [`look`](Self::look).
     #[inline]
     pub(super) fn continued_by(&self, view: View<'_>) -> Option<Step> {
         let Self { first, packet, .. } = self;
@@ -108,8 +109,8 @@ impl Held {
         fits.then_some(Step { payload, id, flags })
     }
 
-    /// Summary of a TCP packet that may replace this one: its headers are those of the first, except fields that change
-    /// from segment to segment. Its transport checksum is not checked here. [Prepared](Self::look).
+    /// Summary of a TCP packet that may replace this one: its headers are those of the first packet, except fields that
+    /// change from segment to segment. The transport checksum is not checked here. Requires [`look`](Self::look).
     pub(super) fn begins_anew(&self, view: View<'_>) -> Option<Arrival> {
         let Self { first, pattern, .. } = self;
         let View { head, len, .. } = view;
@@ -120,8 +121,8 @@ impl Held {
         first.anew(view).filter(Arrival::may_be_first)
     }
 
-    /// Replaces this packet, which is returned, by `packet`, as [`begins_anew`](Self::begins_anew) summarized it. The
-    /// next packet is predicted from its front and its sum.
+    /// Replaces this packet, which is returned, with `packet`, whose summary is from
+    /// [`begins_anew`](Self::begins_anew). The next packet is predicted from the front and the sum of `packet`.
     pub(super) fn renew(
         &mut self,
         packet: Packet,
@@ -131,7 +132,7 @@ impl Held {
         let (pattern, fixed_id) = (self.pattern.take(), self.fixed_id);
         let former = std::mem::replace(self, Self { pattern, fixed_id, ..Self::new(packet, first) });
         let Arrival { payload, id, flags, .. } = first;
-        // A segment with CWR is never merged, so the predicted flags are without it.
+        // A segment with CWR is never merged, so the predicted flags do not contain CWR.
         if let Some((front, sum)) = seen
             && self.packet.head_mut().is_some()
             && !flags.contains(Flags::CWR)
@@ -141,7 +142,8 @@ impl Held {
         former
     }
 
-    /// Identifications in IPv4 either count up or, with DF, stay the same (Linux `inet_gro_flush`).
+    /// Tells whether an IPv4 identification continues the flow: it counts up or, with DF, stays the same (Linux
+    /// `inet_gro_flush`).
     #[inline]
     fn id_goes_on(&self, id: u16) -> bool {
         match (id.wrapping_sub(self.first.id), self.count) {
@@ -158,8 +160,8 @@ impl Held {
         pkt.frag_list().is_empty() && self.has_slots(slots)
     }
 
-    /// Tells whether there are so many free slots. The first packet's own payload takes one more if its headers have to
-    /// be copied.
+    /// Tells whether that many slots are free. The first packet's own payload takes one more slot if its headers have
+    /// to be copied.
     #[inline]
     pub(super) fn has_slots(&self, slots: usize) -> bool {
         let taken = self.packet.frags().len() + usize::from(self.count == 1);
@@ -168,7 +170,7 @@ impl Held {
 
     /// Makes the headers writable for the flush. Only headers are copied.
     ///
-    /// Returns whether they are.
+    /// Returns whether they are writable.
     #[inline]
     pub(super) fn own_headers(&mut self, mem: &Memory) -> bool {
         self.count > 1 || self.packet.head_mut().is_some() || self.copy_headers(mem)
@@ -204,14 +206,14 @@ impl Held {
         self.grown(step)
     }
 
-    /// As [`merge`](Self::merge), for a packet of one buffer, for which there is a slot.
+    /// As [`merge`](Self::merge), for a packet of one buffer; requires a free slot.
     #[inline]
     pub(super) fn merge_buf(&mut self, buf: Buf, step: Step) -> bool {
         self.packet.push_frag_behind(buf, self.first.end.into()).expect("a free slot, just seen");
         self.grown(step)
     }
 
-    /// Predicts the packet after one that begins with `front` and sums to `sum`, if the flow is held longer.
+    /// Predicts the packet after one that begins with `front` and has the sum `sum`, if the flow is held longer.
     pub(super) fn predict(&mut self, front: &[u8; Prediction::WINDOW], step: Step, sum: u16) {
         let Arrival { version, l4, end, payload, .. } = self.first;
         let l4 = usize::from(l4);
@@ -241,7 +243,7 @@ impl Held {
             && self.packet.meta.came_like(meta)
     }
 
-    /// Appends the payload of a packet that was [expected](Self::expects).
+    /// Appends the payload of an [expected](Self::expects) packet.
     #[inline]
     pub(super) fn merge_expected(&mut self, buf: Buf) {
         if let Some(pattern) = &mut self.pattern {
@@ -268,7 +270,7 @@ impl Held {
         payload == self.first.payload && !full && !flags.intersects(ENDING)
     }
 
-    /// The flushed packet: unchanged if it is alone, otherwise fat.
+    /// The flushed packet: unchanged if nothing was merged, otherwise fat.
     #[inline]
     pub(super) fn finish(mut self, spare: &mut Spare) -> Packet {
         spare.extend(self.pattern.take());
@@ -300,7 +302,7 @@ impl Held {
     }
 }
 
-/// Fields in which a packet differs from the one that it continues.
+/// Differences of a packet from the one that it continues.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     /// Bytes of payload.

@@ -1,12 +1,11 @@
 //! Generic receive offload: packets of a flow that are received together pass the stack as one fat packet.
 //!
-//! Merging is reversible: `gso` gives back the same bytes. The rules are those of Linux's
-//! `dev_gro_receive`, `inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive` and `udp_gro_receive`. Payload is
-//! moved by reference.
+//! Merging is reversible: `gso` restores the same bytes. The rules are those of Linux's `dev_gro_receive`,
+//! `inet_gro_receive`, `ipv6_gro_receive`, `tcp_gro_receive` and `udp_gro_receive`. Payload is moved by reference.
 //!
 //! Two rules are stricter: a packet that can never be merged (options in the IPv4 header, a fragment, a wrong checksum)
-//! flushes the held packets with the same two addresses, so that it does not overtake; and IPv6 packets whose extension
-//! headers differ are one flow that is not merged.
+//! flushes the held packets with the same two addresses, so that order is kept; and IPv6 packets with different
+//! extension headers are one flow that is not merged.
 
 mod arrival;
 mod held;
@@ -28,8 +27,8 @@ const PER_BUCKET: usize = 8;
 pub struct Config {
     /// Merges UDP too, into trains of equal datagrams. TCP is always merged.
     pub udp: bool,
-    /// Continues with children when the page fragments are full. Otherwise the packet is flushed then, with one slot
-    /// left for a trailer: such a packet never has to be linearized.
+    /// Continues with children when the page fragments are full. Otherwise the packet is flushed with one slot left for
+    /// a trailer, and never has to be linearized.
     pub frag_list: bool,
 }
 
@@ -37,12 +36,12 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Gro {
     config: Config,
-    /// Each in the order of arrival.
+    /// Buckets, each in the order of arrival.
     buckets: [Vec<Held>; BUCKETS],
     held: usize,
-    /// Bucket and index of the packet that grew, or was found, last.
+    /// Bucket and index of the packet that was last extended or found.
     latest: Option<(usize, usize)>,
-    /// Patterns for packets that will be held.
+    /// Free patterns for later held packets.
     spare: Spare,
 }
 
@@ -58,8 +57,8 @@ impl Gro {
         self.held
     }
 
-    /// Takes a packet that begins with its IP header: holds it, merges it into a held one, or appends it to `out`,
-    /// behind packets that it must not overtake.
+    /// Receives a packet that begins with its IP header: holds it, merges it into a held one, or appends it to `out`,
+    /// after packets that it must not overtake.
     ///
     /// An unverified transport checksum is verified before the packet is held or merged.
     pub fn receive(&mut self, mem: &Memory, mut pkt: Packet, out: &mut Vec<Packet>) {
@@ -73,12 +72,12 @@ impl Gro {
         }
     }
 
-    /// Merges a packet of one buffer, with TCP right behind its IP header, into the held packet of its flow; or
-    /// replaces that one, if it does not continue it. Most packets out of a tunnel take this path, and never become a
-    /// [`Packet`].
+    /// Merges a packet of one buffer, with TCP directly behind its IP header, into the held packet of its flow; or
+    /// replaces the held packet, if `buf` does not continue it. Most packets out of a tunnel take this path, and never
+    /// become a [`Packet`].
     ///
     /// # Errors
-    /// `buf` itself, if it is for [`receive`](Self::receive).
+    /// `buf` itself, if it needs [`receive`](Self::receive).
     #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
     #[inline(always)]
     pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
@@ -116,7 +115,7 @@ impl Gro {
                 && held.own_headers(mem)
         });
         let Some(step) = step else {
-            // Children may begin when the slots are used up.
+            // A flow can continue with children after all slots are used.
             let may_begin = !self.config.frag_list;
             return if may_begin { self.begin_anew((bucket, at), buf, meta, out) } else { Err(buf) };
         };
@@ -137,11 +136,11 @@ impl Gro {
         Some((bucket, at))
     }
 
-    /// Replaces the held packet of a flow by a whole packet of one buffer that does not continue it. The comparison
-    /// values stay.
+    /// Replaces the held packet of a flow with a packet of one buffer that does not continue it. The values for
+    /// comparison stay.
     ///
     /// # Errors
-    /// `buf` itself, if it is for [`receive`](Self::receive).
+    /// `buf` itself, if it needs [`receive`](Self::receive).
     fn begin_anew(
         &mut self,
         (bucket, at): (usize, usize),

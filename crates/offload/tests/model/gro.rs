@@ -1,4 +1,4 @@
-//! Bursts of packets are held, merged or passed; segmented again they are the original ones.
+//! Model of GRO: bursts of packets are held, merged or passed; segmented again they are the original packets.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::{fill_checks, fill_lengths, headers, on_wire, shaped};
 /// One packet: flow, action, payload length, and a parameter of the action.
 pub(crate) type Step = (u8, u8, u16, u16);
 
-/// State of each flow: the next sequence number and identification, and the latter's step.
+/// State of each flow: the next sequence number and identification, and the identification's step.
 #[derive(Clone, Copy, Default)]
 struct Flow {
     seq: u32,
@@ -22,10 +22,10 @@ struct Flow {
     id_step: u16,
 }
 
-/// Key of packets that stay in order: link, tag, and the flow's fields.
+/// Key of packets that must stay in order: link, tag, and the flow's fields.
 type Key = (LinkId, Option<u16>, u8, u8, u32, Vec<u8>, Vec<u8>);
 
-/// Offers a packet of one buffer as such, and returns it if it is not merged.
+/// Passes a packet of one buffer to `Gro::join`, and returns it if it is not merged.
 fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> Option<Packet> {
     if !packet.is_linear() {
         return Some(packet);
@@ -83,7 +83,7 @@ pub(crate) fn run(options: u8, steps: &[Step]) {
     assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0), "pages that did not come home");
 }
 
-/// Panics unless each flow has the received packets, in order; prints the difference only.
+/// Panics unless each flow's packets arrived, in order; prints the difference only.
 fn same_flows(went: &BTreeMap<Key, Vec<Vec<u8>>>, came: &BTreeMap<Key, Vec<Vec<u8>>>) {
     assert!(went.keys().eq(came.keys()), "{:?} went, {:?} came", went.keys(), came.keys());
     for (key, came) in came {
@@ -98,8 +98,8 @@ fn same_flows(went: &BTreeMap<Key, Vec<Vec<u8>>>, came: &BTreeMap<Key, Vec<Vec<u
     }
 }
 
-/// Files the bytes of a packet with those that it must not overtake, by its bytes as they are: a partial checksum may
-/// be anywhere, even in the place of the protocol.
+/// Appends the bytes of a packet to those that it must not overtake. The bytes are not completed: a partial checksum
+/// may be anywhere, even at the offset of the protocol.
 fn add(flows: &mut BTreeMap<Key, Vec<Vec<u8>>>, packet: &Packet, mut bytes: Vec<u8>) {
     let seen = packet.to_vec();
     let part = |from: usize, to: usize| seen.get(from..to).unwrap_or_default().to_vec();
@@ -114,7 +114,7 @@ fn add(flows: &mut BTreeMap<Key, Vec<Vec<u8>>>, packet: &Packet, mut bytes: Vec<
         _ => (Protocol(255), 0, Vec::new(), 0),
     };
     let key = (packet.meta.origin.device(), packet.meta.vlan, version, protocol.0, label, addresses, part(l4, l4 + 4));
-    // One's complement has two zeros: a receiver accepts either, and a sender writes 0, except in UDP.
+    // One's complement has two zeros: a receiver accepts both, and a sender writes 0, except in UDP.
     if version == 4 {
         zero(&mut bytes, 10);
     }
@@ -149,7 +149,7 @@ fn arrival(mem: &Memory, flow: &mut Flow, (number, action, len, n): Step) -> Pac
     flow.seq = flow.seq.wrapping_add(len as u32);
     flow.id = flow.id.wrapping_add(flow.id_step);
     fill_lengths(number, l4, &mut bytes);
-    // A change before the checksums are computed makes another valid packet; a change after them, a corrupt one.
+    // A change before the checksums are computed gives another valid packet; a later change a corrupt one.
     match action % 16 {
         0 => bytes[at] ^= (n >> 8) as u8,
         1 if is_tcp => bytes[l4 + 13] ^= n as u8,

@@ -1,4 +1,4 @@
-//! Fat packets from a guest, valid and invalid: what cannot be segmented is refused, and segments are complete.
+//! Model of GSO: fat packets from a guest, valid and invalid. Invalid ones are refused, and segments are complete.
 
 use base::DropReason;
 use offload::{CsumOffload, Features, checksum, fit, gso};
@@ -11,13 +11,13 @@ use super::{fill_checks, fill_lengths, headers, on_wire, shaped, tunnel};
 /// Metadata of a packet, and its layout in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claims {
-    /// Number of the flow whose headers it has.
+    /// Number of the flow that supplies the headers.
     pub(crate) number: u8,
     /// Offset of a changed header byte, and the change.
     pub(crate) change: (u16, u8),
     /// Bytes in front of the IP header.
     pub(crate) l3: u8,
-    /// Number of tunnels around it, and their kinds.
+    /// Number of tunnels around the packet, and their kinds.
     pub(crate) tunnels: (u8, u16),
     pub(crate) kind: u8,
     pub(crate) size: u16,
@@ -128,7 +128,7 @@ fn packet(mem: &Memory, claims: &Claims, l3: usize, payload: &[u8]) -> Packet {
     packet
 }
 
-/// Checks that the device can take the packets.
+/// Checks that the device can send the packets.
 fn check_fit(features: &Features, out: &[Packet]) {
     for packet in out {
         let takes = packet.is_linear() || (features.sg && (features.frag_list || packet.frag_list().is_empty()));

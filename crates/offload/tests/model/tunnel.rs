@@ -1,9 +1,9 @@
 //! Packets in tunnels, built and checked byte by byte, without the code under test.
 
-/// Maximum number of nested tunnels here.
+/// Maximum number of nested tunnels in this model.
 pub(crate) const MAX: u8 = 3;
 
-/// One tunnel around a packet: the lower bits are its kind, one bit each selects IPv6 and IP options.
+/// One tunnel around a packet: the lower bits select the kind, one bit each IPv6 and IP options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tunnel(pub(crate) u8);
 
@@ -64,7 +64,7 @@ impl Tunnel {
         }
     }
 
-    /// `inner` in this tunnel, with correct lengths and checksums; an IPv4 header has this identification.
+    /// `inner` in this tunnel, with correct lengths and checksums; an IPv4 header has the identification `id`.
     pub(crate) fn around(self, inner: &[u8], id: u16) -> Vec<u8> {
         let mut payload = [&self.header(inner)[..], inner].concat();
         let protocol = match self.kind() {
@@ -125,7 +125,7 @@ impl Tunnel {
     }
 }
 
-/// Tunnels chosen by two of the fuzzer's bytes, outermost first.
+/// Tunnels chosen by two bytes of the fuzzer, outermost first.
 pub(crate) fn some(count: u8, kinds: u16) -> Vec<Tunnel> {
     (0..count % (MAX + 1)).map(|at| Tunnel((kinds >> (5 * at)) as u8 & 31)).collect()
 }

@@ -1,4 +1,4 @@
-//! Sums against a literal RFC 1071, over every geometry.
+//! Sums compared with a literal RFC 1071, over every geometry.
 
 use base::DropReason;
 use offload::checksum::{complete, sum, sum_of, transport_check, verify};
@@ -147,7 +147,7 @@ fn a_partial_check_is_completed_in_every_geometry() {
 fn only_udp_turns_a_computed_zero_into_all_ones() {
     let mem = Memory::heap();
     for (offset, want) in [(6, [0xff, 0xff]), (16, [0, 0])] {
-        // The field makes the whole sum 0xffff.
+        // The field makes the complete sum 0xffff.
         let mut data = vec![0; 20];
         data[offset..offset + 2].copy_from_slice(&[0xff, 0xff]);
         let mut packet = received(&mem, &data);

@@ -1,4 +1,4 @@
-//! Every device with every packet: the fitted packets are ones that it can take, and correct on the wire.
+//! Every device with every packet: the fitted packets are sendable by the device, and correct on the wire.
 
 use base::DropReason;
 use offload::{CsumOffload, Features, fit};
@@ -25,7 +25,7 @@ fn devices() -> impl Iterator<Item = Features> {
     })
 }
 
-/// Linear, with page fragments, with children.
+/// Shape of a packet: linear, with page fragments, with children.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Shape {
     Linear,
@@ -47,7 +47,7 @@ fn shaped(mem: &Memory, data: &[u8], header_len: usize, shape: Shape) -> Packet 
 }
 
 fn partial_check(packet: &mut Packet, frame: &Frame) {
-    // The field as a stack leaves it: completion gives the correct checksum.
+    // The field as left by a stack: completion gives the correct checksum.
     let l4 = L2.len() + if frame.v6 { 40 } else { 20 };
     let offset = if frame.protocol == UDP { 6 } else { 16 };
     let bytes = packet.to_vec();
@@ -199,7 +199,7 @@ fn a_tag_needs_an_ethernet_header() {
     let mut packet = received(&mem, &[0; 11]);
     packet.meta.vlan = Some(5);
     assert_eq!(fit(&mem, &Features::ALL, packet, 14, &mut out), Err(DropReason::EthTruncated));
-    // A packet that is not IP is tagged like any other.
+    // A packet other than IP is tagged like any other.
     let arp = [&L2[..12], &[0x08, 0x06], &[0; 28]].concat();
     let mut packet = received(&mem, &arp);
     packet.meta.vlan = Some(5);

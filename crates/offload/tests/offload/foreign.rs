@@ -7,7 +7,7 @@ use packet::{Buf, Cut, Gso, GsoKind, Memory, Packet};
 
 use crate::frames::*;
 
-/// A guest's memory, which the test can read afterwards.
+/// A guest's memory, readable for the test.
 struct Guest(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Guest {
@@ -20,7 +20,7 @@ fn foreign(memory: &Arc<Vec<u8>>) -> Buf {
     Buf::foreign(Guest(Arc::clone(memory)))
 }
 
-/// Encrypts in place, as a later stage would: inverts every byte that may be written.
+/// Encrypts in place, like a later stage: inverts every writable byte.
 fn scribble(packets: Vec<Packet>) {
     for packet in packets {
         let (head, frags, children) = packet.into_parts();

@@ -17,16 +17,16 @@ pub(crate) const URG: u16 = 0x20;
 pub(crate) const ECE: u16 = 0x40;
 pub(crate) const CWR: u16 = 0x80;
 
-/// No-op, no-op, time stamps.
+/// Options: no-op, no-op, timestamps.
 pub(crate) const TIMESTAMPS: [u8; 12] = [1, 1, 8, 10, 0, 0, 1, 2, 0, 0, 3, 4];
 
-/// All protocols, any geometry.
+/// Configuration for all protocols and any geometry.
 pub(crate) const MERGE: Config = Config { udp: true, frag_list: true };
 
-/// A device that takes page fragments, without other offloads.
+/// A device with support for page fragments, without other offloads.
 pub(crate) const SG: Features = Features { sg: true, frag_list: true, ..Features::NONE };
 
-/// A device that takes page fragments and completes checksums.
+/// A device with support for page fragments and checksum completion.
 pub(crate) const SG_CSUM: Features = Features { csum: CsumOffload::Any, ..SG };
 
 /// A TCP segment or UDP datagram in an IP packet.
@@ -63,7 +63,7 @@ pub(crate) type ChangeFrame = fn(&mut Frame);
 /// Change of a packet by a test.
 pub(crate) type ChangePacket = fn(&mut Packet);
 
-/// An IPv4 TCP segment with time stamps.
+/// An IPv4 TCP segment with timestamps.
 pub(crate) fn tcp4(seq: u32, id: u16, len: usize) -> Frame {
     Frame {
         v6: false,
@@ -86,7 +86,7 @@ pub(crate) fn tcp4(seq: u32, id: u16, len: usize) -> Frame {
     }
 }
 
-/// An IPv6 TCP segment with time stamps.
+/// An IPv6 TCP segment with timestamps.
 pub(crate) fn tcp6(seq: u32, len: usize) -> Frame {
     Frame { v6: true, flow_label: 0x12345, ..tcp4(seq, 0, len) }
 }
@@ -124,7 +124,7 @@ impl Frame {
         packet
     }
 
-    /// Offset of its payload.
+    /// Offset of the payload.
     pub(crate) fn header_len(&self) -> usize {
         self.bytes().len() - self.payload.len()
     }
@@ -234,7 +234,7 @@ pub(crate) fn completed(pkt: &Packet) -> Vec<u8> {
     bytes
 }
 
-/// A received packet: linear, exclusive, in a page of its own, with an unverified checksum.
+/// A received packet: linear, exclusive, in a separate page, with an unverified checksum.
 pub(crate) fn received(mem: &Memory, bytes: &[u8]) -> Packet {
     let mut packet = Packet::with_data(mem, bytes).expect("memory");
     packet.meta.origin = Origin::Port(LinkId(7)).into();
@@ -244,11 +244,11 @@ pub(crate) fn received(mem: &Memory, bytes: &[u8]) -> Packet {
 /// Layouts of received packets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Layout {
-    /// Each in a page of its own.
+    /// Each packet in a separate page.
     Linear,
     /// The headers in the head, the payload in a page fragment.
     Paged,
-    /// All of a burst behind one another in large pages.
+    /// All packets of a burst one behind the other in large pages.
     Train,
 }
 
@@ -289,7 +289,7 @@ impl Layout {
     }
 }
 
-/// Packets that GRO makes of one burst of these.
+/// Packets that GRO returns for one burst.
 pub(crate) fn glue(mem: &Memory, config: Config, packets: Vec<Packet>) -> Vec<Packet> {
     let mut gro = Gro::new(config);
     let mut out = Vec::new();
@@ -302,7 +302,7 @@ pub(crate) fn glue(mem: &Memory, config: Config, packets: Vec<Packet>) -> Vec<Pa
     out
 }
 
-/// As [`glue`], from frames, returning the payload length of each resulting packet.
+/// As [`glue`], for frames; returns the payload length of each resulting packet.
 pub(crate) fn glue_frames(config: Config, frames: &[Frame]) -> Vec<usize> {
     let mem = Memory::heap();
     let packets = frames.iter().map(|frame| received(&mem, &frame.bytes())).collect();

@@ -1,5 +1,5 @@
 //! The six groups of the kernel's GRO self-test (`tools/testing/selftests/net/gro.c`): data, ack, flags, tcp, ip,
-//! large. Each case is the payload lengths of the packets that result from one burst.
+//! large. The result of each case is the payload lengths of the packets from one burst.
 
 use offload::gro::Config;
 
@@ -62,10 +62,10 @@ fn flags_end_a_flow_or_stay_apart() {
     for flag in [SYN, RST, URG] {
         assert_eq!(changed(&sizes, 2, |frame| frame.flags |= flag), both(&[2 * LEN, LEN, 2 * LEN]), "{flag:#x}");
     }
-    // Only a first segment has CWR, so it starts the next packet.
+    // Only a first segment may have CWR, so it starts the next packet.
     assert_eq!(changed(&sizes, 2, |frame| frame.flags |= CWR), both(&[2 * LEN, 3 * LEN]));
     assert_eq!(changed(&sizes, 0, |frame| frame.flags |= CWR), both(&[5 * LEN]));
-    // ECE and the reserved bits have to be equal.
+    // ECE and the reserved bits must be equal.
     assert_eq!(changed(&sizes, 2, |frame| frame.flags |= ECE), both(&[2 * LEN, LEN, 2 * LEN]));
     assert_eq!(changed(&sizes, 2, |frame| frame.flags |= 0x800), both(&[2 * LEN, LEN, 2 * LEN]));
 }
@@ -107,7 +107,7 @@ fn tcp_headers_have_to_agree() {
         });
         assert_eq!(got, apart, "{what}");
     }
-    // Without a change they are merged; other ports are another flow.
+    // Unchanged packets are merged; different ports are a different flow.
     assert_eq!(changed(&sizes, 1, |_| ()), both(&[3 * LEN]));
     let [v4, v6] = changed(&sizes, 1, |frame| frame.port += 1);
     for mut got in [v4, v6] {
@@ -140,17 +140,17 @@ fn ip_headers_have_to_agree() {
         change(&mut frames[1]);
         assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN], "{what}");
     }
-    // Options in one IPv4 header, or in all.
+    // Options in one IPv4 header, or in all headers.
     let mut frames = run(false, &sizes);
     frames[1].ip_options = vec![1; 4];
     assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN + 4]);
     frames[0].ip_options = vec![1; 4];
     assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN]);
-    // Another flow label is another flow.
+    // A different flow label is a different flow.
     let mut frames = run(true, &sizes);
     frames[1].flow_label += 1;
     assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN]);
-    // Equal extension headers merge, others do not.
+    // Packets with equal extension headers are merged, others are not.
     let mut frames = run(true, &sizes);
     frames.iter_mut().for_each(|frame| frame.dest_opts = vec![TCP, 0, 1, 4, 0, 0, 0, 0]);
     assert_eq!(glue_frames(MERGE, &frames), [2 * LEN]);

@@ -9,7 +9,7 @@ use crate::frames::*;
 
 const SLOTS_ONLY: Config = Config { udp: true, frag_list: false };
 
-/// `n` segments of 1448 bytes with the lengths of their headers, as of 64 KiB.
+/// `n` segments of 1448 bytes with the lengths of their headers, as from 64 KiB of payload.
 fn stream(n: u32) -> Vec<(Vec<u8>, usize)> {
     (0..n).map(|n| tcp4(1 + n * 1448, n as u16, 1448)).map(|frame| (frame.bytes(), frame.header_len())).collect()
 }
@@ -32,7 +32,8 @@ fn a_merged_packet_says_how_to_cut_it() {
         assert_eq!(packet.meta.cut, Cut::Gso(Gso { kind, size: 100, segs: 2, ecn, fixed_id }));
         assert!(matches!(packet.meta.csum, Csum::Partial { .. }), "{packet:?}");
         assert_eq!(packet.meta.origin.device(), LinkId(7));
-        // A device that completes the checksum sends one large correct packet, with the flags of first and last.
+        // A device that completes the checksum sends one large correct packet, with the flags of the first and the last
+        // segment.
         let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
         let flags = frames[0].flags | frames[1].flags;
         let want = Frame { payload, flags, ..frames[0].clone() }.bytes();
@@ -203,7 +204,7 @@ fn the_ninth_flow_of_a_bucket_lets_the_oldest_go() {
     let mut gro = Gro::new(MERGE);
     let mut out = Vec::new();
     let (mut ports, mut full) = (1u16.., None);
-    // Flows until another flow needs one of the 64 places.
+    // Adds flows until a new flow needs one of the 64 slots.
     while full.is_none() {
         let port = ports.next().unwrap();
         let held = gro.held();
@@ -301,7 +302,7 @@ fn a_packet_that_is_not_merged_does_not_overtake_its_flow() {
     }
 }
 
-/// As in a rekey or a route change: packets with another origin are not released before earlier ones.
+/// Case of a rekey or a route change: packets with another origin are not released before earlier ones.
 #[test]
 fn packet_by_another_path_flushes_its_held_flow() {
     let changes: [(&str, ChangePacket); 3] = [
@@ -358,7 +359,7 @@ fn a_head_that_others_see_costs_its_headers_and_no_payload() {
     assert_eq!(back, frames);
 }
 
-/// Most of a flow is merged by prediction; that must not merge any other packet.
+/// Most packets of a flow are merged by prediction, which must not merge any other packet.
 #[test]
 fn joining_buffers_is_receiving_packets() {
     let flows: [fn(u32) -> Frame; 6] = [
@@ -366,7 +367,7 @@ fn joining_buffers_is_receiving_packets() {
         |n| tcp4(0xffff_fe00_u32.wrapping_add(n * 100), 7, 100),
         |n| Frame { frag: 0, options: Vec::new(), ..tcp4(n * 100, n as u16, 100) },
         |n| Frame { options: Vec::new(), ..tcp6(n * 100, 100) },
-        // Each begins anew: one because of its flag, the other because of its identification.
+        // Each of these starts a new packet: one because of its flag, the other because of its identification.
         |n| Frame { flags: ACK | CWR, ..tcp4(1 + n * 100, n as u16, 100) },
         |n| tcp4(1 + n * 100, (n ^ (n / 3 % 2)) as u16, 100),
     ];
@@ -381,14 +382,14 @@ fn joining_buffers_is_receiving_packets() {
         |frame| frame.payload.push(1),
         |frame| frame.payload.clear(),
         |frame| frame.ttl -= 1,
-        // Too short for a prediction, and not predicted.
+        // Too short for a prediction.
         |frame| (frame.seq, frame.payload) = (frame.seq.wrapping_add(1), vec![1; 10]),
     ];
     for flow in flows {
         for change in changes {
             let mut changed = flow(6);
             change(&mut changed);
-            // As many as fit into a packet, and more.
+            // The maximum that fits into a packet, and more.
             let frames = (0..100).map(|n| if n == 6 { changed.bytes() } else { flow(n).bytes() });
             join_as_received(&frames.collect::<Vec<_>>());
         }
@@ -403,7 +404,7 @@ fn joining_buffers_is_receiving_packets() {
     join_as_received(&frames.collect::<Vec<_>>());
 }
 
-/// The same for several flows, in any order, as many as are held and more, with other packets in between.
+/// The same for several flows, in any order, up to and above the number of held flows, with other packets in between.
 #[test]
 fn joining_buffers_of_many_flows_is_receiving_packets() {
     let kinds: [fn(u32) -> Frame; 5] = [
@@ -427,7 +428,7 @@ fn joining_buffers_of_many_flows_is_receiving_packets() {
             let mut chance = |below: usize| chances.next().expect("enough for all") % below;
             let mut sent = vec![0; flows];
             let frames = (0..30 * flows).map(|nth| {
-                // In turn, at random, or several of one flow in a row.
+                // In turn, at random, or several packets of one flow in a row.
                 let flow = match seed % 3 {
                     0 => nth % flows,
                     1 => chance(flows),
@@ -445,8 +446,8 @@ fn joining_buffers_of_many_flows_is_receiving_packets() {
     }
 }
 
-/// Panics unless packets with a device's sum have the same result if they are offered as buffers first: none of them,
-/// all, or two of three.
+/// Panics unless packets with a device's sum give the same result if they are passed as buffers first: none, all, or
+/// two of three.
 fn join_as_received(frames: &[Vec<u8>]) {
     join_as_received_by(SLOTS_ONLY, frames);
     join_as_received_by(MERGE, frames);

@@ -1,4 +1,4 @@
-//! IP headers are found in every geometry, and padding is trimmed.
+//! IP headers in every geometry, and trimmed padding.
 
 use base::DropReason;
 use offload::ip_headers;

@@ -1,4 +1,4 @@
-//! Checksums, segmentation and GRO as a peer, a device and the stack see them.
+//! Checksums, segmentation and GRO as observed by a peer, a device and the stack.
 
 mod any;
 mod checksums;

@@ -1,4 +1,4 @@
-//! GRO and GSO undo each other.
+//! GRO and GSO as inverse operations.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::frames::*;
 
-/// One step of a flow: the difference of the next packet from a continuation.
+/// One step of a flow: the difference between the next packet and a continuation.
 #[derive(Clone, Debug)]
 struct Step {
     flow: u16,
@@ -156,7 +156,7 @@ proptest! {
         let frame = Frame { payload: bytes(len, 9), flags, ..frame };
         let mem = Memory::heap();
         let whole = frame.bytes();
-        // As GRO leaves it: from its first and last segment.
+        // As left by GRO: from the first and the last segment.
         let segments: Vec<_> = frame.payload.chunks(size.into()).enumerate().map(|(index, payload)| {
             let (first, last) = (index == 0, (index + 1) * usize::from(size) >= len);
             let mut flags = flags;

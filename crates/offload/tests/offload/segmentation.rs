@@ -119,7 +119,7 @@ fn by_reference_only_headers_are_copied() {
         assert_eq!(mem.copies().get(CopyReason::SegmentPayload).bytes, payload);
         assert_eq!(mem.copies().total_bytes(), headers + payload);
         assert!(packets.iter().all(|packet| packet.is_linear() != features.sg));
-        // Each is writable, for encryption in place.
+        // Each segment is writable, for encryption in place.
         for mut packet in packets {
             assert!(packet.head_mut().is_some());
             let (_, frags, _) = packet.into_parts();
@@ -179,7 +179,8 @@ fn checks_are_left_to_the_device_that_makes_them() {
 
 #[test]
 fn a_partial_check_is_cut_by_what_the_sender_summed() {
-    // With a routing header the pseudo-header's destination is not the IPv6 header's: the sender's sum has it.
+    // With a routing header the pseudo-header's destination differs from the IPv6 header's; the sender's sum covers the
+    // former.
     let mem = Memory::heap();
     let frame = tcp6(1, 40);
     let mut packet = fat(&mem, &frame, 20, &[]);

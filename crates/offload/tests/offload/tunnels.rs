@@ -12,7 +12,7 @@ use crate::model::tunnel::{self, Tunnel};
 /// Identification of the outer IPv4 headers of a fat packet.
 const OUTER_ID: u16 = 0xfffe;
 
-/// A frame in tunnels as Linux sends it: fat, with the pseudo-header's sum as its own checksum.
+/// A frame in tunnels as sent by Linux: fat, with the pseudo-header's sum as its own checksum.
 struct Fat {
     bytes: Vec<u8>,
     csum: Csum,
@@ -89,7 +89,7 @@ fn frames() -> [Frame; 5] {
     ]
 }
 
-/// Each tunnel alone, and in each kind over IPv4.
+/// Each tunnel alone, and each kind inside IPv4.
 fn paths() -> impl Iterator<Item = Vec<Tunnel>> {
     let alone = Tunnel::all().map(|tunnel| vec![tunnel]);
     let nested = (0..8).flat_map(|outer| (0..8).map(move |inner| vec![Tunnel(outer), Tunnel(inner)]));
@@ -253,7 +253,7 @@ fn partial_check_inside_a_tunnel_is_completed() {
     }
 }
 
-/// A bit at a time (RFC 9260 appendix A), lowest byte first.
+/// CRC32c, bit by bit (RFC 9260 appendix A), lowest byte first.
 fn plain_crc32c(bytes: &[u8]) -> [u8; 4] {
     let mut crc = !0u32;
     for byte in bytes {
@@ -295,12 +295,12 @@ fn partial_check_of_sctp_is_completed_as_crc32c() {
             assert_eq!(pkt.to_vec(), want, "{name} {path:?}");
         }
     }
-    // The field is four bytes long.
+    // The field has four bytes.
     let data = ip(&frame(false), &sctp[..11]);
     let mut pkt = received(&mem, &data);
     pkt.meta.csum = Csum::Partial { start: 20, offset: 8 };
     assert_eq!(complete(&mem, &mut pkt, 0), Err(DropReason::TransportHeader));
-    // Elsewhere in SCTP, and at that offset in other protocols, it is an Internet checksum.
+    // At other offsets in SCTP, and at this offset in other protocols, the field is an Internet checksum.
     for (protocol, offset) in [(132, 6), (17, 8), (253, 8)] {
         let mut data = ip(&Frame { protocol, ..frame(false) }, &sctp);
         let mut pkt = received(&mem, &data);

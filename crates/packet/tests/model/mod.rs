@@ -1,4 +1,4 @@
-//! Packets against plain vectors of bytes: random sequences of operations, checked after each step.
+//! Packets compared with plain vectors of bytes: random sequences of operations, checked after each step.
 //!
 //! The property test and the fuzz target run the same steps.
 
@@ -44,7 +44,7 @@ pub(crate) fn run(small_pages: u8, large_pages: u8, steps: &[Step]) {
     let large = Pool::bounded(Memory::LARGE, usize::from(large_pages));
     let mut world = World { mem: Memory::new(small, large), pairs: Vec::new(), guests: Vec::new(), next_byte: 1 };
     for &step in steps {
-        // A dry pool is a valid outcome; it must not change a packet.
+        // An exhausted pool is a valid outcome, and must not change a packet.
         let _ = world.step(step);
         world.check();
     }
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    /// A step of one packet.
+    /// Runs a step on one packet.
     fn alone(&mut self, kind: u8, who: usize, n: usize) -> Result<(), PoolDry> {
         let at = who % self.pairs.len();
         let fill = self.fill(n);
@@ -135,7 +135,7 @@ impl World {
         Ok(())
     }
 
-    /// A step of two packets.
+    /// Runs a step on two packets.
     fn join(&mut self, kind: u8, who: usize, n: usize) -> Result<(), PoolDry> {
         let from = self.pairs.swap_remove(who % self.pairs.len());
         let at = n % self.pairs.len();
@@ -204,7 +204,7 @@ impl World {
         Ok(())
     }
 
-    /// Packets received into one page, one behind the other.
+    /// Makes packets in one page, one behind the other.
     fn make_train(&mut self, size: usize, count: usize) -> Result<(), PoolDry> {
         let bytes = self.fill(size * count);
         let mut page = self.mem.take(64, bytes.len())?;
@@ -245,7 +245,7 @@ impl World {
         self.pairs.push(Pair { packet, bytes });
     }
 
-    /// Bytes that differ from earlier ones.
+    /// Bytes with values other than those of earlier calls.
     fn fill(&mut self, len: usize) -> Vec<u8> {
         self.next_byte = self.next_byte.wrapping_add(41);
         let first = self.next_byte;
@@ -272,7 +272,7 @@ impl World {
     }
 }
 
-/// Checks complete sums, also of children.
+/// Checks complete sums, including those of children.
 fn check_sums(packet: &Packet) {
     if let Csum::Complete(complete) = packet.meta.csum {
         assert_eq!(complete % 0xffff, sum(&packet.to_vec()) % 0xffff, "the sum of {packet:?}");
@@ -308,7 +308,7 @@ fn rewrite(pair: Pair, next_byte: &mut u8) -> Pair {
     Pair { packet, bytes: written }
 }
 
-/// Checksum state of two packets joined: the sum of both, or the state of both, or a partial checksum.
+/// Checksum state of two joined packets: the sum of both, or the state of both, or a partial checksum.
 fn joined(first: Csum, second: Csum) -> Csum {
     match (first, second) {
         (Csum::Partial { .. }, _) => first,
@@ -318,7 +318,7 @@ fn joined(first: Csum, second: Csum) -> Csum {
     }
 }
 
-/// Compares all but the sum itself, which `check_sums` checks.
+/// Compares checksum states without the sum's value, which `check_sums` checks.
 fn check_joined(got: Csum, want: Csum) {
     match (got, want) {
         (Csum::Complete(_), Csum::Complete(_)) => {}
@@ -326,7 +326,7 @@ fn check_joined(got: Csum, want: Csum) {
     }
 }
 
-/// Memory of a head without data, which is not moved.
+/// Address of a head without data, which is not moved.
 fn empty_head(packet: &Packet) -> usize {
     if packet.headlen() > 0 {
         return 0;

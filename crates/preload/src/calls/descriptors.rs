@@ -5,7 +5,7 @@ use libc::{c_char, c_int, c_ulong};
 use crate::errno::returned;
 use crate::{gateway, interfaces, libc_next, table};
 
-/// Calls `duplicate` and enters the new descriptor, if there is one, as a duplicate of `from`.
+/// Calls `duplicate` and, if successful, enters the new descriptor into the table as a duplicate of `from`.
 fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     let to = duplicate();
     if to >= 0 {
@@ -17,7 +17,7 @@ fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
 /// `dup(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: passed on.
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 /// `dup2(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: passed on.
@@ -37,7 +37,7 @@ pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 /// `dup3(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: passed on.
@@ -51,33 +51,33 @@ fn fcntl_noted(fd: c_int, command: c_int, call: impl FnOnce() -> c_int) -> c_int
     }
 }
 
-/// `fcntl(2)`. Its variable argument, if any, is an int or a pointer and is passed as a third argument is.
+/// `fcntl(2)`. Its variable argument, if any, is an int or a pointer, which is passed like any third argument.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: passed on.
     fcntl_noted(fd, command, || unsafe { libc_next::fcntl(fd, command, argument) })
 }
 
-/// `fcntl(2)`, by its name for large files.
+/// `fcntl(2)`, under its name for large files.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: passed on.
     fcntl_noted(fd, command, || unsafe { libc_next::fcntl64(fd, command, argument) })
 }
 
-/// `ioctl(2)`: the gateway answers requests about network interfaces.
+/// `ioctl(2)`: the gateway executes requests for network interfaces.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int {
-    // The C library passes its low 32 bits on, and programs differ in its sign.
+    // The C library passes the low 32 bits of the number, and programs differ in its sign.
     if let Some(what) = interfaces::Request::of(request as u32)
         && gateway::address().is_some()
         && table::socket_inode(fd).is_some()

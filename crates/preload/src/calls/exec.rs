@@ -1,5 +1,5 @@
-//! Starting programs, by all functions: each program gets the library's variables, and a program that would not load
-//! the library is refused.
+//! Functions that start programs: each program gets the library's variables, and a program that would not load the
+//! library is refused.
 
 use std::ffi::CStr;
 
@@ -17,7 +17,7 @@ const SHELL: &CStr = c"/bin/sh";
 /// `execve(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: List, environment: List) -> c_int {
     // SAFETY: as the caller promises.
@@ -33,7 +33,7 @@ pub(crate) unsafe extern "C-unwind" fn execve(path: *const c_char, arguments: Li
 /// `execv(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: List) -> c_int {
     // SAFETY: as the caller promises, and the program's environment is such a list.
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn execv(path: *const c_char, arguments: Lis
 /// `execvpe(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: List, environment: List) -> c_int {
     // SAFETY: as the caller promises.
@@ -59,7 +59,7 @@ pub(crate) unsafe extern "C-unwind" fn execvpe(file: *const c_char, arguments: L
 /// `execvp(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: List) -> c_int {
     // SAFETY: as the caller promises, and the program's environment is such a list.
@@ -69,7 +69,7 @@ pub(crate) unsafe extern "C-unwind" fn execvp(file: *const c_char, arguments: Li
 /// `fexecve(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, environment: List) -> c_int {
     if let Err(errno) = start_check::check_open(fd) {
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C-unwind" fn fexecve(fd: c_int, arguments: List, envir
 /// `execveat(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn execveat(
     at: c_int,
@@ -113,7 +113,7 @@ pub(crate) unsafe extern "C-unwind" fn execveat(
 /// `posix_spawn(3)`, which returns the error's number.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn posix_spawn(
     process: *mut pid_t,
@@ -137,7 +137,7 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawn(
 /// `posix_spawnp(3)`, which returns the error's number.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
     process: *mut pid_t,
@@ -158,8 +158,8 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
     unsafe { restored(environment, run) }.unwrap_or_else(|Errno(errno)| errno)
 }
 
-/// Calls `run` with a shell command that sets the library's variables for its children: `command` itself, unless the
-/// program has removed them from its environment.
+/// Calls `run` with a shell command that sets the library's variables for its children, or with `command` itself if the
+/// program's environment contains them.
 ///
 /// # Errors
 /// `EPERM`: the shell would not load the library.
@@ -167,14 +167,14 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawnp(
 /// # Safety
 /// `command` is a C string.
 unsafe fn by_shell<T>(command: *const c_char, run: impl FnOnce(*const c_char) -> T) -> Result<T, Errno> {
-    // SAFETY: it is a C string.
+    // SAFETY: the path is a C string.
     unsafe { start_check::check(libc::AT_FDCWD, SHELL.as_ptr()) }?;
     // SAFETY: as the caller promises.
     let Some(script) = shell_command(unsafe { CStr::from_ptr(command) }) else { return Ok(run(command)) };
-    // A thread that is cancelled in `run` leaks it: this frame must not need a destructor.
+    // If the thread is cancelled in `run`, the string leaks: this frame must not need a destructor.
     let script = script.into_raw();
     let done = run(script);
-    // SAFETY: it came from `into_raw`.
+    // SAFETY: the pointer came from `into_raw`.
     drop(unsafe { std::ffi::CString::from_raw(script) });
     Ok(done)
 }
@@ -182,11 +182,11 @@ unsafe fn by_shell<T>(command: *const c_char, run: impl FnOnce(*const c_char) ->
 /// `system(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
     if command.is_null() {
-        // SAFETY: null tests whether there is a shell.
+        // SAFETY: a null pointer tests whether a shell exists.
         return unsafe { libc_next::system(command) };
     }
     // SAFETY: passed on.
@@ -198,7 +198,7 @@ pub(crate) unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
 /// `popen(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     // SAFETY: passed on.

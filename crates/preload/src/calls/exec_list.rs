@@ -1,7 +1,7 @@
 //! `execl(3)`, `execlp(3)` and `execle(3)`, whose arguments are a null-terminated list.
 //!
-//! Stable Rust cannot define variadic functions. So each is a few instructions that store the register arguments, and
-//! jump to a function with their address and that of the stack arguments.
+//! Stable Rust cannot define variadic functions. So each of these is a few instructions that store the register
+//! arguments, and jump to a function with the addresses of the register and the stack arguments.
 
 use std::arch::naked_asm;
 
@@ -25,7 +25,7 @@ macro_rules! listed {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
@@ -49,7 +49,7 @@ macro_rules! listed {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
@@ -102,7 +102,7 @@ impl Arguments {
     /// Number of arguments before the null.
     ///
     /// # Safety
-    /// One of them is null.
+    /// One of the arguments is null.
     unsafe fn count(self) -> usize {
         let mut count = 0;
         // SAFETY: no argument before this one is null.
@@ -112,13 +112,13 @@ impl Arguments {
         count
     }
 
-    /// Calls `run` with the list of the first `count`.
+    /// Calls `run` with a list of the first `count` arguments.
     ///
     /// # Errors
-    /// `E2BIG`: there are too many.
+    /// `E2BIG`: too many arguments.
     ///
     /// # Safety
-    /// There are that many.
+    /// At least `count` arguments exist.
     unsafe fn with(self, count: usize, run: impl FnOnce(List) -> c_int) -> Result<c_int, Errno> {
         stack::with_pointers(count + 1, |list| {
             for (number, to) in list.iter_mut().take(count).enumerate() {
@@ -136,7 +136,7 @@ unsafe extern "C" fn execl_at(path: *const c_char, registers: List, stack: List)
     let count = unsafe { arguments.count() };
     // SAFETY: as the program promises.
     let run = |list| unsafe { execve(path, list, current()) };
-    // SAFETY: they were counted.
+    // SAFETY: the arguments were counted.
     returned(unsafe { arguments.with(count, run) })
 }
 
@@ -146,7 +146,7 @@ unsafe extern "C" fn execlp_at(file: *const c_char, registers: List, stack: List
     let count = unsafe { arguments.count() };
     // SAFETY: as the program promises.
     let run = |list| unsafe { execvpe(file, list, current()) };
-    // SAFETY: they were counted.
+    // SAFETY: the arguments were counted.
     returned(unsafe { arguments.with(count, run) })
 }
 
@@ -158,6 +158,6 @@ unsafe extern "C" fn execle_at(path: *const c_char, registers: List, stack: List
     let environment: List = unsafe { arguments.get(count + 1) }.cast();
     // SAFETY: as the program promises.
     let run = |list| unsafe { execve(path, list, environment) };
-    // SAFETY: they were counted.
+    // SAFETY: the arguments were counted.
     returned(unsafe { arguments.with(count, run) })
 }

@@ -18,13 +18,13 @@ use libc::iovec;
 
 use crate::errno::Errno;
 
-/// The buffers of a message.
+/// Buffers of a message.
 ///
 /// # Errors
 /// More buffers than Linux accepts.
 ///
 /// # Safety
-/// `first` points to `count` entries, valid as long as they are used.
+/// `first` points to `count` entries that stay valid for `'a`.
 pub(crate) unsafe fn pieces<'a>(first: *const iovec, count: usize) -> Result<&'a [iovec], Errno> {
     match count {
         0 => Ok(&[]),

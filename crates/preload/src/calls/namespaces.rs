@@ -1,5 +1,5 @@
-//! `unshare(2)` and `setns(2)`: creating or entering a network namespace is refused, since this library's netlink would
-//! be the gateway's there, too. The seccomp filter refuses the same to programs that do not load the library.
+//! `unshare(2)` and `setns(2)`: creating or entering a network namespace is refused, since netlink would still be the
+//! gateway's there. The seccomp filter refuses the same to programs that do not load the library.
 
 use std::ffi::CStr;
 
@@ -16,7 +16,7 @@ unsafe extern "C" {
 /// `unshare(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn unshare(what: c_int) -> c_int {
     if gateway::address().is_some() && what & libc::CLONE_NEWNET != 0 {
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C-unwind" fn unshare(what: c_int) -> c_int {
 /// `setns(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
     let is_network = kind & libc::CLONE_NEWNET != 0 || (kind == 0 && is_network_namespace(fd));
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
     unsafe { libc_next::setns(fd, kind) }
 }
 
-/// Tells whether a file of `/proc/PID/ns` or `/run/netns` is a network namespace.
+/// Tells whether an open file of `/proc/PID/ns` or `/run/netns` is a network namespace.
 fn is_network_namespace(fd: c_int) -> bool {
     const NS_GET_NSTYPE: c_int = 0xb703;
     // SAFETY: the request has no argument.
@@ -51,7 +51,7 @@ fn is_network_namespace(fd: c_int) -> bool {
 fn refuse(call: &str) -> Errno {
     // SAFETY: the C library's variable always exists.
     let name = unsafe { program_invocation_short_name };
-    // SAFETY: it points to a C string.
+    // SAFETY: the variable points to a C string.
     let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
     report::line(format_args!(
         "{}: network namespaces are neither entered nor made ({call}), since netlink would still be the gateway's there. \

@@ -22,7 +22,7 @@ const LIST_MEMBERSHIPS: u32 = 9;
 /// `setsockopt(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn setsockopt(
     fd: c_int,
@@ -48,7 +48,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             }
             Ok(Some(device)) => {
                 let len = device.len() as socklen_t;
-                // SAFETY: as many bytes are readable.
+                // SAFETY: that many bytes are readable.
                 unsafe { libc_next::setsockopt(fd, level, name, device.as_ptr().cast(), len) }
             }
             Err(errno) => returned(Err(errno)),
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: as the caller promises.
         return returned(unsafe { bypass::set_policy(fd, value, len) }.map(|()| 0));
     }
-    // The gateway grants these options, and the kernel's socket may not support them.
+    // The gateway implements these options, and the kernel's socket may not support them.
     if ike::is_granted(level, name) && gateway::address().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
         return 0;
     }
@@ -70,18 +70,18 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     done
 }
 
-/// Tells the gateway to buffer as much for a connection as the kernel would for a netlink socket with its buffer size.
+/// Sends the gateway the limit of unread data that the kernel would apply to a netlink socket with this buffer size.
 fn note_room(fd: c_int) {
     if let Some(slot) = table::get(fd)
         && let Some(room) = session::option(fd, libc::SO_RCVBUF)
     {
         slot.room.store(room as u32, Relaxed);
-        // It cannot be refused, and a gateway that is gone is reported by the next call.
+        // The call cannot be refused; if the gateway is gone, the next call reports it.
         let _ = session::send_or_defer(fd, slot, deferred_setup::ROOM);
     }
 }
 
-/// The value of `SO_BINDTODEVICE`, a name up to its zero byte.
+/// Value of `SO_BINDTODEVICE`, a name up to its zero byte.
 ///
 /// # Safety
 /// `value` points to `len` readable bytes.
@@ -94,20 +94,20 @@ unsafe fn device_name(value: *const c_void, len: socklen_t) -> Result<Vec<u8>, E
         return Err(Errno(libc::EFAULT));
     }
     let mut name = vec![0; len];
-    // SAFETY: as many bytes are readable, and there is room for them.
+    // SAFETY: that many bytes are readable, and the buffer is that long.
     unsafe { ptr::copy_nonoverlapping(value.cast::<u8>(), name.as_mut_ptr(), len) };
     name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(len));
     Ok(name)
 }
 
-/// The int at the front of an option's value; 0 if it is shorter (Linux `netlink_setsockopt`).
+/// The int at the front of an option's value; 0 for a shorter value (Linux `netlink_setsockopt`).
 ///
 /// # Safety
 /// `value` points to `len` readable bytes.
 unsafe fn int(value: *const c_void, len: socklen_t) -> Result<u32, Errno> {
     match len as usize >= mem::size_of::<u32>() {
         true if value.is_null() => Err(Errno(libc::EFAULT)),
-        // SAFETY: as many bytes are readable.
+        // SAFETY: that many bytes are readable.
         true => Ok(unsafe { value.cast::<u32>().read_unaligned() }),
         false => Ok(0),
     }
@@ -115,7 +115,7 @@ unsafe fn int(value: *const c_void, len: socklen_t) -> Result<u32, Errno> {
 
 fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<(), Errno> {
     if level == libc::SOL_SOCKET {
-        // A socket filter would see the word in front of each datagram.
+        // A socket filter would run on the word in front of each datagram.
         return if name == libc::SO_PASSCRED { switch(slot, PASSCRED, value) } else { Err(Errno(libc::ENOPROTOOPT)) };
     }
     let name = name as u32;
@@ -153,7 +153,7 @@ fn member(slot: &Slot, group: u32, on: bool) {
 /// `getsockopt(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
@@ -172,7 +172,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
     unsafe { libc_next::getsockopt(fd, level, name, value, len) }
 }
 
-/// An option's value; `None` if the kernel has it.
+/// Value of an option; `None` if the kernel has it.
 fn get(slot: &Slot, level: c_int, name: c_int) -> Option<Result<Words, Errno>> {
     let one = |word: u32| Some(Ok(Words { words: [word, 0, 0, 0], len: 1 }));
     match (level, name) {
@@ -196,16 +196,16 @@ fn get(slot: &Slot, level: c_int, name: c_int) -> Option<Result<Words, Errno>> {
     }
 }
 
-/// A value of some 32-bit words.
+/// Value of up to four 32-bit words.
 struct Words {
     words: [u32; 4],
     len: usize,
 }
 
-/// Writes a value into the caller's buffer, in whole words, and its length.
+/// Writes a value, in whole words, and its length into the caller's buffers.
 ///
 /// # Safety
-/// `len`, and as many bytes at `value`, may be written.
+/// `len`, and that many bytes at `value`, are writable.
 unsafe fn give(words: &Words, value: *mut c_void, len: *mut socklen_t) -> Result<(), Errno> {
     // SAFETY: as the caller promises.
     let Some(len) = (unsafe { len.as_mut() }) else { return Err(Errno(libc::EFAULT)) };

@@ -1,4 +1,4 @@
-//! Creating sockets, and their addresses.
+//! Creation of sockets, and their addresses.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -21,7 +21,7 @@ const KINDS: c_int = 11;
 /// `socket(2)`; the errors are those of Linux's `__sys_socket` and `netlink_create`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == libc::AF_NETLINK && session::is_served(protocol) && gateway::address().is_some() {
@@ -43,7 +43,7 @@ pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protoc
 /// `bind(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     let Some(slot) = table::get(fd) else {
@@ -79,7 +79,7 @@ fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> 
         port
     };
     let done = match call(fd, slot, ToDaemon::Bind { port: wish, groups }) {
-        // A process of another PID namespace has it.
+        // A process in another PID namespace has the port.
         Err(Errno(libc::EADDRINUSE)) if unbound => call(fd, slot, ToDaemon::Bind { port: 0, groups }),
         done => done,
     };
@@ -101,7 +101,7 @@ fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> 
 /// `connect(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     match table::get(fd) {
@@ -130,7 +130,7 @@ unsafe fn connect_to(slot: &Slot, to: *const sockaddr, len: socklen_t) -> Result
     Ok(())
 }
 
-/// Tells whether an address is of no family.
+/// Tells whether an address has the family `AF_UNSPEC`.
 ///
 /// # Safety
 /// `to` points to `len` readable bytes.
@@ -142,10 +142,10 @@ unsafe fn is_unspecified(to: *const sockaddr, len: socklen_t) -> bool {
     c_int::from(unsafe { to.cast::<u16>().read_unaligned() }) == libc::AF_UNSPEC
 }
 
-/// Returns an address to the caller.
+/// Writes an address into the caller's buffers.
 ///
 /// # Safety
-/// `len`, and as many bytes at `to`, may be written.
+/// `len`, and that many bytes at `to`, are writable.
 unsafe fn give(port: u32, groups: u32, to: *mut sockaddr, len: *mut socklen_t) -> Result<c_int, Errno> {
     // SAFETY: as the caller promises.
     let Some(len) = (unsafe { len.as_mut() }).filter(|_| !to.is_null()) else { return Err(Errno(libc::EFAULT)) };
@@ -157,7 +157,7 @@ unsafe fn give(port: u32, groups: u32, to: *mut sockaddr, len: *mut socklen_t) -
 /// `getsockname(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match table::get(fd) {
@@ -171,7 +171,7 @@ pub(crate) unsafe extern "C-unwind" fn getsockname(fd: c_int, to: *mut sockaddr,
 /// `getpeername(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getpeername(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
     match table::get(fd) {
@@ -187,7 +187,7 @@ macro_rules! refused {
         #[doc = concat!("`", stringify!($name), "(2)`, which no netlink socket does.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> c_int {
             match table::get(fd) {

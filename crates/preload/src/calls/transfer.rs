@@ -1,4 +1,4 @@
-//! Sending and receiving, under all their names.
+//! Functions that send and receive, under all their names.
 
 use std::ptr;
 use std::slice;
@@ -13,7 +13,7 @@ use crate::receive::{is_received_next, receive, receive_message, source, write_a
 use crate::table::{Slot, get, is_file};
 use crate::{ike, send, sysctl};
 
-/// A buffer of a message.
+/// Entry for one buffer.
 fn piece(bytes: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: bytes.cast_mut(), iov_len: len }
 }
@@ -21,7 +21,7 @@ fn piece(bytes: *const c_void, len: size_t) -> iovec {
 /// `send(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     match get(fd) {
@@ -35,7 +35,7 @@ pub(crate) unsafe extern "C-unwind" fn send(fd: c_int, bytes: *const c_void, len
 /// `sendto(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn sendto(
     fd: c_int,
@@ -56,7 +56,7 @@ pub(crate) unsafe extern "C-unwind" fn sendto(
 /// `write(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
     match get(fd) {
@@ -72,7 +72,7 @@ pub(crate) unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, le
 /// `writev(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, first: *const iovec, count: c_int) -> ssize_t {
     let slot = get(fd);
@@ -90,7 +90,7 @@ pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, first: *const iovec, co
     returned(sent)
 }
 
-/// The buffers of `readv` and `writev`.
+/// Buffers of `readv` and `writev`.
 ///
 /// # Safety
 /// `first` points to `count` entries.
@@ -100,10 +100,10 @@ unsafe fn vector<'a>(first: *const iovec, count: c_int) -> Result<&'a [iovec], E
     unsafe { pieces(first, count) }
 }
 
-/// `sendmsg(2)`. Control messages are ignored: the gateway needs none.
+/// `sendmsg(2)`. Control messages are ignored: the gateway uses none.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     match get(fd) {
@@ -134,7 +134,7 @@ unsafe fn send_message(fd: c_int, slot: &Slot, message: *const msghdr, flags: c_
 /// `sendmmsg(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn sendmmsg(fd: c_int, first: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let Some(slot) = get(fd) else {
@@ -156,7 +156,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmmsg(fd: c_int, first: *mut mmsghdr, 
     done
 }
 
-/// Messages in an array, at most as many as Linux handles.
+/// Messages in an array, up to Linux's limit.
 ///
 /// # Safety
 /// `first` points to `count` entries.
@@ -180,7 +180,7 @@ unsafe fn receive_one(fd: c_int, slot: &Slot, bytes: *mut c_void, len: size_t, f
 /// `recv(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     match get(fd) {
@@ -191,10 +191,10 @@ pub(crate) unsafe extern "C-unwind" fn recv(fd: c_int, bytes: *mut c_void, len: 
     }
 }
 
-/// `recv(2)`, as the compiler calls it if it knows the buffer's size.
+/// `recv(2)`, for calls whose buffer size the compiler knows.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
@@ -204,7 +204,7 @@ pub(crate) unsafe extern "C-unwind" fn __recv_chk(
     flags: c_int,
 ) -> ssize_t {
     match get(fd) {
-        // SAFETY: as the caller promises; a call that has not the room is left to the C library to end.
+        // SAFETY: as the caller promises; the C library ends the program if the buffer is too small.
         Some(slot) if len <= room => unsafe { receive_one(fd, slot, bytes, len, flags) },
         // SAFETY: passed on.
         _ => unsafe { libc_next::__recv_chk(fd, bytes, len, room, flags) },
@@ -214,7 +214,7 @@ pub(crate) unsafe extern "C-unwind" fn __recv_chk(
 /// `read(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, bytes: *mut c_void, len: size_t) -> ssize_t {
     match get(fd) {
@@ -225,14 +225,14 @@ pub(crate) unsafe extern "C-unwind" fn read(fd: c_int, bytes: *mut c_void, len: 
     }
 }
 
-/// `read(2)`, as the compiler calls it if it knows the buffer's size.
+/// `read(2)`, for calls whose buffer size the compiler knows.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t {
     match get(fd) {
-        // SAFETY: as the caller promises; a call that has not the room is left to the C library to end.
+        // SAFETY: as the caller promises; the C library ends the program if the buffer is too small.
         Some(slot) if len <= room => unsafe { receive_one(fd, slot, bytes, len, 0) },
         // SAFETY: passed on.
         _ => unsafe { libc_next::__read_chk(fd, bytes, len, room) },
@@ -242,7 +242,7 @@ pub(crate) unsafe extern "C-unwind" fn __read_chk(fd: c_int, bytes: *mut c_void,
 /// `readv(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, first: *const iovec, count: c_int) -> ssize_t {
     let Some(slot) = get(fd) else {
@@ -260,7 +260,7 @@ pub(crate) unsafe extern "C-unwind" fn readv(fd: c_int, first: *const iovec, cou
 /// `recvfrom(2)` of a connection.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 unsafe fn receive_from(
     fd: c_int,
     slot: &Slot,
@@ -282,7 +282,7 @@ unsafe fn receive_from(
 /// `recvfrom(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn recvfrom(
     fd: c_int,
@@ -300,10 +300,10 @@ pub(crate) unsafe extern "C-unwind" fn recvfrom(
     }
 }
 
-/// `recvfrom(2)`, as the compiler calls it if it knows the buffer's size.
+/// `recvfrom(2)`, for calls whose buffer size the compiler knows.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
     fd: c_int,
@@ -316,7 +316,7 @@ pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
 ) -> ssize_t {
     match get(fd) {
         Some(slot) if len <= room => {
-            // SAFETY: as the caller promises; a call that has not the room is left to the C library to end.
+            // SAFETY: as the caller promises; the C library ends the program if the buffer is too small.
             returned(unsafe { receive_from(fd, slot, piece(bytes, len), flags, from, from_len) })
         }
         // SAFETY: passed on.
@@ -327,7 +327,7 @@ pub(crate) unsafe extern "C-unwind" fn __recvfrom_chk(
 /// `recvmsg(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     let slot = get(fd);
@@ -348,7 +348,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmsg(fd: c_int, message: *mut msghdr, 
 /// `recvmmsg(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     fd: c_int,
@@ -370,7 +370,7 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     let messages = unsafe { messages(first, count) };
     let mut done = 0;
     for message in messages {
-        // An error after a received message is the next call's, as Linux's `sk_err`.
+        // An error after a received message is left to the next call, as in Linux (`sk_err`).
         if done > 0 && !is_received_next(fd, flags_now) {
             break;
         }

@@ -1,4 +1,5 @@
-//! Calls that wait for descriptors: a netlink socket among these is kept over a restart of the gateway.
+//! Calls that wait for descriptors. Netlink sockets are handed to the keeper before, so that they survive a restart of
+//! the gateway.
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
@@ -9,7 +10,7 @@ macro_rules! waits {
         #[doc = concat!("`", stringify!($name), "(2)`, before which new netlink sockets are kept.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
             reconnect::keep_new();

@@ -7,7 +7,7 @@ use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, msghdr, sockaddr, so
 /// Length of the header of each message on the gateway's socket: addresses of the peer and of this node.
 pub(super) const HEADER: usize = 40;
 
-/// An address and a port. An IPv4 address is in the first four bytes, and the others are zero.
+/// Address and port. An IPv4 address is in the first four bytes, and the others are zero.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct End {
     pub(super) is_v6: bool,
@@ -16,15 +16,15 @@ pub(super) struct End {
 }
 
 impl End {
-    /// Tells whether it is unspecified.
+    /// Tells whether the address is unspecified.
     pub(super) fn is_any(self) -> bool {
         self.addr == [0; 16]
     }
 
-    /// An address of `bind(2)` or `sendmsg(2)`, if it is IPv4 or IPv6.
+    /// Parses an address of `bind(2)` or `sendmsg(2)`, if IPv4 or IPv6.
     ///
     /// # Safety
-    /// `address`, if not null, points to as many bytes as `len` says.
+    /// `address`, if not null, points to `len` readable bytes.
     pub(super) unsafe fn read(address: *const sockaddr, len: socklen_t) -> Option<Self> {
         let len = len as usize;
         if address.is_null() || len < mem::size_of::<u16>() {
@@ -34,13 +34,13 @@ impl End {
         // SAFETY: two bytes are readable.
         match c_int::from(unsafe { address.cast::<u16>().read_unaligned() }) {
             libc::AF_INET if len >= mem::size_of::<sockaddr_in>() => {
-                // SAFETY: it is long enough, and any bytes are valid.
+                // SAFETY: the buffer is long enough, and any bytes are valid.
                 let v4 = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
                 addr[..4].copy_from_slice(&v4.sin_addr.s_addr.to_ne_bytes());
                 Some(Self { is_v6: false, addr, port: u16::from_be(v4.sin_port) })
             }
             libc::AF_INET6 if len >= mem::size_of::<sockaddr_in6>() => {
-                // SAFETY: it is long enough, and any bytes are valid.
+                // SAFETY: the buffer is long enough, and any bytes are valid.
                 let v6 = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
                 Some(Self { is_v6: true, addr: v6.sin6_addr.s6_addr, port: u16::from_be(v6.sin6_port) })
             }
@@ -48,10 +48,10 @@ impl End {
         }
     }
 
-    /// Writes it as a message's source, truncated to the room, and its length.
+    /// Writes the address as a message's source, truncated to the buffer, and its length.
     ///
     /// # Safety
-    /// As many bytes at `message.msg_name` as `message.msg_namelen` says may be written.
+    /// `message.msg_name` points to `message.msg_namelen` writable bytes.
     pub(super) unsafe fn write(self, message: &mut msghdr) {
         if self.is_v6 {
             // SAFETY: any bytes are a valid address.
@@ -70,13 +70,13 @@ impl End {
         }
     }
 
-    /// The IPv4 address, in network byte order.
+    /// IPv4 address, in network byte order.
     fn v4(self) -> u32 {
         u32::from_ne_bytes([self.addr[0], self.addr[1], self.addr[2], self.addr[3]])
     }
 }
 
-/// The header of a message between `peer` and `local`.
+/// Header of a message between `peer` and `local`.
 pub(super) fn header(peer: End, local: End) -> [u8; HEADER] {
     let mut head = [0; HEADER];
     head[0] = if local.is_v6 { 6 } else { 4 };
@@ -88,7 +88,7 @@ pub(super) fn header(peer: End, local: End) -> [u8; HEADER] {
     head
 }
 
-/// The peer's and this node's address in a header.
+/// Addresses of the peer and of this node in a header.
 pub(super) fn ends(head: &[u8; HEADER]) -> [End; 2] {
     let end = |port_at: usize, addr_at: usize| {
         let mut addr = [0; 16];
@@ -105,12 +105,12 @@ unsafe fn put_name<T>(message: &mut msghdr, address: &T) {
         return;
     }
     let room = mem::size_of::<T>().min(message.msg_namelen as usize);
-    // SAFETY: no more is written than there is room for, nor read than there is.
+    // SAFETY: both buffers are at least that long.
     unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(address).cast::<u8>(), message.msg_name.cast(), room) };
     message.msg_namelen = mem::size_of::<T>() as socklen_t;
 }
 
-/// A control message with the destination of a received message, or the source of one to send.
+/// Control message with the destination of a received message, or the source of a message to send.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct PktInfo<T> {
@@ -118,12 +118,12 @@ struct PktInfo<T> {
     info: T,
 }
 
-/// Length of one, without padding.
+/// Length of a control message, without padding.
 const fn len_of<T>() -> usize {
     mem::size_of::<cmsghdr>() + mem::size_of::<T>()
 }
 
-/// The source address in a message's control messages, if there is one.
+/// Source address in a message's control messages, if present.
 ///
 /// # Safety
 /// As `sendmsg(2)`.
@@ -141,7 +141,7 @@ pub(super) unsafe fn source(message: &msghdr, is_v6: bool) -> Option<[u8; 16]> {
     Some(addr).filter(|addr| *addr != [0; 16])
 }
 
-/// Contents of the first control message, if it is of this kind.
+/// Contents of the first control message, if its level and type match.
 ///
 /// # Safety
 /// As `sendmsg(2)`; any bytes are a valid `T`.
@@ -150,7 +150,7 @@ unsafe fn control<T: Copy>(message: &msghdr, level: c_int, kind: c_int) -> Optio
         return None;
     }
     let mut control = MaybeUninit::<PktInfo<T>>::zeroed();
-    // SAFETY: there are as many bytes, and as much room.
+    // SAFETY: both buffers are that long.
     unsafe {
         std::ptr::copy_nonoverlapping(message.msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len_of::<T>());
     }
@@ -159,10 +159,10 @@ unsafe fn control<T: Copy>(message: &msghdr, level: c_int, kind: c_int) -> Optio
     ((header.cmsg_level, header.cmsg_type) == (level, kind)).then_some(info)
 }
 
-/// Adds the destination of a received message as a control message, if there is room.
+/// Adds the destination of a received message as a control message, if the buffer has space.
 ///
 /// # Safety
-/// The message's room for control messages may be written.
+/// The message's buffer for control messages is writable.
 pub(super) unsafe fn put_destination(message: &mut msghdr, local: End) {
     if local.is_v6 {
         let info = in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: local.addr }, ipi6_ifindex: 0 };
@@ -186,7 +186,7 @@ unsafe fn put_control<T: Copy>(message: &mut msghdr, level: c_int, kind: c_int, 
     }
     let control = PktInfo { header: cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }, info };
     let to: *mut c_void = message.msg_control;
-    // SAFETY: the room was checked; the padding of the structure is not copied.
+    // SAFETY: the length was checked; the padding of the structure is not copied.
     unsafe { std::ptr::copy_nonoverlapping((&raw const control).cast::<u8>(), to.cast(), len) };
     message.msg_controllen = len.next_multiple_of(mem::align_of::<cmsghdr>()).min(message.msg_controllen);
 }
@@ -211,15 +211,15 @@ mod tests {
     fn an_address_is_read_as_it_was_written() {
         for end in [V4, V6] {
             let mut room = [0_u8; 64];
-            // SAFETY: a message without anything is all zeros.
+            // SAFETY: an empty message is all zeros.
             let mut message: msghdr = unsafe { mem::zeroed() };
             (message.msg_name, message.msg_namelen) = (room.as_mut_ptr().cast(), 64);
-            // SAFETY: there is as much room.
+            // SAFETY: the buffer is that long.
             unsafe { end.write(&mut message) };
             let len = message.msg_namelen;
-            // SAFETY: as many bytes were written.
+            // SAFETY: `len` bytes were written.
             assert_eq!(unsafe { End::read(room.as_ptr().cast(), len) }, Some(end));
-            // SAFETY: there are fewer than it takes.
+            // SAFETY: the length is shorter than an address.
             assert_eq!(unsafe { End::read(room.as_ptr().cast(), len - 1) }, None);
         }
     }
@@ -228,18 +228,18 @@ mod tests {
     fn answer_comes_from_the_address_that_its_message_came_to() {
         for end in [V4, V6] {
             let mut room = [0_u64; 8];
-            // SAFETY: a message without anything is all zeros.
+            // SAFETY: an empty message is all zeros.
             let mut message: msghdr = unsafe { mem::zeroed() };
             (message.msg_control, message.msg_controllen) = (room.as_mut_ptr().cast(), 64);
-            // SAFETY: there is as much room.
+            // SAFETY: the buffer is that long.
             unsafe { put_destination(&mut message, end) };
             assert!(message.msg_controllen > 0 && message.msg_controllen.is_multiple_of(8));
-            // SAFETY: the buffer holds the control message just written.
+            // SAFETY: the buffer contains the control message just written.
             assert_eq!(unsafe { source(&message, end.is_v6) }, Some(end.addr));
             // SAFETY: as before.
             assert_eq!(unsafe { source(&message, !end.is_v6) }, None);
             message.msg_controllen = 8;
-            // SAFETY: there is as much room.
+            // SAFETY: the buffer is that long.
             unsafe { put_destination(&mut message, end) };
             assert_eq!(message.msg_controllen, 0, "no room");
         }

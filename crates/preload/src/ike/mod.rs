@@ -1,6 +1,7 @@
-//! IKE ports of the gateway: a key manager that binds port 500 or 4500 sends and receives IKE by the gateway's socket
-//! `NAME.ike`, if a link of the gateway has that port. Its descriptor becomes a Unix datagram socket; the header of
-//! each message there is converted to addresses and, on port 4500, to the non-ESP marker (RFC 3948 §2.2), and back.
+//! IKE ports of the gateway: a key manager that binds port 500 or 4500 sends and receives IKE through the gateway's
+//! socket `NAME.ike`, if a link of the gateway has that port. The key manager's descriptor becomes a Unix datagram
+//! socket; the header of each message on it is converted to addresses and, on port 4500, to the non-ESP marker (RFC
+//! 3948 §2.2), and back.
 //!
 //! A process has at most one such socket for each port and family.
 
@@ -20,18 +21,18 @@ use crate::{gateway, session};
 
 use address::{End, HEADER, ends, header, put_destination, source};
 
-/// The port of IKE.
+/// Port of IKE.
 const IKE_PORT: u16 = 500;
-/// The port of ESP in UDP.
+/// Port of ESP in UDP.
 const ENCAP_PORT: u16 = 4500;
-/// The non-ESP marker, in front of IKE on the port of ESP in UDP.
+/// Non-ESP marker, in front of IKE on the port of ESP in UDP.
 const MARKER: [u8; 4] = [0; 4];
 /// Maximum length of a message.
 const MAX_LEN: usize = 65_507;
-/// Timeout of the gateway's answer whether it has a port: that of its own worker.
+/// Timeout for the gateway's answer whether it has a port, the same as that of its worker.
 const PATIENCE: timespec = timespec { tv_sec: 5, tv_nsec: 0 };
 
-/// A key manager's socket.
+/// Socket of a key manager.
 struct Place {
     is_v6: bool,
     port: u16,
@@ -73,7 +74,7 @@ static PLACES: [Place; 4] = [
     Place::new(true, ENCAP_PORT),
 ];
 
-/// The key manager's socket `fd`, if it is one.
+/// The key manager's socket with descriptor `fd`, if any.
 fn place(fd: c_int) -> Option<&'static Place> {
     // A closed descriptor may have been reused.
     let mut places = PLACES.iter().filter(|place| place.fd.load(Relaxed) == fd).peekable();
@@ -87,10 +88,10 @@ pub(crate) fn is(fd: c_int) -> bool {
     place(fd).is_some()
 }
 
-/// Binds an IKE port, if the gateway has it. `None`: the kernel should bind it.
+/// Binds an IKE port, if the gateway has it. `None`: the kernel has to bind the port.
 ///
 /// # Safety
-/// `to`, if not null, points to as many bytes as `len` says.
+/// `to`, if not null, points to `len` readable bytes.
 pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Result<(), Errno>> {
     // SAFETY: as the caller promises.
     let local = unsafe { End::read(to, len) }?;
@@ -113,15 +114,16 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
     }
 }
 
-/// A socket connected to the gateway; `None` if it takes no IKE. Its name is a file next to the gateway's own, which
-/// the gateway finds from another network namespace too, and removes after use.
+/// Connects a socket to the gateway; `None` if the gateway does not accept IKE. The socket's name is a file in the
+/// directory of the gateway's sockets, which is reachable from another network namespace, and which the gateway removes
+/// after use.
 fn connected() -> Option<Fd> {
     let address = gateway::ike_socket()?;
     let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, flags, 0) }).ok()?);
     let mut random = [0_u8; 8];
-    // SAFETY: there is as much room.
+    // SAFETY: the buffer is that long.
     let got = unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), 0) };
     checked(got as c_int).ok()?;
     let own = gateway::beside(format!(".ike-{:016x}", u64::from_ne_bytes(random)).as_bytes())?;
@@ -132,7 +134,7 @@ fn connected() -> Option<Fd> {
     (bound == 0 && done == 0).then_some(fd)
 }
 
-/// Requests the gateway at the other end of `fd` to send messages to `local` here; tells whether it has such a port.
+/// Asks the gateway to send messages for `local` to `fd`; returns whether the gateway has that port.
 ///
 /// # Errors
 /// `EAGAIN`: no answer before the timeout `limit`.
@@ -141,28 +143,28 @@ fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     let no_address = ptr::null::<c_void>();
     let none = 0_usize;
-    // SAFETY: there are as many bytes.
+    // SAFETY: the buffer is that long.
     let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), HEADER, flags, no_address, none) };
     checked(sent as c_int)?;
     let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry is passed and its count is one, and the limit may be written.
     unsafe { libc::syscall(libc::SYS_ppoll, &raw mut ready, 1_usize, &raw mut limit, no_address, none) };
     let mut answer = [0_u8; HEADER];
-    // SAFETY: there is room for as many bytes.
+    // SAFETY: the buffer is that long.
     let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, answer.as_mut_ptr(), HEADER, flags, no_address, none) };
     Ok(checked(got as c_int)? == HEADER as c_int && answer == request)
 }
 
 /// Replaces `fd` by the connection.
 fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     let state = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) };
     let close_on_exec = if flags as c_int & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     checked(unsafe { libc::syscall(libc::SYS_dup3, by.0, fd, close_on_exec) } as c_int)?;
-    // SAFETY: it takes no pointers.
+    // SAFETY: the call takes no pointers.
     checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, state) } as c_int)?;
     place.inode.store(socket_inode(fd).ok_or(Errno(libc::EBADF))?, Relaxed);
     place.fd.store(fd, Relaxed);
@@ -172,12 +174,12 @@ fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
 const IP_XFRM_POLICY: c_int = 17;
 const IPV6_XFRM_POLICY: c_int = 35;
 
-/// Tells whether an option of the socket is a policy of its own.
+/// Tells whether an option sets a policy of the socket.
 pub(crate) const fn is_policy(level: c_int, name: c_int) -> bool {
     matches!((level, name), (libc::IPPROTO_IP, IP_XFRM_POLICY) | (libc::IPPROTO_IPV6, IPV6_XFRM_POLICY))
 }
 
-/// Tells whether the gateway implements an option of the socket: ESP in UDP, or bypass of policies for IKE.
+/// Tells whether the gateway implements an option: ESP in UDP, or bypass of policies for IKE.
 pub(crate) const fn is_granted(level: c_int, name: c_int) -> bool {
     const UDP_ENCAP: c_int = 100;
     is_policy(level, name) || matches!((level, name), (libc::IPPROTO_UDP, UDP_ENCAP))
@@ -201,7 +203,7 @@ pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<s
     let mut len = HEADER;
     for piece in pieces {
         let room = bytes.get_mut(len..).and_then(|rest| rest.get_mut(..piece.iov_len)).ok_or(Errno(libc::EMSGSIZE))?;
-        // SAFETY: as the caller promises, and there is as much room.
+        // SAFETY: as the caller promises, and the buffer is that long.
         unsafe { ptr::copy_nonoverlapping(piece.iov_base.cast::<u8>(), room.as_mut_ptr(), piece.iov_len) };
         len += piece.iov_len;
     }
@@ -220,7 +222,7 @@ pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<s
     let start = marker.len();
     bytes[start..start + HEADER].copy_from_slice(&header(peer, local));
     let mut piece = iovec { iov_base: bytes[start..].as_mut_ptr().cast(), iov_len: len - start };
-    // SAFETY: a message without anything is all zeros.
+    // SAFETY: an empty message is all zeros.
     let mut out: msghdr = unsafe { mem::zeroed() };
     (out.msg_iov, out.msg_iovlen) = (&raw mut piece, 1);
     // SAFETY: the message points to locals of this frame.
@@ -252,12 +254,12 @@ pub(crate) unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> R
             iov_len: first.iov_len - marker.len(),
         },
     ];
-    // SAFETY: a message without anything is all zeros.
+    // SAFETY: an empty message is all zeros.
     let mut from: msghdr = unsafe { mem::zeroed() };
     (from.msg_iov, from.msg_iovlen) = (into.as_mut_ptr(), into.len());
     // SAFETY: the header is a local, and the other buffers are valid as the caller promises.
     let len = checked(unsafe { libc_next::recvmsg(fd, &raw mut from, flags) })?;
-    // SAFETY: there is room for the marker.
+    // SAFETY: the buffer has space for the marker.
     unsafe { ptr::copy_nonoverlapping(marker.as_ptr(), first.iov_base.cast(), marker.len()) };
     let [peer, local] = ends(&head);
     place.set_local(local.addr);

@@ -1,5 +1,5 @@
-//! `ioctl(SIOCETHTOOL)`, which the gateway answers ([`nlsock::ethtool`]). It reads and writes the same bytes of the
-//! program's block as the kernel does.
+//! `ioctl(SIOCETHTOOL)`, executed by the gateway ([`nlsock::ethtool`]). The call reads and writes the same bytes of the
+//! program's block as in the kernel.
 
 use std::ptr;
 
@@ -12,7 +12,7 @@ use crate::errno::Errno;
 /// Executes the command at the front of `block`, for the interface `name`.
 ///
 /// # Errors
-/// `EFAULT`: there is no block; the gateway's error.
+/// `EFAULT`: the block is null; the gateway's error.
 ///
 /// # Safety
 /// `block`, if not null, is as long as its command requires.

@@ -1,4 +1,4 @@
-//! The library's own requests to the gateway's rtnetlink.
+//! Requests of this library to the gateway's rtnetlink.
 
 use libc::c_int;
 use nlsock::{FromDaemon, ToDaemon, WORD, protocol};
@@ -16,9 +16,9 @@ const MULTI: u16 = 2;
 const ERROR: u16 = 2;
 /// `NLMSG_DONE`.
 const DONE: u16 = 3;
-/// The length of `struct nlmsghdr`.
+/// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// The length of `struct ifinfomsg`.
+/// Length of `struct ifinfomsg`.
 const INFO: usize = 16;
 
 /// `RTM_GETLINK`.
@@ -31,9 +31,9 @@ const DUMP: u16 = 0x300;
 /// Key of an interface look-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LinkKey<'a> {
-    /// By its name.
+    /// Name of the interface.
     Name(&'a [u8]),
-    /// By its number.
+    /// Number of the interface.
     Index(c_int),
 }
 
@@ -58,17 +58,17 @@ pub(super) struct Link {
 pub(super) struct Address {
     pub(super) family: u8,
     pub(super) prefix_len: u8,
-    /// The interface's number.
+    /// Number of the interface.
     pub(super) index: c_int,
-    /// Name of the interface that belongs to this address.
+    /// Label (`IFA_LABEL`): the interface's name, possibly with a suffix.
     pub(super) label: Option<Vec<u8>>,
     pub(super) own: Vec<u8>,
-    /// The peer's address, or the same address again.
+    /// Address of the peer, or `own` again.
     pub(super) peer: Vec<u8>,
     pub(super) broadcast: Option<Vec<u8>>,
 }
 
-/// Every interface.
+/// All interfaces.
 ///
 /// # Errors
 /// Error in the gateway's answer.
@@ -78,7 +78,7 @@ pub(super) fn links() -> Result<Vec<Link>, Errno> {
     Ok(found)
 }
 
-/// Every address, in the order of the dump.
+/// All addresses, in the order of the dump.
 ///
 /// # Errors
 /// Error in the gateway's answer.
@@ -117,7 +117,7 @@ fn parse_address(body: &[u8]) -> Option<Address> {
 /// Looks up an interface.
 ///
 /// # Errors
-/// `ENODEV`: there is no such interface.
+/// `ENODEV`: the interface does not exist.
 pub(super) fn link(key: LinkKey<'_>) -> Result<Link, Errno> {
     let (index, name): (c_int, &[u8]) = match key {
         LinkKey::Index(index) => (index, &[]),
@@ -170,7 +170,7 @@ pub(super) fn word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|word| u32::from_ne_bytes(*word))
 }
 
-/// The attributes in `bytes`, up to the first truncated one.
+/// Attributes in `bytes`, up to the first truncated one.
 pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
@@ -181,7 +181,7 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Sends a request and calls `each` with the body of each message of the answer.
+/// Sends a request and calls `each` with the body of each message of the reply.
 ///
 /// # Errors
 /// Error in the gateway's answer.
@@ -221,7 +221,7 @@ pub(super) fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(
 fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
     let none = std::ptr::null::<u8>();
     loop {
-        // SAFETY: the bytes are there, and no address is given.
+        // SAFETY: the buffer is that long, and no address is given.
         let sent =
             unsafe { libc::syscall(libc::SYS_sendto, to.0, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, none, 0) };
         match checked(sent as isize) {

@@ -20,10 +20,10 @@ pub(crate) enum Part {
     Netmask,
 }
 
-/// The part of the first address of a device with the label `name`, or of the address `given`, if the device has it.
+/// Requested part of a device's first address with the label `name`, or of the address `given`, if the device has it.
 ///
 /// # Errors
-/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address.
+/// `ENODEV`: the interface does not exist; `EADDRNOTAVAIL`: the interface has no such address.
 pub(super) fn part(part: Part, device: &[u8], name: &[u8], given: &sockaddr) -> Result<sockaddr, Errno> {
     let device = link(LinkKey::Name(device))?;
     let all = addresses()?;
@@ -37,7 +37,7 @@ pub(super) fn part(part: Part, device: &[u8], name: &[u8], given: &sockaddr) -> 
     }))
 }
 
-/// The first IPv4 address of that interface with the label `key`; or `given`, if it is one of these.
+/// First IPv4 address of an interface with the label `key`; or the one equal to `given`, if present.
 fn named<'a>(
     all: &'a [Address],
     index: c_int,
@@ -59,17 +59,17 @@ fn is_ipv4(address: &Address) -> bool {
     c_int::from(address.family) == libc::AF_INET && address.own.len() == 4
 }
 
-/// Offset of the four bytes of an address in a `struct sockaddr_in`, behind its family and its port.
+/// Offset of the four bytes of an address in a `struct sockaddr_in`, after its family and port.
 const AT: usize = 2;
 
-/// The IPv4 address in a `struct sockaddr_in`, if it is one.
+/// IPv4 address in a `struct sockaddr_in`; `None` for another family.
 fn octets(addr: &sockaddr) -> Option<[u8; 4]> {
     let bytes = addr.sa_data.map(|byte| byte as u8);
     let octets = bytes.get(AT..)?.first_chunk()?;
     (c_int::from(addr.sa_family) == libc::AF_INET).then_some(*octets)
 }
 
-/// A `struct sockaddr_in` with that address.
+/// `struct sockaddr_in` with the given address.
 fn internet(octets: &[u8]) -> sockaddr {
     const { assert!(size_of::<sockaddr>() == size_of::<sockaddr_in>(), "one takes the other's place") };
     let mut sa_data = [0 as c_char; 14];
@@ -77,7 +77,7 @@ fn internet(octets: &[u8]) -> sockaddr {
     sockaddr { sa_family: libc::AF_INET as u16, sa_data }
 }
 
-/// `SIOCGIFCONF`: every IPv4 address, as many as fit; without a buffer, their total length.
+/// `SIOCGIFCONF`: all IPv4 addresses, as many as fit; without a buffer, their total length.
 ///
 /// # Errors
 /// Error in the gateway's answer; `EFAULT`; `EINVAL`: the buffer's length is negative.
@@ -94,18 +94,18 @@ pub(super) unsafe fn list(conf: *mut ifconf) -> Result<(), Errno> {
         .filter(|address| is_ipv4(address))
         .filter_map(|address| {
             let link = links.iter().find(|link| link.index == address.index)?;
-            // SAFETY: zeros are an empty name, and a number.
+            // SAFETY: zeros are an empty name and a number.
             let mut request: ifreq = unsafe { std::mem::zeroed() };
             put_name(address.label.as_deref().unwrap_or(&link.name), &mut request.ifr_name);
             request.ifr_ifru.ifru_addr = internet(&address.own);
             Some(request)
         })
         .collect();
-    // SAFETY: either of the two is a pointer.
+    // SAFETY: both fields of the union are pointers.
     let to = unsafe { conf.ifc_ifcu.ifcu_req };
     let count = if to.is_null() { found.len() } else { found.len().min(room) };
     if !to.is_null() {
-        // SAFETY: the caller has room for as many.
+        // SAFETY: the caller's buffer is large enough.
         unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), to, count) };
     }
     conf.ifc_len = c_int::try_from(count * size_of::<ifreq>()).map_err(|_| Errno(libc::EINVAL))?;

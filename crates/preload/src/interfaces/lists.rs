@@ -1,5 +1,5 @@
-//! `if_nameindex(3)` and `getifaddrs(3)`. The C library's versions use sockets that no preloaded library sees. Results
-//! have the C library's memory layout, so its own functions free them.
+//! `if_nameindex(3)` and `getifaddrs(3)`. The C library's versions use internal sockets that no preloaded library can
+//! replace. Results have the C library's memory layout, so that its own functions free them.
 
 use std::mem;
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::{gateway, libc_next};
 /// `if_nameindex(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
     if gateway::address().is_none() {
@@ -21,16 +21,16 @@ pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
         return unsafe { libc_next::if_nameindex() };
     }
     returned(links().and_then(|links| {
-        // SAFETY: it takes a size, and one element more is the list's end.
+        // SAFETY: the call takes sizes; the additional element ends the list.
         let list = unsafe { libc::calloc(links.len() + 1, mem::size_of::<NameIndex>()) }.cast::<NameIndex>();
         if list.is_null() {
             return Err(Errno(libc::ENOBUFS));
         }
         for (at, link) in links.iter().enumerate() {
-            // SAFETY: the name's bytes are there. The C library frees each of them.
+            // SAFETY: the buffer is that long. The C library frees each name.
             let name = unsafe { libc::strndup(link.name.as_ptr().cast(), link.name.len()) };
             let element = list.wrapping_add(at);
-            // SAFETY: there is room for every link.
+            // SAFETY: the list has an element for every link.
             unsafe { element.write(NameIndex { if_index: link.index as c_uint, if_name: name }) };
         }
         Ok(list)
@@ -40,7 +40,7 @@ pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
 /// `getifaddrs(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
     if gateway::address().is_none() {
@@ -49,28 +49,28 @@ pub(crate) unsafe extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_
     }
     let made = links().and_then(|links| lay_out(&entries(&links, &addresses()?)));
     returned(made.map(|first| {
-        // SAFETY: the caller has room for the list's place.
+        // SAFETY: `list` is writable.
         unsafe { *list = first };
         0
     }))
 }
 
-/// The bytes of a `sockaddr`, long enough for every family.
+/// Bytes of a `sockaddr`, long enough for every family.
 type Socket = [u8; 36];
 
-/// One element of the list.
+/// Element of the list.
 #[derive(Debug)]
 struct Entry<'a> {
     name: &'a [u8],
     flags: u32,
     addr: Option<Socket>,
     netmask: Option<Socket>,
-    /// The broadcast address, or the peer's.
+    /// Broadcast address or peer address.
     other: Option<Socket>,
     data: &'a [u8],
 }
 
-/// One entry for each interface, then one for each address, as in the C library.
+/// Elements for all interfaces, then for all addresses, as in the C library.
 fn entries<'a>(links: &'a [Link], addresses: &'a [Address]) -> Vec<Entry<'a>> {
     let of_links = links.iter().map(|link| Entry {
         name: &link.name,
@@ -96,11 +96,11 @@ fn entries<'a>(links: &'a [Link], addresses: &'a [Address]) -> Vec<Entry<'a>> {
     of_links.chain(of_addresses).collect()
 }
 
-/// The bytes of `value`, padded with zeros.
+/// Bytes of `value`, padded with zeros.
 fn socket<T>(value: &T) -> Socket {
     const { assert!(mem::size_of::<T>() <= mem::size_of::<Socket>(), "an address has room") };
     let mut bytes = [0; mem::size_of::<Socket>()];
-    // SAFETY: there are as many bytes, and as much room. Addresses of sockets have no padding that is not zeroed.
+    // SAFETY: both buffers are long enough. Addresses of sockets have no padding that is not zeroed.
     unsafe { ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), bytes.as_mut_ptr(), mem::size_of::<T>()) };
     bytes
 }
@@ -137,17 +137,17 @@ fn ip_address(of: &Address, octets: &[u8]) -> Option<Socket> {
     Some(socket(&address))
 }
 
-/// The netmask of an address.
+/// Netmask of an address.
 pub(super) fn mask(of: &Address) -> Vec<u8> {
     let bits = (0..of.own.len()).map(|at| usize::from(of.prefix_len).saturating_sub(at * 8).min(8) as u32);
     bits.map(|bits| u8::MAX.checked_shl(8 - bits).unwrap_or(0)).collect()
 }
 
-/// Length of a name and of statistics, which follow their entry.
+/// Lengths of a name and of statistics, which follow their element.
 const NAME: usize = libc::IFNAMSIZ;
 const DATA: usize = 256;
 
-/// An entry with the data that it points to.
+/// Element with the data that it points to.
 #[repr(C)]
 struct Laid {
     element: ifaddrs,
@@ -161,14 +161,14 @@ fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
     if entries.is_empty() {
         return Ok(ptr::null_mut());
     }
-    // SAFETY: it takes a size. Zeros are null pointers, and empty names.
+    // SAFETY: the call takes sizes. Zeros are null pointers, and empty names.
     let all = unsafe { libc::calloc(entries.len(), mem::size_of::<Laid>()) }.cast::<Laid>();
     if all.is_null() {
         return Err(Errno(libc::ENOMEM));
     }
     for (at, entry) in entries.iter().enumerate() {
         let laid = all.wrapping_add(at);
-        // SAFETY: there is room for every entry, zeroed, and no other reference to it.
+        // SAFETY: the allocation has space for every element, zeroed, and no other reference to it exists.
         let laid = unsafe { &mut *laid };
         let (room, _) = laid.name.split_at_mut(NAME - 1);
         room.iter_mut().zip(entry.name).for_each(|(to, &byte)| *to = byte);
@@ -180,12 +180,12 @@ fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
         laid.element.ifa_ifu = place(other, entry.other.as_ref());
         if !entry.data.is_empty() {
             let len = entry.data.len().min(DATA);
-            // SAFETY: no more is written than there is room for, nor read than there is.
+            // SAFETY: both buffers are at least that long.
             unsafe { ptr::copy_nonoverlapping(entry.data.as_ptr(), laid.data.as_mut_ptr().cast::<u8>(), len) };
             laid.element.ifa_data = laid.data.as_mut_ptr().cast::<c_void>();
         }
         if at + 1 < entries.len() {
-            // The entry is the first field of its allocation.
+            // The element is the first field of its allocation.
             laid.element.ifa_next = all.wrapping_add(at + 1).cast::<ifaddrs>();
         }
     }
@@ -227,16 +227,16 @@ mod tests {
         let first = lay_out(&entries).unwrap();
         let (mut at, mut seen) = (first, Vec::new());
         while !at.is_null() {
-            // SAFETY: the list has just been made.
+            // SAFETY: the list has just been created.
             let element = unsafe { &*at };
-            // SAFETY: its name is a C string.
+            // SAFETY: the name is a C string.
             let name = unsafe { std::ffi::CStr::from_ptr(element.ifa_name) };
-            // SAFETY: an address that is there begins with its family.
+            // SAFETY: a present address begins with its family.
             let family = unsafe { element.ifa_addr.as_ref() }.map(|addr| addr.sa_family);
             seen.push((name.to_bytes().to_vec(), family, element.ifa_data.is_null()));
             at = element.ifa_next;
         }
-        // SAFETY: it is one piece, and has no other owner.
+        // SAFETY: the list is one allocation, and has no other owner.
         unsafe { libc::free(first.cast()) };
         let eth0 = || b"eth0".to_vec();
         let [packet, v4, v6] = [libc::AF_PACKET, libc::AF_INET, libc::AF_INET6].map(|it| Some(it as u16));

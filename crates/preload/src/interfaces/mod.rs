@@ -1,4 +1,4 @@
-//! Network interfaces: look-ups by name or number are answered by the gateway.
+//! Network interfaces: the gateway executes look-ups by name or number.
 
 mod ethtool;
 mod exchange;
@@ -22,7 +22,7 @@ use name::put_name;
 pub(crate) enum Request {
     /// `SIOCGIFCONF`.
     List,
-    /// A part of an IPv4 address.
+    /// Part of an IPv4 address.
     Ipv4(Part),
     /// `SIOCGIFNAME`.
     Name,
@@ -40,12 +40,12 @@ pub(crate) enum Request {
     QueueLen,
     /// `SIOCETHTOOL`.
     Ethtool,
-    /// Another request about interfaces, which the kernel would answer for its own: `EOPNOTSUPP`.
+    /// Other requests for interfaces, which the kernel would execute for its own interfaces: `EOPNOTSUPP`.
     Other,
 }
 
 impl Request {
-    /// Request of an `ioctl` number; `None` if it is not about interfaces.
+    /// Request of an `ioctl` number; `None` if the number is no interface request.
     pub(crate) fn of(number: u32) -> Option<Self> {
         Some(match number {
             0x8912 => Self::List,
@@ -71,7 +71,8 @@ impl Request {
 /// Executes an `ioctl`, and returns its value.
 ///
 /// # Errors
-/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address; `EOPNOTSUPP`; the gateway's error.
+/// `ENODEV`: the interface does not exist; `EADDRNOTAVAIL`: the interface has no such address; `EOPNOTSUPP`; the
+/// gateway's error.
 ///
 /// # Safety
 /// `to`, if not null, is a `struct ifreq`; for [`Request::List`] a `struct ifconf` with a valid buffer; for
@@ -94,7 +95,7 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
     let name = to.ifr_name.map(|byte| byte as u8);
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len() - 1);
     let name = &name[..len];
-    // An address may have a label that extends its interface's name: `eth0:1`.
+    // A label may extend its interface's name: `eth0:1`.
     let device = name.split(|&byte| byte == b':').next().unwrap_or(name);
     if what == Request::Ethtool {
         // SAFETY: any bytes are a pointer.
@@ -124,8 +125,8 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
     Ok(0)
 }
 
-/// The host's name of the gateway's interface `name`, for the kernel's own sockets; `None` if the gateway has no such
-/// interface, and the name is the host's.
+/// Name on the host of the gateway's interface `name`, for the kernel's own sockets; `None` if the gateway has no such
+/// interface, so that `name` is already the host's.
 ///
 /// # Errors
 /// `ENODEV`: the gateway's interface has no counterpart on the host; the gateway's error.
@@ -135,7 +136,7 @@ pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ
         found => found?,
     };
     let mut on_host = [0; libc::IFNAMSIZ];
-    // SAFETY: there is room for a name.
+    // SAFETY: the buffer has space for a name.
     let is_there = unsafe { !libc_next::if_indextoname(found.index as c_uint, on_host.as_mut_ptr()).is_null() };
     if is_there { Ok(Some(on_host)) } else { Err(Errno(libc::ENODEV)) }
 }
@@ -143,7 +144,7 @@ pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ
 /// `if_nametoindex(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
     if gateway::address().is_none() {
@@ -158,7 +159,7 @@ pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_
 /// `if_indextoname(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char {
     if gateway::address().is_none() {
@@ -173,7 +174,7 @@ pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut 
     returned(found.map(|link| {
         let mut bytes = [0; libc::IFNAMSIZ];
         put_name(&link.name, &mut bytes);
-        // SAFETY: the caller has IFNAMSIZ bytes.
+        // SAFETY: the caller's buffer has `IFNAMSIZ` bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), name, bytes.len()) };
         name
     }))

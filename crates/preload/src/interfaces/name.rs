@@ -2,7 +2,7 @@
 
 use libc::c_char;
 
-/// Writes a name, truncated to the room, and pads it with zeros.
+/// Writes a name, truncated to the buffer and padded with zeros.
 pub(super) fn put_name(name: &[u8], to: &mut [c_char; libc::IFNAMSIZ]) {
     *to = [0; libc::IFNAMSIZ];
     let (room, _) = to.split_at_mut(libc::IFNAMSIZ - 1);

@@ -1,4 +1,4 @@
-//! Listing directories of `/proc/sys/net`, as `opendir(3)` and `readdir(3)` do.
+//! Directories of `/proc/sys/net`, for `opendir(3)` and `readdir(3)`.
 
 use std::mem;
 use std::ptr;
@@ -17,10 +17,10 @@ const MAX_OPEN: usize = 64;
 
 static OPEN: [AtomicPtr<Listing>; MAX_OPEN] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_OPEN];
 
-/// Contents of one of this library's `DIR`s.
+/// Contents of a `DIR` of this library.
 struct Listing {
     name: Name,
-    /// Names that are fetched but not returned yet, and the name that they follow.
+    /// Names that are fetched but not returned yet, and the name before them.
     known: Vec<(bool, Vec<u8>)>,
     last: Vec<u8>,
     /// Number of returned names.
@@ -41,7 +41,7 @@ impl Listing {
         self.position = 0;
     }
 
-    /// The next name, and whether it is a directory. `None` at the end.
+    /// Next name, and whether it is a directory. `None` at the end.
     fn next(&mut self) -> Result<Option<(bool, Vec<u8>)>, Errno> {
         self.position += 1;
         match self.position {
@@ -83,10 +83,10 @@ fn place(dir: *mut DIR) -> Option<&'static AtomicPtr<Listing>> {
     OPEN.iter().find(|open| !dir.is_null() && open.load(Acquire).cast() == dir)
 }
 
-/// The listing of a `DIR`, if it is one of this library's.
+/// Listing of a `DIR`, if it is one of this library's.
 ///
 /// # Safety
-/// No other thread uses it at the same time.
+/// No other thread uses the `DIR` at the same time.
 unsafe fn listing<'a>(dir: *mut DIR) -> Option<&'a mut Listing> {
     // SAFETY: a listing in the table is live, and the caller promises that no other thread uses it.
     place(dir).and_then(|open| unsafe { open.load(Acquire).as_mut() })
@@ -101,7 +101,7 @@ fn open(name: Name) -> Result<*mut DIR, Errno> {
     if OPEN.iter().find(is_free).is_some() {
         return Ok(made.cast());
     }
-    // SAFETY: it was made here, and has no other owner.
+    // SAFETY: the listing was allocated here, and has no other owner.
     drop(unsafe { Box::from_raw(made) });
     Err(Errno(libc::EMFILE))
 }
@@ -109,7 +109,7 @@ fn open(name: Name) -> Result<*mut DIR, Errno> {
 /// `opendir(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
     // SAFETY: as the caller promises.
@@ -125,7 +125,7 @@ macro_rules! reads {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(dir: *mut DIR) -> *mut dirent {
             // SAFETY: as the caller promises.
@@ -144,7 +144,7 @@ reads! { readdir; readdir64; }
 /// `closedir(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
     let Some(open) = place(dir) else {
@@ -152,7 +152,7 @@ pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
         return unsafe { libc_next::closedir(dir) };
     };
     let made = open.swap(ptr::null_mut(), AcqRel);
-    // SAFETY: `open` has made it, and it cannot be found any more.
+    // SAFETY: `open` has allocated the listing, and the table does not contain it any more.
     drop(unsafe { Box::from_raw(made) });
     0
 }
@@ -160,7 +160,7 @@ pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
 /// `rewinddir(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn rewinddir(dir: *mut DIR) {
     // SAFETY: as the caller promises.
@@ -174,7 +174,7 @@ pub(crate) unsafe extern "C-unwind" fn rewinddir(dir: *mut DIR) {
 /// `telldir(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn telldir(dir: *mut DIR) -> c_long {
     // SAFETY: as the caller promises.
@@ -188,7 +188,7 @@ pub(crate) unsafe extern "C-unwind" fn telldir(dir: *mut DIR) -> c_long {
 /// `seekdir(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn seekdir(dir: *mut DIR, at: c_long) {
     // SAFETY: as the caller promises.
@@ -203,7 +203,7 @@ pub(crate) unsafe extern "C-unwind" fn seekdir(dir: *mut DIR, at: c_long) {
 /// `dirfd(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dirfd(dir: *mut DIR) -> c_int {
     match place(dir) {

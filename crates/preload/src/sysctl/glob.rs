@@ -1,5 +1,5 @@
-//! Glob patterns of such files, as `glob(3)` expands them: `sysctl` looks up each name by one. The C library reads
-//! directories past this library, unless it is given callbacks.
+//! `glob(3)` for names of `/proc/sys/net`: `sysctl` looks up each name by a pattern. The C library reads directories
+//! without calling this library, unless callbacks are set.
 
 use std::ffi::c_void;
 
@@ -32,7 +32,7 @@ macro_rules! globs {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             pattern: *const c_char,

@@ -1,10 +1,10 @@
-//! Files of `/proc/sys/net`: a program that reads or writes one accesses the gateway's, by any name of it, and never
+//! Files of `/proc/sys/net`: a program that reads or writes one accesses the gateway's file, under any name, and never
 //! the host's.
 //!
-//! A file that is read is a memory file. A file that is written is a connection to the gateway
+//! A file opened for reading is a memory file. A file opened for writing is a connection to the gateway
 //! ([`nlsock::Sysctl::Open`]), so that `dup`, `fork` and `execve` keep it, and `write(2)` returns the gateway's result
-//! ([`write()`]). The C library's own writes for a stream reach it too, and their result is reported when the program
-//! flushes or closes the stream ([`stream`]).
+//! ([`write()`]). The C library's own writes for a stream reach the gateway, too, and their result is reported when the
+//! program flushes or closes the stream ([`stream`]).
 //!
 //! Limits: a file is opened for reading or for writing, not both; a file for writing has no `lseek`; a directory cannot
 //! be opened as a descriptor (`find`), though it can be listed (`directory`). The result of a write is not reported to
@@ -31,17 +31,17 @@ use crate::{gateway, table};
 
 /// Directory of the files.
 const ROOT: [&[u8]; 3] = [b"proc", b"sys", b"net"];
-/// Maximum length of an answer; longer ones are in parts.
+/// Maximum length of an answer; longer texts are sent in parts.
 const MAX_ANSWER: usize = 64 << 10;
-/// Maximum length of a write that counts (Linux `proc_first_pos_non_zero_ignore`): one number, in a page.
+/// Maximum length of a write that has an effect (Linux `proc_first_pos_non_zero_ignore`): one number, in a page.
 const PAGE: usize = 4096;
 
-/// The name of a file or directory below `/proc/sys/net`, without a slash at either end.
+/// Name of a file or directory below `/proc/sys/net`, without a slash at either end.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Name(Vec<u8>);
 
 impl Name {
-    /// File or directory `path`, relative to the directory `at`; `None` if it is elsewhere.
+    /// Name of the file or directory `path`, relative to the directory `at`; `None` if it is outside `/proc/sys/net`.
     ///
     /// # Safety
     /// `path`, if not null, is a C string.
@@ -78,11 +78,11 @@ impl Name {
         parts.strip_prefix(&ROOT).map(|rest| Self(rest.join(&b'/')))
     }
 
-    /// The gateway's counterpart of the host's file or directory `fd`; `None` if it is none of those.
+    /// Name of the host's file or directory `fd`; `None` if it is outside `/proc/sys/net`.
     pub(crate) fn of_hosts(fd: c_int) -> Option<Self> {
         // SAFETY: any bytes are valid.
         let mut on: libc::statfs = unsafe { mem::zeroed() };
-        // SAFETY: there is room.
+        // SAFETY: the buffer has the type's size.
         if unsafe { libc::fstatfs(fd, &raw mut on) } != 0 || on.f_type != libc::PROC_SUPER_MAGIC {
             return None;
         }
@@ -100,12 +100,12 @@ impl Name {
     /// File mode, as in `st_mode`.
     ///
     /// # Errors
-    /// `ENOENT`: the gateway has no such file.
+    /// `ENOENT`: the file does not exist in the gateway.
     fn mode(&self) -> Result<u32, Errno> {
         self.query(Sysctl::Look, 0).map(|reply| reply.answer.port)
     }
 
-    /// Opens it, as `open(2)` with those flags.
+    /// Opens the file, as `open(2)` with these flags.
     ///
     /// # Errors
     /// As `open(2)`.
@@ -131,8 +131,8 @@ impl Name {
 
     fn open_to_write(&self, flags: c_int) -> Result<c_int, Errno> {
         let reply = self.query(Sysctl::Open, flags & libc::O_CLOEXEC)?;
-        // So that a program that inherits it can tell it from a netlink socket, and reads return at once.
-        // SAFETY: it takes no pointers.
+        // A program that inherits the descriptor can so distinguish it from a netlink socket, and reads return at once.
+        // SAFETY: the call takes no pointers.
         unsafe { libc::syscall(libc::SYS_shutdown, reply.fd.0, libc::SHUT_RD) };
         table::enter(reply.fd.0, table::FILE, 0, 0)?;
         Ok(reply.fd.keep())
@@ -143,7 +143,7 @@ impl Name {
     }
 }
 
-/// The gateway's answer, and its connection.
+/// Answer of the gateway, and its connection.
 struct SysctlReply {
     fd: Fd,
     answer: Answer,
@@ -159,7 +159,7 @@ fn query(what: Sysctl, name: &[u8], flags: c_int) -> Result<SysctlReply, Errno> 
     send_calls(fd.0, &[head.as_bytes(), name].concat(), None)?;
     let mut text = vec![0; MAX_ANSWER];
     let len = loop {
-        // SAFETY: there is as much room.
+        // SAFETY: the buffer is that long.
         let len = unsafe { libc::syscall(libc::SYS_read, fd.0, text.as_mut_ptr(), text.len()) };
         match checked(len as ssize_t) {
             Err(Errno(libc::EINTR)) => {}
@@ -173,7 +173,7 @@ fn query(what: Sysctl, name: &[u8], flags: c_int) -> Result<SysctlReply, Errno> 
     if answer.error == 0 { Ok(SysctlReply { fd, answer, text }) } else { Err(Errno(answer.error)) }
 }
 
-/// The gateway's file, if `path` is one of `/proc/sys/net`.
+/// Opens the gateway's file, if `path` is in `/proc/sys/net`.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -182,7 +182,7 @@ pub(crate) unsafe fn open(at: c_int, path: *const c_char, flags: c_int) -> Optio
     unsafe { Name::of(at, path) }.map(|name| name.open(flags))
 }
 
-/// The gateway's file in place of `fd`, if that is such a file of the host, opened by whatever name.
+/// Opens the gateway's file in place of `fd`, if `fd` is a file of the host's `/proc/sys/net`, opened under any name.
 pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
     if fd < 0 || gateway::address().is_none() {
         return Ok(fd);
@@ -198,7 +198,7 @@ pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
 /// The gateway's error.
 ///
 /// # Safety
-/// The buffers can be read.
+/// The buffers are readable.
 pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno> {
     let mut text = Vec::with_capacity(PAGE);
     let mut len: usize = 0;
@@ -219,7 +219,7 @@ pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno
     Ok(len as ssize_t)
 }
 
-/// Waits for the results of writes that did not wait.
+/// Waits for the results of asynchronous writes.
 ///
 /// # Errors
 /// The first failure.
@@ -231,21 +231,21 @@ fn gone(errno: Errno) -> Errno {
     if errno.0 == libc::ECONNREFUSED { Errno(libc::EIO) } else { errno }
 }
 
-/// Enters standard input, output and error that another program has opened as such files: they are connections to the
-/// gateway that receive nothing.
+/// Enters standard input, output and error into the table, if another program has opened them as files of
+/// `/proc/sys/net`: they are connections to the gateway whose receiving side is shut down.
 pub(crate) fn find_inherited() {
     let Some(gateway) = gateway::address().map(instance) else { return };
     for fd in 0..3 {
         // SAFETY: any bytes are valid.
         let mut peer: libc::sockaddr_un = unsafe { mem::zeroed() };
         let mut len = mem::size_of_val(&peer) as libc::socklen_t;
-        // SAFETY: there is as much room.
+        // SAFETY: the buffer is that long.
         let found = unsafe { libc::syscall(libc::SYS_getpeername, fd, &raw mut peer, &raw mut len) };
         if found != 0 || c_int::from(peer.sun_family) != libc::AF_UNIX || instance(&peer) != gateway {
             continue;
         }
         let mut poll_fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: one is given.
+        // SAFETY: one entry is passed and its count is one.
         let polled = unsafe { libc::poll(&raw mut poll_fd, 1, 0) };
         if polled == 1 && poll_fd.revents & libc::POLLRDHUP != 0 {
             // With a full table, results of writes are not reported.
@@ -254,7 +254,7 @@ pub(crate) fn find_inherited() {
     }
 }
 
-/// The common name of an instance's sockets: a restarted instance gives its own another suffix.
+/// Common name of an instance's sockets, without the suffix, which changes with a restart.
 fn instance(address: &libc::sockaddr_un) -> Vec<u8> {
     let path: Vec<u8> = address.sun_path.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
@@ -262,7 +262,7 @@ fn instance(address: &libc::sockaddr_un) -> Vec<u8> {
     name.get(..end).unwrap_or_default().to_vec()
 }
 
-/// Name of the file behind a descriptor.
+/// Path of the file of a descriptor.
 fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
     let mut path = *b"/proc/self/fd/0000000000\0";
     let mut left = u32::try_from(fd).ok()?;
@@ -270,7 +270,7 @@ fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
         *digit = b'0' + (left % 10) as u8;
         left /= 10;
     }
-    // Numbers there have no leading zeros.
+    // Descriptor numbers in `/proc/self/fd` have no leading zeros.
     let digits = path.get(14..24)?;
     let first = digits.iter().position(|&digit| digit != b'0').unwrap_or(9);
     let mut name = Vec::from(b"/proc/self/fd/");
@@ -280,7 +280,7 @@ fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
 }
 
 fn link<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    // SAFETY: there is as much room.
+    // SAFETY: the buffer is that long.
     let len =
         unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), room.as_mut_ptr(), room.len()) };
     room.get(..usize::try_from(len).ok()?)
@@ -290,7 +290,7 @@ fn has(text: &[u8], word: &[u8]) -> bool {
     text.windows(word.len()).any(|part| part == word)
 }
 
-/// The flags of `open(2)` for a mode of `fopen(3)`.
+/// Flags of `open(2)` for a mode of `fopen(3)`.
 ///
 /// # Safety
 /// `mode` is a C string.
@@ -355,7 +355,7 @@ mod tests {
             (c"w+", libc::O_RDWR | libc::O_CREAT),
         ];
         for (mode, want) in cases {
-            // SAFETY: it is a C string.
+            // SAFETY: the mode is a C string.
             assert_eq!(unsafe { flags_of(mode.as_ptr()) }, want, "{mode:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Results of `stat(2)` and `access(2)` for such files.
+//! Results of `stat(2)` and `access(2)` for files of `/proc/sys/net`.
 
 use std::mem;
 
@@ -9,7 +9,7 @@ use super::Name;
 use crate::errno::{Errno, returned};
 use crate::libc_next;
 
-/// Status of a file, if `path` is one.
+/// Status of a file, if `path` is in `/proc/sys/net`.
 ///
 /// # Safety
 /// `path`, if not null, is a C string; `into`, if not null, is writable.
@@ -31,7 +31,7 @@ macro_rules! stats {
         #[doc = concat!("`", stringify!($name), "(2)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, into: *mut libc::stat) -> c_int {
             // SAFETY: as the caller promises.
@@ -49,7 +49,7 @@ macro_rules! stats_at {
         #[doc = concat!("`", stringify!($name), "(2)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(
             at: c_int,
@@ -74,7 +74,7 @@ stats_at! { fstatat; fstatat64; }
 /// `statx(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn statx(
     at: c_int,
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C-unwind" fn statx(
     }))
 }
 
-/// Tells whether the program may access a file in the way of `mode`, if `path` is one.
+/// Tells whether the program may access a file with the access `mode`, if `path` is in `/proc/sys/net`.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
@@ -119,7 +119,7 @@ macro_rules! accesses {
         #[doc = concat!("`", stringify!($name), "`, as `access(2)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: c_int) -> c_int {
             // SAFETY: as the caller promises.
@@ -137,7 +137,7 @@ accesses! { access; eaccess; euidaccess; }
 /// `faccessat(2)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
     // SAFETY: as the caller promises.

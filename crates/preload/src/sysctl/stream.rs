@@ -1,8 +1,8 @@
-//! Streams of the C library that write such files.
+//! Streams of the C library that write files of `/proc/sys/net`.
 //!
-//! A stream opened by a file's name writes by a callback of this library. A stream whose descriptor was opened before,
-//! such as standard output, is written by the C library alone: the results are fetched when the program can receive
-//! them, at `fflush(3)` and `fclose(3)`.
+//! A stream opened by a file's name writes through a callback of this library. A stream whose descriptor was opened
+//! before, such as standard output, is written by the C library alone: results are fetched at `fflush(3)` and
+//! `fclose(3)`, which can report them.
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ use crate::fd::Fd;
 use crate::stream_functions::Functions;
 use crate::{libc_next, table};
 
-/// A stream that writes to the file `fd`, and reports results at once.
+/// Stream that writes to the file `fd`, and reports results at once.
 pub(crate) fn of(fd: c_int) -> *mut FILE {
     let functions = Functions { read: ptr::null(), write, seek: ptr::null(), close };
     // SAFETY: the functions take such a cookie, and the mode is a C string.
@@ -48,7 +48,7 @@ unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
 /// `_IO_ERR_SEEN`, in the first word of a stream: part of the C library's ABI, since `ferror_unlocked` was a macro.
 const SEEN: c_int = 0x20;
 
-/// The file that a stream writes, if it writes one.
+/// File that a stream writes to, if it is of `/proc/sys/net`.
 ///
 /// # Safety
 /// `stream`, if not null, is open.
@@ -64,7 +64,7 @@ unsafe fn written(stream: *mut FILE) -> Option<c_int> {
     table::is_file(fd).then_some(fd)
 }
 
-/// Result of the C library's flush, which is `done`, combined with those of all earlier writes.
+/// Result of a flush, from the C library's result `done` and the results of all earlier writes.
 ///
 /// # Safety
 /// `stream` is open.
@@ -84,7 +84,7 @@ macro_rules! flushes {
         #[doc = concat!("`", stringify!($name), "(3)`.")]
         ///
         /// # Safety
-        /// As its manual page says.
+        /// As the manual page requires.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(stream: *mut FILE) -> c_int {
             // SAFETY: passed on.
@@ -104,7 +104,7 @@ flushes! { fflush; fflush_unlocked; }
 /// `fclose(3)`.
 ///
 /// # Safety
-/// As its manual page says.
+/// As the manual page requires.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fclose(stream: *mut FILE) -> c_int {
     // SAFETY: as the caller promises.

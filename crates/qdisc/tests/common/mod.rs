@@ -8,17 +8,17 @@ pub(crate) const HEADER: u32 = 54;
 /// Payload of a full segment, in bytes.
 pub(crate) const GSO_SIZE: u32 = 1460;
 
-/// Packet known by its number.
+/// Packet identified by its number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Pkt {
     pub(crate) number: u64,
-    /// Index of the first segment in the packet that this one was cut from.
+    /// Index of the first segment in the original packet.
     pub(crate) segment: u32,
     pub(crate) payload: u32,
 }
 
 impl Pkt {
-    /// Packet with that many bytes behind its headers; fat if they are more than a segment's.
+    /// Packet with that payload in bytes; fat if the payload exceeds a segment's.
     pub(crate) fn new(number: u64, payload: u32) -> Self {
         Self { number, segment: 0, payload }
     }
@@ -38,9 +38,9 @@ impl Queued for Pkt {
 /// Segmenter that counts its calls.
 #[derive(Debug, Default)]
 pub(crate) struct Cutter {
-    /// Packets that were to be cut.
+    /// Number of packets to segment.
     pub(crate) calls: usize,
-    /// Makes every call fail.
+    /// Whether every call fails.
     pub(crate) is_broken: bool,
 }
 

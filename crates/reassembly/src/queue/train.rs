@@ -1,4 +1,4 @@
-//! Fast path for a fragment of a train that needs no processing: it is inserted in place. [`Queue::add`] takes all
+//! Fast path for fragments of a train that need no processing: they are inserted in place. [`Queue::add`] handles all
 //! others.
 
 use packet::{Csum, Cut, Memory, Packet};
@@ -9,8 +9,8 @@ use crate::fragment_meta::{FirstFragment, FragmentRange};
 use crate::range_tree::Slot;
 
 impl Queue {
-    /// Adds the first fragment of a datagram, unchanged, if it needs no processing; `take` then returns it, with the
-    /// number of bytes in front of its headers. `None` if it is one for [`add`](Self::add).
+    /// Adds the first fragment of a datagram, unchanged, if it needs no processing; `take` then returns the fragment,
+    /// with the number of bytes in front of its headers. `None` if the fragment needs [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
@@ -25,7 +25,7 @@ impl Queue {
         }
         let (pkt, front) = take()?;
         let (_, run) = self.last.insert((offset, ContiguousRange::alone(pkt, end)));
-        // Changed after the move: a move of a recent store would stall.
+        // Changed after the move: a move right after the store would stall.
         let pkt = run.first_mut();
         let headers = if offset == 0 { 0 } else { header_len };
         pkt.pull(front + headers);
@@ -38,8 +38,9 @@ impl Queue {
         Some(self.added(span, growth))
     }
 
-    /// Adds a fragment that will be a slot of its datagram and needs no other processing; `take` then returns it, with
-    /// the number of bytes of its head in front of the data. `None` if it is one for [`add`](Self::add).
+    /// Adds a fragment that becomes a slot of its datagram and needs no other processing; `take` then returns the
+    /// fragment, with the number of bytes of its head in front of the data. `None` if the fragment needs
+    /// [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn add_slot(
         &mut self,
@@ -89,8 +90,8 @@ impl Queue {
         Some(self.added(span, self.pinned.bytes() - before))
     }
 
-    /// Adds the `bytes` of a tiny fragment that follows the last one, by a copy to its tailroom. `None` if it is one
-    /// for [`add`](Self::add).
+    /// Adds the `bytes` of a tiny fragment that follows the last one, by a copy to the tailroom. `None` if the fragment
+    /// needs [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn add_copy(&mut self, mem: &Memory, span: &FragmentRange, csum: Csum, bytes: &[u8]) -> Option<Added> {
         let FragmentRange { offset, end, more, .. } = *span;
@@ -108,8 +109,8 @@ impl Queue {
         Some(self.added(span, 0))
     }
 
-    /// Adds the first fragment of a datagram that it completes; `take` then returns it, with the number of bytes in
-    /// front of its headers. `None` if it is one for [`add`](Self::add).
+    /// Adds the first fragment of a datagram if it completes the datagram; `take` then returns the fragment, with the
+    /// number of bytes in front of its headers. `None` if the fragment needs [`add`](Self::add).
     #[inline(always)]
     pub(crate) fn add_front(
         &mut self,
@@ -127,7 +128,7 @@ impl Queue {
         }
         let (pkt, front) = take()?;
         let earlier = self.earlier.get_or_insert_with(|| spare.take());
-        // Changed after the move: a move of a recent store would stall.
+        // Changed after the move: a move right after the store would stall.
         let pkt = earlier.set_head(ContiguousRange::alone(pkt, end)).first_mut();
         pkt.pull(front);
         pkt.trim(span.packet_len());

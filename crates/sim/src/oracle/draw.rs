@@ -13,7 +13,7 @@ use xfrm::{
 
 use crate::Choices;
 
-/// Small sets of values, so that operations collide: the ends of tunnels, hosts, and their prefixes.
+/// Small sets of values, so that operations collide: tunnel endpoints, hosts, and their prefixes.
 const ENDS: [[&str; 3]; 2] = [["192.0.2.1", "192.0.2.2", "0.0.0.0"], ["2001:db8::1", "2001:db8::2", "::"]];
 pub(super) const HOSTS: [[&str; 3]; 2] =
     [["10.1.0.1", "10.1.2.3", "10.2.0.1"], ["fd00:1::1", "fd00:1:2::3", "fd00:2::1"]];
@@ -25,7 +25,7 @@ const MARKS: [Mark; 4] = [
     Mark { value: 1, mask: 1 },
     Mark { value: 2, mask: 3 },
     Mark { value: 0, mask: 1 },
-    // A value bit outside of the mask, so nothing matches.
+    // A value with a bit outside the mask, which matches nothing.
     Mark { value: 5, mask: 1 },
 ];
 const PORTS: [PortMask; 6] = [
@@ -39,17 +39,17 @@ const PORTS: [PortMask; 6] = [
 const PROTOCOLS: [Option<Protocol>; 4] = [None, None, Some(Protocol::UDP), Some(Protocol::TCP)];
 const MODES: [Mode; 2] = [Mode::Tunnel, Mode::Transport];
 
-/// Now and then the other family.
+/// `family`, or occasionally the other family.
 pub(super) fn family(choices: &mut Choices<'_>, family: usize) -> usize {
     if choices.once_in(32) { 1 - family } else { family }
 }
 
-/// One of the ends of a tunnel.
+/// A tunnel endpoint.
 pub(super) fn end(choices: &mut Choices<'_>) -> IpAddr {
     ENDS[usize::from(choices.byte() & 1)][usize::from(choices.byte() & 1)].parse().expect("an address")
 }
 
-/// Source and destination of a tunnel. Either may be any.
+/// Source and destination of a tunnel. Either may be unspecified.
 pub(super) fn ends(choices: &mut Choices<'_>) -> (IpAddr, IpAddr) {
     let of = usize::from(choices.once_in(3));
     let from = family(choices, of);

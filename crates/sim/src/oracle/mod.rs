@@ -1,4 +1,4 @@
-//! Oracle of IPsec's databases: plain lists with linear searches, which have to agree after every operation.
+//! Oracle of IPsec's databases: plain lists with linear searches, which must agree after every operation.
 
 mod draw;
 mod policy_key;
@@ -18,7 +18,7 @@ use policy_key::{known, same};
 /// Number of flows that are looked up after each step.
 const RECENT_FLOWS: usize = 6;
 
-/// The databases, and the lists.
+/// The databases, and the lists to compare.
 #[derive(Debug)]
 pub struct Oracle {
     ipsec: Ipsec,
@@ -28,7 +28,7 @@ pub struct Oracle {
     policies: Vec<PlainPolicy>,
     defaults: [Action; 3],
     counters: Counters,
-    /// Recently looked up flows, whose answers may be cached.
+    /// Flows of recent look-ups, whose results may be cached.
     recent_flows: VecDeque<Flowi>,
     protected: u64,
 }
@@ -37,7 +37,7 @@ pub struct Oracle {
 struct PlainSa {
     id: SaId,
     config: SaConfig,
-    /// Order in which it got its destination and `reqid`.
+    /// Order in which the SA got its destination and `reqid`.
     listed: u64,
     born: u64,
     added: Option<Instant>,
@@ -73,7 +73,7 @@ impl Oracle {
         }
     }
 
-    /// Number of looked up packets that SAs protect.
+    /// Number of look-ups whose packet is protected by SAs.
     pub const fn protected(&self) -> u64 {
         self.protected
     }
@@ -81,7 +81,7 @@ impl Oracle {
     /// Applies one operation to both.
     ///
     /// # Panics
-    /// When they disagree.
+    /// If they disagree.
     pub fn step(&mut self, choices: &mut Choices<'_>) {
         match choices.byte() % 32 {
             0..8 => self.add_sa(choices),
@@ -123,7 +123,7 @@ impl Oracle {
         }
     }
 
-    /// Makes an SA match some policy.
+    /// Changes an SA so that it matches a policy.
     fn fit(&self, config: &mut SaConfig, choices: &mut Choices<'_>) {
         let templates: Vec<&Template> = self.policies.iter().flat_map(|policy| &policy.config.templates).collect();
         let Some(template) = (!templates.is_empty()).then(|| choices.pick(&templates)) else { return };
@@ -234,7 +234,7 @@ impl Oracle {
         }
     }
 
-    /// Advances the time. The lifetime of new ones begins; others may end.
+    /// Advances the time. The lifetime of new objects begins; others may expire.
     fn pass(&mut self, choices: &mut Choices<'_>) {
         self.now = self.now + Duration::from_secs(u64::from(choices.byte() % 8));
         let now = self.now;
@@ -297,7 +297,7 @@ impl Oracle {
     }
 }
 
-/// Expected error of an SA that [`sa`] made.
+/// Expected error for an SA that [`sa`] made.
 fn config_error(config: &SaConfig) -> Option<ConfigError> {
     let families = [config.src, config.dst].map(|addr| addr.is_ipv4());
     if families[0] != families[1] {
@@ -307,7 +307,7 @@ fn config_error(config: &SaConfig) -> Option<ConfigError> {
     }
 }
 
-/// Expected error of a policy that [`policy`] made.
+/// Expected error for a policy that [`policy`] made.
 fn policy_error(config: &PolicyConfig) -> Option<ConfigError> {
     if config.selector.src.is_ipv4() != config.selector.dst.is_ipv4() {
         return Some(ConfigError::SelectorFamily);

@@ -16,7 +16,7 @@ impl Oracle {
         found.max_by_key(|(_, sa)| sa.born).map(|(at, _)| at)
     }
 
-    /// The SA with that destination, SPI and mark, whether or not packets find it.
+    /// The SA with that destination, SPI and mark, even if no packet can match its mark.
     pub(super) fn named(&self, config: &SaConfig) -> Option<usize> {
         let name = |config: &SaConfig| (config.dst, config.spi, config.mark);
         self.sas.iter().position(|sa| name(&sa.config) == name(config))
@@ -78,7 +78,7 @@ impl Oracle {
         if bundle.is_empty() { Decision::Bypass } else { Decision::Protect(bundle) }
     }
 
-    /// The best SA for a template of a policy for `mark`: that very source before any source, not dying before dying,
+    /// The best SA for a template of a policy with `mark`: an exact source before any source, mature before dying,
     /// newest first.
     pub(super) fn sa_for(
         &self,

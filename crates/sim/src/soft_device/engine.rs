@@ -1,4 +1,4 @@
-//! Packet mode of the software device: a whole gateway of its own, between the node and the wire.
+//! Packet mode of the software device: a complete IPsec gateway between the node and the wire.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -11,14 +11,14 @@ use packet::{Memory, Packet};
 use wire::{FlowKey, Spi};
 use xfrm::{Dir, Flowi, PolicyConfig, PolicyKey, SaConfig, SaDir};
 
-/// Number of bytes with the ports, behind a packet's headers.
+/// Number of bytes that hold the ports, behind a packet's headers.
 const PORTS_LEN: usize = 8;
 
 /// The gateway in the device.
 #[derive(Debug, Default)]
 pub(super) struct Engine {
     ipsec: Ipsec,
-    /// The node's SAs by their ids here, and the reverse.
+    /// The node's SAs by their ids in the device, and the reverse.
     ours: HashMap<SaId, SaId>,
     theirs: HashMap<SaId, SaId>,
     /// Inbound SAs, by destination and SPI.
@@ -49,7 +49,7 @@ impl Engine {
         drop(self.ipsec.remove_sa_of(ours));
     }
 
-    /// Takes a policy.
+    /// Adds a policy.
     pub(super) fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), Refused> {
         // The node itself checks forwarded packets.
         if policy.dir == Dir::Fwd {
@@ -97,7 +97,7 @@ impl Engine {
         ipsec.seal(mem, now, ours, pkt, Train::None, usize::from(u16::MAX), out, counters).ok()
     }
 
-    /// Decrypts a packet, and drops it unless a policy lets it pass.
+    /// Decrypts a packet, and drops it unless a policy accepts it.
     pub(super) fn unprotect(&mut self, mem: &Memory, now: Instant, pkt: Packet) -> Vec<Packet> {
         let Self { ipsec, opened, counters, .. } = self;
         ipsec.open(mem, now, pkt, opened, counters);
@@ -115,7 +115,7 @@ impl Engine {
     }
 }
 
-/// Flow of a packet by which policies are looked up.
+/// Flow of a packet, for policy look-up.
 fn flow_of(mem: &Memory, pkt: &mut Packet) -> Option<Flowi> {
     let info = ip_headers(mem, pkt).ok()?;
     pkt.may_pull(mem, pkt.len().min(info.header_len + PORTS_LEN)).ok()?;

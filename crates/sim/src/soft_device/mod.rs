@@ -1,5 +1,4 @@
-//! A software device for tests and simulations: between a port and its wire, it does the work of a network card that
-//! offloads ESP.
+//! Software device for tests and simulations, between a port and its wire: a network card that offloads ESP.
 
 mod engine;
 
@@ -21,10 +20,10 @@ use xfrm::{PolicyConfig, PolicyKey, SaDir};
 
 use engine::Engine;
 
-/// Number of bytes of a packet in which ESP has to begin.
+/// Number of bytes at the front of a packet in which ESP has to begin.
 const LOOKED_AT: usize = 128;
 
-/// A software device. All clones are one device: one is [given to the node](ipsec::Ipsec::set_device), another
+/// A software device. All clones are one device: one clone is [given to the node](ipsec::Ipsec::set_device), another
 /// processes its packets.
 #[derive(Clone, Debug)]
 pub struct SoftDevice(Arc<Mutex<State>>);
@@ -35,7 +34,7 @@ struct State {
     states: HashMap<SaId, CryptoState>,
     /// Inbound SAs, by destination and SPI.
     inbound: HashMap<(IpAddr, Spi), SaId>,
-    /// The packet mode, if it has one.
+    /// The packet mode, if enabled.
     engine: Option<Engine>,
     faults: Faults,
     stats: SoftStats,
@@ -46,7 +45,7 @@ struct State {
 struct CryptoState {
     cipher: Cipher,
     esn: bool,
-    /// Highest number that the node has reported.
+    /// Highest sequence number that the node has reported.
     top: u64,
     key: (IpAddr, Spi),
     dir: SaDir,
@@ -55,11 +54,12 @@ struct CryptoState {
 /// Injected faults.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Faults {
-    /// Reason for which it refuses SAs and policies.
+    /// Reason for which the device refuses SAs and policies.
     pub refuse: Option<Refused>,
-    /// It processes no packets: offloads are refused, and received packets pass unchanged.
+    /// The device processes no packets: offloads are refused, and received packets pass unchanged.
     pub busy: bool,
-    /// Status that it reports of each decrypted packet, regardless of the truth; the packet is unchanged then.
+    /// Status that the device reports for each decrypted packet, regardless of the real result; the packet is unchanged
+    /// then.
     pub status: Option<EspStatus>,
 }
 
@@ -70,14 +70,15 @@ pub struct SoftStats {
     pub sealed: u64,
     /// Decrypted ESP packets.
     pub opened: u64,
-    /// Outbound packets without an SA on the device, or that it failed to encrypt (`tx_dropped`).
+    /// Outbound packets without an SA on the device, or with a failed encryption (`tx_dropped`).
     pub tx_dropped: u64,
     /// Dropped inbound packets.
     pub rx_dropped: u64,
 }
 
 impl SoftDevice {
-    /// A device that accepts every SA in crypto mode; with packet mode, and with extended sequence numbers, if set.
+    /// A device that accepts every SA in crypto mode; `packet_mode` and `follows_esn` enable packet mode and extended
+    /// sequence numbers.
     pub fn new(packet_mode: bool, follows_esn: bool) -> Self {
         Self(Arc::new(Mutex::new(State {
             follows_esn,
@@ -103,15 +104,15 @@ impl SoftDevice {
         self.state().stats
     }
 
-    /// Number of SAs and policies on it.
+    /// Number of SAs and policies on the device.
     pub fn load(&self) -> (usize, usize) {
         let state = self.state();
         let (sas, policies) = state.engine.as_ref().map_or((0, 0), Engine::load);
         (state.states.len() + sas, policies)
     }
 
-    /// Processes packets from the port to the wire, whose IP headers begin at `l3`. Packets that it cannot process as
-    /// required are dropped.
+    /// Processes packets from the port to the wire, whose IP headers begin at `l3`. Packets that the device cannot
+    /// process as required are dropped.
     pub fn transmit(&self, mem: &Memory, now: Instant, l3: usize, packets: &mut Vec<Packet>) {
         let mut state = self.state();
         for mut pkt in std::mem::take(packets) {
@@ -152,7 +153,7 @@ impl SoftDevice {
     }
 }
 
-/// Headers, destination and SPI of a whole packet of raw ESP.
+/// Headers, destination and SPI of a complete packet of raw ESP.
 fn esp_of(mem: &Memory, pkt: &mut Packet, l3: usize) -> Option<(Info, (IpAddr, Spi))> {
     if pkt.meta.cut != Cut::Whole || !pkt.may_pull(mem, pkt.len().min(l3 + LOOKED_AT)).ok()? {
         return None;
@@ -207,7 +208,8 @@ impl State {
 }
 
 impl CryptoState {
-    /// The whole number of a packet with this lower half: the first from 2³⁰ below the number that the node reported.
+    /// The full sequence number of a packet with the lower half `low`: the first match at or above 2³⁰ below the number
+    /// that the node reported.
     const fn number(&self, low: u32) -> u64 {
         let from = self.top.saturating_sub(1 << 30);
         from + low.wrapping_sub(from as u32) as u64
@@ -271,7 +273,7 @@ impl Device for SoftDevice {
 }
 
 impl State {
-    /// Sends a packet by an SA in packet mode. Its IP header is at `l3`.
+    /// Sends a packet, whose IP header is at `l3`, with an SA in packet mode.
     fn protect(&mut self, mem: &Memory, now: Instant, sa: SaId, mut pkt: Packet, l3: usize, out: &mut Vec<Packet>) {
         let mut frames = Vec::new();
         let header = pkt.head().get(..l3).unwrap_or_default().to_vec();
@@ -291,7 +293,7 @@ impl State {
         }
     }
 
-    /// Decrypts ESP of an SA in packet mode, if the packet is such. Its IP header is at `l3`.
+    /// Decrypts the ESP of a packet, whose IP header is at `l3`, if its SA is in packet mode.
     fn unprotect(
         &mut self,
         mem: &Memory,
@@ -357,7 +359,7 @@ fn frame(mem: &Memory, header: &[u8], mut pkt: Packet) -> Option<Packet> {
         Version::V6 => EtherType::IPV6,
     };
     pkt.meta.csum = match pkt.meta.csum {
-        // The sum does not cover the header that is added now.
+        // The sum does not cover the restored header.
         Csum::Complete(_) => Csum::None,
         other => other,
     };

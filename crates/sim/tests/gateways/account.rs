@@ -7,7 +7,7 @@ use crate::onlooker::Onlooker;
 use crate::plan::Kind;
 use crate::site::{INSIDE, Site, WANS};
 
-/// Sums of several runs, both directions together.
+/// Sums of several runs, for both directions together.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sums {
     pub(crate) sealed: u64,
@@ -27,18 +27,18 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// Checks the packets that gateway `from` sent and the other one received, and adds them.
+    /// Checks the packets that gateway `from` sent and the other one received, and adds them to the sums.
     pub(crate) fn add_way(&mut self, site: &Site, onlooker: &Onlooker, ledger: &Ledger, from: usize) {
         let to = 1 - from;
         let (esp, way) = (onlooker.esp[to], &ledger.ways[from]);
         let (near, far) = (&site.world.nodes[from], &site.world.nodes[to]);
         let case = format!("way {from}: {:?}\n{esp:?}\n{:?} {:?}", site.plan, near.drops(), far.drops());
 
-        // The sender: a packet that never was on a wire was dropped for a reason.
+        // Sender: a packet that never reached a wire was dropped for a reason.
         let of_queue = drops(near, &[INSIDE], is_of_queue);
         let sealed = site.totals(from).sealed;
-        // Between the end of an SA and its successor there is none. The inner SA has counted packets that the outer one
-        // has not.
+        // Between the end of an SA and the start of its successor no SA exists. The inner SA has counted packets that
+        // the outer one has not.
         let no_sa = drops(near, &[INSIDE], is_without_sa);
         let nested = site.plan.around.is_some();
         let once_each = if nested { 2 * esp.sent } else { esp.sent };
@@ -59,18 +59,18 @@ impl Sums {
         assert!(site.plan.gro[0] || missing <= whole + perhaps, "{missing} are missing: {case}");
         assert!(way.errors <= too_big + perhaps, "{case}");
 
-        // The receiver: packets within the replay window were opened and all others refused; opened packets were
-        // delivered or blocked.
+        // Receiver: packets within the replay window were opened and all others refused; opened packets were delivered
+        // or blocked.
         let totals = site.totals(to);
         let replayed = drops(far, &WANS, |reason| reason == DropReason::EspReplay);
         assert_eq!(totals.replay + totals.replay_window, replayed, "{case}");
-        // In transport mode ESP of an unknown SA is a packet for the host, which nothing protects. A flipped bit may
-        // change an SPI to that of another SA, whose ESP is not in UDP.
+        // In transport mode ESP of an unknown SA is an unprotected packet for the host. A flipped bit may change an SPI
+        // to that of another SA, whose ESP is not in UDP.
         let is_unknown =
             |reason| matches!(reason, DropReason::EspNoState | DropReason::EspMismatch | DropReason::PolicyMismatch);
         let unknown = drops(far, &WANS, is_unknown);
-        // With extended numbers a number left of the window is taken for one of the next subspace, and its ICV is wrong
-        // then (RFC 4303 App. A2.2).
+        // With extended sequence numbers, a number left of the window is interpreted as one of the next subspace, and
+        // its ICV is then wrong (RFC 4303 App. A2.2).
         assert!(site.plan.esn || totals.failed + unknown <= esp.damaged, "{case}");
         assert!(unknown <= esp.damaged, "{case}");
         assert_eq!(totals.failed, drops(far, &WANS, |reason| reason == DropReason::EspIcv), "{case}");
@@ -94,10 +94,10 @@ impl Sums {
         self.reassembled += way.reassembled;
     }
 
-    /// A run without faults proves nothing.
+    /// Checks that every kind of fault occurred: a run without faults proves nothing.
     pub(crate) fn check_trouble(self, kind: Kind) {
         let Self { sealed, delivered, lost, replayed, forged, blocked, too_big, busy, rekeys, expired, .. } = self;
-        // Transport mode has no fragments (RFC 4303 §3.3.4), and no nested SAs here.
+        // Transport mode has neither fragments (RFC 4303 §3.3.4) nor, in these tests, nested SAs.
         let of_tunnels = if kind == Kind::Transport { [1; 2] } else { [self.reassembled, self.nested] };
         let of_all = [lost, replayed, forged, blocked, too_big, busy, rekeys, expired, self.held, self.without_sa];
         let mut troubles = of_all.iter().chain(&of_tunnels);
@@ -105,7 +105,7 @@ impl Sums {
     }
 }
 
-/// Tells whether a packet waited for a link or a neighbour that was given up.
+/// Tells whether a packet was dropped while it waited for a link or a neighbour.
 fn is_of_queue(reason: DropReason) -> bool {
     matches!(
         reason,
@@ -113,13 +113,13 @@ fn is_of_queue(reason: DropReason) -> bool {
     )
 }
 
-/// Tells whether an SA was missing, or ended.
+/// Tells whether an SA was missing, or expired.
 fn is_without_sa(reason: DropReason) -> bool {
     use DropReason::{EspExpired, EspState, PolicyNoState, PolicyQueueFull};
     matches!(reason, PolicyNoState | PolicyQueueFull | EspExpired | EspState)
 }
 
-/// Number of packets that came in by some links and were dropped for some reasons.
+/// Number of packets received on these links and dropped for these reasons.
 fn drops(node: &sim::Node, links: &[LinkId], of: impl Fn(DropReason) -> bool) -> u64 {
     let drops = node.datapath.ports.drop_counts();
     drops

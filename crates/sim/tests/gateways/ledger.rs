@@ -1,4 +1,4 @@
-//! Every packet from its sending host, over the wires, to its receiving host.
+//! Ledger of every packet from its sending host, over the wires, to its receiving host.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hasher};
@@ -11,7 +11,7 @@ use reassembly::{Reassembly, ReassemblyContext, Verdict};
 use wire::ip::Info;
 use wire::{Protocol, icmp, icmpv6};
 
-/// A packet's identity: the fields that do not change on its way.
+/// Identity of a packet: the fields that do not change in transit.
 pub(crate) type Unit = u64;
 
 /// Both directions.
@@ -25,11 +25,11 @@ pub(crate) struct Ledger {
 pub(crate) struct Way {
     units: HashMap<Unit, Count>,
     flows: HashMap<u16, Order>,
-    /// Datagrams that may be fragmented on their way, by the common fields of their fragments.
+    /// Datagrams that may be fragmented in transit, by the common fields of their fragments.
     may_be_cut: HashMap<Common, (u16, Unit)>,
-    /// The whole datagrams, as the receiver reassembles them.
+    /// The complete datagrams, as the receiver reassembles them.
     wholes: HashSet<Unit>,
-    /// Datagrams of which a gateway's fragments were on a wire.
+    /// Datagrams that a gateway fragmented on a wire.
     cut: HashSet<Unit>,
     reassembly: Reassembly,
     /// Messages that hosts sent in one piece, by the first packet of each.
@@ -67,14 +67,14 @@ impl Ledger {
         Self { mem: Memory::heap(), ways: [Way::default(), Way::default()] }
     }
 
-    /// A host sends a packet, fat or not.
+    /// Records a packet, fat or not, that a host sends.
     pub(crate) fn send(&mut self, from: usize, flow: u16, pkt: &Packet) {
         let way = &mut self.ways[from];
         let units: Vec<Unit> = cut(&self.mem, pkt).iter().map(|packet| way.send(flow, packet)).collect();
         way.messages.insert(units[0], units);
     }
 
-    /// Announces a datagram that the receiver may have to reassemble.
+    /// Records a datagram that the receiver may have to reassemble.
     pub(crate) fn may_be_cut(&mut self, from: usize, flow: u16, whole: &[u8]) {
         let way = &mut self.ways[from];
         let unit = unit_of(whole);
@@ -84,7 +84,7 @@ impl Ledger {
         }
     }
 
-    /// A host receives a packet, fat or not.
+    /// Checks a packet, fat or not, that a host receives.
     pub(crate) fn deliver(&mut self, now: Instant, to: usize, pkt: Packet) {
         let info = Info::parse(pkt.head(), pkt.len()).expect("a packet");
         let way = &mut self.ways[1 - to];
@@ -126,7 +126,8 @@ impl Way {
         unit
     }
 
-    /// Checks a packet that was sealed into a frame: a host sent it, not before the packets already on that wire.
+    /// Checks a packet that was sealed into a frame: a host sent the packet, not before the packets already on that
+    /// wire.
     pub(crate) fn put_on_wire(&mut self, wire: usize, packet: &[u8]) -> Unit {
         let unit = unit_of(packet);
         let (flow, sent) = match self.units.get_mut(&unit) {
@@ -135,7 +136,7 @@ impl Way {
                 assert!(count.on_wire <= count.sent, "sealed more often than sent: {packet:02x?}");
                 (count.flow, unit)
             }
-            // A gateway has fragmented it.
+            // A gateway has fragmented the packet.
             _ => {
                 let of = common(packet).and_then(|common| self.may_be_cut.get(&common));
                 let &(flow, whole) = of.unwrap_or_else(|| panic!("not sent by an end: {packet:02x?}"));
@@ -156,7 +157,7 @@ impl Way {
         unit
     }
 
-    /// A frame with this packet has reached the other gateway undamaged.
+    /// Records that a frame with this packet has reached the other gateway undamaged.
     pub(crate) fn arrive(&mut self, unit: Unit) {
         let flow = self.units[&unit].flow;
         self.flows.get_mut(&flow).expect("a flow that was sent").arrived.push(unit);
@@ -173,7 +174,7 @@ impl Way {
         order.delivered += 1 + next.unwrap_or_else(|| panic!("delivered out of order: {packet:02x?}"));
     }
 
-    /// Number of fat or single packets of a host that were not completely on a wire, whole or in fragments.
+    /// Number of fat or single packets of a host that were not completely on a wire, as a packet or in fragments.
     pub(crate) fn missing(&self) -> u64 {
         let missing = |unit: &Unit| match (self.cut.contains(unit), self.units[unit]) {
             (true, _) => 0,
@@ -182,13 +183,13 @@ impl Way {
         self.messages.values().filter_map(|units| units.iter().map(missing).max()).sum()
     }
 
-    /// Discards datagrams that wait for lost fragments.
+    /// Discards datagrams with lost fragments.
     pub(crate) fn finish(&mut self) {
         self.reassembly = Reassembly::default();
     }
 }
 
-/// The wire packets of a fat one.
+/// The wire packets of a fat packet.
 fn cut(mem: &Memory, pkt: &Packet) -> Vec<Vec<u8>> {
     let mut copy = Packet::with_data(mem, &pkt.to_vec()).expect("memory");
     (copy.meta.csum, copy.meta.cut) = (pkt.meta.csum, pkt.meta.cut);
@@ -197,8 +198,8 @@ fn cut(mem: &Memory, pkt: &Packet) -> Vec<Vec<u8>> {
     out.iter().map(Packet::to_vec).collect()
 }
 
-/// A packet without the fields that routers change, and without an identification that is never compared (RFC 6864
-/// §4.1).
+/// Hash of a packet without the fields that routers change, and without an identification that is never compared (RFC
+/// 6864 §4.1).
 fn unit_of(packet: &[u8]) -> Unit {
     let mut bytes = packet.to_vec();
     if bytes[0] >> 4 == 4 {
@@ -222,7 +223,7 @@ fn common(packet: &[u8]) -> Option<Common> {
     info.src.is_ipv4().then_some((info.src, info.dst, info.protocol, id))
 }
 
-/// Tells whether a packet is an ICMP error: too big, or a neighbour that does not answer.
+/// Tells whether a packet is an ICMP error: too big, or an unreachable neighbour.
 fn is_error(pkt: &Packet, info: &Info) -> bool {
     let message = info.payload(pkt.head());
     match info.protocol {

@@ -1,9 +1,9 @@
-//! Two gateways with every kind of fault: wires that lose, repeat, reorder and damage, busy devices, rekeys, flipping
-//! routes, changing policies, nested SAs that end and are padded, under traffic of every kind. In all cases no payload
-//! is on the wire in clear, nothing is delivered twice or without a sender, the order of a flow is the wire's, each
-//! packet is accounted for, and all memory is freed.
+//! Two gateways with every kind of fault: wires that lose, duplicate, reorder and damage frames, busy devices, rekeys,
+//! changing routes and policies, nested SAs that expire and are padded, under traffic of every kind. In all cases no
+//! payload is on the wire in clear, no packet is delivered twice or without a sender, a flow keeps the order of the
+//! wire, each packet is accounted for, and all memory is freed.
 //!
-//! A run is determined by its seed, which is printed on failure. `FATPATH_SIM_SEEDS` is their number for each kind, and
+//! The seed determines a run, and is printed on failure. `FATPATH_SIM_SEEDS` is the number of seeds for each kind, and
 //! `FATPATH_SIM_SEED` selects one.
 
 mod account;
@@ -58,7 +58,7 @@ fn each_seed(kind: Kind) {
     sums.check_trouble(kind);
 }
 
-/// A whole run.
+/// A complete run.
 fn day(kind: Kind, seed: u64, sums: &mut Sums) {
     let mut rng = Rng::new(seed ^ (kind as u64) << 32);
     let mut day = Day::new(Plan::new(kind, seed, &mut rng), rng);
@@ -132,7 +132,7 @@ impl Day {
         }
     }
 
-    /// Ends all faults, keeps the SAs, and lets packets in flight arrive.
+    /// Ends all faults, keeps the SAs, and waits for packets in flight.
     fn end(mut self, sums: &mut Sums) {
         for wire in 0..2 {
             self.site.world.set_wire(wire, self.site.plan.good_wire());

@@ -1,4 +1,4 @@
-//! An onlooker that sees every frame between the gateways and has the keys.
+//! Observer of every frame between the gateways, with the keys.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,16 +13,16 @@ use crate::ledger::{Ledger, Unit};
 use crate::site::Site;
 use crate::traffic::MAGIC;
 
-/// Opens sealed packets, in the order in which they were put on each wire.
+/// Opens sealed packets, in the order of each wire.
 pub(crate) struct Onlooker {
     pub(crate) mem: Memory,
-    /// By wire and end that it goes to. Each sees its sender's numbers in order, so it infers every upper half
-    /// correctly.
+    /// State by wire and receiving end. Each IPsec instance gets its sender's numbers in order, so it infers every
+    /// upper half correctly.
     shadows: [[Ipsec; 2]; 2],
     known: Vec<u32>,
     frames: HashMap<(usize, u64), Option<Sealed>>,
     windows: HashMap<u32, Window>,
-    /// By end that they go to.
+    /// Counts by receiving end.
     pub(crate) esp: [Frames; 2],
 }
 
@@ -43,12 +43,12 @@ pub(crate) struct Frames {
 /// Decrypted contents of a frame with ESP.
 #[derive(Clone, Debug)]
 struct Sealed {
-    /// The SPI and the whole sequence number of each SA, the outermost first.
+    /// The SPI and the full sequence number of each SA, the outermost first.
     layers: Vec<(u32, u64)>,
     unit: Unit,
 }
 
-/// The anti-replay window of an SA, as RFC 4303 §3.4.3 describes it.
+/// The anti-replay window of an SA by RFC 4303 §3.4.3.
 #[derive(Debug, Default)]
 struct Window {
     top: u64,
@@ -124,7 +124,7 @@ impl Onlooker {
         }
     }
 
-    /// Opens an ESP packet, and returns its SPI and whole sequence number, which is above all earlier ones on its wire.
+    /// Opens an ESP packet, and returns its SPI and full sequence number, which is above all earlier ones on its wire.
     fn open(&mut self, now: Instant, (wire, end): (usize, usize), packet: &mut Vec<u8>) -> (u32, u64) {
         let pkt = Packet::with_data(&self.mem, packet).unwrap();
         let (mut opened, mut counters) = (Opened::default(), Counters::ZERO);
@@ -140,12 +140,12 @@ impl Onlooker {
     }
 }
 
-/// Tells whether a frame has a host's payload in clear.
+/// Tells whether a frame holds a host's payload in clear.
 fn has_payload(frame: &[u8]) -> bool {
     frame.windows(MAGIC.len()).any(|window| window == MAGIC)
 }
 
-/// Tells whether a frame is ESP as the plan has it; otherwise it is neighbour discovery.
+/// Tells whether a frame is ESP in the form of the plan; otherwise it is neighbour discovery.
 fn is_esp(frame: &[u8], l3: usize, udp: bool) -> bool {
     if l3 > 0 && eth::EthHeader::ref_from(frame).unwrap().ethertype() == EtherType::ARP {
         return false;

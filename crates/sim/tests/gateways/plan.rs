@@ -18,12 +18,12 @@ pub(crate) enum Kind {
     Transport,
 }
 
-/// Place where a gateway's ciphers run.
+/// Place of a gateway's ciphers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Worker {
     /// The gateway's own thread, at once.
     Itself,
-    /// A device that takes up to so many microseconds, and is sometimes busy.
+    /// A device that takes at most so many microseconds, and is sometimes busy.
     Device(u64),
     /// Crypto threads.
     Threads,
@@ -42,20 +42,20 @@ pub(crate) struct Plan {
     pub(crate) window: u32,
     /// The last sequence number before the first packet.
     pub(crate) start: u64,
-    /// The mode of a second SA around each tunnel, if there is one.
+    /// The mode of a second SA around each tunnel, if any.
     pub(crate) around: Option<Mode>,
     /// Length to which inner packets of tunnels are padded.
     pub(crate) tfcpad: u32,
     /// Limits of outbound SAs.
     pub(crate) lifetime: Lifetime,
-    /// Whether packets wait for a missing SA.
+    /// Whether packets are held for a missing SA.
     pub(crate) holds: bool,
     pub(crate) workers: [Worker; 2],
     /// Whether SAs have a direction.
     pub(crate) directed: bool,
-    /// Whether the gateways are joined by Ethernet.
+    /// Whether Ethernet joins the gateways.
     pub(crate) ethernet: bool,
-    /// The MTU of the wires between them.
+    /// The MTU of the wires between the gateways.
     pub(crate) mtu: usize,
     /// Whether the inner and the outer links have GRO.
     pub(crate) gro: [bool; 2],
@@ -68,12 +68,12 @@ impl Plan {
         let mode = if kind == Kind::Transport { Mode::Transport } else { Mode::Tunnel };
         let udp = kind == Kind::UdpTunnel || kind == Kind::Transport && rng.happens(300);
         let algorithm = algorithm(rng);
-        // The upper half of a number cannot be inferred without an ICV.
+        // Without integrity the upper half of a number cannot be verified.
         let esn = rng.happens(500) && !algorithm.is_null();
         let wrap = u64::from(u32::MAX);
         let arounds = [None, None, Some(Mode::Transport), Some(Mode::Tunnel)];
         let around = rng.pick(&arounds).filter(|_| mode == Mode::Tunnel);
-        // Two SAs must leave IPv6 its least MTU, or their frames are fragmented.
+        // Two SAs must leave IPv6 its minimum MTU, or their frames are fragmented.
         let mtus = if around.is_some() { [1500, 1500, 1600, 9000] } else { [1500, 1500, 1400, 9000] };
         let starts = if esn { [0, wrap - 100, 3 * wrap - 40, 7 << 32] } else { [0, 0, 5000, wrap / 2] };
         Self {
@@ -98,17 +98,17 @@ impl Plan {
         }
     }
 
-    /// Tells whether the payload can be read on the wire.
+    /// Tells whether the payload is readable on the wire.
     pub(crate) const fn is_clear(&self) -> bool {
         !self.algorithm.encrypts()
     }
 
-    /// A wire between the gateways, on a day of the seed's choice.
+    /// A wire between the gateways, with faults that the seed determines.
     pub(crate) fn wire(&self, rng: &mut Rng) -> Wire {
         let mut some = |most: &[u16]| *rng.pick(most);
         let (loss, late, twice) = (some(&[0, 0, 5, 50]), some(&[0, 0, 30, 200]), some(&[0, 0, 10, 200]));
         let (busy, damaged) = (some(&[0, 0, 100, 300]), some(&[0, 0, 5, 50]));
-        // Without integrity a flipped bit is delivered.
+        // Without integrity a packet with a flipped bit is delivered.
         let damaged = if self.algorithm.is_null() { 0 } else { damaged };
         Wire { damaged, ..self.good_wire().troubled(loss, late, twice, busy) }
     }
@@ -119,7 +119,7 @@ impl Plan {
     }
 }
 
-/// Soft limits and, a little further, hard ones: of nothing, packets, bytes or time.
+/// Soft limits and slightly higher hard ones: none, or of packets, bytes or time.
 fn lifetime(rng: &mut Rng) -> Lifetime {
     let soft = 1 + rng.below(300) as u64;
     let hard = soft + rng.below(200) as u64;

@@ -1,4 +1,4 @@
-//! Rekeying, make-before-break: one SA after the other, and because they end.
+//! Rekeying, make-before-break: periodically, and when SAs expire.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use xfrm::{Lifetime, Mode, SaConfig, SaDir};
 
 use crate::site::{Generation, Lane, Site, Step};
 
-/// Longest time that a frame may be on its way, with everything that a bad wire does.
+/// Longest time that a frame may be in flight, with all faults of a wire.
 const LONGEST_WAY: Duration = Duration::from_millis(50);
 
 impl Site {
-    /// Lets the receiver of a lane know its next SA, and says which it is.
+    /// Adds the next SA of a lane at the receiver, and returns its SPI.
     pub(crate) fn make_known(&mut self, lane: usize) -> u32 {
         let spi = self.next_spi;
         self.next_spi += 1;
@@ -24,7 +24,7 @@ impl Site {
         spi
     }
 
-    /// Does the next step of a rekey: the new SA is known, used, the old one unused, forgotten.
+    /// Takes the next step of a rekey: the new SA is known, then used; the old one unused, then removed.
     pub(crate) fn rekey(&mut self, lane: usize) {
         let now = self.world.now();
         let generations = &self.lanes[lane].generations;
@@ -41,7 +41,7 @@ impl Site {
         }
     }
 
-    /// Replaces SAs as a key manager does after the soft or hard expiry of an output SA.
+    /// Replaces SAs as a key manager does on notification that an outbound SA is about to expire, or has expired.
     pub(crate) fn replace_expired(&mut self) {
         for from in 0..2 {
             self.held += self.world.nodes[from].datapath.ipsec.held() as u64;
@@ -49,7 +49,7 @@ impl Site {
             assert_eq!(self.world.nodes[from].datapath.ipsec.lost_events(), 0);
             for event in events {
                 let Event::SaExpired(SaExpired { hard, spi, stats, .. }) = event else { continue };
-                // A larval SA that has timed out has no SPI.
+                // An expired larval SA has no SPI.
                 if spi.0 == 0 {
                     continue;
                 }
@@ -75,7 +75,7 @@ impl Site {
         }
     }
 
-    /// Gives every lane an SA that does not end.
+    /// Gives every lane an SA that does not expire.
     pub(crate) fn stay(&mut self) {
         self.lifetime = Lifetime::default();
         for lane in 0..self.lanes.len() {

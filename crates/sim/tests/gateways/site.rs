@@ -1,4 +1,4 @@
-//! Two gateways with a host behind each, joined by two wires of which one is used at a time.
+//! Two gateways with a host behind each, joined by two wires, one of them active at a time.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -15,35 +15,35 @@ use crate::plan::{Plan, Worker};
 pub(crate) const INSIDE: LinkId = LinkId(1);
 pub(crate) const WANS: [LinkId; 2] = [LinkId(2), LinkId(3)];
 
-/// The SPI of the first SA. None of them becomes zero, which is no ESP, by one flipped bit.
+/// The SPI of the first SA. One flipped bit does not turn any of the SPIs into zero, which is not ESP.
 const FIRST_SPI: u32 = 0xc001_0000;
 
-/// The ends of the tunnels, by family.
+/// The tunnel endpoints, by family.
 const ENDS: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
 
 /// Gateways, hosts, and the SAs between them.
 pub(crate) struct Site {
     pub(crate) world: World,
     pub(crate) plan: Plan,
-    /// Wire by which each gateway sends.
+    /// Active wire of each gateway.
     active: [usize; 2],
     pub(crate) lanes: Vec<Lane>,
     pub(crate) next_spi: u32,
-    /// Statistics of SAs that are gone: those that sent from each gateway, and those that received at it.
+    /// Statistics of removed SAs: outbound and inbound ones of each gateway.
     pub(crate) gone: [Totals; 2],
-    /// Number of SAs that were replaced, and of those that had ended.
+    /// Numbers of SAs that were replaced, and of expired ones.
     pub(crate) rekeys: u64,
     pub(crate) expired: u64,
-    /// Number of packets that were seen waiting for an SA.
+    /// Number of packets that were held for an SA.
     pub(crate) held: u64,
-    /// When an SA that sends from now on ends.
+    /// Lifetime of new outbound SAs.
     pub(crate) lifetime: Lifetime,
 }
 
-/// One direction that is protected by one SA at a time.
+/// One direction of protected traffic, with one SA at a time.
 pub(crate) struct Lane {
     pub(crate) from: usize,
-    /// Whether its SAs go around those of the lane before it.
+    /// Whether the lane's SAs encapsulate those of the preceding lane.
     is_around: bool,
     src: String,
     pub(crate) dst: String,
@@ -51,11 +51,11 @@ pub(crate) struct Lane {
     pub(crate) generations: Vec<Generation>,
 }
 
-/// An SA, which comes and goes make-before-break.
+/// An SA, which is added and removed make-before-break.
 pub(crate) struct Generation {
     pub(crate) spi: u32,
     pub(crate) step: Step,
-    /// Since when.
+    /// Time of the last step.
     pub(crate) since: Instant,
 }
 
@@ -65,7 +65,7 @@ pub(crate) enum Step {
     Known,
     /// The sender uses the SA.
     Used,
-    /// The sender has deleted the SA, and its packets may be in flight.
+    /// The sender has removed the SA, and its last packets may still be in flight.
     Unused,
 }
 
@@ -143,7 +143,7 @@ impl Site {
         site
     }
 
-    /// Lets gateway `at` send by that wire from now on, both what it protects and what it would not.
+    /// Routes all packets of gateway `at`, protected or not, over the wire `wan`.
     pub(crate) fn route_by(&mut self, at: usize, wan: usize) {
         let mut fib = Fib::default();
         let addr = |text: &str| text.parse::<IfAddr>().unwrap();
@@ -173,17 +173,17 @@ impl Site {
         self.active[at] = wan;
     }
 
-    /// Lets a gateway send by the other wire.
+    /// Routes a gateway's packets over the other wire.
     pub(crate) fn flip_route(&mut self, at: usize) {
         self.route_by(at, 1 - self.active[at]);
     }
 
-    /// Number of directions with SAs of their own.
+    /// Number of directions with separate SAs.
     pub(crate) const fn lanes(&self) -> usize {
         self.lanes.len()
     }
 
-    /// Configuration of an SA that sends from a gateway, with all that an onlooker needs to open what it seals.
+    /// Configuration of an outbound SA of a gateway, sufficient to open its packets.
     pub(crate) fn shadow_of(&self, lane: usize, spi: u32) -> SaConfig {
         SaConfig { replay_window: 4096, dir: None, ..self.sa(&self.lanes[lane], spi, None) }
     }
@@ -230,7 +230,7 @@ impl Site {
         }
     }
 
-    /// Blocks one port of a protocol between the hosts at a gateway, or lifts that again.
+    /// Blocks one port of a protocol between the hosts at a gateway, or removes the block.
     pub(crate) fn toggle_block(&mut self, at: usize, dir: Dir, protocol: Protocol, v6: bool, dport: u16) {
         let (a, b) = if (dir == Dir::Out) == (at == 0) { (1, 2) } else { (2, 1) };
         let (src, dst) = if v6 {
@@ -256,7 +256,7 @@ impl Site {
         self.lanes.iter().enumerate().flat_map(of_lane)
     }
 
-    /// Sums of what the SAs that sent from, or received at, a gateway have counted.
+    /// Sums of the counters of a gateway's outbound, or inbound, SAs.
     pub(crate) fn totals(&self, at: usize) -> Totals {
         let mut totals = self.gone[at];
         for sa in self.world.nodes[at].datapath.ipsec.sad().iter() {
@@ -273,7 +273,7 @@ impl Site {
         totals
     }
 
-    /// The inner MTU of what a gateway sends, by family of the inner packet.
+    /// The inner MTU of packets from a gateway, by family of the inner packet.
     pub(crate) fn inner_mtu(&self, from: usize, v6: bool) -> usize {
         let is_for = |lane: &&Lane| self.plan.mode == Mode::Tunnel || lane.dst.contains(':') == v6;
         let lanes = self.lanes.iter().rev().filter(|lane| lane.from == from).filter(is_for);
@@ -298,7 +298,8 @@ impl Totals {
 /// The `reqid` of SAs around tunnels.
 const AROUND: u32 = 10;
 
-/// In tunnel mode one lane each way for both inner families, and perhaps one around it; in transport mode one for each.
+/// Lanes of a plan. In tunnel mode one lane for each direction and both inner families, and perhaps one around it; in
+/// transport mode one for each family.
 fn lanes(plan: &Plan) -> Vec<Lane> {
     let mut lanes = Vec::new();
     for from in 0..2 {

@@ -8,7 +8,7 @@ use xfrm::Mode;
 use crate::ledger::Ledger;
 use crate::site::Site;
 
-/// First bytes of every 16 bytes of payload, which nothing on the outer wire may contain.
+/// First bytes of every 16 bytes of payload, which must not appear on the outer wire.
 pub(crate) const MAGIC: [u8; 8] = *b"\xd1PL\xa9INT\xee";
 
 /// Kind of traffic of a flow.
@@ -20,9 +20,9 @@ enum Manner {
     ThinTcp,
     /// Trains of datagrams.
     Train,
-    /// Datagrams of up to a little more than fits.
+    /// Datagrams, some slightly longer than the MTU allows.
     Datagram,
-    /// Pings that fit.
+    /// Pings within the MTU.
     Ping,
     /// Datagrams of up to 20 000 bytes, which the gateway or the host fragments.
     LongDatagram,
@@ -51,7 +51,7 @@ struct Stream {
     seq: u32,
     /// Number of messages that were sent.
     sent: u32,
-    /// The last packet, for a host that sends it again.
+    /// The last packet, for a retransmission.
     last: Option<(Vec<u8>, packet::Csum, packet::Cut)>,
 }
 
@@ -80,7 +80,7 @@ impl Traffic {
         Self { streams }
     }
 
-    /// A protocol and a port that some flow has.
+    /// A protocol and a port of a random flow.
     pub(crate) fn some_port(rng: &mut Rng) -> (Protocol, u16) {
         *rng.pick(&[
             (Protocol::TCP, 100 + Manner::FatTcp as u16),
@@ -90,7 +90,7 @@ impl Traffic {
         ])
     }
 
-    /// Lets some host send something.
+    /// Sends a packet or message from a random host.
     pub(crate) fn send(&mut self, site: &mut Site, ledger: &mut Ledger, rng: &mut Rng) {
         let at = rng.below(self.streams.len());
         let stream = &mut self.streams[at];
@@ -154,7 +154,7 @@ impl Stream {
         host.send(pkt);
     }
 
-    /// Sends something that may take many fragments. Transport mode has none (RFC 4303 §3.3.4).
+    /// Sends a message that may need many fragments. Transport mode has no fragments (RFC 4303 §3.3.4).
     fn long(&mut self, site: &mut Site, ledger: &mut Ledger, rng: &mut Rng, mtu: usize) {
         let transport = site.plan.mode == Mode::Transport;
         let most = if transport { mtu - self.headers() + 1 } else { *rng.pick(&[2000, 20_000]) };
@@ -195,7 +195,7 @@ impl Stream {
         self.flow.version().header_len() + 8
     }
 
-    /// Payload that no other message has, if it is long enough to say so.
+    /// Payload that is unique among messages, if long enough for a number.
     fn payload(&self, len: usize) -> Vec<u8> {
         let mut payload = Vec::with_capacity(len + 16);
         for index in 0..len.div_ceil(16) {

@@ -1,4 +1,4 @@
-//! Plain bridge as the test oracle, written from the rules: it scans lists, without caches.
+//! Plain bridge as the test oracle, written from the rules: scans lists, without caches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use wire::MacAddr;
 /// Port number of the bridge itself.
 pub(crate) const OWN: u32 = 0;
 
-/// VLANs of a port, each with whether it leaves untagged.
+/// VLANs of a port, each with a flag for untagged egress.
 pub(crate) type VlanMap = BTreeMap<u16, bool>;
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct OracleEntry {
     pub(crate) used: u64,
 }
 
-/// Places of a frame: ports and the bridge itself, each with its tag.
+/// Destinations of a frame: ports and the bridge itself, each with its tag.
 pub(crate) type Places = BTreeSet<(u32, Option<u16>)>;
 
 pub(crate) struct Oracle {
@@ -175,7 +175,7 @@ impl Oracle {
         self.fdb.iter().find(|entry| entry.mac == mac && entry.vid == vid)
     }
 
-    /// Trunk that is active in a VLAN.
+    /// Active trunk of a VLAN.
     pub(crate) fn active_trunk(&self, vid: u16) -> Option<u32> {
         let trunks = self.ports.iter().filter(|(_, port)| {
             port.trunk.is_some() && port.state == PortState::Forwarding && (vid == 0 || port.vlans.contains_key(&vid))
@@ -183,7 +183,7 @@ impl Oracle {
         trunks.max_by_key(|(link, port)| (port.trunk, std::cmp::Reverse(**link))).map(|(link, _)| *link)
     }
 
-    /// Flushes dynamic entries behind standby trunks.
+    /// Flushes dynamic entries of standby trunks.
     pub(crate) fn settle_trunks(&mut self) {
         let mut kept = std::mem::take(&mut self.fdb);
         kept.retain(|entry| {
@@ -285,11 +285,11 @@ impl Oracle {
         self.fdb.push(OracleEntry { mac, vid, port, is_local, is_static, is_sticky, is_by_user, updated, used });
     }
 
-    /// Removes an entry from a port. Its address moves to another port that has the same one.
+    /// Removes an entry from a port. A local address moves to another port with the same address.
     fn lose(&mut self, entry: OracleEntry, loser: &OraclePort) {
         let has = |port: &OraclePort| port.mac == entry.mac && (entry.vid == 0 || port.vlans.contains_key(&entry.vid));
         let _ = loser;
-        // The tests add ports in such an order that the bridge's numbers are the links' own.
+        // The tests add ports in an order in which the bridge's numbers equal the links'.
         let other = self.ports.iter().find(|(link, port)| **link != entry.port && has(port)).map(|(link, _)| *link);
         let heir = other.or((entry.port != OWN && has(&self.own)).then_some(OWN));
         let at = self.fdb.iter().position(|other| *other == entry).unwrap();

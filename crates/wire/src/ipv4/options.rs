@@ -36,7 +36,7 @@ impl Ipv4Option<'_> {
     }
 }
 
-/// The options up to the end of the list, without padding. Ends after an error.
+/// The options up to the end of the list, without padding. Iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct Ipv4Options<'a> {
     bytes: &'a [u8],
@@ -62,8 +62,8 @@ impl<'a> Iterator for Ipv4Options<'a> {
     }
 }
 
-/// Range of the first option from `at` on, without padding: from its type byte to its end. The error is the offset of
-/// the type byte of an option with an impossible length.
+/// Range of the first option at or after `at`, padding skipped: from its type byte to its end. The error is the offset
+/// of the type byte of an option with an impossible length.
 fn next_option(options: &[u8], mut at: usize) -> Option<Result<Range<usize>, usize>> {
     loop {
         match *options.get(at)? {
@@ -84,10 +84,10 @@ const POINTER_AT: usize = 2;
 const FLAG_AT: usize = 3;
 /// Smallest pointer of a record route option, and of a timestamp option.
 const MIN_POINTERS: [usize; 2] = [4, 5];
-/// Flags of a timestamp option: times alone; addresses that the sender has filled in. Otherwise addresses and times.
+/// Flags of a timestamp option: times only; addresses filled in by the sender. Other values: addresses and times.
 const TIMES_ONLY: u8 = 0;
 const PRESPECIFIED: u8 = 3;
-/// Without a flag: a record route option has addresses alone.
+/// Stands in for a flag: a record route option holds addresses only.
 const ADDRESS_ALONE: u8 = 0xff;
 const MAX_OVERFLOW: u8 = 15;
 /// Bytes of a router alert option.
@@ -101,7 +101,7 @@ fn entry_len(option: &[u8]) -> usize {
     }
 }
 
-/// Checks the options of a header, as each node on a packet's path does (RFC 791 §3.1; Linux `ip_options_compile`).
+/// Checks the options of a header, as each node on a packet's path must (RFC 791 §3.1; Linux `ip_options_compile`).
 ///
 /// # Errors
 /// Offset of the wrong byte in `options`.
@@ -141,8 +141,8 @@ pub fn check_options(options: &[u8]) -> Result<(), usize> {
 
 /// Fills in the next entry of the record route and timestamp options of a packet that passes a node with the address
 /// `addr`, at `time`, in milliseconds since midnight UT (RFC 791 §3.1; Linux `ip_forward_options`). A full timestamp
-/// option counts the node; one with given addresses is for nodes whose address `is_own`. Tells whether there are such
-/// options. Options that [`check_options`] refuses stay unchanged.
+/// option counts the node as an overflow; an option with given addresses is filled in only if `is_own` accepts the next
+/// address. Returns whether the packet has such options. Options that [`check_options`] refuses stay unchanged.
 pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl Fn(Ipv4Addr) -> bool) -> bool {
     let (mut at, mut found) = (0, false);
     if check_options(options).is_err() {
@@ -180,8 +180,8 @@ pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl 
     found
 }
 
-/// Keeps only the record route and timestamp options, which the answer to a ping returns (RFC 1122 §3.2.2.6), moved to
-/// the front and padded to whole words; the remainder of `options` is zeroed. Returns their length.
+/// Keeps only the record route and timestamp options, which an echo reply returns (RFC 1122 §3.2.2.6), moved to the
+/// front and padded to full words; the remainder of `options` is zeroed. Returns their length.
 pub fn keep_recorded(options: &mut [u8]) -> usize {
     let (mut at, mut len) = (0, 0);
     while let Some(Ok(place)) = next_option(options, at) {
@@ -195,8 +195,8 @@ pub fn keep_recorded(options: &mut [u8]) -> usize {
     len.next_multiple_of(4).min(options.len())
 }
 
-/// Turns the options that only the first fragment carries into padding, in place, for the fragments after it
-/// (RFC 791 §3.2; Linux `ip_options_fragment`).
+/// Overwrites options that only the first fragment carries with padding, in place, for later fragments (RFC 791 §3.2;
+/// Linux `ip_options_fragment`).
 ///
 /// # Errors
 /// [`Malformed::Ipv4Option`]; options before the wrong one are changed.
@@ -227,7 +227,7 @@ mod tests {
             (&[7, 2], Err(1)),
             (&[1, 7, 9, 4], Err(1)),
             (&[7, 7, 3, 0, 0, 0, 0], Err(2)),
-            (&[7, 7, 5, 0, 0, 0, 0], Err(2)), // no room for a whole address
+            (&[7, 7, 5, 0, 0, 0, 0], Err(2)), // no room for a complete address
             (&[7, 3, 4, 7, 3, 4], Err(3)),
             (&[68, 8, 5, 0, 0, 0, 0, 0], Ok(())),
             (&[68, 3, 5], Err(1)),

@@ -29,7 +29,7 @@ pub enum TcpOption<'a> {
     },
 }
 
-/// The options up to the end of the list, without padding. Ends after an error.
+/// The options up to the end of the list, without padding. Iteration ends after an error.
 #[derive(Clone, Debug)]
 pub struct TcpOptions<'a> {
     rest: &'a [u8],
@@ -66,7 +66,7 @@ impl<'a> Iterator for TcpOptions<'a> {
     }
 }
 
-/// The typed option; `None` if a known kind has another length.
+/// The typed option; `None` if the length is wrong for a known kind.
 fn typed(kind: u8, data: &[u8]) -> Option<TcpOption<'_>> {
     let word = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes);
     Some(match kind {

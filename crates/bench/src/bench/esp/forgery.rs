@@ -1,10 +1,10 @@
-//! Forgeries by an attacker on the path, with ESP packets to copy and without a key.
+//! Forgeries by an attacker on the path: copies of ESP packets, changed without a key.
 
 use base::DropReason;
 use packet::Packet;
 use wire::{esp, ipv4};
 
-/// Distance of a forgery's sequence number from its original's: beyond what the good flow has reached.
+/// Distance of a forgery's sequence number from its original's: beyond the numbers of the good flow.
 const AHEAD: u32 = 100_000;
 
 /// Bytes of ESP in a truncated forgery: too few for an ICV.
@@ -15,9 +15,9 @@ const SHORT: usize = 16;
 pub(super) enum Forgery {
     /// SPI of no SA.
     UnknownSpi,
-    /// A sequence number to come, and a changed byte of ciphertext.
+    /// A future sequence number, and a changed byte of ciphertext.
     WrongIcv,
-    /// The packet itself, once more.
+    /// A copy of the packet itself.
     Replayed,
     /// A future sequence number, truncated.
     Truncated,
@@ -35,7 +35,7 @@ impl Forgery {
         }
     }
 
-    /// Reason for which it is dropped.
+    /// Drop reason of the forgery.
     pub(super) const fn reason(self) -> DropReason {
         match self {
             Self::UnknownSpi => DropReason::EspNoState,
@@ -45,7 +45,7 @@ impl Forgery {
         }
     }
 
-    /// Makes it of a packet of raw ESP over IPv4.
+    /// Turns a packet of raw ESP over IPv4 into a forgery.
     pub(super) fn make(self, pkt: &mut Packet) {
         if self == Self::Truncated {
             pkt.trim(ipv4::Ipv4Header::LEN + SHORT);

@@ -53,8 +53,8 @@ pub(super) struct Pair {
     pub(super) holding: Holding,
 }
 
-/// Whether a gateway's crypto thread is given nothing before it is waited for: then there are as many tasks at once as it can
-/// bring about by being slow.
+/// Flag that withholds tasks from a gateway's crypto thread until the gateway waits for results: then the number of
+/// tasks in flight is the maximum that a slow thread can cause.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Holding(Arc<AtomicBool>);
 
@@ -64,7 +64,7 @@ impl Holding {
     }
 }
 
-/// A crypto thread that may be held up.
+/// A crypto thread from which tasks can be withheld.
 #[derive(Debug)]
 struct Helper {
     pool: Pool,
@@ -98,9 +98,9 @@ impl Crypto for Helper {
 }
 
 impl Pair {
-    /// Two gateways that both go the same way.
+    /// Two gateways in the same configuration `way`.
     pub(super) fn new(setting: EspSetting, way: Way) -> Self {
-        // Segments in turn leave the sending gateway as they come to it.
+        // Interleaved segments leave the sending gateway in their order of arrival.
         let gro = [!matches!(setting.traffic, Traffic::Streams | Traffic::Sas), true];
         let [mut near, mut far] = [0, 1].map(|at| EspGateway::new(at, way, gro[at]));
         let sas: Vec<SaId> = match setting.traffic {
@@ -115,7 +115,7 @@ impl Pair {
         Self { near, far, way, sa: sas[0], holding }
     }
 
-    /// The largest packet that fits the wire once it is sealed, in bytes with its IP header.
+    /// The largest packet that fits the wire after sealing, in bytes with its IP header.
     pub(super) fn inner_mtu(&self) -> usize {
         self.near.datapath.ipsec.sa(self.sa).expect("added").inner_mtu(MTU)
     }
@@ -126,7 +126,7 @@ impl Pair {
     }
 }
 
-/// One crypto thread, which has found its processor.
+/// One crypto thread, which has moved to its CPU.
 fn pool() -> Pool {
     let (there, is_there) = mpsc::channel();
     let start = move |_| {
@@ -134,12 +134,12 @@ fn pool() -> Pool {
         there.send(()).expect("somebody waits");
     };
     let pool = Pool::new(NonZeroUsize::MIN, start).expect("one more thread");
-    // As long as this thread ran before all others, that one would not begin to.
-    is_there.recv().expect("it reports");
+    // While this thread runs at real-time priority, the new thread cannot start; so this thread waits.
+    is_there.recv().expect("it tells");
     pool
 }
 
-/// Adds an SA and policies for packets to `net` from one gateway to the other, the `nth` ones.
+/// Adds SA number `nth`, and policies for packets to `net`, from one gateway to the other.
 fn link(near: &mut EspGateway, far: &mut EspGateway, setting: EspSetting, nth: u8, net: &str) -> SaId {
     let sa = sa(setting, nth);
     let [out, into] = [SaDir::Out, SaDir::In].map(|dir| SaConfig {

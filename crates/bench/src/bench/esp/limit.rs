@@ -1,4 +1,4 @@
-//! The limit: the cipher's own calls over the same bytes, and nothing else.
+//! Lower bound of the time: the cipher's own calls over the same bytes, without other work.
 
 use std::hint::black_box;
 
@@ -11,14 +11,14 @@ use super::gateway::Pair;
 use super::setting::{Cipher, EspSetting, Measured, Traffic};
 use crate::bench::case::{Copied, Load, Turn};
 
-/// Offset of ESP in a frame: behind the room for a link's header that the sending gateway leaves, and an outer IPv4
+/// Offset of ESP in a frame: after the room that the sending gateway leaves for a link's header, and an outer IPv4
 /// header.
 const ESP_AT: usize = 32 + ipv4::Ipv4Header::LEN;
 
 /// The upper half of the extended sequence numbers.
 const HIGH: Option<u32> = Some(0);
 
-/// The same number of frames as a turn of the gateway, in as many pages.
+/// Cipher calls for as many frames as in a turn of the gateway, in as many pages.
 pub(super) struct Limit {
     work: Work,
     cipher: engine::Cipher,
@@ -28,7 +28,7 @@ pub(super) struct Limit {
     master: Vec<u8>,
     frames: usize,
     pages: Vec<Buf>,
-    /// Buffers that are copied, if a case only copies.
+    /// Source buffers, in a case that only copies.
     sources: Vec<Buf>,
     number: u64,
 }
@@ -43,7 +43,7 @@ enum Work {
 }
 
 impl Limit {
-    /// The limit of a setting, for frames as this pair has them.
+    /// The limit for a setting, with frames as of this pair.
     pub(super) fn new(setting: EspSetting, pair: &Pair) -> Self {
         let cipher = engine::Cipher::new(&setting.cipher.algorithm()).expect("a good key");
         let work = match (setting.cipher, setting.measured) {

@@ -1,4 +1,4 @@
-//! Traffic that is sent through the gateways.
+//! Traffic through the gateways.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -19,31 +19,31 @@ pub(super) const FLOW: Flow = Flow {
     dont_fragment: true,
 };
 
-/// The host that a stream is for.
+/// The destination host of a stream.
 const fn host(stream: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 2, stream, 1))
 }
 
-/// Super-packets in one turn, or bursts of small ones.
+/// Super-packets, or bursts of small packets, in one turn.
 const TRAINS: usize = 4;
 
-/// Packets that a link brings at once.
+/// Number of packets that a link delivers at once.
 pub(super) const BURST: usize = 64;
 
-/// Most bytes of an IP packet, and so of a super-packet.
+/// Maximum length of an IP packet, and so of a super-packet.
 const LONGEST: usize = 65_535;
 
-/// Bytes of a small packet, with its headers.
+/// Length of a small packet, with its headers.
 const SMALL: usize = 64;
 
-/// One packet as a device hands it over, again and again.
+/// One packet from a device, which is repeated.
 #[derive(Debug)]
 struct Template {
     bytes: Vec<u8>,
     meta: Meta,
 }
 
-/// The packets of one turn.
+/// Source of the packets of one turn.
 #[derive(Debug)]
 pub(super) struct Source {
     templates: Vec<Template>,
@@ -73,11 +73,11 @@ fn segments(mtu: usize) -> (usize, usize) {
 }
 
 impl Source {
-    /// The packets of `traffic` as devices with an MTU of `mtu` bytes hand them over, for gateways that go that way.
+    /// The packets of `traffic` from devices with an MTU of `mtu` bytes, for gateways in the configuration `way`.
     pub(super) fn new(mtu: usize, way: Way, traffic: Traffic) -> Self {
         let (segs, size) = segments(mtu);
         let seq = |segment: usize| (1 + segment * size) as u32;
-        // The segments of so many streams.
+        // Interleaved segments of that many streams.
         let in_turn = |streams: u8| {
             let segment = |at: usize| {
                 let (stream, at) = ((at % usize::from(streams)) as u8, at / usize::from(streams));
@@ -105,7 +105,7 @@ impl Source {
         Self { templates }
     }
 
-    /// Puts the packets of one turn into pages, in bursts as a link has them.
+    /// Writes the packets of one turn into pages, in bursts as from a link.
     pub(super) fn fill(&self, mem: &Memory, bursts: &mut Vec<Vec<Packet>>) {
         let packets = self.templates.iter().map(|template| {
             let mut pkt = Packet::with_data(mem, &template.bytes).expect("a heap without limit");
@@ -117,20 +117,20 @@ impl Source {
 }
 
 impl Template {
-    /// Sets the identification that Linux gives the segment that is so many behind the first of its connection.
+    /// Sets the identification that Linux gives to segment number `segment` of a connection.
     fn numbered(mut self, segment: usize) -> Self {
         ipv4::Ipv4Header::mut_from(&mut self.bytes).expect("a flow of IPv4").set_id(segment as u16);
         ipv4::fill_check(&mut self.bytes).expect("a header");
         self
     }
 
-    /// A packet with nothing left to do.
+    /// A finished packet, with a complete checksum.
     fn finished(bytes: Vec<u8>) -> Self {
         Self { bytes, meta: Meta { csum: Csum::None, cut: Cut::Whole, ..Meta::default() } }
     }
 }
 
-/// Deals packets out to bursts, whose storage is kept from turn to turn.
+/// Distributes packets over bursts, whose storage is reused from turn to turn.
 pub(super) fn in_bursts(packets: impl Iterator<Item = Packet>, bursts: &mut Vec<Vec<Packet>>) {
     for (at, pkt) in packets.enumerate() {
         if bursts.len() <= at / BURST {

@@ -1,20 +1,20 @@
-//! `fatpath bench esp`: the speed of ESP, relative to the cipher's alone.
+//! `fatpath bench esp`: speed of ESP, relative to the cipher alone.
 //!
-//! Two gateways speak raw ESP, or ESP in UDP, over a 1500-byte wire, and each has a device towards its hosts. A turn moves a few super-
-//! packets of TCP, or as many segments of several streams, or small packets of UDP.
+//! Two gateways exchange raw ESP, or ESP in UDP, over a 1500-byte wire, and each has a device towards its hosts. A turn
+//! moves a few super-packets of TCP, or as many segments of several streams, or small packets of UDP.
 //!
 //! - `tx` is the sending gateway, from the device to the wire; `rx` the receiving one, from the wire to the device.
 //! - `baseline` is packet by packet, as with `offloads = false`: arriving packets have the wire's size already, and GRO
 //!   is off.
-//! - `fat` has every offload on, as a gateway has them.
-//! - `worker` is the same with a crypto thread on another processor.
-//! - `limit` is the cipher alone, by the same calls over as many bytes in as many pages. Null has none: it is replaced
-//!   by a copy of the bytes for `tx` and by a sum of them for `rx`, the remaining work.
+//! - `fat` has every offload enabled, as by default in a gateway.
+//! - `worker` is the same with a crypto thread on another CPU.
+//! - `limit` is the cipher alone, with the same calls over as many bytes in as many pages. The NULL cipher does
+//!   nothing: its limit is a copy of the bytes for `tx` and a sum of the bytes for `rx`, the remaining work.
 //!
-//! `flood` is a receiving gateway with forged packets among the good ones: `good` and `forged` are each alone, `mixed` is
-//! one of each in turn. Were none disturbed by the other, `mixed` would take the time of both.
+//! `flood` is a receiving gateway with forged packets among the good ones: `good` and `forged` are each alone, `mixed`
+//! alternates them. Without interference, `mixed` would take the sum of both times.
 //!
-//! In transport mode a gateway does ESP for the host behind it, between the addresses of the two hosts.
+//! In transport mode a gateway processes ESP for the host behind it, between the addresses of the two hosts.
 
 mod forgery;
 mod gateway;
@@ -39,7 +39,7 @@ const COMPARISONS: &[Comparison] = &[
     Comparison { of: "worker/fat", over: &["worker"], under: &["fat"] },
 ];
 
-/// Comparison of a flood and a good flow with each alone: the flow's share of the processor that is left to it.
+/// Comparison of a mixed flow with the good and the forged flow alone: the CPU share left for the good flow.
 const FLOOD_COMPARISONS: &[Comparison] =
     &[Comparison { of: "mixed/share", over: &["mixed"], under: &["good", "forged"] }];
 
@@ -79,7 +79,7 @@ impl EspSetting {
     }
 }
 
-/// A good flow, forgeries of one kind, and as many of each in turns.
+/// A good flow, forgeries of one kind, and a mix of as many of each.
 fn flood(forgery: Forgery) -> Group {
     let setting = EspSetting::COMMON;
     let good = Pair::new(setting, Way::Fat).load(setting.traffic);

@@ -2,10 +2,10 @@
 
 use xfrm::{Aead, Algorithm, Mode};
 
-/// Number of streams whose segments come in turn.
+/// Number of streams with interleaved segments.
 pub(super) const STREAMS: u8 = 16;
 
-/// Gateway that is measured.
+/// The measured gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Measured {
     Tx,
@@ -19,31 +19,31 @@ pub(super) struct EspSetting {
     pub(super) mode: Mode,
     pub(super) cipher: Cipher,
     pub(super) traffic: Traffic,
-    /// Whether ESP is in UDP: trains of it where the way is fat.
+    /// Whether ESP is in UDP; in trains if packets are fat.
     pub(super) udp: bool,
 }
 
 /// Kind of the packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Traffic {
-    /// One TCP stream in packets of up to 64 KiB with a checksum to be made, as a TUN device hands them over.
+    /// One TCP stream in packets of up to 64 KiB with a partial checksum, as from a TUN device.
     SuperPackets,
-    /// The segments of several such streams to as many hosts, one of each in turn, as a wire brings them.
+    /// Interleaved segments of several such streams to as many hosts, as from a wire.
     Streams,
-    /// The same with an SA for each stream.
+    /// As `Streams`, with an SA for each stream.
     Sas,
-    /// UDP in packets of 64 bytes, each of a burst of another flow.
+    /// UDP in packets of 64 bytes, each packet of a burst in a different flow.
     Small,
 }
 
-/// Direction of packets through a gateway.
+/// Configuration of a gateway's packet path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Way {
-    /// One by one, as with `offloads = false`.
+    /// Packet by packet, as with `offloads = false`.
     Baseline,
-    /// Every offload on.
+    /// Every offload enabled.
     Fat,
-    /// The same, and the gateway that is looked at has a crypto thread on another processor.
+    /// Every offload enabled, and a crypto thread for the measured gateway on another CPU.
     Worker,
 }
 

@@ -9,7 +9,7 @@ use super::load::{Source, in_bursts};
 use super::setting::Traffic;
 use crate::bench::case::{Copied, Turn};
 
-/// Room in front of each packet that is received.
+/// Room in front of each received packet.
 const HEADROOM: usize = 32;
 
 /// Alignment of packets in a page that holds several.
@@ -32,7 +32,7 @@ pub(super) enum Arrivals {
     Good,
     /// The same number of forgeries.
     Forged(Forgery),
-    /// A good packet and a forgery in turn.
+    /// A good packet and a forgery alternately.
     Mixed(Forgery),
 }
 
@@ -47,25 +47,25 @@ pub(super) struct Receiving {
     bursts: Vec<Vec<Packet>>,
     frames: Vec<Packet>,
     arrivals: Arrivals,
-    /// Earlier packets of the good flow, from which forgeries are made.
+    /// Earlier packets of the good flow, the originals of forgeries.
     earlier: Vec<Vec<u8>>,
     expected: Expected,
 }
 
-/// Numbers of packets that a gateway should have forwarded by now.
+/// Numbers of packets that a gateway should have processed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Expected {
     /// Bytes of payload in one turn of the good flow.
     per_turn: usize,
     /// Turns of the good flow.
     good: u64,
-    /// Forged packets, and why they are dropped.
+    /// Number of forged packets, and their drop reason.
     forged: u64,
     forgery: Option<DropReason>,
 }
 
 impl EspGateway {
-    /// Runs bursts that come at once from one link to the other, which takes all packets.
+    /// Runs simultaneous bursts from one link to the other, which accepts all packets.
     fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
             self.datapath.take_in(Instant::ZERO, &self.mem, from, burst);
@@ -83,7 +83,7 @@ impl Sending {
         Self { source, gateway: pair.near, bursts: Vec::new(), expected, holding: pair.holding }
     }
 
-    /// Packets that it has forwarded, as they came.
+    /// Number of packets that the gateway has forwarded.
     #[cfg(test)]
     pub(super) fn forwarded(&self) -> u64 {
         self.gateway.datapath.forwarded.packets
@@ -152,13 +152,13 @@ impl Receiving {
         self.expected.good += 1;
     }
 
-    /// Keeps the sealed packets, for forgeries to come.
+    /// Keeps the sealed packets, for later forgeries.
     fn remember(&mut self) {
         self.earlier.clear();
         self.earlier.extend(self.frames.iter().map(Packet::to_vec));
     }
 
-    /// Writes the sealed packets into pages of the receiving gateway's device, with forgeries among them.
+    /// Writes the sealed packets, with forgeries among them, into pages of the receiving gateway's device.
     fn receive(&mut self) {
         let mut ring = Ring { mem: &self.pair.far.mem, page: None };
         let Some(forgery) = self.arrivals.forgery() else {
@@ -222,7 +222,7 @@ impl Turn for Receiving {
     }
 }
 
-/// Memory that a device receives into: large pages, each for as many packets as fit.
+/// Receive memory of a device: large pages, each for as many packets as fit.
 struct Ring<'m> {
     mem: &'m Memory,
     page: Option<Buf>,
@@ -244,7 +244,7 @@ impl Ring<'_> {
         buf.trim(frame.len());
         buf.bytes_mut().expect("a page of its own").copy_from_slice(frame);
         let mut pkt = Packet::from_buf(buf);
-        // A socket's GRO verifies the checksums of segments that it merges.
+        // GRO of a socket verifies the checksums of segments that it merges.
         pkt.meta.csum = if cut == Cut::Whole { Csum::None } else { Csum::Unnecessary };
         pkt.meta.cut = cut;
         pkt
@@ -256,7 +256,7 @@ impl Expected {
         Self { per_turn: pair.load(traffic).payload, ..Self::default() }
     }
 
-    /// Fails if a gateway dropped another packet than a forged one, or has forwarded less than it was given.
+    /// Fails if a gateway dropped a packet that was not forged, or forwarded less than its input.
     fn check(self, gateway: &EspGateway) -> Result<(), String> {
         let drops = gateway.datapath.ports.drop_counts().map(|(_, reason, count)| (reason, count));
         let (forged, others): (Vec<_>, Vec<_>) = drops.partition(|&(reason, _)| Some(reason) == self.forgery);

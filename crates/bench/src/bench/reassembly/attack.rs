@@ -1,8 +1,8 @@
-//! A good flow during a flood of fragments that are to disturb it.
+//! Good flow during a flood of fragments.
 //!
-//! Delivery of the good flow is played by a clock that both keep up with: its fragments come one each microsecond, and
-//! between two of them four of the flood. The cost of a fragment of the flood is measured apart, with that of a
-//! fragment of the good flow.
+//! The delivery of the good flow is measured on a clock with which both flows keep pace: a fragment of the good flow
+//! arrives each microsecond, and four of the flood between two of them. The costs of a fragment of the flood and of the
+//! good flow are measured separately.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::time::Duration;
@@ -17,20 +17,19 @@ use super::receiver::Receiver;
 use super::stream::FragmentStream;
 use crate::bench::case::{Comparison, Copied, Group, Load, Plan, Round, Sample, Turn};
 
-/// Fragments of the flood for each of the good flow.
+/// Number of flood fragments for each fragment of the good flow.
 const FLOOD: usize = 4;
 
-/// Between two fragments of the good flow.
+/// Time between two fragments of the good flow.
 const PACE: Duration = Duration::from_micros(1);
 
 /// Bytes of payload of the good flow's datagrams.
 const LARGEST: usize = 65_507;
 
-/// Fragments in one turn, about.
+/// Approximate number of fragments in one turn.
 const FRAGMENTS: usize = 4096;
 
-/// Fragments of a flood that are made in advance, and come again and again under other identifications where these do not
-/// matter.
+/// Number of prepared fragments of a flood, which are repeated with other identifications if these are irrelevant.
 const MADE: usize = 8192;
 
 const COMPARISONS: &[Comparison] = &[Comparison { of: "good/unattacked", over: &["good"], under: &["unattacked"] }];
@@ -39,11 +38,11 @@ const CPU_COMPARISONS: &[Comparison] = &[Comparison { of: "attack/good", over: &
 /// A kind of flood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Flood {
-    /// Fragments of as many datagrams, each from another subnet, none of which is completed.
+    /// First fragments of different datagrams, each from another subnet; none completes.
     OneFragment,
-    /// The smallest fragments that there are, with a hole between every two.
+    /// Fragments of the smallest size, with a hole between every two.
     Tiny,
-    /// Pairs that overlap.
+    /// Overlapping pairs.
     Overlaps,
     /// First fragments whose sources and identifications collide in a hash table without a secret.
     Collisions,
@@ -57,7 +56,7 @@ impl Flood {
         (Self::Collisions, "collisions"),
     ];
 
-    /// Fragments of the attack, as the wire has them.
+    /// Fragments of the attack, as on the wire.
     fn fragments(self) -> Vec<Vec<u8>> {
         let mut chance = Rng::new(7);
         (0..MADE as u32)
@@ -82,7 +81,7 @@ impl Flood {
     }
 }
 
-/// The fragment from that subnet.
+/// The fragment with a source in that subnet.
 fn from(subnet: u64, mut bytes: Vec<u8>) -> Vec<u8> {
     // Global unicast addresses (2000::/3).
     bytes[8..16].copy_from_slice(&(subnet >> 3 | 1 << 61).to_be_bytes());
@@ -110,7 +109,7 @@ pub(super) fn groups() -> Vec<Group> {
     through.into_iter().chain(cost).collect()
 }
 
-/// Cost of a fragment of a flood, and of one of a good flow, in bursts of `at_once` fragments.
+/// Cost of a fragment of a flood, and of a fragment of a good flow, in bursts of `at_once` fragments.
 fn cost_of(flood: Flood, at_once: usize, way: &str, name: &str) -> Group {
     let good = Load { packets: FRAGMENTS / 46 * 46, payload: FRAGMENTS / 46 * LARGEST, small: true };
     let attack = Load { packets: FRAGMENTS, payload: 0, small: true };
@@ -121,7 +120,7 @@ fn cost_of(flood: Flood, at_once: usize, way: &str, name: &str) -> Group {
     Group { name: format!("{way}/{name}"), cases, ratios: CPU_COMPARISONS }
 }
 
-/// A good flow, with a flood beside it or without.
+/// A good flow with or without a simultaneous flood.
 #[derive(Debug)]
 struct Beside {
     receiver: Receiver,
@@ -144,7 +143,7 @@ impl Beside {
     }
 
     fn play(mut self, round: Round) -> Result<Sample, String> {
-        // The flood has been there before.
+        // The flood has started earlier.
         for _ in 0..2 * MADE {
             self.flood(1);
         }
@@ -169,7 +168,7 @@ impl Beside {
         Ok(sample)
     }
 
-    /// Sends so many fragments of the flood, if there is one.
+    /// Sends `count` fragments of the flood, if there is one.
     fn flood(&mut self, count: usize) {
         if self.flood.is_empty() {
             return;
@@ -181,12 +180,12 @@ impl Beside {
     }
 }
 
-/// The `n`-th fragment of a flood.
+/// Fragment number `n` of a flood.
 fn again(device: &Memory, flood: &[Vec<u8>], n: usize) -> Packet {
     let (bytes, time) = (&flood[n % flood.len()], (n / flood.len()) as u8);
     let mut pkt = Packet::with_data(device, bytes).expect("a heap without limit");
     if let Some(bytes) = pkt.head_mut() {
-        // The middle of the identification, so that fragments of a datagram keep the same one.
+        // The middle bytes of the identification, so that the fragments of a datagram keep the same one.
         bytes[45] = time;
     }
     pkt

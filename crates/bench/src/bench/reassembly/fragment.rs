@@ -1,10 +1,10 @@
-//! Single fragments of any shape, as the wire has them.
+//! Single fragments of any shape, as on the wire.
 
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
 use super::stream::FLOWS;
 
-/// Fragments that a device brings at once.
+/// Number of fragments that a device delivers at once.
 pub(super) const BURST: usize = 64;
 
 /// One fragment on the wire.

@@ -1,13 +1,13 @@
 //! `fatpath bench reassembly`: datagrams in many fragments.
 //!
-//! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV) and fragmented
-//!   then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did before it coalesced, `on`
-//!   as this node does, and `copy` copies every fragment at once. `copied_by_moving` has the bytes copied per byte delivered
-//!   although fragments are moved.
-//! - `fragments/FAMILY/ORDER`: cost of a fragment to the engine one by one, by the number of fragments of a datagram;
-//!   `fragments-in-bursts/FAMILY/ORDER`: the same in bursts of 64, as devices bring them.
-//! - `attack/KIND`: a good flow during a flood; `attack-cpu/KIND`: cost of a fragment of each, in bursts of 64 as
-//!   devices bring them; `attack-cpu-at-once/KIND`: in one of 4096.
+//! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV)
+//!   and then fragmented, through a receive ring of that many frames with that loss rate on the wire. `off` holds
+//!   fragments as Linux did before it coalesced, `on` as this node does, and `copy` copies every fragment at once.
+//!   `copied_by_moving` is the number of bytes copied per byte delivered although fragments are moved.
+//! - `fragments/FAMILY/ORDER`: cost of a fragment in the engine one by one, by the number of fragments of a datagram;
+//!   `fragments-in-bursts/FAMILY/ORDER`: the same in bursts of 64, as from devices.
+//! - `attack/KIND`: a good flow during a flood; `attack-cpu/KIND`: cost of a fragment of each, in bursts of 64 as from
+//!   devices; `attack-cpu-at-once/KIND`: in one burst of 4096.
 
 mod attack;
 mod fragment;
@@ -44,7 +44,7 @@ mod tests {
             case.rounds[0].more.iter().map(|&(_, value)| value).collect::<Vec<_>>()
         };
         let (off, on, copy) = (figures(0), figures(1), figures(2));
-        // How long it takes to recover without depends on which fragments are lost.
+        // The recovery time without coalescing depends on the lost fragments.
         assert!(off[0] > 1e6 && off[1] < 0.01, "{off:?}");
         for on in [on, copy] {
             assert!(on[0] == 0.0 && on[1] > 0.95 && on[3] < 1000.0, "{on:?}");

@@ -1,4 +1,4 @@
-//! Cost of a fragment to the engine, by the number of fragments of a datagram and by their order.
+//! Cost of a fragment in the engine, by the number of fragments of a datagram and by their order.
 
 use base::{Counters, Instant};
 use packet::{Burst, Memory, Packet};
@@ -10,14 +10,15 @@ use wire::ip::Info;
 use super::fragment::{BURST, fragment};
 use crate::bench::case::{Comparison, Copied, Group, Load, Plan, Turn};
 
-/// Fragments in one turn, about.
+/// Approximate number of fragments in one turn.
 const FRAGMENTS: usize = 8192;
 
-/// Fragments to a datagram. IPv4 has no room for the last two of 8191, by its header.
+/// Numbers of fragments in a datagram. The IPv4 header leaves no room for the last two of 8191.
 const COUNTS: [(usize, &str); 5] = [(2, "2"), (8, "8"), (45, "45"), (512, "512"), (8189, "8189")];
 const MOST_V6: (usize, &str) = (8191, "8191");
 
-/// By the time for a fragment: those of a datagram of the most, and of as many as have an MTU of 1500 bytes, beside others.
+/// Ratios of the time per fragment: datagrams of the maximum number, and of the number for an MTU of 1500 bytes, to
+/// others.
 const COMPARISONS_V4: &[Comparison] = &[
     Comparison { of: "45/2", over: &["45"], under: &["2"] },
     Comparison { of: "8189/2", over: &["8189"], under: &["2"] },
@@ -39,7 +40,7 @@ enum Order {
     Straight,
     Reversed,
     Shuffled,
-    /// In order, but one of another datagram comes after each.
+    /// In order, but alternating with fragments of another datagram.
     Alternating,
 }
 
@@ -50,7 +51,7 @@ const ORDERS: [(Order, &str); 4] = [
     (Order::Alternating, "alternating"),
 ];
 
-/// Every case: one by one, and in bursts as a device brings them.
+/// Every case: one by one, and in bursts as from a device.
 pub(super) fn groups() -> Vec<Group> {
     [("fragments", 1), ("fragments-in-bursts", BURST)]
         .into_iter()
@@ -83,7 +84,7 @@ fn groups_of(way: &str, at_once: usize) -> Vec<Group> {
     groups
 }
 
-/// Datagrams of as many fragments.
+/// Datagrams with equal numbers of fragments.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     version: Version,
@@ -96,7 +97,7 @@ impl Shape {
         FRAGMENTS / self.count
     }
 
-    /// Bytes of a fragment: as an MTU of 1500 has it, if the datagram has room for so many.
+    /// Bytes of a fragment: as for an MTU of 1500, if the datagram has room for that many.
     fn size(self) -> usize {
         let longest = if self.version == Version::V4 { 65_512 } else { 65_528 };
         (longest / self.count / 8 * 8).min(1448)
@@ -135,10 +136,10 @@ struct Receiving {
     reassembly: Reassembly,
     counters: Counters,
     fragments: Vec<(Vec<u8>, Info)>,
-    /// Fragments that arrive in one burst, if more than one does.
+    /// Fragments in bursts, if a burst has more than one.
     bursts: Vec<Vec<Packet>>,
     at_once: usize,
-    /// Datagrams to a turn, those that should have come, and those that have.
+    /// Datagrams in a turn, expected datagrams, and received ones.
     per_turn: usize,
     due: usize,
     whole: usize,
@@ -166,7 +167,7 @@ impl Receiving {
         }
     }
 
-    /// Takes in fragments one by one.
+    /// Passes fragments to the engine one by one.
     fn run_single(&mut self) -> usize {
         let Self { mem, reassembly, counters, bursts, fragments, .. } = self;
         let mut infos = fragments.iter().map(|(_, info)| info);
@@ -185,7 +186,7 @@ impl Receiving {
         whole
     }
 
-    /// Takes in bursts of them.
+    /// Passes fragments to the engine in bursts.
     fn run_bursts(&mut self) -> usize {
         let Self { mem, reassembly, counters, bursts, .. } = self;
         let mut whole = 0;
@@ -201,7 +202,7 @@ impl Receiving {
     }
 }
 
-/// One of each of two datagrams, and so on.
+/// Fragments of two datagrams alternately.
 fn alternating<T>(mut datagrams: impl Iterator<Item = Vec<T>>) -> Vec<T> {
     let mut all = Vec::new();
     while let (Some(one), Some(other)) = (datagrams.next(), datagrams.next()) {

@@ -1,4 +1,5 @@
-//! The node that datagrams are for, with a clock that goes on as fast as the wire or the node, whichever is slower.
+//! Destination node of the datagrams, with a clock that advances at the speed of the wire or the node, whichever is
+//! slower.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const OWN: [&str; 2] = ["192.0.2.2/24", "fc00:2::1/64"];
 /// Bytes of a packet on the wire.
 pub(super) const MTU: usize = 1500;
 
-/// Nanoseconds that a fragment takes on the wire: 1538 bytes with all that is around it, at 100 Gb/s.
+/// Nanoseconds of a fragment on the wire: 1538 bytes including all overhead, at 100 Gb/s.
 const WIRE_NANOS: u64 = 123;
 
 /// A node that counts its input.
@@ -39,11 +40,11 @@ pub(super) struct Receiver {
 /// Resources that the node has used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spent {
-    /// Processor time.
+    /// CPU time.
     cpu: Duration,
-    /// Fragments that it was handed.
+    /// Number of received fragments.
     fragments: u64,
-    /// Datagrams that were whole.
+    /// Number of complete datagrams.
     pub(super) delivered: u64,
     copied: Copied,
     allocations: u64,
@@ -76,7 +77,7 @@ impl Receiver {
         Self { datapath, mem: Memory::heap(), now: Instant::ZERO, limit, spent, high_water: 0 }
     }
 
-    /// The same with an SA by which everything comes.
+    /// A node with an SA for all input.
     pub(super) fn with_sa(config: Config, sa: &SaConfig) -> Self {
         let mut node = Self::new(config);
         let sa = SaConfig { dir: Some(SaDir::In), ..sa.clone() };
@@ -86,19 +87,20 @@ impl Receiver {
         node
     }
 
-    /// Receives a burst from the wire, and lets the time of `sent` fragments pass, or the node's own time.
+    /// Receives a burst from the wire, and advances the clock by the time of `sent` fragments, or by the node's own
+    /// time.
     pub(super) fn take(&mut self, burst: &mut Vec<Packet>, sent: u64) {
         let cpu = self.run(burst);
         self.after(cpu.max(Duration::from_nanos(sent * WIRE_NANOS)));
     }
 
-    /// Receives a burst from the wire, and lets this time pass.
+    /// Receives a burst from the wire, and advances the clock by `time`.
     pub(super) fn take_paced(&mut self, burst: &mut Vec<Packet>, time: Duration) {
         self.run(burst);
         self.after(time);
     }
 
-    /// Receives a burst from the wire, and returns the processor time that it took.
+    /// Receives a burst from the wire, and returns the CPU time used.
     fn run(&mut self, burst: &mut Vec<Packet>) -> Duration {
         let fragments = burst.len() as u64;
         let (before, allocations) = (Copied::of(&self.mem), Allocations::count());
@@ -117,8 +119,8 @@ impl Receiver {
         cpu
     }
 
-    /// Lets the time pass until something times out, and says how many fragments the wire has brought meanwhile. `None` if
-    /// nothing will.
+    /// Advances the clock to the next timeout, and returns the number of fragments that the wire delivered meanwhile.
+    /// `None` without a timeout.
     pub(super) fn sleep(&mut self) -> Option<u64> {
         let at = self.datapath.poll_timeout()?;
         let slept = at.since(self.now);
@@ -130,14 +132,14 @@ impl Receiver {
 
     fn after(&mut self, time: Duration) {
         self.now = self.now + time;
-        // Answers to the datagrams, which have no socket.
+        // ICMP errors for the datagrams, which have no socket.
         self.datapath.take_tx(WIRE).expect("a port").clear();
         self.high_water = self.high_water.max(self.datapath.reassembly().memory());
         let noted = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| self.datapath.counters.get(mib));
         self.spent.delivered = noted.iter().sum();
     }
 
-    /// Whether nothing new is taken, however many frames are free (Linux's policy).
+    /// Tells whether new fragments are refused, regardless of free frames (Linux's policy).
     pub(super) fn is_full(&self) -> bool {
         self.datapath.reassembly().memory() > self.limit
     }
@@ -147,7 +149,7 @@ impl Receiver {
         self.spent
     }
 
-    /// Sample of the resources used since then, for datagrams of `payload` bytes.
+    /// Sample of the resources used since an earlier reading, for datagrams of `payload` bytes.
     pub(super) fn sample(&self, (since, from): (Spent, Instant), payload: usize) -> Sample {
         let Spent { cpu, fragments, delivered, copied, allocations } = self.spent;
         let fragments = (fragments - since.fragments).max(1) as f64;
@@ -173,15 +175,15 @@ impl Receiver {
         drops.collect::<Vec<_>>().join(", ")
     }
 
-    /// The most memory that ever waited, in bytes.
+    /// Peak memory of waiting fragments, in bytes.
     pub(super) fn high_water(&self) -> usize {
         self.high_water
     }
 
-    /// Lets everything that waits time out.
+    /// Advances the clock until all waiting datagrams have timed out.
     ///
     /// # Errors
-    /// Something is left, or more waited than was to.
+    /// A datagram is left, or waiting fragments exceeded the limit.
     pub(super) fn drain(&mut self, may_pass_limit: bool) -> Result<(), String> {
         while self.sleep().is_some() {}
         let left = self.datapath.reassembly().memory();

@@ -1,10 +1,10 @@
-//! Large datagrams through a receive ring of few frames, by a clock of their own.
+//! Large datagrams through a receive ring of few frames, on a simulated clock.
 //!
-//! The ring is a pool of pages: each fragment takes a frame when it arrives, its owner keeps the frame from the device,
-//! and the last drop gives it back. A fragment that finds none free is dropped and counted (`rx_no_buffer`), as on a
-//! NIC or an AF_XDP socket. The wire brings fragments in bursts as fast as the receiver takes them, at most 100 Gb/s,
-//! so only waiting fragments make a ring run dry. A ring that ran dry is watched for two minutes, in which incomplete
-//! datagrams time out; other rings for their slice of time, and for enough fragments that a ring can run dry.
+//! The ring is a pool of pages: each fragment takes a frame on arrival, its owner holds the frame, and the last drop
+//! returns it. A fragment without a free frame is dropped and counted (`rx_no_buffer`), as on a NIC or an AF_XDP
+//! socket. The wire delivers fragments in bursts as fast as the receiver accepts them, at most 100 Gb/s, so only
+//! waiting fragments can exhaust a ring. An exhausted ring is measured for two minutes, in which incomplete datagrams
+//! time out; other rings for their slice of time, and for enough fragments to exhaust a ring.
 
 use std::time::Duration;
 
@@ -19,25 +19,25 @@ use crate::bench::case::{Comparison, Group, Plan, Round, Sample};
 /// Frames of the rings.
 const RINGS: [usize; 3] = [256, 1024, 4096];
 
-/// Fragments that the wire loses, of a hundred thousand.
+/// Lost fragments per hundred thousand.
 const LOSSES: [(usize, &str); 3] = [(0, "0"), (100, "0.1%"), (1000, "1%")];
 
-/// Fragments that a device brings at once.
+/// Number of fragments that a device delivers at once.
 const BURST: usize = 64;
 
-/// Fragments that a ring is given at least, for each of its frames: enough on any processor to run it dry, if losses do.
+/// Minimum number of fragments for each frame of a ring: enough on any CPU to exhaust the ring, if losses do.
 const LEAST_PER_FRAME: usize = 16;
 
-/// Time for which a ring that ran dry is watched: both families' longest reassembly timeout, twice.
+/// Measuring time of an exhausted ring: both families' longest reassembly timeout, twice.
 const TWO_MINUTES: Duration = Duration::from_secs(120);
 
-/// Datagrams before anything counts.
+/// Datagrams of the warm-up.
 const WARM: u64 = 20;
 
-/// Number of datagrams in a row of which half of all fragments are lost.
+/// Number of consecutive datagrams that lose half of all fragments.
 const BAD_LUCK: u64 = 100;
 
-/// Datagrams that arrive in a row when everything is as before.
+/// Number of consecutive delivered datagrams that mark the recovery.
 const GOOD: u64 = 20;
 
 const COMPARISONS: &[Comparison] = &[
@@ -55,7 +55,7 @@ struct Setting {
 
 /// Every case of large datagrams.
 pub(super) fn groups() -> Vec<Group> {
-    // As Linux was before it coalesced, as this node is, and with every fragment copied.
+    // As in Linux before it coalesced, as in this node, and with every fragment copied.
     let off = Config { policy: Policy::Linux, coalesce: Coalesce::Off, ..Config::default() };
     let copy = Config { coalesce: Coalesce::Copy, ..Config::default() };
     let ways = [("off", off), ("on", Config::default()), ("copy", copy)];
@@ -84,13 +84,13 @@ struct Run {
     ring: Pool,
     stream: FragmentStream,
     chance: Rng,
-    /// Lost fragments of a hundred thousand.
+    /// Lost fragments per hundred thousand.
     loss: usize,
-    /// The datagram that is on the wire, how many of its fragments are, and whether none of these was lost.
+    /// The current datagram, the number of its fragments that were sent, and whether none of them was lost.
     id: u32,
     at: usize,
     is_intact: bool,
-    /// Datagrams of which no fragment was lost on the wire.
+    /// Number of datagrams without a lost fragment on the wire.
     intact: f64,
     rx_no_buffer: u64,
     burst: Vec<Packet>,
@@ -158,8 +158,8 @@ impl Run {
         Ok(sample)
     }
 
-    /// Time from the end of a burst of loss until datagrams are delivered without interruption, at most two minutes: a
-    /// timeout may free just enough frames for as many fragments to be stranded as well.
+    /// Time from the end of a burst of loss until uninterrupted delivery, at most two minutes: a timeout may free only
+    /// as many frames as the next stranded fragments take.
     fn recovery(&mut self) -> Duration {
         self.loss = 50_000;
         self.datagrams(BAD_LUCK);
@@ -184,13 +184,13 @@ impl Run {
         since.since(bad)
     }
 
-    /// Whether no fragment gets in before something times out.
+    /// Tells whether no fragment is accepted before the next timeout.
     fn is_stuck(&self) -> bool {
         self.ring.in_use() >= self.setting.frames
             || (self.setting.config.policy == Policy::Linux && self.receiver.is_full())
     }
 
-    /// Lets the time pass until a datagram times out. Fragments that the wire brings meanwhile are dropped.
+    /// Advances the clock until a datagram times out. Fragments that the wire delivers meanwhile are dropped.
     fn wait(&mut self) {
         let is_dry = self.ring.in_use() >= self.setting.frames;
         let Some(missed) = self.receiver.sleep() else { return };
@@ -201,7 +201,7 @@ impl Run {
         self.intact += datagrams * (1.0 - self.loss as f64 / 1e5).powi(self.stream.len() as i32);
     }
 
-    /// Sends the remaining fragments of the datagram on the wire, and so many more datagrams.
+    /// Sends the remaining fragments of the current datagram, and `count` more datagrams.
     fn datagrams(&mut self, count: u64) {
         if self.at > 0 {
             self.fragments(self.stream.len() - self.at);

@@ -1,4 +1,4 @@
-//! The good flow: UDP datagrams in fragments, in clear or in ESP.
+//! Good flow: UDP datagrams in fragments, in clear or in ESP.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -28,14 +28,14 @@ pub(super) const FLOWS: [Flow; 2] = [
     Flow { src: v6(1), dst: v6(2), sport: 40_000, dport: 5201, ttl: 64, dont_fragment: false },
 ];
 
-/// Bytes of payload of the largest datagram that IPv6 carries in ESP with a 96-bit ICV: 65 507 with its headers, padding
-/// and ICV are 13 more than the 65 535 that a payload may have.
+/// Bytes of payload of the largest datagram that IPv6 carries in ESP with a 96-bit ICV: 65 507 bytes with headers,
+/// padding and ICV would exceed the maximum payload of 65 535 by 13.
 pub(super) const LARGEST_IN_ESP: usize = 65_494;
 
-/// Bytes of the longest IPv6 packet.
+/// Length of the longest IPv6 packet.
 const LONGEST: usize = 40 + 65_535;
 
-/// The fragments of one datagram, which is sent again and again under other identifications.
+/// The fragments of one datagram, which is repeated with other identifications.
 #[derive(Clone, Debug)]
 pub(super) struct FragmentStream {
     version: Version,
@@ -52,7 +52,7 @@ pub(super) fn sa() -> SaConfig {
 }
 
 impl FragmentStream {
-    /// Datagrams with so many bytes of payload, in clear.
+    /// Datagrams with that payload in bytes, in clear.
     pub(super) fn clear(version: Version, payload: usize) -> Self {
         let mem = Memory::heap();
         let flow = if version == Version::V4 { &FLOWS[0] } else { &FLOWS[1] };
@@ -66,7 +66,7 @@ impl FragmentStream {
         Self { version, fragments: fragments.iter().map(Packet::to_vec).collect(), payload }
     }
 
-    /// The largest datagrams, sealed whole and fragmented then, as transport mode has it.
+    /// The largest datagrams, sealed and then fragmented, as in transport mode.
     pub(super) fn sealed(sa: &SaConfig) -> Self {
         let mut ipsec = Ipsec::new();
         let id = ipsec.add_sa(&SaConfig { dir: Some(SaDir::Out), ..sa.clone() }, unique_mask()).expect("a good SA");
@@ -80,12 +80,12 @@ impl FragmentStream {
         Self { version: Version::V6, fragments, payload: LARGEST_IN_ESP }
     }
 
-    /// Fragments of a datagram.
+    /// Number of fragments of a datagram.
     pub(super) fn len(&self) -> usize {
         self.fragments.len()
     }
 
-    /// Writes fragment `at` of datagram `id` into `frame`, as a device does.
+    /// Writes fragment `at` of datagram `id` into `frame`, like a device.
     pub(super) fn write(&self, at: usize, id: u32, mut frame: Buf) -> Packet {
         write(&self.fragments[at], self.version, id, &mut frame);
         Packet::from_buf(frame)

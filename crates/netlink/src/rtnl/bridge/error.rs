@@ -1,10 +1,10 @@
-//! Errors of bridges as netlink has them.
+//! Errors of bridges, converted to netlink's.
 
 use ::switch::BridgeError;
 
 use crate::error::{Error, errno};
 
-/// Error of a bridge as an `errno` and a text.
+/// Converts an error of a bridge to an `errno` and a text.
 pub(super) fn refusal(error: BridgeError) -> Error {
     let errno = match error {
         BridgeError::NoPort(_) | BridgeError::GroupMask(_) | BridgeError::PvidRange(..) | BridgeError::Range(..) => {

@@ -31,7 +31,7 @@ const POLICY: AttrPolicy<NDA_MAX> = policy(&[
     (NDA_NDM_FLAGS_MASK, Kind::Int(1)),
 ]);
 
-/// Entry that a request names.
+/// Entry in a request.
 struct Named<'a> {
     bridge: LinkId,
     port: Option<LinkId>,
@@ -58,13 +58,15 @@ impl<'a> Named<'a> {
         let mac = mac.ok_or_else(|| Error::text(errno::EINVAL, "invalid address"))?;
         let vid = vid_of(&attrs)?;
         let flags = header[10];
-        // Without flags it is the master's (Linux `rtnl_fdb_add`).
+        // Without flags the request is for the master (Linux `rtnl_fdb_add`).
         let to_master = flags == 0 || flags & NTF_MASTER != 0;
         let (bridge, port) = match place_of(&rtnl.model, id)? {
             Some((bridge, Some(port))) if to_master && flags & NTF_SELF == 0 => (bridge, Some(port)),
             Some((bridge, None)) if flags & NTF_SELF != 0 => (bridge, None),
             _ if flags & NTF_SELF != 0 => {
-                return Err(Error::unsupported("fatpath's links have no address lists; `master` is the bridge's"));
+                return Err(Error::unsupported(
+                    "fatpath's links have no address lists; use `master` for the bridge's FDB",
+                ));
             }
             _ => return Err(Error::new(errno::EOPNOTSUPP)),
         };
@@ -83,7 +85,7 @@ fn vid_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<Vid>, Error> {
     }
 }
 
-/// Error as netlink has it. Linux has no texts for these.
+/// Converts an error of a forwarding database to an `errno`. Linux has no texts for these errors.
 fn refusal(error: FdbError) -> Error {
     Error::new(match error {
         FdbError::NoPort(_)
@@ -106,7 +108,7 @@ pub(in super::super) fn add<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) 
     if named.flags & !(NTF_SELF | NTF_MASTER | NTF_STICKY) != 0
         || named.attrs.get(NDA_FLAGS_EXT).is_some_and(|flags| flags.u32() != 0)
     {
-        return Err(Error::unsupported("fatpath's entries are not learnt, used or offloaded by programs"));
+        return Err(Error::unsupported("fatpath's FDB entries cannot be set to learnt, used or offloaded"));
     }
     let flags = request.message.header.flags;
     let kind = match named.state {
@@ -139,7 +141,7 @@ pub(in super::super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_
     Ok(())
 }
 
-/// Removes the entries that fit (Linux `br_fdb_delete_bulk`).
+/// Removes the entries that match (Linux `br_fdb_delete_bulk`).
 fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
@@ -164,7 +166,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
         }
     }
     if attrs.get(NDA_NDM_FLAGS_MASK).is_some_and(|mask| mask.u8() & !NTF_STICKY != 0) {
-        return Err(Error::unsupported("fatpath's entries are not learnt, used or offloaded by programs"));
+        return Err(Error::unsupported("fatpath's FDB entries cannot be set to learnt, used or offloaded"));
     }
     let (sticky_mask, state_mask) = (
         attrs.get(NDA_NDM_FLAGS_MASK).map_or(0, Attr::u8) & NTF_STICKY,
@@ -188,7 +190,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
     let removed = move |bridge: &mut Bridge, now| {
         let entries: Vec<FdbEntry> = bridge.fdb_entries(now).filter(fits).collect();
         for entry in &entries {
-            // The entry exists.
+            // The entry exists: it was listed in the same call.
             let _ = bridge.remove_fdb_entry(entry.mac, entry.vid);
         }
     };
@@ -197,7 +199,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
     Ok(())
 }
 
-/// Carries out an `RTM_GETNEIGH` of one (Linux `rtnl_fdb_get`).
+/// Carries out an `RTM_GETNEIGH` for one entry (Linux `rtnl_fdb_get`).
 pub(in super::super) fn get<H: Host>(
     rtnl: &mut Rtnl<H>,
     request: &Request<'_>,
@@ -225,14 +227,14 @@ pub(in super::super) fn get<H: Host>(
     Ok(())
 }
 
-/// Entries of all bridges, by port (Linux `rtnl_fdb_dump`).
+/// Dumps the entries of all bridges, by port (Linux `rtnl_fdb_dump`).
 pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
-    /// Length of `struct ifinfomsg`, which programs before strict checks send.
+    /// Length of `struct ifinfomsg`, the header of programs without strict checks.
     const LEGACY_LEN: usize = 16;
     let payload = request.payload();
     let is_legacy = match payload.len() {
         len if len == LEN => false,
-        // An `ndmsg` with one attribute of a number is longer by 8 (Linux `valid_fdb_dump_legacy`).
+        // An `ndmsg` with one 32-bit attribute is longer by 8 (Linux `valid_fdb_dump_legacy`).
         len => len != LEN + 8 && len >= LEGACY_LEN,
     };
     let index = payload.get(4..).map_or(0, word);
@@ -280,7 +282,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
     }))
 }
 
-/// An entry as Linux's `fdb_fill_info` writes it.
+/// Writes an entry, as Linux's `fdb_fill_info`.
 pub(in super::super) fn write(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry) {
     let ticks = |time: Duration| u32::try_from(time.as_millis() / 10).unwrap_or(u32::MAX).to_ne_bytes();
     put_header(w, model, bridge, entry, 0);

@@ -1,4 +1,4 @@
-//! Place of a link in a bridge.
+//! Position of a link in a bridge.
 
 use base::LinkId;
 
@@ -6,7 +6,7 @@ use crate::error::{Error, errno};
 use crate::rtnl::entry::Master;
 use crate::rtnl::model::Model;
 
-/// Bridge that a link is or belongs to, and the link if it is a port.
+/// Bridge of a link, and the link if it is a port. `None` for a link without bridge.
 pub(super) fn place_of(model: &Model, index: u32) -> Result<Option<(LinkId, Option<LinkId>)>, Error> {
     let link = model.link(index).ok_or(Error::new(errno::ENODEV))?;
     Ok(match link.master {

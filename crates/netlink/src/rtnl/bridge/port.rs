@@ -16,10 +16,10 @@ use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
 use crate::saved::Saved;
 
-/// Priority of a port, which a bridge without spanning tree does not use.
+/// Default priority of a port, unused without a spanning tree.
 const PRIORITY: u16 = 32;
 
-/// Settings that fatpath's ports do not have, with the error text of each.
+/// Unsupported settings, with their error texts.
 const UNSUPPORTED: [(u16, &str); 13] = [
     (IFLA_BRPORT_GUARD, STP),
     (IFLA_BRPORT_PROTECT, STP),
@@ -39,7 +39,7 @@ const STP: &str = "fatpath's bridges do not speak the spanning tree protocol";
 const MCAST: &str = "fatpath's bridges flood groups, and do not snoop on IGMP and MLD";
 const NEIGHBOURS: &str = "fatpath's bridges answer no ARP for others";
 
-/// Changes a port as `IFLA_PROTINFO`, of `bridge link set`, or the slave data of `ip link set … type bridge_slave` say.
+/// Changes a port by `IFLA_PROTINFO` (`bridge link set`), or by the slave data of `ip link set … type bridge_slave`.
 pub(in super::super) fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
     bridge: LinkId,
@@ -53,7 +53,7 @@ pub(in super::super) fn change<H: Host>(
     let mut config = now;
     let mut flushes = false;
     if may_be_state && !settings.nested && settings.data.len() == 1 {
-        // As old programs write it (Linux `br_setlink`).
+        // Form of old programs: the state alone (Linux `br_setlink`).
         config.state = state_of(settings, is_up)?;
     } else {
         for attr in settings.iter() {
@@ -81,7 +81,7 @@ fn state_of(attr: &Attr<'_>, is_up: bool) -> Result<PortState, Error> {
     if !is_up && state != PortState::Disabled {
         return Err(Error::new(errno::ENETDOWN));
     }
-    // Without a spanning tree no port stays blocked (Linux `br_port_state_selection`).
+    // Without a spanning tree a port does not stay blocked (Linux `br_port_state_selection`).
     Ok(if state == PortState::Blocking { PortState::Forwarding } else { state })
 }
 
@@ -119,7 +119,7 @@ fn set(config: &mut PortConfig, attr: &Attr<'_>, is_up: bool) -> Result<(), Erro
     Ok(())
 }
 
-/// A port, in Linux's order.
+/// Writes the settings of a port, in Linux's order.
 pub(in super::super) fn put(w: &mut Writer, now: &PortNow) {
     let config = &now.config;
     w.put_u8(IFLA_BRPORT_STATE, config.state.number());
@@ -167,7 +167,8 @@ pub(in super::super) fn put(w: &mut Writer, now: &PortNow) {
     w.put_u8(IFLA_BRPORT_MULTICAST_ROUTER, 1);
 }
 
-/// The requests that give a port, or a bridge's own port (`now` is `None`), what it has: settings, and VLANs instead of the default ones.
+/// Requests that restore a port, or a bridge's own port (`now` is `None`): settings, and VLANs in place of the default
+/// ones.
 pub(in super::super) fn write_requests(
     index: IfIndex,
     name: &str,

@@ -16,7 +16,7 @@ use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
 use config::model::BridgeConfig;
 
-/// Ticks of netlink's times in a second (`USER_HZ`).
+/// Ticks per second in netlink's times (`USER_HZ`).
 const HZ: u32 = 100;
 
 const POLICY: AttrPolicy<IFLA_BR_MAX> = policy(&[
@@ -45,10 +45,10 @@ const POLICY: AttrPolicy<IFLA_BR_MAX> = policy(&[
 /// `BR_BOOLOPT_NO_LL_LEARN`.
 const NO_LINK_LOCAL_LEARNING: u32 = 1;
 
-/// ETH_P_8021Q in network byte order, as a number of the host's.
+/// `ETH_P_8021Q` in network byte order, as a number in host byte order.
 const VLAN_8021Q: u16 = 0x8100_u16.to_be();
 
-/// Value of a setting that has no effect without the spanning tree protocol, or that fatpath's bridges do not have.
+/// Fixed values of settings that have no effect without the spanning tree protocol, or are unsupported.
 const FIXED: [(u16, u64, &str); 13] = [
     (IFLA_BR_HELLO_TIME, 200, STP),
     (IFLA_BR_MAX_AGE, 2000, STP),
@@ -77,7 +77,7 @@ fn number(attr: &Attr<'_>) -> u64 {
     }
 }
 
-/// Settings of a bridge after a request; `now` holds its current settings.
+/// Settings of a bridge after a request; `now` has its current settings.
 pub(in super::super) fn requested(data: Option<&Attr<'_>>, now: &BridgeConfig) -> Result<BridgeConfig, Error> {
     let mut requested = now.clone();
     let Some(data) = data else { return Ok(requested) };
@@ -90,7 +90,7 @@ pub(in super::super) fn requested(data: Option<&Attr<'_>>, now: &BridgeConfig) -
     for attr in data.iter() {
         let unsupported = |text| Err(Error::unsupported(text).at(attr.offset));
         match attr.kind {
-            // Without that protocol, a port forwards at once.
+            // Without the spanning tree protocol, a port forwards at once.
             IFLA_BR_FORWARD_DELAY => {}
             IFLA_BR_AGEING_TIME => requested.ageing_time = ticks(attr.u32()),
             IFLA_BR_VLAN_STATS_ENABLED => match attr.u8() {
@@ -119,7 +119,9 @@ pub(in super::super) fn requested(data: Option<&Attr<'_>>, now: &BridgeConfig) -
                 }
             }
             IFLA_BR_FDB_MAX_LEARNED if attr.u32() == 0 => {}
-            IFLA_BR_FDB_MAX_LEARNED => return unsupported("fatpath limits addresses by port: `fdb-limit` of a file"),
+            IFLA_BR_FDB_MAX_LEARNED => {
+                return unsupported("fatpath limits addresses by port; use `fdb-limit` in the configuration file");
+            }
             IFLA_BR_FDB_FLUSH => {}
             kind if FIXED.iter().any(|(fixed, ..)| *fixed == kind) => {}
             // `IFLA_BR_MCAST_*`.
@@ -150,7 +152,7 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data
     let apply = move |bridge: &mut Bridge, _| {
         config.apply(bridge)?;
         if flushes {
-            // Every port has its entries there.
+            // A flush without a port in its filter does not fail.
             let _ = bridge.flush_fdb(&FlushFilter::default());
         }
         Ok(())
@@ -162,7 +164,7 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data
     Ok(())
 }
 
-/// Settings by which a bridge is made again.
+/// Writes the settings that restore a bridge.
 pub(in super::super) fn put_config(w: &mut Writer, config: &BridgeConfig) {
     w.put_u32(IFLA_BR_AGEING_TIME, to_ticks(config.ageing_time));
     w.put_u8(IFLA_BR_VLAN_FILTERING, config.vlan_filtering.into());
@@ -179,13 +181,13 @@ fn put_options(w: &mut Writer, config: &BridgeConfig) {
     w.put(IFLA_BR_MULTI_BOOLOPT, words.as_flattened());
 }
 
-/// `struct ifla_bridge_id` of a bridge with the usual priority.
+/// `struct ifla_bridge_id` of a bridge with the default priority.
 pub(super) fn bridge_id(mac: [u8; 6]) -> [u8; 8] {
     let [a, b, c, d, e, f] = mac;
     [0x80, 0, a, b, c, d, e, f]
 }
 
-/// A bridge, in Linux's order.
+/// Writes the settings of a bridge, in Linux's order.
 pub(in super::super) fn put(w: &mut Writer, now: &BridgeNow) {
     let config = &now.config;
     for timer in [IFLA_BR_HELLO_TIMER, IFLA_BR_TCN_TIMER, IFLA_BR_TOPOLOGY_CHANGE_TIMER, IFLA_BR_GC_TIMER] {

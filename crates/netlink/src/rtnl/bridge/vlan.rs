@@ -17,7 +17,7 @@ use crate::rtnl::parts::write_each;
 use crate::session::{Dump, Request};
 use config::bridge::flags_of;
 
-/// VLANs of a request.
+/// Range of VLANs in a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Range {
     first: Vid,
@@ -29,7 +29,7 @@ fn invalid(text: &'static str) -> Error {
     Error::text(errno::EINVAL, text)
 }
 
-/// The VLANs that a request names.
+/// Parses the VLANs of a request.
 pub(super) fn requested<'a>(infos: impl Iterator<Item = Attr<'a>>) -> Result<Vec<Range>, Error> {
     let mut all = Vec::new();
     let mut start: Option<(Vid, u16)> = None;
@@ -65,7 +65,7 @@ pub(super) fn requested<'a>(infos: impl Iterator<Item = Attr<'a>>) -> Result<Vec
     Ok(all)
 }
 
-/// Adds VLANs to a port, or to the bridge's own (`None`), or removes them.
+/// Adds VLANs to a port, or to the bridge's own port (`None`), or removes them.
 pub(super) fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
     bridge: LinkId,
@@ -85,7 +85,7 @@ pub(super) fn change<H: Host>(
     rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| refusal(error))
 }
 
-/// Consecutive VLANs of a port with the same flags, and their `BRIDGE_VLAN_INFO_*`. The PVID is alone.
+/// Ranges of consecutive VLANs with the same flags, with their `BRIDGE_VLAN_INFO_*`. The PVID is a separate range.
 fn ranges(vlans: &Vlans) -> Vec<(Vid, Vid, u16)> {
     let mut all: Vec<(Vid, Vid, u16)> = Vec::new();
     for vid in vlans.members().iter() {
@@ -105,7 +105,7 @@ fn info(flags: u16, vid: Vid) -> [u8; 4] {
     [a, b, c, d]
 }
 
-/// VLANs of a port: each, or consecutive ones as a range (Linux `br_fill_ifvlaninfo_compressed`).
+/// Writes the VLANs of a port, each or as ranges (Linux `br_fill_ifvlaninfo_compressed`).
 pub(super) fn put(w: &mut Writer, vlans: &Vlans, is_short: bool) {
     for (first, last, flags) in ranges(vlans) {
         if first == last {
@@ -119,20 +119,20 @@ pub(super) fn put(w: &mut Writer, vlans: &Vlans, is_short: bool) {
     }
 }
 
-/// Every VLAN that there can be.
+/// Writes the range of all valid VLANs.
 pub(super) fn put_all(w: &mut Writer) {
     w.put(IFLA_BRIDGE_VLAN_INFO, &info(BRIDGE_VLAN_INFO_RANGE_BEGIN, Vid::FIRST));
     w.put(IFLA_BRIDGE_VLAN_INFO, &info(BRIDGE_VLAN_INFO_RANGE_END, Vid::LAST));
 }
 
-/// VLANs of all ports, for `bridge -d vlan show` (Linux `br_vlan_rtm_dump`).
+/// Dumps the VLANs of all ports, for `bridge -d vlan show` (Linux `br_vlan_rtm_dump`).
 pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
     /// Length of `struct br_vlan_msg`.
     const LEN: usize = 8;
-    /// `BRIDGE_VLANDB_DUMP_FLAGS` and of these `BRIDGE_VLANDB_DUMPF_GLOBAL`.
+    /// `BRIDGE_VLANDB_DUMP_FLAGS`, and its flag `BRIDGE_VLANDB_DUMPF_GLOBAL`.
     const DUMP_FLAGS: u16 = 1;
     const GLOBAL: u32 = 2;
-    /// `BR_STATE_FORWARDING`: a VLAN has no state of its own.
+    /// `BR_STATE_FORWARDING`: VLANs have no separate state.
     const FORWARDING: u8 = 3;
     let (header, rest) = fixed::<LEN>(request)?;
     let named = word(&header[4..]);

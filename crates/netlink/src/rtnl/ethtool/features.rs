@@ -10,18 +10,18 @@ use crate::rtnl::fixed_part::word;
 use crate::rtnl::host::Host;
 use config::features::FeatureSet;
 
-/// Some of the requested features cannot be switched on this link (`ETHTOOL_F_UNSUPPORTED`).
+/// Flag: some of the requested features cannot be switched on this link (`ETHTOOL_F_UNSUPPORTED`).
 const UNSUPPORTED: u32 = 1;
-/// Some of the requested features take effect only when other features allow them (`ETHTOOL_F_WISH`).
+/// Flag: some of the requested features take effect only when other features allow them (`ETHTOOL_F_WISH`).
 const WISH: u32 = 2;
 
-/// The features that no device ever changes, of those with a name here (`NETIF_F_NEVER_CHANGE`).
+/// Named features that no device ever changes (`NETIF_F_NEVER_CHANGE`).
 const NEVER_CHANGED: FeatureSet = FeatureSet::VLAN_CHALLENGED;
 
-/// `ETH_FLAG_*`: hardware VLANs out and in, LRO, filters, hashes. No link has one of them.
+/// `ETH_FLAG_*`: hardware VLANs out and in, LRO, filters, hashes. No link supports any.
 const ETH_FLAGS: u32 = 1 << 7 | 1 << 8 | 1 << 15 | 1 << 27 | 1 << 28;
 
-/// Features of a link: which can be switched, which are requested, and which are on.
+/// Features of a link: switchable, requested, and enabled ones.
 #[derive(Clone, Copy, Debug)]
 struct Now {
     can: FeatureSet,
@@ -58,7 +58,8 @@ pub(super) fn carry_out<H: Host>(target: &mut Target<'_, H>, command: u32, block
     }
 }
 
-/// The features of a command that is older than `GFEATURES`, and whether it sets them (Linux `ethtool_get_feature_mask`).
+/// Features of a command that is older than `GFEATURES`, and whether the command sets them (Linux
+/// `ethtool_get_feature_mask`).
 fn of_pair(command: u32) -> Option<(FeatureSet, bool)> {
     use nlsock::ethtool::command::*;
     let pairs = [
@@ -84,7 +85,7 @@ fn now<H: Host>(target: &mut Target<'_, H>) -> Result<Now, Error> {
     Ok(Now { can: detail.can, wanted, on: detail.on })
 }
 
-/// `struct ethtool_gfeatures`, for a program with room for `size` words.
+/// `struct ethtool_gfeatures`, for a program with space for `size` words.
 fn all(now: Now, size: u32) -> Answer {
     let Now { can, wanted, on } = now;
     let half = |set: FeatureSet, at: usize| (set.0 >> (32 * at)) as u32;
@@ -121,7 +122,7 @@ fn set<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Erro
     Ok(Answer { block: Vec::new(), result })
 }
 
-/// Sets the features in `valid` as in `wanted`, and returns the features of the link afterwards.
+/// Sets the features in `valid` as in `wanted`, and returns the link's features afterwards.
 fn switch<H: Host>(target: &mut Target<'_, H>, now: Now, valid: FeatureSet, wanted: FeatureSet) -> Result<Now, Error> {
     let wanted = (now.wanted & !valid) | (wanted & valid);
     if wanted == now.wanted {

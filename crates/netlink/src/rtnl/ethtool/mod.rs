@@ -1,4 +1,4 @@
-//! Commands of `ethtool` (Linux `net/ethtool/ioctl.c`), as [`nlsock::ethtool`] carries them.
+//! Commands of `ethtool` (Linux `net/ethtool/ioctl.c`), carried in messages of [`nlsock::ethtool`].
 
 mod answer;
 mod features;
@@ -25,7 +25,7 @@ pub(super) use nlsock::ethtool::MESSAGE;
 
 const ATTRS: AttrPolicy<6> = policy(&[(NAME, Kind::Str(15)), (BLOCK, Kind::Max(LINK_SETTINGS_LEN as u16))]);
 
-/// Answers a command of any client, and refuses commands that need privileges to an unprivileged one.
+/// Carries out a command. Commands that need privileges are refused to unprivileged clients.
 pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (_, rest) = fixed::<FIXED>(request)?;
     let attrs = parse(rest, behind(FIXED), &ATTRS, Strictness::Liberal)?;
@@ -53,10 +53,10 @@ pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &
     Ok(())
 }
 
-/// Whether a command changes nothing, so that every client may send it (Linux `__dev_ethtool`).
+/// Whether a command is read-only, so that every client may send it (Linux `__dev_ethtool`).
 fn is_for_all(command: u32) -> bool {
     use nlsock::ethtool::command::*;
-    /// Other commands that Linux allows to every client, and that fatpath does not have.
+    /// Unsupported commands that Linux allows to every client.
     const OTHERS: [u32; 20] = [
         0x1, 0x7, 0xe, 0x12, 0x20, 0x21, 0x27, 0x29, 0x2d, 0x2e, 0x2f, 0x30, 0x38, 0x41, 0x44, 0x46, 0x48, 0x4a, 0x4e,
         0x50,
@@ -99,7 +99,8 @@ fn carry_out<H: Host>(target: &mut Target<'_, H>, command: u32, block: &[u8]) ->
     }
 }
 
-/// `struct ethtool_drvinfo`: the link's kind, fatpath's version, and what the link stands on. `lo` has none, as in Linux.
+/// `struct ethtool_drvinfo`: the link's kind, fatpath's version, and the underlying interface or address. `lo` has
+/// none, as in Linux.
 fn driver<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
     if target.is_loopback() {
         return Err(unsupported());
@@ -111,25 +112,25 @@ fn driver<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
     };
     let counts = stats::count(target)?;
     let mut block = command::GDRVINFO.to_ne_bytes().to_vec();
-    // Driver, version, firmware, bus, expansion ROM, and nothing.
+    // Driver, version, firmware, bus, expansion ROM, reserved bytes.
     for (text, len) in [(kind, 32), (env!("CARGO_PKG_VERSION"), 32), ("", 32), (on.as_str(), 32), ("", 32), ("", 12)] {
         put_text(&mut block, text, len);
     }
-    // Private flags, statistics, tests, bytes of EEPROM and of registers.
+    // Numbers of private flags, statistics and tests, lengths of EEPROM and of registers.
     block.extend([0, counts as u32, 0, 0, 0].into_iter().flat_map(u32::to_ne_bytes));
     debug_assert_eq!(block.len(), DRVINFO_LEN);
     Ok(Answer { block, result: 0 })
 }
 
-/// `struct ethtool_link_settings`: what Linux says of a TUN or TAP device (`tun_default_link_ksettings`), and what an
-/// interface's driver says of it. Other links have none.
+/// `struct ethtool_link_settings`: Linux's values for a TUN or TAP device (`tun_default_link_ksettings`), and the
+/// driver's values for an interface of the host. Other links have none.
 fn settings<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
     let mut answer = match &target.config.kind {
         LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => settings_of_tun(),
         kind => target.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
     };
     if block[LINK_MODE_WORDS_AT] != LINK_MODE_WORDS as u8 {
-        // So many words it would be.
+        // A wrong number of words is answered by the correct one, negated.
         answer.truncate(LINK_SETTINGS_LEN);
         answer[4..].fill(0);
         answer[LINK_MODE_WORDS_AT] = (LINK_MODE_WORDS as u8).wrapping_neg();
@@ -137,7 +138,7 @@ fn settings<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer,
     Ok(Answer { block: answer, result: 0 })
 }
 
-/// 10 Gb/s, full duplex, and no link modes: supported, advertised, advertised by the other end.
+/// 10 Gb/s, full duplex, and empty link mode sets: supported, advertised, advertised by the peer.
 fn settings_of_tun() -> Vec<u8> {
     const SPEED_10000: u32 = 10_000;
     const DUPLEX_FULL: u8 = 1;
@@ -148,7 +149,8 @@ fn settings_of_tun() -> Vec<u8> {
     settings
 }
 
-/// `struct ethtool_channels`: queues that receive and send, as many as there can be while the link is open.
+/// `struct ethtool_channels`: combined receive and transmit queues. The maximum is the current number: it is fixed
+/// while the link is open.
 fn channels<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
     let queues = match target.config.kind {
         LinkKind::Driver(
@@ -168,7 +170,7 @@ fn channels<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
     Ok(Answer::words(words))
 }
 
-/// `struct ethtool_ringparam`: the frames of each queue of an AF_XDP link, which has as many to send from.
+/// `struct ethtool_ringparam`: frames of each receive and transmit ring of an AF_XDP link.
 fn rings<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
     let ring = match target.config.kind {
         LinkKind::Driver(DriverKind::Xdp { .. }) => target.detail()?.state.ring.ok_or_else(unsupported)?.frames,

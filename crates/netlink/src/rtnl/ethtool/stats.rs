@@ -1,7 +1,7 @@
 //! String sets and the counters of a link: `ethtool -S`.
 //!
-//! Counters of a link depend on its kind alone, so names and values that two successive commands read belong
-//! together. The values are those of `fatpath show links` and `fatpath show drops`.
+//! The names of a link's counters depend on its kind alone, so names and values from two successive commands match. The
+//! values are those of `fatpath show links` and `fatpath show drops`.
 
 use base::DropReason;
 use nlsock::ethtool::{STRING_LEN, command};
@@ -19,7 +19,7 @@ const STATS: u32 = 1;
 const PRIV_FLAGS: u32 = 2;
 const FEATURES: u32 = 4;
 
-/// Counters of every link.
+/// Counters that every link has.
 fn of_link(stats: &LinkStats) -> [(&'static str, u64); 11] {
     let LinkStats { rx_packets, rx_bytes, rx_wire_packets, rx_calls, rx_dropped, .. } = *stats;
     let LinkStats { tx_packets, tx_bytes, tx_wire_packets, tx_calls, tx_dropped, tx_errors, .. } = *stats;
@@ -52,7 +52,7 @@ fn of_ring(ring: &RingState) -> [(&'static str, u64); 8] {
     ]
 }
 
-/// All that a link has counted, under its name.
+/// All counters of a link, with their names.
 fn all<H: Host>(target: &mut Target<'_, H>) -> Result<Vec<(String, u64)>, Error> {
     if target.is_virtual() {
         return Ok(Vec::new());
@@ -72,14 +72,14 @@ pub(super) fn count<H: Host>(target: &mut Target<'_, H>) -> Result<usize, Error>
     Ok(all(target)?.len())
 }
 
-/// The names of a set; `None` if the link does not have it.
+/// Names of a string set; `None` if the link does not have the set.
 fn set<H: Host>(target: &mut Target<'_, H>, set: u32) -> Result<Option<Vec<String>>, Error> {
     Ok(match set {
         STATS => {
             Some(all(target)?.into_iter().map(|(name, _)| name).collect()).filter(|names: &Vec<_>| !names.is_empty())
         }
         FEATURES => Some(NAMES.map(str::to_owned).into()),
-        // None, and that is not an error.
+        // The set is empty, without an error.
         PRIV_FLAGS if !target.is_virtual() => Some(Vec::new()),
         _ => None,
     })
@@ -121,8 +121,8 @@ pub(super) fn values<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Resul
     Ok(answer)
 }
 
-/// Whether `count` entries fit into a block for which the program states `room` entries. A different number is stale, and
-/// the program gets no entries (Linux since 6.19); 0 means that the program has allocated enough.
+/// Whether `count` entries fit a block with space for `room` entries by the program's own count. A different count is
+/// stale, and the program gets no entries (Linux since 6.19); 0 means that the program allocated enough.
 const fn fits(count: usize, room: u32) -> bool {
     room == 0 || room as usize == count
 }

@@ -1,4 +1,4 @@
-//! Link that a command of `ethtool` is about.
+//! Target link of an `ethtool` command.
 
 use base::LinkId;
 
@@ -8,7 +8,7 @@ use crate::rtnl::link_detail::LinkDetail;
 use crate::rtnl::node::Rtnl;
 use config::model::{LinkConfig, LinkKind};
 
-/// Link of a command.
+/// Target link of a command.
 pub(super) struct Target<'a, H> {
     /// The node.
     pub(super) rtnl: &'a mut Rtnl<H>,
@@ -16,7 +16,7 @@ pub(super) struct Target<'a, H> {
     pub(super) index: u32,
     /// Configuration of the link.
     pub(super) config: LinkConfig,
-    /// Whether the link is set up.
+    /// Whether the link is up.
     pub(super) up: bool,
 }
 
@@ -31,13 +31,13 @@ impl<H: Host> Target<'_, H> {
         self.config.kind == LinkKind::Loopback
     }
 
-    /// Whether no packet passes by the link, so that the datapath has no state of it.
+    /// Whether the link never carries packets, so that the datapath has no state of it.
     pub(super) fn is_virtual(&self) -> bool {
         self.is_loopback() || matches!(self.config.kind, LinkKind::Vrf { .. })
     }
 }
 
-/// Error of a command that the link does not have.
+/// Error of a command that the link does not support.
 pub(super) fn unsupported() -> Error {
     Error::new(errno::EOPNOTSUPP)
 }

@@ -1,4 +1,4 @@
-//! Attributes of requests about links.
+//! Attributes of requests for links.
 
 use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, policy};
 use crate::error::Error;
@@ -11,7 +11,7 @@ pub(in crate::rtnl) const LEN: usize = 16;
 /// Longest name, with its zero byte (`IFNAMSIZ`).
 pub(in crate::rtnl) const IFNAMSIZ: u16 = 16;
 
-/// Attributes that a request may have.
+/// Attributes of a request.
 pub(in crate::rtnl) const POLICY: AttrPolicy<IFLA_MAX> = policy(&[
     (IFLA_IFNAME, Kind::Str(IFNAMSIZ - 1)),
     (IFLA_ALT_IFNAME, Kind::Str(127)),
@@ -43,18 +43,18 @@ pub(in crate::rtnl) const POLICY: AttrPolicy<IFLA_MAX> = policy(&[
     (IFLA_GRO_IPV4_MAX_SIZE, Kind::Int(4)),
 ]);
 
-/// An `IFLA_LINKINFO`.
+/// Contents of an `IFLA_LINKINFO` attribute.
 #[derive(Debug, Default)]
 pub(super) struct LinkInfo<'a> {
     /// Kind of the link.
     pub(super) kind: Option<String>,
-    /// Settings of that kind.
+    /// Settings of the kind (`IFLA_INFO_DATA`).
     pub(super) data: Option<Attr<'a>>,
-    /// Settings that it has as a member of its master.
+    /// Settings as a member of the master (`IFLA_INFO_SLAVE_DATA`).
     pub(super) member_data: Option<Attr<'a>>,
 }
 
-/// Contents of an `IFLA_LINKINFO` attribute.
+/// Parses an `IFLA_LINKINFO` attribute.
 pub(super) fn info_of<'a>(info: &Attr<'a>) -> Result<LinkInfo<'a>, Error> {
     const INFO: AttrPolicy<6> = policy(&[
         (IFLA_INFO_KIND, Kind::Str(64)),
@@ -67,7 +67,7 @@ pub(super) fn info_of<'a>(info: &Attr<'a>) -> Result<LinkInfo<'a>, Error> {
     Ok(LinkInfo { kind, data: info.get(IFLA_INFO_DATA).copied(), member_data: info.get(IFLA_INFO_SLAVE_DATA).copied() })
 }
 
-/// The kind that `IFLA_LINKINFO` names.
+/// Kind in `IFLA_LINKINFO`.
 pub(super) fn kind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<String>, Error> {
     attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.kind))
 }

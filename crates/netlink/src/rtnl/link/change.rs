@@ -17,7 +17,7 @@ use crate::rtnl::{bridge, enslave};
 use crate::session::Reply;
 use config::model::LinkKind;
 
-/// Linux's `do_setlink`. The whole request is validated before anything changes.
+/// Changes an existing link, as Linux's `do_setlink`. The whole request is validated before anything changes.
 pub(super) fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
     index: u32,
@@ -26,13 +26,13 @@ pub(super) fn change<H: Host>(
     reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
     if attrs.get(IFLA_ADDRESS).is_some() {
-        // The device may have been made again with another address.
+        // The host may have recreated the device with another address.
         rtnl.links_now()?;
     }
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
     let requested = LinkRequest::of(&rtnl.model, (index, now), header, attrs)?;
     let before = now.master;
-    // No packet passes by a virtual link, so the datapath has nothing to change.
+    // The datapath does not have virtual links: no packet passes through them.
     let is_virtual = now.is_virtual();
     if let Some(mac) = requested.mac {
         if !is_virtual {
@@ -56,7 +56,7 @@ pub(super) fn change<H: Host>(
         note(link, attrs);
     }
     if before != requested.master {
-        // Out of the one, and then into the other.
+        // A link leaves its old master before it joins the new one.
         if before.is_some() {
             rtnl.enslave(index, None, reply)?;
         }
@@ -81,7 +81,7 @@ pub(super) fn change<H: Host>(
     Ok(())
 }
 
-/// Requested changes of an existing link; `None` for a property that stays.
+/// Requested changes of an existing link; `None` for an unchanged property.
 struct LinkRequest {
     mac: Option<[u8; 6]>,
     mtu: Option<u32>,
@@ -91,7 +91,7 @@ struct LinkRequest {
 }
 
 impl LinkRequest {
-    /// Validates a request for link `now` of number `index`.
+    /// Validates a request for the link `now`, whose number is `index`.
     fn of(
         model: &Model,
         (index, now): (u32, &Link),
@@ -102,13 +102,13 @@ impl LinkRequest {
         let mtu = match attrs.get(IFLA_MTU) {
             Some(mtu) if mtu.u32() == now.mtu => None,
             Some(mtu) if now.is_loopback() => {
-                return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
+                return Err(Error::unsupported("fatpath's lo has a fixed MTU").at(mtu.offset));
             }
             _ => requested_mtu(attrs, &now.config.kind)?,
         };
         let mac = match attrs.get(IFLA_ADDRESS) {
             Some(mac) if now.is_loopback() => {
-                return Err(Error::unsupported("fatpath's lo keeps its address: no packet passes by it").at(mac.offset));
+                return Err(Error::unsupported("fatpath's lo has a fixed link-layer address").at(mac.offset));
             }
             Some(mac) => requested_mac(mac, now.mac)?,
             None => None,
@@ -119,7 +119,7 @@ impl LinkRequest {
         let master = match attrs.get(IFLA_MASTER).map(|master| model.id_of(master.u32())) {
             None => now.master,
             Some(0) => None,
-            // `do_set_master` checks no more of an existing master.
+            // `do_set_master` does not check an unchanged master further.
             Some(master) if now.master.is_some_and(|before| before.index == master) => now.master,
             Some(master) => Some(enslave::check(model, Some(index), &now.config.kind, master)?),
         };
@@ -127,7 +127,7 @@ impl LinkRequest {
     }
 }
 
-/// Refuses another kind than a link has, and other settings than it was made with.
+/// Refuses a change of the link's kind, or of settings that are fixed at its creation.
 fn refuse_other_kind(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
     let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(()) };
     let LinkInfo { kind, data: settings, member_data } = info_of(info)?;
@@ -138,16 +138,16 @@ fn refuse_other_kind(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Erro
     match settings {
         None => Ok(()),
         Some(_) if now.is_bridge() => Ok(()),
-        // Nor for this: a VRF keeps its table.
+        // Linux has no text for this error either: a VRF keeps its table.
         Some(_) if now.is_vrf() => Err(Error::new(errno::EOPNOTSUPP)),
-        Some(_) => Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset)),
+        Some(_) => Err(Error::unsupported("fatpath's links cannot change the settings of their kind").at(info.offset)),
     }
 }
 
-/// Refuses another name than a link has.
+/// Refuses a change of the link's name.
 fn refuse_other_name(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
     let name = attrs.get(IFLA_IFNAME).filter(|name| name.text().is_some_and(|name| name != now.config.name));
-    name.map_or(Ok(()), |name| Err(Error::unsupported("fatpath's links keep their names").at(name.offset)))
+    name.map_or(Ok(()), |name| Err(Error::unsupported("fatpath's links cannot be renamed").at(name.offset)))
 }
 
 /// Stores the properties that the datapath does not use.
@@ -163,7 +163,7 @@ fn note(link: &mut Link, attrs: &Attrs<'_, IFLA_MAX>) {
     }
 }
 
-/// Attributes that Linux can change and fatpath cannot, with the error text for each.
+/// Attributes that Linux can change and fatpath cannot, with their error texts.
 const UNSUPPORTED: [(u16, &str); 16] = [
     (IFLA_NET_NS_PID, "fatpath's instances do not give each other links"),
     (IFLA_NET_NS_FD, "fatpath's instances do not give each other links"),
@@ -184,7 +184,7 @@ const UNSUPPORTED: [(u16, &str); 16] = [
 ];
 const FAT: &str = "fatpath's links keep the sizes of their fat packets";
 
-/// Refuses attributes in `UNSUPPORTED`, unless the link has the requested value already (`is_so`).
+/// Refuses attributes in `UNSUPPORTED`, unless the link already has the requested value (`is_so`).
 pub(super) fn refuse_unsupported<const N: usize>(
     attrs: &Attrs<'_, N>,
     is_so: impl Fn(&Attr<'_>) -> bool,
@@ -207,7 +207,7 @@ pub(super) fn refuse_unsupported<const N: usize>(
     Ok(())
 }
 
-/// Flags of a request (Linux `rtnl_dev_combine_flags`), and the mask of those that it changes, without volatile ones.
+/// Flags of a request (Linux `rtnl_dev_combine_flags`), and the mask of changed flags, without volatile ones.
 fn requested_flags(header: &[u8; LEN]) -> (u32, u32) {
     let (flags, change) = (word(&header[8..]), word(&header[12..]));
     let all = if change == 0 && flags != 0 { u32::MAX } else { change };
@@ -220,16 +220,16 @@ pub(super) fn requested_up(header: &[u8; LEN]) -> Option<bool> {
     (change & IFF_UP != 0).then_some(flags & IFF_UP != 0)
 }
 
-/// Refuses flags other than up and down that are to change.
+/// Refuses changes of flags other than `IFF_UP`.
 fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
     let (flags, change) = requested_flags(header);
     match (flags ^ now) & change & !IFF_UP {
         0 => Ok(()),
-        _ => Err(Error::unsupported("fatpath's links are set up and down, and keep their other flags")),
+        _ => Err(Error::unsupported("fatpath's links have no flags that can be changed but up")),
     }
 }
 
-/// Requested MTU for a link of that kind.
+/// Requested MTU for a link of kind `kind`.
 pub(super) fn requested_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) -> Result<Option<u32>, Error> {
     let Some(mtu) = attrs.get(IFLA_MTU) else { return Ok(None) };
     let (min, max) = mtus(kind);
@@ -240,7 +240,7 @@ pub(super) fn requested_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKin
     }
 }
 
-/// Requested link-layer address, for a link with or without one (Linux `dev_set_mac_address`).
+/// Requested link-layer address, for a link whose current address is `now` (Linux `dev_set_mac_address`).
 pub(super) fn requested_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option<[u8; 6]>, Error> {
     let Some(now) = now else { return Err(Error::new(errno::EOPNOTSUPP)) };
     match attr.data.first_chunk() {
@@ -251,12 +251,12 @@ pub(super) fn requested_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Opt
     }
 }
 
-/// Whether a link has the value of the attribute already.
+/// Whether the link already has the value of the attribute.
 fn is_so(link: &Link, lower: Option<IfIndex>, attr: &Attr<'_>) -> bool {
     match attr.kind {
         IFLA_LINK => lower.is_some_and(|lower| lower.0 == attr.u32()),
         IFLA_BROADCAST => attr.data == broadcast(link),
-        // `struct rtnl_link` has a descriptor here: -1 takes a program away.
+        // The attribute contains a file descriptor; -1 detaches a program.
         IFLA_XDP => attr.iter().all(|of| of.kind != IFLA_XDP_FD || of.u32() == u32::MAX),
         kind => FAT_SIZES.iter().any(|&(size, value)| size == kind && attr.u32() == value),
     }

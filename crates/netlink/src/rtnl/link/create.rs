@@ -1,4 +1,4 @@
-//! Links that clients make, and the requests that make them again.
+//! Links that clients create, and the requests that restore them.
 
 use std::net::SocketAddr;
 
@@ -27,7 +27,7 @@ use config::model::{BridgeConfig, LinkConfig, LinkKind};
 /// The port of ESP in UDP (RFC 3948 §2).
 const ESP_IN_UDP: u16 = 4500;
 
-/// Address that a `udp` link is to be bound to: the local address of a tunnel device.
+/// Bind address of a `udp` link: the local address of a tunnel device.
 fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
     let missing = || {
         Error::unsupported(
@@ -56,7 +56,7 @@ fn requested_vlan<const N: usize>(
     let data = data.ok_or_else(missing)?;
     let settings = data.parse(&DATA, Strictness::Liberal)?;
     if let Some(protocol) = settings.get(IFLA_VLAN_PROTOCOL).filter(|attr| attr.data != ETH_P_8021Q.to_be_bytes()) {
-        return Err(Error::unsupported("fatpath's VLAN devices are of 802.1Q").at(protocol.offset));
+        return Err(Error::unsupported("fatpath's VLAN devices support 802.1Q only").at(protocol.offset));
     }
     if let Some(flags) = settings.get(IFLA_VLAN_FLAGS) {
         let words: Vec<u32> = flags.data.chunks_exact(4).map(word).collect();
@@ -70,10 +70,12 @@ fn requested_vlan<const N: usize>(
         return Err(Error::text(errno::ERANGE, "Invalid VLAN id").at(offset));
     }
     if id == 0 {
-        return Err(Error::unsupported("fatpath's links take frames of VLAN 0 themselves").at(offset));
+        return Err(
+            Error::unsupported("fatpath has no VLAN devices of VLAN 0; the link itself receives its frames").at(offset)
+        );
     }
     if data.iter().any(|attr| !matches!(attr.kind, IFLA_VLAN_ID | IFLA_VLAN_FLAGS | IFLA_VLAN_PROTOCOL)) {
-        return Err(Error::unsupported("fatpath's VLAN devices map no priorities").at(data.offset));
+        return Err(Error::unsupported("fatpath's VLAN devices have no priority maps").at(data.offset));
     }
     let lower = attrs.get(IFLA_LINK).ok_or_else(|| Error::text(errno::EINVAL, "link not specified"))?;
     let lower = model.link(model.id_of(lower.u32()));
@@ -88,8 +90,8 @@ fn requested_vlan<const N: usize>(
     }
 }
 
-/// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, a packet socket on the host's interface of that name,
-/// a UDP socket, a VRF, a bridge, or a VLAN of another link.
+/// Creates a link, as Linux's `rtnl_newlink_create`: a TUN or TAP device, a packet socket on the host's interface of
+/// the same name, a UDP socket, a VRF, a bridge, or a VLAN of another link.
 pub(super) fn create<H: Host>(
     rtnl: &mut Rtnl<H>,
     header: &[u8; LEN],
@@ -110,7 +112,7 @@ pub(super) fn create<H: Host>(
     };
     let is_vlan = matches!(kind, LinkKind::Vlan { .. });
     refuse_unsupported(attrs, |attr| is_vlan && attr.kind == IFLA_LINK)?;
-    // The address of a udp link is that of its socket.
+    // The attribute of a udp link is the address of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Driver(DriverKind::Udp { .. })));
     let mtu = requested_mtu(attrs, &kind)?;
     if let LinkKind::Vrf { table } = kind {
@@ -235,7 +237,7 @@ pub(super) fn create<H: Host>(
     Ok(index)
 }
 
-/// Whether links of that kind are interfaces of the host.
+/// Whether links of kind `kind` are interfaces of the host.
 const fn is_of_host(kind: &LinkKind) -> bool {
     match kind {
         LinkKind::Driver(
@@ -245,12 +247,12 @@ const fn is_of_host(kind: &LinkKind) -> bool {
             false
         }
         LinkKind::Vlan { .. } => false,
-        // `ip` makes none.
+        // `ip` cannot create these links.
         LinkKind::Driver(DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. }) => false,
     }
 }
 
-/// Checks the host interface index of a new link: it has to be the requested one, and no other link's.
+/// Checks the host's interface index of a new link: it must equal a requested index, and be unused.
 fn check_number(model: &Model, name: &str, host_index: Option<u32>, wish: IfIndex) -> Result<(), Error> {
     let Some(number) = host_index else { return Ok(()) };
     if wish != IfIndex::default() && wish.0 != number {
@@ -268,16 +270,16 @@ fn not_wished() -> String {
     format!("fatpath numbers links that are no interface of the host from {first}; up to {last} as is wished")
 }
 
-/// Links that a node may have.
+/// Limit of a node's links.
 const MAX_LINKS: usize = 1024;
 
-/// The highest id that a link may be given by the number that its maker wishes for: tables that are indexed by ids begin at 0.
+/// Highest link id that a client may request: tables are indexed by ids from 0.
 pub(in super::super) const MAX_WISH: u32 = 65535;
 
 /// Request that restores a link that a client has created.
 pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, lower: Option<IfIndex>) {
     let wish = match link.config.kind {
-        // The host numbers it.
+        // The host assigns the interface index.
         LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Xdp { .. }) => IfIndex::default(),
         _ => link.ifindex(index),
     };
@@ -331,7 +333,7 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, l
     });
 }
 
-/// The request that has a link belong to a VRF or bridge.
+/// Writes the request that makes a link a member of a VRF or bridge.
 pub(in super::super) fn write_enslaving(w: &mut Writer, index: IfIndex, master: Master) {
     put_header(w, 0, index, 0, 0);
     w.put_u32(IFLA_MASTER, master.ifindex().0);

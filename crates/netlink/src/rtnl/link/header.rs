@@ -1,16 +1,16 @@
-//! Header of messages about links.
+//! Header of messages for links.
 
 use base::IfIndex;
 
 use crate::message::Writer;
 use crate::rtnl::nums::*;
 
-/// `struct ifinfomsg`.
+/// Writes a `struct ifinfomsg`.
 pub(in super::super) fn put_header(w: &mut Writer, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
     put_header_of(w, AF_UNSPEC, arphrd, index, flags, change);
 }
 
-/// `struct ifinfomsg` of an address family.
+/// Writes a `struct ifinfomsg` of an address family.
 pub(in super::super) fn put_header_of(
     w: &mut Writer,
     family: u8,

@@ -1,4 +1,4 @@
-//! Links as messages have them (Linux `rtnl_fill_ifinfo`, `inet6_fill_ifinfo`).
+//! Serialisation of links (Linux `rtnl_fill_ifinfo`, `inet6_fill_ifinfo`).
 
 use base::IfIndex;
 use driver::DriverKind;
@@ -14,7 +14,7 @@ use crate::rtnl::vrf;
 use config::model::LinkKind;
 use ctl::state::LinkStats;
 
-/// Generic attributes of a link, without those of its kind: `IFLA_*` of the 6.18 kernel, in its order.
+/// Generic attributes of a link, without kind-specific ones: `IFLA_*` of the 6.18 kernel, in its order.
 struct Plain {
     mtu: u32,
     min_mtu: u32,
@@ -53,11 +53,11 @@ impl Plain {
     }
 }
 
-/// The sizes of segmentation offloads, as every device has them that does not say otherwise.
+/// Default sizes of a device's segmentation offloads.
 pub(super) const FAT_SIZES: [(u16, u32); 7] =
     [(40, 65535), (41, 65536), (58, 65536), (63, 65536), (64, 65536), (59, 65536), (60, 65535)];
 
-/// The link-layer address of all there.
+/// Broadcast link-layer address of a link.
 pub(super) fn broadcast(link: &Link) -> [u8; 6] {
     if link.is_loopback() { [0; 6] } else { [0xff; 6] }
 }
@@ -70,7 +70,8 @@ pub(in super::super) fn arphrd(link: &Link) -> u16 {
     }
 }
 
-/// Whether packets can pass; and RFC 2863's state, as `linux/if.h` numbers them. The state of `lo` is unknown.
+/// Whether packets can pass; and RFC 2863's operational state, by the numbers of `linux/if.h`. The state of `lo` is
+/// unknown.
 pub(in super::super) fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
     match (link.up, link.is_virtual() || now.is_some_and(|now| now.running)) {
         (true, true) if link.is_loopback() => (true, 0),
@@ -85,7 +86,7 @@ fn put_carrier(w: &mut Writer, [ups, downs]: [u32; 2]) {
     counts.into_iter().chain([(IFLA_CARRIER_DOWN_COUNT, downs)]).for_each(|(kind, count)| w.put_u32(kind, count));
 }
 
-/// The link of id `id`, as Linux's `rtnl_fill_ifinfo` writes it. `lower` is the link that it is a VLAN of.
+/// Writes the link `id`, as Linux's `rtnl_fill_ifinfo`. `lower` is a VLAN device's lower link.
 pub(in crate::rtnl) fn write(
     w: &mut Writer,
     id: u32,
@@ -130,7 +131,7 @@ fn addr_gen_mode(link: &Link) -> u8 {
     if link.is_virtual() { EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
 }
 
-/// The link of id `id`, as Linux's `inet6_fill_ifinfo` writes it for a request of family `AF_INET6`.
+/// Writes the link `id`, as Linux's `inet6_fill_ifinfo`, for a request of family `AF_INET6`.
 pub(super) fn write_v6(w: &mut Writer, id: u32, link: &Link, now: Option<&LinkNow>) {
     let (running, operstate) = operstate(link, now);
     put_header_of(w, AF_INET6, arphrd(link), link.ifindex(id), link.flags(running), 0);
@@ -150,12 +151,12 @@ pub(super) fn write_v6(w: &mut Writer, id: u32, link: &Link, now: Option<&LinkNo
     });
 }
 
-/// The smallest MTU that a link can be given, and the largest; 0 for `lo`'s, which stays.
+/// Minimum and maximum MTU of a link; 0 for `lo`, whose MTU is fixed.
 pub(super) fn mtus(kind: &LinkKind) -> (u32, u32) {
     match kind {
         LinkKind::Loopback => (0, 0),
         LinkKind::Vrf { .. } => (vrf::MIN_MTU, vrf::MTU),
-        // The smallest that IPv4 allows.
+        // IPv4's minimum.
         _ => (68, 65535),
     }
 }
@@ -201,15 +202,15 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
     }
 }
 
-/// Settings of a VLAN device (Linux `vlan_fill_info`).
+/// Writes the settings of a VLAN device (Linux `vlan_fill_info`).
 pub(super) fn put_vlan(w: &mut Writer, id: u16) {
     w.put(IFLA_VLAN_PROTOCOL, &ETH_P_8021Q.to_be_bytes());
     w.put_u16(IFLA_VLAN_ID, id);
-    // `struct ifla_vlan_flags`: reordered headers, as from the start.
+    // `struct ifla_vlan_flags`: the default, reordered headers.
     w.put(IFLA_VLAN_FLAGS, [VLAN_FLAG_REORDER_HDR.to_ne_bytes(), u32::MAX.to_ne_bytes()].as_flattened());
 }
 
-/// `struct rtnl_link_stats64` and `rtnl_link_stats`.
+/// Writes `struct rtnl_link_stats64` and `rtnl_link_stats`.
 fn put_stats(w: &mut Writer, stats: &LinkStats) {
     let counters = counters(stats);
     w.put(IFLA_STATS64, counters.map(u64::to_ne_bytes).as_flattened());
@@ -219,7 +220,7 @@ fn put_stats(w: &mut Writer, stats: &LinkStats) {
 
 const COUNTERS: usize = 25;
 
-/// Members of `struct rtnl_link_stats64`.
+/// Fields of `struct rtnl_link_stats64`.
 pub(in super::super) fn counters(stats: &LinkStats) -> [u64; COUNTERS] {
     let LinkStats { rx_wire_packets, rx_bytes, rx_dropped, tx_wire_packets, tx_bytes, tx_dropped, tx_errors, .. } =
         *stats;
@@ -229,7 +230,7 @@ pub(in super::super) fn counters(stats: &LinkStats) -> [u64; COUNTERS] {
     counters
 }
 
-/// The word of a kind as `ip link … type` takes it.
+/// Keyword of the link's kind in `ip link … type`.
 pub(super) const fn kind_word(link: &Link) -> &'static str {
     match &link.config.kind {
         LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => "tun",

@@ -1,4 +1,4 @@
-//! Addresses of links, and the routes that come and go with them.
+//! Addresses of links, and the routes that are added and removed with them.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,8 +12,8 @@ use crate::rtnl::nums::*;
 use crate::rtnl::table::Route;
 
 impl Model {
-    /// Gives a link an address, with the routes that this makes. It is listed as Linux lists it: IPv4 primaries, those of
-    /// the narrowest scope first, in the order in which they came, and then the secondaries; IPv6 the newest first.
+    /// Adds an address to a link, with its routes. The position in the list is Linux's: IPv4 primaries before
+    /// secondaries, primaries of narrower scopes first and in the order of addition; IPv6 newest first.
     pub(in crate::rtnl) fn add_address(&mut self, index: u32, address: Address) {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
@@ -35,7 +35,8 @@ impl Model {
         self.add_address_routes(index, &address);
     }
 
-    /// Removes addresses whose valid lifetime has ended, and marks as deprecated those whose preferred lifetime has.
+    /// Removes addresses whose valid lifetime has ended, and marks addresses as deprecated whose preferred lifetime has
+    /// ended.
     pub(in crate::rtnl) fn expire_addresses(&mut self) {
         let now = self.now;
         let due = |model: &Self| {
@@ -57,18 +58,18 @@ impl Model {
         self.next_expiry = all.filter_map(Address::next_change).min();
     }
 
-    /// Notes the next end of a lifetime of an address.
+    /// Updates the next end of a lifetime.
     fn note_expiry(&mut self, address: &Address) {
         self.next_expiry = self.next_expiry.into_iter().chain(address.next_change()).min();
     }
 
-    /// The links of a group.
+    /// Links of group `group`.
     pub(in crate::rtnl) fn of_group(&self, group: u32) -> Vec<u32> {
         self.links.iter().filter(|(_, link)| link.group == group).map(|(&index, _)| index).collect()
     }
 
-    /// Changes the properties of an address. With another metric its routes have that one, too (Linux
-    /// `fib_modify_prefix_metric`); what else IPv6 may say anew may make other routes (`inet6_addr_modify`).
+    /// Changes the properties of an address. A new metric also changes its routes (Linux `fib_modify_prefix_metric`);
+    /// for IPv6, a new peer or `IFA_F_NOPREFIXROUTE` may as well (`inet6_addr_modify`).
     pub(in crate::rtnl) fn change_address(&mut self, index: u32, at: usize, address: Address) {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
@@ -90,7 +91,7 @@ impl Model {
         self.deltas.push(Delta::ChangeAddress(LinkId(index), address));
     }
 
-    /// Removes one route, if it exists.
+    /// Removes one route, if present.
     fn remove_equal(&mut self, table: u32, route: &Route) {
         let v4 = route.prefix.is_ipv4();
         let of = self.table(v4, table);
@@ -100,8 +101,8 @@ impl Model {
         }
     }
 
-    /// The routes that an address makes (Linux `fib_add_ifaddr`, `addrconf_prefix_route`): that to itself, and if its
-    /// link is up that to its subnet and those to the subnet's broadcast addresses.
+    /// Adds the routes of an address (Linux `fib_add_ifaddr`, `addrconf_prefix_route`): the local route, and if the
+    /// link is up the connected route and the subnet's broadcast routes.
     fn add_address_routes(&mut self, index: u32, address: &Address) {
         let Some(link) = self.links.get(&index) else { return };
         let up = link.up;
@@ -113,8 +114,8 @@ impl Model {
         }
     }
 
-    /// Takes the address at that place of a link's list away, with the routes that no other address makes; if it is the
-    /// first of its subnet, the others of that go too (Linux `inet_del_ifa`, without `promote_secondaries`).
+    /// Removes the address at position `at` of a link's list, with the routes that no other address needs; removal of a
+    /// primary also removes the secondaries of its subnet (Linux `inet_del_ifa`, without `promote_secondaries`).
     pub(in crate::rtnl) fn remove_address(&mut self, index: u32, at: usize) {
         self.touch();
         let Some(link) = self.links.get_mut(&index).filter(|link| at < link.addresses.len()) else { return };
@@ -129,15 +130,15 @@ impl Model {
             gone.extend::<Vec<_>>(going);
         }
         let link = link.clone();
-        // The last one goes first, as in Linux.
+        // The last address is removed first, as in Linux.
         for address in gone.iter().rev() {
             self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
             let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
-            // A secondary's routes have the primary's address as their source.
+            // A secondary's routes have the primary as their source.
             let as_was = Link { addresses: [gone.as_slice(), &link.addresses].concat(), ..link.clone() };
             let mut routes = address.routes(index, &as_was);
             if address.addr.addr().is_ipv4() {
-                // The one to the subnet goes first, and the one to itself last (`fib_del_ifaddr`).
+                // The connected route is removed first, and the local one last (`fib_del_ifaddr`).
                 routes
                     .sort_by_key(|(_, route)| [RTN_UNICAST, RTN_BROADCAST].iter().position(|&kind| kind == route.kind));
                 let first = routes.partition_point(|(_, route)| route.kind == RTN_LOCAL);
@@ -152,21 +153,22 @@ impl Model {
                 }
                 self.remove_equal(table, &route);
             }
-            // Routes whose source it was go with it, of the main table of its domain (`fib_sync_down_addr`).
+            // Routes with the address as source are removed, too, in the main table of the link's domain
+            // (`fib_sync_down_addr`).
             let (own, main) = (address.addr.addr(), link.l3_table().unwrap_or(RT_TABLE_MAIN));
             let of_table = |table| table == main || !own.is_ipv4();
             self.remove_routes(own.is_ipv4(), |table, route| {
                 of_table(table) && route.src == Some(own) && route.kind != RTN_LOCAL
             });
         }
-        // Without an address of IPv4 a link has none of its routes (`fib_inetaddr_event`).
+        // Without an IPv4 address, a link has no IPv4 routes (`fib_inetaddr_event`).
         if first.addr.addr().is_ipv4() && !link.addresses.iter().any(|address| address.addr.addr().is_ipv4()) {
             self.remove_routes(true, |_, route| route.dev == index);
         }
     }
 
-    /// Sets a link up or down, with what that does to routes and addresses: down, only IPv4's local routes stay, and IPv6
-    /// loses its addresses; up, addresses make their routes again.
+    /// Sets a link up or down, with its routes and addresses: when down, only IPv4's local routes stay, and IPv6
+    /// addresses are removed; when up, addresses add their routes again.
     pub(in crate::rtnl) fn set_up(&mut self, index: u32, up: bool) {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
@@ -186,7 +188,7 @@ impl Model {
         self.clear_v6(index);
     }
 
-    /// Removes all addresses of a link that is down, and every route by it, in the order of Linux's `NETDEV_UNREGISTER`
+    /// Removes all addresses and routes of a link that is down, in the order of Linux's `NETDEV_UNREGISTER`
     /// (`inetdev_destroy`, `addrconf_ifdown`).
     pub(in crate::rtnl) fn clear_link(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(&index) else { return };
@@ -197,7 +199,8 @@ impl Model {
             let own = address.addr.addr();
             gone.insert(own);
             self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
-            // The route of a secondary address has the primary's as its source, and goes with that, without an event.
+            // A secondary's route has the primary as its source, and is removed with the primary, without a
+            // notification.
             let derived = address.routes(index, &was).into_iter().filter(|(_, route)| route.src == Some(own));
             derived.for_each(|(table, route)| self.remove_equal(table, &route));
         }
@@ -208,7 +211,7 @@ impl Model {
         self.clear_v6(index);
     }
 
-    /// Removes a link's IPv6 routes, and then its addresses.
+    /// Removes a link's IPv6 routes, then its IPv6 addresses.
     fn clear_v6(&mut self, index: u32) {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
@@ -218,7 +221,7 @@ impl Model {
         going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(LinkId(index), address)));
     }
 
-    /// Gives `lo` its addresses, if it does not have them.
+    /// Adds the default addresses of `lo`, unless present.
     fn add_loopback_addresses(&mut self, lo: &Link) {
         for mut address in loopback_addresses() {
             let own = address.addr.addr();
@@ -235,14 +238,14 @@ impl Model {
         }
     }
 
-    /// Lists the route to IPv6's groups on a link that is up, as Linux does; a VRF's device has none. Packets to groups ask no
-    /// route.
+    /// Adds the IPv6 multicast route of a link that is up, for listing, as Linux does; a VRF's device has none.
+    /// Forwarding of multicast packets does not use it.
     pub(super) fn ensure_multicast(&mut self, index: u32) {
         let Some(link) = self.links.get(&index).filter(|link| !link.is_vrf()) else { return };
         self.ensure_route(link.l3_table().unwrap_or(RT_TABLE_LOCAL), multicast_v6(index));
     }
 
-    /// An address as the link of that number would have it.
+    /// New address of a link, with Linux's defaults.
     pub(in crate::rtnl) fn new_address(&self, index: u32, addr: IfAddr) -> Address {
         let scope = match addr.addr() {
             IpAddr::V6(addr) if addr.is_unicast_link_local() => RT_SCOPE_LINK,

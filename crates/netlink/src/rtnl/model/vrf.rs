@@ -1,4 +1,4 @@
-//! VRFs of a [`Model`]: domains, the links of a VRF, and the rules that come with the first one.
+//! VRFs of a [`Model`]: domains, members, and the l3mdev rules.
 
 use base::{Domain, LinkId, TableId};
 
@@ -10,7 +10,7 @@ use crate::rtnl::vrf::Vrf;
 use config::model::LinkKind;
 
 impl Model {
-    /// The domain of a link: the number of the device of its VRF, 0 if it is in none.
+    /// Domain of a link: the number of its VRF's device, 0 without VRF.
     pub(in crate::rtnl) fn domain(&self, index: u32) -> u32 {
         match self.links.get(&index) {
             Some(link) if link.is_vrf() => index,
@@ -19,23 +19,23 @@ impl Model {
         }
     }
 
-    /// Configuration that a link would be made from again.
+    /// Configuration that recreates the link.
     pub fn config_of(&self, link: &Link) -> config::model::LinkConfig {
         let master = link.master.and_then(|master| self.links.get(&master.index));
         let master = master.map(|master| master.config.name.clone());
         config::model::LinkConfig { master, ..link.to_config() }
     }
 
-    /// The links that belong to a VRF or a bridge.
+    /// Members of a VRF or a bridge.
     pub(in crate::rtnl) fn slaves(&self, index: u32) -> Vec<u32> {
         let belongs = |link: &Link| link.master.is_some_and(|master| master.index == index);
         self.links.iter().filter(|(_, link)| belongs(link)).map(|(&index, _)| index).collect()
     }
 
-    /// Says whether each VRF is to have a table of its own (Linux `vrf_strict_mode_change`).
+    /// Sets whether each VRF must have a separate table (Linux `vrf_strict_mode_change`).
     ///
     /// # Errors
-    /// `EBUSY`: two have one already.
+    /// `EBUSY`: two VRFs share a table.
     pub fn set_strict_vrfs(&mut self, is_strict: bool) -> Result<(), i32> {
         let mut tables: Vec<u32> = self.links.values().filter_map(table_of).collect();
         let count = tables.len();
@@ -48,7 +48,7 @@ impl Model {
         Ok(())
     }
 
-    /// Checks that a new VRF may have that table (Linux `vrf_map_register_dev`).
+    /// Checks that a new VRF may use `table` (Linux `vrf_map_register_dev`).
     pub(in crate::rtnl) fn check_table_of_vrf(&self, table: u32) -> Result<(), Error> {
         let is_used = || self.links.values().any(|link| table_of(link) == Some(table));
         if self.strict_vrfs && is_used() {
@@ -57,7 +57,7 @@ impl Model {
         Ok(())
     }
 
-    /// Records the new state of a VRF for the datapath.
+    /// Records the delta of a VRF's new state.
     pub(in crate::rtnl) fn record_vrf(&mut self, index: u32) {
         let Some(link) = self.links.get(&index) else { return };
         if let LinkKind::Vrf { table } = link.config.kind {
@@ -68,7 +68,7 @@ impl Model {
     }
 
     /// Adds the rules that look up the tables of VRFs, unless they were ever added (Linux `vrf_add_fib_rules`). Returns
-    /// the families that have got theirs.
+    /// the families whose rule was added.
     pub(in crate::rtnl) fn add_vrf_rules(&mut self) -> Vec<bool> {
         if std::mem::replace(&mut self.had_vrf, true) {
             return Vec::new();
@@ -93,8 +93,8 @@ impl Model {
         }
     }
 
-    /// Moves a link to another VRF, or to none. It loses its routes, and its IPv6 addresses; those of IPv4 make theirs
-    /// anew when it is set up (Linux `fib_netdev_event`, `addrconf_notify`: `NETDEV_CHANGEUPPER`).
+    /// Moves a link to another VRF, or to none. Its routes and its IPv6 addresses are removed; IPv4 addresses add their
+    /// routes again when the link is set up (Linux `fib_netdev_event`, `addrconf_notify`: `NETDEV_CHANGEUPPER`).
     pub(in crate::rtnl) fn set_master(&mut self, index: u32, master: Option<Master>) {
         self.touch();
         for v4 in [true, false] {
@@ -111,7 +111,7 @@ impl Model {
     }
 }
 
-/// Table of a link that is a VRF.
+/// Table of a VRF's device; `None` for another link.
 const fn table_of(link: &Link) -> Option<u32> {
     match link.config.kind {
         LinkKind::Vrf { table } => Some(table),

@@ -1,4 +1,4 @@
-//! Queueing disciplines as messages have them (Linux `tc_fill_qdisc`).
+//! Serialisation of queueing disciplines (Linux `tc_fill_qdisc`).
 
 use ::qdisc::Stats;
 use base::IfIndex;
@@ -8,7 +8,7 @@ use crate::message::Writer;
 use crate::rtnl::entry::LinkQdisc;
 use crate::rtnl::nums::*;
 
-/// The discipline of the link of number `index`. `users` is its count of references.
+/// Writes the discipline of the link with interface index `index`. `users` is the discipline's reference count.
 pub(super) fn write(w: &mut Writer, index: IfIndex, qdisc: &LinkQdisc, users: u32, stats: &Stats) {
     put_header(w, index, qdisc.handle, users);
     w.put_str(TCA_KIND, qdisc.kind());
@@ -19,7 +19,7 @@ pub(super) fn write(w: &mut Writer, index: IfIndex, qdisc: &LinkQdisc, users: u3
     put_stats(w, stats);
 }
 
-/// The request that gives a link such a discipline again.
+/// Writes the request that restores a link's discipline.
 pub(in super::super) fn write_request(w: &mut Writer, index: IfIndex, qdisc: &LinkQdisc) {
     put_header(w, index, qdisc.handle, 0);
     w.put_str(TCA_KIND, qdisc.kind());
@@ -28,13 +28,13 @@ pub(in super::super) fn write_request(w: &mut Writer, index: IfIndex, qdisc: &Li
     }
 }
 
-/// `struct tcmsg` of a link's root.
+/// Writes the `struct tcmsg` of a link's root discipline.
 fn put_header(w: &mut Writer, index: IfIndex, handle: u32, info: u32) {
     w.fixed(&[AF_UNSPEC, 0, 0, 0]);
     [index.0, handle, TC_H_ROOT, info].iter().for_each(|word| w.fixed(&word.to_ne_bytes()));
 }
 
-/// `struct gnet_stats_basic` and `gnet_stats_queue`, and before them all in one `struct tc_stats`.
+/// Writes `struct gnet_stats_basic` and `gnet_stats_queue`, and before them the legacy `struct tc_stats`.
 fn put_stats(w: &mut Writer, stats: &Stats) {
     let Stats { bytes, packets, drops, overlimits, requeues, qlen, backlog } = *stats;
     // Counters of 32 bits wrap around.

@@ -11,14 +11,14 @@ use crate::message::Writer;
 use crate::rtnl::fixed_part::word;
 use crate::rtnl::nums::*;
 
-/// Length of an Ethernet header, which the length of a frame includes (Linux `psched_mtu`).
+/// Length of an Ethernet header, which counts towards a frame's length (Linux `psched_mtu`).
 const ETH_HLEN: u32 = 14;
 
-/// Length of `struct tc_tbf_qopt`, and of the `struct tc_ratespec` of which it begins with two.
+/// Length of `struct tc_tbf_qopt`, which begins with two `struct tc_ratespec`.
 const TBF_QOPT_LEN: u16 = 36;
 const RATESPEC_LEN: usize = 12;
 
-/// Nanoseconds of a tick, in which `struct tc_tbf_qopt` has times, as a shift (Linux `PSCHED_SHIFT`).
+/// Nanoseconds of a tick, the unit of times in `struct tc_tbf_qopt`, as a shift (Linux `PSCHED_SHIFT`).
 const TICK_SHIFT: u32 = 6;
 
 const TBF_POLICY: AttrPolicy<9> = policy(&[
@@ -29,10 +29,10 @@ const TBF_POLICY: AttrPolicy<9> = policy(&[
     (TCA_TBF_PBURST, Kind::Int(4)),
 ]);
 
-/// Reads options of that kind, for a link; without any, the defaults of the kind.
+/// Parses the options of a discipline of kind `kind`; without options, returns the kind's defaults for the link.
 ///
 /// # Errors
-/// They are too short, or contradict each other.
+/// The options are truncated or inconsistent.
 pub(super) fn read(kind: QdiscKind, attr: Option<&Attr<'_>>, link: &Link) -> Result<Options, Error> {
     let Some(attr) = attr else {
         let frame_len = link.mtu.saturating_add(if link.mac.is_some() { ETH_HLEN } else { 0 });
@@ -54,12 +54,12 @@ pub(super) fn read(kind: QdiscKind, attr: Option<&Attr<'_>>, link: &Link) -> Res
     }
 }
 
-/// Linux has no text for any of these errors.
+/// Converts invalid options to an error. Linux has no text for these errors.
 pub(super) fn refused(error: &OptionsError) -> Error {
     Error::owned_text(errno::EINVAL, error.to_string())
 }
 
-/// Linux's `tbf_change`.
+/// Parses the options of a tbf, as Linux's `tbf_change`.
 fn read_tbf(attr: &Attr<'_>) -> Result<Tbf, Error> {
     let attrs = attr.parse(&TBF_POLICY, Strictness::Liberal)?;
     let missing = || Error::text(errno::EINVAL, "tbf: rate and limit are missing").missing(TCA_TBF_PARMS);
@@ -77,7 +77,8 @@ fn read_tbf(attr: &Attr<'_>) -> Result<Tbf, Error> {
     Ok(Tbf { limit, rate: read_rate(rate, rate64(TCA_TBF_RATE64)), burst: depth(TCA_TBF_BURST, buffer), peak })
 }
 
-/// `struct tc_ratespec`, which an attribute with a rate of 64 bits may override (Linux `psched_ratecfg_precompute`).
+/// Parses a `struct tc_ratespec`; a 64-bit rate from another attribute takes precedence (Linux
+/// `psched_ratecfg_precompute`).
 fn read_rate(spec: &[u8], rate64: u64) -> RateSpec {
     let half = |at: usize| u16::from_ne_bytes([spec[at], spec[at + 1]]);
     RateSpec {
@@ -88,12 +89,12 @@ fn read_rate(spec: &[u8], rate64: u64) -> RateSpec {
     }
 }
 
-/// Attributes that are written.
+/// Attributes to write.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Scope {
-    /// Attributes that Linux shows.
+    /// Attributes of replies.
     Shown,
-    /// Also attributes of requests alone, so that the same options can be restored from the message.
+    /// Attributes of requests as well, so that the message restores the same options.
     Request,
 }
 
@@ -105,7 +106,7 @@ pub(super) fn write(w: &mut Writer, options: &Options, scope: Scope) {
     }
 }
 
-/// Linux's `tbf_dump`.
+/// Writes the options of a tbf, as Linux's `tbf_dump`.
 fn write_tbf(w: &mut Writer, tbf: &Tbf, scope: Scope) {
     let (rate_fills, peak_fills) = tbf.fill_times().unwrap_or_default();
     let ticks = |nanos: u64| u32::try_from(nanos >> TICK_SHIFT).unwrap_or(u32::MAX);
