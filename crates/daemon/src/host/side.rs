@@ -479,7 +479,7 @@ impl On {
             self.told_at = Some(now);
             let (first, others) = (&undone[0], undone.len() - 1);
             let more = if others > 0 { format!(" and {others} more") } else { String::new() };
-            tracing::warn!("host side: changed by another program, and put back: {first}{more}");
+            tracing::warn!("host side: changed by another program, and reverted: {first}{more}");
         }
         Ok(remade)
     }
@@ -517,7 +517,7 @@ impl On {
 
     fn end(mut self) {
         if self.place.is_some() && is_entered(&self.network) {
-            tracing::info!("host side: programs are inside; it stays");
+            tracing::info!("host side: processes are inside; the namespace is kept");
             return;
         }
         for made in std::mem::take(&mut self.made) {
