@@ -5,8 +5,8 @@ help:
 	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
 	@echo "make test          every test, as CI runs them"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
-	@echo "make bench-peers   the same beside wireguard-go, boringtun and strongSwan, which it installs (needs root),"
-	@echo "                   the switch beside Open vSwitch, and reassembly beside smoltcp and gVisor"
+	@echo "make bench-peers   the demo's stream through wireguard-go, boringtun and strongSwan, which it installs (needs root),"
+	@echo "                   the switch demo with Open vSwitch, and reassembly by smoltcp and gVisor"
 
 # Both programs at once: what they share is built once.
 BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench

@@ -32,7 +32,7 @@ const MAX_ANSWER: usize = 16 << 10;
 pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
     let stays = |why: &str| {
         // A closed standard error is no failure.
-        let _ = writeln!(io::stderr(), "fatpath exec: {why}; sockets stay where they are");
+        let _ = writeln!(io::stderr(), "fatpath exec: {why}; sockets remain in the caller's namespace");
     };
     let descriptors = match ask(instance) {
         Ok(descriptors) => descriptors,

@@ -9,7 +9,7 @@ use reassembly::Policy;
 #[path = "../../crates/reassembly/tests/model/mod.rs"]
 mod model;
 
-fuzz_target!(|input: (bool, u16, Vec<model::ops::Step>)| {
+fuzz_target!(|input: (bool, u16, Vec<model::ops::OpStep>)| {
     let (fair, limit, steps) = input;
     let policy = if fair { Policy::Fair } else { Policy::Linux };
     model::ops::run(policy, limit.into(), &steps[..steps.len().min(300)]);

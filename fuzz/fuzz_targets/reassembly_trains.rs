@@ -8,7 +8,7 @@ use reassembly::Policy;
 #[path = "../../crates/reassembly/tests/model/mod.rs"]
 mod model;
 
-fuzz_target!(|input: (bool, u32, u8, Vec<model::trains::Step>)| {
+fuzz_target!(|input: (bool, u32, u8, Vec<model::trains::TrainStep>)| {
     let (fair, limit, how, steps) = input;
     let policy = if fair { Policy::Fair } else { Policy::Linux };
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);

@@ -67,7 +67,7 @@ impl Display for HostState {
             let limited = if self.routes_limited { " for all of the node's" } else { "" };
             writeln!(
                 f,
-                "    {} addresses, {} routes{limited}, {} put back",
+                "    {} addresses, {} routes{limited}, {} reverted",
                 self.addresses, self.routes, self.put_back
             )?;
         }

@@ -528,7 +528,7 @@ fn host_side_shows_devices_with_reasons_or_why_there_is_none() {
 host side on at /run/netns/fatpath-gw
     2: eth0 kind tap mtu 65521
     7: wan kind tun mtu 65535 missing (max-links is 1)
-    3 addresses, 2 routes, 1 put back
+    3 addresses, 2 routes, 1 reverted
     refused: route fd09::/16 table 254: Invalid argument
 ";
     assert_eq!(host("on", None).to_text(false), want);

@@ -153,7 +153,7 @@ impl Node {
     /// Detaches a device that was deleted, or whose read failed. The link continues without a device.
     #[cold]
     fn host_device_failed(&mut self, id: LinkId, err: &io::Error) {
-        tracing::error!("host side: {err}; the link goes on without sockets");
+        tracing::error!("host side: {err}; the link continues without sockets");
         self.set_host_device(id, None);
     }
 }

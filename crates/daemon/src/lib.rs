@@ -5,9 +5,10 @@
 //! Threads, the time at which the configuration or a program's request takes effect, the state that is kept over a
 //! restart, and permissions of users. [`check`] tries files out without a device; [`load_config`] reads one alone.
 //!
-//! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's;
-//! and the main one, which waits for signals. The next configuration is planned there, where planning may fail and take
-//! its time, and handed to the worker as a whole.
+//! Threads: the worker, which alone touches packets; crypto threads, if configured; the netlink thread, for all netlink
+//! clients; one per control client, and `control`, which accepts them; `signals`, `state` (sequence numbers) and
+//! `host-side` (changes by other programs); and the main one, which handles their events. The main thread plans the next
+//! configuration, where planning may fail and take its time, and hands it to the worker as a whole.
 //!
 //! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts
 //! its own program so, as the process that makes network namespaces.

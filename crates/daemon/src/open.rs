@@ -93,7 +93,7 @@ fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
     if !found.is_empty() {
         let addresses = found.join(", ");
         tracing::warn!(
-            "{}: {interface} has {addresses}: the host's kernel takes and answers what comes for that, too",
+            "{}: {interface} has {addresses}: the host's kernel also receives and answers packets to them",
             config.name
         );
     }

@@ -12,7 +12,7 @@ use xfrm::Flowi;
 use crate::spd::PolicyId;
 use crate::timers::{Timer, Timers};
 
-/// Maximum number of packets that wait for one policy when another one comes (`XFRM_MAX_QUEUE_LEN`).
+/// Maximum number of packets that wait for one policy when another one is accepted (`XFRM_MAX_QUEUE_LEN`): 101 wait.
 const MAX_PER_POLICY: usize = 100;
 /// Maximum number of packets that wait for all policies together. Linux has no such limit.
 pub const MAX_HELD: usize = 1024;

@@ -15,7 +15,7 @@
 //! # Limits
 //! - No AH, no IPComp. [`xfrm::MAX_SAS`] SAs (2^20), a replay window of [`xfrm::MAX_WINDOW`] packets (4096). Look-ups
 //!   cost the same among ten SAs or policies and among many thousands, also with a cold cache.
-//! - [`MAX_HELD`]: 1024 packets wait for SAs, 100 for one policy (`MAX_PER_POLICY` in `hold.rs`). `MAX_LARVAE` in
+//! - [`MAX_HELD`]: 1024 packets wait for SAs, 101 for one policy (`MAX_PER_POLICY` in `hold.rs`). `MAX_LARVAE` in
 //!   `sad/larval.rs`: 16 384 SAs that have been requested.
 //! - [`MAX_EVENTS`]: 1024 queued events; later ones are lost, and counted.
 //! - 64 datagrams in a UDP train (`MAX_TRAIN` in `seal_job.rs`); 256 tasks queued for crypto threads (`WAITING` in

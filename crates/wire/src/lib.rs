@@ -6,8 +6,8 @@
 //! view borrows bytes, a builder is a header value that is written into a caller's slice. Every module has two kinds of
 //! types:
 //!
-//! - `Header`, the fixed part, laid over the bytes in place (`Header::ref_from`, `Header::mut_from`, `Header::write`).
-//!   Its accessors return host byte order and check nothing: a length is the wire's claim.
+//! - A header (`Ipv4Header`, `UdpHeader`, …), the fixed part, laid over the bytes in place (`ref_from`, `mut_from`,
+//!   `write`). Its accessors return host byte order and check nothing: a length is the wire's claim.
 //! - A checked view (`Ipv4`, `Udp`, …) made by `parse`, which compares its lengths with the available bytes. Its
 //!   accessors cannot fail.
 //!

@@ -34,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn sigterm_ends_it_cleanly() -> Outcome {
-    let mut site = tunnel::Site::new()?;
+    let mut site = tunnel::TunnelSite::new()?;
     let status = site.gateway_a.terminate()?;
     assert!(status.success(), "{status}: {}", site.gateway_a.log());
     assert!(!site.gateway_a.socket().exists(), "its socket is left");
@@ -46,7 +46,7 @@ fn sigterm_ends_it_cleanly() -> Outcome {
 /// the wrong descriptor.
 fn discard_thread_takes_no_signals() -> Outcome {
     const TAKEN_ELSEWHERE: [u32; 3] = [1, 2, 15];
-    let site = tunnel::Site::new()?;
+    let site = tunnel::TunnelSite::new()?;
     for thread in fs::read_dir(format!("/proc/{}/task", site.gateway_a.id()))? {
         let thread = thread?.path();
         if fs::read_to_string(thread.join("comm"))?.trim() != "discard" {

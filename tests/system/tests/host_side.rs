@@ -331,9 +331,9 @@ fn put_back() -> Outcome {
         })?;
     }
     let log = site.gateway.log();
-    assert!(log.contains("changed by another program, restored: address 10.1.0.1/24"), "{log}");
+    assert!(log.contains("changed by another program, and reverted: address 10.1.0.1/24"), "{log}");
     let shown = site.gateway.show("host")?;
-    assert!(!shown.contains(", 0 put back") && !shown.contains("missing"), "{shown}");
+    assert!(!shown.contains(", 0 reverted") && !shown.contains("missing"), "{shown}");
     Ok(())
 }
 
@@ -386,7 +386,7 @@ fn end() -> Outcome {
     let bound = site.scratch.file("x.netns");
     let holder = site.holder()?;
     assert!(site.gateway.terminate()?.success());
-    assert!(site.gateway.log().contains("kept, as programs run in it"));
+    assert!(site.gateway.log().contains("processes are inside; the namespace is kept"));
     assert!(site.outsider("-o link show eth0")?.contains("eth0"));
     drop(holder);
     site.gateway = start(&site.scratch, &site.host, &toml)?;
@@ -490,7 +490,7 @@ fn shared_interface() -> Outcome {
         let mut gateway = Gateway::start(&host, &scratch, "x", toml)?;
         let log = gateway.log();
         let line =
-            "wan: eth0 has 192.0.2.1/24, 2001:db8::1/64: the host's kernel takes and answers what comes for that, too";
+            "wan: eth0 has 192.0.2.1/24, 2001:db8::1/64: the host's kernel also receives and answers packets to them";
         assert_eq!((log.contains(line), log.contains(" WARN ")), (warning, warning), "{log}");
         gateway.terminate()?;
     }
@@ -685,7 +685,10 @@ fn off() -> Outcome {
     command.args(["exec", "--instance", "x", "--", "readlink", "/proc/self/ns/net"]);
     let output = command.env("FATPATH_RUNDIR", site.scratch.path()).output()?;
     let printed = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(printed, "fatpath exec: may not enter the gateway's host side; sockets stay where they are\n");
+    assert_eq!(
+        printed,
+        "fatpath exec: may not enter the gateway's host side; sockets remain in the caller's namespace\n"
+    );
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), own);
     Ok(())
 }

@@ -24,7 +24,7 @@ const B_V6: &str = "fd02::1";
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("tunnel/pings_of_every_size_cross_both_ways", NEEDS, || {
-            let site = Site::new()?;
+            let site = TunnelSite::new()?;
             for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
                 site.a.sh(&ping_script(b.parse()?, PING_SIZES))?;
                 site.b.sh(&ping_script(a.parse()?, PING_SIZES))?;
@@ -32,7 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("tunnel/tcp_streams_arrive_unchanged_both_ways", NEEDS, || {
-            let site = Site::new()?;
+            let site = TunnelSite::new()?;
             for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
                 transfer(&site.a, (&site.b, b.parse()?), 32 << 20)?;
                 transfer(&site.b, (&site.a, a.parse()?), 32 << 20)?;
@@ -41,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial("tunnel/tcp_in_vxlan_of_the_hosts_arrives_both_ways", VXLAN_NEEDS, || {
             for is_checked in [false, true] {
-                let site = Site::new()?;
+                let site = TunnelSite::new()?;
                 let [a, b] = vxlan((&site.a, A_V4), (&site.b, B_V4), is_checked)?;
                 transfer(&site.a, (&site.b, b.parse()?), 4 << 20)?;
                 transfer(&site.b, (&site.a, a.parse()?), 4 << 20)?;
@@ -49,7 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("tunnel/tshark_decrypts_and_accepts_sent_packets", CAPTURE_NEEDS, || {
-            let site = Site::new()?;
+            let site = TunnelSite::new()?;
             // Without offloads the capture has datagrams as on a wire, with checksums.
             site.a.sh("ethtool -K wan0 tx off tso off >/dev/null")?;
             let capture = Capture::start(&site.a, "wan0", &format!("src {} and udp", OUTER_V4[0]), &site.scratch)?;
@@ -68,7 +68,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Two hosts, each with a gateway; programs end before their namespaces.
-pub(crate) struct Site {
+pub(crate) struct TunnelSite {
     pub(crate) gateway_a: Gateway,
     _gateway_b: Gateway,
     pub(crate) a: Netns,
@@ -77,7 +77,7 @@ pub(crate) struct Site {
     scratch: Scratch,
 }
 
-impl Site {
+impl TunnelSite {
     pub(crate) fn new() -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let (a, b) = (Netns::new("a")?, Netns::new("b")?);

@@ -83,7 +83,7 @@ fn carry_out(order: Order, descriptors: Vec<OwnedFd>, far: &mut Option<Far>) -> 
             Ok((answer, descriptors.into_vec()))
         }
         Order::Enter => {
-            let (network, user) = descriptors.split_last().ok_or("no namespace came with the order")?;
+            let (network, user) = descriptors.split_last().ok_or("the request has no descriptor of a namespace")?;
             if let [user] = user {
                 enter(user, LinkNameSpaceType::User).map_err(named("setns, user namespace"))?;
             }

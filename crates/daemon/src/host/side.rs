@@ -482,7 +482,7 @@ impl On {
             self.logged_at = Some(now);
             let (first, others) = (&undone[0], undone.len() - 1);
             let more = if others > 0 { format!(" and {others} more") } else { String::new() };
-            tracing::warn!("host side: changed by another program, restored: {first}{more}");
+            tracing::warn!("host side: changed by another program, and reverted: {first}{more}");
         }
         Ok(remade)
     }
@@ -520,7 +520,7 @@ impl On {
 
     fn end(mut self) {
         if self.place.is_some() && is_entered(&self.network) {
-            tracing::info!("host side: kept, as programs run in it");
+            tracing::info!("host side: processes are inside; the namespace is kept");
             return;
         }
         for made in std::mem::take(&mut self.made) {

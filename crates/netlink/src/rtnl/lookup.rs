@@ -129,7 +129,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         return Err(Error::new(errno::ENETUNREACH));
     }
     if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
-        return Err(Error::unsupported("fatpath has no routes to multicast or broadcast addresses"));
+        return Err(Error::unsupported("fatpath looks up no routes to multicast addresses and 255.255.255.255"));
     }
     // The addresses of a link that is down are local nevertheless.
     let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);

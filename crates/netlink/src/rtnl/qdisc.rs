@@ -173,7 +173,7 @@ impl<'a> QdiscRequest<'a> {
             return Err(Error::unsupported("fatpath has no queueing disciplines at ingress"));
         }
         if self.link.is_virtual() && !self.link.is_vrf() {
-            return Err(Error::unsupported("fatpath has no queueing disciplines on links without packets"));
+            return Err(Error::unsupported("fatpath has no queueing discipline on lo"));
         }
         self.refuse_unsupported()?;
         kind.map(|kind| options::read(kind, self.attrs.get(TCA_OPTIONS), self.link)).transpose()

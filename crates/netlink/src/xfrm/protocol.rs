@@ -113,7 +113,7 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
                 Ok(())
             }
             msg::MIGRATE => Err(Error::unsupported("SAs cannot migrate")),
-            _ => Err(Error::unsupported("Acquire requests come from policies only")),
+            _ => Err(Error::unsupported("fatpath takes no acquire messages; it sends them, for packets")),
         }
     }
 

@@ -10,7 +10,7 @@ use super::shaped;
 use super::world::{Piece, World, limited, part};
 
 /// An operation: kind, datagram, offset, length.
-pub(crate) type Step = (u8, u8, u8, u8);
+pub(crate) type OpStep = (u8, u8, u8, u8);
 
 /// Contexts.
 const USERS: [User; 5] = [
@@ -28,7 +28,7 @@ const WAYS: [Coalesce; 3] = [Coalesce::Off, Coalesce::Move, Coalesce::Copy];
 const ONE: usize = packet::Memory::SMALL + 4096;
 
 /// Runs these steps with this limit for every table. The limit also selects the treatment of pages.
-pub(crate) fn run(policy: Policy, limit: usize, steps: &[Step]) {
+pub(crate) fn run(policy: Policy, limit: usize, steps: &[OpStep]) {
     let coalesce = WAYS[limit % WAYS.len()];
     let mut world = World::with_config(Version::V4, Config { coalesce, ..limited(policy, limit, 64) });
     let mut largest = 0;

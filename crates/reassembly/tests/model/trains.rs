@@ -117,10 +117,10 @@ fn expired(world: &mut World) -> Vec<(u64, Origin, Option<Vec<u8>>)> {
 }
 
 /// One fragment: its form, datagram, offset, length.
-pub(crate) type Step = (u8, u8, u8, u8);
+pub(crate) type TrainStep = (u8, u8, u8, u8);
 
 /// Sends fragments both ways, in bursts whose ends are part of the steps.
-pub(crate) fn run(policy: Policy, limit: usize, how: u8, steps: &[Step]) {
+pub(crate) fn run(policy: Policy, limit: usize, how: u8, steps: &[TrainStep]) {
     let mut bursts = vec![Vec::new()];
     for &(kind, who, at, len) in steps {
         if kind == u8::MAX {

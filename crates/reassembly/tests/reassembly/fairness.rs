@@ -289,7 +289,7 @@ proptest! {
     #[test]
     fn memory_stays_within_its_limit_and_is_freed(
         limit in 0_usize..60_000,
-        steps in prop::collection::vec(any::<ops::Step>(), 0..200),
+        steps in prop::collection::vec(any::<ops::OpStep>(), 0..200),
     ) {
         ops::run(Policy::Fair, limit, &steps);
         ops::run(Policy::Linux, limit, &steps);

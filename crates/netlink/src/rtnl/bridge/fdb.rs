@@ -166,7 +166,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
         }
     }
     if attrs.get(NDA_NDM_FLAGS_MASK).is_some_and(|mask| mask.u8() & !NTF_STICKY != 0) {
-        return Err(Error::unsupported("fatpath's FDB entries cannot be set to learnt, used or offloaded"));
+        return Err(Error::unsupported("fatpath's FDB entries have no learnt, used or offloaded flags to select by"));
     }
     let (sticky_mask, state_mask) = (
         attrs.get(NDA_NDM_FLAGS_MASK).map_or(0, Attr::u8) & NTF_STICKY,

@@ -140,7 +140,7 @@ fn refuse_other_kind(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Erro
         Some(_) if now.is_bridge() => Ok(()),
         // Linux has no text for this error either: a VRF keeps its table.
         Some(_) if now.is_vrf() => Err(Error::new(errno::EOPNOTSUPP)),
-        Some(_) => Err(Error::unsupported("fatpath's links cannot change the settings of their kind").at(info.offset)),
+        Some(_) => Err(Error::unsupported("fatpath's links of this kind have fixed settings").at(info.offset)),
     }
 }
 
@@ -165,24 +165,24 @@ fn note(link: &mut Link, attrs: &Attrs<'_, IFLA_MAX>) {
 
 /// Attributes that Linux can change and fatpath cannot, with their error texts.
 const UNSUPPORTED: [(u16, &str); 16] = [
-    (IFLA_NET_NS_PID, "fatpath's instances do not give each other links"),
-    (IFLA_NET_NS_FD, "fatpath's instances do not give each other links"),
-    (IFLA_BROADCAST, "fatpath's links keep their broadcast addresses"),
-    (IFLA_CARRIER, "fatpath's links know their carrier themselves"),
-    (IFLA_LINK, "fatpath has no links over others"),
-    (IFLA_LINKMODE, "fatpath's links have no other mode"),
-    (IFLA_PROMISCUITY, "fatpath's links have no such mode"),
-    (IFLA_OPERSTATE, "fatpath's links know their state themselves"),
+    (IFLA_NET_NS_PID, "fatpath's links cannot move to another network namespace"),
+    (IFLA_NET_NS_FD, "fatpath's links cannot move to another network namespace"),
+    (IFLA_BROADCAST, "fatpath's links have fixed broadcast addresses"),
+    (IFLA_CARRIER, "fatpath's links have a carrier that cannot be set"),
+    (IFLA_LINK, "fatpath has no links over other links but VLAN devices"),
+    (IFLA_LINKMODE, "fatpath's links have no link mode that can be set"),
+    (IFLA_PROMISCUITY, "fatpath's links have no promiscuity that can be set"),
+    (IFLA_OPERSTATE, "fatpath's links have an operational state that cannot be set"),
     (IFLA_VFINFO_LIST, "fatpath's links have no virtual functions"),
-    (IFLA_PROTO_DOWN, "fatpath's links are not held down"),
+    (IFLA_PROTO_DOWN, "fatpath's links have no protodown"),
     (IFLA_GSO_MAX_SEGS, FAT),
     (IFLA_GSO_MAX_SIZE, FAT),
     (IFLA_GRO_MAX_SIZE, FAT),
     (IFLA_GSO_IPV4_MAX_SIZE, FAT),
     (IFLA_GRO_IPV4_MAX_SIZE, FAT),
-    (IFLA_XDP, "fatpath's links take no programs"),
+    (IFLA_XDP, "fatpath's links support no XDP programs"),
 ];
-const FAT: &str = "fatpath's links keep the sizes of their fat packets";
+const FAT: &str = "fatpath's links have fixed GSO and GRO sizes";
 
 /// Refuses attributes in `UNSUPPORTED`, unless the link already has the requested value (`is_so`).
 pub(super) fn refuse_unsupported<const N: usize>(
