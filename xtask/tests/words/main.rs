@@ -3,11 +3,15 @@
 
 mod prose;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules.
 const SOURCES: [&str; 6] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "tests", "xtask"];
+
+/// Files, and directories of files, whose comments begin with `#`.
+const SCRIPTS: [&str; 5] = [".ci", "Cargo.toml", "Makefile", "examples", "scripts"];
 
 /// Directories whose Markdown files follow the rules, without directories below.
 const DOCUMENT_DIRECTORIES: [&str; 3] = ["docs", "docs/bench", "docs/decisions"];
@@ -95,16 +99,38 @@ fn faults(text: &str) -> Vec<String> {
         is_test |= line.starts_with("#[test]");
         if is_test && let Some(name) = function_name(line) {
             is_test = false;
-            let len = name.chars().count();
-            if len > LONGEST_NAME {
-                found.push(format!("{}: test name of {len} characters: {name}", number + 1));
-            }
-            if name.split('_').next().is_some_and(|word| NO_UNITS.contains(&word)) {
-                found.push(format!("{}: test name without a unit in front: {name}", number + 1));
-            }
+            found.extend(faults_of_name(name).map(|fault| format!("{}: {fault}: {name}", number + 1)));
         }
     }
+    for (number, name) in trials(text) {
+        found.extend(faults_of_name(name).map(|fault| format!("{number}: {fault}: {name}")));
+    }
     found
+}
+
+/// Faults of a test's name.
+fn faults_of_name(name: &str) -> impl Iterator<Item = String> {
+    let len = name.chars().count();
+    let is_long = (len > LONGEST_NAME).then(|| format!("test name of {len} characters"));
+    let has_no_unit = name.split('_').next().is_some_and(|word| NO_UNITS.contains(&word));
+    is_long.into_iter().chain(has_no_unit.then(|| "test name without a unit in front".to_owned()))
+}
+
+/// Names of tests that are registered by `trial`, without their group, and their lines.
+fn trials(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.match_indices("trial(").filter_map(|(at, call)| {
+        let name = text[at + call.len()..].trim_start().strip_prefix('"')?.split('"').next()?;
+        let is_name = name.chars().all(|c| c.is_alphanumeric() || "_/-{}".contains(c));
+        is_name.then(|| (text[..at].matches('\n').count() + 1, name.rsplit('/').next().unwrap_or(name)))
+    })
+}
+
+/// Every fault of a file whose comments begin with `#`.
+fn faults_of_script(text: &str) -> Vec<String> {
+    let comments =
+        text.lines().enumerate().filter_map(|(number, line)| Some((number + 1, line.trim().strip_prefix('#')?)));
+    let persons = comments.flat_map(|(number, comment)| prose::persons(comment).map(move |word| (number, word)));
+    persons.map(|(number, word)| format!("{number}: {word:?} in a comment; name the caller, program or type")).collect()
 }
 
 /// Persons in the comment that a line has, but for code in backquotes.
@@ -120,17 +146,24 @@ fn function_name(line: &str) -> Option<&str> {
     declared.split(['(', '<']).next().filter(|_| !line.starts_with("//"))
 }
 
-/// The Rust files below `directory`, build output left out.
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-    for entry in entries {
-        let path = entry.unwrap().path();
+/// The files below `place` that `is_meant` accepts, build output left out; `place` itself, if it is a file.
+fn files_below(place: &Path, is_meant: &dyn Fn(&Path) -> bool, found: &mut Vec<PathBuf>) {
+    if !place.is_dir() {
+        found.push(place.to_owned());
+        return;
+    }
+    let entries = fs::read_dir(place).unwrap_or_else(|error| panic!("{}: {error}", place.display()));
+    for path in entries.map(|entry| entry.unwrap().path()) {
         if path.is_dir() && !path.ends_with("target") {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files_below(&path, is_meant, found);
+        } else if path.is_file() && is_meant(&path) {
             found.push(path);
         }
     }
+}
+
+fn is_of(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|its| its == extension)
 }
 
 /// The Markdown files below `root` that follow the rules.
@@ -155,12 +188,17 @@ fn root() -> &'static Path {
 #[test]
 fn comments_documents_and_test_names_are_in_plain_words() {
     let mut files = documents(root());
-    SOURCES.iter().for_each(|directory| sources(&root().join(directory), &mut files));
+    SOURCES.iter().for_each(|directory| files_below(&root().join(directory), &|path| is_of(path, "rs"), &mut files));
+    SCRIPTS.iter().for_each(|place| files_below(&root().join(place), &|path| !is_of(path, "md"), &mut files));
     let mut found = Vec::new();
     for file in &files {
         let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let name = file.strip_prefix(root()).unwrap().display().to_string();
-        let faults = if name.ends_with(".md") { prose::faults(&text) } else { faults(&text) };
+        let faults = match file.extension().and_then(OsStr::to_str) {
+            Some("md") => prose::faults(&text),
+            Some("rs") => faults(&text),
+            _ => faults_of_script(&text),
+        };
         found.extend(faults.iter().map(|fault| format!("{name}:{fault}")));
     }
     assert!(found.is_empty(), "CONTRIBUTING.md, \"Plain words\":\n{}", found.join("\n"));
@@ -231,6 +269,8 @@ fn checker_finds_forbidden_first_words_and_long_names() {
         ("/// ```\n/// code();\n/// ```\n/// How it ends.", 4),
         ("/// ```\nfn f() {}\n/// How it ends.", 3),
         (&format!("#[test]\nfn {name}() {{}}"), 2),
+        (&format!("vec![\n    trial(\"udp/{name}\", NEEDS, run),"), 2),
+        ("trial(\n    \"udp/what_is_long_is_cut\",\n    NEEDS,", 1),
         (&format!("#[test]\n#[ignore]\npub async fn {name}() {{}}"), 3),
         (&format!("proptest! {{\n    #[test]\n    fn {name}(a in 0..3) {{}}\n}}"), 3),
     ];

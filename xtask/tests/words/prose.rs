@@ -1,7 +1,7 @@
 //! Plain words in Markdown: persons in prose, outside of code, quotations, emphasis and targets of links.
 
 /// Pronouns and nouns that stand for a person, and verbs of which only a person can be the subject.
-const PERSONS: [&str; 22] = [
+const PERSONS: [&str; 31] = [
     "nobody",
     "somebody",
     "everybody",
@@ -24,6 +24,15 @@ const PERSONS: [&str; 22] = [
     "eats",
     "eaten",
     "careless",
+    "people",
+    "believe",
+    "believes",
+    "believed",
+    "hear",
+    "hears",
+    "heard",
+    "wants",
+    "wishes",
 ];
 
 /// Words of a text that stand for a person or a person's act.

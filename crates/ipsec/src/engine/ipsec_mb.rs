@@ -92,8 +92,8 @@ pub(super) struct Gcm(NonNull<u8>);
 
 // SAFETY: the block is its owner's alone and bound to no thread.
 unsafe impl Send for Gcm {}
-// SAFETY: the block is only read; what a packet needs is in the caller's stack. The library's table, for which it wants a
-// thread each, is not used for packets. Its release 1.3 notes "no error" in a variable of the process, which is never
+// SAFETY: the block is only read; state of a packet is on the caller's stack. The library's table, which has to be one per
+// thread, is not used for packets. Release 1.3 of the library stores "no error" in a variable of the process, which is never
 // read.
 unsafe impl Sync for Gcm {}
 

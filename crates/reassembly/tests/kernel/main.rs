@@ -42,11 +42,7 @@ fn main() {
         trial("timeouts_are_counted_and_answered_as_in_the_kernel", NEEDS, timeouts),
         trial("headers_inside_of_fragments_are_answered_as_by_the_kernel", NEEDS, headers::judge),
         trial("a_full_table_refuses_as_the_kernel_does", NEEDS, full),
-        trial(
-            "every_long_datagram_of_a_socket_arrives_by_a_ring_of_256_frames",
-            RING_NEEDS,
-            ring::every_datagram_arrives,
-        ),
+        trial("long_datagrams_of_a_socket_arrive_by_a_ring_of_256_frames", RING_NEEDS, ring::every_datagram_arrives),
         trial(
             "ring_of_256_frames_is_exhausted_without_coalescing",
             RING_NEEDS,
