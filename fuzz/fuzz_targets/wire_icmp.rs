@@ -9,8 +9,8 @@ fuzz_target!(|input: (u128, u128, u8, &[u8])| {
     let (src, dst, hop_limit, message) = input;
     let (src, dst) = (Ipv6Addr::from_bits(src), Ipv6Addr::from_bits(dst));
     if let Ok(icmp) = icmp::Icmp::parse(message) {
-        if let Some(said) = icmp.header().message() {
-            assert_eq!(icmp::IcmpHeader::new(said).message(), Some(said));
+        if let Some(message) = icmp.header().message() {
+            assert_eq!(icmp::IcmpHeader::new(message).message(), Some(message));
         }
         if icmp.header().is_error() {
             quoted(icmp.payload());
@@ -20,8 +20,8 @@ fuzz_target!(|input: (u128, u128, u8, &[u8])| {
         assert!(icmp::Icmp::parse(&repaired).expect("just parsed").check_ok());
     }
     if let Ok(icmp) = icmpv6::Icmpv6::parse(message) {
-        if let Some(said) = icmp.header().message() {
-            assert_eq!(icmpv6::Icmpv6Header::new(said).message(), Some(said));
+        if let Some(message) = icmp.header().message() {
+            assert_eq!(icmpv6::Icmpv6Header::new(message).message(), Some(message));
         }
         if icmp.header().is_error() {
             quoted(icmp.payload());

@@ -35,5 +35,5 @@ pub fn measure(program: &str, train: &Train, length: Duration) -> Result<f64, St
     let output = child.wait_with_output().map_err(|err| failed("wait", err))?;
     written.map_err(|err| failed("write", err))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    text.trim().parse().map_err(|_| format!("{program} said nothing of use ({})", output.status))
+    text.trim().parse().map_err(|_| format!("{program} printed no number ({})", output.status))
 }

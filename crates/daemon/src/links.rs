@@ -301,7 +301,7 @@ impl Node {
         let mut before = Vec::new();
         for &(id, mtu) in mtus {
             let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
-            let old = link.wanted_mtu();
+            let old = link.configured_mtu();
             match link.set_mtu(mtu) {
                 Ok(()) => before.push((id, old)),
                 Err(refused) => {

@@ -8,7 +8,7 @@ use xfrm::{PolicyConfig, Request, SaConfig};
 /// Request that created an SA.
 #[derive(Clone, Debug)]
 pub(crate) struct SaRecord {
-    pub(crate) said: NewSa,
+    pub(crate) request: NewSa,
     /// Time of the request, in seconds since the Unix epoch.
     pub(crate) added: u64,
 }
@@ -16,22 +16,22 @@ pub(crate) struct SaRecord {
 /// Request that created a policy.
 #[derive(Clone, Debug)]
 pub(crate) struct PolicyRecord {
-    pub(crate) said: Policy,
+    pub(crate) request: Policy,
     /// Time of the request, in seconds since the Unix epoch.
     pub(crate) added: u64,
 }
 
 impl SaRecord {
     /// Record of a request at the present time.
-    pub(crate) fn now(said: NewSa) -> Self {
-        Self { said, added: wall_clock() }
+    pub(crate) fn now(request: NewSa) -> Self {
+        Self { request, added: wall_clock() }
     }
 }
 
 impl PolicyRecord {
     /// Record of a request at the present time.
-    pub(crate) fn now(said: Policy) -> Self {
-        Self { said, added: wall_clock() }
+    pub(crate) fn now(request: Policy) -> Self {
+        Self { request, added: wall_clock() }
     }
 }
 

@@ -93,7 +93,7 @@ impl Slot {
     /// Starts a thread that opens the link on the device of its name, as the open may take long. False if there is no
     /// such device or no thread can be started.
     pub(crate) fn reopen(&mut self, now: Instant) -> bool {
-        let config = LinkConfig { mtu: self.link.wanted_mtu(), ..self.config.clone() };
+        let config = LinkConfig { mtu: self.link.configured_mtu(), ..self.config.clone() };
         if !open::has_device(&config) {
             return false;
         }

@@ -46,9 +46,12 @@ impl TrunkAdapter {
         });
         drop(locked);
         let adapter = adapter.map_err(|why| refused(name, "H_REGISTER_LOGICAL_LAN", why))?;
-        let wanted_mtu = u16::try_from(adapter.mtu()).ok();
+        let configured_mtu = u16::try_from(adapter.mtu()).ok();
         let mut link = Self {
-            common: Common { mtu: adapter.mtu(), ..Common::new(name, wanted_mtu, Offloads::EMPTY, adapter.features()) },
+            common: Common {
+                mtu: adapter.mtu(),
+                ..Common::new(name, configured_mtu, Offloads::EMPTY, adapter.features())
+            },
             lan: Arc::clone(lan),
             adapter,
             lost: 0,
@@ -158,7 +161,7 @@ impl Link for TrunkAdapter {
         let bytes = mtu.map_or(DEFAULT_MTU, usize::from);
         let set = self.configure(|adapter, lan| adapter.set_mtu(lan, bytes));
         set.map_err(|why| refused(&self.common.name, "MTU", why))?;
-        self.common.wanted_mtu = mtu;
+        self.common.configured_mtu = mtu;
         Ok(())
     }
 
@@ -286,9 +289,9 @@ mod tests {
         let (mut trunk, _guest) = pair();
         let err = trunk.set_mtu(Some(67)).unwrap_err();
         assert_eq!(err.to_string(), "trunk: MTU: 67 is out of range");
-        assert_eq!((trunk.mtu(), trunk.wanted_mtu()), (1500, Some(1500)));
+        assert_eq!((trunk.mtu(), trunk.configured_mtu()), (1500, Some(1500)));
         trunk.set_mtu(Some(9000)).unwrap();
-        assert_eq!((trunk.mtu(), trunk.wanted_mtu()), (9000, Some(9000)));
+        assert_eq!((trunk.mtu(), trunk.configured_mtu()), (9000, Some(9000)));
         assert!(trunk.set_mac(MacAddr::BROADCAST).is_err());
         trunk.set_mac(MacAddr([2, 0, 0, 0, 0, 9])).unwrap();
         assert_eq!(trunk.layer(), Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 9])));

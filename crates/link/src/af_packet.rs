@@ -358,12 +358,12 @@ impl Link for PacketLink {
 
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         self.common.mtu = mtu_of(&self.interface, self.interface.name(), mtu)?;
-        self.common.wanted_mtu = mtu;
+        self.common.configured_mtu = mtu;
         Ok(())
     }
 
     fn look(&mut self) -> io::Result<bool> {
-        let mtu = self.interface.mtu_now(self.index, self.common.wanted_mtu);
+        let mtu = self.interface.mtu_now(self.index, self.common.configured_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?;
         Ok(std::mem::replace(&mut self.common.mtu, mtu) != mtu)
     }

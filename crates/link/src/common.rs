@@ -14,7 +14,7 @@ pub struct Common {
     pub mtu: usize,
     /// Configured MTU; `None` for the default of the kind. A TUN or TAP link without a configured MTU has the MTU in effect here,
     /// which differs from the default if its device existed before.
-    pub wanted_mtu: Option<u16>,
+    pub configured_mtu: Option<u16>,
     /// Each offload of this kind of link, and whether it is on.
     pub offloads: Offloads,
     /// Offloads for packets that are sent. They change only with [`Sent::Refit`](crate::Sent::Refit).
@@ -27,12 +27,12 @@ impl Common {
     /// State of a link without an interface, whose MTU is 1500 bytes by default. The counters are zero.
     pub fn new(name: &str, mtu: Option<u16>, offloads: Offloads, features: Features) -> Self {
         let (name, stats) = (name.to_owned(), LinkStats::ZERO);
-        Self { name, mtu: mtu.map_or(DEFAULT_MTU, usize::from), wanted_mtu: mtu, offloads, features, stats }
+        Self { name, mtu: mtu.map_or(DEFAULT_MTU, usize::from), configured_mtu: mtu, offloads, features, stats }
     }
 
     /// Changes the MTU of a link without an interface. `None` is 1500 bytes.
     pub fn set_mtu(&mut self, mtu: Option<u16>) {
         self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        self.wanted_mtu = mtu;
+        self.configured_mtu = mtu;
     }
 }

@@ -47,9 +47,9 @@ pub trait Link: fmt::Debug + Send {
         Ok(())
     }
 
-    /// Configured MTU, as in [`Common::wanted_mtu`](crate::Common::wanted_mtu); `None` for the default of the kind.
-    fn wanted_mtu(&self) -> Option<u16> {
-        self.common().wanted_mtu
+    /// Configured MTU, as in [`Common::configured_mtu`](crate::Common::configured_mtu); `None` for the default of the kind.
+    fn configured_mtu(&self) -> Option<u16> {
+        self.common().configured_mtu
     }
 
     /// Rereads the state of the host's interface. Tells whether the MTU has changed.

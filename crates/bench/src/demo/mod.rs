@@ -106,7 +106,7 @@ impl Plan {
             progress.announce(&format!("fatpath demo: cannot raise the limit of descriptors: {err}"));
         }
         let mut cases = Cases::of(self);
-        progress.announce(&self.announcement(cases.wanted.len()));
+        progress.announce(&self.announcement(cases.selected.len()));
         let name = format!("fatpath-demo-{}", std::process::id());
         let scratch = Scratch::create(&name)?;
         let topology = Topology::build(self.deployment, &name, &stop)?;
@@ -139,23 +139,23 @@ impl Plan {
 /// Cases of each round, and cases that cannot be measured here.
 #[derive(Debug)]
 struct Cases {
-    wanted: Vec<DemoCase>,
+    selected: Vec<DemoCase>,
     missing: Vec<Missing>,
 }
 
 impl Cases {
     fn of(plan: Plan) -> Self {
-        let wanted = match plan.storm {
+        let selected = match plan.storm {
             Some(_) => DemoCase::STORM.to_vec(),
             None if plan.udp_fragments => DemoCase::datagrams(),
             None if plan.rr.is_some() => DemoCase::requests(),
             None if plan.switch => DemoCase::SWITCH.to_vec(),
             None => DemoCase::OWN.to_vec(),
         };
-        let mut cases = Self { wanted, missing: Vec::new() };
+        let mut cases = Self { selected, missing: Vec::new() };
         if plan.peers && plan.switch {
             let peers = switch::SwitchSetting::PEERS.map(DemoCase::Switch);
-            cases.wanted.extend(peers);
+            cases.selected.extend(peers);
             if let Err(why) = openvswitch::check() {
                 peers.into_iter().for_each(|case| cases.give_up(case, &why));
             }
@@ -163,7 +163,7 @@ impl Cases {
         }
         for peer in Peer::ALL.into_iter().filter(|_| plan.peers) {
             match peer.check() {
-                Ok(()) => cases.wanted.push(DemoCase::Peer(peer)),
+                Ok(()) => cases.selected.push(DemoCase::Peer(peer)),
                 Err(why) => cases.give_up(DemoCase::Peer(peer), &why),
             }
         }
@@ -171,7 +171,7 @@ impl Cases {
     }
 
     fn give_up(&mut self, case: DemoCase, why: &Failure) {
-        self.wanted.retain(|&wanted| wanted != case);
+        self.selected.retain(|&selected| selected != case);
         self.missing.push(Missing { name: case.name().to_owned(), why: why.to_string() });
     }
 }
@@ -188,7 +188,7 @@ impl Rounds {
     /// Measures each case once. A peer that fails is given up; the others go on.
     fn round(&self, number: u32, cases: &mut Cases) -> Result<DemoRound, Failure> {
         let (mut round, mut last) = (DemoRound::new(), String::new());
-        for case in cases.wanted.clone() {
+        for case in cases.selected.clone() {
             self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
             let sample = match case {
                 DemoCase::Veth if self.plan.udp_fragments => fragments::veth(&self.site),
@@ -237,11 +237,11 @@ mod tests {
 
     #[test]
     fn failed_peer_is_skipped_and_reported() {
-        let mut cases = Cases { wanted: DemoCase::OWN.to_vec(), missing: Vec::new() };
+        let mut cases = Cases { selected: DemoCase::OWN.to_vec(), missing: Vec::new() };
         let peers = [Peer::WireguardGo, Peer::Boringtun].map(DemoCase::Peer);
-        cases.wanted.extend(peers);
+        cases.selected.extend(peers);
         cases.give_up(peers[0], &Failure::step("ping 10.2.0.1", "nothing after 4.0 s"));
-        assert_eq!(cases.wanted, [&DemoCase::OWN[..], &peers[1..]].concat());
+        assert_eq!(cases.selected, [&DemoCase::OWN[..], &peers[1..]].concat());
         let Missing { name, why } = &cases.missing[0];
         assert_eq!((name.as_str(), why.as_str()), ("wireguard-go", "ping 10.2.0.1: nothing after 4.0 s"));
     }

@@ -27,7 +27,7 @@ fn config(sa: &ipsec::Sa) -> Option<SaConfig> {
         dir: sa.dir(),
         mode: sa.mode(),
         reqid: sa.reqid(),
-        algorithm: sa.request::<SaRecord>()?.said.algorithm.clone(),
+        algorithm: sa.request::<SaRecord>()?.request.algorithm.clone(),
         replay_window: sa.replay().size(),
         flags: sa.flags(),
         encap: sa.encap(),

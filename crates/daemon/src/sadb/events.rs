@@ -60,7 +60,7 @@ fn with_template(mut policy: Policy, template: &Template) -> Policy {
 
 fn expire(node: &Node, it: &SaExpired) -> Event {
     let record = it.request.as_ref().and_then(Request::get::<SaRecord>);
-    let said = record.map(|record| (record.said.info, record.added));
+    let request = record.map(|record| (record.request.info, record.added));
     let bare = SaInfo {
         sel: convert::wire_selector(&xfrm::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
         daddr: it.dst.into(),
@@ -73,14 +73,14 @@ fn expire(node: &Node, it: &SaExpired) -> Event {
         mode: convert::mode_number(it.mode),
         ..SaInfo::default()
     };
-    let (mut info, add_time) = said.unwrap_or((bare, 0));
+    let (mut info, add_time) = request.unwrap_or((bare, 0));
     (info.curlft, info.stats) = netlink_view::counted(&it.stats, add_time, netlink_view::seconds(node, it.first_used));
     let (mark, dir) = (it.mark, convert::sa_dir_number(it.dir));
     Event::Expire { info, mark, if_id: it.if_id, dir, hard: it.hard }
 }
 
 fn expired_policy(it: &ipsec::PolicyExpired) -> Option<Policy> {
-    let mut policy = it.request.as_ref()?.get::<PolicyRecord>()?.said.clone();
+    let mut policy = it.request.as_ref()?.get::<PolicyRecord>()?.request.clone();
     policy.info.index = it.index;
     Some(policy)
 }

@@ -60,35 +60,35 @@ pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
 
 impl SaRecord {
     fn view(&self, node: &Node, sa: &ipsec::Sa) -> Sa {
-        let said = &self.said;
+        let request = &self.request;
         let (stats, limits) = (sa.stats(), sa.aevent_limits());
-        let mut info = said.info;
+        let mut info = request.info;
         (info.curlft, info.stats) = counted(&stats, self.added, seconds(node, sa.first_used()));
-        info.seq = said.info.seq;
+        info.seq = request.info.seq;
         if let Some(selector) = sa.selector() {
-            info.sel.ifindex = node.selector_ifindex(selector.dev, said.info.sel.ifindex);
+            info.sel.ifindex = node.selector_ifindex(selector.dev, request.info.sel.ifindex);
         }
         Sa {
             info,
-            algorithm: Some(said.algorithm.clone()),
-            encap: said.encap,
-            coaddr: said.coaddr,
+            algorithm: Some(request.algorithm.clone()),
+            encap: request.encap,
+            coaddr: request.coaddr,
             last_used: seconds(node, stats.last_used),
-            mark: said.mark,
-            set_mark: said.set_mark,
-            extra_flags: said.extra_flags,
-            replay: match &said.replay {
+            mark: request.mark,
+            set_mark: request.set_mark,
+            extra_flags: request.extra_flags,
+            replay: match &request.replay {
                 // The replay state of the request is still the present one.
-                Some(said) if stats.packets == 0 && convert::begins_at(Some(said), sa.flags()).0 == sa.oseq() => {
-                    said.clone()
+                Some(request) if stats.packets == 0 && convert::begins_at(Some(request), sa.flags()).0 == sa.oseq() => {
+                    request.clone()
                 }
                 as_made => replay(as_made.as_ref(), sa.replay(), sa.oseq()),
             },
-            tfcpad: said.tfcpad,
-            if_id: said.if_id,
-            dir: said.dir,
-            mapping_threshold: said.mapping_threshold,
-            nat_keepalive: said.nat_keepalive,
+            tfcpad: request.tfcpad,
+            if_id: request.if_id,
+            dir: request.dir,
+            mapping_threshold: request.mapping_threshold,
+            nat_keepalive: request.nat_keepalive,
             replay_thresh: limits.packets,
             etimer_thresh: (limits.time.as_millis() / 100) as u32,
         }
@@ -97,17 +97,17 @@ impl SaRecord {
     /// The record of a valid SA that `new` updates: few fields change (Linux `xfrm_state_update`).
     pub(super) fn adjusted(&self, new: &NewSa) -> Self {
         let mut adjusted = self.clone();
-        let said = &mut adjusted.said;
-        said.info.lft = LifetimeCfg { ..new.info.lft };
-        said.coaddr = new.coaddr.or(said.coaddr);
+        let request = &mut adjusted.request;
+        request.info.lft = LifetimeCfg { ..new.info.lft };
+        request.coaddr = new.coaddr.or(request.coaddr);
         if let Some(encap) = new.encap {
-            said.encap = Some(encap);
+            request.encap = Some(encap);
         }
         if new.set_mark != Default::default() {
-            said.set_mark = new.set_mark;
+            request.set_mark = new.set_mark;
         }
         if new.if_id != 0 {
-            said.if_id = new.if_id;
+            request.if_id = new.if_id;
         }
         adjusted
     }
@@ -115,10 +115,10 @@ impl SaRecord {
 
 impl PolicyRecord {
     fn view(&self, node: &Node, policy: &ipsec::spd::Policy) -> Policy {
-        let mut shown = self.said.clone();
+        let mut shown = self.request.clone();
         shown.info.index = policy.index;
-        let said = self.said.info.sel.ifindex;
-        shown.info.sel.ifindex = node.selector_ifindex(policy.config.selector.dev, said);
+        let request = self.request.info.sel.ifindex;
+        shown.info.sel.ifindex = node.selector_ifindex(policy.config.selector.dev, request);
         shown.info.curlft =
             LifetimeCur { add_time: self.added, use_time: seconds(node, policy.used()), ..LifetimeCur::default() };
         shown

@@ -12,9 +12,9 @@ use crate::node::Node;
 use crate::records::PolicyRecord;
 use netlink::xfrm::convert;
 
-pub(super) fn add_policy(node: &mut Node, said: Policy, update: bool) -> Result<(), Error> {
-    let config = convert::policy(&said, node.link_of(said.info.sel.ifindex))?;
-    let config = PolicyConfig { request: Some(Request::new(PolicyRecord::now(said))), ..config };
+pub(super) fn add_policy(node: &mut Node, request: Policy, update: bool) -> Result<(), Error> {
+    let config = convert::policy(&request, node.link_of(request.info.sel.ifindex))?;
+    let config = PolicyConfig { request: Some(Request::new(PolicyRecord::now(request))), ..config };
     let key = config.key();
     let ipsec = &mut node.datapath.ipsec;
     let added = if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) };

@@ -25,15 +25,15 @@ fn not_there() -> Error {
 }
 
 /// Adds an SA, completes a larval one, or updates an existing one.
-pub(super) fn add_sa(node: &mut Node, said: NewSa, update: bool, mask: u64) -> Result<(), Error> {
-    let config = convert::sa(&said, node.link_of(said.info.sel.ifindex))?;
+pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -> Result<(), Error> {
+    let config = convert::sa(&request, node.link_of(request.info.sel.ifindex))?;
     let ipsec = &mut node.datapath.ipsec;
     let there = ipsec.sad().by_spi(config.dst, config.spi, config.mark.value & config.mark.mask);
     let known = there.and_then(|id| ipsec.sa(id)?.request::<SaRecord>());
-    let numbers = known.is_none().then(|| (said.replay.clone(), said.used));
+    let numbers = known.is_none().then(|| (request.replay.clone(), request.used));
     let record = match known {
-        Some(known) => known.adjusted(&said),
-        None => SaRecord::now(said),
+        Some(known) => known.adjusted(&request),
+        None => SaRecord::now(request),
     };
     let config = SaConfig { request: Some(Request::new(record)), ..config };
     let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
@@ -114,7 +114,7 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
     let sa = node.datapath.ipsec.sa_mut(id).ok_or_else(not_there)?;
     let record = sa.request::<SaRecord>().ok_or_else(not_there)?;
     // Numbers in the other form may be present, and are ignored (Linux `xfrm_update_ae_params`).
-    let replay = match &record.said.replay {
+    let replay = match &record.request.replay {
         Some(Replay::Esn(made)) => {
             // Linux `xfrm_replay_verify_len`.
             if let Some(Replay::Esn(it)) = &counts.esn
@@ -137,8 +137,8 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
             Replay::Esn(it) => it.replay_window,
             Replay::Legacy(_) => sa.replay().size(),
         };
-        let said = NewSa { replay: Some(replay.clone()), ..record.said.clone() };
-        let record = SaRecord { said, added: record.added };
+        let request = NewSa { replay: Some(replay.clone()), ..record.request.clone() };
+        let record = SaRecord { request, added: record.added };
         sa.skip_to(oseq);
         sa.set_received(size, top, &convert::seen(replay, sa.flags()));
         sa.note_numbers_reported();

@@ -316,12 +316,12 @@ impl Link for XdpLink {
 
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         self.common.mtu = mtu_of(&self.interface, self.shape, mtu)?;
-        self.common.wanted_mtu = mtu;
+        self.common.configured_mtu = mtu;
         Ok(())
     }
 
     fn look(&mut self) -> io::Result<bool> {
-        let mtu = self.interface.mtu_now(self.index, self.common.wanted_mtu);
+        let mtu = self.interface.mtu_now(self.index, self.common.configured_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?.min(self.shape.largest_mtu());
         Ok(std::mem::replace(&mut self.common.mtu, mtu) != mtu)
     }

@@ -181,7 +181,7 @@ impl Link for TunLink {
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         let mtu = mtu.map_or(DEFAULT_MTU, usize::from);
         self.interface.set_mtu(mtu).map_err(|err| OpenError::new(&self.common.name, "SIOCSIFMTU", err))?;
-        (self.common.mtu, self.common.wanted_mtu) = (mtu, u16::try_from(mtu).ok());
+        (self.common.mtu, self.common.configured_mtu) = (mtu, u16::try_from(mtu).ok());
         self.longest = longest(self.virtio, mtu, self.layer);
         Ok(())
     }

@@ -62,9 +62,9 @@ impl TunLink {
             }
         };
         let features = if config.offloads { offloads.features() } else { Features::NONE };
-        let wanted_mtu = u16::try_from(mtu).ok();
+        let configured_mtu = u16::try_from(mtu).ok();
         Ok(Self {
-            common: Common { mtu, ..Common::new(name, wanted_mtu, offloads, features) },
+            common: Common { mtu, ..Common::new(name, configured_mtu, offloads, features) },
             layer,
             queues,
             next: 0,

@@ -610,9 +610,9 @@ mod tests {
 
     #[test]
     fn a_window_without_a_bitmap_attribute_has_the_bits_of_a_word() {
-        for (said, want) in [(0, 0), (32, 32), (33, 32), (255, 32)] {
-            let sa = new_sa(SaInfo { replay_window: said, ..info() }, |_| {}).unwrap();
-            assert_eq!((sa.replay_window(), sa.info.replay_window), (u32::from(want), want), "{said}");
+        for (replay_window, want) in [(0, 0), (32, 32), (33, 32), (255, 32)] {
+            let sa = new_sa(SaInfo { replay_window, ..info() }, |_| {}).unwrap();
+            assert_eq!((sa.replay_window(), sa.info.replay_window), (u32::from(want), want), "{replay_window}");
         }
         let sa = new_sa(info(), |w| esn(w, [4, 0, 0, 0, 0, 128])).unwrap();
         assert_eq!(sa.replay_window(), 128);
