@@ -20,8 +20,9 @@ use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
 use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
-use reassembly::{Reassembly, Table};
+use reassembly::Reassembly;
 use switch::PortStats;
+use wire::Version;
 use xfrm::{Mark, Name, NatTraversal, SaConfig};
 
 use super::bridges;
@@ -560,11 +561,11 @@ fn device_name(node: &Node, id: LinkId) -> String {
 
 /// Reassembly state under Linux's names.
 fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
-    let state = |(table, name): (Table, &str)| {
-        let usage = reassembly.usage(table);
+    let state = |(version, name): (Version, &str)| {
+        let usage = reassembly.usage(version);
         FragmentsState { name: name.to_owned(), inuse: usage.queues as u64, memory: usage.memory as u64 }
     };
-    [(Table::V4, "FRAG"), (Table::V6, "FRAG6")].map(state).into()
+    [(Version::V4, "FRAG"), (Version::V6, "FRAG6")].map(state).into()
 }
 
 #[cfg(test)]

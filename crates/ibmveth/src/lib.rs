@@ -50,9 +50,7 @@ mod pool;
 mod stats;
 mod trunk_adapter;
 
-pub use adapter::{
-    Adapter, AdapterConfig, AdapterCounters, FragListMode, MAX_TX_QUEUES, Style, TxError, TxOffloads, default_tx_queues,
-};
+pub use adapter::{Adapter, AdapterConfig, AdapterCounters, FragListMode, MAX_TX_QUEUES, Style, TxError, TxOffloads};
 pub use attributes::Attributes;
 pub use descriptor::{BufDesc, FrameFlags, RxEntry};
 pub use error::{Refusal, SettingError};

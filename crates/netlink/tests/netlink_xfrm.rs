@@ -98,7 +98,7 @@ fn ask(database: Empty, privileged: bool, kind: u16, payload: &[u8]) -> (Option<
     let answer = Messages::new(&last).next().expect("a message");
     assert_eq!(answer.header.seq, 7);
     let error = (answer.header.kind == 2).then(|| answer.payload().first_chunk().map(|it| -i32::from_ne_bytes(*it)));
-    (error.flatten(), xfrm.into_database())
+    (error.flatten(), std::mem::take(xfrm.database_mut()))
 }
 
 /// SA as in a request of `ip xfrm state add`: tunnel mode, AES-GCM, ESN.

@@ -5,7 +5,7 @@ use base::{Counters, Instant};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use packet::{Buf, Memory, Packet};
-use reassembly::{Coalesce, Config, Hook, Limits, Reassembly, ReassemblyContext, User, Verdict};
+use reassembly::{Coalesce, Config, Limits, Reassembly, ReassemblyContext, Verdict};
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
@@ -66,7 +66,8 @@ impl Train {
         Self { fragments, datagrams, payload_len: count * size - 7 }
     }
 
-    fn bench(&self, bencher: Bencher<'_, '_>, context: ReassemblyContext, coalesce: Coalesce) {
+    fn bench(&self, bencher: Bencher<'_, '_>, coalesce: Coalesce) {
+        let context = ReassemblyContext::LOCAL;
         let mem = Memory::heap();
         let mut reassembly = Reassembly::new(Config { coalesce, ..boundless() });
         let mut counters = Counters::ZERO;
@@ -77,7 +78,7 @@ impl Train {
             .bench_local_values(|(packets, mut whole)| {
                 for (pkt, info) in packets {
                     match reassembly.handle_fragment(Instant::ZERO, &mem, context, pkt, &info, &mut counters) {
-                        Verdict::Whole { pkt, .. } => whole.push(pkt),
+                        Verdict::Whole { pkt } => whole.push(pkt),
                         Verdict::Held => {}
                         other => panic!("{other:?}"),
                     }
@@ -90,9 +91,9 @@ impl Train {
 
 /// No limits.
 fn boundless() -> Config {
-    let Config { v4, v6, tracking_v6, .. } = Config::default();
-    let [v4, v6, tracking_v6] = [v4, v6, tracking_v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
-    Config { v4, v6, tracking_v6, ..Config::default() }
+    let Config { v4, v6, .. } = Config::default();
+    let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
+    Config { v4, v6, ..Config::default() }
 }
 
 /// Fisher and Yates, with a generator of 64 bits (xorshift).
@@ -152,7 +153,7 @@ macro_rules! orders {
     ($($function:ident: $name:literal, $version:ident, $order:ident;)*) => {$(
         #[divan::bench(name = $name, args = COUNTS)]
         fn $function(bencher: Bencher<'_, '_>, count: usize) {
-            Train::new(Version::$version, count, Order::$order).bench(bencher, ReassemblyContext::LOCAL, Coalesce::Move);
+            Train::new(Version::$version, count, Order::$order).bench(bencher, Coalesce::Move);
         }
     )*};
 }
@@ -171,14 +172,13 @@ orders! {
 /// Every fragment is copied, and its page freed at once.
 #[divan::bench(name = "reasm/ipv6/copied", args = COUNTS)]
 fn copied(bencher: Bencher<'_, '_>, count: usize) {
-    Train::new(Version::V6, count, Order::Straight).bench(bencher, ReassemblyContext::LOCAL, Coalesce::Copy);
+    Train::new(Version::V6, count, Order::Straight).bench(bencher, Coalesce::Copy);
 }
 
-/// Every fragment stays a packet of its own, as for an observer.
+/// Every fragment stays a packet of its own.
 #[divan::bench(name = "reasm/ipv6/kept", args = COUNTS)]
 fn kept(bencher: Bencher<'_, '_>, count: usize) {
-    let tracking = ReassemblyContext { user: User::Tracking { hook: Hook::In, zone: 0 }, ..ReassemblyContext::LOCAL };
-    Train::new(Version::V6, count, Order::Straight).bench(bencher, tracking, Coalesce::Move);
+    Train::new(Version::V6, count, Order::Straight).bench(bencher, Coalesce::Off);
 }
 
 /// First fragments of incomplete datagrams while memory is full: each evicts another.

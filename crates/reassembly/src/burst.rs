@@ -2,16 +2,14 @@
 
 use base::{Counters, Instant};
 use packet::{Burst, Cut, Memory, Packet};
-use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
 use crate::contiguous::CopyPolicy;
 use crate::page_waste::{copy_to_small_page, wastes_page, wastes_pages};
 use crate::queue::{Added, Refused};
 use crate::reassembly::{End, Reassembly};
-use crate::table::Table;
 use crate::train::Train;
-use crate::verdict::{Count, Mibs, Verdict};
+use crate::verdict::{Count, Verdict};
 
 impl Reassembly {
     /// Takes the fragments of this train at the front of `burst`, for local delivery, as
@@ -27,13 +25,10 @@ impl Reassembly {
         l3: impl Fn(&Packet) -> Option<usize>,
         counters: &mut Counters,
     ) -> Option<(u64, Verdict)> {
-        let table = match train.version() {
-            Version::V4 => Table::V4,
-            Version::V6 => Table::V6,
-        };
-        let how = self.how(train.context());
-        let mut count = Count(Some((counters, Mibs::of(train.version()))));
-        let cache = self.table(table);
+        let version = train.version();
+        let how = self.how();
+        let mut count = Count::new(counters, version);
+        let cache = self.table(version);
         let room = cache.room()?;
         let gathering = cache.gathering();
         let mut next = Some(train.peek(burst, &l3)?);
@@ -129,7 +124,7 @@ impl Reassembly {
         } else {
             cache.note_passed(&key, packets);
         }
-        let verdict = self.conclude(table, id, end, restarted, mem, how, count);
+        let verdict = self.conclude(version, id, end, restarted, mem, how, count);
         Some((packets.into(), verdict))
     }
 }

@@ -11,7 +11,6 @@ use crate::key::{Key, SourceKey};
 use crate::queue::{Added, Queue, Refused, Spare};
 use crate::slab_map::{KeyHash, SlabId, SlabMap};
 use crate::source::Source;
-use crate::user::ReassemblyContext;
 
 /// The incomplete datagrams of one table.
 ///
@@ -376,11 +375,6 @@ impl Cache {
     /// The next timeout, and its datagram.
     pub(crate) fn next(&self) -> Option<(Instant, SlabId)> {
         self.by_age.oldest.map(|id| (self.queues[id].since + self.limits.timeout, id))
-    }
-
-    /// Context of a datagram.
-    pub(crate) fn context(&self, id: SlabId) -> ReassemblyContext {
-        self.queues.key(id).context()
     }
 
     /// Number of bytes charged for fragments and queues.

@@ -9,12 +9,10 @@ pub struct Config {
     pub policy: Policy,
     /// Treatment of the pages of received fragments.
     pub coalesce: Coalesce,
-    /// IPv4, all users together.
+    /// IPv4.
     pub v4: Limits,
-    /// IPv6, all users except tracking.
+    /// IPv6.
     pub v6: Limits,
-    /// IPv6 tracking (`nf_conntrack_frag6_*`).
-    pub tracking_v6: Limits,
     /// Maximum number of other fragments of an IPv4 source between two fragments of one datagram (`ipfrag_max_dist`); 0
     /// means no limit.
     pub max_distance: u32,
@@ -63,7 +61,6 @@ impl Default for Config {
             coalesce: Coalesce::default(),
             v4: Limits { timeout: Duration::from_secs(30), ..minute },
             v6: minute,
-            tracking_v6: minute,
             max_distance: 64,
         }
     }

@@ -22,7 +22,7 @@ const ALL: usize = Memory::LARGE - Memory::HEADROOM;
 pub(crate) struct CopyPolicy {
     /// Fragments become one packet; otherwise each stays a separate packet.
     pub(crate) joins: bool,
-    /// All fragments are copied, and their pages freed.
+    /// Fragments that become one packet are copied, and their pages freed.
     pub(crate) copies: bool,
     /// Fragments in frames of a device with few free frames are copied.
     pub(crate) spares: bool,
@@ -63,7 +63,7 @@ impl ContiguousRange {
     ) -> Self {
         let first = if how.copies { copied(mem, pkt, 0) } else { pkt };
         pinned.keep(&first);
-        Self { end, gathers: how.joins && how.copies && offset == 0, first, more: Vec::new() }
+        Self { end, gathers: how.copies && offset == 0, first, more: Vec::new() }
     }
 
     /// A range of one unchanged fragment, up to `end`.
@@ -93,8 +93,7 @@ impl ContiguousRange {
                 copied(mem, pkt, room)
             }
             CopyPolicy { joins: true, .. } => return self.coalesce(mem, pkt, pinned),
-            CopyPolicy { copies: true, .. } => copied(mem, pkt, 0),
-            CopyPolicy { .. } => pkt,
+            CopyPolicy { joins: false, .. } => pkt,
         };
         pinned.keep(&pkt);
         self.more.push(pkt);

@@ -19,16 +19,11 @@ pub(crate) const BLOCK: usize = 8;
 /// # Errors
 /// The packet is dropped: it is fat, its checksum is partial, its header is malformed or its options leave no room for
 /// data, or no memory is free. Fragments made until then are not in `out`.
-pub fn fragment(mem: &Memory, packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
+pub fn fragment(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     if packet.len() <= mtu {
         out.push(packet);
         return Ok(());
     }
-    cut(mem, packet, mtu, out)
-}
-
-/// Fragments a packet even if it would fit.
-pub(crate) fn cut(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     let whole = matches!(packet.meta.cut, Cut::Whole | Cut::Fragment);
     if !whole || matches!(packet.meta.csum, Csum::Partial { .. }) {
         return Err(DropReason::CannotSegment);
@@ -103,11 +98,6 @@ impl Cuts {
             Self::Even(step) => left.min(*step),
             Self::AsTheyCame(lens) => lens.next().unwrap_or(left).min(left),
         }
-    }
-
-    /// Tells whether all fragments have equal lengths.
-    pub(crate) const fn is_even(&self) -> bool {
-        matches!(self, Self::Even(_))
     }
 }
 
@@ -232,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn refragmentation_keeps_offsets_of_the_datagram() {
+    fn fragment_of_a_fragment_keeps_its_offset() {
         let mem = Memory::heap();
         let mut bytes = datagram(&[], 200);
         let header = ipv4::Ipv4Header::mut_from(&mut bytes).unwrap();

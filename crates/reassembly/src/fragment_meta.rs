@@ -122,11 +122,6 @@ impl FragmentMeta {
         })
     }
 
-    /// Length of the fragment with its headers, without trailing bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.span().packet_len()
-    }
-
     /// Range in the datagram.
     pub(crate) fn span(&self) -> FragmentRange {
         let Self { offset, end, more, header_len, .. } = *self;

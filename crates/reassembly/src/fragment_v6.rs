@@ -21,22 +21,17 @@ use crate::fragment_meta::upper_len;
 /// # Errors
 /// The packet is dropped: it is fat or a fragment already, its checksum is partial, its headers are malformed or do not
 /// all fit the first fragment (RFC 7112), or no memory is free. Fragments made until then are not in `out`.
-pub fn fragment_v6(mem: &Memory, packet: Packet, mtu: usize, id: u32, out: &mut Vec<Packet>) -> Result<(), DropReason> {
-    if packet.len() <= mtu {
-        out.push(packet);
-        return Ok(());
-    }
-    cut_v6(mem, packet, mtu, id, out)
-}
-
-/// Fragments a packet even if it would fit, at the boundaries of its children.
-pub(crate) fn cut_v6(
+pub fn fragment_v6(
     mem: &Memory,
     mut packet: Packet,
     mtu: usize,
     id: u32,
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
+    if packet.len() <= mtu {
+        out.push(packet);
+        return Ok(());
+    }
     if packet.meta.cut != Cut::Whole || matches!(packet.meta.csum, Csum::Partial { .. }) {
         return Err(DropReason::CannotSegment);
     }
@@ -55,7 +50,7 @@ pub(crate) fn cut_v6(
     if chain.fragment.is_some() || room < BLOCK || headers_end.min(total_len) > place.offset + first {
         return Err(DropReason::CannotSegment);
     }
-    if cuts.is_even() && packet.len() <= mtu {
+    if packet.len() <= mtu {
         out.push(packet);
         return Ok(());
     }

@@ -78,11 +78,6 @@ impl Key {
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 
-    /// Context of the datagram.
-    pub(crate) fn context(&self) -> ReassemblyContext {
-        self.context
-    }
-
     /// The source to which memory is charged.
     pub(crate) fn source(&self) -> SourceKey {
         let addr = match self.space {
@@ -99,7 +94,7 @@ impl Hashed for Key {
     fn hash(&self, secret: &Secret) -> u32 {
         let (src, dst) = (halves(self.src), halves(self.dst));
         let id = u64::from(self.id) << 32 | u64::from(self.link.map_or(0, |link| link.0));
-        let user = u64::from(self.protocol) << 24 | u64::from(self.context.user.to_bits());
+        let user = u64::from(self.protocol) << 24 | self.context.user as u64;
         let context = u64::from(self.context.domain.number()) << 32 | user;
         if self.sec_path.is_empty() {
             return secret.hash(&[src[0], src[1], dst[0], dst[1], id, context]);

@@ -2,10 +2,10 @@
 //!
 //! # Decides
 //! - Fragments of a packet: [`fragment()`] for IPv4 (Linux's `ip_do_fragment`), [`fragment_v6()`] for IPv6 at its
-//!   source. [`refragment()`] restores the fragment sizes of a datagram that was reassembled on its way.
-//! - Completion of datagrams: [`Reassembly`] holds fragments until their datagram is complete (Linux's `ip_defrag`,
-//!   `ipv6_frag_rcv` and `nf_ct_frag6_gather`), separately for each [`User`]. Its behaviour is that of Linux 6.18,
-//!   which `tests/reassembly/kernel_table.rs` lists case by case. [`TruncatedChain`] is the answer to a fragment with a
+//!   source.
+//! - Completion of datagrams: [`Reassembly`] holds fragments until their datagram is complete (Linux's `ip_defrag` and
+//!   `ipv6_frag_rcv`), separately for each [`User`]. Its behaviour is that of Linux 6.18, which
+//!   `tests/reassembly/kernel_table.rs` lists case by case. [`TruncatedChain`] is the answer to a fragment with a
 //!   truncated header chain.
 //! - [Evictions](#eviction) when memory is full, and copies of fragments that waste memory ([`Coalesce`]).
 //!
@@ -14,7 +14,7 @@
 //! pages (crate `packet`).
 //!
 //! # Limits
-//! Defaults of [`Config`], which are Linux's: 4 MiB for each of three tables ([`Table`]); 30 seconds for a datagram of
+//! Defaults of [`Config`], which are Linux's: 4 MiB for each of two tables, IPv4's and IPv6's; 30 seconds for a datagram of
 //! IPv4, 60 of IPv6; 64 fragments of an IPv4 source between two of one datagram (`max_distance`). A datagram has at
 //! most 65 535 bytes, in IPv6 without its header. The cost of a fragment does not depend on the number of waiting ones.
 //!
@@ -24,11 +24,10 @@
 //! datagrams).
 //!
 //! # Buffers
-//! For local delivery, payload is moved by reference. A fragment that fits the tailroom of the one before it is copied
-//! there, and its page is freed at once. The result is one packet. For all other users each fragment stays a child of
-//! its own. ESP fragments, and those in frames of a device that has few left, are copied at once, to one page if they
-//! arrive in order ([`Coalesce`]). A shared page is charged whole; unless there is plenty of memory, a fragment that
-//! uses little of such a page is copied to a page of its own before it waits.
+//! Payload is moved by reference. A fragment that fits the tailroom of the one before it is copied there, and its page
+//! is freed at once. The result is one packet. ESP fragments, and those in frames of a device that has few left, are
+//! copied at once, to one page if they arrive in order ([`Coalesce`]). A shared page is charged whole; unless there is
+//! plenty of memory, a fragment that uses little of such a page is copied to a page of its own before it waits.
 //!
 //! # Eviction
 //! When memory is full, the datagram that is least likely to be completed is evicted:
@@ -48,7 +47,6 @@
 //! - A fragment that is answered with a parameter problem leaves no empty queue behind, which in Linux is counted as
 //!   timed out later.
 //! - A first fragment that ends in front of an extension header is answered with a parameter problem.
-//! - In IPv6 tracking, an atomic fragment does not touch others of its identification (RFC 6946).
 #![forbid(unsafe_code)]
 
 mod burst;
@@ -67,11 +65,9 @@ mod queue;
 mod range_tree;
 mod reassembly;
 mod rebuild_header;
-mod refragment;
 mod secret;
 mod slab_map;
 mod source;
-mod table;
 mod train;
 mod truncated_chain;
 mod user;
@@ -81,9 +77,7 @@ pub use config::{Coalesce, Config, Limits, Policy};
 pub use fragment::fragment;
 pub use fragment_v6::fragment_v6;
 pub use reassembly::{Reassembly, Usage};
-pub use refragment::refragment;
-pub use table::Table;
 pub use train::Train;
 pub use truncated_chain::TruncatedChain;
-pub use user::{Hook, ReassemblyContext, User};
+pub use user::{ReassemblyContext, User};
 pub use verdict::{Evicted, Expired, Verdict};

@@ -165,7 +165,7 @@ impl Queue {
             return Err(Refused::Datagram(DropReason::FragmentEmpty));
         }
         let at_end = self.place(offset, end)?;
-        if !how.joins && !how.copies && !pkt.frag_list().is_empty() {
+        if !how.joins && !pkt.frag_list().is_empty() {
             pkt.linearize(mem).map_err(|dry| Refused::Fragment(dry.into()))?;
         }
         self.origin = pkt.meta.origin;
@@ -382,11 +382,6 @@ impl Queue {
         let FirstFragment { misplaced, ip_len, next_header_at, .. } = self.first?;
         let header_at = usize::from(ip_len) - frag::FragHeader::LEN;
         Some(ParameterProblem::misplaced(misplaced?, header_at, next_header_at.into()))
-    }
-
-    /// Length of the largest fragment.
-    pub(crate) fn largest(&self) -> usize {
-        self.largest
     }
 
     /// Removes and returns the first fragment, with its headers, if it has arrived; its link is that of the latest

@@ -14,14 +14,17 @@ use crate::page_waste::{copy_to_small_page, wastes_page};
 use crate::queue::{Added, Refused};
 use crate::rebuild_header;
 use crate::slab_map::SlabId;
-use crate::table::Table;
 use crate::user::ReassemblyContext;
-use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
+use crate::verdict::{Count, Evicted, Expired, Verdict};
+
+/// The families, in the order of their tables.
+const VERSIONS: [Version; 2] = [Version::V4, Version::V6];
 
 /// Incomplete datagrams of all users.
 #[derive(Debug)]
 pub struct Reassembly {
-    tables: [Cache; Table::ALL.len()],
+    /// Incomplete datagrams of IPv4, and of IPv6.
+    tables: [Cache; VERSIONS.len()],
     coalesce: Coalesce,
     evicted: Vec<Evicted>,
 }
@@ -48,21 +51,19 @@ pub struct Usage {
 impl Reassembly {
     /// Reassembly without fragments.
     pub fn new(config: Config) -> Self {
-        let Config { policy, coalesce, v4, v6, tracking_v6, max_distance } = config;
-        let [v6, tracking_v6] = [v6, tracking_v6].map(|limits| Cache::new(limits, policy, 0));
-        let tables = [Cache::new(v4, policy, max_distance), v6, tracking_v6];
+        let Config { policy, coalesce, v4, v6, max_distance } = config;
+        let tables = [Cache::new(v4, policy, max_distance), Cache::new(v6, policy, 0)];
         Self { tables, coalesce, evicted: Vec::new() }
     }
 
     /// Changes the configuration, also for waiting datagrams: the new timeouts apply, and datagrams beyond the new
     /// limits are evicted ([`drain_evicted`](Self::drain_evicted)).
     pub fn configure(&mut self, config: Config, counters: &mut Counters) {
-        let Config { policy, coalesce, v4, v6, tracking_v6, max_distance } = config;
+        let Config { policy, coalesce, v4, v6, max_distance } = config;
         self.coalesce = coalesce;
-        for (table, limits) in Table::ALL.into_iter().zip([v4, v6, tracking_v6]) {
-            let max_distance = if table == Table::V4 { max_distance } else { 0 };
-            self.table(table).configure(limits, policy, max_distance);
-            self.make_room(table, None, &mut Count(Mibs::of_table(table).map(|mibs| (&mut *counters, mibs))));
+        for (version, limits, max_distance) in [(Version::V4, v4, max_distance), (Version::V6, v6, 0)] {
+            self.table(version).configure(limits, policy, max_distance);
+            self.make_room(version, None, &mut Count::new(counters, version));
         }
     }
 
@@ -78,11 +79,10 @@ impl Reassembly {
         info: &Info,
         counters: &mut Counters,
     ) -> Verdict {
-        let Some(fragment) = info.fragment else { return Verdict::Whole { pkt, max_size: 0 } };
+        let Some(fragment) = info.fragment else { return Verdict::Whole { pkt } };
         prefetch_tiny(&pkt);
         let version = info.version();
-        let is_observer = context.user.is_observer(version);
-        let mut count = Count((!is_observer).then(|| (counters, Mibs::of(version))));
+        let mut count = Count::new(counters, version);
         count.request();
         let part = match part_of(mem, &mut pkt, info, fragment) {
             Ok(part) => part,
@@ -95,17 +95,14 @@ impl Reassembly {
             //= RFC 8200 §4.5 atomic: a packet whose fragment header says that it is whole is delivered by itself, and
             //=   does not affect fragments of its identification
             if fragment.is_atomic() {
-                return atomic(mem, pkt, &part, is_observer, &mut count);
+                return atomic(mem, pkt, &part, &mut count);
             }
-            match part.check_header_chain(&pkt) {
-                Err(_) if is_observer => return Verdict::Pass { pkt, packets: 0 },
-                Err(problem) => return refuse(pkt, problem, &mut count),
-                Ok(()) => {}
+            if let Err(problem) = part.check_header_chain(&pkt) {
+                return refuse(pkt, problem, &mut count);
             }
         }
-        let table = Table::of(context, version);
-        self.copy_out_of_large_page(mem, table, &mut pkt);
-        if !self.table(table).admits(&pkt) {
+        self.copy_out_of_large_page(mem, version, &mut pkt);
+        if !self.table(version).admits(&pkt) {
             count.fail();
             return Verdict::Drop { reason: DropReason::FragmentMemory, packets: 1 };
         }
@@ -113,25 +110,13 @@ impl Reassembly {
         if version == Version::V6
             && let Err(problem) = part.check_lengths()
         {
-            return if is_observer { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
+            return refuse(pkt, problem, &mut count);
         }
         // The partial checksum covers other fragments too, and cannot be completed from this one.
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
-        self.enqueue(now, mem, table, key, pkt, &part, count)
-    }
-
-    /// Handles a fragment with a wrong length for an observer (Linux's `nf_ct_frag6_queue`): an illegal end drops the
-    /// fragment alone, any other fault drops its datagram too.
-    fn pass_on(&mut self, key: &Key, pkt: Packet, problem: ParameterProblem) -> Verdict {
-        if problem.reason == DropReason::FragmentTooLong {
-            return Verdict::Drop { reason: problem.reason, packets: 1 };
-        }
-        let cache = self.table(Table::TrackingV6);
-        let waiting = cache.find(cache.hash(key), key);
-        let packets = waiting.map_or(0, |id| cache.close(id, |queue, _| queue.fragments()));
-        Verdict::Pass { pkt, packets }
+        self.enqueue(now, mem, version, key, pkt, &part, count)
     }
 
     /// Adds a fragment to its queue.
@@ -140,14 +125,14 @@ impl Reassembly {
         &mut self,
         now: Instant,
         mem: &Memory,
-        table: Table,
+        version: Version,
         key: Key,
         pkt: Packet,
         part: &FragmentMeta,
         mut count: Count<'_>,
     ) -> Verdict {
-        let how = self.how(key.context());
-        let cache = self.table(table);
+        let how = self.how();
+        let cache = self.table(version);
         let id = cache.find_or_open(now, key);
         let restarted = cache.restart_if_too_far(id, now);
         if restarted > 0 {
@@ -158,7 +143,7 @@ impl Reassembly {
             Ok(Added::Nearer | Added::Hardly) => End::Waits,
             Err(refused) => End::Refused(refused),
         };
-        self.conclude(table, id, end, restarted, mem, how, count)
+        self.conclude(version, id, end, restarted, mem, how, count)
     }
 
     /// Concludes a batch of fragments of one datagram, or a single fragment: delivers or drops the datagram, or evicts
@@ -167,7 +152,7 @@ impl Reassembly {
     #[inline]
     pub(crate) fn conclude(
         &mut self,
-        table: Table,
+        version: Version,
         id: SlabId,
         end: End,
         restarted: u64,
@@ -175,20 +160,20 @@ impl Reassembly {
         how: CopyPolicy,
         mut count: Count<'_>,
     ) -> Verdict {
-        let cache = self.table(table);
+        let cache = self.table(version);
         match end {
-            End::Whole => self.complete(table, id, mem, how, count),
-            End::Waits => match self.make_room(table, Some(id), &mut count) {
+            End::Whole => self.complete(version, id, mem, how, count),
+            End::Waits => match self.make_room(version, Some(id), &mut count) {
                 Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted },
                 None if restarted > 0 => Verdict::Restarted { packets: restarted },
                 None => Verdict::Held,
             },
-            End::Refused(Refused::Datagram(reason)) if !leaves_others(table, reason) => {
+            End::Refused(Refused::Datagram(reason)) => {
                 count.fail_for(reason);
                 let packets = cache.close(id, |queue, _| queue.fragments()) + restarted + 1;
                 Verdict::Drop { reason, packets }
             }
-            End::Refused(Refused::Datagram(reason) | Refused::Fragment(reason)) => {
+            End::Refused(Refused::Fragment(reason)) => {
                 cache.close_if_empty(id);
                 Verdict::Drop { reason, packets: restarted + 1 }
             }
@@ -199,13 +184,13 @@ impl Reassembly {
     #[inline]
     pub(crate) fn complete(
         &mut self,
-        table: Table,
+        version: Version,
         id: SlabId,
         mem: &Memory,
         how: CopyPolicy,
         mut count: Count<'_>,
     ) -> Verdict {
-        let cache = self.table(table);
+        let cache = self.table(version);
         cache.withdraw(id);
         let (queue, _) = cache.queue_mut(id);
         let packets = queue.fragments();
@@ -213,9 +198,9 @@ impl Reassembly {
         let verdict = match queue.finish(mem, how) {
             Ok(()) => {
                 count.ok();
-                match queue.misplaced().filter(|_| table != Table::TrackingV6) {
+                match queue.misplaced() {
                     Some(problem) => refuse(queue.take_whole(), problem, &mut count),
-                    None => Verdict::Whole { pkt: queue.take_whole(), max_size: queue.largest() },
+                    None => Verdict::Whole { pkt: queue.take_whole() },
                 }
             }
             Err(reason) => {
@@ -228,10 +213,10 @@ impl Reassembly {
     }
 
     /// Evicts datagrams until a table is below its limit. If `own` is evicted, returns its number of fragments.
-    pub(crate) fn make_room(&mut self, table: Table, own: Option<SlabId>, count: &mut Count<'_>) -> Option<u64> {
+    pub(crate) fn make_room(&mut self, version: Version, own: Option<SlabId>, count: &mut Count<'_>) -> Option<u64> {
         let Self { tables, evicted, .. } = self;
         let mut lost = None;
-        tables[table as usize].make_room(|victim, queue| {
+        tables[version as usize].make_room(|victim, queue| {
             count.fail();
             let origin = queue.origin().get();
             let packets = queue.fragments();
@@ -267,31 +252,26 @@ impl Reassembly {
         counters: &mut Counters,
         expired: &mut Vec<Expired>,
     ) {
-        for table in Table::ALL {
-            let cache = self.table(table);
+        for version in VERSIONS {
+            let cache = self.table(version);
             while let Some((deadline, id)) = cache.next()
                 && deadline <= now
             {
-                let context = cache.context(id);
                 let (origin, packets, first) = cache.close(id, |queue, _| {
                     let origin = queue.origin().get();
                     (origin, queue.fragments(), origin.port().is_none_or(&is_there).then(|| queue.take_first()))
                 });
-                let is_there = first.is_some();
-                // Tracking counts only timeouts.
-                let mibs = match table {
-                    Table::V4 => Some(Mibs::of(Version::V4)),
-                    Table::V6 | Table::TrackingV6 => is_there.then(|| Mibs::of(Version::V6)),
-                };
-                Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
-                expired.push(Expired { first: first.flatten(), origin, packets, context, table });
+                if version == Version::V4 || first.is_some() {
+                    Count::new(counters, version).timeout();
+                }
+                expired.push(Expired { first: first.flatten(), origin, packets, version });
             }
         }
     }
 
-    /// Usage of one table.
-    pub fn usage(&self, table: Table) -> Usage {
-        let cache = &self.tables[table as usize];
+    /// Usage of one family's table.
+    pub fn usage(&self, version: Version) -> Usage {
+        let cache = &self.tables[version as usize];
         Usage { queues: cache.queues(), memory: cache.memory() }
     }
 
@@ -310,28 +290,27 @@ impl Reassembly {
         self.tables.iter().for_each(Cache::check_invariants);
     }
 
-    /// Copy policy of a context.
-    pub(crate) fn how(&self, context: ReassemblyContext) -> CopyPolicy {
-        let copies = self.coalesce == Coalesce::Copy;
+    /// Copy policy.
+    pub(crate) fn how(&self) -> CopyPolicy {
         CopyPolicy {
-            joins: context.user.joins() && self.coalesce != Coalesce::Off,
-            copies,
+            joins: self.coalesce != Coalesce::Off,
+            copies: self.coalesce == Coalesce::Copy,
             spares: self.coalesce == Coalesce::Move,
             gathers_from: usize::MAX,
         }
     }
 
     /// Copies a fragment that uses little of a large page, unless memory is plentiful.
-    pub(crate) fn copy_out_of_large_page(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
-        let looks = self.coalesce == Coalesce::Move && !self.table(table).gathering().is_plenty(0);
+    pub(crate) fn copy_out_of_large_page(&mut self, mem: &Memory, version: Version, pkt: &mut Packet) {
+        let looks = self.coalesce == Coalesce::Move && !self.table(version).gathering().is_plenty(0);
         if looks && wastes_page(pkt) {
             copy_to_small_page(mem, pkt);
         }
     }
 
-    /// The cache of one table.
-    pub(crate) fn table(&mut self, table: Table) -> &mut Cache {
-        &mut self.tables[table as usize]
+    /// The table of one family.
+    pub(crate) fn table(&mut self, version: Version) -> &mut Cache {
+        &mut self.tables[version as usize]
     }
 }
 
@@ -339,12 +318,6 @@ impl Default for Reassembly {
     fn default() -> Self {
         Self::new(Config::default())
     }
-}
-
-/// Tells whether a fragment that contradicts its datagram is dropped without the datagram, as in Linux's
-/// `nf_ct_frag6_queue`.
-const fn leaves_others(table: Table, reason: DropReason) -> bool {
-    matches!((table, reason), (Table::TrackingV6, DropReason::FragmentEnd | DropReason::FragmentEmpty))
 }
 
 /// Prefetches a short fragment completely, as it will be copied.
@@ -371,8 +344,8 @@ fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> R
 }
 
 /// An atomic fragment: it is complete, and does not affect others of its identification (RFC 6946).
-fn atomic(mem: &Memory, mut pkt: Packet, part: &FragmentMeta, is_observer: bool, count: &mut Count<'_>) -> Verdict {
-    if let Some(misplaced) = part.misplaced().filter(|_| !is_observer) {
+fn atomic(mem: &Memory, mut pkt: Packet, part: &FragmentMeta, count: &mut Count<'_>) -> Verdict {
+    if let Some(misplaced) = part.misplaced() {
         count.ok();
         let problem = ParameterProblem::misplaced(misplaced, part.info.header_len, part.info.next_header_at);
         return refuse(pkt, problem, count);
@@ -385,7 +358,7 @@ fn atomic(mem: &Memory, mut pkt: Packet, part: &FragmentMeta, is_observer: bool,
             if pkt.meta.cut == Cut::Fragment {
                 pkt.meta.cut = Cut::Whole;
             }
-            Verdict::Whole { pkt, max_size: part.len() }
+            Verdict::Whole { pkt }
         }
         Err(reason) => {
             count.fail();

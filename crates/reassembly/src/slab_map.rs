@@ -174,11 +174,6 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         }
     }
 
-    /// The key of an entry.
-    pub(crate) fn key(&self, id: SlabId) -> &K {
-        &self.places[id.at()].key
-    }
-
     /// Tells whether the slot is occupied. The id may have been reused (no generation).
     pub(crate) fn contains(&self, id: SlabId) -> bool {
         self.nodes[id.at()].is_there
@@ -251,7 +246,7 @@ mod tests {
         let again = put(&mut table, 1000);
         assert!(ids.contains(&again), "a number is used again");
         let found = table.find(table.hash(&1000), &1000);
-        assert_eq!((found, table.key(again), &table[again][..]), (Some(again), &1000, "1000"));
+        assert_eq!((found, &table[again][..]), (Some(again), "1000"));
         assert_eq!(table.find(table.hash(&99), &99), None);
         // Removal from any position in a chain.
         let many: Vec<_> = (2000..12_000).map(|key| put(&mut table, key)).collect();

@@ -266,7 +266,7 @@ impl Train {
 
     /// The context: the node itself.
     #[inline(always)]
-    pub(crate) fn context(&self) -> ReassemblyContext {
+    fn context(&self) -> ReassemblyContext {
         ReassemblyContext { domain: self.domain, ..ReassemblyContext::LOCAL }
     }
 

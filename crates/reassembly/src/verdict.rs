@@ -5,33 +5,20 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{Version, icmpv6};
 
-use crate::table::Table;
-use crate::user::ReassemblyContext;
-
 /// Verdict on a fragment.
 #[derive(Debug)]
 pub enum Verdict {
     /// The datagram is complete, without a fragment header.
     Whole {
-        /// Datagram, for [`User::Local`](crate::User::Local) in as few buffers as possible, otherwise the first
-        /// fragment with each later one as a child.
+        /// Datagram, in as few buffers as possible; with [`Coalesce::Off`](crate::Coalesce::Off) the first fragment with
+        /// each later one as a child.
         pkt: Packet,
-        /// Length of the largest fragment with its headers, an upper bound for [`refragment`](crate::refragment())
-        /// (Linux's `frag_max_size`); 0 if the packet was not a fragment.
-        max_size: usize,
     },
     /// The fragment is held until its datagram is complete.
     Held,
     /// The fragment is held. Earlier fragments of its identification are dropped with [`DropReason::FragmentDistance`].
     Restarted {
         /// Number of dropped fragments.
-        packets: u64,
-    },
-    /// The fragment passes unchanged: the context is an observer's.
-    Pass {
-        /// Packet.
-        pkt: Packet,
-        /// Number of the datagram's other fragments, which are dropped with [`DropReason::FragmentLength`].
         packets: u64,
     },
     /// The fragment is dropped.
@@ -66,10 +53,8 @@ pub struct Expired {
     pub origin: Origin,
     /// Number of fragments dropped with [`DropReason::FragmentTimeout`], including the first.
     pub packets: u64,
-    /// Context of the datagram.
-    pub context: ReassemblyContext,
-    /// Table of the datagram.
-    pub table: Table,
+    /// IPv4 or IPv6.
+    pub version: Version,
 }
 
 /// An evicted datagram, whose fragments are dropped with [`DropReason::FragmentEvicted`].
@@ -83,7 +68,7 @@ pub struct Evicted {
 
 /// Counters of one family.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mibs {
+struct Mibs {
     requests: Mib,
     oks: Mib,
     fails: Mib,
@@ -93,16 +78,7 @@ pub(crate) struct Mibs {
 }
 
 impl Mibs {
-    /// Counters for datagrams that a table drops, if that table counts.
-    pub(crate) const fn of_table(table: Table) -> Option<Self> {
-        match table {
-            Table::V4 => Some(Self::of(Version::V4)),
-            Table::V6 => Some(Self::of(Version::V6)),
-            Table::TrackingV6 => None,
-        }
-    }
-
-    pub(crate) const fn of(version: Version) -> Self {
+    const fn of(version: Version) -> Self {
         match version {
             Version::V4 => Self {
                 requests: Mib::IpReasmReqds,
@@ -122,57 +98,57 @@ impl Mibs {
     }
 }
 
-/// Counters of one family, for a context that counts.
+/// Counters, and those of them that one family counts.
 #[derive(Debug)]
-pub(crate) struct Count<'a>(pub(crate) Option<(&'a mut Counters, Mibs)>);
+pub(crate) struct Count<'a> {
+    counters: &'a mut Counters,
+    mibs: Mibs,
+}
 
-impl Count<'_> {
-    fn count(&mut self, which: impl FnOnce(Mibs) -> Option<Mib>) {
-        if let Some((counters, mibs)) = &mut self.0
-            && let Some(mib) = which(*mibs)
-        {
-            counters.count(mib);
-        }
+impl<'a> Count<'a> {
+    /// Counters of `version`.
+    pub(crate) const fn new(counters: &'a mut Counters, version: Version) -> Self {
+        Self { counters, mibs: Mibs::of(version) }
     }
 
     /// Counts a fragment.
     pub(crate) fn request(&mut self) {
-        self.count(|mibs| Some(mibs.requests));
+        self.requests(1);
     }
 
     /// Counts `n` fragments.
     pub(crate) fn requests(&mut self, n: u64) {
-        if let Some((counters, mibs)) = &mut self.0 {
-            counters.add(mibs.requests, n);
-        }
+        self.counters.add(self.mibs.requests, n);
     }
 
     /// Counts a reassembled datagram.
     pub(crate) fn ok(&mut self) {
-        self.count(|mibs| Some(mibs.oks));
+        self.counters.count(self.mibs.oks);
     }
 
     /// Counts a dropped datagram, or a refused fragment.
     pub(crate) fn fail(&mut self) {
-        self.count(|mibs| Some(mibs.fails));
+        self.counters.count(self.mibs.fails);
     }
 
     /// Counts a datagram that timed out.
     pub(crate) fn timeout(&mut self) {
-        self.count(|mibs| Some(mibs.timeout));
+        self.counters.count(self.mibs.timeout);
         self.fail();
     }
 
     /// Counts a datagram dropped for `reason`.
     pub(crate) fn fail_for(&mut self, reason: DropReason) {
-        if reason == DropReason::FragmentOverlap {
-            self.count(|mibs| mibs.overlaps);
+        if reason == DropReason::FragmentOverlap
+            && let Some(mib) = self.mibs.overlaps
+        {
+            self.counters.count(mib);
         }
         self.fail();
     }
 
     /// Counts a fragment that is reported with a parameter problem.
     pub(crate) fn header_error(&mut self) {
-        self.count(|_| Some(Mib::Ip6InHdrErrors));
+        self.counters.count(Mib::Ip6InHdrErrors);
     }
 }

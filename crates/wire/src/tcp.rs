@@ -223,11 +223,6 @@ impl TcpHeader {
     pub const fn urgent(&self) -> u16 {
         self.urgent.get()
     }
-
-    /// Changes the urgent pointer.
-    pub const fn set_urgent(&mut self, urgent: u16) {
-        self.urgent = U16::new(urgent);
-    }
 }
 
 /// A segment with a valid data offset.
@@ -317,7 +312,7 @@ mod tests {
         header.set_flags(Flags::SYN | Flags::ACK | Flags::ECE);
         header.set_window(0x0d0e);
         header.set_check(0x0f10);
-        header.set_urgent(0x1112);
+        header.urgent = U16::new(0x1112);
         assert_eq!(header.as_bytes(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x60, 0x52, 13, 14, 15, 16, 17, 18]);
         assert_eq!((header.header_len(), header.flags()), (24, Flags::SYN | Flags::ACK | Flags::ECE));
         assert_eq!(header.as_bytes()[CHECK_AT..][..2], [15, 16]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use config::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
 use reassembly::{Config, Limits, Policy};
 
-/// Configuration of the `reassembly` crate. Options without a setting keep their defaults.
+/// Configuration of the `reassembly` crate.
 pub(crate) fn config(config: ReassemblyConfig) -> Config {
     let ReassemblyConfig { policy, coalesce, v4, v6, max_distance } = config;
     Config {
@@ -21,7 +21,6 @@ pub(crate) fn config(config: ReassemblyConfig) -> Config {
         v4: limits(v4),
         v6: limits(v6),
         max_distance,
-        ..Config::default()
     }
 }
 

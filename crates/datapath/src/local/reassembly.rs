@@ -6,7 +6,7 @@ use base::{Counters, Domain, DropReason, LinkId, Mib, Origin};
 use fib::Decision;
 use host::icmp::Problem;
 use packet::{Burst, Packet};
-use reassembly::{ReassemblyContext, Table, Train, TruncatedChain, User, Verdict};
+use reassembly::{ReassemblyContext, Train, TruncatedChain, User, Verdict};
 use wire::{Protocol, Version};
 use xfrm::Dir;
 
@@ -43,7 +43,7 @@ pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, user: Use
     let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, ip.pkt.take(), &ip.info, &mut dp.counters);
     count_for_link(dp, link, before);
     drop_evicted(dp);
-    if let Verdict::Whole { pkt, .. } = verdict {
+    if let Verdict::Whole { pkt } = verdict {
         ip.pkt.put(pkt);
         return ip.parse(cx).err().map(Next::Drop);
     }
@@ -94,15 +94,9 @@ pub(crate) fn apply_verdict(
 ) -> Next {
     match verdict {
         Verdict::Held => {}
-        Verdict::Whole { pkt, .. } => {
+        Verdict::Whole { pkt } => {
             ip.pkt.put(pkt);
             return whole(cx, ip, cast);
-        }
-        // Returned to observers only; local delivery is none.
-        Verdict::Pass { pkt, packets } => {
-            dp.ports.drops(origin, DropReason::FragmentLength, packets);
-            ip.pkt.put(pkt);
-            return Next::Drop(DropReason::FragmentLength);
         }
         Verdict::Restarted { packets } => dp.ports.drops(origin, DropReason::FragmentDistance, packets),
         Verdict::Drop { reason, packets } => dp.ports.drops(origin, reason, packets),
@@ -181,7 +175,7 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
     reassembly.handle_timeout(cx.now, |link| ports.get(link).is_some(), counters, &mut expired);
     for gone in expired.drain(..) {
         dp.ports.drops(gone.origin, DropReason::FragmentTimeout, gone.packets);
-        if gone.table == Table::V6
+        if gone.version == Version::V6
             && let Some(port) = dp.ports.get_mut(gone.origin.device())
         {
             port.counters.count(Mib::Ip6ReasmTimeout);

@@ -31,7 +31,7 @@ fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
         let info = info(&pkt);
         let verdict =
             reassembly.handle_fragment(NOW, &mem, reassembly::ReassemblyContext::LOCAL, pkt, &info, &mut counters);
-        if let reassembly::Verdict::Whole { pkt, .. } = verdict {
+        if let reassembly::Verdict::Whole { pkt } = verdict {
             return pkt.to_vec();
         }
     }
@@ -235,7 +235,7 @@ fn reassembly_timeout_of_a_broadcast_is_not_answered() {
 fn reassembly_limits_change_while_fragments_are_held() {
     let to_us = Flow::new("10.1.0.1", "10.1.0.254");
     let first = edit_v4(&to_us.udp(800), |header| header.set_fragment(FragOffset::ZERO, true));
-    let usage = |node: &Node| node.datapath.reassembly().usage(reassembly::Table::V4);
+    let usage = |node: &Node| node.datapath.reassembly().usage(Version::V4);
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, &first);
     assert_eq!((usage(&node).queues, node.pages_in_use()), (1, 1));

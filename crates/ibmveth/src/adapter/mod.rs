@@ -24,17 +24,6 @@ const TX_BUFFER: usize = 64 * 1024;
 /// Maximum number of transmit queues.
 pub const MAX_TX_QUEUES: usize = 16;
 
-/// Default number of transmit queues on a machine with this many processors.
-pub const fn default_tx_queues(processors: usize) -> usize {
-    if processors == 0 {
-        1
-    } else if processors > 8 {
-        8
-    } else {
-        processors
-    }
-}
-
 /// Convention by which fat frames are sent.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Style {

@@ -190,7 +190,6 @@ pub const IFLA_BRPORT_MRP_IN_OPEN: u16 = 36;
 pub const IFLA_BRPORT_LOCKED: u16 = 39;
 pub const IFLA_BRPORT_MAB: u16 = 40;
 pub const IFLA_BRPORT_NEIGH_VLAN_SUPPRESS: u16 = 43;
-pub const IFLA_BRPORT_MAX: usize = 64;
 /// Private attribute of [`IFLA_PROTINFO`], in saved state only: a trunk's priority.
 pub const IFLA_FATPATH_TRUNK: u16 = 60;
 /// Private attribute of [`IFLA_PROTINFO`], in saved state only: limit of addresses that a port learns.
@@ -219,7 +218,6 @@ pub const RTM_NEWVLAN: u16 = 112;
 pub const NDA_VLAN: u16 = 5;
 pub const NTF_SELF: u8 = 0x02;
 pub const NTF_MASTER: u8 = 0x04;
-pub const NTF_EXT_LEARNED: u8 = 0x10;
 pub const NTF_STICKY: u8 = 0x40;
 pub const IFLA_INFO_DATA: u16 = 2;
 pub const IFLA_INFO_SLAVE_KIND: u16 = 4;

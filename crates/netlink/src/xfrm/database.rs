@@ -145,9 +145,4 @@ impl<D: Database> Xfrm<D> {
     pub const fn database_mut(&mut self) -> &mut D {
         &mut self.database
     }
-
-    /// Returns the database.
-    pub fn into_database(self) -> D {
-        self.database
-    }
 }

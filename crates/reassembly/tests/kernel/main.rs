@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
 use packet::Packet;
-use reassembly::{Config, Limits, Policy, Table};
+use reassembly::{Config, Limits, Policy};
 use system::{Need, Outcome, trial};
 use wire::Version;
 
@@ -98,7 +98,7 @@ fn random_trains() -> Outcome {
             delivered += got.delivered.len();
             answered += got.answers.len();
             if version == Version::V4 {
-                let queues = world.reassembly.usage(Table::V4).queues;
+                let queues = world.reassembly.usage(Version::V4).queues;
                 assert_eq!(queues, host.queues()?, "datagrams that wait after case {case}: {pieces:#?}");
             }
         }

@@ -1,14 +1,14 @@
-//! tshark reassembles datagrams that we fragment and refragment.
+//! tshark reassembles datagrams that we fragment, some of them again after reassembly.
 
 use std::fs::File;
 use std::process::Command;
 use std::time::Duration;
 
-use base::Instant;
+use base::{Counters, DropReason, Instant};
 use link::capture::LinkType;
 use link::pcap;
 use packet::{Memory, Packet};
-use reassembly::{Reassembly, ReassemblyContext, User, Verdict, fragment, fragment_v6, refragment};
+use reassembly::{Coalesce, Config, Reassembly, ReassemblyContext, User, Verdict, fragment, fragment_v6};
 use system::{Outcome, Scratch, run};
 use wire::ip::Info;
 use wire::{Version, ipv4};
@@ -38,14 +38,9 @@ pub(crate) fn judge() -> Outcome {
         for (n, (len, mtu)) in CASES.into_iter().enumerate() {
             let piece = Piece { id: n as u32, protocol: PROTOCOL, ..part(0, 0) };
             let packet = Packet::with_data(&mem, &piece.whole(version, len)).map_err(|dry| dry.to_string())?;
-            let mut fragments = Vec::new();
-            match version {
-                Version::V4 => fragment(&mem, packet, mtu, &mut fragments),
-                Version::V6 => fragment_v6(&mem, packet, mtu, n as u32, &mut fragments),
-            }
-            .map_err(base::DropReason::name)?;
+            let mut fragments = cut(&mem, packet, mtu, n as u32).map_err(DropReason::name)?;
             if n % 2 == 1 {
-                fragments = again(&mem, fragments, n as u32 + 100);
+                fragments = again(&mem, fragments, mtu, n as u32 + 100);
             }
             assert!(fragments.len() > 1);
             for fragment in &fragments {
@@ -78,15 +73,24 @@ pub(crate) fn judge() -> Outcome {
     Ok(())
 }
 
-/// The same datagram, reassembled and refragmented.
-fn again(mem: &Memory, fragments: Vec<Packet>, id: u32) -> Vec<Packet> {
-    let mut reassembly = Reassembly::default();
-    let context = ReassemblyContext { user: User::Switch, ..ReassemblyContext::LOCAL };
-    let mut out = Vec::new();
+fn cut(mem: &Memory, packet: Packet, mtu: usize, id: u32) -> Result<Vec<Packet>, DropReason> {
+    let mut fragments = Vec::new();
+    match Version::of(packet.head())? {
+        Version::V4 => fragment(mem, packet, mtu, &mut fragments)?,
+        Version::V6 => fragment_v6(mem, packet, mtu, id, &mut fragments)?,
+    }
+    Ok(fragments)
+}
+
+/// The same datagram, reassembled for a host and fragmented at the boundaries of its children, with another
+/// identification.
+fn again(mem: &Memory, fragments: Vec<Packet>, mtu: usize, id: u32) -> Vec<Packet> {
+    let mut reassembly = Reassembly::new(Config { coalesce: Coalesce::Off, ..Config::default() });
+    let context = ReassemblyContext { user: User::Host, ..ReassemblyContext::LOCAL };
+    let mut counters = Counters::ZERO;
     for pkt in fragments {
         let info = Info::parse(pkt.head(), pkt.len()).expect("a fragment");
-        let mut counters = base::Counters::ZERO;
-        if let Verdict::Whole { mut pkt, max_size } =
+        if let Verdict::Whole { mut pkt } =
             reassembly.handle_fragment(Instant::ZERO, mem, context, pkt, &info, &mut counters)
         {
             if info.version() == Version::V4 {
@@ -94,8 +98,8 @@ fn again(mem: &Memory, fragments: Vec<Packet>, id: u32) -> Vec<Packet> {
                 ipv4::Ipv4Header::mut_from(head).expect("a header").set_id(id as u16);
                 ipv4::fill_check(head).expect("a header");
             }
-            refragment(mem, pkt, max_size, max_size, id, &mut out).expect("it came in such fragments");
+            return cut(mem, pkt, mtu, id).expect("the datagram was fragmented for this MTU before");
         }
     }
-    out
+    Vec::new()
 }

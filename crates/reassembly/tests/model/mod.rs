@@ -2,7 +2,7 @@
 //! the same outcome in both.
 
 use packet::{Buf, Memory, Packet};
-use reassembly::{Coalesce, Config, Policy, TruncatedChain, User, refragment};
+use reassembly::{Coalesce, Config, Policy, TruncatedChain, fragment, fragment_v6};
 use wire::Version;
 use wire::ip::Info;
 
@@ -106,20 +106,17 @@ impl Holes {
     }
 }
 
-/// Sends fragments of a few datagrams, and compares each outcome, for each user and treatment of pages.
+/// Sends fragments of a few datagrams, and compares each outcome, for each treatment of pages.
 pub(crate) fn run(steps: &[Step]) {
-    let users = [(User::Local, Coalesce::Move), (User::PacketSocket, Coalesce::Move), (User::Local, Coalesce::Copy)];
-    for (user, coalesce) in users {
-        run_for(user, coalesce, steps);
+    for coalesce in [Coalesce::Move, Coalesce::Off, Coalesce::Copy] {
+        run_for(coalesce, steps);
     }
 }
 
-fn run_for(user: User, coalesce: Coalesce, steps: &[Step]) {
+fn run_for(coalesce: Coalesce, steps: &[Step]) {
     let mut worlds = BOTH.map(|version| {
         // The model does not count distances between fragments.
-        let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, 4 << 20, 0) });
-        world.context.user = user;
-        world
+        World::with_config(version, Config { coalesce, ..limited(Policy::Fair, 4 << 20, 0) })
     });
     let mut known = [(); 2].map(|()| [(); DATAGRAMS].map(|()| Holes::new()));
     for &(kind, who, at, len) in steps {
@@ -205,13 +202,13 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8) -> Packet {
 
 /// Sends arbitrary bytes that look like an IP packet, and checks the charges.
 pub(crate) fn hostile(packets: &[Vec<u8>]) {
-    hostile_for(User::Local, packets);
-    hostile_for(User::Switch, packets);
+    hostile_for(Coalesce::Move, packets);
+    hostile_for(Coalesce::Off, packets);
 }
 
-fn hostile_for(user: User, packets: &[Vec<u8>]) {
-    let mut world = World::with_config(Version::V6, limited(Policy::Fair, 100_000, 64));
-    world.context.user = user;
+fn hostile_for(coalesce: Coalesce, packets: &[Vec<u8>]) {
+    let config = Config { coalesce, ..limited(Policy::Fair, 100_000, 64) };
+    let mut world = World::with_config(Version::V6, config);
     for bytes in packets {
         let Ok(info) = Info::parse(bytes, bytes.len()) else {
             let mut pkt = shaped(&world.mem, bytes, bytes.len() as u8);
@@ -223,30 +220,33 @@ fn hostile_for(user: User, packets: &[Vec<u8>]) {
         let bytes = &bytes[..info.total_len];
         let pkt = shaped(&world.mem, bytes, bytes.len() as u8);
         world.send_packet(pkt, bytes);
-        for (whole, max_size) in world.delivered.drain(..).zip(world.max_sizes.drain(..)) {
+        for whole in world.delivered.drain(..) {
             let bytes = whole.to_vec();
             // No headers of a whole datagram may mark it as a fragment.
             let fragment = Info::parse(&bytes, bytes.len()).ok().and_then(|info| info.fragment);
             assert_eq!(fragment, None, "{whole:?}");
-            goes_on(&world.mem, whole, max_size);
+            goes_on(&world.mem, whole);
         }
     }
     world.drain();
     world.assert_pages_came_home();
 }
 
-/// Refragments a datagram, and checks that no fragment is too large and that reassembly restores it.
-fn goes_on(mem: &Memory, whole: Packet, max_size: usize) {
-    const MTU: usize = 1500;
+/// Fragments a datagram, and checks that no fragment is too large and that reassembly restores it.
+fn goes_on(mem: &Memory, whole: Packet) {
     let bytes = whole.to_vec();
     let mut fragments = Vec::new();
-    if refragment(mem, whole, max_size, MTU, 7, &mut fragments).is_err() || fragments.len() < 2 {
+    let (mtu, done) = match Version::of(&bytes).expect("a datagram with its header") {
+        Version::V4 => (200, fragment(mem, whole, 200, &mut fragments)),
+        Version::V6 => (1280, fragment_v6(mem, whole, 1280, 7, &mut fragments)),
+    };
+    if done.is_err() || fragments.len() < 2 {
         return;
     }
     let mut world = World::with_config(Version::V6, world::no_limits());
     for fragment in fragments {
         let bytes = fragment.to_vec();
-        assert!(bytes.len() <= max_size.clamp(1280, MTU), "{} bytes, and {max_size} at most", bytes.len());
+        assert!(bytes.len() <= mtu, "{} bytes, and {mtu} at most", bytes.len());
         world.send_packet(fragment, &bytes);
     }
     assert!(world.bytes() == [bytes], "other bytes than before");

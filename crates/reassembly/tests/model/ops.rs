@@ -3,23 +3,17 @@
 use base::Origin;
 use std::time::Duration;
 
-use reassembly::{Coalesce, Config, Hook, Policy, Table, User};
+use reassembly::{Coalesce, Config, Policy, User};
 use wire::Version;
 
 use super::shaped;
-use super::world::{Piece, World, limited, part};
+use super::world::{BOTH, Piece, World, limited, part};
 
 /// An operation: kind, datagram, offset, length.
 pub(crate) type OpStep = (u8, u8, u8, u8);
 
 /// Contexts.
-const USERS: [User; 5] = [
-    User::Local,
-    User::Tracking { hook: Hook::In, zone: 0 },
-    User::Tracking { hook: Hook::In, zone: 1 },
-    User::PacketSocket,
-    User::Switch,
-];
+const USERS: [User; 3] = [User::Local, User::Output, User::Host];
 
 /// Treatments of pages.
 const WAYS: [Coalesce; 3] = [Coalesce::Off, Coalesce::Move, Coalesce::Copy];
@@ -40,8 +34,8 @@ pub(crate) fn run(policy: Policy, limit: usize, steps: &[OpStep]) {
         };
         largest = largest.max(truesize);
         world.reassembly.check_invariants();
-        for table in Table::ALL {
-            let usage = world.reassembly.usage(table);
+        for version in BOTH {
+            let usage = world.reassembly.usage(version);
             let allowed = if policy == Policy::Fair { limit } else { limit + ONE + largest };
             assert!(usage.memory <= allowed, "{usage:?} of {allowed}, {policy:?}");
             assert_eq!(usage.memory == 0, usage.queues == 0, "{usage:?}");
@@ -49,7 +43,6 @@ pub(crate) fn run(policy: Policy, limit: usize, steps: &[OpStep]) {
         assert_eq!(world.reassembly.poll_timeout().is_some(), world.reassembly.queues() > 0);
     }
     world.drain();
-    world.passed.clear();
     world.assert_pages_came_home();
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::{LinkId, Origin};
 use packet::{Burst, Csum, Packet};
-use reassembly::{Coalesce, Config, Policy, Table, Train};
+use reassembly::{Coalesce, Config, Policy, Train};
 use wire::ip::Info;
 use wire::{Protocol, Version};
 
@@ -30,12 +30,8 @@ pub(crate) fn outcome(world: &World) -> Outcome {
     let whole = |pkt: &Packet| {
         (pkt.to_vec(), pkt.frags().len(), pkt.frag_list().len(), pkt.meta.csum, pkt.meta.origin.device())
     };
-    let outcome = [
-        format!("{:?} {:?}", world.dropped, world.max_sizes),
-        format!("{:?}", world.refused),
-        format!("{:?}", world.counters),
-    ];
-    let usage = Table::ALL.map(|table| world.reassembly.usage(table)).map(|usage| (usage.queues, usage.memory));
+    let outcome = [format!("{:?}", world.dropped), format!("{:?}", world.refused), format!("{:?}", world.counters)];
+    let usage = BOTH.map(|version| world.reassembly.usage(version)).map(|usage| (usage.queues, usage.memory));
     let copied = world.mem.copies().total_bytes();
     (world.delivered.iter().map(whole).collect(), outcome, usage.to_vec(), copied)
 }

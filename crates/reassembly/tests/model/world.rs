@@ -156,9 +156,9 @@ impl Moved {
 
 /// Limits of every table alike.
 pub(crate) fn limited(policy: Policy, high_thresh: usize, max_distance: u32) -> Config {
-    let Config { v4, v6, tracking_v6, .. } = Config::default();
-    let [v4, v6, tracking_v6] = [v4, v6, tracking_v6].map(|it| Limits { high_thresh, ..it });
-    Config { policy, v4, v6, tracking_v6, max_distance, ..Config::default() }
+    let Config { v4, v6, .. } = Config::default();
+    let [v4, v6] = [v4, v6].map(|it| Limits { high_thresh, ..it });
+    Config { policy, v4, v6, max_distance, ..Config::default() }
 }
 
 /// Unlimited.
@@ -178,10 +178,6 @@ pub(crate) struct World {
     pub(crate) link: LinkId,
     pub(crate) context: ReassemblyContext,
     pub(crate) delivered: Vec<Packet>,
-    /// For each, the largest fragment.
-    pub(crate) max_sizes: Vec<usize>,
-    /// Fragments that passed unchanged.
-    pub(crate) passed: Vec<Packet>,
     pub(crate) refused: Vec<Refused>,
     /// Reason and bytes of each dropped packet, in order.
     pub(crate) dropped: Vec<(DropReason, u64)>,
@@ -204,8 +200,6 @@ impl World {
             link: LINK,
             context: ReassemblyContext::LOCAL,
             delivered: Vec::new(),
-            max_sizes: Vec::new(),
-            passed: Vec::new(),
             refused: Vec::new(),
             dropped: Vec::new(),
             sent: 0,
@@ -236,20 +230,12 @@ impl World {
     /// Records the outcome for a fragment with these bytes.
     pub(crate) fn note(&mut self, verdict: Verdict, bytes: &[u8]) {
         match verdict {
-            Verdict::Whole { pkt, max_size } => {
+            Verdict::Whole { pkt } => {
                 pkt.check_invariants();
                 assert_eq!(pkt.meta.cut, Cut::Whole);
                 self.delivered.push(pkt);
-                self.max_sizes.push(max_size);
             }
             Verdict::Held => {}
-            Verdict::Pass { pkt, packets } => {
-                assert_eq!(pkt.to_vec(), bytes, "the fragment passes unchanged");
-                self.passed.push(pkt);
-                if packets > 0 {
-                    self.dropped.push((DropReason::FragmentLength, packets));
-                }
-            }
             Verdict::Restarted { packets } => self.dropped.push((DropReason::FragmentDistance, packets)),
             Verdict::Drop { reason, packets } => self.dropped.push((reason, packets)),
             Verdict::Refuse { pkt, reason, code, pointer } => {

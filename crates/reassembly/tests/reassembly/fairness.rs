@@ -2,7 +2,7 @@
 
 use base::{Domain, DropReason, LinkId, Origin};
 use proptest::prelude::*;
-use reassembly::{Policy, Table};
+use reassembly::Policy;
 use wire::Version;
 
 use crate::model::ops;
@@ -280,7 +280,7 @@ fn evicted_datagram_is_reported_with_its_link() {
         evicted += gone.packets;
     }
     assert_eq!(world.reassembly.drain_evicted().count(), 0);
-    assert_eq!(evicted, u64::from(fragments) - world.reassembly.usage(Table::V4).queues as u64);
+    assert_eq!(evicted, u64::from(fragments) - world.reassembly.usage(Version::V4).queues as u64);
 }
 
 proptest! {

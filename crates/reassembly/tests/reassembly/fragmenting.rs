@@ -2,18 +2,22 @@
 
 use base::DropReason;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, Pool, geometry};
-use reassembly::{fragment, fragment_v6};
+use proptest::prelude::*;
+use reassembly::{Coalesce, Config, User, fragment, fragment_v6};
 use wire::ip::Info;
 use wire::ipv6::{self, Ipv6};
 use wire::{Protocol, Version, ext};
 
-use crate::world::{BOTH, World, part, payload};
+use crate::world::{BOTH, Piece, World, last, part, payload};
+
+/// Identification of all fragments.
+const ID: u32 = 0xdead_beef;
 
 fn cut(mem: &Memory, packet: Packet, mtu: usize) -> Result<Vec<Packet>, DropReason> {
     let mut out = Vec::new();
     let result = match Version::of(packet.head()).unwrap() {
         Version::V4 => fragment(mem, packet, mtu, &mut out),
-        Version::V6 => fragment_v6(mem, packet, mtu, 0xdead_beef, &mut out),
+        Version::V6 => fragment_v6(mem, packet, mtu, ID, &mut out),
     };
     assert!(result.is_ok() || out.is_empty());
     result.map(|()| out)
@@ -87,7 +91,7 @@ fn headers_for_routers_are_in_each_fragment() {
             let part = fragment.to_vec();
             let view = Ipv6::parse(&part).unwrap();
             let found = view.chain().unwrap().fragment.unwrap();
-            assert_eq!((found.place.offset, found.info.id), (repeated, 0xdead_beef), "{kinds:?}");
+            assert_eq!((found.place.offset, found.info.id), (repeated, ID), "{kinds:?}");
             assert_eq!(view.header().hop_limit(), 9);
             assert_eq!(found.info.more, at < 2);
             assert!(found.info.offset.bytes() == at * ((1280 - repeated - 8) / 8 * 8));
@@ -137,4 +141,94 @@ fn a_packet_that_fits_is_left_alone() {
     let out = cut(&mem, Packet::with_data(&mem, &bytes).unwrap(), 1280).unwrap();
     assert_eq!((out.len(), out[0].to_vec(), out[0].meta.cut), (1, bytes.clone(), Cut::Whole));
     assert_eq!(Info::parse(&bytes, bytes.len()).unwrap().fragment, None);
+}
+
+/// Reassembles fragments for a host, each as a packet of its own unless `coalesce` joins them, and fragments the
+/// datagram for `mtu`.
+fn there_and_back(version: Version, pieces: &[Piece], coalesce: Coalesce, mtu: usize) -> Vec<Vec<u8>> {
+    let mut world = World::with_config(version, Config { coalesce, ..Config::default() });
+    world.context.user = User::Host;
+    world.send_all(pieces);
+    let whole = world.delivered.pop().expect("a datagram");
+    assert_eq!(whole.frag_list().is_empty(), coalesce == Coalesce::Move);
+    let before = world.mem.copies().total_bytes();
+    let out = cut(&world.mem, whole, mtu).unwrap();
+    assert!(world.mem.copies().total_bytes() - before <= 60 * out.len() as u64, "headers alone are copied");
+    out.iter().map(Packet::to_vec).collect()
+}
+
+/// Fragments of these lengths.
+fn pieces(lens: &[usize]) -> Vec<Piece> {
+    let mut at = 0;
+    let one = |(n, &len): (usize, &usize)| {
+        let piece = if n + 1 < lens.len() { part(at, len) } else { last(at, len) };
+        at += len;
+        Piece { id: ID, ..piece }
+    };
+    lens.iter().enumerate().map(one).collect()
+}
+
+/// Length of the largest of these fragments, with its headers.
+fn largest(fragments: &[Vec<u8>]) -> usize {
+    fragments.iter().map(Vec::len).max().unwrap()
+}
+
+#[test]
+fn separate_fragments_keep_their_sizes() {
+    for version in BOTH {
+        for lens in [&[104, 96][..], &[8, 8, 8, 8, 1], &[1400, 8, 640, 1400, 1399], &[1448; 40]] {
+            let came: Vec<_> = pieces(lens).iter().map(|piece| piece.bytes(version)).collect();
+            for order in 0..3 {
+                let mut order_of: Vec<_> = pieces(lens);
+                match order {
+                    0 => {}
+                    1 => order_of.reverse(),
+                    _ => order_of.rotate_left(1),
+                }
+                let again = there_and_back(version, &order_of, Coalesce::Off, largest(&came));
+                assert!(again == came, "{version}, {lens:?}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_separate_fragments_keep_their_sizes(
+        blocks in prop::collection::vec(1_usize..180, 2..40),
+        tail in 1_usize..1440,
+    ) {
+        let lens: Vec<_> = blocks.into_iter().map(|it| 8 * it).chain([tail]).collect();
+        for version in BOTH {
+            let came: Vec<_> = pieces(&lens).iter().map(|piece| piece.bytes(version)).collect();
+            let again = there_and_back(version, &pieces(&lens), Coalesce::Off, largest(&came));
+            prop_assert!(again == came, "{}", version);
+        }
+    }
+}
+
+#[test]
+fn joined_and_separate_fragments_are_fragmented_alike() {
+    for version in BOTH {
+        let came: Vec<_> = pieces(&[1448, 1448, 1448, 700]);
+        let mtu = came[0].bytes(version).len();
+        let [joined, kept] =
+            [Coalesce::Move, Coalesce::Off].map(|coalesce| there_and_back(version, &came, coalesce, mtu));
+        assert!(joined == kept && kept.len() == 4, "{version}");
+    }
+}
+
+#[test]
+fn separate_fragments_above_the_mtu_are_cut_evenly() {
+    let places = |version: Version, mtu: usize| -> Vec<(usize, usize)> {
+        let fragments = there_and_back(version, &pieces(&[1000, 1000, 100]), Coalesce::Off, mtu);
+        let place = |bytes: &Vec<u8>| {
+            let info = Info::parse(bytes, bytes.len()).unwrap();
+            (info.fragment.unwrap().offset.bytes(), bytes.len())
+        };
+        fragments.iter().map(place).collect()
+    };
+    assert_eq!(places(Version::V4, 820), [(0, 820), (800, 820), (1600, 520)]);
+    assert_eq!(places(Version::V6, 848), [(0, 848), (800, 848), (1600, 548)]);
+    assert_eq!(places(Version::V4, 1500), [(0, 1020), (1000, 1020), (2000, 120)], "each fits");
 }

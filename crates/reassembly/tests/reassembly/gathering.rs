@@ -1,7 +1,7 @@
 //! Copies of fragments into one large page, and datagrams too short for that.
 
 use packet::{CopyReason, Memory, Packet, Pool};
-use reassembly::{Coalesce, Config, Policy, Table};
+use reassembly::{Coalesce, Config, Policy};
 use wire::Version;
 
 use crate::world::{BOTH, Piece, World, last, limited, no_limits, part};
@@ -152,10 +152,10 @@ fn page_replaces_the_pages_copied_into_it() {
     let mut world = World::with_config(Version::V4, limited(Policy::Fair, LIMIT, 0));
     let device = Device::Scarce;
     (0..1000).for_each(|n| send(&mut world, device, pair(n)[0]));
-    let (before, others) = (world.reassembly.usage(Table::V4).memory, world.mem.small().in_use());
+    let (before, others) = (world.reassembly.usage(Version::V4).memory, world.mem.small().in_use());
     datagram(1, 65_515)[..20].iter().for_each(|&piece| send(&mut world, device, piece));
     assert_eq!((world.mem.large().in_use(), world.mem.small().in_use()), (1, others));
-    let grown = world.reassembly.usage(Table::V4).memory - before;
+    let grown = world.reassembly.usage(Version::V4).memory - before;
     assert!((Memory::LARGE..Memory::LARGE + 2048).contains(&grown), "{grown} bytes");
 }
 

@@ -2,7 +2,7 @@
 
 use base::DropReason;
 use packet::{CopyReason, Memory, Packet, Pool};
-use reassembly::{Coalesce, Config, Hook, Limits, Policy, User};
+use reassembly::{Coalesce, Config, Limits, Policy};
 use wire::Version;
 
 use crate::world::{BOTH, Piece, World, last, limited, no_limits, part};
@@ -32,30 +32,26 @@ fn receive(world: &mut World, ring: &Pool, piece: Piece) -> bool {
 #[test]
 fn copied_fragments_give_their_frames_back_at_once_in_any_order() {
     for version in BOTH {
-        for user in [User::Local, User::PacketSocket, User::Tracking { hook: Hook::In, zone: 0 }] {
-            for order in 0..3 {
-                let mut world = world(version, Coalesce::Copy);
-                world.context.user = user;
-                let ring = Pool::bounded(Memory::SMALL, 1);
-                let mut pieces = train(7);
-                match order {
-                    0 => {}
-                    1 => pieces.reverse(),
-                    _ => pieces.rotate_left(20),
-                }
-                for piece in pieces {
-                    assert!(receive(&mut world, &ring, piece), "{user:?}, {version}: {piece:?}");
-                    assert_eq!(ring.in_use(), 0);
-                }
-                assert!(world.bytes() == [Piece { id: 7, ..part(0, 0) }.whole(version, 65_515)], "{user:?}, {version}");
-                let whole = &world.delivered[0];
-                let children = if user == User::Local { 0 } else { 45 };
-                assert_eq!(whole.frag_list().len(), children, "{user:?}, {version}, order {order}");
-                assert_eq!(world.mem.copies().total_bytes(), world.mem.copies().get(CopyReason::Coalesce).bytes);
-                let copied = world.mem.copies().total_bytes() as f64 / 65_515.0;
-                assert!((1.0..1.05).contains(&copied), "{copied} bytes for each, {user:?}, {version}, order {order}");
-                world.assert_pages_came_home();
+        for order in 0..3 {
+            let mut world = world(version, Coalesce::Copy);
+            let ring = Pool::bounded(Memory::SMALL, 1);
+            let mut pieces = train(7);
+            match order {
+                0 => {}
+                1 => pieces.reverse(),
+                _ => pieces.rotate_left(20),
             }
+            for piece in pieces {
+                assert!(receive(&mut world, &ring, piece), "{version}: {piece:?}");
+                assert_eq!(ring.in_use(), 0);
+            }
+            assert!(world.bytes() == [Piece { id: 7, ..part(0, 0) }.whole(version, 65_515)], "{version}");
+            let whole = &world.delivered[0];
+            assert_eq!(whole.frag_list().len(), 0, "{version}, order {order}");
+            assert_eq!(world.mem.copies().total_bytes(), world.mem.copies().get(CopyReason::Coalesce).bytes);
+            let copied = world.mem.copies().total_bytes() as f64 / 65_515.0;
+            assert!((1.0..1.05).contains(&copied), "{copied} bytes for each, {version}, order {order}");
+            world.assert_pages_came_home();
         }
     }
 }
@@ -157,20 +153,17 @@ fn fragments_keep_their_pages_without_coalescing() {
 #[test]
 fn frame_waits_if_no_page_is_free_for_a_copy() {
     for version in BOTH {
-        for user in [User::Local, User::PacketSocket] {
-            let mut world = world(version, Coalesce::Copy);
-            world.context.user = user;
-            // One page, for the first.
-            world.mem = Memory::new(Pool::bounded(Memory::SMALL, 1), Pool::bounded(Memory::LARGE, 0));
-            let ring = Pool::bounded(Memory::SMALL, FRAMES);
-            for (n, piece) in train(3).into_iter().enumerate() {
-                assert_eq!(ring.in_use(), n.saturating_sub(1));
-                assert!(receive(&mut world, &ring, piece));
-            }
-            assert!(world.bytes() == [Piece { id: 3, ..part(0, 0) }.whole(version, 65_515)]);
-            world.assert_pages_came_home();
-            assert_eq!(ring.in_use(), 0);
+        let mut world = world(version, Coalesce::Copy);
+        // One page, for the first.
+        world.mem = Memory::new(Pool::bounded(Memory::SMALL, 1), Pool::bounded(Memory::LARGE, 0));
+        let ring = Pool::bounded(Memory::SMALL, FRAMES);
+        for (n, piece) in train(3).into_iter().enumerate() {
+            assert_eq!(ring.in_use(), n.saturating_sub(1));
+            assert!(receive(&mut world, &ring, piece));
         }
+        assert!(world.bytes() == [Piece { id: 3, ..part(0, 0) }.whole(version, 65_515)]);
+        world.assert_pages_came_home();
+        assert_eq!(ring.in_use(), 0);
     }
 }
 
@@ -184,7 +177,6 @@ fn memory_is_exactly_zero_after_a_hundred_thousand_datagrams() {
             for id in 0..100_000 / 6 {
                 world.send_all(&[Piece { id, ..part(0, 104) }, Piece { id, ..last(104, 8) }]);
                 world.delivered.clear();
-                world.max_sizes.clear();
                 assert_eq!(world.reassembly.memory(), 0);
             }
             assert!(world.dropped.iter().all(|&(reason, _)| reason != DropReason::FragmentMemory));

@@ -8,7 +8,7 @@ use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind};
 use offload::Features;
 use packet::{Allocations, Memory, Packet};
-use reassembly::{Config, Table};
+use reassembly::Config;
 use sim::{policy, unique_mask};
 use xfrm::{Dir, SaConfig, SaDir};
 
@@ -187,7 +187,7 @@ impl Receiver {
     pub(super) fn drain(&mut self, may_pass_limit: bool) -> Result<(), String> {
         while self.sleep().is_some() {}
         let left = self.datapath.reassembly().memory();
-        let queues: usize = Table::ALL.iter().map(|&table| self.datapath.reassembly().usage(table).queues).sum();
+        let queues = self.datapath.reassembly().queues();
         let pages = self.mem.small().in_use() + self.mem.large().in_use();
         if left + queues + pages > 0 {
             return Err(format!("{left} bytes, {queues} datagrams and {pages} pages are left behind"));
