@@ -145,9 +145,9 @@ fn kept() -> Outcome {
         ("ip link add link tap0 name y type vlan id 5", "VLAN device already exists"),
         ("ip link add link tap0 name y type vlan id 4095", "Invalid VLAN id"),
         ("ip link add link lo name y type vlan id 5", "VLANs not supported on device"),
-        ("ip link add link tap0 name y type vlan id 6 protocol 802.1ad", "are of 802.1Q"),
-        ("ip link add link tap0 name y type vlan id 6 egress-qos-map 1:2", "map no priorities"),
-        ("ip link set tap0.5 type vlan gvrp on", "stay as they were made"),
+        ("ip link add link tap0 name y type vlan id 6 protocol 802.1ad", "support 802.1Q only"),
+        ("ip link add link tap0 name y type vlan id 6 egress-qos-map 1:2", "have no priority maps"),
+        ("ip link set tap0.5 type vlan gvrp on", "have fixed settings"),
     ] {
         let printed = sh(&format!("{line} 2>&1; true"))?;
         assert!(printed.contains(want), "{line}: {printed}");
