@@ -79,8 +79,8 @@ impl SaRecord {
             extra_flags: request.extra_flags,
             replay: match &request.replay {
                 // The replay state of the request is still the present one.
-                Some(request) if stats.packets == 0 && convert::begins_at(Some(request), sa.flags()).0 == sa.oseq() => {
-                    request.clone()
+                Some(replay) if stats.packets == 0 && convert::begins_at(Some(replay), sa.flags()).0 == sa.oseq() => {
+                    replay.clone()
                 }
                 as_made => replay(as_made.as_ref(), sa.replay(), sa.oseq()),
             },
@@ -117,8 +117,8 @@ impl PolicyRecord {
     fn view(&self, node: &Node, policy: &ipsec::spd::Policy) -> Policy {
         let mut shown = self.request.clone();
         shown.info.index = policy.index;
-        let request = self.request.info.sel.ifindex;
-        shown.info.sel.ifindex = node.selector_ifindex(policy.config.selector.dev, request);
+        let ifindex = self.request.info.sel.ifindex;
+        shown.info.sel.ifindex = node.selector_ifindex(policy.config.selector.dev, ifindex);
         shown.info.curlft =
             LifetimeCur { add_time: self.added, use_time: seconds(node, policy.used()), ..LifetimeCur::default() };
         shown

@@ -390,7 +390,7 @@ mod tests {
             alone.listen(true);
             alone.let_pass(Duration::ZERO);
             alone.let_pass(Duration::from_secs(61));
-            assert_eq!(ended(&alone.news()), (1, 1), "heard before: {subscribed_before}");
+            assert_eq!(ended(&alone.news()), (1, 1), "subscribed before: {subscribed_before}");
             alone.check();
         }
     }
