@@ -64,13 +64,19 @@ pub(crate) struct Poller {
 
 impl Poller {
     /// An epoll instance with the descriptor `inbox`.
+    ///
+    /// # Errors
+    /// The system's error; [`io::ErrorKind::Unsupported`] if it has no `epoll_pwait2`.
     pub(crate) fn new(inbox: impl AsFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
-        Ok(Self { epoll, ready: Vec::with_capacity(MAX_READY) })
+        let mut poller = Self { epoll, ready: Vec::with_capacity(MAX_READY) };
+        poller.wait(Some(Duration::ZERO)).map_err(name_missing_call)?;
+        Ok(poller)
     }
 
-    /// Waits until a descriptor is ready, at most for `limit`. A signal may end the wait earlier.
+    /// Waits until a descriptor is ready, at most for `limit`, which is not rounded: the deadline of a small token
+    /// bucket is some microseconds away. A signal may end the wait earlier.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
         let limit = limit.map(|limit| Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -145,6 +151,17 @@ impl Poller {
     }
 }
 
+/// Names the call and the release that has it in the error of a system without the call, or with a filter that refuses it.
+fn name_missing_call(err: io::Error) -> io::Error {
+    match err.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
+            let text = format!("epoll_pwait2: {err}; needs Linux 5.11 and a container's filter that lets the call through");
+            io::Error::new(io::ErrorKind::Unsupported, text)
+        }
+        _ => err,
+    }
+}
+
 /// Logs a failure, which happens only when the system is out of memory; the link then moves no packets.
 fn log_failure(link: &dyn Link, result: rustix::io::Result<()>) {
     if let Err(err) = result {
@@ -157,6 +174,27 @@ mod tests {
     use std::net::UdpSocket;
 
     use super::*;
+
+    #[test]
+    fn wait_below_a_millisecond_is_not_rounded_up() {
+        let inbox = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut poller = Poller::new(&inbox).unwrap();
+        let waited = |poller: &mut Poller| {
+            let start = std::time::Instant::now();
+            poller.wait(Some(Duration::from_micros(100))).unwrap();
+            start.elapsed()
+        };
+        // A busy machine delays some waits, and a rounded wait lasts a millisecond at least.
+        let shortest = (0..100).map(|_| waited(&mut poller)).min().unwrap();
+        assert!((Duration::from_micros(100)..Duration::from_millis(1)).contains(&shortest), "{shortest:?}");
+    }
+
+    #[test]
+    fn missing_call_is_an_error_that_names_it() {
+        let err = name_missing_call(rustix::io::Errno::NOSYS.into());
+        assert!(err.to_string().starts_with("epoll_pwait2: ") && err.to_string().contains("Linux 5.11"), "{err}");
+        assert_eq!(name_missing_call(rustix::io::Errno::NOMEM.into()).kind(), io::ErrorKind::OutOfMemory);
+    }
 
     #[test]
     fn a_link_is_waited_for_until_it_is_removed() {

@@ -20,8 +20,8 @@
 //!   memory (`vhost/device.rs`), and chains of 1024 descriptors (`vhost/ring.rs`).
 //! - Capture files: packets of [`capture::MAX_PACKET`] (256 KiB), 1024 interfaces in a section (`MAX_INTERFACES` in
 //!   `pcapng.rs`).
-//! - Linux from 4.20 (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, AF_XDP 5.9 (`BPF_LINK_CREATE`), USO through TUN
-//!   6.2, frames longer than a page by AF_XDP 6.6.
+//! - Linux from 5.9 (`BPF_LINK_CREATE`, for AF_XDP) on; USO through TUN needs 6.2, frames longer than a page by AF_XDP
+//!   6.6.
 //!
 //! # Standards
 //! RFC 4301 §8.1 (Don't Fragment of ESP in UDP); RFC 3948 §2.1 and RFC 7296 §2 (ports of IKE); draft-ietf-opsawg-pcap

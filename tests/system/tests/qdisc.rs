@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("qdisc/output_of_tc_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("qdisc/tbf_shapes_a_stream_and_counts_it", &[Need::Namespaces], shape),
+        trial("qdisc/tbf_with_a_small_bucket_reaches_its_rate", &[Need::Namespaces], small_bucket),
         trial("qdisc/change_in_mid_flow_counts_all_lost_packets", &[Need::Namespaces], mid_flow),
         trial("qdisc/saved_state_and_reload_set_it_again", &[Need::Namespaces, Need::Tun], kept),
     ]
@@ -66,6 +67,19 @@ fn shape() -> Outcome {
     tc("qdisc del dev right root")?;
     assert_eq!(tc("qdisc show dev right")?, "qdisc noqueue 0: root refcnt 2 \n");
     transfer(&site.a, (&site.b, B_V4.parse()?), LEN)
+}
+
+fn small_bucket() -> Outcome {
+    const LEN: usize = 1_000_000;
+    let site = PlainSite::new(true)?;
+    // A bucket of one packet fills in 1.2 ms: a wait that is rounded to milliseconds halves the rate.
+    sh(&site.scratch, "plain", "tc qdisc add dev right root tbf rate 10mbit burst 1600b limit 30k")?;
+    let start = Instant::now();
+    transfer(&site.a, (&site.b, B_V4.parse()?), LEN)?;
+    let taken = start.elapsed();
+    // 10 Mb/s take 0.8 s for the payload, 0.84 s with headers.
+    assert!((Duration::from_millis(780)..Duration::from_millis(1150)).contains(&taken), "{taken:?}");
+    Ok(())
 }
 
 fn mid_flow() -> Outcome {
