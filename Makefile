@@ -8,8 +8,8 @@ help:
 	@echo "make bench-peers   the demo's stream through wireguard-go, boringtun and strongSwan, which it installs (needs root),"
 	@echo "                   the switch demo with Open vSwitch, and reassembly by smoltcp and gVisor"
 
-# Both programs at once: what they share is built once.
-BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench
+# Both programs and the library at once: what they share is built once.
+BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench -p fatpath-preload
 
 demo:
 	@scripts/setup demo $(BUILD)

@@ -1,0 +1,129 @@
+//! `scripts/setup` beside another apt, and at a terminal, with programs in place of the system's.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Programs of the system that the script needs.
+const SYSTEM: [&str; 11] = ["bash", "cat", "cut", "dirname", "echo", "env", "ls", "rm", "sed", "sort", "touch"];
+
+/// A `PATH` of one directory, in which `cc` is missing until the directory's `apt-get` installs it.
+struct Machine {
+    directory: PathBuf,
+}
+
+impl Machine {
+    /// A machine whose `apt-get` runs `apt`, a script, where `$bin` is the directory of programs.
+    fn new(name: &str, apt: &str) -> Self {
+        let directory = std::env::temp_dir().join(format!("fatpath-setup-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir_all(&directory).unwrap();
+        let machine = Self { directory };
+        for program in SYSTEM {
+            let found = ["/usr/bin", "/bin"].map(|place| Path::new(place).join(program));
+            symlink(found.iter().find(|path| path.exists()).unwrap(), machine.path(program)).unwrap();
+        }
+        let manifest = fs::read_to_string(root().join("rust-toolchain.toml")).unwrap();
+        let release = manifest.lines().find_map(|line| line.strip_prefix("channel = ")).unwrap().trim_matches('"');
+        machine.program("rustc", &format!("echo 'rustc {release} (0)'"));
+        machine.program("id", "echo 0");
+        machine.program("sleep", "echo slept $1 >>$bin/calls");
+        machine.program("apt-get", &format!("echo \"$@\" >>$bin/calls\n{apt}"));
+        machine
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+
+    fn program(&self, name: &str, script: &str) {
+        let text = format!("#!/bin/bash\nbin={}\n{script}\n", self.directory.display());
+        fs::write(self.path(name), text).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// Calls of `apt-get` and `sleep`, a line each.
+    fn calls(&self) -> String {
+        fs::read_to_string(self.path("calls")).unwrap_or_default()
+    }
+
+    /// `scripts/setup build echo done`, without a terminal.
+    fn set_up(&self) -> Output {
+        let mut command = Command::new(root().join("scripts/setup"));
+        command.args(["build", "echo", "done"]).stdin(Stdio::null());
+        self.isolated(&mut command).output().unwrap()
+    }
+
+    /// The same at a terminal, where `answer` is typed.
+    fn set_up_at_terminal(&self, answer: &str, yes: bool) -> Output {
+        let script = root().join("scripts/setup").display().to_string();
+        // `script` gives the command a terminal, and copies its own input there.
+        let line = format!("printf '{answer}\\n' | /usr/bin/script -qec '{script} build echo done' /dev/null");
+        let mut command = Command::new("/bin/bash");
+        command.args(["-c", &line]);
+        if yes {
+            command.env("YES", "1");
+        }
+        self.isolated(&mut command).output().unwrap()
+    }
+
+    fn isolated<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        // The script itself adds these two directories.
+        assert!(!Path::new("/usr/sbin/cc").exists() && !Path::new("/sbin/cc").exists());
+        command.env("PATH", &self.directory).env("SHELL", "/bin/bash").env_remove("CI")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// Both streams as one text.
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+#[test]
+fn setup_waits_for_the_lock_of_another_apt() {
+    let locked = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)";
+    let apt = format!("[ -e $bin/1 ] || {{ touch $bin/1; echo '{locked}' >&2; exit 100; }}\ntouch $bin/cc");
+    let machine = Machine::new("lock", &apt);
+    let output = machine.set_up();
+    let printed = text(&output);
+    assert!(output.status.success() && printed.ends_with("done\n"), "{printed}");
+    assert!(printed.contains("setup: installing ") && printed.contains("setup: waiting for another apt"), "{printed}");
+    let calls = machine.calls();
+    let lines: Vec<&str> = calls.lines().collect();
+    assert!(matches!(lines[..], [first, "slept 5", second] if first == second), "{calls}");
+    assert!(lines[0].starts_with("-o DPkg::Lock::Timeout=300 install -y "), "{calls}");
+}
+
+#[test]
+fn setup_shows_an_error_of_apt_that_lasts() {
+    let machine = Machine::new("error", "echo 'E: Unable to locate package gcc' >&2; exit 100");
+    let output = machine.set_up();
+    let printed = text(&output);
+    assert!(!output.status.success() && printed.contains("E: Unable to locate package gcc"), "{printed}");
+    assert!(!machine.calls().contains("slept"), "{}", machine.calls());
+}
+
+#[test]
+fn setup_asks_at_a_terminal_before_it_installs() {
+    let cases = [("", false, true), ("y", false, true), ("n", false, false), ("n", true, true)];
+    for (answer, yes, installs) in cases {
+        let machine = Machine::new("terminal", "touch $bin/cc");
+        let output = machine.set_up_at_terminal(answer, yes);
+        let printed = text(&output);
+        assert_eq!(output.status.success(), installs, "{answer:?} {yes}: {printed}");
+        assert_eq!(printed.contains("on this machine? [Y/n]"), !yes, "{answer:?}: {printed}");
+        assert_eq!(machine.calls().contains("install -y"), installs, "{answer:?} {yes}: {}", machine.calls());
+        assert_eq!(printed.contains("setup: as root: apt-get install"), !installs, "{answer:?} {yes}: {printed}");
+    }
+}
