@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use base::DropReason;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use client::BenchCommand;
@@ -62,6 +63,10 @@ pub(crate) enum Command {
     /// counters as by nstat. The control socket of a gateway is /run/fatpath/NAME.sock, or, for users other than root,
     /// $XDG_RUNTIME_DIR/fatpath/NAME.sock; the environment variable FATPATH_RUNDIR replaces the directory.
     Show(ShowArgs),
+    /// Print cause and remedy of a reason for drops
+    ///
+    /// Reasons are those of `fatpath show drops` and `fatpath trace`; without one, all are listed with their causes.
+    Explain(ExplainArgs),
     #[command(flatten)]
     Measure(BenchCommand),
     /// Write a link's packets to a pcapng file
@@ -228,6 +233,14 @@ impl From<ShowWhat> for Request {
         };
         Self::Show { what }
     }
+}
+
+/// Arguments of `explain`.
+#[derive(Args, Debug)]
+pub(crate) struct ExplainArgs {
+    /// Reason for drops, such as EspIcv
+    #[arg(value_name = "REASON", value_parser = crate::explain::reason)]
+    pub(crate) reason: Option<DropReason>,
 }
 
 /// Arguments of `capture`.

@@ -21,6 +21,7 @@ mod check;
 mod cli;
 mod enter;
 mod exec;
+mod explain;
 mod load;
 mod man_pages;
 mod measure;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         Command::Capture(args) => capture::main(&args),
         Command::Trace(args) => trace::main(&args),
         Command::Monitor(args) => monitor::main(&args),
+        Command::Explain(args) => explain::main(&args),
         Command::Exec(args) => exec::main(&args),
         Command::Ip(args) => exec::ip(&args),
         Command::HostMaker => daemon::make_host_side(),

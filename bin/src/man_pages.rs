@@ -89,7 +89,7 @@ struct Entry {
 }
 
 const EVERY: &[&str] =
-    &["run", "check", "load", "save", "show", "demo", "bench", "capture", "monitor", "trace", "completions", "man"];
+    &["run", "check", "load", "save", "show", "explain", "demo", "bench", "capture", "monitor", "trace", "completions", "man"];
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
 const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor", "trace"];
 

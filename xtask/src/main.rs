@@ -2,7 +2,7 @@
 //!
 //! # Decides
 //! Stages of `check` and `test` and their order (`stages`), and rules of RFCs that have a place in the source and
-//! a test (`conformance`).
+//! a test (`conformance`); the page of reasons for drops (`drops`).
 //!
 //! # Leaves to others
 //! Tests themselves (each crate's; crates `system` and `interop` against real kernels), installation of packages
@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod conformance;
+mod drops;
 mod report;
 mod stages;
 
@@ -29,6 +30,7 @@ usage: cargo xtask CHORE
   check             fmt, clippy, doc and every test that needs no privilege
   test              check, benchmarks once, system and interop tests, fuzz targets built, cargo deny
   conformance       write docs/conformance.md, which check compares
+  drops             write docs/drops.md, which check compares
   fuzz [SECONDS]    run each fuzz target for that long (default 20)";
 
 fn main() -> ExitCode {
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["check"] => stages::check(&mut report),
         ["test"] => stages::test(&mut report),
         ["conformance"] => return write_conformance(),
+        ["drops"] => return write(drops::DOCUMENT, &drops::document()),
         ["fuzz"] => stages::fuzz(&mut report, 20),
         ["fuzz", seconds] => match seconds.parse() {
             Ok(seconds) => stages::fuzz(&mut report, seconds),
@@ -57,8 +60,13 @@ fn write_conformance() -> ExitCode {
         eprintln!("{}", faults.join("\n"));
         return ExitCode::FAILURE;
     }
-    let path = stages::root().join("docs/conformance.md");
-    if let Err(error) = fs::write(&path, annotations.document()) {
+    write("docs/conformance.md", &annotations.document())
+}
+
+/// Writes a document of the tree.
+fn write(name: &str, text: &str) -> ExitCode {
+    let path = stages::root().join(name);
+    if let Err(error) = fs::write(&path, text) {
         eprintln!("xtask: {}: {error}", path.display());
         return ExitCode::FAILURE;
     }

@@ -442,9 +442,13 @@ impl Display for Ages {
 
 impl Display for DropState {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<32}{}", self.reason, self.count)?;
-        optional(f, "dev", self.link.as_deref())?;
-        writeln!(f)
+        let link = self.link.as_deref().map_or_else(String::new, |link| format!(" dev {link}"));
+        let place = format!("{}{link}", self.count);
+        // A gateway of another release may have a reason that this program does not know.
+        match base::DropReason::by_name(&self.reason) {
+            Some(reason) => writeln!(f, "{:<32}{place:<24} {}", self.reason, reason.short_cause()),
+            None => writeln!(f, "{:<32}{place}", self.reason),
+        }
     }
 }
 

@@ -468,8 +468,8 @@ fn fragments() -> Shown {
 #[test]
 fn drops_name_their_link_unless_the_node_made_the_packet() {
     let want = "\
-EspReplay                       3 dev wan
-NoRoute                         1
+EspReplay                       3 dev wan                Sequence number seen before, or left of the window
+NoRoute                         1                        No route leads to the destination
 ";
     assert_eq!(drops().to_text(false), want);
 }
