@@ -171,6 +171,50 @@ fn unsupported_attribute_is_refused_by_name() {
     }
 }
 
+/// A next hop of a link's subnet, behind a more specific route that is no link route; and one that is this node.
+#[test]
+fn gateway_is_looked_for_among_routes_of_its_scope() {
+    let mut node = node();
+    for (index, addr, len) in [(2, [10, 1, 0, 1], 24), (1, [10, 251, 0, 1], 32)] {
+        let message = request(RTM_NEWADDR, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, len, 0, 0, index, 0, 0, 0]);
+            w.put(IFA_LOCAL, &addr);
+        });
+        assert_eq!(refusal(&mut node, true, &message).0, 0);
+    }
+    let error = |kind, scope, addr: [u8; 4]| {
+        request(RTM_NEWROUTE, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 32, 0, 0, RT_TABLE_MAIN as u8, 3, scope, kind, 0, 0, 0, 0]);
+            w.put(RTA_DST, &addr);
+        })
+    };
+    for (kind, scope, last) in
+        [(RTN_BLACKHOLE, RT_SCOPE_UNIVERSE, 8), (RTN_BLACKHOLE, RT_SCOPE_LINK, 7), (RTN_PROHIBIT, RT_SCOPE_LINK, 6)]
+    {
+        assert_eq!(refusal(&mut node, true, &error(kind, scope, [10, 1, 0, last])).0, 0);
+    }
+    let via = |net: u8, addr: [u8; 4], flags: u32| {
+        request(RTM_NEWROUTE, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 16, 0, 0, RT_TABLE_MAIN as u8, 3, RT_SCOPE_UNIVERSE, RTN_UNICAST]);
+            w.fixed(&flags.to_ne_bytes());
+            w.put(RTA_DST, &[10, net, 0, 0]);
+            w.put(RTA_GATEWAY, &addr);
+            w.put_u32(RTA_OIF, 2);
+        })
+    };
+    for (net, addr, flags, want) in [
+        (90, [10, 1, 0, 8], 0, 0),
+        (91, [10, 1, 0, 7], 0, errno::EINVAL),
+        (92, [10, 1, 0, 6], 0, errno::EACCES),
+        (93, [10, 251, 0, 1], RTNH_F_ONLINK, errno::EINVAL),
+        (94, [255, 255, 255, 255], RTNH_F_ONLINK, errno::EINVAL),
+        (95, [10, 251, 0, 2], RTNH_F_ONLINK, 0),
+    ] {
+        assert_eq!(refusal(&mut node, true, &via(net, addr, flags)).0, want, "{addr:?}");
+    }
+    check(&node);
+}
+
 #[test]
 fn new_udp_link_is_bound_to_its_local_address() {
     let add = |address: Option<&[u8]>| {
