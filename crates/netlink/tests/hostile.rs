@@ -215,6 +215,26 @@ fn gateway_is_looked_for_among_routes_of_its_scope() {
     check(&node);
 }
 
+/// `ip rule add from all …` has a source address of length 0.
+#[test]
+fn rule_with_an_address_of_length_0_is_without_it() {
+    let rule = |kind, src_len, addr: &[u8]| {
+        request(kind, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 0, src_len, 0, 100, 0, 0, 1, 0, 0, 0, 0]);
+            w.put_u32(FRA_PRIORITY, 60);
+            w.put(FRA_SRC, addr);
+            w.put(FRA_DST, addr);
+        })
+    };
+    let mut node = node();
+    for kind in [RTM_NEWRULE, RTM_DELRULE] {
+        let (errno, text) = refusal(&mut node, true, &rule(kind, 24, &[10, 1, 0, 0]));
+        assert!(errno == errno::EOPNOTSUPP && text.contains("no rules by source"), "{text}");
+        assert_eq!(refusal(&mut node, true, &rule(kind, 0, &[0; 4])).0, 0, "{kind}");
+    }
+    assert_eq!(refusal(&mut node, true, &rule(RTM_DELRULE, 0, &[])).0, errno::ENOENT);
+}
+
 #[test]
 fn new_udp_link_is_bound_to_its_local_address() {
     let add = |address: Option<&[u8]>| {
