@@ -235,6 +235,39 @@ fn rule_with_an_address_of_length_0_is_without_it() {
     assert_eq!(refusal(&mut node, true, &rule(RTM_DELRULE, 0, &[])).0, errno::ENOENT);
 }
 
+/// Mode `eui64` is no change where the link-local addresses are as in that mode; no link makes addresses in another mode.
+#[test]
+fn addrgenmode_eui64_is_taken_where_it_is_so_already() {
+    let set = |node: &mut Rtnl<RecordingHost>, mode: u8| {
+        let message = request(RTM_NEWLINK, 0, |w| {
+            w.fixed(&[0; 4]);
+            w.fixed(&2_u32.to_ne_bytes());
+            w.fixed(&[0; 8]);
+            w.nest(IFLA_AF_SPEC, |w| w.nest(AF_INET6.into(), |w| w.put_u8(IFLA_INET6_ADDR_GEN_MODE, mode)));
+        });
+        refusal(node, true, &message).0
+    };
+    let change = |node: &mut Rtnl<RecordingHost>, kind, addr: &str| {
+        let message = request(kind, flag::CREATE, |w| {
+            w.fixed(&[AF_INET6, 64, IFA_F_NODAD as u8, 0, 2, 0, 0, 0]);
+            w.put_ip(IFA_LOCAL, addr.parse().unwrap());
+        });
+        assert_eq!(refusal(node, true, &message).0, 0, "{addr}");
+    };
+    let (eui64, other) = ("fe80::ff:fe00:101", "fe80::1");
+    let mut node = node();
+    let modes = |node: &mut Rtnl<RecordingHost>| [0, 1, 2, 3].map(|mode| set(node, mode));
+    let refused = errno::EOPNOTSUPP;
+    assert_eq!(modes(&mut node), [0, 0, refused, refused], "no link-local address");
+    change(&mut node, RTM_NEWADDR, other);
+    assert_eq!(modes(&mut node), [refused, 0, refused, refused], "{other}");
+    change(&mut node, RTM_NEWADDR, eui64);
+    assert_eq!(modes(&mut node), [0, 0, refused, refused], "{other} and {eui64}");
+    change(&mut node, RTM_DELADDR, other);
+    assert_eq!(modes(&mut node), [0, 0, refused, refused], "{eui64}");
+    check(&node);
+}
+
 #[test]
 fn new_udp_link_is_bound_to_its_local_address() {
     let add = |address: Option<&[u8]>| {
