@@ -268,6 +268,44 @@ fn addrgenmode_eui64_is_taken_where_it_is_so_already() {
     check(&node);
 }
 
+/// A setting without effect does not take the other settings of its request with it.
+#[test]
+fn bridge_request_with_snooping_and_a_delay_is_carried_out() {
+    let mut node = node();
+    let bridge = |kind, index: u32, snooping, delay| {
+        request(kind, if index == 0 { flag::CREATE | flag::EXCL } else { 0 }, |w| {
+            w.fixed(&[0; 4]);
+            w.fixed(&index.to_ne_bytes());
+            w.fixed(&[0; 8]);
+            w.put_str(IFLA_IFNAME, "br0");
+            w.nest(IFLA_LINKINFO, |w| {
+                w.put_str(IFLA_INFO_KIND, "bridge");
+                w.nest(IFLA_INFO_DATA, |w| {
+                    w.put_u8(IFLA_BR_MCAST_SNOOPING, snooping);
+                    w.put_u32(IFLA_BR_FORWARD_DELAY, delay);
+                });
+            });
+        })
+    };
+    assert_eq!(refusal(&mut node, true, &bridge(RTM_NEWLINK, 0, 1, 400)).0, 0);
+    let id = node.model.index_of("br0").unwrap();
+    let delay = |node: &Rtnl<RecordingHost>| match &node.model.link(id).unwrap().config.kind {
+        LinkKind::Bridge(config) => config.forward_delay.as_millis(),
+        kind => panic!("{kind:?}"),
+    };
+    assert_eq!(delay(&node), 4000);
+    // Linux has no limits while the spanning tree protocol is off.
+    for (ticks, want) in [(0, 0), (1500, 15_000), (u32::MAX, 42_949_672_950)] {
+        let index = node.model.ifindex(id).0;
+        assert_eq!(refusal(&mut node, true, &bridge(RTM_NEWLINK, index, 1, ticks)).0, 0, "{ticks}");
+        assert_eq!(delay(&node), want, "{ticks}");
+    }
+    let saved = node.saved().unwrap();
+    let attr = [&8_u16.to_ne_bytes()[..], &IFLA_BR_FORWARD_DELAY.to_ne_bytes(), &u32::MAX.to_ne_bytes()].concat();
+    let is_saved = saved.iter().any(|saved| saved.message.windows(8).any(|bytes| bytes == attr));
+    assert!(is_saved, "{saved:?}");
+}
+
 #[test]
 fn new_udp_link_is_bound_to_its_local_address() {
     let add = |address: Option<&[u8]>| {

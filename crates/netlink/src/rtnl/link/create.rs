@@ -172,6 +172,9 @@ pub(super) fn create<H: Host>(
         port: None,
         qdisc: None,
     };
+    if let (LinkKind::Bridge(_), Some(data)) = (&config.kind, &data) {
+        bridge::warn_of_snooping(&mut rtnl.model, &config.name, data);
+    }
     let id = LinkId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
     let mut now = match is_vrf {
