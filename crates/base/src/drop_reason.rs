@@ -155,6 +155,8 @@ drop_reasons! {
     BridgeNoPort,
     /// In a VRF, after the limit of look-ups of its sockets was reached.
     SocketUnknown,
+    /// The receive buffer of a link's socket was full (Linux `SKB_DROP_REASON_SOCKET_RCVBUFF`).
+    SocketFull,
     /// The system refused the packet.
     TxError,
     /// No buffer was free.

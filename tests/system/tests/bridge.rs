@@ -415,6 +415,7 @@ fn flood() -> Outcome {
         port["rx_dropped"].as_u64() >= Some(400)
     })
     .map_err(|_| format!("{port}"))?;
+    assert!(gateway.link("tap0")?["stats"]["rx_dropped"].as_u64() >= Some(400), "{}", gateway.show("links")?);
     assert!(port["learnt"].as_u64() <= Some(64) && port["fdb_full"].as_u64() >= Some(4900), "{port}");
     let fdb = gateway.show("fdb")?;
     assert!(fdb.lines().count() < 100, "{fdb}");
