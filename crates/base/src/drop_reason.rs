@@ -301,6 +301,8 @@ drop_reasons! {
     ///
     /// Remedy: bind the program's sockets to the VRF (`fatpath exec --vrf NAME`).
     SocketUnknown,
+    /// The receive buffer of a link's socket was full (Linux `SKB_DROP_REASON_SOCKET_RCVBUFF`).
+    SocketFull,
     /// The system refused the packet.
     ///
     /// Remedy: look in the log for the link's error; a source address that is not the system's own is a frequent cause.

@@ -14,6 +14,8 @@ pub struct BridgeConfig {
     pub default_pvid: Option<Vid>,
     /// Ageing time of learnt addresses; 0 disables ageing.
     pub ageing_time: Duration,
+    /// Forward delay, which is kept for replies alone: there is no spanning tree protocol.
+    pub forward_delay: Duration,
     /// Link-local groups to forward.
     pub group_mask: GroupMask,
     /// Whether sources of frames to link-local groups are learnt.
@@ -29,6 +31,7 @@ impl Default for BridgeConfig {
             vlan_filtering: false,
             default_pvid: Some(Vid::FIRST),
             ageing_time: Bridge::AGEING_TIME,
+            forward_delay: Bridge::FORWARD_DELAY,
             group_mask: GroupMask::NONE,
             link_local_learning: true,
             vlan_stats: false,
@@ -43,6 +46,7 @@ impl BridgeConfig {
             vlan_filtering: bridge.vlan_filtering(),
             default_pvid: bridge.default_pvid(),
             ageing_time: bridge.ageing_time(),
+            forward_delay: bridge.forward_delay(),
             group_mask: bridge.group_mask(),
             link_local_learning: bridge.link_local_learning(),
             vlan_stats: bridge.vlan_stats_enabled(),
@@ -62,6 +66,7 @@ impl BridgeConfig {
         if bridge.ageing_time() != self.ageing_time {
             bridge.set_ageing_time(self.ageing_time);
         }
+        bridge.set_forward_delay(self.forward_delay);
         bridge.set_group_mask(self.group_mask);
         bridge.set_link_local_learning(self.link_local_learning);
         bridge.set_vlan_stats_enabled(self.vlan_stats);

@@ -340,10 +340,10 @@ fn read(texts: &[&str]) -> Result<Config, String> {
 
 #[test]
 fn marks_and_limits_are_read() {
-    let marks = "mark = 5\noutput-mark = { value = 0x10, mask = 0xf0 }\n";
+    let marks = "mark = 5\noutput-mark = { value = 0x10, mask = 0xf0 }\nif_id = 0\n";
     let limit = "limit = { byte-soft = 1, byte-hard = 2, packet-soft = 3, packet-hard = 4, time-soft = 5, \
                  time-hard = 6, time-use-soft = 7, time-use-hard = 8 }\n";
-    let config = read(&[SA, marks, limit, POLICY, "mark = 5\nlimit = { time-hard = 9 }\n"]).unwrap();
+    let config = read(&[SA, marks, limit, POLICY, "mark = 5\nif_id = 0\nlimit = { time-hard = 9 }\n"]).unwrap();
     let (sa, policy) = (&config.sas[0], &config.policies[0]);
     let five = Mark::exactly(5);
     assert_eq!((sa.mark, sa.output_mark, sa.if_id), (five, Mark { value: 0x10, mask: 0xf0 }, 0));

@@ -69,8 +69,6 @@ pub struct QdiscState {
     pub drops: u64,
     /// Number of times that a packet waited for tokens.
     pub overlimits: u64,
-    /// Packets requeued because the link was busy.
-    pub requeues: u64,
     /// Queued bytes, counted as on the wire.
     pub backlog: u64,
     /// Queued packets.
@@ -172,7 +170,8 @@ pub struct LinkStats {
     pub rx_wire_packets: u64,
     /// System calls that received at least one packet.
     pub rx_calls: u64,
-    /// Received packets that were dropped.
+    /// Dropped packets that had come in by the link. With [`tx_dropped`](Self::tx_dropped), the sum of the link's
+    /// [`DropState`]s.
     pub rx_dropped: u64,
     /// Sent packets.
     pub tx_packets: u64,
@@ -182,7 +181,7 @@ pub struct LinkStats {
     pub tx_wire_packets: u64,
     /// System calls that sent at least one packet.
     pub tx_calls: u64,
-    /// Packets that could not be sent.
+    /// Packets that the link's device could not send.
     pub tx_dropped: u64,
     /// Packets of a VRF without a route after its queueing discipline.
     #[serde(default)]

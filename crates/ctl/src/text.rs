@@ -121,12 +121,9 @@ impl Display for LinkState {
 impl Display for QdiscState {
     /// Writes a line like the first of `tc -s qdisc`, and a line of counters.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen } = self;
+        let Self { kind, bytes, packets, drops, overlimits, backlog, qlen } = self;
         writeln!(f, "    qdisc {kind} backlog {backlog}b {qlen}p")?;
-        writeln!(
-            f,
-            "        bytes {bytes} packets {packets} dropped {drops} overlimits {overlimits} requeues {requeues}"
-        )
+        writeln!(f, "        bytes {bytes} packets {packets} dropped {drops} overlimits {overlimits}")
     }
 }
 

@@ -36,7 +36,6 @@ fn links() -> Shown {
             packets: 3,
             drops: 1,
             overlimits: 2,
-            requeues: 0,
             backlog: 1452,
             qlen: 1,
         }),
@@ -299,7 +298,7 @@ fn links_show_offloads_with_reasons_and_what_they_moved() {
     tso4 on
     uso off (kernel refused TUNSETOFFLOAD: EINVAL)
     qdisc tbf backlog 1452b 1p
-        bytes 4356 packets 3 dropped 1 overlimits 2 requeues 0
+        bytes 4356 packets 3 dropped 1 overlimits 2
     RX:     bytes packets wire-packets calls dropped
         655350000      10          440     9       1
     TX:     bytes packets wire-packets calls dropped

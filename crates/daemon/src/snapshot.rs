@@ -83,7 +83,8 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
 
 /// Counters of packets through a VRF.
 fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
-    traffic_stats(node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default())
+    let traffic = node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default();
+    LinkStats { rx_dropped: node.datapath.ports.dropped(id), ..traffic_stats(traffic) }
 }
 
 fn traffic_stats(traffic: Traffic) -> LinkStats {
@@ -238,8 +239,8 @@ fn counter((which, value): (Mib, u64)) -> CounterState {
 
 fn qdisc_state(node: &Node, id: LinkId) -> Option<QdiscState> {
     let kind = node.datapath.qdisc_kind(id)?.name().to_owned();
-    let qdisc::Stats { bytes, packets, drops, overlimits, requeues, qlen, backlog } = node.datapath.qdisc_stats(id)?;
-    Some(QdiscState { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen })
+    let qdisc::Stats { bytes, packets, drops, overlimits, qlen, backlog } = node.datapath.qdisc_stats(id)?;
+    Some(QdiscState { kind, bytes, packets, drops, overlimits, backlog, qlen })
 }
 
 fn ring_state(ring: &link::RingState) -> RingState {
@@ -260,23 +261,28 @@ fn ring_state(ring: &link::RingState) -> RingState {
     }
 }
 
-/// Counters of a link; for a bridge, the counters of its own port.
+/// Counters of a link; for a bridge, the counters of its own port. The counters of drops have the sum of [`drops`] of
+/// the link: packets that came in by the link, wherever they were dropped, and packets that its device did not send.
 fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
-    if let (LinkKind::Vlan { .. }, Some(port)) = (&slot.config.kind, node.datapath.ports.get(id)) {
-        return traffic_stats(port.traffic);
-    }
-    let Some(bridge) = node.datapath.bridge(id) else { return link_stats(slot.link.stats()) };
-    let PortStats { rx_packets, rx_bytes, rx_dropped, tx_packets, tx_bytes, tx_dropped, tx_errors, .. } =
-        bridge.stats();
+    let device = slot.link.stats();
+    let traffic = match (&slot.config.kind, node.datapath.ports.get(id), node.datapath.bridge(id)) {
+        (LinkKind::Vlan { .. }, Some(port), _) => traffic_stats(port.traffic),
+        (_, _, Some(bridge)) => bridge_stats(bridge.stats()),
+        _ => link_stats(device),
+    };
+    let rx_dropped = device.rx_dropped + node.datapath.ports.dropped(id);
+    LinkStats { rx_dropped, tx_dropped: device.tx_dropped, ..traffic }
+}
+
+fn bridge_stats(stats: PortStats) -> LinkStats {
+    let PortStats { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors, .. } = stats;
     LinkStats {
         rx_packets,
         rx_bytes,
         rx_wire_packets: rx_packets,
-        rx_dropped,
         tx_packets,
         tx_bytes,
         tx_wire_packets: tx_packets,
-        tx_dropped,
         tx_errors,
         ..LinkStats::default()
     }
@@ -288,13 +294,11 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
         rx_bytes: stats.rx_bytes,
         rx_wire_packets: stats.rx_wire_packets,
         rx_calls: stats.rx_calls,
-        rx_dropped: stats.rx_dropped,
         tx_packets: stats.tx_packets,
         tx_bytes: stats.tx_bytes,
         tx_wire_packets: stats.tx_wire_packets,
         tx_calls: stats.tx_calls,
-        tx_dropped: stats.tx_dropped,
-        tx_errors: 0,
+        ..LinkStats::default()
     }
 }
 

@@ -91,8 +91,13 @@ impl LinkStats {
 
     /// Counts a packet that was lost before [`recv`](crate::Link::recv) returned it.
     pub fn rx_drop(&mut self, reason: DropReason) {
-        self.rx_dropped += 1;
-        self.drops[reason as usize] += 1;
+        self.rx_drops(reason, 1);
+    }
+
+    /// Counts `n` packets that were lost before [`recv`](crate::Link::recv) returned them.
+    pub(crate) fn rx_drops(&mut self, reason: DropReason, n: u64) {
+        self.rx_dropped += n;
+        self.drops[reason as usize] += n;
     }
 
     /// Counts a packet that was not sent.

@@ -171,6 +171,141 @@ fn unsupported_attribute_is_refused_by_name() {
     }
 }
 
+/// A next hop of a link's subnet, behind a more specific route that is no link route; and one that is this node.
+#[test]
+fn gateway_is_looked_for_among_routes_of_its_scope() {
+    let mut node = node();
+    for (index, addr, len) in [(2, [10, 1, 0, 1], 24), (1, [10, 251, 0, 1], 32)] {
+        let message = request(RTM_NEWADDR, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, len, 0, 0, index, 0, 0, 0]);
+            w.put(IFA_LOCAL, &addr);
+        });
+        assert_eq!(refusal(&mut node, true, &message).0, 0);
+    }
+    let error = |kind, scope, addr: [u8; 4]| {
+        request(RTM_NEWROUTE, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 32, 0, 0, RT_TABLE_MAIN as u8, 3, scope, kind, 0, 0, 0, 0]);
+            w.put(RTA_DST, &addr);
+        })
+    };
+    for (kind, scope, last) in
+        [(RTN_BLACKHOLE, RT_SCOPE_UNIVERSE, 8), (RTN_BLACKHOLE, RT_SCOPE_LINK, 7), (RTN_PROHIBIT, RT_SCOPE_LINK, 6)]
+    {
+        assert_eq!(refusal(&mut node, true, &error(kind, scope, [10, 1, 0, last])).0, 0);
+    }
+    let via = |net: u8, addr: [u8; 4], flags: u32| {
+        request(RTM_NEWROUTE, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 16, 0, 0, RT_TABLE_MAIN as u8, 3, RT_SCOPE_UNIVERSE, RTN_UNICAST]);
+            w.fixed(&flags.to_ne_bytes());
+            w.put(RTA_DST, &[10, net, 0, 0]);
+            w.put(RTA_GATEWAY, &addr);
+            w.put_u32(RTA_OIF, 2);
+        })
+    };
+    for (net, addr, flags, want) in [
+        (90, [10, 1, 0, 8], 0, 0),
+        (91, [10, 1, 0, 7], 0, errno::EINVAL),
+        (92, [10, 1, 0, 6], 0, errno::EACCES),
+        (93, [10, 251, 0, 1], RTNH_F_ONLINK, errno::EINVAL),
+        (94, [255, 255, 255, 255], RTNH_F_ONLINK, errno::EINVAL),
+        (95, [10, 251, 0, 2], RTNH_F_ONLINK, 0),
+    ] {
+        assert_eq!(refusal(&mut node, true, &via(net, addr, flags)).0, want, "{addr:?}");
+    }
+    check(&node);
+}
+
+/// `ip rule add from all …` has a source address of length 0.
+#[test]
+fn rule_with_an_address_of_length_0_is_without_it() {
+    let rule = |kind, src_len, addr: &[u8]| {
+        request(kind, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 0, src_len, 0, 100, 0, 0, 1, 0, 0, 0, 0]);
+            w.put_u32(FRA_PRIORITY, 60);
+            w.put(FRA_SRC, addr);
+            w.put(FRA_DST, addr);
+        })
+    };
+    let mut node = node();
+    for kind in [RTM_NEWRULE, RTM_DELRULE] {
+        let (errno, text) = refusal(&mut node, true, &rule(kind, 24, &[10, 1, 0, 0]));
+        assert!(errno == errno::EOPNOTSUPP && text.contains("no rules by source"), "{text}");
+        assert_eq!(refusal(&mut node, true, &rule(kind, 0, &[0; 4])).0, 0, "{kind}");
+    }
+    assert_eq!(refusal(&mut node, true, &rule(RTM_DELRULE, 0, &[])).0, errno::ENOENT);
+}
+
+/// Mode `eui64` is no change where the link-local addresses are as in that mode; no link makes addresses in another mode.
+#[test]
+fn addrgenmode_eui64_is_taken_where_it_is_so_already() {
+    let set = |node: &mut Rtnl<RecordingHost>, mode: u8| {
+        let message = request(RTM_NEWLINK, 0, |w| {
+            w.fixed(&[0; 4]);
+            w.fixed(&2_u32.to_ne_bytes());
+            w.fixed(&[0; 8]);
+            w.nest(IFLA_AF_SPEC, |w| w.nest(AF_INET6.into(), |w| w.put_u8(IFLA_INET6_ADDR_GEN_MODE, mode)));
+        });
+        refusal(node, true, &message).0
+    };
+    let change = |node: &mut Rtnl<RecordingHost>, kind, addr: &str| {
+        let message = request(kind, flag::CREATE, |w| {
+            w.fixed(&[AF_INET6, 64, IFA_F_NODAD as u8, 0, 2, 0, 0, 0]);
+            w.put_ip(IFA_LOCAL, addr.parse().unwrap());
+        });
+        assert_eq!(refusal(node, true, &message).0, 0, "{addr}");
+    };
+    let (eui64, other) = ("fe80::ff:fe00:101", "fe80::1");
+    let mut node = node();
+    let modes = |node: &mut Rtnl<RecordingHost>| [0, 1, 2, 3].map(|mode| set(node, mode));
+    let refused = errno::EOPNOTSUPP;
+    assert_eq!(modes(&mut node), [0, 0, refused, refused], "no link-local address");
+    change(&mut node, RTM_NEWADDR, other);
+    assert_eq!(modes(&mut node), [refused, 0, refused, refused], "{other}");
+    change(&mut node, RTM_NEWADDR, eui64);
+    assert_eq!(modes(&mut node), [0, 0, refused, refused], "{other} and {eui64}");
+    change(&mut node, RTM_DELADDR, other);
+    assert_eq!(modes(&mut node), [0, 0, refused, refused], "{eui64}");
+    check(&node);
+}
+
+/// A setting without effect does not take the other settings of its request with it.
+#[test]
+fn bridge_request_with_snooping_and_a_delay_is_carried_out() {
+    let mut node = node();
+    let bridge = |kind, index: u32, snooping, delay| {
+        request(kind, if index == 0 { flag::CREATE | flag::EXCL } else { 0 }, |w| {
+            w.fixed(&[0; 4]);
+            w.fixed(&index.to_ne_bytes());
+            w.fixed(&[0; 8]);
+            w.put_str(IFLA_IFNAME, "br0");
+            w.nest(IFLA_LINKINFO, |w| {
+                w.put_str(IFLA_INFO_KIND, "bridge");
+                w.nest(IFLA_INFO_DATA, |w| {
+                    w.put_u8(IFLA_BR_MCAST_SNOOPING, snooping);
+                    w.put_u32(IFLA_BR_FORWARD_DELAY, delay);
+                });
+            });
+        })
+    };
+    assert_eq!(refusal(&mut node, true, &bridge(RTM_NEWLINK, 0, 1, 400)).0, 0);
+    let id = node.model.index_of("br0").unwrap();
+    let delay = |node: &Rtnl<RecordingHost>| match &node.model.link(id).unwrap().config.kind {
+        LinkKind::Bridge(config) => config.forward_delay.as_millis(),
+        kind => panic!("{kind:?}"),
+    };
+    assert_eq!(delay(&node), 4000);
+    // Linux has no limits while the spanning tree protocol is off.
+    for (ticks, want) in [(0, 0), (1500, 15_000), (u32::MAX, 42_949_672_950)] {
+        let index = node.model.ifindex(id).0;
+        assert_eq!(refusal(&mut node, true, &bridge(RTM_NEWLINK, index, 1, ticks)).0, 0, "{ticks}");
+        assert_eq!(delay(&node), want, "{ticks}");
+    }
+    let saved = node.saved().unwrap();
+    let attr = [&8_u16.to_ne_bytes()[..], &IFLA_BR_FORWARD_DELAY.to_ne_bytes(), &u32::MAX.to_ne_bytes()].concat();
+    let is_saved = saved.iter().any(|saved| saved.message.windows(8).any(|bytes| bytes == attr));
+    assert!(is_saved, "{saved:?}");
+}
+
 #[test]
 fn new_udp_link_is_bound_to_its_local_address() {
     let add = |address: Option<&[u8]>| {

@@ -154,6 +154,24 @@ fn sa_and_policy_are_decoded_with_every_attribute() {
     assert_eq!((error, got.policies[0].templates.len(), got.policies[0].info.sel.prefixlen_d), (Some(0), 1, 24));
 }
 
+/// Prefix lengths from which Linux hashes policies: its defaults are no change, strongSwan may set them.
+#[test]
+fn hash_thresholds_other_than_linux_defaults_are_refused() {
+    for (kind, bits, want) in [
+        (attr::SPD_IPV4_HTHRESH, [32, 32], 0),
+        (attr::SPD_IPV6_HTHRESH, [128, 128], 0),
+        (attr::SPD_IPV4_HTHRESH, [24, 32], 95),
+        (attr::SPD_IPV6_HTHRESH, [128, 0], 95),
+        (attr::SPD_IPV4_HTHRESH, [33, 32], 22),
+    ] {
+        let mut w = Writer::default();
+        w.fixed(&[0; 4]);
+        w.put(kind, &bits);
+        let (error, _) = ask(Empty::default(), true, msg::NEW_SPD_INFO, w.as_bytes());
+        assert_eq!(error, Some(want), "{kind}: {bits:?}");
+    }
+}
+
 /// An accepted key is written twice into a message of at most 64 KiB.
 #[test]
 fn sa_key_too_long_for_its_dump_message_is_refused() {

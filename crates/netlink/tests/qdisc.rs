@@ -148,7 +148,6 @@ fn absurd_rates_and_limits_are_taken_and_shown() {
         packets: u64::MAX,
         drops: u64::MAX,
         overlimits: u64::MAX,
-        requeues: u64::MAX,
         qlen: u32::MAX,
         backlog: u64::MAX,
     };

@@ -11,9 +11,6 @@ pub struct Stats {
     pub drops: u64,
     /// Number of times that a packet had to wait for tokens.
     pub overlimits: u64,
-    /// Packets returned by a busy link (Linux `qdisc_requeue`): always 0, as packets are dequeued only for a link with
-    /// room.
-    pub requeues: u64,
     /// Queued packets; fat ones count once.
     pub qlen: u32,
     /// Queued bytes, counted as on the wire.

@@ -34,6 +34,7 @@ pub struct Bridge {
     pub(crate) trunks: Vec<PortNumber>,
     default_pvid: Option<Vid>,
     ageing_time: Duration,
+    forward_delay: Duration,
 }
 
 /// Request of an operator to change the forwarding database (`bridge fdb add|append|replace`).
@@ -75,6 +76,9 @@ impl Bridge {
     /// Default ageing time: a dynamic entry expires this long after its last refresh.
     pub const AGEING_TIME: Duration = Duration::from_secs(300);
 
+    /// Default forward delay.
+    pub const FORWARD_DELAY: Duration = Duration::from_secs(15);
+
     /// A bridge with the address `mac`, without ports and without VLAN filtering. Its own port is in VLAN 1, untagged.
     ///
     /// # Errors
@@ -95,6 +99,7 @@ impl Bridge {
             trunks: Vec::new(),
             default_pvid: Some(Vid::FIRST),
             ageing_time: Self::AGEING_TIME,
+            forward_delay: Self::FORWARD_DELAY,
         };
         bridge.fdb.add_local(FdbKey::new(None, mac), OWN_PORT);
         bridge.add_vlan_to(OWN_PORT, Vid::FIRST, VlanFlags::DEFAULT_PVID);
@@ -119,6 +124,12 @@ impl Bridge {
     /// Ageing time: a dynamic entry expires this long after its last refresh.
     pub fn ageing_time(&self) -> Duration {
         self.ageing_time
+    }
+
+    /// Forward delay, which is kept for replies alone: without the spanning tree protocol a port forwards at once, as in
+    /// Linux (`br_port_carrier_check`, `br_init_port`).
+    pub fn forward_delay(&self) -> Duration {
+        self.forward_delay
     }
 
     /// Link-local groups that are forwarded.
@@ -290,6 +301,11 @@ impl Bridge {
     /// Sets the link-local groups that are forwarded.
     pub fn set_group_mask(&mut self, mask: GroupMask) {
         self.group_mask = mask;
+    }
+
+    /// Sets the forward delay.
+    pub fn set_forward_delay(&mut self, delay: Duration) {
+        self.forward_delay = delay;
     }
 
     /// Sets the ageing time, in steps of 10 ms. With zero nothing is learnt, and every unicast frame is flooded.

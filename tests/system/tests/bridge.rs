@@ -415,6 +415,7 @@ fn flood() -> Outcome {
         port["rx_dropped"].as_u64() >= Some(400)
     })
     .map_err(|_| format!("{port}"))?;
+    assert!(gateway.link("tap0")?["stats"]["rx_dropped"].as_u64() >= Some(400), "{}", gateway.show("links")?);
     assert!(port["learnt"].as_u64() <= Some(64) && port["fdb_full"].as_u64() >= Some(4900), "{port}");
     let fdb = gateway.show("fdb")?;
     assert!(fdb.lines().count() < 100, "{fdb}");
@@ -537,7 +538,7 @@ fn monitored() -> Outcome {
 
 /// Output of `ip` and `bridge` about every bridge.
 const SHOW: &str =
-    "ip -d link show type bridge | grep -o 'ageing_time [0-9]*\\|vlan_filtering [01]\\|vlan_default_pvid [0-9]*\\|vlan_stats_enabled [01]'
+    "ip -d link show type bridge | grep -o 'ageing_time [0-9]*\\|forward_delay [0-9]*\\|vlan_filtering [01]\\|vlan_default_pvid [0-9]*\\|vlan_stats_enabled [01]'
 ip -br link show type bridge | cut -d' ' -f1; ip -br link show type bridge_slave | cut -d' ' -f1
 bridge -d link | sed 's/^[0-9]*: //'; bridge vlan; bridge fdb | grep 02:00:00:00:00:77";
 
@@ -556,7 +557,7 @@ fn kept() -> Outcome {
     };
     let mut gateway = start("")?;
     sh("set -e
-        ip link add br0 type bridge vlan_filtering 1 vlan_stats_enabled 1 ageing_time 5000 vlan_default_pvid 7
+        ip link add br0 type bridge vlan_filtering 1 vlan_stats_enabled 1 ageing_time 5000 forward_delay 400 vlan_default_pvid 7
         ip link add tap0 type tap; ip link add tap1 type tap; ip link set br0 up; ip link set tap0 up; ip link set tap1 up
         ip link set tap0 master br0; ip link set tap1 master br0
         bridge vlan del dev tap0 vid 7; bridge vlan add dev tap0 vid 20 pvid untagged; bridge vlan add dev tap0 vid 30-40
@@ -568,6 +569,7 @@ fn kept() -> Outcome {
     let before = sh(SHOW)?;
     for want in [
         "ageing_time 5000",
+        "forward_delay 400",
         "vlan_stats_enabled 1",
         "isolated on",
         "learning off",
@@ -629,9 +631,10 @@ fn kept() -> Outcome {
         .map_err(|_| format!("{want:?}: {printed}{}", gateway.log()))
     };
     vlans(&["10", "20"])?;
-    gateway.reload(&toml("vlan-filtering = true\nageing-time = 7", "tagged = [\"20-22\"]"))?;
+    gateway.reload(&toml("vlan-filtering = true\nageing-time = 7\nforward-delay = 0", "tagged = [\"20-22\"]"))?;
     vlans(&["1", "20", "21", "22"])?;
-    assert!(sh("ip -d link show br0")?.contains("ageing_time 700 "));
+    let shown = sh("ip -d link show br0")?;
+    assert!(shown.contains("ageing_time 700 ") && shown.contains("forward_delay 0 "), "{shown}");
     // A file that is read again undoes a client's changes of the port.
     sh("ip link set tap0 nomaster; ip link add br1 type bridge; ip link set tap0 master br1")?;
     gateway.reload(&toml("", "pvid = 30"))?;

@@ -184,12 +184,22 @@ fn counts() -> Outcome {
         for (counter, value) in link["stats"].as_object().ok_or("counters")? {
             is_counted(counter, value)?;
         }
+        // The counters of one reply are of one moment.
+        let dropped = |of: &[(String, u64)]| Outcome::Ok(counted(of, "rx_dropped")? + counted(of, "tx_dropped")?);
+        let reasons = after.iter().filter(|(counter, _)| counter.starts_with("drop_")).map(|(_, count)| count);
+        assert_eq!(dropped(&after)?, reasons.sum::<u64>(), "{after:?}");
+        let ip = run(&mut exec(&site.scratch, "plain", &["ip", "-s", "-j", "link", "show", name]))?;
+        let ip: serde_json::Value = serde_json::from_str(&ip)?;
+        let directions = ["rx", "tx"].map(|way| ip[0]["stats64"][way]["dropped"].as_u64().unwrap_or_default());
+        let (of_ip, later) = (directions.iter().sum::<u64>(), statistics(&site.scratch, "plain", name)?);
+        assert!(dropped(&before)? <= of_ip && of_ip <= dropped(&later)?, "{name}: {ip}");
         for drop in drops.as_array().ok_or("drops")?.iter().filter(|drop| drop["link"] == name) {
             is_counted(&format!("drop_{}", drop["reason"].as_str().ok_or("a reason")?), &drop["count"])?;
         }
     }
     let of_left = statistics(&site.scratch, "plain", "left")?;
     assert_eq!((links.len(), counted(&of_left, "drop_NoRoute")?), (4, 3));
+    assert!(counted(&of_left, "rx_dropped")? >= 3, "{of_left:?}");
     assert!(counted(&of_left, "rx_bytes")? > 1 << 20);
     let info = ethtool(&site.scratch, "plain", "-i left")?;
     assert!(info.starts_with("driver: packet\n") && info.contains("\nbus-info: left\n"), "{info}");

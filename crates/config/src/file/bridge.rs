@@ -8,7 +8,8 @@ use switch::{GroupMask, PortConfig, TrunkPriority, Vid, VidSet};
 use super::reader::{Result, Table, Value, quoted};
 use crate::model::{BridgeConfig, BridgePort};
 
-pub(super) const KEYS: [&str; 5] = ["vlan-filtering", "default-pvid", "ageing-time", "group-fwd-mask", "vlan-stats"];
+pub(super) const KEYS: [&str; 6] =
+    ["vlan-filtering", "default-pvid", "ageing-time", "forward-delay", "group-fwd-mask", "vlan-stats"];
 
 const PORT_KEYS: &[&str] = &[
     "pvid",
@@ -35,12 +36,15 @@ const MAX_FDB_LIMIT: u32 = 1 << 20;
 /// Reads the settings of a bridge.
 pub(super) fn read(table: &Table<'_>) -> Result<BridgeConfig> {
     let default = BridgeConfig::default();
+    let seconds = |key, default| match table.get(key) {
+        None => Ok(default),
+        Some(value) => value.number(0..=u32::MAX / 100).map(|secs| Duration::from_secs(secs.into())),
+    };
     Ok(BridgeConfig {
         vlan_filtering: table.get("vlan-filtering").map_or(Ok(default.vlan_filtering), |value| value.bool())?,
         default_pvid: table.get("default-pvid").map_or(Ok(default.default_pvid), |value| pvid(&value))?,
-        ageing_time: table.get("ageing-time").map_or(Ok(default.ageing_time), |value| {
-            value.number(0..=u32::MAX / 100).map(|secs| Duration::from_secs(secs.into()))
-        })?,
+        ageing_time: seconds("ageing-time", default.ageing_time)?,
+        forward_delay: seconds("forward-delay", default.forward_delay)?,
         group_mask: table
             .get("group-fwd-mask")
             .map_or(Ok(default.group_mask), |value| mask(&value, GroupMask::for_bridge))?,
@@ -135,12 +139,13 @@ mod tests {
     #[test]
     fn keys_of_bridge_and_port_are_read() {
         let toml = BRIDGE.to_owned()
-            + "vlan-filtering = true\ndefault-pvid = 0\nageing-time = 7\ngroup-fwd-mask = 8\nvlan-stats = true\nport = { pvid = 5 }\n";
+            + "vlan-filtering = true\ndefault-pvid = 0\nageing-time = 7\nforward-delay = 0\ngroup-fwd-mask = 8\nvlan-stats = true\nport = { pvid = 5 }\n";
         let config = Config::from_toml(&toml, "f").unwrap();
         let want = BridgeConfig {
             vlan_filtering: true,
             default_pvid: None,
             ageing_time: Duration::from_secs(7),
+            forward_delay: Duration::ZERO,
             group_mask: GroupMask::for_bridge(8).unwrap(),
             link_local_learning: true,
             vlan_stats: true,

@@ -33,6 +33,7 @@ pub(super) const KEYS: &[&str] = &[
     "vlan-filtering",
     "default-pvid",
     "ageing-time",
+    "forward-delay",
     "group-fwd-mask",
     "vlan-stats",
     "port",

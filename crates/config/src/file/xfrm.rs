@@ -29,12 +29,13 @@ pub(super) fn mark(table: &Table<'_>, key: &str) -> Result<Mark> {
     Ok(Mark { value: bits, mask })
 }
 
-/// Reads the number of an XFRM interface, and refuses any: no kind of link is an XFRM interface, so an SA with a number
+/// Reads the number of an XFRM interface, and refuses any but 0, which is none: no kind of link is an XFRM interface, so an SA with a number
 /// would match no packet, and packets of a policy with a number would pass in clear.
 pub(super) fn if_id(table: &Table<'_>) -> Result<u32> {
-    match table.get("if_id") {
-        Some(value) => Err(value.error("is for an XFRM interface, and no kind of link is one; take it out")),
-        None => Ok(0),
+    let Some(value) = table.get("if_id") else { return Ok(0) };
+    match value.number(0..=u32::MAX)? {
+        0 => Ok(0),
+        _ => Err(value.error("is for an XFRM interface, and no kind of link is one; take it out")),
     }
 }
 

@@ -541,6 +541,11 @@ impl Ports {
         self.drops[at][reason as usize] += n;
     }
 
+    /// Number of dropped packets that came in by `link`.
+    pub fn dropped(&self, link: LinkId) -> u64 {
+        self.drops.get(link.0 as usize).map_or(0, |counts| counts.iter().sum())
+    }
+
     /// Counts of drops, by input link (`None` for packets of this node) and reason.
     pub fn drop_counts(&self) -> impl Iterator<Item = (Option<LinkId>, DropReason, u64)> + '_ {
         self.drops.iter().enumerate().flat_map(|(at, counts)| {

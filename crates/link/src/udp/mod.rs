@@ -150,7 +150,8 @@ impl UdpLink {
                 (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => set_ip(&mut ends.dst, sockaddr::local_of_pktinfo_v6(data)),
                 (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                     let overflows = cmsg::int(data).unwrap_or(0) as u32;
-                    self.common.stats.rx_dropped += u64::from(overflows.wrapping_sub(self.overflows));
+                    let lost = overflows.wrapping_sub(self.overflows);
+                    self.common.stats.rx_drops(DropReason::SocketFull, lost.into());
                     self.overflows = overflows;
                 }
                 _ => {}

@@ -31,7 +31,7 @@ pub(super) use fdb::{
     write_request as write_fdb,
 };
 pub(super) use port::{change as change_port, put as put_port, write_requests as write_port};
-pub(super) use settings::{change, put as put_bridge, put_config, requested};
+pub(super) use settings::{change, put as put_bridge, put_config, requested, warn_of_snooping};
 pub(super) use vlan::dump as dump_vlans;
 
 /// Checks that a link of kind `kind` can be a port of a bridge (Linux `br_add_if`).

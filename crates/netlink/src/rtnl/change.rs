@@ -1,7 +1,7 @@
 //! `RTM_NEWROUTE` and `RTM_DELROUTE`: `fib_table_insert` and `fib_table_delete` for IPv4, `fib6_add_rt2node` and
 //! `ip6_route_del` for IPv6.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use base::Prefix;
 use ila::RouteEncap;
@@ -297,24 +297,27 @@ fn check_gateway_v4(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
         if !up {
             return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
         }
+        // `inet_addr_type_dev_table`: the device selects the table only, so an address of another link is refused, too.
         let own = model.table(true, locals_of(model, requested.dev)).and_then(|table| table.lookup(via, |_| true));
-        let own = own.filter(|route| matches!(route.kind, RTN_LOCAL | RTN_BROADCAST));
-        // A local address of another link may be a neighbour on this one.
-        let own = own.filter(|route| route.dev == requested.dev);
-        return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(requested.dev) };
+        let is_own = own.is_some_and(|route| matches!(route.kind, RTN_LOCAL | RTN_BROADCAST));
+        let is_host = !is_own && !via.is_multicast() && via != IpAddr::V4(Ipv4Addr::BROADCAST);
+        return if is_host { Ok(requested.dev) } else { Err(invalid(TEXT)) };
     }
     // The next hop's route needs a narrower scope than the route, at least that of a link.
     let scope = requested.scope.saturating_add(1).max(RT_SCOPE_LINK);
+    // `fib_table_lookup` compares the scope before it evaluates the type.
     let fits = |route: &Route| {
         let by = requested.dev == 0 || route.dev == requested.dev;
-        route.is_error() || (route.scope >= scope && by && model.link(route.dev).is_some_and(|link| link.up))
+        let is_usable = by && model.link(route.dev).is_some_and(|link| link.up);
+        route.scope >= scope && (route.is_error() || is_usable)
     };
     let in_table = match requested.table {
         RT_TABLE_MAIN => None,
         table => model.table(true, table).and_then(|table| table.lookup(via, fits)),
     };
     let by_rules = || model.lookup(model.domain(requested.dev), via, fits).map(|(_, route)| route);
-    let found = in_table.filter(|route| route.kind != RTN_THROW).or_else(by_rules);
+    // A route of an error type in the route's own table leaves the decision to the rules.
+    let found = in_table.filter(|route| !route.is_error()).or_else(by_rules);
     let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
     match route.kind {
         RTN_UNICAST | RTN_LOCAL => Ok(route.dev),
@@ -399,22 +402,28 @@ fn check_v6(model: &Model, requested: &RouteRequest, route: &mut Route) -> Resul
 
 /// Checks the next hop, as Linux's `ip6_validate_gw`.
 fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Result<u32, Error> {
-    let refuse_own = |dev| match is_local(model, locals_of(model, dev), via) {
-        true => Err(invalid("Gateway can not be a local address")),
-        false => Ok(dev),
+    let IpAddr::V6(addr) = via else { return Err(invalid("Invalid gateway address")) };
+    let is_link_local = addr.is_unicast_link_local();
+    // A link-local address is this node's on its own link alone (`ipv6_chk_addr_and_flags`).
+    let refuse_own = |dev| {
+        let locals = model.table(false, locals_of(model, dev));
+        let own = locals.and_then(|table| table.lookup(via, |route| !is_link_local || route.dev == dev));
+        match own.is_some_and(|route| route.kind == RTN_LOCAL) {
+            true => Err(invalid("Gateway can not be a local address")),
+            false => Ok(dev),
+        }
     };
     if requested.dev != 0 {
         refuse_own(requested.dev)?;
     }
-    let IpAddr::V6(addr) = via else { return Err(invalid("Invalid gateway address")) };
-    if addr.is_unicast_link_local() {
+    if is_link_local {
         return if requested.dev == 0 { Err(invalid("Egress device not specified")) } else { Ok(requested.dev) };
     }
     if addr.is_multicast() {
         return Err(invalid("Invalid gateway address"));
     }
     if requested.onlink {
-        return Ok(requested.dev);
+        return check_onlink_v6(model, requested.dev, via);
     }
     let unreachable = Error::new(errno::EHOSTUNREACH);
     let by = |route: &Route| requested.dev == 0 || route.dev == requested.dev;
@@ -424,6 +433,22 @@ fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
     let found = in_table.filter(on_link).or_else(by_rules);
     // The link is known now, so the gateway can be compared with its domain's local addresses.
     found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
+}
+
+/// Checks a next hop with `onlink`, as Linux's `ip6_route_check_nh_onlink`: a route to it, other than the default route,
+/// must lead out by the same link.
+fn check_onlink_v6(model: &Model, dev: u32, via: IpAddr) -> Result<u32, Error> {
+    let table = model.table(false, model.link(dev).and_then(Link::l3_table).unwrap_or(RT_TABLE_MAIN));
+    let first = table.and_then(|table| table.lookup(via, |_| true).map(|route| (table, route)));
+    let Some((table, first)) = first.filter(|(_, route)| !route.is_error() && route.prefix.len() > 0) else {
+        return Ok(dev);
+    };
+    // Among routes with one metric, the route by the link is selected (`rt6_score_route`).
+    let mut equals = table.equals(first.prefix, first.metric).map(|(_, route)| route);
+    match equals.any(|route| route.dev == dev && route.kind == RTN_UNICAST) {
+        true => Ok(dev),
+        false => Err(invalid("Nexthop has invalid gateway or device mismatch")),
+    }
 }
 
 /// Carries out an `RTM_DELROUTE`.

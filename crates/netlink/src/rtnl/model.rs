@@ -102,6 +102,8 @@ pub struct Model {
     pub(super) had_vrf: bool,
     /// Whether each VRF must have a separate table.
     pub(super) strict_vrfs: bool,
+    /// Whether the log has the warning about `mcast_snooping`.
+    pub(super) has_warned_of_snooping: bool,
     /// Number of changes of links and addresses.
     generation: u32,
     pub(super) deltas: Vec<Delta>,
@@ -135,6 +137,7 @@ impl Default for Model {
             local_apart: false,
             had_vrf: false,
             strict_vrfs: false,
+            has_warned_of_snooping: false,
             generation: 0,
             deltas: Vec::new(),
             changed: false,

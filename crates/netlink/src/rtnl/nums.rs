@@ -109,6 +109,7 @@ pub const IFLA_MAX: usize = 70;
 
 pub const IFLA_INET6_TOKEN: u16 = 7;
 pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+pub const IN6_ADDR_GEN_MODE_EUI64: u8 = 0;
 pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 pub const IFLA_INFO_KIND: u16 = 1;

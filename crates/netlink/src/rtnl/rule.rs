@@ -46,8 +46,7 @@ const POLICY: AttrPolicy<FRA_MAX> = policy(&[
 ]);
 
 /// Unsupported selectors, with their error texts.
-const UNSUPPORTED: [(u16, &str); 12] = [
-    (FRA_SRC, "fatpath has no rules by source"),
+const UNSUPPORTED: [(u16, &str); 11] = [
     (FRA_IIFNAME, "fatpath has no rules by link"),
     (FRA_OIFNAME, "fatpath has no rules by link"),
     (FRA_GOTO, "fatpath has no rules that go to others"),
@@ -78,6 +77,7 @@ impl RuleRequest {
         let [family, dst_len, src_len, tos, table, _, _, action, flags @ ..] = *header;
         let v4 = family == AF_INET;
         let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+        // An address without a length, as of `from all`, is ignored (Linux `fib4_rule_configure`).
         if src_len != 0 || tos != 0 || u32::from_ne_bytes(flags) != 0 {
             return Err(Error::unsupported("fatpath has no rules by source or TOS, and no inverted rules"));
         }

@@ -4,7 +4,7 @@
 use super::algorithm::has_its_key;
 use super::attributes::Attributes;
 use super::layout::{Encap, Layout, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
-use super::nums::{AF_INET, AF_INET6, MAX_DEPTH, attr, mode, proto, sa_flag};
+use super::nums::{AF_INET, AF_INET6, MAX_DEPTH, attr, mode, policy_flag, proto, sa_flag};
 use super::replay::{self, Replay};
 use crate::attr::Attr;
 use crate::error::{Error, errno};
@@ -201,6 +201,15 @@ pub(super) fn supported(protocol: u8, of_mode: u8) -> Result<(), Error> {
     }
 }
 
+/// Refuses a number of an XFRM interface: no kind of link is one, so an SA with a number would match no packet, and
+/// packets of a policy with a number would pass in clear. 0 is no number.
+pub(super) fn interface(attrs: &Attributes<'_>) -> Result<(), Error> {
+    match attrs.get(attr::IF_ID).filter(|attr| attr.u32() != 0) {
+        Some(attr) => Err(Error::unsupported("if_id: fatpath has no XFRM interfaces").at(attr.offset)),
+        None => Ok(()),
+    }
+}
+
 /// Bits of `struct xfrm_user_offload`'s flags.
 const OFFLOAD_IPV6: u8 = 1;
 const OFFLOAD_INBOUND: u8 = 2;
@@ -267,7 +276,8 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
     if let Some(attr) = (attr::IPTFS_DROP_TIME..=attr::IPTFS_PKT_SIZE).find_map(|kind| attrs.get(kind)) {
         return Err(Error::unsupported("IP-TFS is not supported").at(attr.offset));
     }
-    sa_offload(attrs)
+    sa_offload(attrs)?;
+    interface(attrs)
 }
 
 /// Validates a range of SPIs (Linux `verify_spi_info`).
@@ -289,6 +299,22 @@ pub(super) fn new_policy(info: &PolicyInfo, attrs: &Attributes<'_>) -> Result<()
     policy_dir(info.dir)?;
     if_wrong(info.index != 0 && (info.index & 7) as u8 != info.dir, "Policy index doesn't match direction")?;
     security_context(attrs)
+}
+
+/// Refuses flags of policies: none has an effect here.
+pub(super) fn policy_flags(flags: u8) -> Result<(), Error> {
+    let texts = [
+        // Linux stores the flag and never reads it.
+        (policy_flag::LOCALOK, "fatpath has no policies of sockets, which `flag localok` is about"),
+        // `XFRM_LOOKUP_ICMP` of `icmp_route_lookup`.
+        (policy_flag::ICMP, "`flag icmp`: fatpath sends ICMP errors by policies for their own addresses alone"),
+        (policy_flag::CPU_ACQUIRE, "Per-CPU SAs are not supported"),
+        (!0, "fatpath's policies have no such flag"),
+    ];
+    match texts.into_iter().find(|(flag, _)| flags & flag != 0) {
+        Some((_, text)) => Err(Error::unsupported(text)),
+        None => Ok(()),
+    }
 }
 
 /// Checks the direction of a policy.
@@ -347,7 +373,7 @@ mod tests {
     use super::super::layout::LifetimeCfg;
     use super::super::nums::msg;
     use super::super::protocol::split;
-    use super::super::{NewSa, NewSpi};
+    use super::super::{NewSa, NewSpi, Policy};
     use super::*;
     use crate::message::{Header, Messages, Writer, flag};
     use crate::session::Request;
@@ -497,7 +523,7 @@ mod tests {
             (8, 0, |_| {}, Err(Some("Unrecognized flags in offload request"))),
             (OFFLOAD_INBOUND, OUT, |_| {}, Err(Some("Mismatched SA and offload direction"))),
             (0, IN, |_| {}, Err(Some("Mismatched SA and offload direction"))),
-            (0, OUT, |w| w.put_u32(attr::IF_ID, 7), Ok(())),
+            (0, OUT, |w| w.put_u32(attr::IF_ID, 0), Ok(())),
             (OFFLOAD_INBOUND, 0, |w| w.put_u32(attr::IF_ID, 7), Err(Some("XFRM if_id is not supported in RX path"))),
             (0, 0, |w| w.put_u32(attr::TFCPAD, 100), Err(Some("TFC padding can't be offloaded"))),
         ];
@@ -512,6 +538,51 @@ mod tests {
             let got = new_sa(info(), put).map(drop).map_err(|err| (err.errno, err.text));
             let want = want.map_err(|text| (errno::EINVAL, text.map(Into::into)));
             assert_eq!(got, want, "flags {flags}, dir {dir}");
+        }
+    }
+
+    /// The errno and text of a refusal; `None` for a request that is taken.
+    fn refusal<T>(got: Result<T, Error>) -> Option<(i32, String)> {
+        got.err().map(|err| (err.errno, err.text.map(String::from).unwrap_or_default()))
+    }
+
+    #[test]
+    fn if_id_other_than_0_is_refused_by_name() {
+        let put = |if_id| move |w: &mut Writer| w.put_u32(attr::IF_ID, if_id);
+        let larval = [&info().to_bytes()[..], &0x100_u32.to_ne_bytes(), &0x100_u32.to_ne_bytes()].concat();
+        let sel = Selector { family: AF_INET, ..Selector::default() };
+        let policy = PolicyInfo { sel, dir: POLICY_OUT, ..PolicyInfo::default() }.to_bytes();
+        let refusals = |if_id| {
+            vec![
+                refusal(new_sa(info(), put(if_id))),
+                refusal(read(msg::ALLOC_SPI, &larval, put(if_id), NewSpi::parse)),
+                refusal(read(msg::NEW_POLICY, &policy, put(if_id), Policy::parse)),
+            ]
+        };
+        assert_eq!(refusals(0), vec![None; 3]);
+        let want = (errno::EOPNOTSUPP, "if_id: fatpath has no XFRM interfaces".to_owned());
+        assert_eq!(refusals(7), vec![Some(want); 3]);
+    }
+
+    #[test]
+    fn flags_of_policies_are_refused_by_name() {
+        for (flags, want) in [
+            (0, None),
+            (policy_flag::LOCALOK, Some("localok")),
+            (policy_flag::ICMP, Some("icmp")),
+            (policy_flag::LOCALOK | policy_flag::ICMP, Some("localok")),
+            (policy_flag::CPU_ACQUIRE, Some("Per-CPU")),
+            (0x80, Some("no such flag")),
+        ] {
+            let sel = Selector { family: AF_INET, ..Selector::default() };
+            let info = PolicyInfo { sel, flags, ..PolicyInfo::default() };
+            let got = refusal(read(msg::NEW_POLICY, &info.to_bytes(), |_| {}, Policy::parse));
+            let is_right = match (&got, want) {
+                (None, None) => true,
+                (Some((number, text)), Some(want)) => *number == errno::EOPNOTSUPP && text.contains(want),
+                _ => false,
+            };
+            assert!(is_right, "{flags:#x}: {got:?}");
         }
     }
 

@@ -130,15 +130,12 @@ pub struct Counts {
 pub struct Xfrm<D> {
     /// The SAs and policies.
     pub database: D,
-    /// Hash thresholds: prefix lengths from which Linux hashes policies, of IPv4 and IPv6. Here they are stored and
-    /// shown, without effect.
-    pub(super) thresholds: [[u8; 2]; 2],
 }
 
 impl<D: Database> Xfrm<D> {
     /// Protocol over `database`.
     pub const fn new(database: D) -> Self {
-        Self { database, thresholds: [[32, 32], [128, 128]] }
+        Self { database }
     }
 
     /// The database.

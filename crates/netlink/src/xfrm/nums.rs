@@ -147,6 +147,14 @@ pub mod sa_flag {
     pub const EXTRA_OSEQ_MAY_WRAP: u32 = 2;
 }
 
+/// Flags of policies (`XFRM_POLICY_*`).
+pub mod policy_flag {
+    #![expect(missing_docs, reason = "Linux's names")]
+    pub const LOCALOK: u8 = 1;
+    pub const ICMP: u8 = 2;
+    pub const CPU_ACQUIRE: u8 = 4;
+}
+
 /// Modes (`XFRM_MODE_*`).
 pub mod mode {
     /// Transport.

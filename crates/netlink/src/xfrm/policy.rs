@@ -35,6 +35,8 @@ impl Policy {
         check::policy_type(attrs)?;
         let templates = check::templates(attrs, info.sel.family, info.dir)?;
         check::policy_offload(attrs)?;
+        check::interface(attrs)?;
+        check::policy_flags(info.flags)?;
         let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
         Ok(Self { info, templates, mark: mark(attrs), if_id })
     }

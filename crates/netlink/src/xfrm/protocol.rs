@@ -20,6 +20,10 @@ pub(super) const BLOCK: u8 = 1;
 /// `XFRM_USERPOLICY_ACCEPT`.
 pub(super) const ACCEPT: u8 = 2;
 
+/// Hash thresholds of IPv4 and IPv6: local and remote prefix lengths from which Linux hashes policies. Linux's defaults,
+/// which are shown and cannot be set: here policies of all prefix lengths are hashed.
+const THRESHOLDS: [[u8; 2]; 2] = [[32; 2], [128; 2]];
+
 /// Lengths of the requests' fixed parts (Linux `xfrm_msg_min`); `None` for an unknown request.
 const fn fixed_len(kind: u16) -> Option<usize> {
     Some(match kind {
@@ -105,7 +109,7 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
             msg::FLUSH_POLICY => self.flush_policy(attrs, reply),
             msg::GET_SAD_INFO => self.sad_info(fixed, reply),
             msg::GET_SPD_INFO => self.spd_info(fixed, reply),
-            msg::NEW_SPD_INFO => self.set_thresholds(attrs),
+            msg::NEW_SPD_INFO => check_thresholds(attrs),
             msg::SET_DEFAULT => self.set_default(fixed, reply),
             msg::GET_DEFAULT => {
                 let bytes = self.default_bytes()?;
@@ -278,7 +282,6 @@ impl<D: Database> Xfrm<D> {
 
     fn spd_info(&mut self, fixed: &[u8], reply: &mut Reply<'_>) -> Result<(), Error> {
         let [incoming, outgoing, forwarded] = self.database.count_policies()?;
-        let thresholds = self.thresholds;
         reply.send(msg::NEW_SPD_INFO, 0, |w| {
             w.fixed(fixed);
             let counts: Vec<u8> =
@@ -286,26 +289,9 @@ impl<D: Database> Xfrm<D> {
             w.put(attr::SPD_INFO, &counts);
             let most = incoming.max(outgoing).max(forwarded).clamp(8, HASH_MAX).next_power_of_two() - 1;
             w.put(attr::SPD_HINFO, &[most.to_ne_bytes(), HASH_MAX.to_ne_bytes()].concat());
-            w.put(attr::SPD_IPV4_HTHRESH, &thresholds[0]);
-            w.put(attr::SPD_IPV6_HTHRESH, &thresholds[1]);
+            w.put(attr::SPD_IPV4_HTHRESH, &THRESHOLDS[0]);
+            w.put(attr::SPD_IPV6_HTHRESH, &THRESHOLDS[1]);
         });
-        Ok(())
-    }
-
-    fn set_thresholds(&mut self, attrs: &Attributes<'_>) -> Result<(), Error> {
-        let mut thresholds = self.thresholds;
-        let families = [
-            (attr::SPD_IPV4_HTHRESH, 32, "Invalid hash threshold (must be <= 32 for IPv4)"),
-            (attr::SPD_IPV6_HTHRESH, 128, "Invalid hash threshold (must be <= 128 for IPv6)"),
-        ];
-        for (of, (kind, most, text)) in thresholds.iter_mut().zip(families) {
-            let Some(bits) = attrs.get(kind).and_then(|attr| attr.data.first_chunk::<2>().copied()) else { continue };
-            if bits.iter().any(|&bits| bits > most) {
-                return Err(Error::text(errno::EINVAL, text));
-            }
-            *of = bits;
-        }
-        self.thresholds = thresholds;
         Ok(())
     }
 
@@ -328,6 +314,27 @@ impl<D: Database> Xfrm<D> {
         }
         Ok(())
     }
+}
+
+/// Checks hash thresholds: Linux's defaults are no change (strongSwan may set them), and others are refused.
+fn check_thresholds(attrs: &Attributes<'_>) -> Result<(), Error> {
+    let families = [
+        (attr::SPD_IPV4_HTHRESH, "Invalid hash threshold (must be <= 32 for IPv4)"),
+        (attr::SPD_IPV6_HTHRESH, "Invalid hash threshold (must be <= 128 for IPv6)"),
+    ];
+    let mut other = None;
+    for ((kind, text), fixed) in families.into_iter().zip(THRESHOLDS) {
+        let Some(attr) = attrs.get(kind) else { continue };
+        let Some(bits) = attr.data.first_chunk::<2>() else { continue };
+        if bits.iter().zip(fixed).any(|(&bits, most)| bits > most) {
+            return Err(Error::text(errno::EINVAL, text));
+        }
+        if *bits != fixed {
+            other = other.or(Some(attr.offset));
+        }
+    }
+    let refuse = |at| Error::unsupported("hthresh: fatpath hashes policies of all prefix lengths").at(at);
+    other.map_or(Ok(()), |at| Err(refuse(at)))
 }
 
 /// The payload of `NEWAE` (Linux `build_aevent`).

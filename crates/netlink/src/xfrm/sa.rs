@@ -282,6 +282,7 @@ impl NewSpi {
         check::known_direction(attrs)?;
         check::spi_range(info.proto, min, max)?;
         check::supported(info.proto, info.mode)?;
+        check::interface(attrs)?;
         let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
         let dir = attrs.get(attr::SA_DIR).map_or(0, Attr::u8);
         Ok(Self { info, min, max, mark: mark(attrs), if_id, dir })

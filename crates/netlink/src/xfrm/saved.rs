@@ -119,6 +119,7 @@ mod tests {
     use super::super::protocol::split;
     use super::super::{NewSa, Replay};
     use super::*;
+    use crate::error::Error;
     use crate::message::Messages;
     use crate::session::Request;
     use std::time::Duration;
@@ -171,11 +172,22 @@ mod tests {
     }
 
     /// Parses a request as the gateway does.
-    fn parsed(message: &[u8]) -> NewSa {
+    fn parse(message: &[u8]) -> Result<NewSa, Error> {
         let message = Messages::new(message).next().unwrap();
         let request = Request { message, strict: false, privileged: true, port: 0 };
-        let (fixed, attrs) = split(&request).unwrap();
-        NewSa::parse(fixed, &attrs).unwrap()
+        let (fixed, attrs) = split(&request)?;
+        NewSa::parse(fixed, &attrs)
+    }
+
+    fn parsed(message: &[u8]) -> NewSa {
+        parse(message).unwrap()
+    }
+
+    #[test]
+    fn saved_sa_with_an_if_id_is_refused_by_name() {
+        let saved = Sa { if_id: 7, ..sa(0, false) }.saved().unwrap();
+        let refused = parse(&saved.message).unwrap_err();
+        assert_eq!(refused.text.as_deref(), Some("if_id: fatpath has no XFRM interfaces"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::message::Writer;
 use crate::rtnl::bridging::BridgeNow;
 use crate::rtnl::fixed_part::word;
 use crate::rtnl::host::Host;
+use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
 use config::model::BridgeConfig;
@@ -49,14 +50,13 @@ const NO_LINK_LOCAL_LEARNING: u32 = 1;
 const VLAN_8021Q: u16 = 0x8100_u16.to_be();
 
 /// Fixed values of settings that have no effect without the spanning tree protocol, or are unsupported.
-const FIXED: [(u16, u64, &str); 13] = [
+const FIXED: [(u16, u64, &str); 12] = [
     (IFLA_BR_HELLO_TIME, 200, STP),
     (IFLA_BR_MAX_AGE, 2000, STP),
     (IFLA_BR_STP_STATE, 0, STP),
     (IFLA_BR_PRIORITY, 32768, STP),
     (IFLA_BR_VLAN_PROTOCOL, VLAN_8021Q as u64, "fatpath's bridges filter by 802.1Q tags"),
     (IFLA_BR_MCAST_ROUTER, 1, MCAST),
-    (IFLA_BR_MCAST_SNOOPING, 0, MCAST),
     (IFLA_BR_MCAST_QUERIER, 0, MCAST),
     (IFLA_BR_NF_CALL_IPTABLES, 0, FILTER),
     (IFLA_BR_NF_CALL_IP6TABLES, 0, FILTER),
@@ -90,8 +90,8 @@ pub(in super::super) fn requested(data: Option<&Attr<'_>>, now: &BridgeConfig) -
     for attr in data.iter() {
         let unsupported = |text| Err(Error::unsupported(text).at(attr.offset));
         match attr.kind {
-            // Without the spanning tree protocol, a port forwards at once.
-            IFLA_BR_FORWARD_DELAY => {}
+            // Without the spanning tree protocol any time is valid (`br_set_forward_delay`).
+            IFLA_BR_FORWARD_DELAY => requested.forward_delay = ticks(attr.u32()),
             IFLA_BR_AGEING_TIME => requested.ageing_time = ticks(attr.u32()),
             IFLA_BR_VLAN_STATS_ENABLED => match attr.u8() {
                 enabled @ 0..=1 => requested.vlan_stats = enabled == 1,
@@ -122,7 +122,8 @@ pub(in super::super) fn requested(data: Option<&Attr<'_>>, now: &BridgeConfig) -
             IFLA_BR_FDB_MAX_LEARNED => {
                 return unsupported("fatpath limits addresses by port; use `fdb-limit` in the configuration file");
             }
-            IFLA_BR_FDB_FLUSH => {}
+            // With 1 groups are flooded as with 0 (`warn_of_snooping`): programs such as ifupdown2 set it with each bridge.
+            IFLA_BR_FDB_FLUSH | IFLA_BR_MCAST_SNOOPING => {}
             kind if FIXED.iter().any(|(fixed, ..)| *fixed == kind) => {}
             // `IFLA_BR_MCAST_*`.
             24..=35 | 43 | 44 => return unsupported(MCAST),
@@ -130,6 +131,14 @@ pub(in super::super) fn requested(data: Option<&Attr<'_>>, now: &BridgeConfig) -
         }
     }
     Ok(requested)
+}
+
+/// Logs once that the request for the bridge `name` sets `mcast_snooping`, which stays 0.
+pub(in super::super) fn warn_of_snooping(model: &mut Model, name: &str, data: &Attr<'_>) {
+    let is_set = data.iter().any(|attr| attr.kind == IFLA_BR_MCAST_SNOOPING && attr.u8() != 0);
+    if is_set && !std::mem::replace(&mut model.has_warned_of_snooping, true) {
+        tracing::warn!("{name}: mcast_snooping 1 has no effect: {MCAST}");
+    }
 }
 
 fn ticks(count: u32) -> Duration {
@@ -160,6 +169,8 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data
     rtnl.host.with_bridge(bridge, apply)?.map_err(refusal)?;
     if let Some(link) = rtnl.model.link_mut(bridge.0) {
         link.config.kind = config::model::LinkKind::Bridge(requested);
+        let name = link.config.name.clone();
+        warn_of_snooping(&mut rtnl.model, &name, data);
     }
     Ok(())
 }
@@ -167,6 +178,7 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data
 /// Writes the settings that restore a bridge.
 pub(in super::super) fn put_config(w: &mut Writer, config: &BridgeConfig) {
     w.put_u32(IFLA_BR_AGEING_TIME, to_ticks(config.ageing_time));
+    w.put_u32(IFLA_BR_FORWARD_DELAY, to_ticks(config.forward_delay));
     w.put_u8(IFLA_BR_VLAN_FILTERING, config.vlan_filtering.into());
     w.put_u16(IFLA_BR_GROUP_FWD_MASK, config.group_mask.bits());
     w.put_u16(IFLA_BR_VLAN_DEFAULT_PVID, config.default_pvid.map_or(0, Vid::get));
@@ -193,7 +205,7 @@ pub(in super::super) fn put(w: &mut Writer, now: &BridgeNow) {
     for timer in [IFLA_BR_HELLO_TIMER, IFLA_BR_TCN_TIMER, IFLA_BR_TOPOLOGY_CHANGE_TIMER, IFLA_BR_GC_TIMER] {
         w.put_u64(timer, 0);
     }
-    w.put_u32(IFLA_BR_FORWARD_DELAY, 1500);
+    w.put_u32(IFLA_BR_FORWARD_DELAY, to_ticks(config.forward_delay));
     w.put_u32(IFLA_BR_HELLO_TIME, 200);
     w.put_u32(IFLA_BR_MAX_AGE, 2000);
     w.put_u32(IFLA_BR_AGEING_TIME, to_ticks(config.ageing_time));

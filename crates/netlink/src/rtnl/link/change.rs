@@ -1,6 +1,9 @@
 //! Changes of an existing link: validation of the request, then its application.
 
+use std::net::IpAddr;
+
 use base::{IfIndex, LinkId};
+use wire::MacAddr;
 
 use super::super::entry::Link;
 use super::attributes::{LEN, LinkInfo, info_of};
@@ -98,7 +101,7 @@ impl LinkRequest {
         header: &[u8; LEN],
         attrs: &Attrs<'_, IFLA_MAX>,
     ) -> Result<Self, Error> {
-        refuse_unsupported(attrs, |attr| is_so(now, model.lower_of(index), attr))?;
+        refuse_unsupported(attrs, Some(now), |attr| is_so(now, model.lower_of(index), attr))?;
         let mtu = match attrs.get(IFLA_MTU) {
             Some(mtu) if mtu.u32() == now.mtu => None,
             Some(mtu) if now.is_loopback() => {
@@ -184,9 +187,11 @@ const UNSUPPORTED: [(u16, &str); 16] = [
 ];
 const FAT: &str = "fatpath's links have fixed GSO and GRO sizes";
 
-/// Refuses attributes in `UNSUPPORTED`, unless the link already has the requested value (`is_so`).
+/// Refuses attributes in `UNSUPPORTED`, unless the link already has the requested value (`is_so`), and settings by family
+/// of `link`, `None` for a new link.
 pub(super) fn refuse_unsupported<const N: usize>(
     attrs: &Attrs<'_, N>,
+    link: Option<&Link>,
     is_so: impl Fn(&Attr<'_>) -> bool,
 ) -> Result<(), Error> {
     let named = UNSUPPORTED.iter().filter_map(|&(kind, text)| Some((attrs.get(kind)?, text)));
@@ -197,6 +202,11 @@ pub(super) fn refuse_unsupported<const N: usize>(
         for attr in family.iter() {
             let text = match (family.kind == u16::from(AF_INET6), attr.kind) {
                 (true, IFLA_INET6_ADDR_GEN_MODE) if attr.u8() == IN6_ADDR_GEN_MODE_NONE => continue,
+                (true, IFLA_INET6_ADDR_GEN_MODE)
+                    if attr.u8() == IN6_ADDR_GEN_MODE_EUI64 && link.is_none_or(has_eui64_or_no_link_local) =>
+                {
+                    continue;
+                }
                 (true, IFLA_INET6_ADDR_GEN_MODE) => "fatpath's links make no addresses of their own",
                 (true, IFLA_INET6_TOKEN) => "fatpath learns no addresses from routers",
                 _ => "fatpath has no such setting of a link",
@@ -205,6 +215,18 @@ pub(super) fn refuse_unsupported<const N: usize>(
         }
     }
     Ok(())
+}
+
+/// Whether the link-local addresses of a link are as in mode `eui64`: the link has the address that is made from its
+/// link-layer address, or has no link-local address, as before Linux sets the link up.
+fn has_eui64_or_no_link_local(link: &Link) -> bool {
+    let eui64 = link.mac.map(|mac| IpAddr::V6(MacAddr(mac).link_local()));
+    let mut near = link.addresses.iter().map(|address| address.addr.addr()).filter(is_link_local_v6).peekable();
+    near.peek().is_none() || near.any(|addr| Some(addr) == eui64)
+}
+
+fn is_link_local_v6(addr: &IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }
 
 /// Flags of a request (Linux `rtnl_dev_combine_flags`), and the mask of changed flags, without volatile ones.

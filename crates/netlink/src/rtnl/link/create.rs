@@ -111,7 +111,7 @@ pub(super) fn create<H: Host>(
         _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
     };
     let is_vlan = matches!(kind, LinkKind::Vlan { .. });
-    refuse_unsupported(attrs, |attr| is_vlan && attr.kind == IFLA_LINK)?;
+    refuse_unsupported(attrs, None, |attr| is_vlan && attr.kind == IFLA_LINK)?;
     // The attribute of a udp link is the address of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Driver(DriverKind::Udp { .. })));
     let mtu = requested_mtu(attrs, &kind)?;
@@ -172,6 +172,9 @@ pub(super) fn create<H: Host>(
         port: None,
         qdisc: None,
     };
+    if let (LinkKind::Bridge(_), Some(data)) = (&config.kind, &data) {
+        bridge::warn_of_snooping(&mut rtnl.model, &config.name, data);
+    }
     let id = LinkId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
     let mut now = match is_vrf {

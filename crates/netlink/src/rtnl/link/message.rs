@@ -127,8 +127,7 @@ pub(in crate::rtnl) fn write(
 
 /// Address generation mode of a link. Linux reports the same mode for `lo`, which generates no addresses either.
 fn addr_gen_mode(link: &Link) -> u8 {
-    const EUI64: u8 = 0;
-    if link.is_virtual() { EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
+    if link.is_virtual() { IN6_ADDR_GEN_MODE_EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
 }
 
 /// Writes the link `id`, as Linux's `inet6_fill_ifinfo`, for a request of family `AF_INET6`.

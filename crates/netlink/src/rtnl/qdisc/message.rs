@@ -36,7 +36,9 @@ fn put_header(w: &mut Writer, index: IfIndex, handle: u32, info: u32) {
 
 /// Writes `struct gnet_stats_basic` and `gnet_stats_queue`, and before them the legacy `struct tc_stats`.
 fn put_stats(w: &mut Writer, stats: &Stats) {
-    let Stats { bytes, packets, drops, overlimits, requeues, qlen, backlog } = *stats;
+    let Stats { bytes, packets, drops, overlimits, qlen, backlog } = *stats;
+    // Packets are dequeued only for a link with room, so that none is requeued.
+    let requeues = 0;
     // Counters of 32 bits wrap around.
     let low = |count: u64| count as u32;
     let words = |w: &mut Writer, kind, head: Option<u64>, words: &[u32]| {
@@ -49,7 +51,7 @@ fn put_stats(w: &mut Writer, stats: &Stats) {
         if packets > u32::MAX.into() {
             w.put_u64(TCA_STATS_PKT64, packets);
         }
-        words(w, TCA_STATS_QUEUE, None, &[qlen, low(backlog), low(drops), low(requeues), low(overlimits)]);
+        words(w, TCA_STATS_QUEUE, None, &[qlen, low(backlog), low(drops), requeues, low(overlimits)]);
     });
     let (bps, pps) = (0, 0);
     let all = [low(packets), low(drops), low(overlimits), bps, pps, qlen, low(backlog), 0];
