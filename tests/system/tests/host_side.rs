@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -38,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("host_side/device_has_its_links_name_number_and_mac", NEEDS, devices),
         trial("host_side/sockets_reach_the_wire_and_are_reached", NEEDS, sockets),
+        trial("host_side/transport_mode_behind_a_nat_reaches_a_socket", NEEDS, behind_nat),
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
         trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
@@ -231,6 +233,38 @@ fn sockets() -> Outcome {
     site.far.sh("ip neigh flush all")?;
     assert!(site.outsider("link show eth0")?.contains("02:00:00:00:00:55"));
     assert_eq!(run(on_gateway(&client).arg("10.1.0.9"))?, "all as expected\n");
+    Ok(())
+}
+
+/// ESP in UDP, in transport mode, of a sender that knows itself by another address than the gateway does.
+fn behind_nat() -> Outcome {
+    let site = Site::new(&format!(
+        "{AUTO}{LINKS}[[sa]]\nsrc = \"10.1.0.9\"\ndst = \"10.1.0.1\"\nspi = 0x1001\ndir = \"in\"\nmode = \"transport\"\n\
+         enc = \"ecb(cipher_null)\"\nreplay-window = 32\nencap = {{ type = \"espinudp\", sport = 40000, dport = 4500 }}\n"
+    ))?;
+    site.far.sh("ip addr add 10.1.0.9/24 dev eth0")?;
+    let mut receiver = site.holder_of(
+        "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('10.1.0.1', 5000))
+s.settimeout(20)
+print('ready', flush=True)
+print(*s.recvfrom(100), flush=True)
+",
+    )?;
+    assert_eq!(receiver.next_line()?, "ready\n");
+    let sender = site.far.enter(|| UdpSocket::bind("10.1.0.9:40000"))?;
+    // From port 700, with the checksum for 198.51.100.7; then the trailer of ESP, without padding.
+    let (payload, ports) = (*b"behind", [2, 188, 0x13, 0x88]);
+    let mut datagram = [&ports[..], &[0, 14, 0, 0], &payload].concat();
+    let pseudo = [198, 51, 100, 7, 10, 1, 0, 1, 0, 17, 0, 14];
+    let words = pseudo.chunks(2).chain(datagram.chunks(2));
+    let sum = words.fold(0, |sum: u32, word| sum + u32::from(word[0]) * 256 + u32::from(word[1]));
+    let check = !((sum & 0xffff) + (sum >> 16)) as u16;
+    datagram[6..8].copy_from_slice(&check.to_be_bytes());
+    let esp = [&[0, 0, 0x10, 1, 0, 0, 0, 1][..], &datagram, &[0, 17]].concat();
+    sender.send_to(&esp, "10.1.0.1:4500")?;
+    assert_eq!(receiver.next_line()?, "b'behind' ('10.1.0.9', 700)\n", "{}", site.gateway.show("drops")?);
     Ok(())
 }
 
