@@ -39,6 +39,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("host_side/device_has_its_links_name_number_and_mac", NEEDS, devices),
         trial("host_side/sockets_reach_the_wire_and_are_reached", NEEDS, sockets),
+        trial("host_side/datagrams_keep_to_a_narrow_path", NEEDS, narrow_path),
         trial("host_side/transport_mode_behind_a_nat_reaches_a_socket", NEEDS, behind_nat),
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
@@ -233,6 +234,44 @@ fn sockets() -> Outcome {
     site.far.sh("ip neigh flush all")?;
     assert!(site.outsider("link show eth0")?.contains("02:00:00:00:00:55"));
     assert_eq!(run(on_gateway(&client).arg("10.1.0.9"))?, "all as expected\n");
+    Ok(())
+}
+
+/// A server behind a router whose other link is narrow: its datagrams arrive as soon as the path is known.
+fn narrow_path() -> Outcome {
+    const CLIENT: &str = "import socket, sys
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(1)
+for attempt in range(10):
+    s.sendto(bytes(1400), (sys.argv[1], 9000))
+    try:
+        sys.exit(len(s.recv(70000)) != 1400)
+    except TimeoutError:
+        pass
+sys.exit('no answer')
+";
+    let site = Site::new(&format!(
+        "{AUTO}{LINKS}[[route]]\nto = \"10.2.0.0/24\"\nvia = \"10.1.0.9\"\n\
+         [[route]]\nto = \"fd02::/64\"\nvia = \"fd00::9\"\n"
+    ))?;
+    let behind = Netns::new("behind")?;
+    veth((&site.far, "wan"), (&behind, "eth0"))?;
+    site.far.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip link set wan mtu 1300
+         ip addr add 10.1.0.9/24 dev eth0; ip addr add fd00::9/64 dev eth0 nodad
+         ip addr add 10.2.0.1/24 dev wan; ip addr add fd02::1/64 dev wan nodad")?;
+    behind.sh("ip link set eth0 mtu 1300; ip addr add 10.2.0.9/24 dev eth0; ip addr add fd02::9/64 dev eth0 nodad
+         ip route add default via 10.2.0.1; ip route add default via fd02::1")?;
+    let server = site.scratch.file("server.py");
+    fs::write(&server, include_str!("host_side_server.py"))?;
+    let _server =
+        Process::spawn(site.fatpath(&["exec", "--instance", "x", "--", "python3"]).arg(&server), &site.scratch)?;
+    for addr in ["10.1.0.1", "fd00::1"] {
+        // The first answer over IPv6 is lost, and shows the path.
+        run(behind.command("python3").args(["-c", CLIENT, addr])).map_err(|err| {
+            let drops = site.gateway.show("drops").unwrap_or_default();
+            format!("{addr}: {}\n{drops}", err.message().unwrap_or_default())
+        })?;
+    }
     Ok(())
 }
 

@@ -45,8 +45,9 @@ pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, user: Use
     let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, ip.pkt.take(), &ip.info, &mut dp.counters);
     count_for_link(dp, link, before);
     drop_evicted(dp);
-    if let Verdict::Whole { pkt } = verdict {
+    if let Verdict::Whole { pkt, largest } = verdict {
         ip.pkt.put(pkt);
+        ip.frag_max_size = Some(largest);
         return ip.parse(cx).err().map(Next::Drop);
     }
     Some(apply_verdict(dp, cx, ip, origin, verdict, Cast::Unicast))
@@ -96,7 +97,7 @@ pub(crate) fn apply_verdict(
 ) -> Next {
     match verdict {
         Verdict::Held => {}
-        Verdict::Whole { pkt } => {
+        Verdict::Whole { pkt, .. } => {
             ip.pkt.put(pkt);
             return whole(dp, cx, ip, cast);
         }

@@ -11,6 +11,8 @@ use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4};
 use xfrm::{Action, Dir, PolicyConfig, Selector};
 
 use crate::common::*;
+use crate::fragments::{fragments, whole};
+use crate::path_mtu::too_big;
 
 /// Adds devices of the host side to both links of [`router`].
 pub(crate) fn add_devices(node: &mut Node) {
@@ -314,6 +316,103 @@ fn datagram_cut_for_the_device_is_fragmented_for_the_path() {
         down(&mut node, INSIDE, fragment);
         assert!(node.tx(OUTSIDE).is_empty());
     }
+}
+
+#[test]
+fn datagram_cut_for_its_path_keeps_the_fragment_size() {
+    // The kernel knows of a narrower path, or a program has set a limit. No path of IPv6 is narrower than 1280 bytes.
+    for (cut, [v4, v6]) in [(1300, [1300, 1300]), (600, [600, 1280])] {
+        for (flow, want) in from_us().into_iter().zip([v4, v6]) {
+            let mut node = router_with_host_side();
+            let mut bytes = flow.udp(1400);
+            if flow.version() == wire::Version::V4 {
+                bytes = edit_v4(&bytes, |header| header.set_dont_fragment(false));
+            }
+            let pieces = fragments(&node.mem, &bytes, cut);
+            for fragment in pieces {
+                down(&mut node, INSIDE, fragment);
+            }
+            let sent = node.tx(OUTSIDE);
+            let longest = sent.iter().map(Packet::len).max().unwrap();
+            assert!(longest <= want && longest > want - 8, "{flow:?}: {longest} of {want}");
+            let at = flow.version().header_len();
+            assert_eq!((&whole(sent, 1500)[at..], node.drops()), (&bytes[at..], vec![]));
+            // The next datagram is whole, and leaves so.
+            down_bytes(&mut node, INSIDE, &bytes);
+            assert_eq!(node.tx(OUTSIDE).len(), 1);
+        }
+    }
+}
+
+#[test]
+fn packet_too_big_about_socket_udp_is_learnt() {
+    for flow in from_us() {
+        let is_v6 = flow.version() == wire::Version::V6;
+        let mut bytes = flow.udp(1400);
+        if !is_v6 {
+            bytes = edit_v4(&bytes, |header| header.set_dont_fragment(true));
+        }
+        let src = flow.src.to_string();
+        let message = |bytes: &[u8]| too_big(is_v6, 1300, &src, &bytes[..100]);
+        let mut node = router_with_host_side();
+        // No socket has sent this one.
+        node.rx_bytes(NOW, OUTSIDE, &message(&bytes));
+        for told in [false, true] {
+            if told {
+                node.rx_bytes(NOW, OUTSIDE, &message(&Flow { sport: 9, ..flow }.udp(1400)));
+                node.rx_bytes(NOW, OUTSIDE, &message(&bytes));
+            }
+            // A socket is told in any case.
+            assert_eq!(up(&mut node, OUTSIDE).len(), if told { 2 } else { 1 });
+            down_bytes(&mut node, OUTSIDE, &bytes);
+            let sent = node.tx(OUTSIDE);
+            assert!(sent.iter().all(|pkt| pkt.len() <= if told { 1300 } else { 1500 }), "{flow:?}");
+            assert_eq!(
+                sent.len(),
+                if !told {
+                    1
+                } else if is_v6 {
+                    2
+                } else {
+                    0
+                }
+            );
+        }
+        let errors = up(&mut node, OUTSIDE);
+        if is_v6 {
+            assert!(errors.is_empty());
+        } else {
+            let ParsedIcmp { message, .. } = parse_icmp(&only(errors));
+            assert_eq!(message, Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1300 }));
+        }
+    }
+}
+
+#[test]
+fn path_beyond_a_tunnel_narrows_packets_of_sockets() {
+    let mut node = router_with_host_side();
+    node.route("10.3.0.0/16", Some("10.2.0.1"), OUTSIDE);
+    let sas = [sim::esp("10.2.0.254", "10.2.0.1", 7, xfrm::Mode::Tunnel, false)];
+    node.datapath.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
+    node.datapath.ipsec.add_policy(sim::policy(Dir::Out, "10.1.0.0/16", "10.3.0.0/16", &sas)).unwrap();
+    let flow = Flow::new("10.1.0.254", "10.3.0.1");
+    let bytes = edit_v4(&flow.udp(1320), |header| header.set_dont_fragment(true));
+    down_bytes(&mut node, INSIDE, &bytes);
+    assert_eq!(node.tx(OUTSIDE).len(), 1);
+    node.rx_bytes(NOW, OUTSIDE, &too_big(false, 1300, "10.1.0.254", &bytes[..100]));
+    assert_eq!(up(&mut node, OUTSIDE).len(), 1);
+    down_bytes(&mut node, INSIDE, &bytes);
+    let ParsedIcmp { message, .. } = parse_icmp(&only(up(&mut node, INSIDE)));
+    assert_eq!(message, Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1300 }));
+    // The routers of the path tell other senders.
+    node.rx_bytes(
+        NOW,
+        INSIDE,
+        &edit_v4(&Flow::new("10.1.0.1", "10.3.0.1").udp(1320), |header| {
+            header.set_dont_fragment(true);
+        }),
+    );
+    assert_eq!(node.tx(OUTSIDE).len(), 1);
 }
 
 #[test]
