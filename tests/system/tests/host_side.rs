@@ -41,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/sockets_reach_the_wire_and_are_reached", NEEDS, sockets),
         trial("host_side/datagrams_keep_to_a_narrow_path", NEEDS, narrow_path),
         trial("host_side/transport_mode_behind_a_nat_reaches_a_socket", NEEDS, behind_nat),
+        trial("host_side/router_answers_as_a_router", TCPDUMP, roles),
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
         trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
@@ -304,6 +305,19 @@ print(*s.recvfrom(100), flush=True)
     let esp = [&[0, 0, 0x10, 1, 0, 0, 0, 1][..], &datagram, &[0, 17]].concat();
     sender.send_to(&esp, "10.1.0.1:4500")?;
     assert_eq!(receiver.next_line()?, "b'behind' ('10.1.0.9', 700)\n", "{}", site.gateway.show("drops")?);
+    Ok(())
+}
+
+/// Pings that routers alone answer: their anycast address on a subnet, and their groups.
+fn roles() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.far.sh("ip addr add fd00::9/64 dev eth0 nodad")?;
+    for addr in ["fd00::", "ff02::2%eth0", "ff02::1%eth0", "fd00::1"] {
+        site.far.sh(&format!("ping -c 1 -W 10 {addr}")).map_err(|err| {
+            let drops = site.gateway.show("drops").unwrap_or_default();
+            format!("{addr}: {}\n{drops}", err.message().unwrap_or_default())
+        })?;
+    }
     Ok(())
 }
 

@@ -415,6 +415,90 @@ fn path_beyond_a_tunnel_narrows_packets_of_sockets() {
     assert_eq!(node.tx(OUTSIDE).len(), 1);
 }
 
+/// A frame to the router's inner link, and how the device of the host side shows it.
+fn delivered(node: &mut Node, to: MacAddr, packet: &[u8]) -> Vec<MacAddr> {
+    let ethertype = if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+    node.rx_bytes(NOW, INSIDE, &frame(to, mac(9), ethertype, packet));
+    up(node, INSIDE).iter().map(|pkt| eth::EthHeader::ref_from(pkt.head()).unwrap().dst()).collect()
+}
+
+#[test]
+fn ping_to_a_role_of_routers_is_answered_by_the_node() {
+    let solicited = |addr: &str| wire::nd::solicited_node(addr.parse().unwrap()).to_string();
+    let cases = [
+        ("fd00:1::".to_owned(), true),
+        ("fd00:2::".to_owned(), true),
+        ("fe80::".to_owned(), true),
+        ("ff02::2".to_owned(), true),
+        ("ff05::2".to_owned(), true),
+        (solicited("fd00:1::"), true),
+        ("ff02::1".to_owned(), false),
+        (solicited("fd00:1::254"), false),
+        ("fd00:1::254".to_owned(), false),
+    ];
+    for (dst, by_node) in cases {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+        add_devices(&mut node);
+        assert!(node.datapath.set_watched(INSIDE, true));
+        let Node { datapath, mem, .. } = &mut node;
+        datapath.set_neighbour(NOW, mem, INSIDE, "fd00:1::1".parse().unwrap(), fib::Known::Permanent(mac(9)), 0);
+        let to = match dst.parse().unwrap() {
+            group @ std::net::Ipv6Addr { .. } if group.is_multicast() => MacAddr::multicast_v6(group),
+            _ => mac(1),
+        };
+        let flow = Flow::new("fd00:1::1", &dst);
+        let up = delivered(&mut node, to, &flow.ping(1, 8));
+        // A promiscuous packet socket sees the frame, and the answer, once each.
+        let no_station = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
+        assert_eq!(up, if by_node { vec![no_station; 2] } else { vec![to] }, "{dst}");
+        assert_eq!(node.tx(INSIDE).len(), usize::from(by_node), "{dst}");
+        // Sockets join groups, and get datagrams; no socket has an address of routers.
+        let is_anycast = !to.is_multicast() && by_node;
+        let up = delivered(&mut node, to, &flow.udp(9));
+        assert_eq!(up.contains(&to), !is_anycast, "{dst}");
+        assert_eq!(node.tx(INSIDE).len(), usize::from(is_anycast), "a port unreachable: {dst}");
+    }
+}
+
+#[test]
+fn unicast_in_a_group_frame_goes_up_as_a_broadcast() {
+    let groups = [MacAddr::BROADCAST, MacAddr([1, 0, 0x5e, 0, 0, 1]), MacAddr([0x33, 0x33, 0, 0, 0, 1])];
+    for flow in to_us() {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+        add_devices(&mut node);
+        for bytes in [flow.udp(9), flow.tcp(1, 9)] {
+            for to in groups {
+                assert_eq!(delivered(&mut node, to, &bytes), [MacAddr::BROADCAST]);
+            }
+            assert_eq!(delivered(&mut node, mac(1), &bytes), [mac(1)]);
+        }
+        // Fragments keep the kind of their frames.
+        let mut sizes = Vec::new();
+        for fragment in fragments(&node.mem, &flow.udp(2000), 1500) {
+            sizes.push(delivered(&mut node, MacAddr::BROADCAST, &fragment.to_vec()));
+        }
+        assert_eq!(sizes, [vec![], vec![MacAddr::BROADCAST]]);
+        assert!(node.tx(INSIDE).is_empty() && node.drops().is_empty());
+    }
+}
+
+#[test]
+fn tcp_in_a_group_frame_is_not_shown_without_stations() {
+    for (to, is_up) in [(mac(1), true), (MacAddr::BROADCAST, false)] {
+        let mut node = Node::new();
+        let red = node.vrf(9, 10, &[1]);
+        node.datapath.set_vrf_port(NOW, red, Some(("red".to_owned(), 65_575)));
+        node.port(1, PortOptions::ethernet(1), &["10.1.0.254/24"]);
+        add_devices_to(&mut node, &[LinkId(1), LinkId(9)]);
+        // The socket is bound to the VRF, whose device has no link-layer addresses.
+        let flow = Flow::new("10.1.0.1", "10.1.0.254");
+        down_bytes(&mut node, LinkId(9), &flow.reversed().tcp(1, 10));
+        node.rx_bytes(NOW, LinkId(1), &frame(to, mac(9), EtherType::IPV4, &flow.tcp(1, 10)));
+        assert_eq!(up(&mut node, LinkId(9)).len(), usize::from(is_up));
+        assert!(up(&mut node, LinkId(1)).is_empty());
+    }
+}
+
 #[test]
 fn ping_in_a_vrf_is_answered_by_the_node() {
     for (red, answered) in [(false, false), (true, true)] {
