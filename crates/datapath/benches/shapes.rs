@@ -293,7 +293,7 @@ fn run(what: Use, shape: Shape, rounds: usize) -> Round {
                         let context = ReassemblyContext::LOCAL;
                         let verdict =
                             reassembly.handle_fragment(Instant::ZERO, &mem, context, pkt, &info, &mut counters);
-                        if let Verdict::Whole { pkt } = verdict {
+                        if let Verdict::Whole { pkt, .. } = verdict {
                             whole.push(pkt);
                         }
                     }

@@ -28,6 +28,9 @@ pub(crate) struct IpPacket {
     pub(crate) flow: FlowKey,
     /// Device by which the socket of the flow sends, if early demux has found it.
     pub(crate) socket_device: Option<LinkId>,
+    /// Length of the longest fragment of a reassembled packet that is not delivered locally, with its headers (Linux
+    /// `IPCB(skb)->frag_max_size`).
+    pub(crate) frag_max_size: Option<usize>,
 }
 
 /// A packet between stages, until the last stage takes it out.
@@ -59,13 +62,13 @@ impl IpPacket {
     /// A packet whose headers are not parsed.
     #[inline]
     pub(crate) const fn unparsed(pkt: Packet) -> Self {
-        Self { pkt: Carried(Some(pkt)), info: UNPARSED, flow: NO_FLOW, socket_device: None }
+        Self { pkt: Carried(Some(pkt)), info: UNPARSED, flow: NO_FLOW, socket_device: None, frag_max_size: None }
     }
 
     /// Empty slot for a packet.
     #[inline]
     pub(crate) const fn empty() -> Self {
-        Self { pkt: Carried(None), info: UNPARSED, flow: NO_FLOW, socket_device: None }
+        Self { pkt: Carried(None), info: UNPARSED, flow: NO_FLOW, socket_device: None, frag_max_size: None }
     }
 
     /// Parses the headers.

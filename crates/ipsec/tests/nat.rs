@@ -9,7 +9,7 @@ use base::{Counters, Instant};
 use common::{HERE, NAT_T, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{Event, Ipsec, Keepalive, Mapping, Train};
 use packet::{Csum, Memory, Packet};
-use wire::{Spi, Version, ipv4, ipv6, udp};
+use wire::{Protocol, Spi, Version, ipv4, ipv6, udp};
 use xfrm::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
 
 /// SPI of the receiver's packets to the peer.
@@ -173,22 +173,125 @@ fn tunnel_follows_newest_authentic_source_of_the_peer() {
     }
 }
 
+/// Source address and port that the NAT shows for the sender, over IPv4 and IPv6.
+const SHOWN: [&str; 2] = ["198.51.100.7:61000", "[2001:db8:7::7]:61000"];
+
+/// SA in transport mode over this version.
+fn transport(version: Version, encap: Option<EspInUdp>) -> SaConfig {
+    let at = common::index(version);
+    SaConfig { mode: Mode::Transport, src: HERE[at], dst: THERE[at], encap, ..sa() }
+}
+
+/// Packet with this upper layer behind an extension header; its checksum is filled in if `check_at` is given.
+fn upper(version: Version, extension: &[u8], protocol: Protocol, upper: &[u8], check_at: Option<usize>) -> Vec<u8> {
+    let at = common::index(version);
+    let first = if extension.is_empty() { protocol } else { Protocol::DEST_OPTS };
+    let mut bytes = common::ip_header(version, HERE[at], THERE[at], first, extension.len() + upper.len());
+    bytes.extend_from_slice(extension);
+    let start = bytes.len();
+    bytes.extend_from_slice(upper);
+    if let Some(check_at) = check_at {
+        let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
+        let check = offload::checksum::transport_check(&Packet::with_data(&Memory::heap(), &bytes).unwrap(), &info);
+        bytes[start + check_at..][..2].copy_from_slice(&check.to_be_bytes());
+    }
+    bytes
+}
+
+/// Contents of ESP in UDP behind the NAT.
+fn opened_behind_nat(pair: &mut Pair, bytes: &[u8]) -> Packet {
+    let version = Version::of(bytes).unwrap();
+    let sealed = pair.seal(Packet::with_data(&pair.mem, bytes).unwrap(), Train::None).remove(0).to_vec();
+    let shown = translated(&sealed, SHOWN[common::index(version)].parse().unwrap());
+    pair.open(Packet::with_data(&pair.mem, &shown).unwrap()).remove(0)
+}
+
+/// Tells whether the bytes of a packet have a right checksum, whatever its metadata say.
+fn has_right_bytes(pkt: &Packet) -> bool {
+    let bytes = pkt.to_vec();
+    let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
+    offload::checksum::verify(&Packet::with_data(&Memory::heap(), &bytes).unwrap(), &info)
+}
+
 /// The sender's checksum covers the address before translation (RFC 3948 §3.1.2).
 #[test]
-fn transport_mode_checksum_from_before_the_nat_counts_as_good() {
-    for (encap, want) in [(NAT_T, Csum::Unnecessary), (None, Csum::None)] {
-        let mut pair = Pair::new(&SaConfig { mode: Mode::Transport, encap, ..sa() });
-        let mut bytes = seal(&mut pair);
-        if encap.is_some() {
-            bytes = translated(&bytes, "198.51.100.7:61000".parse().unwrap());
-        }
-        let got = pair.open(Packet::with_data(&pair.mem, &bytes).unwrap()).remove(0);
-        let inside = got.to_vec();
-        let info = wire::ip::Info::parse(&inside, inside.len()).unwrap();
-        assert_eq!(got.meta.csum, want);
-        assert_eq!(info.src.to_string(), if encap.is_some() { "198.51.100.7" } else { "192.0.2.1" });
-        assert!(offload::checksum::verify(&got, &info), "a receiver accepts it");
+fn transport_mode_checksum_is_right_behind_a_nat() {
+    let udp = |len: u16, claimed: u16| {
+        let mut bytes = vec![7; usize::from(len)];
+        bytes[..8].copy_from_slice(udp::UdpHeader::new(1000, 2000, claimed).as_bytes());
+        bytes
+    };
+    let options = [Protocol::UDP.0, 0, 1, 4, 0, 0, 0, 0];
+    let (v4, v6) = (Version::V4, Version::V6);
+    let mut tcp = [0; 61];
+    tcp[12] = 0x50;
+    let icmpv6 = [128, 0, 0, 0, 1, 2, 3, 4, 9];
+    let cases = [
+        upper(v4, &[], Protocol::UDP, &udp(101, 101), Some(6)),
+        upper(v6, &[], Protocol::UDP, &udp(101, 101), Some(6)),
+        upper(v6, &options, Protocol::UDP, &udp(101, 101), Some(6)),
+        upper(v4, &[], Protocol::TCP, &tcp, Some(16)),
+        upper(v6, &[], Protocol::TCP, &tcp, Some(16)),
+        upper(v6, &[], Protocol::ICMPV6, &icmpv6, Some(2)),
+    ];
+    for bytes in cases {
+        let version = Version::of(&bytes).unwrap();
+        let mut pair = Pair::new(&transport(version, NAT_T));
+        let got = opened_behind_nat(&mut pair, &bytes);
+        assert_ne!(got.to_vec()[..40], bytes[..40], "the address is another one");
+        assert!(has_right_bytes(&got) && got.meta.csum == Csum::Unnecessary, "{bytes:02x?}");
     }
+    // A checksum that is not there is not invented, and bytes behind the datagram do not count.
+    for (version, accepted) in [(v4, true), (v6, false)] {
+        let mut pair = Pair::new(&transport(version, NAT_T));
+        let got = opened_behind_nat(&mut pair, &upper(version, &[], Protocol::UDP, &udp(30, 30), None));
+        let bytes = got.to_vec();
+        assert_eq!(bytes[bytes.len() - 24..][..2], [0, 0]);
+        assert_eq!((has_right_bytes(&got), got.meta.csum), (accepted, Csum::None));
+        let mut padded = udp(32, 30);
+        padded[6] = 1;
+        let mut bytes = opened_behind_nat(&mut pair, &upper(version, &[], Protocol::UDP, &padded, None)).to_vec();
+        bytes.truncate(bytes.len() - 2);
+        match version {
+            Version::V4 => {
+                ipv4::Ipv4Header::mut_from(&mut bytes).unwrap().set_total_len(50);
+                ipv4::fill_check(&mut bytes).unwrap();
+            }
+            Version::V6 => ipv6::Ipv6Header::mut_from(&mut bytes).unwrap().set_payload_len(30),
+        }
+        assert!(has_right_bytes(&Packet::with_data(&pair.mem, &bytes).unwrap()), "{version}");
+        // Truncated headers and other protocols stay as they are.
+        for (protocol, len) in [(Protocol::UDP, 7), (Protocol::TCP, 19), (Protocol::SCTP, 30), (Protocol::ICMPV6, 3)] {
+            let bytes = upper(version, &[], protocol, &vec![9; len], None);
+            let got = opened_behind_nat(&mut pair, &bytes);
+            assert_eq!((&got.to_vec()[got.len() - len..], got.meta.csum), (&vec![9; len][..], Csum::None));
+        }
+    }
+}
+
+#[test]
+fn train_behind_a_nat_has_right_checksums() {
+    for version in [Version::V4, Version::V6] {
+        let mut pair = Pair::new(&transport(version, NAT_T));
+        let (bytes, csum, cut) = common::fat(version, true, 1000, 10_000);
+        let mut pkt = Packet::with_data(&pair.mem, &bytes).unwrap();
+        (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
+        let train = pair.seal(pkt, Train::Udp).remove(0);
+        let shown = translated(&train.to_vec(), SHOWN[common::index(version)].parse().unwrap());
+        let mut pkt = Packet::with_data(&pair.mem, &shown).unwrap();
+        pkt.meta.cut = train.meta.cut;
+        let got = pair.open(pkt);
+        assert!(got.len() == 10 && got.iter().all(has_right_bytes), "{version}");
+    }
+}
+
+#[test]
+fn transport_mode_without_a_nat_keeps_its_checksum() {
+    let mut pair = Pair::new(&transport(Version::V4, None));
+    let bytes = udp_packet(Version::V4, 20);
+    let sealed = pair.seal(Packet::with_data(&pair.mem, &bytes).unwrap(), Train::None).remove(0);
+    let got = pair.open(sealed).remove(0);
+    assert_eq!((got.to_vec(), got.meta.csum), (bytes, Csum::None));
 }
 
 #[test]

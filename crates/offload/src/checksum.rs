@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use base::DropReason;
 use packet::{Buf, Csum, Memory, Packet};
 use wire::ip::Info;
-use wire::{Protocol, Version, checksum as sums, udp};
+use wire::{Protocol, Version, checksum as sums, icmpv6, tcp, udp};
 
 use crate::crc32c::Crc32c;
 use crate::encapsulation::Encapsulation;
@@ -78,6 +78,33 @@ pub fn verify(pkt: &Packet, info: &Info) -> bool {
     transport_check(pkt, info) == 0
 }
 
+/// Writes the checksum of TCP, UDP or ICMPv6 that fits these addresses to `upper`, a whole upper layer. Returns false, and
+/// changes nothing, if it has no such checksum: UDP without one, another protocol, a truncated header.
+pub fn renew(src: IpAddr, dst: IpAddr, protocol: Protocol, upper: &mut [u8]) -> bool {
+    let (check_at, len) = match (protocol, dst) {
+        (Protocol::TCP, _) if upper.len() >= tcp::TcpHeader::LEN => (tcp::CHECK_AT, upper.len()),
+        (Protocol::ICMPV6, IpAddr::V6(_)) if upper.len() >= icmpv6::Icmpv6Header::LEN => (ICMPV6_CHECK_AT, upper.len()),
+        (Protocol::UDP, _) => match udp::UdpHeader::ref_from(upper) {
+            Ok(header) if header.check() == 0 => return false,
+            // A length of 0 is that of a jumbogram (RFC 2675 §4).
+            Ok(header) if header.len() == 0 && dst.is_ipv6() => (udp::CHECK_AT, upper.len()),
+            Ok(header) if (udp::UdpHeader::LEN..=upper.len()).contains(&header.len()) => (udp::CHECK_AT, header.len()),
+            _ => return false,
+        },
+        _ => return false,
+    };
+    let pseudo = match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => sums::pseudo_v4(src, dst, protocol, len),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => sums::pseudo_v6(src, dst, protocol, len),
+        _ => return false,
+    };
+    upper[check_at..check_at + 2].fill(0);
+    let total = sums::add(pseudo, sum(&upper[..len]));
+    let check = if protocol == Protocol::UDP { sums::finish_udp(total) } else { sums::finish(total) };
+    upper[check_at..check_at + 2].copy_from_slice(&check.to_be_bytes());
+    true
+}
+
 /// Completes a partial checksum (Linux `skb_checksum_help`); other states are unchanged. A zero checksum is sent as
 /// 0xffff only at UDP's offset.
 ///
@@ -113,6 +140,9 @@ pub fn complete(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<(), DropRea
     pkt.meta.csum = Csum::Unnecessary;
     Ok(())
 }
+
+/// Offset of ICMPv6's checksum (RFC 4443 §2.1).
+const ICMPV6_CHECK_AT: usize = 2;
 
 /// Offset of SCTP's checksum, four bytes (RFC 9260 §3.1).
 const SCTP_CHECK_AT: usize = 8;

@@ -78,7 +78,7 @@ impl Train {
             .bench_local_values(|(packets, mut whole)| {
                 for (pkt, info) in packets {
                     match reassembly.handle_fragment(Instant::ZERO, &mem, context, pkt, &info, &mut counters) {
-                        Verdict::Whole { pkt } => whole.push(pkt),
+                        Verdict::Whole { pkt, .. } => whole.push(pkt),
                         Verdict::Held => {}
                         other => panic!("{other:?}"),
                     }

@@ -186,6 +186,12 @@ impl Queue {
         Ok(self.added(span, growth))
     }
 
+    /// Length of the largest fragment, with its headers.
+    #[inline]
+    pub(crate) fn largest(&self) -> usize {
+        self.largest
+    }
+
     /// Tells whether the queue holds no fragment.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {

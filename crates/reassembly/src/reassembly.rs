@@ -79,7 +79,7 @@ impl Reassembly {
         info: &Info,
         counters: &mut Counters,
     ) -> Verdict {
-        let Some(fragment) = info.fragment else { return Verdict::Whole { pkt } };
+        let Some(fragment) = info.fragment else { return Verdict::Whole { largest: pkt.len(), pkt } };
         prefetch_tiny(&pkt);
         let version = info.version();
         let mut count = Count::new(counters, version);
@@ -200,7 +200,7 @@ impl Reassembly {
                 count.ok();
                 match queue.misplaced() {
                     Some(problem) => refuse(queue.take_whole(), problem, &mut count),
-                    None => Verdict::Whole { pkt: queue.take_whole() },
+                    None => Verdict::Whole { largest: queue.largest(), pkt: queue.take_whole() },
                 }
             }
             Err(reason) => {
@@ -358,7 +358,7 @@ fn atomic(mem: &Memory, mut pkt: Packet, part: &FragmentMeta, count: &mut Count<
             if pkt.meta.cut == Cut::Fragment {
                 pkt.meta.cut = Cut::Whole;
             }
-            Verdict::Whole { pkt }
+            Verdict::Whole { largest: part.span().packet_len(), pkt }
         }
         Err(reason) => {
             count.fail();

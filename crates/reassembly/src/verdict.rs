@@ -13,6 +13,8 @@ pub enum Verdict {
         /// Datagram, in as few buffers as possible; with [`Coalesce::Off`](crate::Coalesce::Off) the first fragment with
         /// each later one as a child.
         pkt: Packet,
+        /// Length of the largest fragment, with its headers (Linux `IPCB(skb)->frag_max_size`).
+        largest: usize,
     },
     /// The fragment is held until its datagram is complete.
     Held,

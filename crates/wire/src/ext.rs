@@ -102,6 +102,15 @@ impl Chain {
         if is_extension(protocol) { start.walk_extensions(head, packet_len) } else { Ok(start) }
     }
 
+    /// Finds the upper layer in `payload`, which begins with the header `protocol`: its protocol and offset. `None` in a fragment,
+    /// and if the headers run past the payload or are too many.
+    pub fn upper_layer(protocol: Protocol, payload: &[u8]) -> Option<(Protocol, usize)> {
+        let place = Place { offset: 0, next_header_at: 0 };
+        let start = Self { protocol, offset: 0, next_header_at: 0, fragment: None, per_fragment_end: place };
+        let chain = start.walk_extensions(payload, payload.len()).ok()?;
+        chain.fragment.is_none().then_some((chain.protocol, chain.offset))
+    }
+
     fn walk_extensions(mut self, head: &[u8], packet_len: usize) -> Result<Self, Malformed> {
         for _ in 0..MAX_EXTENSIONS {
             let here = Place { offset: self.offset, next_header_at: self.next_header_at };

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -38,6 +39,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("host_side/device_has_its_links_name_number_and_mac", NEEDS, devices),
         trial("host_side/sockets_reach_the_wire_and_are_reached", NEEDS, sockets),
+        trial("host_side/datagrams_keep_to_a_narrow_path", NEEDS, narrow_path),
+        trial("host_side/transport_mode_behind_a_nat_reaches_a_socket", NEEDS, behind_nat),
+        trial("host_side/router_answers_as_a_router", TCPDUMP, roles),
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
         trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
@@ -231,6 +235,89 @@ fn sockets() -> Outcome {
     site.far.sh("ip neigh flush all")?;
     assert!(site.outsider("link show eth0")?.contains("02:00:00:00:00:55"));
     assert_eq!(run(on_gateway(&client).arg("10.1.0.9"))?, "all as expected\n");
+    Ok(())
+}
+
+/// A server behind a router whose other link is narrow: its datagrams arrive as soon as the path is known.
+fn narrow_path() -> Outcome {
+    const CLIENT: &str = "import socket, sys
+s = socket.socket(socket.AF_INET6 if ':' in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+s.settimeout(1)
+for attempt in range(10):
+    s.sendto(bytes(1400), (sys.argv[1], 9000))
+    try:
+        sys.exit(len(s.recv(70000)) != 1400)
+    except TimeoutError:
+        pass
+sys.exit('no answer')
+";
+    let site = Site::new(&format!(
+        "{AUTO}{LINKS}[[route]]\nto = \"10.2.0.0/24\"\nvia = \"10.1.0.9\"\n\
+         [[route]]\nto = \"fd02::/64\"\nvia = \"fd00::9\"\n"
+    ))?;
+    let behind = Netns::new("behind")?;
+    veth((&site.far, "wan"), (&behind, "eth0"))?;
+    site.far.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip link set wan mtu 1300
+         ip addr add 10.1.0.9/24 dev eth0; ip addr add fd00::9/64 dev eth0 nodad
+         ip addr add 10.2.0.1/24 dev wan; ip addr add fd02::1/64 dev wan nodad")?;
+    behind.sh("ip link set eth0 mtu 1300; ip addr add 10.2.0.9/24 dev eth0; ip addr add fd02::9/64 dev eth0 nodad
+         ip route add default via 10.2.0.1; ip route add default via fd02::1")?;
+    let server = site.scratch.file("server.py");
+    fs::write(&server, include_str!("host_side_server.py"))?;
+    let _server =
+        Process::spawn(site.fatpath(&["exec", "--instance", "x", "--", "python3"]).arg(&server), &site.scratch)?;
+    for addr in ["10.1.0.1", "fd00::1"] {
+        // The first answer over IPv6 is lost, and shows the path.
+        run(behind.command("python3").args(["-c", CLIENT, addr])).map_err(|err| {
+            let drops = site.gateway.show("drops").unwrap_or_default();
+            format!("{addr}: {}\n{drops}", err.message().unwrap_or_default())
+        })?;
+    }
+    Ok(())
+}
+
+/// ESP in UDP, in transport mode, of a sender that knows itself by another address than the gateway does.
+fn behind_nat() -> Outcome {
+    let site = Site::new(&format!(
+        "{AUTO}{LINKS}[[sa]]\nsrc = \"10.1.0.9\"\ndst = \"10.1.0.1\"\nspi = 0x1001\ndir = \"in\"\nmode = \"transport\"\n\
+         enc = \"ecb(cipher_null)\"\nreplay-window = 32\nencap = {{ type = \"espinudp\", sport = 40000, dport = 4500 }}\n"
+    ))?;
+    site.far.sh("ip addr add 10.1.0.9/24 dev eth0")?;
+    let mut receiver = site.holder_of(
+        "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('10.1.0.1', 5000))
+s.settimeout(20)
+print('ready', flush=True)
+print(*s.recvfrom(100), flush=True)
+",
+    )?;
+    assert_eq!(receiver.next_line()?, "ready\n");
+    let sender = site.far.enter(|| UdpSocket::bind("10.1.0.9:40000"))?;
+    // From port 700, with the checksum for 198.51.100.7; then the trailer of ESP, without padding.
+    let (payload, ports) = (*b"behind", [2, 188, 0x13, 0x88]);
+    let mut datagram = [&ports[..], &[0, 14, 0, 0], &payload].concat();
+    let pseudo = [198, 51, 100, 7, 10, 1, 0, 1, 0, 17, 0, 14];
+    let words = pseudo.chunks(2).chain(datagram.chunks(2));
+    let sum = words.fold(0, |sum: u32, word| sum + u32::from(word[0]) * 256 + u32::from(word[1]));
+    let check = !((sum & 0xffff) + (sum >> 16)) as u16;
+    datagram[6..8].copy_from_slice(&check.to_be_bytes());
+    let esp = [&[0, 0, 0x10, 1, 0, 0, 0, 1][..], &datagram, &[0, 17]].concat();
+    sender.send_to(&esp, "10.1.0.1:4500")?;
+    assert_eq!(receiver.next_line()?, "b'behind' ('10.1.0.9', 700)\n", "{}", site.gateway.show("drops")?);
+    Ok(())
+}
+
+/// Pings that routers alone answer: their anycast address on a subnet, and their groups.
+fn roles() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.far.sh("ip addr add fd00::9/64 dev eth0 nodad")?;
+    for addr in ["fd00::", "ff02::2%eth0", "ff02::1%eth0", "fd00::1"] {
+        site.far.sh(&format!("ping -c 1 -W 10 {addr}")).map_err(|err| {
+            let drops = site.gateway.show("drops").unwrap_or_default();
+            format!("{addr}: {}\n{drops}", err.message().unwrap_or_default())
+        })?;
+    }
     Ok(())
 }
 

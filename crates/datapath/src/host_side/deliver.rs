@@ -8,6 +8,7 @@
 
 use base::{Domain, DropReason, LinkId};
 use fib::Decision;
+use packet::PktType;
 use wire::{FlowKey, Protocol};
 
 use super::flows::{Echo, device_of, device_of_key, echo_flow};
@@ -33,12 +34,18 @@ pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Ca
 
 /// Delivers a packet for this node by that device.
 fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, device: LinkId) -> Next {
+    let pkt_type = ip.pkt.meta.pkt_type;
+    // The kernel refuses TCP in a frame to several stations, but a VRF's device shows no stations.
+    let shows_stations = dp.ports.hosts.get(device).is_some_and(|port| port.config.mac.is_some());
+    if ip.info.protocol == Protocol::TCP && pkt_type != PktType::Host && !shows_stations {
+        return tcp::input(dp, cx, ip, cast);
+    }
     dp.count_delivered(ip.pkt.meta.origin.device(), ip.info.version(), 1);
     if dp.trace.is_on() {
         trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: device });
     }
     let origin = ip.pkt.meta.origin.get();
-    let to = up::destination(cast, ip.info.dst);
+    let to = up::destination(pkt_type, cast, ip.info.dst);
     if let Err(reason) = clamp_delivered(dp, cx, ip) {
         return Next::Drop(reason);
     }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use base::{DropReason, LinkId, Origin};
-use packet::{CopyReason, Packet};
+use packet::{CopyReason, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
 
@@ -44,14 +44,17 @@ pub(crate) fn copy_frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Pa
 pub(crate) fn copy_packet(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &IpPacket) {
     let Ok(copy) = ip.pkt.copy(cx.mem, CopyReason::HostSide) else { return };
     let cast = if ip.info.dst.is_multicast() { Cast::Group } else { Cast::Unicast };
-    if let Err(reason) = send(dp, cx, link, copy, destination(cast, ip.info.dst)) {
+    let to = destination(copy.meta.pkt_type, cast, ip.info.dst);
+    if let Err(reason) = send(dp, cx, link, copy, to) {
         dp.ports.drop(Origin::Port(link), reason);
     }
 }
 
-/// Link-layer destination of a packet that was sent to a group; `None`: the device's own address.
-pub(super) fn destination(cast: Cast, dst: IpAddr) -> Option<MacAddr> {
+/// Link-layer destination of a packet that was sent to a group, or came in a frame to several stations: the kernel answers neither
+/// TCP nor, with an error, UDP in such a frame (RFC 1122 §3.2.2, §4.2.3.10). `None`: the device's own address.
+pub(super) fn destination(pkt_type: PktType, cast: Cast, dst: IpAddr) -> Option<MacAddr> {
     match (cast, dst) {
+        (Cast::Unicast | Cast::Anycast, _) if pkt_type == PktType::Group => Some(MacAddr::BROADCAST),
         (Cast::Unicast | Cast::Anycast, _) => None,
         (Cast::Group, IpAddr::V4(group)) if group.is_multicast() => Some(MacAddr::multicast_v4(group)),
         (Cast::Group, IpAddr::V6(group)) => Some(MacAddr::multicast_v6(group)),

@@ -10,7 +10,7 @@ use wire::eth::{self, EtherType};
 use wire::ip::Info;
 use wire::{Protocol, nd};
 
-use crate::local::esp;
+use crate::local::{esp, icmp};
 use crate::{Cx, Datapath};
 
 /// Copies a received frame to the device of its link, unless the frame itself is delivered there.
@@ -34,15 +34,18 @@ fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
     }
     let head = frame.head().get(eth::EthHeader::LEN..).unwrap_or_default();
     let Ok(info) = Info::parse(head, frame.len() - eth::EthHeader::LEN) else { return false };
-    if info.fragment.is_some() || is_esp(dp, cx, frame, &info) || is_consumed_discovery(frame, &info) {
+    if info.fragment.is_some() || is_esp(dp, cx, frame, &info) || is_consumed_icmp(dp, link, frame, &info) {
         return false;
     }
     let decision = dp.fib.decide(dp.fib.domain(link), info.dst, Some(link));
-    let is_forwarded = matches!(
+    let goes_elsewhere = matches!(
         decision,
-        Decision::Forward { .. } | Decision::Ila { to: IlaHop::Forward { .. }, .. } | Decision::Drop(_)
+        Decision::Forward { .. }
+            | Decision::Ila { to: IlaHop::Forward { .. }, .. }
+            | Decision::Drop(_)
+            | Decision::Anycast { .. }
     );
-    !is_forwarded || dp.is_local(dp.fib.domain(link), info.dst) || dp.own_link_local(link) == Some(info.dst)
+    !goes_elsewhere || dp.is_local(dp.fib.domain(link), info.dst) || dp.own_link_local(link) == Some(info.dst)
 }
 
 /// Tells whether a frame carries ESP that the node decrypts, in UDP or not.
@@ -55,11 +58,15 @@ fn is_esp(dp: &Datapath, cx: Cx<'_>, frame: &Packet, info: &Info) -> bool {
     esp::is_for_node(dp, &packet, info)
 }
 
-/// Tells whether a message is neighbour discovery that the node consumes: all but router solicitations and advertisements.
-fn is_consumed_discovery(frame: &Packet, info: &Info) -> bool {
+/// Tells whether the node consumes a message of ICMP: a ping that it answers itself, and all discovery but router solicitations
+/// and advertisements.
+fn is_consumed_icmp(dp: &Datapath, link: LinkId, frame: &Packet, info: &Info) -> bool {
     let mut kind = [0];
-    info.protocol == Protocol::ICMPV6
-        && frame.read_at(eth::EthHeader::LEN + info.header_len, &mut kind)
-        && nd::is_discovery(kind[0])
-        && !matches!(kind[0], nd::ROUTER_SOLICIT | nd::ROUTER_ADVERT)
+    if !frame.read_at(eth::EthHeader::LEN + info.header_len, &mut kind) {
+        return false;
+    }
+    let [kind] = kind;
+    let is_discovery = info.protocol == Protocol::ICMPV6 && nd::is_discovery(kind);
+    icmp::is_answered_here(dp, link, info, kind)
+        || is_discovery && !matches!(kind, nd::ROUTER_SOLICIT | nd::ROUTER_ADVERT)
 }

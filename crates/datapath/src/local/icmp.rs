@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use base::{DropReason, LinkId, Mib};
+use base::{Domain, DropReason, LinkId, Mib};
 use host::icmp;
 use wire::ip::Info;
-use wire::{Version, icmp as icmpv4, icmpv6, ipv4};
+use wire::{Protocol, Version, icmp as icmpv4, icmpv6, ipv4};
 
 use super::path_mtu;
 use crate::addresses::{LINK_LOCAL_ROUTERS, is_link_local};
@@ -13,12 +13,19 @@ use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, ip_options, own};
 
-/// All nodes of a link, and all routers of a link and of a site (RFC 4291 §2.7.1).
-const ALL_NODES_AND_ROUTERS: [Ipv6Addr; 3] = [
-    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
-    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2),
-    Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2),
-];
+/// All nodes of a link (RFC 4291 §2.7.1).
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+/// All routers of a link and of a site (RFC 4291 §2.7.1).
+const ALL_ROUTERS: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2), Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2)];
+
+/// Kind of address that a solicited-node group is of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Asked {
+    Unicast,
+    Anycast,
+}
 
 /// Handles a message: an echo request is answered, "packet too big" lowers a path MTU, any other message is ignored.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
@@ -64,8 +71,28 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     }
 }
 
+/// Tells whether the node itself answers a message of this type, on a link with a device of the host side. The kernel there has no
+/// VRFs: it would route its reply by the main table. And it is a host: it belongs to no group of routers (RFC 4291 §2.8), unless a
+/// program joins one.
+pub(crate) fn is_answered_here(dp: &Datapath, link: LinkId, info: &Info, kind: u8) -> bool {
+    let is_ping = info.has_transport()
+        && matches!(
+            (info.protocol, info.version(), kind),
+            (Protocol::ICMP, Version::V4, 8) | (Protocol::ICMPV6, Version::V6, 128)
+        );
+    is_ping && (dp.fib.domain(link) != Domain::DEFAULT || is_of_routers(dp, link, info.dst))
+}
+
+/// Tells whether an address is a group of routers: of all of a link or of a site, or the solicited-node group of an anycast address
+/// of the link alone.
+fn is_of_routers(dp: &Datapath, link: LinkId, dst: IpAddr) -> bool {
+    let IpAddr::V6(group) = dst else { return false };
+    ALL_ROUTERS.contains(&group)
+        || is_solicited_node(dp, link, group, Asked::Anycast) && !is_solicited_node(dp, link, group, Asked::Unicast)
+}
+
 /// Tells whether an ICMP message is a ping.
-pub(super) fn is_ping(ip: &IpPacket) -> bool {
+fn is_ping(ip: &IpPacket) -> bool {
     matches!(counter_of(ip), Some(Mib::IcmpInEchos | Mib::Icmp6InEchos))
 }
 
@@ -74,16 +101,24 @@ pub(super) fn is_ping(ip: &IpPacket) -> bool {
 /// (Linux's `icmp_echo_ignore_broadcasts`).
 fn member_address(dp: &Datapath, link: LinkId, info: &Info) -> Option<IpAddr> {
     let IpAddr::V6(group) = info.dst else { return None };
-    let is_member = ALL_NODES_AND_ROUTERS.contains(&group) || is_solicited_node(dp, link, group);
+    let is_member = group == ALL_NODES
+        || ALL_ROUTERS.contains(&group)
+        || [Asked::Unicast, Asked::Anycast].into_iter().any(|asked| is_solicited_node(dp, link, group, asked));
     is_member.then(|| source_towards(dp, link, info.src)).flatten()
 }
 
 /// Tells whether a group is the solicited-node group of an address of the link (RFC 4291 §2.7.1).
-fn is_solicited_node(dp: &Datapath, link: LinkId, group: Ipv6Addr) -> bool {
+fn is_solicited_node(dp: &Datapath, link: LinkId, group: Ipv6Addr, asked: Asked) -> bool {
     let is_of = |addr| matches!(addr, IpAddr::V6(addr) if wire::nd::solicited_node(addr) == group);
     let own = dp.own_link_local(link);
-    let listed = |own: base::IfAddr| is_of(own.addr()) || own.subnet_router_anycast().is_some_and(is_of);
-    own.is_some_and(|own| is_of(own) || is_of(LINK_LOCAL_ROUTERS)) || dp.fib.addresses(link).any(listed)
+    let mut addresses = dp.fib.addresses(link);
+    match asked {
+        Asked::Unicast => own.is_some_and(is_of) || addresses.any(|own| is_of(own.addr())),
+        Asked::Anycast => {
+            own.is_some() && is_of(LINK_LOCAL_ROUTERS)
+                || addresses.any(|own| own.subnet_router_anycast().is_some_and(is_of))
+        }
+    }
 }
 
 /// Source of an answer to `src` by `link`, for a packet that was not sent to an address of this node.

@@ -1,7 +1,7 @@
 //! Local input: packets for this node, by protocol (Linux `ip_local_deliver`, `ip6_input`).
 
 pub(crate) mod esp;
-mod icmp;
+pub(crate) mod icmp;
 pub(crate) mod ike;
 mod nd;
 mod path_mtu;
@@ -9,7 +9,7 @@ pub(crate) mod reassembly;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 
-use base::{Domain, DropReason};
+use base::DropReason;
 use host::icmp::Problem;
 use wire::{Protocol, Version};
 use xfrm::Dir;
@@ -60,7 +60,8 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     {
         return next;
     }
-    let has_host_side = dp.has_host_port(link);
+    // The kernel there is a host: it has no anycast addresses of routers.
+    let has_host_side = dp.has_host_port(link) && cast != Cast::Anycast;
     if has_host_side && policy::is_exempt(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
         return match ike::check_marker(dp, ip).and_then(|()| ike::ask_for_checksum(cx, ip)) {
             Ok(()) => deliver(dp, cx, ip, cast),
@@ -72,9 +73,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     }
     let is_icmp =
         matches!((ip.info.protocol, version), (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6));
-    // The kernel there has no VRFs: it would route its reply by the main table.
-    let is_ping_in_vrf = is_icmp && dp.fib.domain(link) != Domain::DEFAULT && icmp::is_ping(ip);
-    if has_host_side && !is_ping_in_vrf {
+    if has_host_side && !icmp::is_answered_here(dp, link, &ip.info, ip.flow.sport as u8) {
         if is_icmp
             && cast == Cast::Unicast
             && let Some(mtu) = path_mtu::reported_mtu(ip)

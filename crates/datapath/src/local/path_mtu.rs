@@ -1,8 +1,8 @@
 //! Path MTU discovery from ICMP messages of routers (RFC 1191, RFC 8201, RFC 4301 §8.2.1; Linux `esp4_err`, `esp6_err`).
 //!
 //! Forged messages could degrade a path, so a message counts only if it quotes ESP that this node has sent, with an SPI that an
-//! attacker has to guess, or TCP of a socket of the host side. A learnt MTU applies to the tunnels to that destination and to this
-//! node's own packets there. Redirects are ignored: a router chooses its own routes (RFC 1812 §5.2.7.2).
+//! attacker has to guess, or TCP or UDP of a socket of the host side. A learnt MTU applies to the tunnels to that destination and
+//! to this node's own packets there. Redirects are ignored: a router chooses its own routes (RFC 1812 §5.2.7.2).
 
 use base::{Domain, DropReason};
 use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
@@ -58,11 +58,13 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     }
 }
 
-/// Tells whether a quoted packet is TCP of a socket of the host side, whose segments the node fits to the path MTU: an attacker has
-/// to guess both ports.
+/// Tells whether a quoted packet is TCP or UDP that a socket of the host side has sent lately, which the node fits to the path MTU:
+/// an attacker has to guess both ports.
 fn is_of_socket(dp: &Datapath, cx: Cx<'_>, domain: Domain, quote: &Quote<'_>) -> bool {
-    let (Protocol::TCP, [a, b, c, d, ..]) = (quote.protocol, quote.payload) else { return false };
+    let (protocol @ (Protocol::TCP | Protocol::UDP), [a, b, c, d, ..]) = (quote.protocol, quote.payload) else {
+        return false;
+    };
     let [sport, dport] = [[*a, *b], [*c, *d]].map(u16::from_be_bytes);
-    let sent = FlowKey { src: quote.src, dst: quote.dst, protocol: Protocol::TCP, sport, dport };
+    let sent = FlowKey { src: quote.src, dst: quote.dst, protocol, sport, dport };
     dp.established.has_sent(cx.now, domain, &sent)
 }

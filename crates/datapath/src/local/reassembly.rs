@@ -5,10 +5,12 @@ use std::net::IpAddr;
 use base::{Counters, Domain, DropReason, LinkId, Mib, Origin};
 use fib::Decision;
 use host::icmp::Problem;
-use packet::{Burst, Packet};
+use offload::checksum;
+use packet::{Burst, Csum, Packet};
 use reassembly::{ReassemblyContext, Train, TruncatedChain, User, Verdict};
+use wire::ip::Info;
 use wire::{Protocol, Version};
-use xfrm::Dir;
+use xfrm::{Dir, Mode};
 
 use crate::ip_packet::Framing;
 use crate::next::Cast;
@@ -43,8 +45,9 @@ pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, user: Use
     let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, ip.pkt.take(), &ip.info, &mut dp.counters);
     count_for_link(dp, link, before);
     drop_evicted(dp);
-    if let Verdict::Whole { pkt } = verdict {
+    if let Verdict::Whole { pkt, largest } = verdict {
         ip.pkt.put(pkt);
+        ip.frag_max_size = Some(largest);
         return ip.parse(cx).err().map(Next::Drop);
     }
     Some(apply_verdict(dp, cx, ip, origin, verdict, Cast::Unicast))
@@ -94,9 +97,9 @@ pub(crate) fn apply_verdict(
 ) -> Next {
     match verdict {
         Verdict::Held => {}
-        Verdict::Whole { pkt } => {
+        Verdict::Whole { pkt, .. } => {
             ip.pkt.put(pkt);
-            return whole(cx, ip, cast);
+            return whole(dp, cx, ip, cast);
         }
         Verdict::Restarted { packets } => dp.ports.drops(origin, DropReason::FragmentDistance, packets),
         Verdict::Drop { reason, packets } => dp.ports.drops(origin, reason, packets),
@@ -157,8 +160,9 @@ pub(crate) fn malformed(
 }
 
 /// Next stage of a reassembled packet.
-fn whole(cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    match ip.parse(cx) {
+fn whole(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+    let parsed = ip.parse(cx).and_then(|()| renew_checksum(dp, cx, ip));
+    match parsed {
         // Discovery is not fragmented (RFC 6980 §5, Linux `ndisc_suppress_frag_ndisc`).
         Ok(()) if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) => {
             Next::Drop(DropReason::NeighbourMalformed)
@@ -166,6 +170,22 @@ fn whole(cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
         Ok(()) => Next::Local(cast),
         Err(reason) => Next::Drop(reason),
     }
+}
+
+/// Makes the checksum of a datagram right whose fragments came through a NAT inside ESP: the sender's covers the addresses before
+/// translation (RFC 3948 §3.1.2). ESP input does so for whole packets.
+fn renew_checksum(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+    let sa = ip.pkt.meta.sec_path.last().and_then(|&id| dp.ipsec.sa(id));
+    if sa.is_none_or(|sa| sa.mode() != Mode::Transport || sa.encap().is_none()) {
+        return Ok(());
+    }
+    let Info { src, dst, protocol, header_len, total_len, .. } = ip.info;
+    ip.pkt.linearize(cx.mem)?;
+    let upper = ip.pkt.writable_head(cx.mem)?.get_mut(header_len..total_len);
+    if upper.is_some_and(|upper| checksum::renew(src, dst, protocol, upper)) {
+        ip.pkt.meta.csum = Csum::Unnecessary;
+    }
+    Ok(())
 }
 
 /// Drops datagrams that were not complete in time, with an ICMP error to the senders of first fragments (RFC 792, RFC 8200 §4.5).

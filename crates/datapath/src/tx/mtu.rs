@@ -5,7 +5,7 @@ use host::icmp::Problem;
 use offload::{Features, checksum, gso, ip_headers};
 use packet::{Cut, Gso, GsoKind, Memory, Packet};
 use wire::ip::Info;
-use wire::{Version, ipv4, udp};
+use wire::{Version, ipv4, ipv6, udp};
 
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
@@ -20,7 +20,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     // Forwarding ignores the path MTU beyond the link, which is the sender's matter (Linux's `ip_forward_use_pmtu=0`).
     let is_own = ip.pkt.meta.origin.is_local();
     let mtu = match is_own {
-        true => dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu),
+        true => limit_to_fragments(ip, dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu)),
         // The host at the other end accepts whole datagrams.
         false if dp.defrag.contains(&hop.dev) => usize::from(u16::MAX),
         false => link_mtu,
@@ -52,6 +52,17 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     }
     dp.scratch.pieces = pieces;
     Next::Done
+}
+
+/// MTU for a packet on a path of `mtu` bytes. The kernel of the host side may know of a narrower path, or a program has set a limit
+/// (`IPV6_MTU`): a datagram of this node that was fragmented there gets no longer fragments here (Linux `ip_do_fragment`,
+/// `ip6_fragment`).
+pub(super) fn limit_to_fragments(ip: &IpPacket, mtu: usize) -> usize {
+    match (ip.frag_max_size.filter(|_| ip.pkt.meta.origin.is_local()), ip.info.version()) {
+        (None, _) => mtu,
+        (Some(longest), Version::V4) => mtu.min(longest),
+        (Some(longest), Version::V6) => mtu.min(longest.max(ipv6::MIN_MTU)),
+    }
 }
 
 /// Transmits an encrypted packet, fragmented if it is still too long (Linux sets `ignore_df`).

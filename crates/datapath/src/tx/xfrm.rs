@@ -22,6 +22,7 @@ use crate::{Cx, Datapath, IpPacket, Next, hop_limit, trace};
 /// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the
 /// domain of the link that the packet would have left by (Linux `xfrm_dst_lookup`).
 pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &Bundle, hop: Hop) -> Next {
+    let routed_by = hop.dev;
     let path = match path_through(dp, cx, bundle, ip.info.dst, hop) {
         Ok(path) => path,
         Err(DropReason::LinkDown) => return Next::Drop(DropReason::LinkDown),
@@ -31,6 +32,11 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
         }
     };
     let Path { hop, outer_mtu, inner_mtu } = path;
+    let mut inner_mtu = mtu::limit_to_fragments(ip, inner_mtu);
+    if ip.pkt.meta.origin.is_local() {
+        // The path beyond the tunnel may be narrower (Linux `xfrm_bundle_ok`, `route_mtu_cached`).
+        inner_mtu = dp.path_mtu(cx, routed_by, ip.info.dst, inner_mtu);
+    }
     let Some(port) = dp.ports.get(hop.dev) else { return Next::Drop(DropReason::LinkDown) };
     let features = port.config.features;
     let stack = SaStack { sas: bundle, dev: hop.dev, mtu: outer_mtu };

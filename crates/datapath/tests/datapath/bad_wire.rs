@@ -63,7 +63,7 @@ fn answers(sent: Vec<Packet>, other: &mut Reassembly, mem: &Memory, now: Instant
     let whole = sent.into_iter().filter_map(|pkt| {
         let info = info(&pkt);
         match other.handle_fragment(now, mem, ReassemblyContext::LOCAL, pkt, &info, &mut counters) {
-            Verdict::Whole { pkt } => Some(pkt.to_vec()),
+            Verdict::Whole { pkt, .. } => Some(pkt.to_vec()),
             _ => None,
         }
     });

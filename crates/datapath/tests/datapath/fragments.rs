@@ -23,7 +23,7 @@ pub(crate) fn fragments(mem: &Memory, bytes: &[u8], mtu: usize) -> Vec<Packet> {
 }
 
 /// Payload of fragments that a node has sent, reassembled by another node.
-fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
+pub(crate) fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
     let (mem, mut counters) = (Memory::heap(), base::Counters::ZERO);
     let mut reassembly = reassembly::Reassembly::default();
     for pkt in sent {
@@ -31,7 +31,7 @@ fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
         let info = info(&pkt);
         let verdict =
             reassembly.handle_fragment(NOW, &mem, reassembly::ReassemblyContext::LOCAL, pkt, &info, &mut counters);
-        if let reassembly::Verdict::Whole { pkt } = verdict {
+        if let reassembly::Verdict::Whole { pkt, .. } = verdict {
             return pkt.to_vec();
         }
     }

@@ -11,6 +11,8 @@ use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4};
 use xfrm::{Action, Dir, PolicyConfig, Selector};
 
 use crate::common::*;
+use crate::fragments::{fragments, whole};
+use crate::path_mtu::too_big;
 
 /// Adds devices of the host side to both links of [`router`].
 pub(crate) fn add_devices(node: &mut Node) {
@@ -313,6 +315,187 @@ fn datagram_cut_for_the_device_is_fragmented_for_the_path() {
         let fragment = cut(&node, &bytes).remove(0);
         down(&mut node, INSIDE, fragment);
         assert!(node.tx(OUTSIDE).is_empty());
+    }
+}
+
+#[test]
+fn datagram_cut_for_its_path_keeps_the_fragment_size() {
+    // The kernel knows of a narrower path, or a program has set a limit. No path of IPv6 is narrower than 1280 bytes.
+    for (cut, [v4, v6]) in [(1300, [1300, 1300]), (600, [600, 1280])] {
+        for (flow, want) in from_us().into_iter().zip([v4, v6]) {
+            let mut node = router_with_host_side();
+            let mut bytes = flow.udp(1400);
+            if flow.version() == wire::Version::V4 {
+                bytes = edit_v4(&bytes, |header| header.set_dont_fragment(false));
+            }
+            let pieces = fragments(&node.mem, &bytes, cut);
+            for fragment in pieces {
+                down(&mut node, INSIDE, fragment);
+            }
+            let sent = node.tx(OUTSIDE);
+            let longest = sent.iter().map(Packet::len).max().unwrap();
+            assert!(longest <= want && longest > want - 8, "{flow:?}: {longest} of {want}");
+            let at = flow.version().header_len();
+            assert_eq!((&whole(sent, 1500)[at..], node.drops()), (&bytes[at..], vec![]));
+            // The next datagram is whole, and leaves so.
+            down_bytes(&mut node, INSIDE, &bytes);
+            assert_eq!(node.tx(OUTSIDE).len(), 1);
+        }
+    }
+}
+
+#[test]
+fn packet_too_big_about_socket_udp_is_learnt() {
+    for flow in from_us() {
+        let is_v6 = flow.version() == wire::Version::V6;
+        let mut bytes = flow.udp(1400);
+        if !is_v6 {
+            bytes = edit_v4(&bytes, |header| header.set_dont_fragment(true));
+        }
+        let src = flow.src.to_string();
+        let message = |bytes: &[u8]| too_big(is_v6, 1300, &src, &bytes[..100]);
+        let mut node = router_with_host_side();
+        // No socket has sent this one.
+        node.rx_bytes(NOW, OUTSIDE, &message(&bytes));
+        for told in [false, true] {
+            if told {
+                node.rx_bytes(NOW, OUTSIDE, &message(&Flow { sport: 9, ..flow }.udp(1400)));
+                node.rx_bytes(NOW, OUTSIDE, &message(&bytes));
+            }
+            // A socket is told in any case.
+            assert_eq!(up(&mut node, OUTSIDE).len(), if told { 2 } else { 1 });
+            down_bytes(&mut node, OUTSIDE, &bytes);
+            let sent = node.tx(OUTSIDE);
+            assert!(sent.iter().all(|pkt| pkt.len() <= if told { 1300 } else { 1500 }), "{flow:?}");
+            assert_eq!(
+                sent.len(),
+                if !told {
+                    1
+                } else if is_v6 {
+                    2
+                } else {
+                    0
+                }
+            );
+        }
+        let errors = up(&mut node, OUTSIDE);
+        if is_v6 {
+            assert!(errors.is_empty());
+        } else {
+            let ParsedIcmp { message, .. } = parse_icmp(&only(errors));
+            assert_eq!(message, Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1300 }));
+        }
+    }
+}
+
+#[test]
+fn path_beyond_a_tunnel_narrows_packets_of_sockets() {
+    let mut node = router_with_host_side();
+    node.route("10.3.0.0/16", Some("10.2.0.1"), OUTSIDE);
+    let sas = [sim::esp("10.2.0.254", "10.2.0.1", 7, xfrm::Mode::Tunnel, false)];
+    node.datapath.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
+    node.datapath.ipsec.add_policy(sim::policy(Dir::Out, "10.1.0.0/16", "10.3.0.0/16", &sas)).unwrap();
+    let flow = Flow::new("10.1.0.254", "10.3.0.1");
+    let bytes = edit_v4(&flow.udp(1320), |header| header.set_dont_fragment(true));
+    down_bytes(&mut node, INSIDE, &bytes);
+    assert_eq!(node.tx(OUTSIDE).len(), 1);
+    node.rx_bytes(NOW, OUTSIDE, &too_big(false, 1300, "10.1.0.254", &bytes[..100]));
+    assert_eq!(up(&mut node, OUTSIDE).len(), 1);
+    down_bytes(&mut node, INSIDE, &bytes);
+    let ParsedIcmp { message, .. } = parse_icmp(&only(up(&mut node, INSIDE)));
+    assert_eq!(message, Message::V4(icmp::IcmpMessage::FragNeeded { mtu: 1300 }));
+    // The routers of the path tell other senders.
+    node.rx_bytes(
+        NOW,
+        INSIDE,
+        &edit_v4(&Flow::new("10.1.0.1", "10.3.0.1").udp(1320), |header| {
+            header.set_dont_fragment(true);
+        }),
+    );
+    assert_eq!(node.tx(OUTSIDE).len(), 1);
+}
+
+/// A frame to the router's inner link, and how the device of the host side shows it.
+fn delivered(node: &mut Node, to: MacAddr, packet: &[u8]) -> Vec<MacAddr> {
+    let ethertype = if packet[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+    node.rx_bytes(NOW, INSIDE, &frame(to, mac(9), ethertype, packet));
+    up(node, INSIDE).iter().map(|pkt| eth::EthHeader::ref_from(pkt.head()).unwrap().dst()).collect()
+}
+
+#[test]
+fn ping_to_a_role_of_routers_is_answered_by_the_node() {
+    let solicited = |addr: &str| wire::nd::solicited_node(addr.parse().unwrap()).to_string();
+    let cases = [
+        ("fd00:1::".to_owned(), true),
+        ("fd00:2::".to_owned(), true),
+        ("fe80::".to_owned(), true),
+        ("ff02::2".to_owned(), true),
+        ("ff05::2".to_owned(), true),
+        (solicited("fd00:1::"), true),
+        ("ff02::1".to_owned(), false),
+        (solicited("fd00:1::254"), false),
+        ("fd00:1::254".to_owned(), false),
+    ];
+    for (dst, by_node) in cases {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+        add_devices(&mut node);
+        assert!(node.datapath.set_watched(INSIDE, true));
+        let Node { datapath, mem, .. } = &mut node;
+        datapath.set_neighbour(NOW, mem, INSIDE, "fd00:1::1".parse().unwrap(), fib::Known::Permanent(mac(9)), 0);
+        let to = match dst.parse().unwrap() {
+            group @ std::net::Ipv6Addr { .. } if group.is_multicast() => MacAddr::multicast_v6(group),
+            _ => mac(1),
+        };
+        let flow = Flow::new("fd00:1::1", &dst);
+        let up = delivered(&mut node, to, &flow.ping(1, 8));
+        // A promiscuous packet socket sees the frame, and the answer, once each.
+        let no_station = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
+        assert_eq!(up, if by_node { vec![no_station; 2] } else { vec![to] }, "{dst}");
+        assert_eq!(node.tx(INSIDE).len(), usize::from(by_node), "{dst}");
+        // Sockets join groups, and get datagrams; no socket has an address of routers.
+        let is_anycast = !to.is_multicast() && by_node;
+        let up = delivered(&mut node, to, &flow.udp(9));
+        assert_eq!(up.contains(&to), !is_anycast, "{dst}");
+        assert_eq!(node.tx(INSIDE).len(), usize::from(is_anycast), "a port unreachable: {dst}");
+    }
+}
+
+#[test]
+fn unicast_in_a_group_frame_goes_up_as_a_broadcast() {
+    let groups = [MacAddr::BROADCAST, MacAddr([1, 0, 0x5e, 0, 0, 1]), MacAddr([0x33, 0x33, 0, 0, 0, 1])];
+    for flow in to_us() {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+        add_devices(&mut node);
+        for bytes in [flow.udp(9), flow.tcp(1, 9)] {
+            for to in groups {
+                assert_eq!(delivered(&mut node, to, &bytes), [MacAddr::BROADCAST]);
+            }
+            assert_eq!(delivered(&mut node, mac(1), &bytes), [mac(1)]);
+        }
+        // Fragments keep the kind of their frames.
+        let mut sizes = Vec::new();
+        for fragment in fragments(&node.mem, &flow.udp(2000), 1500) {
+            sizes.push(delivered(&mut node, MacAddr::BROADCAST, &fragment.to_vec()));
+        }
+        assert_eq!(sizes, [vec![], vec![MacAddr::BROADCAST]]);
+        assert!(node.tx(INSIDE).is_empty() && node.drops().is_empty());
+    }
+}
+
+#[test]
+fn tcp_in_a_group_frame_is_not_shown_without_stations() {
+    for (to, is_up) in [(mac(1), true), (MacAddr::BROADCAST, false)] {
+        let mut node = Node::new();
+        let red = node.vrf(9, 10, &[1]);
+        node.datapath.set_vrf_port(NOW, red, Some(("red".to_owned(), 65_575)));
+        node.port(1, PortOptions::ethernet(1), &["10.1.0.254/24"]);
+        add_devices_to(&mut node, &[LinkId(1), LinkId(9)]);
+        // The socket is bound to the VRF, whose device has no link-layer addresses.
+        let flow = Flow::new("10.1.0.1", "10.1.0.254");
+        down_bytes(&mut node, LinkId(9), &flow.reversed().tcp(1, 10));
+        node.rx_bytes(NOW, LinkId(1), &frame(to, mac(9), EtherType::IPV4, &flow.tcp(1, 10)));
+        assert_eq!(up(&mut node, LinkId(9)).len(), usize::from(is_up));
+        assert!(up(&mut node, LinkId(1)).is_empty());
     }
 }
 

@@ -5,10 +5,12 @@ use std::time::Duration;
 use base::{DropReason, Instant, Mib};
 use ipsec::Event;
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
-use wire::{Protocol, ipv4, udp};
-use xfrm::{Dir, EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
+use wire::{Protocol, ipv4, ipv6, udp};
+use xfrm::{Algorithm, Dir, EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
 
 use crate::common::*;
+use crate::fragments::fragments;
+use crate::host_side::{add_devices, up};
 
 const ENDS: [[&str; 2]; 2] = [["10.2.0.254", "10.2.0.1"], ["fd00:2::254", "fd00:2::1"]];
 
@@ -104,4 +106,37 @@ fn reply_of_a_guest_follows_its_peer_behind_nat() {
     let events: Vec<_> = node.datapath.ipsec.take_events().collect();
     assert!(matches!(events[..], [Event::Mapping(_), Event::Mapping(_)]), "{events:?}");
     assert_eq!(node.drops(), []);
+}
+
+#[test]
+fn fragments_inside_esp_behind_nat_have_a_right_checksum() {
+    for same_sa in [true, false] {
+        let mut node = router();
+        add_devices(&mut node);
+        for spi in [7, 8] {
+            let sa =
+                SaConfig { algorithm: Algorithm::null(), ..esp(ENDS[1][1], ENDS[1][0], spi, Mode::Transport, true) };
+            node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
+        }
+        // The sender knows itself by another address than the NAT shows.
+        let whole = Flow::new("fd00:9::9", ENDS[1][0]).udp(3000);
+        let shown = Flow { sport: 4500, dport: 4500, ..Flow::new(ENDS[1][1], ENDS[1][0]) };
+        for (at, fragment) in fragments(&node.mem, &whole, 1400).iter().enumerate() {
+            let spi = if same_sa { 7 } else { 7 + at as u8 % 2 };
+            let mut esp = vec![0, 0, 0, spi, 0, 0, 0, 1 + at as u8];
+            esp.extend_from_slice(&fragment.to_vec()[ipv6::Ipv6Header::LEN..]);
+            let padding = (2 + 4 - esp.len() % 4) % 4;
+            esp.extend((1..=padding).map(|byte| byte as u8));
+            esp.extend([padding as u8, Protocol::FRAGMENT.0]);
+            node.rx_bytes(NOW, OUTSIDE, &shown.udp_with(&esp));
+        }
+        let got = up(&mut node, OUTSIDE);
+        assert_eq!((got.len(), node.drops()), (usize::from(same_sa), vec![]));
+        if let [got] = &got[..] {
+            let bytes = got.to_vec();
+            assert_eq!(bytes[48..], whole[48..]);
+            let unverified = packet::Packet::with_data(&node.mem, &bytes).unwrap();
+            assert!(offload::checksum::verify(&unverified, &info_of(&bytes)));
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use base::{DropReason, Mib};
 use packet::{Buf, CopyReason, Csum, Memory, Packet};
+use wire::ext::Chain;
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
@@ -95,6 +96,7 @@ impl OuterHeaders {
         id: u16,
     ) -> Result<Option<Buf>, Dropped> {
         let len = self.info.header_len;
+        let renewed = if self.is_udp { self.renew_checksum(inside, next_header) } else { Csum::None };
         let front = if self.push_own(mem, inside, next_header, id) {
             None
         } else {
@@ -105,11 +107,24 @@ impl OuterHeaders {
         };
         self.meta.csum = match sum {
             Some(sum) => self.complete(&front.as_ref().unwrap_or(inside).bytes()[..len], sum),
-            // The sender's checksum covers the addresses before translation, and the ICV was correct (RFC 3948 §3.1.2).
-            None if self.is_udp => Csum::Unnecessary,
-            None => Csum::None,
+            None => renewed,
         };
         Ok(front)
+    }
+
+    /// Makes the checksum of the upper layer right for these headers: the sender's covers the addresses before translation, and
+    /// the ICV was correct (RFC 3948 §3.1.2). Linux marks the packet `CHECKSUM_UNNECESSARY`, but a TAP's kernel and the next host
+    /// verify the bytes. The checksum of a fragment is left to reassembly.
+    fn renew_checksum(&self, inside: &mut Buf, next_header: Protocol) -> Csum {
+        let Some(payload) = inside.bytes_mut() else { return Csum::None };
+        let found = match self.info.version() {
+            Version::V4 => Some((next_header, 0)),
+            Version::V6 => Chain::upper_layer(next_header, payload),
+        };
+        let renewed = found.is_some_and(|(protocol, at)| {
+            offload::checksum::renew(self.info.src, self.info.dst, protocol, &mut payload[at..])
+        });
+        if renewed { Csum::Unnecessary } else { Csum::None }
     }
 
     /// As [`transport`](Self::transport) if `inside` has the headroom; else false.

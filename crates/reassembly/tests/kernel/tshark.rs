@@ -90,7 +90,7 @@ fn again(mem: &Memory, fragments: Vec<Packet>, mtu: usize, id: u32) -> Vec<Packe
     let mut counters = Counters::ZERO;
     for pkt in fragments {
         let info = Info::parse(pkt.head(), pkt.len()).expect("a fragment");
-        if let Verdict::Whole { mut pkt } =
+        if let Verdict::Whole { mut pkt, .. } =
             reassembly.handle_fragment(Instant::ZERO, mem, context, pkt, &info, &mut counters)
         {
             if info.version() == Version::V4 {

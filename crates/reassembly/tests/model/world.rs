@@ -230,7 +230,7 @@ impl World {
     /// Records the outcome for a fragment with these bytes.
     pub(crate) fn note(&mut self, verdict: Verdict, bytes: &[u8]) {
         match verdict {
-            Verdict::Whole { pkt } => {
+            Verdict::Whole { pkt, .. } => {
                 pkt.check_invariants();
                 assert_eq!(pkt.meta.cut, Cut::Whole);
                 self.delivered.push(pkt);

@@ -330,7 +330,7 @@ fn a_packet_that_is_no_fragment_is_whole_and_not_counted() {
         let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
         let World { reassembly, now, mem, context, counters, .. } = &mut world;
         let verdict = reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);
-        assert!(matches!(verdict, reassembly::Verdict::Whole { pkt } if pkt.to_vec() == bytes));
+        assert!(matches!(verdict, reassembly::Verdict::Whole { pkt, .. } if pkt.to_vec() == bytes));
         assert_eq!(world.counters, base::Counters::ZERO);
     }
 }

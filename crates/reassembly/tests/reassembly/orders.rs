@@ -234,7 +234,7 @@ fn put_together(mem: &Memory, train: &[(Vec<u8>, Info)], datagrams: usize) -> (V
     for (pkt, (_, info)) in packets.into_iter().zip(train) {
         let verdict =
             reassembly.handle_fragment(Instant::ZERO, mem, ReassemblyContext::LOCAL, pkt, info, &mut counters);
-        if let Verdict::Whole { pkt } = verdict {
+        if let Verdict::Whole { pkt, .. } = verdict {
             whole.push(pkt);
         }
     }

@@ -105,7 +105,7 @@ impl Ledger {
             let verdict =
                 way.reassembly.handle_fragment(now, &self.mem, ReassemblyContext::LOCAL, pkt, &info, &mut counters);
             match verdict {
-                Verdict::Whole { pkt: whole } => {
+                Verdict::Whole { pkt: whole, .. } => {
                     assert!(way.wholes.contains(&unit_of(&whole.to_vec())), "put together wrongly: {whole:?}");
                     way.reassembled += 1;
                 }
