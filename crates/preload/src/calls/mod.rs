@@ -7,6 +7,7 @@ mod exec;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod exec_list;
 mod namespaces;
+mod netfilter;
 pub(crate) mod options;
 mod sockets;
 mod transfer;

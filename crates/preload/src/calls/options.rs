@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, c_void, socklen_t};
 use nlsock::{ToDaemon, option, protocol};
 
+use super::netfilter;
 use crate::errno::{Errno, returned};
 use crate::session::call;
 use crate::switches::{SWITCHES, bit, is_on};
@@ -53,6 +54,9 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             }
             Err(errno) => returned(Err(errno)),
         };
+    }
+    if let Some(errno) = netfilter::refused_option(level, name) {
+        return returned(Err(errno));
     }
     if ike::is_policy(level, name) && gateway::is_on_host_side() && table::get(fd).is_none() {
         // SAFETY: as the caller promises.
@@ -167,6 +171,9 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
     {
         // SAFETY: as the caller promises.
         return returned(found.and_then(|words| unsafe { give(&words, value, len) }).map(|()| 0));
+    }
+    if let Some(errno) = netfilter::refused_option(level, name) {
+        return returned(Err(errno));
     }
     // SAFETY: passed on.
     unsafe { libc_next::getsockopt(fd, level, name, value, len) }
