@@ -58,6 +58,7 @@ mod reconnect;
 mod report;
 mod send;
 mod session;
+mod socket_filter;
 mod stack;
 mod start;
 mod start_check;
