@@ -82,8 +82,8 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argume
         && gateway::address().is_some()
         && table::socket_inode(fd).is_some()
     {
-        // SAFETY: these requests all take a `struct ifreq`.
-        return returned(unsafe { interfaces::serve(what, argument.cast()) });
+        // SAFETY: the argument is that of the request.
+        return returned(unsafe { interfaces::serve(what, fd, argument.cast()) });
     }
     // SAFETY: passed on.
     unsafe { libc_next::ioctl(fd, request, argument) }

@@ -20,13 +20,14 @@ const DONE: u16 = 3;
 const HEADER: usize = 16;
 /// Length of `struct ifinfomsg`.
 const INFO: usize = 16;
-
-/// `RTM_GETLINK`.
-const GET_LINK: u16 = 18;
-/// `RTM_GETADDR`.
-const GET_ADDR: u16 = 22;
+/// `NLM_F_ACK`.
+const ACK: u16 = 4;
 /// `NLM_F_DUMP`.
-const DUMP: u16 = 0x300;
+pub(super) const DUMP: u16 = 0x300;
+/// `NLM_F_CREATE`.
+pub(super) const CREATE: u16 = 0x400;
+/// `NLM_F_EXCL`.
+pub(super) const EXCL: u16 = 0x200;
 
 /// Key of an interface look-up.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +52,32 @@ pub(super) struct Link {
     pub(super) broadcast: Vec<u8>,
     /// `struct rtnl_link_stats`.
     pub(super) stats: Vec<u8>,
+    /// Number of the bridge or VRF that the interface is in.
+    pub(super) master: Option<c_int>,
+    /// Attributes of `IFLA_LINKINFO`.
+    pub(super) info: Vec<u8>,
+}
+
+impl Link {
+    /// Value of an attribute in `IFLA_LINKINFO`.
+    pub(super) fn info(&self, wanted: u16) -> Option<&[u8]> {
+        attribute(&self.info, wanted)
+    }
+
+    /// Tells whether the kind of the interface (`IFLA_INFO_KIND`), or of its master (`IFLA_INFO_SLAVE_KIND`), is
+    /// `name`.
+    pub(super) fn is(&self, kind: u16, name: &[u8]) -> bool {
+        self.info(kind).is_some_and(|kind| kind.split(|&byte| byte == 0).next() == Some(name))
+    }
 }
 
 /// An address of an interface.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Address {
     pub(super) family: u8,
     pub(super) prefix_len: u8,
+    /// `RT_SCOPE_*`.
+    pub(super) scope: u8,
     /// Number of the interface.
     pub(super) index: c_int,
     /// Label (`IFA_LABEL`): the interface's name, possibly with a suffix.
@@ -66,6 +86,10 @@ pub(super) struct Address {
     /// Address of the peer, or `own` again.
     pub(super) peer: Vec<u8>,
     pub(super) broadcast: Option<Vec<u8>>,
+    /// Lifetimes (`IFA_CACHEINFO`).
+    pub(super) lifetimes: Option<Vec<u8>>,
+    /// Metric of the address's route (`IFA_RT_PRIORITY`).
+    pub(super) metric: Option<Vec<u8>>,
 }
 
 /// All interfaces.
@@ -74,7 +98,7 @@ pub(super) struct Address {
 /// Error in the gateway's answer.
 pub(super) fn links() -> Result<Vec<Link>, Errno> {
     let mut found = Vec::new();
-    exchange(GET_LINK, DUMP, &[0; INFO], |body| found.extend(parse_link(body)))?;
+    exchange(libc::RTM_GETLINK, DUMP, &[0; INFO], |body| found.extend(parse_link(body)))?;
     Ok(found)
 }
 
@@ -84,35 +108,33 @@ pub(super) fn links() -> Result<Vec<Link>, Errno> {
 /// Error in the gateway's answer.
 pub(super) fn addresses() -> Result<Vec<Address>, Errno> {
     let mut found = Vec::new();
-    exchange(GET_ADDR, DUMP, &[0; 8], |body| found.extend(parse_address(body)))?;
+    exchange(libc::RTM_GETADDR, DUMP, &[0; 8], |body| found.extend(parse_address(body)))?;
     Ok(found)
 }
 
 fn parse_address(body: &[u8]) -> Option<Address> {
-    const IFA_ADDRESS: u16 = 1;
-    const IFA_LOCAL: u16 = 2;
-    const IFA_LABEL: u16 = 3;
-    const IFA_BROADCAST: u16 = 4;
-    let (&[family, prefix_len, ..], rest): (&[u8; 4], _) = body.split_first_chunk()?;
+    let (&[family, prefix_len, _, scope], rest): (&[u8; 4], _) = body.split_first_chunk()?;
     let index = word(rest)? as c_int;
-    let mut own = None;
-    let mut peer = None;
-    let mut broadcast = None;
-    let mut label = None;
-    for (kind, value) in attributes(rest.get(4..)?) {
-        let value = Some(value.to_vec());
-        match kind {
-            IFA_ADDRESS => peer = value,
-            IFA_LOCAL => own = value,
-            IFA_BROADCAST => broadcast = value,
-            IFA_LABEL => label = value.and_then(|text| text.split(|&byte| byte == 0).next().map(<[u8]>::to_vec)),
-            _ => {}
-        }
-    }
-    let peer = peer.or_else(|| own.clone())?;
-    let own = own.unwrap_or_else(|| peer.clone());
-    Some(Address { family, prefix_len, index, label, own, peer, broadcast })
+    let attributes = rest.get(4..)?;
+    let value = |kind: u16| attribute(attributes, kind).map(<[u8]>::to_vec);
+    let own = value(libc::IFA_LOCAL);
+    let peer = value(libc::IFA_ADDRESS).or_else(|| own.clone())?;
+    Some(Address {
+        family,
+        prefix_len,
+        scope,
+        index,
+        label: value(libc::IFA_LABEL).and_then(|text| text.split(|&byte| byte == 0).next().map(<[u8]>::to_vec)),
+        own: own.unwrap_or_else(|| peer.clone()),
+        peer,
+        broadcast: value(libc::IFA_BROADCAST),
+        lifetimes: value(libc::IFA_CACHEINFO),
+        metric: value(IFA_RT_PRIORITY),
+    })
 }
+
+/// `IFA_RT_PRIORITY`.
+pub(super) const IFA_RT_PRIORITY: u16 = 9;
 
 /// Looks up an interface.
 ///
@@ -132,7 +154,7 @@ pub(super) fn link(key: LinkKey<'_>) -> Result<Link, Errno> {
         put_attribute(&mut body, libc::IFLA_IFNAME, &[name, &[0]].concat());
     }
     let mut found = None;
-    exchange(GET_LINK, 0, &body, |body| found = parse_link(body))?;
+    exchange(libc::RTM_GETLINK, 0, &body, |body| found = parse_link(body))?;
     found.ok_or(Errno(libc::ENODEV))
 }
 
@@ -159,6 +181,8 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             libc::IFLA_ADDRESS => link.address = value.to_vec(),
             libc::IFLA_BROADCAST => link.broadcast = value.to_vec(),
             libc::IFLA_STATS => link.stats = value.to_vec(),
+            libc::IFLA_MASTER => link.master = word(value).map(|index| index as c_int),
+            libc::IFLA_LINKINFO => link.info = value.to_vec(),
             _ => {}
         }
     }
@@ -179,6 +203,19 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
         bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
         Some((kind & 0x3fff, value))
     })
+}
+
+/// Value of the last attribute of a kind.
+pub(super) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).filter(|&(kind, _)| kind == wanted).last().map(|(_, value)| value)
+}
+
+/// Sends a request that changes the gateway, and waits until it is carried out.
+///
+/// # Errors
+/// Error in the gateway's answer.
+pub(super) fn change(kind: u16, flags: u16, body: &[u8]) -> Result<(), Errno> {
+    exchange(kind, ACK | flags, body, |_| {})
 }
 
 /// Sends a request and calls `each` with the body of each message of the reply.
