@@ -51,6 +51,7 @@ mod files;
 mod gateway;
 mod ike;
 mod interfaces;
+mod kept;
 mod libc_next;
 mod memory_file;
 mod receive;

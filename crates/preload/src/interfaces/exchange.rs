@@ -1,11 +1,14 @@
 //! Requests of this library to the gateway's rtnetlink.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
 use libc::c_int;
 use nlsock::{FromDaemon, ToDaemon, WORD, protocol};
 
-use crate::connection::refused;
-use crate::errno::{Errno, checked};
+use crate::errno::Errno;
 use crate::fd::Fd;
+use crate::kept::{self, Failure};
 use crate::session;
 
 /// `NLM_F_REQUEST`.
@@ -218,36 +221,61 @@ pub(super) fn change(kind: u16, flags: u16, body: &[u8]) -> Result<(), Errno> {
     exchange(kind, ACK | flags, body, |_| {})
 }
 
-/// Sends a request and calls `each` with the body of each message of the reply.
+/// Sends a request and calls `each` with the body of each message of the reply. Requests that read may be sent on the
+/// connection that the program keeps; a change is sent with the rights that the process has now.
 ///
 /// # Errors
 /// Error in the gateway's answer.
 pub(super) fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
-    let connection = session::own(protocol::ROUTE)?;
+    let mut has_begun = false;
+    let mut first_try = |body: &[u8]| {
+        has_begun = true;
+        each(body);
+    };
+    if flags & ACK == 0
+        && let Some(done) = kept::with(|connection| converse(connection, kind, flags, body, &mut first_try))
+    {
+        let is_final = !matches!(done, Err(Failure::Connection(_)));
+        if is_final || has_begun || kept::is_confined() {
+            return done.map_err(Errno::from);
+        }
+    }
+    converse(&session::own(protocol::ROUTE)?, kind, flags, body, &mut each).map_err(Errno::from)
+}
+
+/// Sends a request and receives its reply.
+fn converse(connection: &Fd, kind: u16, flags: u16, body: &[u8], each: &mut impl FnMut(&[u8])) -> Result<(), Failure> {
+    static SEQUENCE: AtomicU32 = AtomicU32::new(1);
+    let sequence = SEQUENCE.fetch_add(1, Relaxed);
     let mut request = ToDaemon::Data(&[]).head().as_bytes().to_vec();
     request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     request.extend(kind.to_ne_bytes());
     request.extend((REQUEST | flags).to_ne_bytes());
-    request.extend([0; 8]);
+    request.extend(sequence.to_ne_bytes());
+    request.extend([0; 4]);
     request.extend(body);
-    send(&connection, &request)?;
+    kept::send(connection, &request).map_err(Failure::Connection)?;
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let len = receive(&connection, &mut buffer)?;
+        let len = receive(connection, &mut buffer).map_err(Failure::Connection)?;
         let mut rest = buffer.get(WORD..len).unwrap_or_default();
         while let Some((header, tail)) = rest.split_at_checked(HEADER) {
             let whole = word(header).unwrap_or_default() as usize;
             let Some(body) = whole.checked_sub(HEADER).and_then(|len| tail.get(..len)) else { break };
+            if header.get(8..).and_then(word) != Some(sequence) {
+                // Another process has sent a request on the connection.
+                return Err(Failure::Connection(Errno(libc::EPROTO)));
+            }
             let part = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
             match part(4) {
                 DONE => return Ok(()),
                 ERROR => {
                     let error = word(body).unwrap_or_default() as c_int;
-                    return if error == 0 { Ok(()) } else { Err(Errno(error.saturating_neg())) };
+                    return if error == 0 { Ok(()) } else { Err(Failure::Answer(Errno(error.saturating_neg()))) };
                 }
                 _ => each(body),
             }
-            if part(6) & MULTI == 0 {
+            if part(6) & MULTI == 0 && flags & ACK == 0 {
                 return Ok(());
             }
             rest = rest.get(whole.next_multiple_of(4)..).unwrap_or_default();
@@ -255,35 +283,10 @@ pub(super) fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(
     }
 }
 
-fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
-    let none = std::ptr::null::<u8>();
-    loop {
-        // SAFETY: the buffer is that long, and no address is given.
-        let sent =
-            unsafe { libc::syscall(libc::SYS_sendto, to.0, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, none, 0) };
-        match checked(sent as isize) {
-            Err(Errno(libc::EINTR)) => {}
-            sent => return sent.map(drop).map_err(refused),
-        }
-    }
-}
-
 fn receive(from: &Fd, into: &mut [u8]) -> Result<usize, Errno> {
-    let none = std::ptr::null_mut::<u8>();
-    loop {
-        // SAFETY: the buffer is that long, and the null pointers request no address.
-        let len = unsafe { libc::syscall(libc::SYS_recvfrom, from.0, into.as_mut_ptr(), into.len(), 0, none, none) };
-        match checked(len as isize) {
-            Err(Errno(libc::EINTR)) => {}
-            Ok(0) => return Err(Errno(libc::ECONNREFUSED)),
-            len => {
-                let len = len? as usize;
-                let overrun =
-                    into.first_chunk().is_some_and(|word| FromDaemon::from_word(*word) == FromDaemon::Overrun);
-                return if overrun { Err(Errno(libc::ENOBUFS)) } else { Ok(len) };
-            }
-        }
-    }
+    let len = kept::receive(from, into, 0)?;
+    let is_overrun = into.first_chunk().is_some_and(|word| FromDaemon::from_word(*word) == FromDaemon::Overrun);
+    if is_overrun { Err(Errno(libc::ENOBUFS)) } else { Ok(len) }
 }
 
 #[cfg(test)]

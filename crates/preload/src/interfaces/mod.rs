@@ -127,6 +127,11 @@ impl Request {
             _ => return None,
         })
     }
+
+    /// Tells whether the request reads properties of interfaces, and its structure has no pointers.
+    pub(crate) fn only_reads(self) -> bool {
+        matches!(self, Self::List | Self::Get(_) | Self::Neighbour(NeighbourRequest::Get))
+    }
 }
 
 /// Executes an `ioctl` on the socket `fd`, and returns its value.
