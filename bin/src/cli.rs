@@ -300,6 +300,11 @@ pub(crate) struct ExecArgs {
     /// VRF that the program's Internet sockets are bound to
     #[arg(long, value_name = "NAME", conflicts_with = "sockets")]
     pub(crate) vrf: Option<String>,
+    /// Allow changes of the packet filter of the host side's kernel (nft, iptables)
+    ///
+    /// Its rules apply to sockets on the gateway's host side, and not to packets that the gateway forwards.
+    #[arg(long, conflicts_with = "sockets")]
+    pub(crate) host_firewall: bool,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]

@@ -6,10 +6,11 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use client::gateway_program::HostSidePlace;
 use client::{CliError, Client, gateway_program, netlink_path, system_ip, unreachable};
 use ctl::state::HostDeviceState;
 use ctl::{Reply, Request, Shown, What};
-use launch::filter::Internet;
+use launch::filter::{Internet, Netfilter};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
@@ -22,7 +23,8 @@ use crate::enter::enter;
 /// The gateway does not run, the library is missing, or the program cannot load it.
 pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
     let (program, rest) = args.program.split_first().ok_or_else(|| CliError::failed("no program"))?;
-    exec(&args.instance, args.sockets, args.vrf.as_deref(), program, rest)
+    let place = HostSidePlace { vrf: args.vrf.as_deref(), host_firewall: args.host_firewall };
+    exec(&args.instance, args.sockets, place, program, rest)
 }
 
 /// Executes the system's `ip`. Options for `ip` itself, such as `-V`, need no gateway.
@@ -35,7 +37,8 @@ pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
         return Err(CliError::failed(format!("{}: {}", ip.display(), Command::new(&ip).args(&args.words).exec())));
     }
     // `ip` works through netlink alone, so its other sockets may stay.
-    exec(&args.instance, Sockets::Host, None, ip.as_os_str(), &args.words)
+    let place = HostSidePlace { vrf: None, host_firewall: false };
+    exec(&args.instance, Sockets::Host, place, ip.as_os_str(), &args.words)
 }
 
 /// Whether `ip` would only print its usage or version: its first argument decides.
@@ -46,7 +49,7 @@ fn is_about_itself(words: &[OsString]) -> bool {
 fn exec(
     instance: &str,
     sockets: Sockets,
-    vrf: Option<&str>,
+    place: HostSidePlace<'_>,
     program: &OsStr,
     arguments: &[OsString],
 ) -> Result<(), CliError> {
@@ -54,16 +57,19 @@ fn exec(
     let netlink = netlink_path(instance);
     let mut command = gateway_program::command(program, &netlink)?;
     try_connect(&netlink).map_err(|errno| unreachable(instance, &netlink, &errno.into()))?;
-    if let Some(vrf) = vrf {
+    if let Some(vrf) = place.vrf {
         check_vrf(instance, vrf)?;
     }
     if sockets == Sockets::Gateway && enter(instance)? {
-        gateway_program::set_gateway(&mut command, &netlink, true, vrf)?;
-    } else if let Some(vrf) = vrf {
+        gateway_program::set_gateway(&mut command, &netlink, Some(place))?;
+    } else if let Some(vrf) = place.vrf {
         return Err(CliError::failed(format!("--vrf {vrf}: sockets are not on the gateway's host side.")));
+    } else if place.host_firewall {
+        return Err(CliError::failed("--host-firewall: sockets are not on the gateway's host side."));
     }
-    let internet = if vrf.is_some() { Internet::Marked } else { Internet::Any };
-    launch::filter::set(internet)
+    let internet = if place.vrf.is_some() { Internet::Marked } else { Internet::Any };
+    let netfilter = if place.host_firewall { Netfilter::HostSide } else { Netfilter::None };
+    launch::filter::set(internet, netfilter)
         .map_err(|err| CliError::failed(format!("seccomp: {err}; without it no program is started.")))?;
     // With the filter, the program may have lost the rights because of which its loader would ignore the library.
     gateway_program::check_loads(program, &command)?;

@@ -40,34 +40,45 @@ pub fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     };
     let mut command = Command::new(&path);
     command.arg0(program).env("LD_PRELOAD", preload);
-    set_gateway(&mut command, netlink, false, None)?;
+    set_gateway(&mut command, netlink, None)?;
     Ok(command)
 }
 
-/// Sets the gateway for the program of a [`command`]: path of its netlink socket, whether the program's other sockets
-/// are on the gateway's host side, and the VRF that they are bound to.
+/// Place of a program's sockets on a gateway's host side.
+#[derive(Clone, Copy, Debug)]
+pub struct HostSidePlace<'a> {
+    /// VRF that the program's Internet sockets are bound to.
+    pub vrf: Option<&'a str>,
+    /// Whether the program may configure the packet filter of the kernel there.
+    pub host_firewall: bool,
+}
+
+/// Sets the gateway for the program of a [`command`]: path of its netlink socket, and the place of the program's other
+/// sockets if that is the gateway's host side.
 ///
 /// # Errors
 /// The working directory, to which the path is relative, does not exist any more.
 pub fn set_gateway(
     command: &mut Command,
     netlink: &Path,
-    is_on_host_side: bool,
-    vrf: Option<&str>,
+    host_side: Option<HostSidePlace<'_>>,
 ) -> Result<(), CliError> {
-    command.env(NETLINK_VARIABLE, netlink_variable(netlink, is_on_host_side, vrf)?);
+    command.env(NETLINK_VARIABLE, netlink_variable(netlink, host_side)?);
     Ok(())
 }
 
 /// Value of the variable for the gateway whose netlink socket is `netlink`.
-fn netlink_variable(netlink: &Path, is_on_host_side: bool, vrf: Option<&str>) -> Result<OsString, CliError> {
+fn netlink_variable(netlink: &Path, host_side: Option<HostSidePlace<'_>>) -> Result<OsString, CliError> {
     let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
     let mut value = netlink.into_os_string();
-    if is_on_host_side {
+    if let Some(HostSidePlace { vrf, host_firewall }) = host_side {
         value.push(",host-side");
-    }
-    if let Some(vrf) = vrf {
-        value.push(format!(",vrf={vrf}"));
+        if host_firewall {
+            value.push(",host-firewall");
+        }
+        if let Some(vrf) = vrf {
+            value.push(format!(",vrf={vrf}"));
+        }
     }
     Ok(value)
 }

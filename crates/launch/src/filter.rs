@@ -3,6 +3,7 @@
 //! The filter refuses calls that would reach the host's network instead of the gateway's:
 //!
 //! - `socket(AF_NETLINK)` with a protocol that the library serves: the library itself uses Unix sockets.
+//! - unless [allowed](Netfilter::HostSide), sockets and options that configure packet filters ([`netfilter`]).
 //! - requests of `ioctl` that create or change interfaces, addresses, routes and neighbours. Requests that only read
 //!   are allowed, since the C library itself looks up the number of an interface.
 //! - `io_uring_setup`: a ring creates sockets without a system call for each.
@@ -19,7 +20,7 @@ use std::io;
 
 use libc::{c_int, sock_filter};
 
-use crate::sys;
+use crate::{netfilter, sys};
 
 /// Sixth argument of the library's own `socket(2)`; the kernel ignores it.
 pub const SOCKET_MARK: u32 = 0x0fa7_9a7d;
@@ -33,18 +34,24 @@ pub enum Internet {
     Marked,
 }
 
+/// Packet filters that a program may configure.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Netfilter {
+    /// None.
+    None,
+    /// Those of the kernel, for the sockets of the gateway's host side.
+    HostSide,
+}
+
 /// Sets the filter for this thread and for all programs that it executes or starts. The filter cannot be removed.
 ///
 /// Without `CAP_SYS_ADMIN` the kernel accepts a filter only from a thread with `no_new_privs`, which this function then
 /// sets: programs with setuid or file capabilities gain no privileges any more.
 ///
 /// # Errors
-/// As `seccomp(2)` and `prctl(2)`: this kernel has no filters, or this architecture is not supported.
-pub fn set(internet: Internet) -> io::Result<()> {
-    if ABIS.is_empty() {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
-    let program = program(internet);
+/// As `seccomp(2)` and `prctl(2)`: this kernel has no filters; or this processor's system calls are unknown.
+pub fn set(internet: Internet, netfilter: Netfilter) -> io::Result<()> {
+    let program = program(known_abis(ABIS)?, internet, netfilter);
     match sys::set_filter(&program) {
         Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
             rustix::thread::set_no_new_privs(true)?;
@@ -52,6 +59,16 @@ pub fn set(internet: Internet) -> io::Result<()> {
         }
         done => done,
     }
+}
+
+/// # Errors
+/// The list is empty: a filter of it would refuse nothing, or kill each program.
+fn known_abis(abis: &[Abi]) -> io::Result<&[Abi]> {
+    if abis.is_empty() {
+        let text = format!("there is no list of the system calls of this processor ({})", std::env::consts::ARCH);
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+    }
+    Ok(abis)
 }
 
 /// Refused calls of one architecture, by number.
@@ -68,8 +85,10 @@ struct Abi {
 enum Call {
     /// `socket(2)` of a netlink protocol that the library serves, or an Internet socket without the required mark.
     Socket,
-    /// `socketcall(2)` that creates a socket.
+    /// `socketcall(2)` that creates a socket, or accesses an option.
     Socketcall,
+    /// `setsockopt(2)` or `getsockopt(2)` of a packet filter.
+    Option,
     /// `ioctl(2)` that changes a network setting.
     Ioctl,
     /// A call with `CLONE_NEWNET` in the flags, which are the argument with this index.
@@ -92,6 +111,10 @@ const ABIS: &[Abi] = &[
         number_bits: !X32_BIT,
         calls: &[
             (41, Call::Socket),
+            (54, Call::Option),
+            (55, Call::Option),
+            (541, Call::Option),
+            (542, Call::Option),
             (16, Call::Ioctl),
             (514, Call::Ioctl),
             (56, Call::NetworkNamespace(0)),
@@ -107,6 +130,8 @@ const ABIS: &[Abi] = &[
         number_bits: !0,
         calls: &[
             (359, Call::Socket),
+            (365, Call::Option),
+            (366, Call::Option),
             (102, Call::Socketcall),
             (54, Call::Ioctl),
             (120, Call::NetworkNamespace(0)),
@@ -125,6 +150,8 @@ const ABIS: &[Abi] = &[Abi {
     number_bits: !0,
     calls: &[
         (198, Call::Socket),
+        (208, Call::Option),
+        (209, Call::Option),
         (29, Call::Ioctl),
         (220, Call::NetworkNamespace(0)),
         (97, Call::NetworkNamespace(0)),
@@ -179,20 +206,22 @@ const fn fails_with(errno: c_int) -> u32 {
 }
 
 /// Instructions of the filter. A call from an unknown architecture ends the process.
-fn program(internet: Internet) -> Vec<sock_filter> {
+fn program(abis: &[Abi], internet: Internet, netfilter: Netfilter) -> Vec<sock_filter> {
     let mut program = Vec::new();
     load(&mut program, Field::Arch);
-    for abi in ABIS {
+    for abi in abis {
         let mut section = Vec::new();
         load(&mut section, Field::Number);
         section.push(statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, abi.number_bits));
         for (number, call) in abi.calls {
-            let block = call.refused(internet);
+            let block = call.refused(internet, netfilter);
             section.push(unless_equal_skip(*number, block.len()));
             section.extend(block);
         }
         section.push(verdict(ALLOW));
-        program.push(unless_equal_skip(abi.arch, section.len()));
+        // A section may be longer than a conditional jump.
+        program.push(skip_if_equal(abi.arch, 1));
+        program.push(statement(libc::BPF_JMP | libc::BPF_JA, section.len() as u32));
         program.extend(section);
     }
     program.push(verdict(KILL));
@@ -201,7 +230,7 @@ fn program(internet: Internet) -> Vec<sock_filter> {
 
 impl Call {
     /// Instructions for the condition, which end with a verdict.
-    fn refused(self, internet: Internet) -> Vec<sock_filter> {
+    fn refused(self, internet: Internet, netfilter: Netfilter) -> Vec<sock_filter> {
         let mut block = Vec::new();
         match self {
             Self::Any => block.push(verdict(REFUSE)),
@@ -224,12 +253,33 @@ impl Call {
                 for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_XFRM, libc::NETLINK_GENERIC] {
                     if_within(&mut block, (protocol as u32, protocol as u32), REFUSE);
                 }
+                if netfilter == Netfilter::None {
+                    let protocol = libc::NETLINK_NETFILTER as u32;
+                    if_within(&mut block, (protocol, protocol), fails_with(netfilter::NO_PROTOCOL));
+                }
                 block.push(verdict(ALLOW));
             }
             Self::Socketcall => {
                 const SYS_SOCKET: u32 = 1;
+                const SYS_SETSOCKOPT: u32 = 14;
+                const SYS_GETSOCKOPT: u32 = 15;
                 load(&mut block, Field::Argument(0));
                 if_within(&mut block, (SYS_SOCKET, SYS_SOCKET), REFUSE);
+                if netfilter == Netfilter::None {
+                    if_within(&mut block, (SYS_SETSOCKOPT, SYS_GETSOCKOPT), REFUSE);
+                }
+                block.push(verdict(ALLOW));
+            }
+            Self::Option => {
+                let refused = if netfilter == Netfilter::None { &netfilter::OPTIONS[..] } else { &[] };
+                for &(level, first, last) in refused {
+                    let mut by_name = Vec::new();
+                    load(&mut by_name, Field::Argument(2));
+                    if_within(&mut by_name, (first as u32, last as u32), fails_with(netfilter::NO_OPTION));
+                    load(&mut block, Field::Argument(1));
+                    block.push(unless_equal_skip(level as u32, by_name.len()));
+                    block.extend(by_name);
+                }
                 block.push(verdict(ALLOW));
             }
             Self::Ioctl => {
@@ -342,6 +392,7 @@ mod tests {
                     };
                 }
                 code if code == libc::BPF_ALU | libc::BPF_AND => value &= insn.k,
+                code if code == libc::BPF_JMP | libc::BPF_JA => at += insn.k as usize,
                 code if code == libc::BPF_JMP | libc::BPF_JEQ => at += is(value == insn.k),
                 code if code == libc::BPF_JMP | libc::BPF_JGE => at += is(value >= insn.k),
                 code if code == libc::BPF_JMP | libc::BPF_JGT => at += is(value > insn.k),
@@ -354,10 +405,10 @@ mod tests {
 
     const NO_SYS: u32 = fails_with(libc::ENOSYS);
 
-    /// Numbers of socket, ioctl, clone, unshare, setns, bpf, io_uring_setup, clone3 and getpid.
+    /// Numbers of socket, ioctl, clone, unshare, setns, bpf, io_uring_setup, clone3, getpid, setsockopt and getsockopt.
     #[cfg(target_arch = "x86_64")]
-    const NUMBERS: [(u32, [u32; 9]); 3] = [
-        (0xc000_003e, [41, 16, 56, 272, 308, 321, 425, 435, 39]),
+    const NUMBERS: [(u32, [u32; 11]); 3] = [
+        (0xc000_003e, [41, 16, 56, 272, 308, 321, 425, 435, 39, 54, 55]),
         (
             0xc000_003e,
             [
@@ -370,12 +421,18 @@ mod tests {
                 X32_BIT + 425,
                 X32_BIT + 435,
                 X32_BIT + 39,
+                X32_BIT + 541,
+                X32_BIT + 542,
             ],
         ),
-        (0x4000_0003, [359, 54, 120, 310, 346, 357, 425, 435, 20]),
+        (0x4000_0003, [359, 54, 120, 310, 346, 357, 425, 435, 20, 366, 365]),
     ];
     #[cfg(target_arch = "aarch64")]
-    const NUMBERS: [(u32, [u32; 9]); 1] = [(0xc000_00b7, [198, 29, 220, 97, 268, 280, 425, 435, 172])];
+    const NUMBERS: [(u32, [u32; 11]); 1] = [(0xc000_00b7, [198, 29, 220, 97, 268, 280, 425, 435, 172, 208, 209])];
+
+    fn refusing_program(internet: Internet) -> Vec<sock_filter> {
+        program(ABIS, internet, Netfilter::None)
+    }
 
     #[test]
     fn filter_calls_of_each_abi_are_refused_by_argument() {
@@ -408,7 +465,7 @@ mod tests {
             (7, [0, 88, 0], NO_SYS),
             (8, [16, 0, 0], ALLOW),
         ];
-        let program = program(Internet::Any);
+        let program = refusing_program(Internet::Any);
         for (arch, numbers) in NUMBERS {
             for &(which, [first, second, third], want) in cases {
                 let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
@@ -425,7 +482,7 @@ mod tests {
             0x89a3, 0x89b0, 0x89f1, 0x89f2, 0x89f3, 0x89ff, 0x8900,
         ];
         let allowed = [0x8901, 0x8905, 0x8907, 0x8910, 0x8912, 0x8913, 0x8927, 0x8933, 0x8954, 0x89e1, 0x88ff, 0x8a00];
-        let program = program(Internet::Any);
+        let program = refusing_program(Internet::Any);
         let (arch, numbers) = NUMBERS[0];
         for (requests, want) in [(&refused[..], REFUSE), (&allowed[..], ALLOW)] {
             for &request in requests {
@@ -435,12 +492,65 @@ mod tests {
         }
     }
 
+    #[test]
+    fn filter_configures_no_packet_filter_unless_allowed() {
+        const NETFILTER: u64 = libc::NETLINK_NETFILTER as u64;
+        let (no_protocol, no_option) = (fails_with(libc::EPROTONOSUPPORT), fails_with(libc::ENOPROTOOPT));
+        // Index of the number, arguments, and the verdict without permission.
+        let mut cases = vec![(0, [16, 3, NETFILTER], no_protocol), (0, [2, 3, NETFILTER], ALLOW)];
+        for (level, name, verdict) in [
+            (0, 63, ALLOW),
+            (0, 64, no_option),
+            (0, 65, no_option),
+            (0, 66, ALLOW),
+            (0, 80, ALLOW), // SO_ORIGINAL_DST
+            (0, 95, ALLOW),
+            (0, 96, no_option),
+            (0, 97, no_option),
+            (0, 98, ALLOW),
+            (0, 127, ALLOW),
+            (0, 128, no_option),
+            (0, 129, no_option),
+            (0, 130, ALLOW),
+            (41, 63, ALLOW),
+            (41, 64, no_option),
+            (41, 65, no_option),
+            (41, 66, ALLOW), // IPV6_RECVTCLASS
+            (41, 67, ALLOW), // IPV6_TCLASS
+            (41, 96, ALLOW),
+            (41, 128, ALLOW),
+            (1, 64, ALLOW),
+            (17, 64, ALLOW),
+        ] {
+            cases.extend([9, 10].map(|which| (which, [3, level, name], verdict)));
+            assert_eq!(netfilter::is_option(level as c_int, name as c_int), verdict != ALLOW, "{level} {name}");
+        }
+        let (refused, allowed) = (refusing_program(Internet::Any), program(ABIS, Internet::Any, Netfilter::HostSide));
+        for (arch, numbers) in NUMBERS {
+            for &(which, [first, second, third], want) in &cases {
+                let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
+                assert_eq!(run(&refused, data), want, "{data:x?}");
+                assert_eq!(run(&allowed, data), ALLOW, "{data:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn filter_without_a_list_of_calls_names_the_processor() {
+        let refused = known_abis(&[]).err().unwrap().to_string();
+        assert!(
+            refused.contains("no list of the system calls") && refused.contains(std::env::consts::ARCH),
+            "{refused}"
+        );
+        assert!(known_abis(ABIS).is_ok());
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn filter_socketcall_makes_no_socket_of_any_kind() {
-        let program = program(Internet::Any);
+        let program = refusing_program(Internet::Any);
         let of = |first| Data { number: 102, arch: 0x4000_0003, arguments: [first, 0, 0, 0, 0, 0] };
-        assert_eq!(run(&program, of(1)), REFUSE);
+        assert_eq!([1, 14, 15].map(|call| run(&program, of(call))), [REFUSE; 3]);
         assert_eq!([2, 3, 8, 11].map(|call| run(&program, of(call))), [ALLOW; 4]);
     }
 
@@ -448,7 +558,11 @@ mod tests {
     fn filter_unknown_architecture_ends_the_process() {
         // 32-bit ARM, RISC-V, and an invalid architecture.
         for arch in [0x4000_0028, 0xc000_00f3, 0] {
-            assert_eq!(run(&program(Internet::Any), Data { number: 1, arch, arguments: [0; 6] }), KILL, "{arch:#x}");
+            assert_eq!(
+                run(&refusing_program(Internet::Any), Data { number: 1, arch, arguments: [0; 6] }),
+                KILL,
+                "{arch:#x}"
+            );
         }
     }
 
@@ -459,7 +573,7 @@ mod tests {
         let make =
             |protocol| socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol).map(drop);
         let inside = std::thread::spawn(move || {
-            set(Internet::Any).unwrap();
+            set(Internet::Any, Netfilter::None).unwrap();
             [make(None), make(Some(netlink::XFRM)), make(Some(netlink::GENERIC)), make(Some(netlink::KOBJECT_UEVENT))]
         });
         assert_eq!(inside.join().unwrap(), [Err(Errno::PERM), Err(Errno::PERM), Err(Errno::PERM), Ok(())]);
@@ -482,7 +596,7 @@ mod tests {
                 ] {
                     let arguments = [family as u64, 2, 0, 0, 0, mark.into()];
                     let data = Data { number, arch: abi.arch, arguments };
-                    assert_eq!(run(&program(internet), data), verdict, "{data:?} {internet:?}");
+                    assert_eq!(run(&refusing_program(internet), data), verdict, "{data:?} {internet:?}");
                 }
             }
         }

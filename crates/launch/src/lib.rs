@@ -24,6 +24,7 @@
 
 pub mod filter;
 mod loadable;
+pub mod netfilter;
 mod sys;
 
 pub use loadable::{NotLoadable, Reason, check, check_found, check_open};

@@ -37,7 +37,7 @@
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
 //!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: limit of what the program has not read |
 //!   | 6 | `port`: the socket gets that port, unless it has one: chosen by the library, not the program |
-//!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
+//!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); of a connection without a protocol the only call; a netlink socket may read by it |
 //!   | 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) |
 //!   | 9 | `lost`, and calls to the end: a socket that [a former daemon](#restart) served; the first call of a datagram |
 //!   | 10 | `port`: datagrams of that UDP port bypass policies while the connection is open (`IP_XFRM_POLICY`) |

@@ -32,3 +32,13 @@ pub(crate) fn duplicate(fd: c_int) -> Option<Fd> {
     let same = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
     checked(same as c_int).ok().map(Fd)
 }
+
+/// Lowest number of a descriptor that stays open, above numbers that programs expect to be free.
+const HIGH: c_int = 512;
+
+/// Moves a descriptor to a high number, if possible.
+pub(crate) fn out_of_the_way(fd: Fd) -> Fd {
+    // SAFETY: the call takes no pointers.
+    let high = unsafe { libc::syscall(libc::SYS_fcntl, fd.0, libc::F_DUPFD_CLOEXEC, HIGH) };
+    checked(high as c_int).map(Fd).unwrap_or(fd)
+}

@@ -14,7 +14,10 @@ const VARIABLE: &CStr = c"FATPATH_NETLINK";
 /// Suffix of the path for a program on the gateway's host side.
 const ON_HOST_SIDE: &[u8] = b",host-side";
 
-/// Further suffix, before the name of the VRF that the program's Internet sockets are bound to.
+/// Further suffix, if the program may configure the packet filter of the host side's kernel.
+const HOST_FIREWALL: &[u8] = b",host-firewall";
+
+/// Last suffix, before the name of the VRF that the program's Internet sockets are bound to.
 const IN_VRF: &[u8] = b",vrf=";
 
 /// Gateway that a program was started for.
@@ -23,6 +26,8 @@ struct Gateway {
     address: sockaddr_un,
     /// Whether the program's other sockets are on the gateway's host side.
     is_on_host_side: bool,
+    /// Whether the program may configure the packet filter of the host side's kernel.
+    has_host_firewall: bool,
     /// VRF that the program's Internet sockets are bound to.
     vrf: Option<CString>,
 }
@@ -38,6 +43,11 @@ pub(crate) fn address() -> Option<&'static sockaddr_un> {
 /// Tells whether the program was started on the gateway's host side, where the kernel serves its other sockets.
 pub(crate) fn is_on_host_side() -> bool {
     found().is_some_and(|gateway| gateway.is_on_host_side)
+}
+
+/// Tells whether the program may configure the packet filter of the host side's kernel, for the sockets there.
+pub(crate) fn has_host_firewall() -> bool {
+    found().is_some_and(|gateway| gateway.has_host_firewall)
 }
 
 /// VRF that the program's Internet sockets are bound to.
@@ -75,7 +85,7 @@ fn find() -> Option<Gateway> {
     }
     // SAFETY: the environment consists of C strings, which do not change before the program runs.
     let value = unsafe { CStr::from_ptr(value) };
-    let (path, is_on_host_side, vrf) = path_of(value.to_bytes());
+    let Parts { path, is_on_host_side, has_host_firewall, vrf } = Parts::of(value.to_bytes());
     // SAFETY: any bytes are a valid address; zeros are the empty one.
     let mut address: sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -83,19 +93,56 @@ fn find() -> Option<Gateway> {
     let room = address.sun_path.get_mut(..=path.len())?;
     room.iter_mut().zip(path).for_each(|(to, &byte)| *to = byte as _);
     environment::keep(value);
-    Some(Gateway { address, is_on_host_side, vrf: vrf.and_then(|name| CString::new(name).ok()) })
+    let vrf = vrf.and_then(|name| CString::new(name).ok());
+    Some(Gateway { address, is_on_host_side, has_host_firewall, vrf })
 }
 
-/// Splits the variable's value into the path, whether the program is on the gateway's host side, and the VRF of its
-/// sockets. The name of a device contains no comma.
-fn path_of(value: &[u8]) -> (&[u8], bool, Option<&[u8]>) {
-    let last = value.iter().rposition(|&byte| byte == b',').unwrap_or(value.len());
-    let (front, vrf) = match value[last..].strip_prefix(IN_VRF) {
-        Some(name) => (&value[..last], Some(name)),
-        None => (value, None),
-    };
-    match front.strip_suffix(ON_HOST_SIDE) {
-        Some(path) => (path, true, vrf),
-        None => (value, false, None),
+/// Parts of the variable's value.
+#[derive(Debug, Eq, PartialEq)]
+struct Parts<'a> {
+    path: &'a [u8],
+    is_on_host_side: bool,
+    has_host_firewall: bool,
+    vrf: Option<&'a [u8]>,
+}
+
+impl<'a> Parts<'a> {
+    /// Splits the value at its suffixes. The name of a device contains no comma.
+    fn of(value: &'a [u8]) -> Self {
+        let last = value.iter().rposition(|&byte| byte == b',').unwrap_or(value.len());
+        let (front, vrf) = match value[last..].strip_prefix(IN_VRF) {
+            Some(name) => (&value[..last], Some(name)),
+            None => (value, None),
+        };
+        let (front, has_host_firewall) = match front.strip_suffix(HOST_FIREWALL) {
+            Some(front) => (front, true),
+            None => (front, false),
+        };
+        match front.strip_suffix(ON_HOST_SIDE) {
+            Some(path) => Self { path, is_on_host_side: true, has_host_firewall, vrf },
+            None => Self { path: value, is_on_host_side: false, has_host_firewall: false, vrf: None },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_of_the_variable_is_split_at_its_suffixes() {
+        let cases: [(&str, (&str, bool, bool, Option<&str>)); 7] = [
+            ("/run/x.netlink", ("/run/x.netlink", false, false, None)),
+            ("/run/x.netlink,host-side", ("/run/x.netlink", true, false, None)),
+            ("/run/x.netlink,host-side,vrf=red", ("/run/x.netlink", true, false, Some("red"))),
+            ("/run/x.netlink,host-side,host-firewall", ("/run/x.netlink", true, true, None)),
+            ("/a,b.netlink,host-side,host-firewall,vrf=red", ("/a,b.netlink", true, true, Some("red"))),
+            ("/a,b.netlink", ("/a,b.netlink", false, false, None)),
+            ("/x.netlink,host-firewall", ("/x.netlink,host-firewall", false, false, None)),
+        ];
+        for (value, (path, is_on_host_side, has_host_firewall, vrf)) in cases {
+            let (path, vrf) = (path.as_bytes(), vrf.map(str::as_bytes));
+            assert_eq!(Parts::of(value.as_bytes()), Parts { path, is_on_host_side, has_host_firewall, vrf }, "{value}");
+        }
     }
 }

@@ -122,6 +122,10 @@ next! {
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    chroot(path: *const c_char) -> c_int;
+    prctl(option: c_int, second: c_ulong, third: c_ulong, fourth: c_ulong, fifth: c_ulong) -> c_int;
+    syscall(number: c_long, first: c_long, second: c_long, third: c_long, fourth: c_long, fifth: c_long,
+        sixth: c_long) -> c_long;
     unshare(what: c_int) -> c_int;
     setns(fd: c_int, kind: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;

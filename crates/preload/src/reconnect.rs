@@ -20,7 +20,7 @@ use crate::bypass_ports;
 use crate::connection::{Rights, awaited, connected, send_calls};
 use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
-use crate::fd::Fd;
+use crate::fd::{Fd, out_of_the_way};
 use crate::switches::{SWITCHES, is_on};
 use crate::table::{self, FILE, Slot};
 
@@ -29,9 +29,6 @@ static RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 
 
 /// Size of the keeper's stack; most of its pages are never touched.
 const STACK: usize = 256 << 10;
-
-/// Lowest number of the channel's descriptor, above numbers that programs expect to be free.
-const CHANNEL_MIN: c_int = 512;
 
 /// Values in place of the channel: no keeper yet; a keeper is starting; a keeper cannot be started.
 const NONE: c_int = -1;
@@ -86,8 +83,12 @@ fn channel() -> Option<ManuallyDrop<Fd>> {
             fd if fd >= 0 && is_channel(fd) => return Some(ManuallyDrop::new(Fd(fd))),
             none => {
                 if CHANNEL.compare_exchange(none, STARTING, AcqRel, Relaxed).is_ok() {
-                    let started = start().map_or(IMPOSSIBLE, Fd::keep);
-                    CHANNEL.store(started, Release);
+                    let started = start();
+                    let without_gateway = matches!(started, Err(Errno(libc::ECONNREFUSED)));
+                    CHANNEL.store(started.map_or(if without_gateway { NONE } else { IMPOSSIBLE }, Fd::keep), Release);
+                    if without_gateway {
+                        return None;
+                    }
                 }
             }
         }
@@ -99,6 +100,10 @@ fn is_channel(fd: c_int) -> bool {
 }
 
 /// Starts a keeper and waits until its descriptor table is separate. Returns the channel.
+///
+/// # Errors
+/// `ECONNREFUSED`: the keeper cannot connect to the gateway, such as after `chroot(2)`; it would take the gateway of
+/// connected sockets for gone. `EAGAIN`: no keeper can be started.
 fn start() -> Result<Fd, Errno> {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     if !IS_REGISTERED.swap(true, Relaxed) {
@@ -124,14 +129,11 @@ fn start() -> Result<Fd, Errno> {
     }
     // SAFETY: the mask is the previous one.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut()) };
-    if is_running == 0 { Err(Errno(libc::EAGAIN)) } else { Ok(own) }
-}
-
-/// Moves a descriptor to a high number, if possible.
-fn out_of_the_way(fd: Fd) -> Fd {
-    // SAFETY: the call takes no pointers.
-    let high = unsafe { libc::syscall(libc::SYS_fcntl, fd.0, libc::F_DUPFD_CLOEXEC, CHANNEL_MIN) };
-    checked(high as c_int).map(Fd).unwrap_or(fd)
+    match is_running {
+        RUNNING => Ok(own),
+        WITHOUT_GATEWAY => Err(Errno(libc::ECONNREFUSED)),
+        _ => Err(Errno(libc::EAGAIN)),
+    }
 }
 
 /// Blocks all signals in this thread. Returns the previous mask.
@@ -167,15 +169,23 @@ fn run(number: c_int) {
         // SAFETY: the call takes no pointers, and the table is this thread's.
         first as c_uint > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
     };
-    let is_running = alone && close(number + 1, c_uint::MAX) && (number == 0 || close(0, number as c_uint - 1));
-    let outcome = u8::from(is_running);
+    let is_alone = alone && close(number + 1, c_uint::MAX) && (number == 0 || close(0, number as c_uint - 1));
+    let lifeline = if is_alone { connected(libc::SOCK_CLOEXEC).ok().filter(is_served) } else { None };
+    let outcome = match (is_alone, &lifeline) {
+        (false, _) => 0,
+        (true, None) => WITHOUT_GATEWAY,
+        (true, Some(_)) => RUNNING,
+    };
     // SAFETY: the buffer has one byte. The program's thread waits for it.
     unsafe { libc::syscall(libc::SYS_write, number, &raw const outcome, 1) };
-    if is_running {
-        let lifeline = connected(libc::SOCK_CLOEXEC).ok().filter(is_served);
+    if outcome == RUNNING {
         Keeper { channel: Some(Fd(number)), lifeline, kept: Vec::new() }.run();
     }
 }
+
+/// Bytes by which a keeper reports its start.
+const RUNNING: u8 = 1;
+const WITHOUT_GATEWAY: u8 = 2;
 
 /// Waits until the gateway serves a new connection. Returns false if it does not.
 fn is_served(connection: &Fd) -> bool {

@@ -1,11 +1,26 @@
 //! Lines on standard error about refused operations.
 
+use std::ffi::CStr;
 use std::fmt::{self, Arguments, Write};
 
-use libc::c_int;
+use libc::{c_char, c_int};
 
 /// Maximum length of a line.
 const MAX_LEN: usize = 1024;
+
+unsafe extern "C" {
+    /// The program's name.
+    static program_invocation_short_name: *const c_char;
+}
+
+/// Name of the program, without its directory.
+pub(crate) fn program() -> &'static str {
+    // SAFETY: the C library's variable always exists.
+    let name = unsafe { program_invocation_short_name };
+    // SAFETY: the variable points to a C string.
+    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+    name.to_str().unwrap_or_default()
+}
 
 struct Line {
     bytes: [u8; MAX_LEN],

@@ -29,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             alike(include_str!("netlink_strict.py"), &["fd00:1::1/64 nodad"])
         }),
         trial("exec/ipv6_counters_of_a_link_are_as_on_linux", &[Need::Namespaces], dev_snmp6),
+        trial("exec/confined_program_looks_up_interfaces", &[Need::Namespaces, Need::CC], confined),
         trial("exec/sockstat_is_the_gateways_fragments", PYTHON, sockstat),
         trial("exec/program_that_cannot_be_run_is_named", &[Need::Namespaces], refused),
         trial("exec/ip_prints_version_and_help_without_a_gateway", &[Need::Namespaces], about_itself),
@@ -98,6 +99,34 @@ fn lingering() -> Outcome {
     let (socket, id) = (scratch.file("x.netlink"), gateway.id().to_string());
     let printed = run(netns.command("python3").arg(&script).arg(socket).arg(id))?;
     assert_eq!(printed, "all as expected\n");
+    Ok(())
+}
+
+/// A program that refuses itself all but a few system calls looks up an interface of the gateway.
+fn confined() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let _gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
+    run(&mut command(&scratch, &["ip", "--instance", "x", "link", "set", "wan", "mtu", "1400"]))?;
+    let (source, program) = (scratch.file("confined.c"), scratch.file("confined"));
+    std::fs::write(&source, include_str!("confined.c"))?;
+    run(Command::new("cc").args(["-Wall", "-O1", "-o"]).arg(&program).arg(&source))?;
+    let looked_up = "mtu 1400\nup 1\nkind 65534\nmissing -19\nclosed -9\npipe -25\n";
+    let forked = "parent 1400\nchild 0\nchild 0\nchild 0\nchild 0\n";
+    let ways = [
+        ("prctl", looked_up),
+        ("seccomp", looked_up),
+        ("chroot", looked_up),
+        ("closed", looked_up),
+        ("forked", forked),
+        ("taken", "taken -1\nown\n"),
+        ("file", &format!("socket -1\n{}", "read 3\n30\nmissing -2\nindex 1\n".repeat(3))),
+    ];
+    for (way, want) in ways {
+        let mut command = command(&scratch, &["exec", "--instance", "x", "--"]);
+        let printed = run(command.arg(&program).args([way, "wan"]))
+            .map_err(|failed| format!("{way}: {}", failed.message().unwrap_or_default()))?;
+        assert_eq!(printed, want, "{way}");
+    }
     Ok(())
 }
 

@@ -49,7 +49,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("fail_closed/busybox_changes_nothing", &[Need::Namespaces, Need::CC, BUSYBOX], busybox),
         trial("fail_closed/musl_programs_change_nothing", &[Need::Namespaces, Need::CC, MUSL, MUSL_LIBRARY], musl),
         trial("fail_closed/ip_tuntap_makes_no_device", &[Need::Namespaces, Need::Tun], tuntap),
-        trial("fail_closed/brctl_makes_no_bridge", &[Need::Namespaces, BRCTL], brctl),
+        trial("fail_closed/brctl_makes_the_gateways_bridge", &[Need::Namespaces, BRCTL], brctl),
+        trial("fail_closed/packet_filters_are_refused_by_name", &[Need::Namespaces, Need::PYTHON], packet_filters),
+        trial(
+            "fail_closed/host_firewall_needs_a_host_side",
+            &[Need::Namespaces, Need::Tun, Need::PYTHON],
+            host_firewall,
+        ),
         trial("fail_closed/ip_vrf_exec_is_refused_by_name", &[Need::Namespaces], vrf_exec),
         trial("fail_closed/network_namespaces_are_refused_by_name", &[Need::Namespaces, Need::PYTHON], namespaces),
         trial("fail_closed/programs_of_other_rights_are_refused", &[Need::Namespaces, Need::SETPRIV], other_rights),
@@ -213,14 +219,16 @@ fn raw_calls() -> Outcome {
         let (want, count) = match call {
             "inet" | "unix" | "uevent" => (0, 1),
             "clone3" => (Errno::NOSYS.raw_os_error(), 1),
+            "netfilter" => (Errno::PROTONOSUPPORT.raw_os_error(), 1),
+            call if call.contains("_SO_") => (Errno::NOPROTOOPT.raw_os_error(), 1),
             // The kernel has no calls by i386's numbers: the first one ended the process.
-            "signal" if abi == "i386" => (Signal::SEGV.as_raw(), 18),
+            "signal" if abi == "i386" => (Signal::SEGV.as_raw(), 23),
             _ => (Errno::PERM.raw_os_error(), 1),
         };
         assert_eq!(errno, want.to_string(), "{abi} {call}");
         counts.iter_mut().filter(|(name, _)| *name == abi).for_each(|(_, counted)| *counted += count);
     }
-    assert_eq!(counts, [("x86-64", 20), ("x32", 17), ("i386", 18)], "{}", inside.out);
+    assert_eq!(counts, [("x86-64", 25), ("x32", 22), ("i386", 23)], "{}", inside.out);
     host.assert_unchanged()
 }
 
@@ -320,14 +328,71 @@ fn tuntap() -> Outcome {
 fn brctl() -> Outcome {
     let host = Host::new()?;
     let brctl = |words: &[&str]| printed(host.exec(unpacked("sbin/brctl")).args(words));
-    let refused = brctl(&["addbr", "br7"])?;
-    // The library handles `SIOCSIFBR`, the program's second attempt.
-    assert_eq!((refused.code, refused.err.as_str()), (Some(1), "add bridge failed: Operation not supported\n"));
-    for words in [&["delbr", "br7"][..], &["addif", "br7", "lo"]] {
-        let refused = brctl(words)?;
-        assert!(refused.code == Some(1) && !refused.err.is_empty(), "{words:?}: {refused:?}");
+    for words in [&["addbr", "br7"][..], &["delbr", "br7"], &["addbr", "br8"]] {
+        let done = brctl(words)?;
+        assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{words:?}");
     }
+    assert!(host.sh("ip link show type bridge")?.out.contains("br8"), "the bridge is the gateway's");
     host.assert_unchanged()
+}
+
+/// Opens the sockets and options of nft, iptables, ip6tables, arptables and ebtables, as the tools do, and prints each
+/// error's name.
+const FILTERS: &str = "
+import errno, socket
+def name(call):
+    try:
+        call()
+        return 'OK'
+    except OSError as error:
+        return errno.errorcode[error.errno]
+v4 = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+v6 = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+print(name(lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)))
+for fd, level, option in [(v4, 0, 64), (v4, 0, 65), (v6, 41, 64), (v6, 41, 65), (v4, 0, 96), (v4, 0, 97), (v4, 0, 128), (v4, 0, 129)]:
+    print(name(lambda: fd.setsockopt(level, option, bytes(40))), name(lambda: fd.getsockopt(level, option, 84)))
+v6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 8)
+v6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+print(v6.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS))
+";
+
+fn packet_filters() -> Outcome {
+    let host = Host::new()?;
+    let script = host.scratch.file("filters.py");
+    fs::write(&script, FILTERS)?;
+    let done = printed(host.exec("python3").arg(&script))?;
+    let refused = "ENOPROTOOPT ENOPROTOOPT\n".repeat(8);
+    assert_eq!(done.out, format!("EPROTONOSUPPORT\n{refused}8\n"), "{done:?}");
+    let name = "fatpath exec: python3: the gateway has no packet filter and no NAT";
+    assert!(done.err.starts_with(name) && done.err.lines().count() == 1, "{done:?}");
+    host.assert_unchanged()
+}
+
+/// The same sockets, allowed for the kernel of the host side; its rules are not those of the host.
+fn host_firewall() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("host")?);
+    let _gateways = [
+        Gateway::start(&netns, &scratch, "with", "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n")?,
+        Gateway::start(&netns, &scratch, "without", "[host]\nside = \"off\"\n")?,
+    ];
+    let script = scratch.file("filters.py");
+    fs::write(&script, FILTERS)?;
+    let exec = |options: &[&str]| {
+        let mut command = netns.command(fatpath());
+        command.arg("exec").args(options).args(["--", "python3"]).arg(&script);
+        printed(command.env("FATPATH_RUNDIR", scratch.path()))
+    };
+    let refused = exec(&["--instance", "with"])?;
+    assert!(refused.out.starts_with("EPROTONOSUPPORT\n") && !refused.err.is_empty(), "{refused:?}");
+    let allowed = exec(&["--instance", "with", "--host-firewall"])?;
+    assert_eq!((allowed.code, allowed.err.as_str()), (Some(0), ""));
+    assert!(allowed.out.starts_with("OK\n"), "{allowed:?}");
+    let nowhere = exec(&["--instance", "without", "--host-firewall"])?;
+    let name = "--host-firewall: sockets are not on the gateway's host side.";
+    assert!(nowhere.code == Some(1) && nowhere.out.is_empty() && nowhere.err.contains(name), "{nowhere:?}");
+    let both = exec(&["--instance", "with", "--host-firewall", "--sockets", "host"])?;
+    assert!(both.code == Some(2) && both.err.contains("cannot be used with"), "{both:?}");
+    Ok(())
 }
 
 fn vrf_exec() -> Outcome {

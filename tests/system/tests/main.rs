@@ -13,6 +13,7 @@ mod fragment_tools;
 mod guests;
 mod host_side;
 mod ila;
+mod ioctl;
 mod ip;
 mod keys;
 mod large_file;
@@ -57,6 +58,7 @@ fn main() {
         restart::trials(),
         host_side::trials(),
         ethtool::trials(),
+        ioctl::trials(),
         ip::trials(),
         bridge::trials(),
         guests::trials(),

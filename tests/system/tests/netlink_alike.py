@@ -319,6 +319,44 @@ for thread in threads:
     thread.join()
 print("threads and children:", failures)
 
+# Socket filters: (code, jt, jf, k) of each instruction.
+ATTACH_FILTER, DETACH_FILTER, LOCK_FILTER = 26, 27, 44
+LD_HALF, LD_LEN, JEQ, JGE, SUB, RET, RET_A = 0x28, 0x80, 0x15, 0x35, 0x14, 0x06, 0x16
+# Halves of a packet are big-endian.
+ONLY_LINKS = [(LD_HALF, 0, 0, 4), (JEQ, 0, 1, socket.htons(NEWLINK)), (RET, 0, 0, 0xFFFFFFFF), (RET, 0, 0, 0)]
+
+
+def attach(nl, program, length=16):
+    instructions = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *it) for it in program))
+    value = struct.pack("=H6xQ", len(program), ctypes.addressof(instructions))
+    return errno_of(nl.setsockopt, socket.SOL_SOCKET, ATTACH_FILTER, value[:length])
+
+
+nl, other = opened(), opened()
+nl.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_ROUTE)
+print("filter:", attach(nl, ONLY_LINKS))
+other.send(route(NEWROUTE, 1, 60001))
+other.recv(1 << 16)
+print("filtered event:", select.select([nl], [], [], 0.4)[0])
+nl.send(get_link(5, flags=REQUEST) + get_link(6, 12345) + get_link(7))
+print("filtered answers:", [(kind, seq) for kind, seq, _ in drained(nl)[0]])
+nl.send(get_link(8, 1, REQUEST | DUMP))
+print("filtered dump:", set(kind for kind, _, _ in drained(nl)[0]) - {DONE})
+print("all but the header:", attach(nl, [(LD_LEN, 0, 0, 0), (JGE, 1, 0, 40), (RET, 0, 0, 0), (RET, 0, 0, 16)]))
+nl.send(get_link(9))
+print("cut:", [len(nl.recv(1 << 16)) for _ in range(1)], select.select([nl], [], [], 0.4)[0])
+print("all but the last four:", attach(nl, [(LD_LEN, 0, 0, 0), (SUB, 0, 0, 4), (RET_A, 0, 0, 0)]))
+nl.send(message(GETLINK, REQUEST | ACK, 10))
+print("cut:", len(nl.recv(1 << 16)))
+print("none:", attach(nl, []), attach(nl, [(RET, 0, 0, 0)], 8), attach(nl, [(LD_LEN, 0, 0, 0)]), attach(nl, [(0xFF, 0, 0, 0)]))
+print("detached:", errno_of(nl.setsockopt, socket.SOL_SOCKET, DETACH_FILTER, 0))
+print("again:", errno_of(nl.setsockopt, socket.SOL_SOCKET, DETACH_FILTER, 0))
+other.send(route(DELROUTE, 1, 60001))
+other.recv(1 << 16)
+print("event:", kinds(nl.recv(1 << 16)))
+print("locked:", attach(nl, ONLY_LINKS), errno_of(nl.setsockopt, socket.SOL_SOCKET, LOCK_FILTER, 1))
+print("locked:", attach(nl, ONLY_LINKS), errno_of(nl.setsockopt, socket.SOL_SOCKET, DETACH_FILTER, 0))
+
 # Interfaces.
 print("names:", [name for _, name in socket.if_nameindex()], socket.if_nametoindex("lo"))
 room = ctypes.create_string_buffer(16)

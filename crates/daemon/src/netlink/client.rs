@@ -390,15 +390,21 @@ impl Client {
     }
 
     /// Handles a call about a file of `/proc/sys/net`. If the call opened a file, the socket is that file from then on;
-    /// otherwise the connection ends.
+    /// otherwise a connection without a protocol ends.
     fn sysctl(&mut self, what: Sysctl, name: &[u8], protocols: &Protocols) -> Result<(), Gone> {
-        if !matches!(self.socket, Socket::New) {
+        let is_session = self.protocol().is_some();
+        if self.is_file() || (is_session && what == Sysctl::Open) {
             return Err(Gone);
         }
-        self.claim();
+        if !is_session {
+            self.claim();
+        }
         let (answer, text, opened) = sysctl::ask(what, name, self.privileged, protocols);
-        // The first answer of a connection always has room.
-        self.try_send(answer.to_bytes(), &text)?;
+        // The first answer of a connection always has room, and so has the answer to a library that waits for it.
+        let is_sent = self.try_send(answer.to_bytes(), &text)?;
+        if is_session {
+            return if is_sent { Ok(()) } else { Err(Gone) };
+        }
         self.socket = Socket::File(opened.ok_or(Gone)?);
         Ok(())
     }

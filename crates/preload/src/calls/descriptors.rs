@@ -2,8 +2,8 @@
 
 use libc::{c_char, c_int, c_ulong};
 
-use crate::errno::returned;
-use crate::{gateway, interfaces, libc_next, table};
+use crate::errno::{Errno, returned};
+use crate::{gateway, interfaces, kept, libc_next, table};
 
 /// Calls `duplicate` and, if successful, enters the new descriptor into the table as a duplicate of `from`.
 fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
@@ -80,11 +80,26 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argume
     // The C library passes the low 32 bits of the number, and programs differ in its sign.
     if let Some(what) = interfaces::Request::of(request as u32)
         && gateway::address().is_some()
-        && table::socket_inode(fd).is_some()
+        && is_socket(fd, request, what)
     {
-        // SAFETY: these requests all take a `struct ifreq`.
-        return returned(unsafe { interfaces::serve(what, argument.cast()) });
+        // SAFETY: the argument is that of the request.
+        return returned(unsafe { interfaces::serve(what, fd, argument.cast()) });
     }
     // SAFETY: passed on.
     unsafe { libc_next::ioctl(fd, request, argument) }
+}
+
+/// Tells whether `fd` is a socket. A seccomp filter of the program's own may refuse `fstat(2)`, but hardly the request
+/// that the program makes: the kernel is asked for nothing by that request.
+fn is_socket(fd: c_int, request: c_ulong, what: interfaces::Request) -> bool {
+    if !kept::is_confined() || !what.only_reads() {
+        return table::socket_inode(fd).is_some();
+    }
+    let before = Errno::last();
+    let mut nothing = [0_u64; 32];
+    // SAFETY: the buffer is longer than any of these requests' structures.
+    let done = unsafe { libc_next::ioctl(fd, request, nothing.as_mut_ptr().cast()) };
+    let is_socket = done >= 0 || !matches!(Errno::last().0, libc::EBADF | libc::ENOTTY);
+    before.set();
+    is_socket
 }

@@ -1,17 +1,10 @@
 //! `unshare(2)` and `setns(2)`: creating or entering a network namespace is refused, since netlink would still be the
 //! gateway's there. The seccomp filter refuses the same to programs that do not load the library.
 
-use std::ffi::CStr;
-
-use libc::{c_char, c_int};
+use libc::c_int;
 
 use crate::errno::{Errno, returned};
 use crate::{gateway, libc_next, report};
-
-unsafe extern "C" {
-    /// The program's name.
-    static program_invocation_short_name: *const c_char;
-}
 
 /// `unshare(2)`.
 ///
@@ -49,14 +42,10 @@ fn is_network_namespace(fd: c_int) -> bool {
 }
 
 fn refuse(call: &str) -> Errno {
-    // SAFETY: the C library's variable always exists.
-    let name = unsafe { program_invocation_short_name };
-    // SAFETY: the variable points to a C string.
-    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
     report::line(format_args!(
         "{}: network namespaces are neither entered nor made ({call}), since netlink would still be the gateway's there. \
          Start the program without `fatpath exec`, or begin in the namespace: `ip netns exec NAME fatpath exec ...`.",
-        name.to_str().unwrap_or_default()
+        report::program()
     ));
     Errno(libc::EPERM)
 }

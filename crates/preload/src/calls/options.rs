@@ -4,14 +4,15 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{c_int, c_void, socklen_t};
+use libc::{c_int, c_void, sock_filter, sock_fprog, socklen_t};
 use nlsock::{ToDaemon, option, protocol};
 
-use crate::errno::{Errno, returned};
+use super::netfilter;
+use crate::errno::{Errno, checked, returned};
 use crate::session::call;
 use crate::switches::{SWITCHES, bit, is_on};
 use crate::table::Slot;
-use crate::{bypass, deferred_setup, gateway, ike, interfaces, libc_next, session, table};
+use crate::{bypass, deferred_setup, gateway, ike, interfaces, libc_next, session, socket_filter, table};
 
 /// `SO_PASSCRED`, as a bit of a connection's options.
 pub(crate) const PASSCRED: u32 = 31;
@@ -31,7 +32,11 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     value: *const c_void,
     len: socklen_t,
 ) -> c_int {
-    let of_socket = [libc::SO_PASSCRED, libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF];
+    if level == libc::SOL_SOCKET && name == libc::SO_ATTACH_FILTER && table::get(fd).is_some() {
+        // SAFETY: as the caller promises.
+        return returned(unsafe { attach_filter(fd, value, len) });
+    }
+    let of_socket = [libc::SO_PASSCRED, libc::SO_ATTACH_BPF];
     if (level == libc::SOL_NETLINK || level == libc::SOL_SOCKET && of_socket.contains(&name))
         && let Some(slot) = table::get(fd)
     {
@@ -54,6 +59,9 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             Err(errno) => returned(Err(errno)),
         };
     }
+    if let Some(errno) = netfilter::refused_option(level, name) {
+        return returned(Err(errno));
+    }
     if ike::is_policy(level, name) && gateway::is_on_host_side() && table::get(fd).is_none() {
         // SAFETY: as the caller promises.
         return returned(unsafe { bypass::set_policy(fd, value, len) }.map(|()| 0));
@@ -68,6 +76,36 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         note_room(fd);
     }
     done
+}
+
+/// Attaches a socket filter to a connection.
+///
+/// # Errors
+/// `EINVAL`: no such program; else as `setsockopt(2)`.
+///
+/// # Safety
+/// `value` points to `len` readable bytes, and a program in it is as long as it says.
+unsafe fn attach_filter(fd: c_int, value: *const c_void, len: socklen_t) -> Result<c_int, Errno> {
+    if len as usize != mem::size_of::<sock_fprog>() {
+        return Err(Errno(libc::EINVAL));
+    }
+    if value.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    // SAFETY: that many bytes are readable.
+    let sock_fprog { len: count, filter } = unsafe { value.cast::<sock_fprog>().read_unaligned() };
+    if count == 0 || filter.is_null() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: as the caller promises.
+    let instructions = (0..count).map(|at| unsafe { filter.wrapping_add(at.into()).read_unaligned() });
+    let program: Vec<sock_filter> = instructions.collect();
+    let mut rewritten = socket_filter::behind_word(&program).ok_or(Errno(libc::EINVAL))?;
+    let count = u16::try_from(rewritten.len()).map_err(|_| Errno(libc::EINVAL))?;
+    let program = sock_fprog { len: count, filter: rewritten.as_mut_ptr() };
+    let (level, name) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    // SAFETY: the program is that long.
+    checked(unsafe { libc_next::setsockopt(fd, level, name, (&raw const program).cast(), len) })
 }
 
 /// Sends the gateway the limit of unread data that the kernel would apply to a netlink socket with this buffer size.
@@ -115,7 +153,7 @@ unsafe fn int(value: *const c_void, len: socklen_t) -> Result<u32, Errno> {
 
 fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<(), Errno> {
     if level == libc::SOL_SOCKET {
-        // A socket filter would run on the word in front of each datagram.
+        // A program of `SO_ATTACH_BPF` would run on the word in front of each datagram.
         return if name == libc::SO_PASSCRED { switch(slot, PASSCRED, value) } else { Err(Errno(libc::ENOPROTOOPT)) };
     }
     let name = name as u32;
@@ -168,6 +206,9 @@ pub(crate) unsafe extern "C-unwind" fn getsockopt(
         // SAFETY: as the caller promises.
         return returned(found.and_then(|words| unsafe { give(&words, value, len) }).map(|()| 0));
     }
+    if let Some(errno) = netfilter::refused_option(level, name) {
+        return returned(Err(errno));
+    }
     // SAFETY: passed on.
     unsafe { libc_next::getsockopt(fd, level, name, value, len) }
 }
@@ -179,6 +220,8 @@ fn get(slot: &Slot, level: c_int, name: c_int) -> Option<Result<Words, Errno>> {
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => one(libc::AF_NETLINK as u32),
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => one(slot.protocol.load(Relaxed)),
         (libc::SOL_SOCKET, libc::SO_TYPE) => one(slot.kind.load(Relaxed)),
+        // The kernel has a rewritten program.
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) => Some(Err(Errno(libc::ENOPROTOOPT))),
         (libc::SOL_SOCKET, libc::SO_PASSCRED) => one(is_on(slot, PASSCRED).into()),
         (libc::SOL_NETLINK, name) => match name as u32 {
             LIST_MEMBERSHIPS => {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use libc::{c_int, sockaddr, socklen_t};
 use nlsock::ToDaemon;
 
+use super::netfilter;
 use crate::errno::{Errno, returned};
 use crate::receive::{netlink_address, write_address};
 use crate::send::address;
@@ -30,6 +31,9 @@ pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protoc
             0..KINDS => Err(Errno(libc::ESOCKTNOSUPPORT)),
             _ => Err(Errno(libc::EINVAL)),
         });
+    }
+    if let Some(errno) = netfilter::refused_socket(domain, protocol) {
+        return returned(Err(errno));
     }
     if matches!(domain, libc::AF_INET | libc::AF_INET6)
         && let Some(vrf) = gateway::vrf()

@@ -1,11 +1,14 @@
 //! Requests of this library to the gateway's rtnetlink.
 
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
 use libc::c_int;
 use nlsock::{FromDaemon, ToDaemon, WORD, protocol};
 
-use crate::connection::refused;
-use crate::errno::{Errno, checked};
+use crate::errno::Errno;
 use crate::fd::Fd;
+use crate::kept::{self, Failure};
 use crate::session;
 
 /// `NLM_F_REQUEST`.
@@ -20,13 +23,14 @@ const DONE: u16 = 3;
 const HEADER: usize = 16;
 /// Length of `struct ifinfomsg`.
 const INFO: usize = 16;
-
-/// `RTM_GETLINK`.
-const GET_LINK: u16 = 18;
-/// `RTM_GETADDR`.
-const GET_ADDR: u16 = 22;
+/// `NLM_F_ACK`.
+const ACK: u16 = 4;
 /// `NLM_F_DUMP`.
-const DUMP: u16 = 0x300;
+pub(super) const DUMP: u16 = 0x300;
+/// `NLM_F_CREATE`.
+pub(super) const CREATE: u16 = 0x400;
+/// `NLM_F_EXCL`.
+pub(super) const EXCL: u16 = 0x200;
 
 /// Key of an interface look-up.
 #[derive(Clone, Copy, Debug)]
@@ -51,13 +55,32 @@ pub(super) struct Link {
     pub(super) broadcast: Vec<u8>,
     /// `struct rtnl_link_stats`.
     pub(super) stats: Vec<u8>,
+    /// Number of the bridge or VRF that the interface is in.
+    pub(super) master: Option<c_int>,
+    /// Attributes of `IFLA_LINKINFO`.
+    pub(super) info: Vec<u8>,
+}
+
+impl Link {
+    /// Value of an attribute in `IFLA_LINKINFO`.
+    pub(super) fn info(&self, wanted: u16) -> Option<&[u8]> {
+        attribute(&self.info, wanted)
+    }
+
+    /// Tells whether the kind of the interface (`IFLA_INFO_KIND`), or of its master (`IFLA_INFO_SLAVE_KIND`), is
+    /// `name`.
+    pub(super) fn is(&self, kind: u16, name: &[u8]) -> bool {
+        self.info(kind).is_some_and(|kind| kind.split(|&byte| byte == 0).next() == Some(name))
+    }
 }
 
 /// An address of an interface.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Address {
     pub(super) family: u8,
     pub(super) prefix_len: u8,
+    /// `RT_SCOPE_*`.
+    pub(super) scope: u8,
     /// Number of the interface.
     pub(super) index: c_int,
     /// Label (`IFA_LABEL`): the interface's name, possibly with a suffix.
@@ -66,6 +89,10 @@ pub(super) struct Address {
     /// Address of the peer, or `own` again.
     pub(super) peer: Vec<u8>,
     pub(super) broadcast: Option<Vec<u8>>,
+    /// Lifetimes (`IFA_CACHEINFO`).
+    pub(super) lifetimes: Option<Vec<u8>>,
+    /// Metric of the address's route (`IFA_RT_PRIORITY`).
+    pub(super) metric: Option<Vec<u8>>,
 }
 
 /// All interfaces.
@@ -74,7 +101,7 @@ pub(super) struct Address {
 /// Error in the gateway's answer.
 pub(super) fn links() -> Result<Vec<Link>, Errno> {
     let mut found = Vec::new();
-    exchange(GET_LINK, DUMP, &[0; INFO], |body| found.extend(parse_link(body)))?;
+    exchange(libc::RTM_GETLINK, DUMP, &[0; INFO], |body| found.extend(parse_link(body)))?;
     Ok(found)
 }
 
@@ -84,35 +111,33 @@ pub(super) fn links() -> Result<Vec<Link>, Errno> {
 /// Error in the gateway's answer.
 pub(super) fn addresses() -> Result<Vec<Address>, Errno> {
     let mut found = Vec::new();
-    exchange(GET_ADDR, DUMP, &[0; 8], |body| found.extend(parse_address(body)))?;
+    exchange(libc::RTM_GETADDR, DUMP, &[0; 8], |body| found.extend(parse_address(body)))?;
     Ok(found)
 }
 
 fn parse_address(body: &[u8]) -> Option<Address> {
-    const IFA_ADDRESS: u16 = 1;
-    const IFA_LOCAL: u16 = 2;
-    const IFA_LABEL: u16 = 3;
-    const IFA_BROADCAST: u16 = 4;
-    let (&[family, prefix_len, ..], rest): (&[u8; 4], _) = body.split_first_chunk()?;
+    let (&[family, prefix_len, _, scope], rest): (&[u8; 4], _) = body.split_first_chunk()?;
     let index = word(rest)? as c_int;
-    let mut own = None;
-    let mut peer = None;
-    let mut broadcast = None;
-    let mut label = None;
-    for (kind, value) in attributes(rest.get(4..)?) {
-        let value = Some(value.to_vec());
-        match kind {
-            IFA_ADDRESS => peer = value,
-            IFA_LOCAL => own = value,
-            IFA_BROADCAST => broadcast = value,
-            IFA_LABEL => label = value.and_then(|text| text.split(|&byte| byte == 0).next().map(<[u8]>::to_vec)),
-            _ => {}
-        }
-    }
-    let peer = peer.or_else(|| own.clone())?;
-    let own = own.unwrap_or_else(|| peer.clone());
-    Some(Address { family, prefix_len, index, label, own, peer, broadcast })
+    let attributes = rest.get(4..)?;
+    let value = |kind: u16| attribute(attributes, kind).map(<[u8]>::to_vec);
+    let own = value(libc::IFA_LOCAL);
+    let peer = value(libc::IFA_ADDRESS).or_else(|| own.clone())?;
+    Some(Address {
+        family,
+        prefix_len,
+        scope,
+        index,
+        label: value(libc::IFA_LABEL).and_then(|text| text.split(|&byte| byte == 0).next().map(<[u8]>::to_vec)),
+        own: own.unwrap_or_else(|| peer.clone()),
+        peer,
+        broadcast: value(libc::IFA_BROADCAST),
+        lifetimes: value(libc::IFA_CACHEINFO),
+        metric: value(IFA_RT_PRIORITY),
+    })
 }
+
+/// `IFA_RT_PRIORITY`.
+pub(super) const IFA_RT_PRIORITY: u16 = 9;
 
 /// Looks up an interface.
 ///
@@ -132,7 +157,7 @@ pub(super) fn link(key: LinkKey<'_>) -> Result<Link, Errno> {
         put_attribute(&mut body, libc::IFLA_IFNAME, &[name, &[0]].concat());
     }
     let mut found = None;
-    exchange(GET_LINK, 0, &body, |body| found = parse_link(body))?;
+    exchange(libc::RTM_GETLINK, 0, &body, |body| found = parse_link(body))?;
     found.ok_or(Errno(libc::ENODEV))
 }
 
@@ -159,6 +184,8 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             libc::IFLA_ADDRESS => link.address = value.to_vec(),
             libc::IFLA_BROADCAST => link.broadcast = value.to_vec(),
             libc::IFLA_STATS => link.stats = value.to_vec(),
+            libc::IFLA_MASTER => link.master = word(value).map(|index| index as c_int),
+            libc::IFLA_LINKINFO => link.info = value.to_vec(),
             _ => {}
         }
     }
@@ -181,36 +208,74 @@ pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
-/// Sends a request and calls `each` with the body of each message of the reply.
+/// Value of the last attribute of a kind.
+pub(super) fn attribute(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    attributes(bytes).filter(|&(kind, _)| kind == wanted).last().map(|(_, value)| value)
+}
+
+/// Sends a request that changes the gateway, and waits until it is carried out.
+///
+/// # Errors
+/// Error in the gateway's answer.
+pub(super) fn change(kind: u16, flags: u16, body: &[u8]) -> Result<(), Errno> {
+    exchange(kind, ACK | flags, body, |_| {})
+}
+
+/// Sends a request and calls `each` with the body of each message of the reply. Requests that read may be sent on the
+/// connection that the program keeps; a change is sent with the rights that the process has now.
 ///
 /// # Errors
 /// Error in the gateway's answer.
 pub(super) fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
-    let connection = session::own(protocol::ROUTE)?;
+    let mut has_begun = false;
+    let mut first_try = |body: &[u8]| {
+        has_begun = true;
+        each(body);
+    };
+    if flags & ACK == 0
+        && let Some(done) = kept::with(|connection| converse(connection, kind, flags, body, &mut first_try))
+    {
+        let is_final = !matches!(done, Err(Failure::Connection(_)));
+        if is_final || has_begun || kept::is_confined() {
+            return done.map_err(Errno::from);
+        }
+    }
+    converse(&session::own(protocol::ROUTE)?, kind, flags, body, &mut each).map_err(Errno::from)
+}
+
+/// Sends a request and receives its reply.
+fn converse(connection: &Fd, kind: u16, flags: u16, body: &[u8], each: &mut impl FnMut(&[u8])) -> Result<(), Failure> {
+    static SEQUENCE: AtomicU32 = AtomicU32::new(1);
+    let sequence = SEQUENCE.fetch_add(1, Relaxed);
     let mut request = ToDaemon::Data(&[]).head().as_bytes().to_vec();
     request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     request.extend(kind.to_ne_bytes());
     request.extend((REQUEST | flags).to_ne_bytes());
-    request.extend([0; 8]);
+    request.extend(sequence.to_ne_bytes());
+    request.extend([0; 4]);
     request.extend(body);
-    send(&connection, &request)?;
+    kept::send(connection, &request).map_err(Failure::Connection)?;
     let mut buffer = vec![0; 64 << 10];
     loop {
-        let len = receive(&connection, &mut buffer)?;
+        let len = receive(connection, &mut buffer).map_err(Failure::Connection)?;
         let mut rest = buffer.get(WORD..len).unwrap_or_default();
         while let Some((header, tail)) = rest.split_at_checked(HEADER) {
             let whole = word(header).unwrap_or_default() as usize;
             let Some(body) = whole.checked_sub(HEADER).and_then(|len| tail.get(..len)) else { break };
+            if header.get(8..).and_then(word) != Some(sequence) {
+                // Another process has sent a request on the connection.
+                return Err(Failure::Connection(Errno(libc::EPROTO)));
+            }
             let part = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
             match part(4) {
                 DONE => return Ok(()),
                 ERROR => {
                     let error = word(body).unwrap_or_default() as c_int;
-                    return if error == 0 { Ok(()) } else { Err(Errno(error.saturating_neg())) };
+                    return if error == 0 { Ok(()) } else { Err(Failure::Answer(Errno(error.saturating_neg()))) };
                 }
                 _ => each(body),
             }
-            if part(6) & MULTI == 0 {
+            if part(6) & MULTI == 0 && flags & ACK == 0 {
                 return Ok(());
             }
             rest = rest.get(whole.next_multiple_of(4)..).unwrap_or_default();
@@ -218,35 +283,10 @@ pub(super) fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(
     }
 }
 
-fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
-    let none = std::ptr::null::<u8>();
-    loop {
-        // SAFETY: the buffer is that long, and no address is given.
-        let sent =
-            unsafe { libc::syscall(libc::SYS_sendto, to.0, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, none, 0) };
-        match checked(sent as isize) {
-            Err(Errno(libc::EINTR)) => {}
-            sent => return sent.map(drop).map_err(refused),
-        }
-    }
-}
-
 fn receive(from: &Fd, into: &mut [u8]) -> Result<usize, Errno> {
-    let none = std::ptr::null_mut::<u8>();
-    loop {
-        // SAFETY: the buffer is that long, and the null pointers request no address.
-        let len = unsafe { libc::syscall(libc::SYS_recvfrom, from.0, into.as_mut_ptr(), into.len(), 0, none, none) };
-        match checked(len as isize) {
-            Err(Errno(libc::EINTR)) => {}
-            Ok(0) => return Err(Errno(libc::ECONNREFUSED)),
-            len => {
-                let len = len? as usize;
-                let overrun =
-                    into.first_chunk().is_some_and(|word| FromDaemon::from_word(*word) == FromDaemon::Overrun);
-                return if overrun { Err(Errno(libc::ENOBUFS)) } else { Ok(len) };
-            }
-        }
-    }
+    let len = kept::receive(from, into, 0)?;
+    let is_overrun = into.first_chunk().is_some_and(|word| FromDaemon::from_word(*word) == FromDaemon::Overrun);
+    if is_overrun { Err(Errno(libc::ENOBUFS)) } else { Ok(len) }
 }
 
 #[cfg(test)]

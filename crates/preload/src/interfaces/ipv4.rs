@@ -7,16 +7,16 @@ use super::lists::mask;
 use super::name::put_name;
 use crate::errno::Errno;
 
-/// Requested part of an address.
+/// Part of an address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Part {
-    /// `SIOCGIFADDR`.
+    /// `SIOCGIFADDR`, `SIOCSIFADDR`.
     Own,
-    /// `SIOCGIFDSTADDR`.
+    /// `SIOCGIFDSTADDR`, `SIOCSIFDSTADDR`.
     Peer,
-    /// `SIOCGIFBRDADDR`.
+    /// `SIOCGIFBRDADDR`, `SIOCSIFBRDADDR`.
     Broadcast,
-    /// `SIOCGIFNETMASK`.
+    /// `SIOCGIFNETMASK`, `SIOCSIFNETMASK`.
     Netmask,
 }
 
@@ -55,7 +55,7 @@ fn named<'a>(
     same.or_else(|| of_name.next())
 }
 
-fn is_ipv4(address: &Address) -> bool {
+pub(super) fn is_ipv4(address: &Address) -> bool {
     c_int::from(address.family) == libc::AF_INET && address.own.len() == 4
 }
 
@@ -63,7 +63,7 @@ fn is_ipv4(address: &Address) -> bool {
 const AT: usize = 2;
 
 /// IPv4 address in a `struct sockaddr_in`; `None` for another family.
-fn octets(addr: &sockaddr) -> Option<[u8; 4]> {
+pub(super) fn octets(addr: &sockaddr) -> Option<[u8; 4]> {
     let bytes = addr.sa_data.map(|byte| byte as u8);
     let octets = bytes.get(AT..)?.first_chunk()?;
     (c_int::from(addr.sa_family) == libc::AF_INET).then_some(*octets)
@@ -119,7 +119,18 @@ mod tests {
     fn address(index: c_int, label: Option<&str>, own: &[u8]) -> Address {
         let family = if own.len() == 4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
         let (label, own, peer) = (label.map(|label| label.as_bytes().to_vec()), own.to_vec(), own.to_vec());
-        Address { family, prefix_len: 24, index, label, own, peer, broadcast: None }
+        Address {
+            family,
+            prefix_len: 24,
+            scope: 0,
+            index,
+            label,
+            own,
+            peer,
+            broadcast: None,
+            lifetimes: None,
+            metric: None,
+        }
     }
 
     #[test]

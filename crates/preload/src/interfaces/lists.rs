@@ -205,7 +205,18 @@ mod tests {
     fn address(own: &[u8], prefix_len: u8) -> Address {
         let (own, peer) = (own.to_vec(), own.to_vec());
         let family = if own.len() == 4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
-        Address { family, prefix_len, index: 2, label: None, own, peer, broadcast: None }
+        Address {
+            family,
+            prefix_len,
+            scope: 0,
+            index: 2,
+            label: None,
+            own,
+            peer,
+            broadcast: None,
+            lifetimes: None,
+            metric: None,
+        }
     }
 
     #[test]

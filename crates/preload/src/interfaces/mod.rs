@@ -1,27 +1,55 @@
-//! Network interfaces: the gateway executes look-ups by name or number.
+//! Network interfaces: the gateway executes requests of `ioctl` for them (netdevice(7), arp(7)), and look-ups by name or
+//! number.
 
+mod bridges;
 mod ethtool;
 mod exchange;
 mod ipv4;
+mod ipv4_settings;
+mod ipv6;
+mod link_settings;
 mod lists;
 mod name;
+mod neighbours;
+mod routes;
 
 use std::ffi::CStr;
 use std::ptr;
 
-use libc::{c_char, c_int, c_short, c_uint, ifreq, sockaddr};
+use libc::{arpreq, c_char, c_int, c_short, c_uint, c_void, ifreq, in6_ifreq, sockaddr};
 
 use crate::errno::{Errno, returned};
-use crate::{gateway, libc_next};
-use exchange::{LinkKey, link};
+use crate::{gateway, libc_next, session};
+use bridges::BridgeRequest;
+use exchange::{Link, LinkKey, link};
 use ipv4::Part;
 use name::put_name;
+use neighbours::NeighbourRequest;
 
 /// Interface request of an `ioctl`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Request {
     /// `SIOCGIFCONF`.
     List,
+    /// Request with a `struct ifreq` that reads.
+    Get(Property),
+    /// Request with a `struct ifreq` that changes an interface.
+    Set(Setting),
+    /// `SIOCETHTOOL`.
+    Ethtool,
+    /// `SIOCADDRT` (true) and `SIOCDELRT`.
+    Route(bool),
+    /// Request with a `struct arpreq`.
+    Neighbour(NeighbourRequest),
+    /// Request for bridges.
+    Bridge(BridgeRequest),
+    /// Other requests for interfaces, which the kernel would execute for its own interfaces: `EOPNOTSUPP`.
+    Other,
+}
+
+/// Property of an interface, or of its address.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Property {
     /// Part of an IPv4 address.
     Ipv4(Part),
     /// `SIOCGIFNAME`.
@@ -38,91 +66,243 @@ pub(crate) enum Request {
     Address,
     /// `SIOCGIFTXQLEN`.
     QueueLen,
-    /// `SIOCETHTOOL`.
-    Ethtool,
-    /// Other requests for interfaces, which the kernel would execute for its own interfaces: `EOPNOTSUPP`.
-    Other,
+}
+
+/// Property of an interface, or of its address, that a request changes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Setting {
+    /// Part of an IPv4 address; `Part::Own` of a socket of IPv6 adds an address.
+    Address(Part),
+    /// `SIOCDIFADDR`.
+    NoAddress,
+    /// `SIOCSIFFLAGS`.
+    Flags,
+    /// `SIOCSIFMTU`.
+    Mtu,
+    /// `SIOCSIFHWADDR`.
+    LinkAddress,
+    /// `SIOCSIFTXQLEN`.
+    QueueLen,
 }
 
 impl Request {
     /// Request of an `ioctl` number; `None` if the number is no interface request.
     pub(crate) fn of(number: u32) -> Option<Self> {
         Some(match number {
+            0x890b => Self::Route(true),
+            0x890c => Self::Route(false),
+            0x8910 => Self::Get(Property::Name),
             0x8912 => Self::List,
-            0x8915 => Self::Ipv4(Part::Own),
-            0x8917 => Self::Ipv4(Part::Peer),
-            0x8919 => Self::Ipv4(Part::Broadcast),
-            0x891b => Self::Ipv4(Part::Netmask),
-            0x8910 => Self::Name,
-            0x8933 => Self::Index,
-            0x8913 => Self::Flags,
-            0x891d => Self::Metric,
-            0x8921 => Self::Mtu,
-            0x8927 => Self::Address,
-            0x8942 => Self::QueueLen,
+            0x8913 => Self::Get(Property::Flags),
+            0x8914 => Self::Set(Setting::Flags),
+            0x8915 => Self::Get(Property::Ipv4(Part::Own)),
+            0x8916 => Self::Set(Setting::Address(Part::Own)),
+            0x8917 => Self::Get(Property::Ipv4(Part::Peer)),
+            0x8918 => Self::Set(Setting::Address(Part::Peer)),
+            0x8919 => Self::Get(Property::Ipv4(Part::Broadcast)),
+            0x891a => Self::Set(Setting::Address(Part::Broadcast)),
+            0x891b => Self::Get(Property::Ipv4(Part::Netmask)),
+            0x891c => Self::Set(Setting::Address(Part::Netmask)),
+            0x891d => Self::Get(Property::Metric),
+            0x8921 => Self::Get(Property::Mtu),
+            0x8922 => Self::Set(Setting::Mtu),
+            0x8924 => Self::Set(Setting::LinkAddress),
+            0x8927 => Self::Get(Property::Address),
+            0x8933 => Self::Get(Property::Index),
+            0x8936 => Self::Set(Setting::NoAddress),
+            0x8940 | 0x8941 => Self::Bridge(BridgeRequest::Command),
+            0x8942 => Self::Get(Property::QueueLen),
+            0x8943 => Self::Set(Setting::QueueLen),
             0x8946 => Self::Ethtool,
-            // SIOCADDRT and SIOCDELRT, and the other SIOCGIF* and SIOCSIF*.
-            0x890b | 0x890c | 0x8911..=0x8943 | 0x8970 | 0x8971 => Self::Other,
+            0x8953 => Self::Neighbour(NeighbourRequest::Delete),
+            0x8954 => Self::Neighbour(NeighbourRequest::Get),
+            0x8955 => Self::Neighbour(NeighbourRequest::Set),
+            0x89a0 => Self::Bridge(BridgeRequest::Add),
+            0x89a1 => Self::Bridge(BridgeRequest::Delete),
+            0x89a2 => Self::Bridge(BridgeRequest::AddPort),
+            0x89a3 => Self::Bridge(BridgeRequest::DeletePort),
+            0x89f0 => Self::Bridge(BridgeRequest::OfBridge),
+            // The other SIOCGIF* and SIOCSIF*.
+            0x8911..=0x893f | 0x8970 | 0x8971 => Self::Other,
             _ => return None,
         })
     }
+
+    /// Tells whether the request reads properties of interfaces, and its structure has no pointers.
+    pub(crate) fn only_reads(self) -> bool {
+        matches!(self, Self::List | Self::Get(_) | Self::Neighbour(NeighbourRequest::Get))
+    }
 }
 
-/// Executes an `ioctl`, and returns its value.
+/// Executes an `ioctl` on the socket `fd`, and returns its value.
 ///
 /// # Errors
 /// `ENODEV`: the interface does not exist; `EADDRNOTAVAIL`: the interface has no such address; `EOPNOTSUPP`; the
 /// gateway's error.
 ///
 /// # Safety
-/// `to`, if not null, is a `struct ifreq`; for [`Request::List`] a `struct ifconf` with a valid buffer; for
-/// [`Request::Ethtool`] it points to a block as long as its command requires.
-pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno> {
-    match what {
-        Request::Other => return Err(Errno(libc::EOPNOTSUPP)),
-        // SAFETY: as the caller promises.
-        Request::List => return unsafe { ipv4::list(to.cast()) }.map(|()| 0),
-        _ => {}
+/// `to`, if not null, is the structure of the request, with the blocks that it points to: for most requests a `struct
+/// ifreq`; for [`Request::List`] a `struct ifconf`; for [`Request::Ethtool`] it points to a block as long as its
+/// command requires; for [`Request::Bridge`] to the command's arguments.
+pub(crate) unsafe fn serve(what: Request, fd: c_int, to: *mut c_void) -> Result<c_int, Errno> {
+    if to.is_null() {
+        return Err(if what == Request::Other { Errno(libc::EOPNOTSUPP) } else { Errno(libc::EFAULT) });
     }
-    // SAFETY: as the caller promises.
-    let to = unsafe { to.as_mut() }.ok_or(Errno(libc::EFAULT))?;
-    if what == Request::Name {
+    match what {
+        Request::Other => Err(Errno(libc::EOPNOTSUPP)),
+        // SAFETY: as the caller promises.
+        Request::List => unsafe { ipv4::list(to.cast()) }.map(|()| 0),
+        // SAFETY: as the caller promises.
+        Request::Route(adds) => unsafe { routes::serve(family(fd), to, adds) }.map(|()| 0),
+        Request::Neighbour(what) => {
+            // SAFETY: as the caller promises.
+            let mut request = unsafe { to.cast::<arpreq>().read_unaligned() };
+            neighbours::serve(what, &mut request)?;
+            if what == NeighbourRequest::Get {
+                // SAFETY: as the caller promises.
+                unsafe { to.cast::<arpreq>().write_unaligned(request) };
+            }
+            Ok(0)
+        }
+        // SAFETY: as the caller promises.
+        Request::Bridge(what) => unsafe { serve_bridges(what, to) },
+        Request::Set(setting @ (Setting::Address(Part::Own) | Setting::NoAddress)) if family(fd) == libc::AF_INET6 => {
+            // SAFETY: as the caller promises.
+            let request = unsafe { to.cast::<in6_ifreq>().read_unaligned() };
+            ipv6::set(&request, setting != Setting::NoAddress).map(|()| 0)
+        }
+        Request::Set(setting) => {
+            // SAFETY: as the caller promises.
+            set(setting, &unsafe { to.cast::<ifreq>().read_unaligned() }).map(|()| 0)
+        }
+        Request::Get(property) => {
+            // SAFETY: as the caller promises.
+            let mut request = unsafe { to.cast::<ifreq>().read_unaligned() };
+            get(property, &mut request)?;
+            // SAFETY: as the caller promises.
+            unsafe { to.cast::<ifreq>().write_unaligned(request) };
+            Ok(0)
+        }
+        Request::Ethtool => {
+            // SAFETY: as the caller promises.
+            let request = unsafe { to.cast::<ifreq>().read_unaligned() };
+            let name = Name::of(&request);
+            // SAFETY: any bytes are a pointer.
+            let block = unsafe { request.ifr_ifru.ifru_data };
+            // SAFETY: as the caller promises.
+            unsafe { ethtool::serve(name.device(), block.cast()) }
+        }
+    }
+}
+
+/// Family of a socket.
+fn family(fd: c_int) -> c_int {
+    session::option(fd, libc::SO_DOMAIN).unwrap_or(libc::AF_INET)
+}
+
+/// Executes a request for bridges.
+///
+/// # Safety
+/// As for [`serve`].
+unsafe fn serve_bridges(what: BridgeRequest, to: *mut c_void) -> Result<c_int, Errno> {
+    if what == BridgeRequest::Command {
+        // SAFETY: as the caller promises.
+        return unsafe { bridges::command(to.cast()) };
+    }
+    // SAFETY: a name is at the front of a `struct ifreq`, too.
+    let name = unsafe { bridges::name_at(to.cast()) }?;
+    match what {
+        BridgeRequest::Command => Ok(0),
+        BridgeRequest::Add => bridges::add(&name).map(|()| 0),
+        BridgeRequest::Delete => bridges::delete(&name).map(|()| 0),
+        BridgeRequest::AddPort | BridgeRequest::DeletePort => {
+            // SAFETY: as the caller promises.
+            let request = unsafe { to.cast::<ifreq>().read_unaligned() };
+            // SAFETY: any bytes are a number.
+            let index = unsafe { request.ifr_ifru.ifru_ifindex };
+            let change = if what == BridgeRequest::AddPort { bridges::add_port } else { bridges::delete_port };
+            change(&name, index).map(|()| 0)
+        }
+        BridgeRequest::OfBridge => {
+            // SAFETY: as the caller promises.
+            let request = unsafe { to.cast::<ifreq>().read_unaligned() };
+            // SAFETY: any bytes are a pointer.
+            let arguments = unsafe { request.ifr_ifru.ifru_data };
+            // SAFETY: as the caller promises.
+            unsafe { bridges::of_bridge(&name, arguments.cast()) }
+        }
+    }
+}
+
+/// Name in a request. A label may extend its interface's name: `eth0:1`.
+struct Name([u8; libc::IFNAMSIZ]);
+
+impl Name {
+    fn of(request: &ifreq) -> Self {
+        Self(request.ifr_name.map(|byte| byte as u8))
+    }
+
+    fn label(&self) -> &[u8] {
+        let Self(bytes) = self;
+        let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len() - 1);
+        bytes.get(..len).unwrap_or_default()
+    }
+
+    fn device(&self) -> &[u8] {
+        self.label().split(|&byte| byte == b':').next().unwrap_or_default()
+    }
+}
+
+fn get(property: Property, to: &mut ifreq) -> Result<(), Errno> {
+    if property == Property::Name {
         // SAFETY: any bytes are a number.
         let found = link(LinkKey::Index(unsafe { to.ifr_ifru.ifru_ifindex }))?;
         put_name(&found.name, &mut to.ifr_name);
-        return Ok(0);
+        return Ok(());
     }
-    let name = to.ifr_name.map(|byte| byte as u8);
-    let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len() - 1);
-    let name = &name[..len];
-    // A label may extend its interface's name: `eth0:1`.
-    let device = name.split(|&byte| byte == b':').next().unwrap_or(name);
-    if what == Request::Ethtool {
-        // SAFETY: any bytes are a pointer.
-        let block = unsafe { to.ifr_ifru.ifru_data };
-        // SAFETY: as the caller promises.
-        return unsafe { ethtool::serve(device, block.cast()) };
-    }
-    if let Request::Ipv4(part) = what {
+    let name = Name::of(to);
+    if let Property::Ipv4(part) = property {
         // SAFETY: any bytes are an address of some family.
-        to.ifr_ifru.ifru_addr = ipv4::part(part, device, name, &unsafe { to.ifr_ifru.ifru_addr })?;
-        return Ok(0);
+        to.ifr_ifru.ifru_addr = ipv4::part(part, name.device(), name.label(), &unsafe { to.ifr_ifru.ifru_addr })?;
+        return Ok(());
     }
-    let found = link(LinkKey::Name(device))?;
-    match what {
-        Request::Name | Request::Other | Request::List | Request::Ipv4(_) | Request::Ethtool => {}
-        Request::Index => to.ifr_ifru.ifru_ifindex = found.index,
-        Request::Flags => to.ifr_ifru.ifru_flags = found.flags as c_short,
-        Request::Metric => to.ifr_ifru.ifru_metric = 0,
-        Request::Mtu => to.ifr_ifru.ifru_mtu = found.mtu as c_int,
-        Request::QueueLen => to.ifr_ifru.ifru_metric = found.queue_len as c_int,
-        Request::Address => {
+    let found = link(LinkKey::Name(name.device()))?;
+    match property {
+        Property::Name | Property::Ipv4(_) => {}
+        Property::Index => to.ifr_ifru.ifru_ifindex = found.index,
+        Property::Flags => to.ifr_ifru.ifru_flags = found.flags as c_short,
+        Property::Metric => to.ifr_ifru.ifru_metric = 0,
+        Property::Mtu => to.ifr_ifru.ifru_mtu = found.mtu as c_int,
+        Property::QueueLen => to.ifr_ifru.ifru_metric = found.queue_len as c_int,
+        Property::Address => {
             let mut data = [0 as c_char; 14];
             data.iter_mut().zip(&found.address).for_each(|(to, &byte)| *to = byte as c_char);
             to.ifr_ifru.ifru_hwaddr = sockaddr { sa_family: found.kind, sa_data: data };
         }
     }
-    Ok(0)
+    Ok(())
+}
+
+fn set(setting: Setting, request: &ifreq) -> Result<(), Errno> {
+    let name = Name::of(request);
+    // SAFETY: any bytes are a value of each field.
+    let (address, flags, number) =
+        unsafe { (request.ifr_ifru.ifru_addr, request.ifr_ifru.ifru_flags, request.ifr_ifru.ifru_mtu) };
+    if let Setting::Address(part) = setting {
+        return ipv4_settings::set(part, name.device(), name.label(), &address);
+    }
+    let found: Link = link(LinkKey::Name(name.device()))?;
+    match setting {
+        // IPv4 has no such request.
+        Setting::Address(_) | Setting::NoAddress => Err(Errno(libc::EOPNOTSUPP)),
+        Setting::Flags if name.device().len() < name.label().len() => {
+            ipv4_settings::set_label_flags(&found, name.label(), flags)
+        }
+        Setting::Flags => link_settings::set_flags(&found, flags),
+        Setting::Mtu => link_settings::set_mtu(&found, number),
+        Setting::LinkAddress => link_settings::set_address(&found, &address),
+        Setting::QueueLen => link_settings::set_queue_len(&found, number),
+    }
 }
 
 /// Name on the host of the gateway's interface `name`, for the kernel's own sockets; `None` if the gateway has no such

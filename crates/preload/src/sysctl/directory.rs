@@ -51,7 +51,7 @@ impl Listing {
         }
         if self.known.is_empty() {
             let Name(name) = &self.name;
-            let reply = query(Sysctl::List, &[name, &b"\0"[..], &self.last].concat(), libc::SOCK_CLOEXEC)?;
+            let reply = query(Sysctl::List, &[name, &b"\0"[..], &self.last].concat())?;
             let lines = reply.text.split(|&byte| byte == 0).filter_map(<[u8]>::split_first);
             self.known = lines.map(|(kind, name)| (*kind == b'd', name.to_vec())).collect();
             self.known.reverse();

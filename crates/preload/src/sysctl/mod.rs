@@ -23,9 +23,10 @@ use std::mem;
 use libc::{c_char, c_int, iovec, ssize_t};
 use nlsock::{Answer, MAX_NAME, Sysctl, ToDaemon};
 
-use crate::connection::{awaited, connected, send_calls};
-use crate::errno::{Errno, checked};
+use crate::connection::{awaited, connected};
+use crate::errno::Errno;
 use crate::fd::Fd;
+use crate::kept::{self, Failure};
 use crate::memory_file::in_memory;
 use crate::{gateway, table};
 
@@ -102,7 +103,7 @@ impl Name {
     /// # Errors
     /// `ENOENT`: the file does not exist in the gateway.
     fn mode(&self) -> Result<u32, Errno> {
-        self.query(Sysctl::Look, 0).map(|reply| reply.answer.port)
+        self.query(Sysctl::Look).map(|reply| reply.answer.port)
     }
 
     /// Opens the file, as `open(2)` with these flags.
@@ -111,7 +112,7 @@ impl Name {
     /// As `open(2)`.
     pub(crate) fn open(&self, flags: c_int) -> Result<c_int, Errno> {
         let opened = match flags & libc::O_ACCMODE {
-            libc::O_RDONLY => self.query(Sysctl::Read, 0).and_then(|reply| in_memory(&reply.text, flags)),
+            libc::O_RDONLY => self.query(Sysctl::Read).and_then(|reply| in_memory(&reply.text, flags)),
             libc::O_WRONLY => self.open_to_write(flags),
             _ => self.mode().and(Err(Errno(libc::EOPNOTSUPP))),
         };
@@ -130,47 +131,64 @@ impl Name {
     }
 
     fn open_to_write(&self, flags: c_int) -> Result<c_int, Errno> {
-        let reply = self.query(Sysctl::Open, flags & libc::O_CLOEXEC)?;
+        let fd = self.connection(flags & libc::O_CLOEXEC)?;
         // A program that inherits the descriptor can so distinguish it from a netlink socket, and reads return at once.
         // SAFETY: the call takes no pointers.
-        unsafe { libc::syscall(libc::SYS_shutdown, reply.fd.0, libc::SHUT_RD) };
-        table::enter(reply.fd.0, table::FILE, 0, 0)?;
-        Ok(reply.fd.keep())
+        unsafe { libc::syscall(libc::SYS_shutdown, fd.0, libc::SHUT_RD) };
+        table::enter(fd.0, table::FILE, 0, 0)?;
+        Ok(fd.keep())
     }
 
-    fn query(&self, what: Sysctl, cloexec: c_int) -> Result<SysctlReply, Errno> {
-        query(what, &self.0, cloexec)
+    /// Connection that is the file, opened for writing.
+    fn connection(&self, cloexec: c_int) -> Result<Fd, Errno> {
+        let Self(name) = self;
+        check_len(name)?;
+        let fd = connected(cloexec)?;
+        succeeded(ask(&fd, Sysctl::Open, name)?)?;
+        Ok(fd)
+    }
+
+    fn query(&self, what: Sysctl) -> Result<SysctlReply, Errno> {
+        query(what, &self.0)
     }
 }
 
-/// Answer of the gateway, and its connection.
+/// Text in the gateway's answer, and the answer.
 struct SysctlReply {
-    fd: Fd,
     answer: Answer,
     text: Vec<u8>,
 }
 
-fn query(what: Sysctl, name: &[u8], flags: c_int) -> Result<SysctlReply, Errno> {
-    if name.len() > MAX_NAME {
-        return Err(Errno(libc::ENAMETOOLONG));
-    }
-    let fd = connected(flags & libc::SOCK_CLOEXEC)?;
-    let head = ToDaemon::Sysctl { what, name }.head();
-    send_calls(fd.0, &[head.as_bytes(), name].concat(), None)?;
-    let mut text = vec![0; MAX_ANSWER];
-    let len = loop {
-        // SAFETY: the buffer is that long.
-        let len = unsafe { libc::syscall(libc::SYS_read, fd.0, text.as_mut_ptr(), text.len()) };
-        match checked(len as ssize_t) {
-            Err(Errno(libc::EINTR)) => {}
-            len => break len? as usize,
+/// Requests that read are sent on the connection that the program keeps, if there is one.
+fn query(what: Sysctl, name: &[u8]) -> Result<SysctlReply, Errno> {
+    check_len(name)?;
+    if let Some(done) = kept::with(|connection| ask(connection, what, name).map_err(Failure::Connection)) {
+        match done {
+            Err(Failure::Connection(_)) if !kept::is_confined() => {}
+            done => return succeeded(done.map_err(Errno::from)?),
         }
-    };
+    }
+    succeeded(ask(&connected(libc::SOCK_CLOEXEC)?, what, name)?)
+}
+
+fn check_len(name: &[u8]) -> Result<(), Errno> {
+    if name.len() > MAX_NAME { Err(Errno(libc::ENAMETOOLONG)) } else { Ok(()) }
+}
+
+fn ask(connection: &Fd, what: Sysctl, name: &[u8]) -> Result<SysctlReply, Errno> {
+    let head = ToDaemon::Sysctl { what, name }.head();
+    kept::send(connection, &[head.as_bytes(), name].concat())?;
+    let mut text = vec![0; MAX_ANSWER];
+    let len = kept::receive(connection, &mut text, 0)?;
     text.truncate(len);
     let answer = text.split_first_chunk().map(|(answer, _)| Answer::from_bytes(*answer));
     let answer = answer.ok_or(Errno(libc::ECONNREFUSED))?;
     text.drain(..Answer::LEN);
-    if answer.error == 0 { Ok(SysctlReply { fd, answer, text }) } else { Err(Errno(answer.error)) }
+    Ok(SysctlReply { answer, text })
+}
+
+fn succeeded(reply: SysctlReply) -> Result<SysctlReply, Errno> {
+    if reply.answer.error == 0 { Ok(reply) } else { Err(Errno(reply.answer.error)) }
 }
 
 /// Opens the gateway's file, if `path` is in `/proc/sys/net`.

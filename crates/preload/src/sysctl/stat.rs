@@ -3,7 +3,6 @@
 use std::mem;
 
 use libc::{c_char, c_int, c_uint};
-use nlsock::Sysctl;
 
 use super::Name;
 use crate::errno::{Errno, returned};
@@ -109,7 +108,7 @@ unsafe fn may(at: c_int, path: *const c_char, mode: c_int) -> Option<Result<c_in
     Some(name.mode().and_then(|found| {
         let lacks = |requested, bits| mode & requested != 0 && found & bits == 0;
         let fails = lacks(libc::X_OK, 0o111) || lacks(libc::R_OK, 0o444);
-        let writes = mode & libc::W_OK != 0 && name.query(Sysctl::Open, libc::SOCK_CLOEXEC).is_err();
+        let writes = mode & libc::W_OK != 0 && name.connection(libc::SOCK_CLOEXEC).is_err();
         if fails || writes { Err(Errno(libc::EACCES)) } else { Ok(0) }
     }))
 }

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 enum { AF_NETLINK_ = 16, NEWNET = 0x40000000, SIGCHLD_ = 17 };
-enum { SOCKET, IOCTL, CLONE, UNSHARE, SETNS, BPF, RING, CLONE3, SOCKETCALL };
+enum { SOCKET, IOCTL, CLONE, UNSHARE, SETNS, BPF, RING, CLONE3, SETSOCKOPT, GETSOCKOPT, SOCKETCALL };
 
 struct call {
     const char *name;
@@ -19,6 +19,11 @@ static const struct call calls[] = {
     {"route", SOCKET, {AF_NETLINK_, SOCK_RAW, 0}},
     {"xfrm", SOCKET, {AF_NETLINK_, SOCK_RAW | SOCK_CLOEXEC, 6}},
     {"generic", SOCKET, {AF_NETLINK_, SOCK_DGRAM, 16}},
+    {"netfilter", SOCKET, {AF_NETLINK_, SOCK_RAW, 12}},
+    {"IPT_SO_SET_REPLACE", SETSOCKOPT, {3, 0, 64, 0, 0}},
+    {"IPT_SO_GET_INFO", GETSOCKOPT, {3, 0, 64, 0, 0}},
+    {"IP6T_SO_SET_REPLACE", SETSOCKOPT, {3, 41, 64, 0, 0}},
+    {"EBT_SO_SET_ENTRIES", SETSOCKOPT, {3, 0, 128, 0, 0}},
     {"TUNSETIFF", IOCTL, {3, 0x400454ca, 0}},
     {"SIOCADDRT", IOCTL, {3, 0x890b, 0}},
     {"SIOCSIFFLAGS", IOCTL, {3, 0x8914, 0}},
@@ -45,9 +50,11 @@ static const char *const abis[] = {"x86-64", "x32", "i386"};
 
 /* A call's error, by the numbers of x86-64; `bit` is x32's. */
 static int native(const struct call *call, long bit) {
-    static const long numbers[] = {41, 16, 56, 272, 308, 321, 425, 435, 0};
+    static const long numbers[] = {41, 16, 56, 272, 308, 321, 425, 435, 54, 55, 0};
     const long *a = call->arguments;
-    long number = call->which == IOCTL && bit ? 514 : numbers[call->which];
+    long number = numbers[call->which];
+    if (bit)
+        number = call->which == IOCTL ? 514 : call->which == SETSOCKOPT ? 541 : call->which == GETSOCKOPT ? 542 : number;
     register long r10 __asm__("r10") = a[3];
     register long r8 __asm__("r8") = a[4];
     long result;
@@ -60,7 +67,7 @@ static int native(const struct call *call, long bit) {
 
 /* A call's error, by the numbers of i386. */
 static int i386(const struct call *call) {
-    static const long numbers[] = {359, 54, 120, 310, 346, 357, 425, 435, 102};
+    static const long numbers[] = {359, 54, 120, 310, 346, 357, 425, 435, 366, 365, 102};
     const long *a = call->arguments;
     int result;
     __asm__ volatile("int $0x80" : "=a"(result)

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::os::unix::fs::PermissionsExt;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use system::{Need, Outcome, PING_SIZES, Process, ping_script, trial, unpacked, wait_until};
+use system::{Need, Netns, Outcome, PING_SIZES, Process, ping_script, trial, unpacked, wait_until};
 
 use super::{Node, PATIENCE};
 
@@ -23,7 +24,47 @@ const NEEDS: &[Need] = &[
 ];
 
 pub(super) fn trials() -> Vec<Trial> {
-    vec![trial("unmodified/dhclient_gives_the_gateway_an_address", NEEDS, dhclient)]
+    vec![
+        trial("unmodified/dhclient_gives_the_gateway_an_address", NEEDS, dhclient),
+        trial("unmodified/dnsmasq_gives_a_guest_of_a_bridge_an_address", NEEDS, dnsmasq),
+    ]
+}
+
+/// A DHCP server on the host side, whose offer to the guest's address is sent before the guest has the address: the
+/// server adds the neighbour by `SIOCSARP`.
+fn dnsmasq() -> Outcome {
+    let node = Node::new()?;
+    node.kill_gateway();
+    node.start_gateway_with(
+        "[[link]]\nname = \"br0\"\nkind = \"bridge\"\naddresses = [\"10.7.0.1/24\"]\n\
+         [[link]]\nname = \"tap0\"\nkind = \"tap\"\nmaster = \"br0\"\n",
+    )?;
+    let guest = Netns::new("guest")?;
+    node.host.sh(&format!("ip link set tap0 netns {}", guest.name()))?;
+    guest.sh("ip link set tap0 up")?;
+    let mut command = node.exec(unpacked("usr/sbin/dnsmasq"));
+    command.args(["-k", "-C", "/dev/null", "--port=0", "--user=root", "--log-facility=-", "--log-dhcp"]);
+    command.args([
+        "--interface=br0",
+        "--bind-interfaces",
+        "--dhcp-range=10.7.0.50,10.7.0.50,2m",
+        "--dhcp-authoritative",
+    ]);
+    command.args(["--dhcp-leasefile=/dev/null", "--pid-file=", "--no-ping"]);
+    let server = Process::spawn(&mut command, &node.scratch)?;
+    wait_until("dnsmasq is ready", PATIENCE, || server.output().contains("DHCP, IP range 10.7.0.50"))
+        .map_err(|failed| format!("{}: {}", failed.message().unwrap_or_default(), server.output()))?;
+    // A client that only prints what it gets, and leaves the guest's address and resolver as they are.
+    let script = node.file("lease", "#!/bin/sh\n[ -z \"$new_ip_address\" ] || echo \"$reason $new_ip_address\"\n")?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    let mut client = guest.command(unpacked("sbin/dhclient"));
+    client.env("LD_LIBRARY_PATH", super::libraries()).args(["-1", "-d", "-4", "-cf", "/dev/null", "-sf"]).arg(&script);
+    client.arg("-lf").arg(node.scratch.file("leases")).arg("-pf").arg(node.scratch.file("pid")).arg("tap0");
+    let client = Process::spawn(&mut client, &node.scratch)?;
+    wait_until("the guest gets its address", PATIENCE, || client.output().contains("BOUND 10.7.0.50"))
+        .map_err(|_| format!("no lease:\n{}\n{}", client.output(), server.output()))?;
+    assert!(!server.output().contains("ARP-cache injection failed"), "{}", server.output());
+    Ok(())
 }
 
 fn dhclient() -> Outcome {
