@@ -302,6 +302,8 @@ drop_reasons! {
     /// Remedy: bind the program's sockets to the VRF (`fatpath exec --vrf NAME`).
     SocketUnknown,
     /// The receive buffer of a link's socket was full (Linux `SKB_DROP_REASON_SOCKET_RCVBUFF`).
+    ///
+    /// Remedy: lower the rate, or give the worker a CPU of its own (`[worker] cpu`); packets arrive faster than it takes them.
     SocketFull,
     /// The system refused the packet.
     ///
