@@ -133,7 +133,7 @@ pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usiz
         checksum::complete(cx.mem, &mut pkt, 0)
             .and_then(|()| match version {
                 Version::V4 => fragment_v4(dp, cx, pkt, mtu, out),
-                Version::V6 => reassembly::fragment_v6(cx.mem, pkt, mtu, dp.fragment_ids.next(), out),
+                Version::V6 => reassembly::fragment_v6(cx.mem, pkt, mtu, dp.fragment_ids.next_v6(), out),
             })
             .inspect(|()| {
                 dp.count(dev, MibPair::FRAG_OKS.of(version));
@@ -147,7 +147,8 @@ pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usiz
     }
 }
 
-/// An IPv4 packet of our own gets its identification when it needs one (RFC 6864 §4).
+/// Fragments of an IPv4 packet. One of our own gets an identification, as a packet of a socket may have none, and loses Don't
+/// Fragment (Linux `ip_do_fragment`).
 fn fragment_v4(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -156,11 +157,25 @@ fn fragment_v4(
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
     if pkt.meta.origin.is_local() {
-        let header = ipv4::Ipv4Header::mut_from(pkt.writable_head(cx.mem)?)?;
-        header.set_id(dp.fragment_ids.next() as u16);
-        ipv4::fill_check(pkt.writable_head(cx.mem)?)?;
+        clear_dont_fragment(cx.mem, &mut pkt)?;
+        identify(dp, cx, &mut pkt)?;
     }
     reassembly::fragment(cx.mem, pkt, mtu, out)
+}
+
+/// Gives an IPv4 packet of our own that may be fragmented a new identification (RFC 6864 §4.3, Linux `ip_select_ident`). Other
+/// packets have none.
+pub(crate) fn identify(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet) -> Result<(), DropReason> {
+    let head = pkt.writable_head(cx.mem)?;
+    if Version::of(head)? == Version::V6 {
+        return Ok(());
+    }
+    let header = ipv4::Ipv4Header::mut_from(head)?;
+    if !header.dont_fragment() {
+        header.set_id(dp.fragment_ids.next_v4());
+        ipv4::fill_check(head)?;
+    }
+    Ok(())
 }
 
 /// Drops a packet that does not fit the path by `dev`, with an ICMP error that has the MTU. The last datagram of a UDP train is kept

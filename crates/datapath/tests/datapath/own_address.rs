@@ -177,3 +177,25 @@ fn error_of_a_node_without_addresses_is_sent() {
         assert_eq!(parse_icmp(&answer).src, want);
     }
 }
+
+//= test RFC 6864 §4.3 unique-id
+#[test]
+fn own_ipv4_packet_without_df_has_an_identification() {
+    let mut node = router();
+    let [flow, _] = flows();
+    let to_us = Flow { dst: "10.1.0.254".parse().unwrap(), ..flow };
+    let mut ids = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        for bytes in [Flow { ttl: 1, ..flow }.udp(10), to_us.ping(1, 8)] {
+            node.rx_bytes(NOW, INSIDE, &bytes);
+            let answer = info(&only(node.tx(INSIDE)));
+            assert!(!answer.dont_fragment, "as Linux's ICMP socket: routers may fragment it");
+            ids.insert(answer.id);
+        }
+    }
+    assert_eq!(ids.len(), 6, "{ids:?}");
+    // An atomic packet needs none (RFC 6864 §4.1).
+    node.rx_bytes(NOW, INSIDE, &to_us.tcp(1, 0));
+    let reset = info(&only(node.tx(INSIDE)));
+    assert_eq!((reset.dont_fragment, reset.id), (true, 0));
+}
