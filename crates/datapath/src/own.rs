@@ -124,16 +124,16 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     }
 }
 
-/// Routes a packet that has waited, in the domain of its origin. A packet to a group or a link-local address leaves by the link
-/// `by`, as decided before.
+/// Routes a packet that has waited, in the domain of its origin. A packet to a group, a broadcast or a link-local address leaves
+/// by the link `by`, as decided before.
 fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
     let dst = ip.info.dst;
     if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
         return Next::Output(Hop::new(dev, dst));
     }
-    match Hop::of(dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst)) {
-        Ok(hop) => Next::Output(hop),
-        Err(reason) => Next::Drop(reason),
+    match (dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst), by) {
+        (Decision::Broadcast { .. }, Some(dev)) if ip.pkt.meta.of_socket => Next::Output(Hop::broadcast(dev)),
+        (decision, _) => Hop::of(decision).map_or_else(Next::Drop, Next::Output),
     }
 }
 
@@ -178,7 +178,9 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
         kinds.iter().for_each(|&kind| dp.count(vrf, kind));
         return vrf::loop_back(dp, cx, ip, vrf);
     }
-    let hop = match Hop::of(decision) {
+    let is_of_socket = kinds.is_empty();
+    let found = if is_of_socket { Hop::of_socket(on_link(dp, decision, link, dst)) } else { Hop::of(decision) };
+    let hop = match found {
         // A link-local destination needs no VRF.
         Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
         // A VRF's device has no link scope (Linux `vrf_link_scope_lookup`).
@@ -191,7 +193,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
         Err(reason) => {
             dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
             // A socket gets an error; packets of the node itself get none.
-            let problem = kinds.is_empty().then(|| problem_of(reason, version == Version::V4)).flatten();
+            let problem = is_of_socket.then(|| problem_of(reason, version == Version::V4)).flatten();
             return problem.map_or(Next::Drop(reason), |problem| Next::Reject(reason, problem));
         }
     };
@@ -204,4 +206,16 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     }
     hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
     Next::Output(hop)
+}
+
+/// Decision on a packet of a socket, whose kernel has chosen `link`: a broadcast address leaves by that link or as the route by that
+/// link says (Linux `fib_lookup` with `flowi4_oif`). A VRF's device is no choice of a link.
+fn on_link(dp: &Datapath, decision: Decision, link: LinkId, dst: IpAddr) -> Decision {
+    let domain = dp.fib.domain(link);
+    match decision {
+        Decision::Broadcast { dev: Some(dev) } if dev != link && domain.vrf_device() != Some(link) => {
+            dp.fib.decide(domain, dst, Some(link))
+        }
+        other => other,
+    }
 }

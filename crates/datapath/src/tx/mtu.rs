@@ -8,6 +8,7 @@ use wire::ip::Info;
 use wire::{Version, ipv4, udp};
 
 use crate::ip_packet::wire_len;
+use crate::local::reassembly::is_for_group;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::tx::tcp::fit_tcp;
@@ -29,7 +30,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
         Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= mtu,
         Err(reason) => return Next::Drop(reason),
     };
-    if !fits && !may_fragment(ip) {
+    if !fits && !may_fragment(dp, ip) {
         if let Some(next) = refuse_too_big(dp, cx, ip, mtu, hop.dev) {
             return next;
         }
@@ -239,10 +240,14 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
     Ok(())
 }
 
-/// Tells whether a packet may be fragmented: its header allows it, or this node is its source (RFC 8200 §4.5).
-pub(super) fn may_fragment(ip: &IpPacket) -> bool {
+/// Tells whether a packet may be fragmented: its header allows it, or this node is its source and it is IPv6 (RFC 8200 §4.5) or for
+/// a group or a broadcast address. The kernel of a socket sets Don't Fragment by the MTU of its own device, and no error about such
+/// a packet could tell the socket another MTU.
+pub(super) fn may_fragment(dp: &Datapath, ip: &IpPacket) -> bool {
+    let origin = ip.pkt.meta.origin;
+    let is_to_many = || is_for_group(dp, dp.fib.domain(origin.device()), ip.info.dst);
     //= RFC 8200 §4.5 source-alone: a packet is fragmented by its source only: a router answers with Packet Too Big
-    !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.origin.is_local()
+    !ip.info.dont_fragment || origin.is_local() && (ip.info.version() == Version::V6 || is_to_many())
 }
 
 /// The datagrams of a UDP train, by reference.
