@@ -80,9 +80,10 @@ fn notify_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, pr
     }
 }
 
-/// Source address of an ICMP error: the packet's destination if that is ours, else an address of the link back to the sender
-/// (RFC 1812 §4.3.2.4, RFC 4443 §2.2). For a packet that came through a tunnel it is an address of the link that the packet
-/// would have left by: policies are about the networks behind a gateway, not the wire between gateways. The host does not accept
+/// Source address of an ICMP error: the packet's destination if that is ours, else over IPv4 an address of the link back to the
+/// sender (RFC 1812 §4.3.2.4), and over IPv6 one of the link that the packet came by (RFC 4443 §2.2 (b) allows the choice that says
+/// more, Linux `icmp6_send`). For a packet that came through a tunnel it is an address of the link that the packet would have left by:
+/// policies are about the networks behind a gateway, not the wire between gateways. The host does not accept
 /// a packet from its own address, so such an address is not used. A node without an address uses the dummy address over IPv4
 /// (RFC 7600 §4.8, Linux `icmp_send`), and over IPv6 the link-local address of an Ethernet link, or else the packet's
 /// destination, from which a sender behind a TUN device accepts an error.
@@ -93,15 +94,18 @@ fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
     if is_own || dp.fib.is_local_or_anycast(domain, info.dst) {
         return Some(info.dst);
     }
-    let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
+    let is_tunnelled = !pkt.meta.sec_path.is_empty();
+    let towards = if is_tunnelled { info.dst } else { info.src };
     let dev = match dp.decide(domain, towards) {
         Decision::Forward { dev, .. } | Decision::Ila { to: IlaHop::Forward { dev, .. }, .. } => dev,
         _ => link,
     };
     let to_host = dp.host_is(dev, HostRole::Peer);
     let is_allowed = |link| !(to_host && dp.host_is(link, HostRole::SharesAddress));
-    let own = dp.fib.source_among(dev, info.src, is_allowed);
-    own.or_else(|| match info.version() {
+    let version = info.version();
+    let of = if version == Version::V6 && !is_tunnelled { link } else { dev };
+    let own = dp.fib.source_among(of, info.src, is_allowed);
+    own.or_else(|| match version {
         Version::V4 => Some(IpAddr::V4(DUMMY)),
         Version::V6 => dp.own_link_local(dev).or(Some(info.dst).filter(|dst| !dst.is_multicast())),
     })

@@ -178,6 +178,24 @@ fn error_of_a_node_without_addresses_is_sent() {
     }
 }
 
+#[test]
+fn icmpv6_error_is_from_the_link_that_the_packet_came_by() {
+    // Packets by the third link; the way back to their senders is the inner one.
+    for (flow, want) in flows().into_iter().zip(["10.1.0.254", "fd00:3::254"]) {
+        let mut node = router();
+        node.port(THIRD.0, PortOptions::BARE, &["10.3.0.254/24", "fd00:3::254/64"]);
+        let expired = Flow { ttl: 1, ..flow };
+        node.rx_bytes(NOW, THIRD, &expired.udp(10));
+        assert_eq!(parse_icmp(&only(node.tx(INSIDE))).src, want);
+        // A link without addresses: those of the others.
+        let mut node = router();
+        node.port(THIRD.0, PortOptions::BARE, &[]);
+        node.rx_bytes(NOW, THIRD, &expired.udp(10));
+        let near = if flow.src.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
+        assert_eq!(parse_icmp(&only(node.tx(INSIDE))).src, near);
+    }
+}
+
 //= test RFC 6864 §4.3 unique-id
 #[test]
 fn own_ipv4_packet_without_df_has_an_identification() {
