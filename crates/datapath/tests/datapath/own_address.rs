@@ -217,3 +217,30 @@ fn own_ipv4_packet_without_df_has_an_identification() {
     let reset = info(&only(node.tx(INSIDE)));
     assert_eq!((reset.dont_fragment, reset.id), (true, 0));
 }
+
+#[test]
+fn zero_net_is_unicast_but_for_its_first_address() {
+    let mut node = Node::new();
+    node.port(INSIDE.0, PortOptions::BARE, &["0.1.0.254/24"]);
+    node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24"]);
+    node.route("0.0.0.0/8", Some("10.2.0.1"), OUTSIDE);
+    let there_and_back = [("0.1.0.1", "10.2.0.1", INSIDE, OUTSIDE), ("10.2.0.1", "0.1.0.1", OUTSIDE, INSIDE)];
+    for (src, dst, from, to) in there_and_back {
+        node.rx_bytes(NOW, from, &Flow::new(src, dst).udp(10));
+        assert_eq!(node.tx(to).len(), 1, "{src} to {dst}");
+    }
+    // A route into it, an own address in it, and an error from there.
+    node.rx_bytes(NOW, INSIDE, &Flow::new("0.1.0.1", "0.9.9.9").udp(10));
+    assert_eq!(node.tx(OUTSIDE).len(), 1);
+    node.rx_bytes(NOW, INSIDE, &Flow::new("0.1.0.1", "0.1.0.254").ping(1, 8));
+    assert_eq!(parse_icmp(&only(node.tx(INSIDE))).src, "0.1.0.254");
+    assert_eq!(source_of_error(&mut node, Flow::new("0.1.0.1", "10.2.0.1")), "0.1.0.254");
+    for (src, dst, reason) in [
+        ("0.0.0.0", "10.2.0.1", DropReason::IpSourceInvalid),
+        ("0.1.0.1", "0.0.0.0", DropReason::IpDestinationInvalid),
+        ("127.0.0.1", "10.2.0.1", DropReason::IpSourceInvalid),
+    ] {
+        node.rx_bytes(NOW, INSIDE, &Flow::new(src, dst).udp(10));
+        assert!(node.drops().contains(&(1, reason, 1)) || node.drops().contains(&(1, reason, 2)), "{src} to {dst}");
+    }
+}
