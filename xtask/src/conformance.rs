@@ -17,7 +17,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Rules that have to be annotated: RFC, section and a name that is unique in the section. The document has this order.
-pub(crate) const RULES: [&str; 37] = [
+pub(crate) const RULES: [&str; 38] = [
     "RFC 4301 §4.1 simplex",
     "RFC 4301 §4.4.1 policy-order",
     "RFC 4301 §4.4.2.1 hard-limit",
@@ -44,6 +44,7 @@ pub(crate) const RULES: [&str; 37] = [
     "RFC 4303 §3.4.4.1 wrong-icv",
     "RFC 5722 §4 no-overlaps-made",
     "RFC 5722 §4 overlap",
+    "RFC 6864 §4.3 unique-id",
     "RFC 8200 §3 hop-limit",
     "RFC 8200 §4.2 unknown-options",
     "RFC 8200 §4.4 segments-left",
@@ -210,6 +211,7 @@ fn title(rfc: &str) -> &'static str {
         "RFC 4301" => "security architecture",
         "RFC 4303" => "ESP",
         "RFC 5722" => "overlapping IPv6 fragments",
+        "RFC 6864" => "identification of IPv4 packets",
         "RFC 8200" => "IPv6",
         _ => "",
     }

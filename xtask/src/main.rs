@@ -13,7 +13,7 @@
 //! by default.
 //!
 //! # Standards
-//! No RFC is implemented; rules of RFC 4301, RFC 4303, RFC 5722 and RFC 8200 are listed.
+//! No RFC is implemented; rules of RFC 4301, RFC 4303, RFC 5722, RFC 6864 and RFC 8200 are listed.
 #![forbid(unsafe_code)]
 
 mod conformance;

@@ -1,6 +1,6 @@
 //! Addresses: those that no packet may have, and those of this node that the FIB does not list.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{Domain, DropReason, LinkId};
 use fib::{Route, RouteKind};
@@ -16,11 +16,12 @@ pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0
 pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
-            let is_no_host = |octet| octet == 0 || octet == 127;
+            // Other addresses in 0.0.0.0/8 are unicast (Linux's `ipv4_is_zeronet` since 5.3).
+            let is_no_host = |addr: Ipv4Addr| addr.is_unspecified() || addr.is_loopback();
             let is_boot = src.is_unspecified() && dst.is_broadcast();
-            if src.is_multicast() || src.is_broadcast() || is_no_host(src.octets()[0]) && !is_boot {
+            if src.is_multicast() || src.is_broadcast() || is_no_host(src) && !is_boot {
                 Err(DropReason::IpSourceInvalid)
-            } else if is_no_host(dst.octets()[0]) {
+            } else if is_no_host(dst) {
                 Err(DropReason::IpDestinationInvalid)
             } else {
                 Ok(())

@@ -1,6 +1,6 @@
 //! Vocabulary of the stages: the next stage of a packet, its hop, the kind of its destination, and the context of a call.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use base::{DropReason, Instant, LinkId};
 use fib::{Decision, IlaHop};
@@ -73,6 +73,25 @@ impl Hop {
             Decision::Ila { encap, to } => Self::translated(encap, to),
             Decision::Drop(reason) => Err(reason),
             _ => Err(DropReason::NoRoute),
+        }
+    }
+
+    /// Hop of a packet to every station of a link, for which the limited broadcast address stands.
+    #[inline]
+    pub(crate) const fn broadcast(dev: LinkId) -> Self {
+        Self::new(dev, IpAddr::V4(Ipv4Addr::BROADCAST))
+    }
+
+    /// Hop of a packet of a socket, which may be to the broadcast address of a subnet. Packets of the node itself are answers, which
+    /// no forged source address turns into broadcasts.
+    ///
+    /// # Errors
+    /// As [`of`](Self::of).
+    #[inline]
+    pub(crate) const fn of_socket(decision: Decision) -> Result<Self, DropReason> {
+        match decision {
+            Decision::Broadcast { dev: Some(dev) } => Ok(Self::broadcast(dev)),
+            other => Self::of(other),
         }
     }
 

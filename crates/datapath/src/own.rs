@@ -15,6 +15,7 @@ use crate::host_side::up;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
+use crate::tx::mtu;
 use crate::unroutable::problem_of;
 use crate::{Cx, Datapath, HostRole, IpPacket, Next, hooks, trace, vrf};
 
@@ -79,9 +80,10 @@ fn notify_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, pr
     }
 }
 
-/// Source address of an ICMP error: the packet's destination if that is ours, else an address of the link back to the sender
-/// (RFC 1812 §4.3.2.4, RFC 4443 §2.2). For a packet that came through a tunnel it is an address of the link that the packet
-/// would have left by: policies are about the networks behind a gateway, not the wire between gateways. The host does not accept
+/// Source address of an ICMP error: the packet's destination if that is ours, else over IPv4 an address of the link back to the
+/// sender (RFC 1812 §4.3.2.4), and over IPv6 one of the link that the packet came by (RFC 4443 §2.2 (b) allows the choice that says
+/// more, Linux `icmp6_send`). For a packet that came through a tunnel it is an address of the link that the packet would have left by:
+/// policies are about the networks behind a gateway, not the wire between gateways. The host does not accept
 /// a packet from its own address, so such an address is not used. A node without an address uses the dummy address over IPv4
 /// (RFC 7600 §4.8, Linux `icmp_send`), and over IPv6 the link-local address of an Ethernet link, or else the packet's
 /// destination, from which a sender behind a TUN device accepts an error.
@@ -92,15 +94,18 @@ fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
     if is_own || dp.fib.is_local_or_anycast(domain, info.dst) {
         return Some(info.dst);
     }
-    let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
+    let is_tunnelled = !pkt.meta.sec_path.is_empty();
+    let towards = if is_tunnelled { info.dst } else { info.src };
     let dev = match dp.decide(domain, towards) {
         Decision::Forward { dev, .. } | Decision::Ila { to: IlaHop::Forward { dev, .. }, .. } => dev,
         _ => link,
     };
     let to_host = dp.host_is(dev, HostRole::Peer);
     let is_allowed = |link| !(to_host && dp.host_is(link, HostRole::SharesAddress));
-    let own = dp.fib.source_among(dev, info.src, is_allowed);
-    own.or_else(|| match info.version() {
+    let version = info.version();
+    let of = if version == Version::V6 && !is_tunnelled { link } else { dev };
+    let own = dp.fib.source_among(of, info.src, is_allowed);
+    own.or_else(|| match version {
         Version::V4 => Some(IpAddr::V4(DUMMY)),
         Version::V6 => dp.own_link_local(dev).or(Some(info.dst).filter(|dst| !dst.is_multicast())),
     })
@@ -123,16 +128,16 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     }
 }
 
-/// Routes a packet that has waited, in the domain of its origin. A packet to a group or a link-local address leaves by the link
-/// `by`, as decided before.
+/// Routes a packet that has waited, in the domain of its origin. A packet to a group, a broadcast or a link-local address leaves
+/// by the link `by`, as decided before.
 fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
     let dst = ip.info.dst;
     if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
         return Next::Output(Hop::new(dev, dst));
     }
-    match Hop::of(dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst)) {
-        Ok(hop) => Next::Output(hop),
-        Err(reason) => Next::Drop(reason),
+    match (dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst), by) {
+        (Decision::Broadcast { .. }, Some(dev)) if ip.pkt.meta.of_socket => Next::Output(Hop::broadcast(dev)),
+        (decision, _) => Hop::of(decision).map_or_else(Next::Drop, Next::Output),
     }
 }
 
@@ -141,7 +146,7 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: [Mib; 2]) -> Next {
     let domain = dp.fib.domain(link);
     ip.pkt.meta.origin = Origin::Local(domain).into();
-    match ip.parse(cx) {
+    match mtu::identify(dp, cx, &mut ip.pkt).and_then(|()| ip.parse(cx)) {
         Ok(()) => route(dp, cx, ip, link, &kinds),
         Err(reason) => Next::Drop(reason),
     }
@@ -177,7 +182,9 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
         kinds.iter().for_each(|&kind| dp.count(vrf, kind));
         return vrf::loop_back(dp, cx, ip, vrf);
     }
-    let hop = match Hop::of(decision) {
+    let is_of_socket = kinds.is_empty();
+    let found = if is_of_socket { Hop::of_socket(on_link(dp, decision, link, dst)) } else { Hop::of(decision) };
+    let hop = match found {
         // A link-local destination needs no VRF.
         Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
         // A VRF's device has no link scope (Linux `vrf_link_scope_lookup`).
@@ -190,7 +197,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
         Err(reason) => {
             dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
             // A socket gets an error; packets of the node itself get none.
-            let problem = kinds.is_empty().then(|| problem_of(reason, version == Version::V4)).flatten();
+            let problem = is_of_socket.then(|| problem_of(reason, version == Version::V4)).flatten();
             return problem.map_or(Next::Drop(reason), |problem| Next::Reject(reason, problem));
         }
     };
@@ -203,4 +210,16 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     }
     hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
     Next::Output(hop)
+}
+
+/// Decision on a packet of a socket, whose kernel has chosen `link`: a broadcast address leaves by that link or as the route by that
+/// link says (Linux `fib_lookup` with `flowi4_oif`). A VRF's device is no choice of a link.
+fn on_link(dp: &Datapath, decision: Decision, link: LinkId, dst: IpAddr) -> Decision {
+    let domain = dp.fib.domain(link);
+    match decision {
+        Decision::Broadcast { dev: Some(dev) } if dev != link && domain.vrf_device() != Some(link) => {
+            dp.fib.decide(domain, dst, Some(link))
+        }
+        other => other,
+    }
 }

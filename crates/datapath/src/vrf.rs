@@ -80,7 +80,8 @@ fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) ->
     if dp.trace.is_on() {
         trace::route(dp, cx, &mut ip.pkt, domain, dst, None);
     }
-    let found = if dp.fib.may_send(domain) { Hop::of(dp.decide(domain, dst)) } else { Err(DropReason::LinkDown) };
+    let hop_of = if ip.pkt.meta.of_socket { Hop::of_socket } else { Hop::of };
+    let found = if dp.fib.may_send(domain) { hop_of(dp.decide(domain, dst)) } else { Err(DropReason::LinkDown) };
     match found {
         Ok(hop) => {
             dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);

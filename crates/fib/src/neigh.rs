@@ -24,7 +24,7 @@ mod types;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use base::{DropReason, Instant, LinkId, Rate, TokenBucket};
 use foldhash::fast::RandomState;
@@ -127,12 +127,12 @@ impl Neighbours {
     pub fn is_resolved(&self, link: LinkId, next_hop: IpAddr) -> bool {
         match self.entries.get(&(link, next_hop)) {
             Some(entry) => entry.state.mac().is_some(),
-            None => next_hop.is_multicast(),
+            None => to_many(next_hop).is_some(),
         }
     }
 
-    /// Link-layer address for a packet to `next_hop` now, if known. Groups need no resolution (RFC 1112 §6.4, RFC 2464
-    /// §7).
+    /// Link-layer address for a packet to `next_hop` now, if known. Groups and the limited broadcast address need no
+    /// resolution.
     #[inline]
     pub fn station(&mut self, now: Instant, link: LinkId, next_hop: IpAddr) -> Option<MacAddr> {
         let key = (link, next_hop);
@@ -151,11 +151,7 @@ impl Neighbours {
                 }
                 State::Incomplete { .. } | State::Failed { .. } => None,
             },
-            None => match next_hop {
-                IpAddr::V4(group) if group.is_multicast() => Some(MacAddr::multicast_v4(group)),
-                IpAddr::V6(group) if group.is_multicast() => Some(MacAddr::multicast_v6(group)),
-                _ => None,
-            },
+            None => to_many(next_hop),
         }
     }
 
@@ -578,6 +574,17 @@ impl fmt::Debug for Neighbours {
 }
 
 /// The table of an entry.
+/// Link-layer address of the stations that a group or the limited broadcast address stands for (RFC 1112 §6.4, RFC 2464 §7,
+/// RFC 894).
+fn to_many(next_hop: IpAddr) -> Option<MacAddr> {
+    match next_hop {
+        IpAddr::V4(Ipv4Addr::BROADCAST) => Some(MacAddr::BROADCAST),
+        IpAddr::V4(group) if group.is_multicast() => Some(MacAddr::multicast_v4(group)),
+        IpAddr::V6(group) if group.is_multicast() => Some(MacAddr::multicast_v6(group)),
+        _ => None,
+    }
+}
+
 fn table_of((link, addr): Key) -> TableKey {
     (link, addr.is_ipv6())
 }

@@ -41,6 +41,8 @@ pub enum PktType {
     Host,
     /// A group or every station (`PACKET_MULTICAST`, `PACKET_BROADCAST`).
     Group,
+    /// This node, in a message that the link itself has made for it: no packet of the network (`PACKET_LOOPBACK`).
+    Loopback,
 }
 
 /// Offload of a packet's ESP to a device, requested or done (Linux `struct xfrm_offload`).

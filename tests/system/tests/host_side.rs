@@ -54,6 +54,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth")),
         trial("host_side/users_gateway_is_in_the_users_run_directory", NEEDS, run_dir),
         trial("host_side/interface_with_addresses_is_warned_about", NEEDS, shared_interface),
+        trial("host_side/broadcast_of_a_socket_reaches_every_station", NEEDS, broadcasts),
         trial("host_side/socket_with_a_policy_of_its_own_passes_others", NEEDS, bypass),
         trial("host_side/tcpdump_sees_each_packet_once", TCPDUMP, tcpdump),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
@@ -318,6 +319,48 @@ fn roles() -> Outcome {
             format!("{addr}: {}\n{drops}", err.message().unwrap_or_default())
         })?;
     }
+    Ok(())
+}
+
+/// Sends datagrams of 1400 and 4000 bytes to both kinds of broadcast address, bound to the device that its argument names.
+const BROADCASTER: &str = "import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, sys.argv[1].encode())
+for addr in '10.1.0.255', '255.255.255.255':
+    for length in 1400, 4000:
+        s.sendto(bytes(length), (addr, 5000))
+";
+
+fn broadcasts() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.far.sh("ip addr add 10.1.0.9/24 dev eth0")?;
+    let receiver = "import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(('', 5000))
+print('ready', flush=True)
+while True: print(len(s.recv(9000)), flush=True)
+";
+    let far = Process::spawn(site.far.command("python3").args(["-c", receiver]), &site.scratch)?;
+    wait_until("the far end receives", PATIENCE, || far.output().contains("ready"))?;
+    let before = site.gateway.show("drops")?;
+    let mut want = "ready\n".to_owned();
+    for device in ["eth0", "red"] {
+        if device == "red" {
+            site.ip("link add red type vrf table 300")?;
+            site.ip("link set red up")?;
+            site.ip("link set eth0 master red")?;
+            site.ip("route add default via 10.1.0.9 table 300")?;
+        }
+        let mut command = site.fatpath(&["exec", "--instance", "x", "--", "python3", "-c", BROADCASTER]);
+        run(command.arg(device))?;
+        want += "1400\n4000\n1400\n4000\n";
+        wait_until(&format!("broadcasts by {device} arrive"), PATIENCE, || far.output() == want).map_err(|err| {
+            let drops = site.gateway.show("drops").unwrap_or_default();
+            format!("{}: {}{drops}{}", err.message().unwrap_or_default(), far.output(), site.gateway.log())
+        })?;
+    }
+    assert_eq!(site.gateway.show("drops")?, before);
     Ok(())
 }
 

@@ -4,12 +4,13 @@
 //!  host a ─ tun0 ─ gateway ─ UDP ─ wan0 ══ wan0 ─ UDP ─ gateway ─ tun0 ─ host b
 //! ```
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use system::{
-    Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, PING_SIZES, Scratch, ping_script, transfer, trial,
-    veth, vxlan,
+    Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, OUTER_V6, Outcome, PING_SIZES, Scratch, ping_script, transfer,
+    trial, veth, vxlan, wait_until,
 };
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
@@ -64,7 +65,45 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
+        trial("tunnel/host_learns_that_the_tunnels_own_wire_is_narrow", NEEDS, narrow_wire),
     ]
+}
+
+/// The wire of a `udp` link has a smaller MTU than the tunnel needs: the host in front of the gateway is told its MTU.
+fn narrow_wire() -> Outcome {
+    let any = ["\"0.0.0.0:4500\"\naddresses = [\"192.0.2.1/24\"]", "\"[::]:4500\"\naddresses = [\"2001:db8::1/64\"]"];
+    let cases = [
+        ("auto", OUTER_V4, None, 1238),
+        ("off", OUTER_V4, None, 1238),
+        ("off", OUTER_V4, Some(any[0]), 1238),
+        ("auto", OUTER_V6, None, 1218),
+        ("off", OUTER_V6, None, 1218),
+        ("off", OUTER_V6, Some(any[1]), 1218),
+    ];
+    for (side, outer, any, want) in cases {
+        let scratch = Scratch::new()?;
+        let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+        veth((&a, "wan0"), (&b, "wan0"))?;
+        a.sh("ip link set wan0 mtu 1300")?;
+        let inner = [("10.1.0.0/24", "10.2.0.0/24"), ("fd01::/64", "fd02::/64")];
+        let esp = Esp { udp: true, ..Esp::new(Mode::Tunnel, outer, &inner) };
+        let bind = format!("\"{}\"", SocketAddr::new(esp.own, 4500));
+        let toml = config(&esp, 1).replace(&bind, any.unwrap_or(&bind));
+        let gateway = start_with(&a, "a", &esp, 1, &scratch, &format!("[host]\nside = \"{side}\"\n{toml}"))?;
+        for (addr, size, mtu) in [(B_V4, 1360, want), (B_V6, 1340, 1280)] {
+            let is_told = || {
+                a.sh(&format!("ping -M do -s {size} -c 1 -W 1 {addr} || true; ip route get {addr}"))
+                    .is_ok_and(|printed| printed.contains(&format!(" mtu {mtu}")))
+            };
+            wait_until(&format!("{addr} has MTU {mtu}"), Duration::from_secs(20), is_told).map_err(|err| {
+                let drops = gateway.show("drops").unwrap_or_default();
+                format!("{side} {bind} {any:?}: {}\n{drops}{}", err.message().unwrap_or_default(), gateway.log())
+            })?;
+        }
+        let drops = gateway.show("drops")?;
+        assert!(!drops.contains("IpSourceInvalid") && !drops.contains("IcmpQuote"), "{side} {bind} {any:?}: {drops}");
+    }
+    Ok(())
 }
 
 /// Two hosts, each with a gateway; programs end before their namespaces.
@@ -92,9 +131,15 @@ impl TunnelSite {
 
 /// Starts the gateway of the host whose inner networks have the number `own`.
 pub(crate) fn start(netns: &Netns, instance: &str, esp: &Esp, own: u8, scratch: &Scratch) -> Outcome<Gateway> {
+    start_with(netns, instance, esp, own, scratch, &config(esp, own))
+}
+
+/// As [`start`], with that configuration.
+fn start_with(netns: &Netns, instance: &str, esp: &Esp, own: u8, scratch: &Scratch, toml: &str) -> Outcome<Gateway> {
     let peer = 3 - own;
-    netns.sh(&format!("ip addr add {}/24 dev wan0", esp.own))?;
-    let gateway = Gateway::start(netns, scratch, instance, &config(esp, own))?;
+    let len = if esp.own.is_ipv4() { 24 } else { 64 };
+    netns.sh(&format!("ip addr add {}/{len} dev wan0", esp.own))?;
+    let gateway = Gateway::start(netns, scratch, instance, toml)?;
     netns.sh(&format!(
         "ip addr add 10.{own}.0.1/24 dev tun0
         ip addr add fd0{own}::1/64 dev tun0
@@ -119,10 +164,10 @@ addresses = ["10.{own}.0.254/24", "fd0{own}::fe/64"]
 [[link]]
 name = "wan"
 kind = "udp"
-bind = "{}:4500"
+bind = "{}"
 
 [[route]]
-to = "{}/32"
+to = "{}/{}"
 dev = "wan"
 
 [[route]]
@@ -134,8 +179,9 @@ to = "fd0{peer}::/64"
 dev = "wan"
 
 {}"#,
-        esp.own,
+        SocketAddr::new(esp.own, 4500),
         esp.peer,
+        if esp.peer.is_ipv4() { 32 } else { 128 },
         esp.to_toml()
     )
 }

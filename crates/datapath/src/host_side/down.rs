@@ -1,16 +1,15 @@
 //! Packets that sockets of the host side send: output of this node (Linux `ip_local_out`).
 //!
-//! The kernel of the host side resolves no neighbours: it sends routed packets to the device's own MAC address. Frames to other stations come
-//! from packet sockets, and leave by the device's link unchanged, as do all frames that carry no IP.
+//! The kernel of the host side resolves no neighbours: it sends routed packets, broadcasts too, to the device's own MAC address. Frames to
+//! other stations come from packet sockets, and leave by the device's link unchanged, as do all frames that carry no IP.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ::reassembly::User;
 use base::{DropReason, LinkId, Origin};
 use fib::RouteKind;
 use packet::{Packet, PktType};
 use wire::eth::{self, EtherType};
-use wire::ip::Info;
 use wire::{MacAddr, Protocol, Version, ipv4};
 
 use super::demux;
@@ -18,7 +17,7 @@ use crate::local::reassembly;
 use crate::next::Hop;
 use crate::node::ports::Port;
 use crate::run::run;
-use crate::tx::{device, mtu};
+use crate::tx::device;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Handles a packet that came down by the device of `link`.
@@ -67,7 +66,7 @@ enum Addressee {
     Group,
 }
 
-/// Routes an IP packet of a socket. Packets to groups leave by the link.
+/// Routes an IP packet of a socket. Packets to groups and to the limited broadcast address leave by the link.
 fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Addressee) -> Next {
     if let Err(reason) = ip.parse(cx) {
         return Next::Drop(reason);
@@ -81,12 +80,13 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
     if let Err(reason) = set_dont_fragment(cx, ip) {
         return Next::Drop(reason);
     }
-    if to == Addressee::Group || ip.info.dst.is_multicast() {
-        if !ip.info.dst.is_multicast() {
-            return Next::Drop(DropReason::IpDestinationInvalid);
-        }
-        return match group_link(dp, link, ip.info.dst) {
-            Some(link) => own::output_by(dp, cx, ip, Hop::new(link, ip.info.dst)),
+    let dst = ip.info.dst;
+    if to == Addressee::Group && !dst.is_multicast() {
+        return Next::Drop(DropReason::IpDestinationInvalid);
+    }
+    if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return match group_link(dp, link, dst) {
+            Some(link) => own::output_by(dp, cx, ip, Hop::new(link, dst)),
             None => Next::Drop(DropReason::NoRoute),
         };
     }
@@ -99,8 +99,8 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
     own::route_out(dp, cx, ip, link)
 }
 
-/// Link by which a packet to a group leaves: that of its device. A VRF's device has no link: the routes of the VRF choose one for
-/// IPv4 groups, and IPv6 groups are unreachable (Linux `vrf_link_scope_lookup`).
+/// Link by which a packet to a group or the limited broadcast address leaves: that of its device. A VRF's device has no link: the
+/// routes of the VRF choose one for IPv4, and IPv6 groups are unreachable (Linux `vrf_link_scope_lookup`).
 fn group_link(dp: &Datapath, link: LinkId, group: IpAddr) -> Option<LinkId> {
     let domain = dp.fib.domain(link);
     if domain.vrf_device() != Some(link) {
@@ -131,37 +131,9 @@ fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(
     if port.config.mac.is_none() {
         return Err(DropReason::EthNotForUs);
     }
-    let mtu = port.config.mtu;
-    if frame.meta.cut.gso().is_none() && frame.len() > mtu + eth::EthHeader::LEN {
-        return leave_in_fragments(dp, cx, link, frame, mtu);
+    if frame.meta.cut.gso().is_none() && frame.len() > port.config.mtu + eth::EthHeader::LEN {
+        return Err(DropReason::PacketTooBig);
     }
     device::enqueue(dp, cx, link, frame, eth::EthHeader::LEN);
-    Ok(())
-}
-
-/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side fragments for the MTU of
-/// its device.
-#[cold]
-fn leave_in_fragments(
-    dp: &mut Datapath,
-    cx: Cx<'_>,
-    link: LinkId,
-    mut frame: Packet,
-    mtu: usize,
-) -> Result<(), DropReason> {
-    let header = *eth::EthHeader::ref_from(frame.head())?;
-    if header.dst() != MacAddr::BROADCAST || header.ethertype() != EtherType::IPV4 || frame.meta.vlan.is_some() {
-        return Err(DropReason::PacketTooBig);
-    }
-    frame.pull(eth::EthHeader::LEN);
-    let info = Info::parse(frame.head(), frame.len())?;
-    if info.dont_fragment || info.fragment.is_some() {
-        return Err(DropReason::PacketTooBig);
-    }
-    let mut pieces = Vec::new();
-    mtu::fragment(dp, cx, frame, mtu, link, &mut pieces);
-    for piece in pieces {
-        device::run_framed(dp, cx, link, MacAddr::BROADCAST, piece);
-    }
     Ok(())
 }

@@ -28,7 +28,8 @@ const MAX_WAITING: usize = 1 << 20;
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(), DropReason> {
     let hop = ike_hop(dp, message)?;
     let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
-    let pkt = packet(cx.mem, message)?;
+    let mut pkt = packet(cx.mem, message)?;
+    mtu::identify(dp, cx, &mut pkt)?;
     let mtu = dp.path_mtu(cx, hop.dev, message.peer.ip(), link_mtu);
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(Version::of_addr(message.peer.ip())));
     mtu::run_fitted(dp, cx, pkt, mtu, hop);

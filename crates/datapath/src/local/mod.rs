@@ -4,7 +4,7 @@ pub(crate) mod esp;
 pub(crate) mod icmp;
 pub(crate) mod ike;
 mod nd;
-mod path_mtu;
+pub(crate) mod path_mtu;
 pub(crate) mod reassembly;
 pub(crate) mod tcp;
 pub(crate) mod udp;

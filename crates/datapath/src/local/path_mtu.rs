@@ -7,8 +7,10 @@
 use base::{Domain, DropReason};
 use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
 
+use crate::host_side::up;
+use crate::icmp_quote::answer_to_quoted;
 use crate::next::Hop;
-use crate::{Cx, Datapath, IpPacket};
+use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Bytes of a quoted packet that are parsed: IP headers with common extension headers, UDP's header and the SPI.
 const QUOTE_LEN: usize = 256;
@@ -55,6 +57,25 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
         Ok(())
     } else {
         Err(DropReason::IcmpIgnored)
+    }
+}
+
+/// Handles a message that a link has made for this node, about the MTU of a link of the host. It is no packet of the network, so the
+/// checks of addresses, hooks and policies do not apply to it.
+#[cold]
+pub(crate) fn report(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
+    if let Err(reason) = ip.parse(cx) {
+        return Next::Drop(reason);
+    }
+    let learnt = reported_mtu(ip).ok_or(DropReason::IcmpIgnored).and_then(|mtu| learn(dp, cx, ip, mtu));
+    match answer_to_quoted(ip) {
+        // The quoted packet may be a socket's.
+        Some(answer) if !dp.ports.hosts.is_empty() => {
+            let link = ip.pkt.meta.origin.device();
+            up::deliver_error(dp, cx, answer.reversed(), link, ip.pkt.take());
+            Next::Done
+        }
+        _ => learnt.map_or_else(Next::Drop, |()| Next::Done),
     }
 }
 

@@ -82,7 +82,7 @@ fn count_for_link(dp: &mut Datapath, link: LinkId, before: [u64; REASSEMBLY.len(
 }
 
 /// Tells whether packets to such an address are broadcasts, or for a group.
-fn is_for_group(dp: &Datapath, domain: Domain, dst: IpAddr) -> bool {
+pub(crate) fn is_for_group(dp: &Datapath, domain: Domain, dst: IpAddr) -> bool {
     matches!(dp.decide(domain, dst), Decision::Broadcast { .. } | Decision::Multicast)
 }
 

@@ -1,8 +1,11 @@
-//! Identifications of fragments that this node makes.
+//! Identifications of packets that this node, or a router, may fragment.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// Generator of unpredictable identifications for fragments of this node (RFC 7739).
+/// Rounds of the permutation of IPv4 identifications.
+const ROUNDS: u8 = 4;
+
+/// Generator of unpredictable identifications for packets of this node (RFC 7739).
 #[derive(Debug, Default)]
 pub(crate) struct FragmentIds {
     key: RandomState,
@@ -10,9 +13,34 @@ pub(crate) struct FragmentIds {
 }
 
 impl FragmentIds {
-    /// Next identification, not used recently.
-    pub(crate) fn next(&mut self) -> u32 {
+    /// Next IPv6 identification, not used recently.
+    pub(crate) fn next_v6(&mut self) -> u32 {
         self.used = self.used.wrapping_add(1);
         self.key.hash_one(self.used) as u32
+    }
+
+    /// Next IPv4 identification. The order is a keyed permutation (a Feistel network) of all 65 536, another one each time.
+    pub(crate) fn next_v4(&mut self) -> u16 {
+        //= RFC 6864 §4.3 unique-id: packets that may be fragmented have identifications that do not repeat soon
+        self.used = self.used.wrapping_add(1);
+        let cycle = self.used >> u16::BITS;
+        let round = |[left, right]: [u8; 2], round: u8| [right, left ^ self.key.hash_one((cycle, round, right)) as u8];
+        u16::from_be_bytes((0..ROUNDS).fold((self.used as u16).to_be_bytes(), round))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    //= test RFC 6864 §4.3 unique-id
+    #[test]
+    fn ipv4_identification_repeats_only_after_all_others() {
+        let mut ids = FragmentIds { used: u64::from(u16::MAX), ..FragmentIds::default() };
+        let mut was_used = vec![false; 1 << u16::BITS];
+        for _ in 0..=u16::MAX {
+            let id = usize::from(ids.next_v4());
+            assert!(!std::mem::replace(&mut was_used[id], true), "{id}");
+        }
     }
 }

@@ -9,9 +9,10 @@ pub(crate) mod l3;
 pub(crate) mod shortcut;
 
 use base::{LinkId, Origin};
-use packet::{Burst, Packet};
+use packet::{Burst, Packet, PktType};
 
-use crate::run::{run_actions, run_deferred};
+use crate::local::path_mtu;
+use crate::run::{run, run_actions, run_deferred};
 use crate::{Cx, Datapath, IpPacket};
 
 pub(crate) use gro::{BurstEnd, flush};
@@ -52,6 +53,10 @@ fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: LinkId, pkt: Packet) {
     let mut ip = IpPacket::unparsed(pkt);
     loop {
         dp.ports.tap_wire(cx.mem, link, &ip.pkt);
+        if ip.pkt.meta.pkt_type == PktType::Loopback {
+            let next = path_mtu::report(dp, cx, &mut ip);
+            return run(dp, cx, &mut ip, next);
+        }
         match l2::input(dp, cx, link, &mut ip.pkt) {
             Ok(FrameInput::Ip(framing)) => return gro::ip_packet(dp, cx, &mut ip, framing),
             Ok(FrameInput::Port(own)) => link = own,

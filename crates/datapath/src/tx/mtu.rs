@@ -8,6 +8,7 @@ use wire::ip::Info;
 use wire::{Version, ipv4, ipv6, udp};
 
 use crate::ip_packet::wire_len;
+use crate::local::reassembly::is_for_group;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::tx::tcp::fit_tcp;
@@ -29,7 +30,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
         Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= mtu,
         Err(reason) => return Next::Drop(reason),
     };
-    if !fits && !may_fragment(ip) {
+    if !fits && !may_fragment(dp, ip) {
         if let Some(next) = refuse_too_big(dp, cx, ip, mtu, hop.dev) {
             return next;
         }
@@ -144,7 +145,7 @@ pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usiz
         checksum::complete(cx.mem, &mut pkt, 0)
             .and_then(|()| match version {
                 Version::V4 => fragment_v4(dp, cx, pkt, mtu, out),
-                Version::V6 => reassembly::fragment_v6(cx.mem, pkt, mtu, dp.fragment_ids.next(), out),
+                Version::V6 => reassembly::fragment_v6(cx.mem, pkt, mtu, dp.fragment_ids.next_v6(), out),
             })
             .inspect(|()| {
                 dp.count(dev, MibPair::FRAG_OKS.of(version));
@@ -158,7 +159,8 @@ pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usiz
     }
 }
 
-/// An IPv4 packet of our own gets its identification when it needs one (RFC 6864 §4).
+/// Fragments of an IPv4 packet. One of our own gets an identification, as a packet of a socket may have none, and loses Don't
+/// Fragment (Linux `ip_do_fragment`).
 fn fragment_v4(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -167,11 +169,25 @@ fn fragment_v4(
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
     if pkt.meta.origin.is_local() {
-        let header = ipv4::Ipv4Header::mut_from(pkt.writable_head(cx.mem)?)?;
-        header.set_id(dp.fragment_ids.next() as u16);
-        ipv4::fill_check(pkt.writable_head(cx.mem)?)?;
+        clear_dont_fragment(cx.mem, &mut pkt)?;
+        identify(dp, cx, &mut pkt)?;
     }
     reassembly::fragment(cx.mem, pkt, mtu, out)
+}
+
+/// Gives an IPv4 packet of our own that may be fragmented a new identification (RFC 6864 §4.3, Linux `ip_select_ident`). Other
+/// packets have none.
+pub(crate) fn identify(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet) -> Result<(), DropReason> {
+    let head = pkt.writable_head(cx.mem)?;
+    if Version::of(head)? == Version::V6 {
+        return Ok(());
+    }
+    let header = ipv4::Ipv4Header::mut_from(head)?;
+    if !header.dont_fragment() {
+        header.set_id(dp.fragment_ids.next_v4());
+        ipv4::fill_check(head)?;
+    }
+    Ok(())
 }
 
 /// Drops a packet that does not fit the path by `dev`, with an ICMP error that has the MTU. The last datagram of a UDP train is kept
@@ -235,10 +251,14 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
     Ok(())
 }
 
-/// Tells whether a packet may be fragmented: its header allows it, or this node is its source (RFC 8200 §4.5).
-pub(super) fn may_fragment(ip: &IpPacket) -> bool {
+/// Tells whether a packet may be fragmented: its header allows it, or this node is its source and it is IPv6 (RFC 8200 §4.5) or for
+/// a group or a broadcast address. The kernel of a socket sets Don't Fragment by the MTU of its own device, and no error about such
+/// a packet could tell the socket another MTU.
+pub(super) fn may_fragment(dp: &Datapath, ip: &IpPacket) -> bool {
+    let origin = ip.pkt.meta.origin;
+    let is_to_many = || is_for_group(dp, dp.fib.domain(origin.device()), ip.info.dst);
     //= RFC 8200 §4.5 source-alone: a packet is fragmented by its source only: a router answers with Packet Too Big
-    !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.origin.is_local()
+    !ip.info.dont_fragment || origin.is_local() && (ip.info.version() == Version::V6 || is_to_many())
 }
 
 /// The datagrams of a UDP train, by reference.

@@ -48,7 +48,7 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     };
     //= RFC 4301 §8.2.1 inner-mtu: a packet that exceeds the path MTU after encapsulation and may not be fragmented is
     //=   answered with the inner MTU of the SA
-    if !fits && !mtu::may_fragment(ip) {
+    if !fits && !mtu::may_fragment(dp, ip) {
         if let Some(next) = mtu::refuse_too_big(dp, cx, ip, inner_mtu, hop.dev) {
             return next;
         }

@@ -3,6 +3,7 @@
 
 use base::{DropReason, LinkId, Mib};
 use datapath::PortConfig;
+use fib::Known;
 use offload::Features;
 use packet::{Csum, Cut, GsoKind, Packet};
 use sim::{Flow, Node, PortOptions};
@@ -689,25 +690,88 @@ fn mss_of_syn_for_a_socket_is_lowered_to_the_path_back() {
 }
 
 #[test]
-fn broadcast_of_socket_is_fragmented_for_the_link() {
+fn broadcast_of_socket_goes_to_every_station_of_its_link() {
+    // The kernel's device resolves no neighbours, so its frames are to itself; Don't Fragment is by the device's own MTU.
+    for (src, dst) in [("10.2.0.254", "10.2.0.255"), ("10.2.0.254", "255.255.255.255"), ("0.0.0.0", "255.255.255.255")]
+    {
+        for (len, pieces) in [(100, 1), (1472, 1), (1473, 2), (4000, 3)] {
+            let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+            add_devices(&mut node);
+            let datagram = Flow::new(src, dst).udp(len);
+            down_bytes(&mut node, OUTSIDE, &frame(mac(2), mac(2), EtherType::IPV4, &datagram));
+            let sent = node.tx(OUTSIDE);
+            assert_eq!((sent.len(), node.drops()), (pieces, vec![]), "{len} bytes to {dst}");
+            for pkt in &sent {
+                let header = eth::EthHeader::ref_from(pkt.head()).unwrap();
+                assert_eq!((header.dst(), header.src(), pkt.len() <= 1514), (MacAddr::BROADCAST, mac(2), true));
+                let ip = info_of(&pkt.to_vec()[14..]);
+                assert_eq!((ip.dst.to_string(), ip.dont_fragment), (dst.to_owned(), pieces == 1), "{len} bytes");
+            }
+            assert!(node.tx(INSIDE).is_empty());
+        }
+    }
+}
+
+#[test]
+fn group_of_socket_is_fragmented_for_the_link() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     add_devices(&mut node);
-    let datagram = Flow::new("10.2.0.254", "10.2.0.255").udp(4000);
-    let may_be = edit_v4(&datagram, |header| header.set_dont_fragment(false));
-    down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType::IPV4, &may_be));
+    let to = MacAddr([1, 0, 0x5e, 0, 0, 5]);
+    let datagram = Flow::new("10.2.0.254", "224.0.0.5").udp(4000);
+    down_bytes(&mut node, OUTSIDE, &frame(to, mac(2), EtherType::IPV4, &datagram));
     let sent = node.tx(OUTSIDE);
-    assert_eq!(sent.len(), 3);
-    for pkt in &sent {
-        let header = eth::EthHeader::ref_from(pkt.head()).unwrap();
-        assert_eq!((header.dst(), header.src(), pkt.len() <= 1514), (MacAddr::BROADCAST, mac(2), true));
+    assert_eq!((sent.len(), node.drops()), (3, vec![]));
+    assert!(sent.iter().all(|pkt| eth::EthHeader::ref_from(pkt.head()).unwrap().dst() == to));
+}
+
+#[test]
+fn broadcast_of_another_links_subnet_is_no_broadcast() {
+    let ethernet = || {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+        add_devices(&mut node);
+        node
+    };
+    let bytes = frame(mac(2), mac(2), EtherType::IPV4, &Flow::new("10.2.0.254", "10.1.0.255").udp(100));
+    // The socket is bound to the outer link.
+    let mut node = ethernet();
+    down_bytes(&mut node, OUTSIDE, &bytes);
+    assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
+    assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty());
+    // By a route of that link it is unicast there, as on Linux.
+    let mut node = ethernet();
+    node.route("0.0.0.0/0", Some("10.2.0.1"), OUTSIDE);
+    let Node { datapath, mem, .. } = &mut node;
+    datapath.set_neighbour(NOW, mem, OUTSIDE, "10.2.0.1".parse().unwrap(), Known::Permanent(mac(9)), 0);
+    down_bytes(&mut node, OUTSIDE, &bytes);
+    assert_eq!(eth::EthHeader::ref_from(only(node.tx(OUTSIDE)).head()).unwrap().dst(), mac(9));
+    // Two links of one subnet: each has its own broadcast.
+    let mut node = ethernet();
+    node.datapath.fib.add_address(OUTSIDE, "10.1.0.253/24".parse().unwrap());
+    down_bytes(&mut node, OUTSIDE, &bytes);
+    assert_eq!((node.tx(OUTSIDE).len(), node.tx(INSIDE).len()), (1, 0));
+}
+
+#[test]
+fn answer_of_the_node_is_never_a_broadcast() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    let forged = Flow { ttl: 1, ..Flow::new("10.2.0.255", "10.2.0.1") };
+    for bytes in [forged.udp(10), Flow { dst: "10.1.0.254".parse().unwrap(), ttl: 64, ..forged }.ping(1, 8)] {
+        node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &bytes));
+        assert!(node.tx(OUTSIDE).is_empty() && node.tx(INSIDE).is_empty());
     }
-    assert!(node.tx(INSIDE).is_empty());
-    assert_eq!(node.drops(), []);
-    // A datagram that may not be fragmented, or a frame without IP, is a counted drop.
-    let whole = edit_v4(&datagram, |header| header.set_dont_fragment(true));
-    down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType::IPV4, &whole));
-    down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType(0x88cc), &may_be));
-    assert!(node.tx(OUTSIDE).is_empty());
+}
+
+#[test]
+fn frame_of_a_packet_socket_is_no_longer_than_the_link_allows() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let datagram = Flow { dont_fragment: false, ..Flow::new("10.2.0.254", "10.2.0.255") };
+    for (len, ethertype, sent) in [(1472, EtherType::IPV4, 1), (1473, EtherType::IPV4, 0), (1473, EtherType(0x88cc), 0)]
+    {
+        let bytes = frame(MacAddr::BROADCAST, mac(2), ethertype, &datagram.udp(len));
+        down_bytes(&mut node, OUTSIDE, &bytes);
+        assert_eq!(node.tx(OUTSIDE).len(), sent, "{len}");
+    }
     assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 2)]);
 }
 

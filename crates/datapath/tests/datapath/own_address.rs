@@ -177,3 +177,70 @@ fn error_of_a_node_without_addresses_is_sent() {
         assert_eq!(parse_icmp(&answer).src, want);
     }
 }
+
+#[test]
+fn icmpv6_error_is_from_the_link_that_the_packet_came_by() {
+    // Packets by the third link; the way back to their senders is the inner one.
+    for (flow, want) in flows().into_iter().zip(["10.1.0.254", "fd00:3::254"]) {
+        let mut node = router();
+        node.port(THIRD.0, PortOptions::BARE, &["10.3.0.254/24", "fd00:3::254/64"]);
+        let expired = Flow { ttl: 1, ..flow };
+        node.rx_bytes(NOW, THIRD, &expired.udp(10));
+        assert_eq!(parse_icmp(&only(node.tx(INSIDE))).src, want);
+        // A link without addresses: those of the others.
+        let mut node = router();
+        node.port(THIRD.0, PortOptions::BARE, &[]);
+        node.rx_bytes(NOW, THIRD, &expired.udp(10));
+        let near = if flow.src.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
+        assert_eq!(parse_icmp(&only(node.tx(INSIDE))).src, near);
+    }
+}
+
+//= test RFC 6864 §4.3 unique-id
+#[test]
+fn own_ipv4_packet_without_df_has_an_identification() {
+    let mut node = router();
+    let [flow, _] = flows();
+    let to_us = Flow { dst: "10.1.0.254".parse().unwrap(), ..flow };
+    let mut ids = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        for bytes in [Flow { ttl: 1, ..flow }.udp(10), to_us.ping(1, 8)] {
+            node.rx_bytes(NOW, INSIDE, &bytes);
+            let answer = info(&only(node.tx(INSIDE)));
+            assert!(!answer.dont_fragment, "as Linux's ICMP socket: routers may fragment it");
+            ids.insert(answer.id);
+        }
+    }
+    assert_eq!(ids.len(), 6, "{ids:?}");
+    // An atomic packet needs none (RFC 6864 §4.1).
+    node.rx_bytes(NOW, INSIDE, &to_us.tcp(1, 0));
+    let reset = info(&only(node.tx(INSIDE)));
+    assert_eq!((reset.dont_fragment, reset.id), (true, 0));
+}
+
+#[test]
+fn zero_net_is_unicast_but_for_its_first_address() {
+    let mut node = Node::new();
+    node.port(INSIDE.0, PortOptions::BARE, &["0.1.0.254/24"]);
+    node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24"]);
+    node.route("0.0.0.0/8", Some("10.2.0.1"), OUTSIDE);
+    let there_and_back = [("0.1.0.1", "10.2.0.1", INSIDE, OUTSIDE), ("10.2.0.1", "0.1.0.1", OUTSIDE, INSIDE)];
+    for (src, dst, from, to) in there_and_back {
+        node.rx_bytes(NOW, from, &Flow::new(src, dst).udp(10));
+        assert_eq!(node.tx(to).len(), 1, "{src} to {dst}");
+    }
+    // A route into it, an own address in it, and an error from there.
+    node.rx_bytes(NOW, INSIDE, &Flow::new("0.1.0.1", "0.9.9.9").udp(10));
+    assert_eq!(node.tx(OUTSIDE).len(), 1);
+    node.rx_bytes(NOW, INSIDE, &Flow::new("0.1.0.1", "0.1.0.254").ping(1, 8));
+    assert_eq!(parse_icmp(&only(node.tx(INSIDE))).src, "0.1.0.254");
+    assert_eq!(source_of_error(&mut node, Flow::new("0.1.0.1", "10.2.0.1")), "0.1.0.254");
+    for (src, dst, reason) in [
+        ("0.0.0.0", "10.2.0.1", DropReason::IpSourceInvalid),
+        ("0.1.0.1", "0.0.0.0", DropReason::IpDestinationInvalid),
+        ("127.0.0.1", "10.2.0.1", DropReason::IpSourceInvalid),
+    ] {
+        node.rx_bytes(NOW, INSIDE, &Flow::new(src, dst).udp(10));
+        assert!(node.drops().contains(&(1, reason, 1)) || node.drops().contains(&(1, reason, 2)), "{src} to {dst}");
+    }
+}

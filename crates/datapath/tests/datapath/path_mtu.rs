@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use base::{DropReason, Mib};
 use datapath::PortConfig;
+use packet::{Packet, PktType};
 use sim::{End, Flow, Host, Medium, Node, PortOptions, Wire, World, esp, policy, unique_mask};
 use wire::{Protocol, icmp, icmpv6};
-use xfrm::{Dir, Mode, SaConfig};
+use xfrm::{Action, Dir, Mode, PolicyConfig, SaConfig, Selector};
 
 use crate::common::*;
 use crate::gateways::{Received, Tunnel, overhead};
+use crate::host_side::{add_devices_to, up};
 
 /// The router between the gateways, by its number in the world, and its links towards them.
 const ROUTER: usize = 2;
@@ -222,7 +224,12 @@ fn path_of_the_outer_tunnel_narrows_the_inner_one() {
 
 /// *Packet too big* message from a forger.
 pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
-    let forger = Flow::new(STRANGERS[usize::from(v6)], to);
+    too_big_from(STRANGERS[usize::from(v6)], mtu, to, quote)
+}
+
+fn too_big_from(src: &str, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
+    let flow = Flow::new(src, to);
+    let v6 = flow.src.is_ipv6();
     let mut message = vec![0; icmp::IcmpHeader::LEN];
     if v6 {
         icmpv6::Icmpv6Header::new(icmpv6::Icmpv6Message::PacketTooBig { mtu: mtu.into() }).write(&mut message).unwrap();
@@ -230,15 +237,48 @@ pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
         icmp::IcmpHeader::new(icmp::IcmpMessage::FragNeeded { mtu }).write(&mut message).unwrap();
     }
     message.extend_from_slice(quote);
-    match (forger.src, forger.dst) {
+    match (flow.src, flow.dst) {
         (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
             icmpv6::fill_check(&mut message, src, dst).unwrap();
-            forger.raw(Protocol::ICMPV6, &message)
+            flow.raw(Protocol::ICMPV6, &message)
         }
         _ => {
             icmp::fill_check(&mut message).unwrap();
-            forger.raw(Protocol::ICMP, &message)
+            flow.raw(Protocol::ICMP, &message)
         }
+    }
+}
+
+#[test]
+fn report_of_a_link_is_no_packet_of_the_network() {
+    for (tunnel, has_host_side) in tunnels().flat_map(|tunnel| [(tunnel, false), (tunnel, true)]) {
+        let [flow, _] = flows();
+        let mut world = world(tunnel);
+        let node = &mut world.nodes[0];
+        if has_host_side {
+            add_devices_to(node, &[OUTSIDE]);
+        }
+        // A policy for packets of the network does not apply.
+        let any = if tunnel.v6 { "2001:db8::/32" } else { "192.0.2.0/24" }.parse().unwrap();
+        let block = PolicyConfig { action: Action::Block, ..PolicyConfig::new(Dir::In, Selector::new(any, any)) };
+        node.datapath.ipsec.add_policy(block).unwrap();
+        node.rx_bytes(NOW, INSIDE, &flow.udp(1000));
+        let sent = only(node.tx(OUTSIDE)).to_vec();
+        let [here, there] = ENDS[usize::from(tunnel.v6)];
+        let report = too_big_from(here, 1300, here, &sent[..80]);
+        let refused = if tunnel.v6 { DropReason::PolicyBlock } else { DropReason::IpSourceInvalid };
+        node.rx_bytes(NOW, OUTSIDE, &report);
+        assert_eq!(node.drops(), [(OUTSIDE.0, refused, 1)], "{tunnel:?}: from the network");
+        let before = node.datapath.counters.clone();
+        let mut own = Packet::with_data(&node.mem, &report).unwrap();
+        own.meta.pkt_type = PktType::Loopback;
+        node.rx(NOW, OUTSIDE, vec![own]);
+        let known: Vec<_> =
+            node.datapath.fib.path_mtus(NOW).map(|((_, dst), known)| (dst.to_string(), known.mtu)).collect();
+        assert_eq!(known, [(there.to_owned(), 1300)], "{tunnel:?}");
+        assert_eq!((node.drops().len(), &node.datapath.counters), (1, &before), "{tunnel:?}");
+        let told: Vec<_> = up(node, OUTSIDE).iter().map(Packet::to_vec).collect();
+        assert_eq!(told, if has_host_side { vec![report] } else { vec![] }, "{tunnel:?}");
     }
 }
 

@@ -74,6 +74,15 @@ fn hash(bytes: &[u8], is_fragment: bool) -> u64 {
     hasher.finish()
 }
 
+/// The packet without the identification that the node has chosen for it at random: that of IPv4 without Don't Fragment.
+fn without_id(mut bytes: Vec<u8>) -> Vec<u8> {
+    if bytes.len() >= 20 && bytes[0] >> 4 == 4 && bytes[6] & 0x40 == 0 {
+        bytes[4..6].fill(0);
+        bytes[10..12].fill(0);
+    }
+    bytes
+}
+
 /// Tells whether an IP packet is a fragment.
 fn is_fragment(bytes: &[u8]) -> bool {
     if bytes[0] >> 4 == 4 { bytes[6] & 0x3f != 0 || bytes[7] != 0 } else { bytes[6] == 44 }
@@ -89,7 +98,7 @@ fn seen(node: &mut Node) -> Seen {
     let mut sent: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for link in [INSIDE, OUTSIDE] {
         for pkt in node.tx(link) {
-            let bytes = pkt.to_vec();
+            let bytes = without_id(pkt.to_vec());
             let shape = (bytes.len(), hash(&bytes, pkt.meta.cut == Cut::Fragment), pkt.meta.cut);
             // Fragments have no ports.
             let flow = if pkt.meta.cut == Cut::Fragment { Vec::new() } else { flow_of(&bytes) };
@@ -110,6 +119,7 @@ fn seen(node: &mut Node) -> Seen {
         .collect();
     let mut captured: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for Tapped { link, fat, outbound, bytes } in node.datapath.take_tapped() {
+        let bytes = if outbound { without_id(bytes) } else { bytes };
         let shape = (fat, outbound, bytes.len(), hash(&bytes, outbound && is_fragment(&bytes)));
         captured.entry((link.0, flow_of(&bytes))).or_default().push(shape);
     }

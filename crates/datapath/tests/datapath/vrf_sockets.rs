@@ -3,10 +3,13 @@
 
 use std::time::Duration;
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, LinkId, Mib, TableId};
 use datapath::{L3mdevAccept, SocketBinding, SocketQuestion};
+use fib::{Route, RouteKind};
+use qdisc::Options;
 use sim::{Flow, Node, PortOptions};
-use wire::Protocol;
+use wire::eth::EthHeader;
+use wire::{MacAddr, Protocol};
 
 use crate::common::*;
 use crate::host_side::{add_devices_to, down_bytes, up};
@@ -242,4 +245,33 @@ fn node_without_answers_delivers_by_the_link() {
     let mut node = self::node();
     node.rx_bytes(NOW, PLAIN, &Flow::new("10.5.0.1", "10.5.0.254").udp(10));
     assert_eq!((node.datapath.socket_question(), up_by(&mut node)), (None, [0, 1, 0]));
+}
+
+#[test]
+fn broadcast_of_a_socket_of_the_vrf_follows_its_table() {
+    for is_shaped in [false, true] {
+        let mut node = Node::new();
+        node.vrf(RED.0, 10, &[INSIDE.0]);
+        node.datapath.set_vrf_port(NOW, RED, Some(("red".to_owned(), 65_575)));
+        node.port(INSIDE.0, PortOptions::ethernet(1), &["10.1.0.254/24"]);
+        node.port(PLAIN.0, PortOptions::ethernet(5), &["10.5.0.254/24"]);
+        add_devices_to(&mut node, &[INSIDE, PLAIN, RED]);
+        if is_shaped {
+            node.datapath.set_qdisc(NOW, &node.mem, RED, Some(Options::Pfifo { limit: 1000 })).unwrap();
+        }
+        let limited = Flow::new("10.1.0.254", "255.255.255.255").udp(100);
+        // Without a route in the VRF there is no link for the limited broadcast address.
+        down_bytes(&mut node, RED, &limited);
+        assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
+        let prefix = "0.0.0.0/0".parse().unwrap();
+        let kind = RouteKind::Unicast { via: None, dev: INSIDE };
+        node.datapath.fib.add(TableId(10), Route { prefix, kind, metric: 0 }).unwrap();
+        for bytes in [limited, Flow::new("10.1.0.254", "10.1.0.255").udp(4000)] {
+            down_bytes(&mut node, RED, &bytes);
+            let sent = node.tx(INSIDE);
+            assert!(!sent.is_empty() && node.tx(PLAIN).is_empty());
+            assert!(sent.iter().all(|pkt| EthHeader::ref_from(pkt.head()).unwrap().dst() == MacAddr::BROADCAST));
+        }
+        assert_eq!(node.drops().len(), 1);
+    }
 }

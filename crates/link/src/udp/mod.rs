@@ -39,7 +39,7 @@ use crate::{Common, Layer, Link, OpenError, Sent};
 use discovery::Discovery;
 use ike_port::IkePort;
 use message::Message;
-use paths::{MAX_ERRORS, Paths, first_bytes, is_soft, narrow};
+use paths::{MAX_ERRORS, Paths, TooBig, is_soft, narrow};
 use synthetic::{Ends, LONGEST, Unsendable, Unwrapped, set_ip, unwrap, wrap};
 
 /// Datagrams or trains received in one system call: as many 64 KiB pages as the second-level cache holds.
@@ -299,9 +299,7 @@ impl Batches for UdpLink {
             }
             libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.common.name, "sendmmsg", err)),
             libc::EMSGSIZE => {
-                if let Ok(Unwrapped { ends, header_len, .. }) = unwrap(packet) {
-                    self.paths.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
-                }
+                self.paths.too_big = TooBig::of(packet);
                 DropReason::PacketTooBig
             }
             libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,

@@ -1,9 +1,12 @@
 //! Path MTU reports about earlier packets, from the error queue, and the ICMP messages made from them.
+//!
+//! A message about a link of the host, mostly the first one of the path, is from this node to itself, and marked as
+//! [`Loopback`](PktType::Loopback): from the network it would be a martian (RFC 1812 §5.3.8).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use packet::{Memory, Packet};
+use packet::{Memory, Packet, PktType};
 
 use super::errors;
 use super::synthetic::{Ends, Unwrapped, unwrap};
@@ -22,10 +25,18 @@ pub(super) const MAX_ERRORS: usize = 16;
 pub(super) struct Paths {
     /// Whether the error queue has to be read.
     pub(super) errors_wait: bool,
-    /// Destination and quote of the last packet that did not fit the first link.
-    pub(super) too_big: Option<(IpAddr, Vec<u8>)>,
-    /// Paths that a train did not fit: our address, the MTU of the first link, and the train's quote.
-    pub(super) narrow: Vec<(IpAddr, u32, Vec<u8>)>,
+    /// The last packet that did not fit the first link.
+    pub(super) too_big: Option<TooBig>,
+    /// Trains that did not fit the first link, each with that link's MTU.
+    pub(super) narrow: Vec<(TooBig, u32)>,
+}
+
+/// Addresses and quote of a packet that did not fit the first link.
+#[derive(Debug)]
+pub(super) struct TooBig {
+    src: IpAddr,
+    dst: IpAddr,
+    quote: Vec<u8>,
 }
 
 impl Paths {
@@ -40,8 +51,8 @@ impl Paths {
         out: &mut Vec<Packet>,
     ) {
         self.errors_wait = false;
-        for (local, mtu, quote) in std::mem::take(&mut self.narrow) {
-            report_mtu(stats, mem, local, local, mtu, &quote, out);
+        for (TooBig { src, quote, .. }, mtu) in std::mem::take(&mut self.narrow) {
+            report_mtu(stats, mem, [src, src], true, mtu, &quote, out);
         }
         for _ in 0..MAX_ERRORS {
             let mut payload = [0; errors::QUOTE_LEN];
@@ -58,40 +69,61 @@ impl Paths {
             if error.errno != libc::EMSGSIZE {
                 continue;
             }
-            let local = error.local.unwrap_or(address.ip());
             if !error.is_local {
+                let local = error.local.unwrap_or(address.ip());
                 let src = SocketAddr::new(local, address.port());
                 if let Some(quote) = errors::quote(src, dst, payload.get(..len).unwrap_or(&payload)) {
-                    report_mtu(stats, mem, error.offender.unwrap_or(dst.ip()), local, error.info, &quote, out);
+                    let offender = error.offender.unwrap_or(dst.ip());
+                    // The kernel drops IPv4 packets from the network with a source address of its own.
+                    let is_own = offender == local && local.is_ipv4();
+                    report_mtu(stats, mem, [offender, local], is_own, error.info, &quote, out);
                 }
-            } else if let Some((_, quote)) = self.too_big.take_if(|(to, _)| *to == dst.ip()) {
-                report_mtu(stats, mem, local, local, error.info, &quote, out);
+            } else if let Some(TooBig { src, quote, .. }) = self.too_big.take_if(|packet| packet.dst == dst.ip()) {
+                // The kernel does not name the source address, which a socket of any address takes from the packet.
+                report_mtu(stats, mem, [src, src], true, error.info, &quote, out);
             }
         }
         self.errors_wait = true;
     }
 }
 
-/// Appends the message from `offender` that the quoted packet is longer than `mtu`.
+/// Appends the message from `offender` to `local` that the quoted packet is longer than `mtu`; `is_own`: it is no
+/// message of the network.
 fn report_mtu(
     stats: &mut LinkStats,
     mem: &Memory,
-    offender: IpAddr,
-    local: IpAddr,
+    [offender, local]: [IpAddr; 2],
+    is_own: bool,
     mtu: u32,
     quote: &[u8],
     out: &mut Vec<Packet>,
 ) {
     match errors::too_big(mem, offender, local, mtu, quote) {
-        Ok(message) => out.extend(message),
+        Ok(Some(mut message)) => {
+            if is_own {
+                message.meta.pkt_type = PktType::Loopback;
+            }
+            out.push(message);
+        }
+        Ok(None) => {}
         Err(dry) => stats.rx_drop(dry.into()),
     }
 }
 
-/// Source, first link's MTU and quote of a packet whose segments are longer than that MTU; `None` if they fit.
+impl TooBig {
+    /// A packet of ours, if the socket can send it.
+    pub(super) fn of(packet: &Packet) -> Option<Self> {
+        let Unwrapped { ends: Ends { src, dst, .. }, header_len, .. } = unwrap(packet).ok()?;
+        let mut quote = vec![0; packet.len().min(header_len + errors::QUOTE_LEN)];
+        packet.read_at(0, &mut quote);
+        Some(Self { src: src.ip(), dst: dst.ip(), quote })
+    }
+}
+
+/// A packet whose segments are longer than the first link's MTU, with that MTU; `None` if they fit.
 #[cold]
-pub(super) fn narrow(packet: &Packet) -> Option<(IpAddr, u32, Vec<u8>)> {
-    let Unwrapped { ends: Ends { src, dst, .. }, header_len, .. } = unwrap(packet).ok()?;
+pub(super) fn narrow(packet: &Packet) -> Option<(TooBig, u32)> {
+    let Unwrapped { ends: Ends { dst, .. }, header_len, .. } = unwrap(packet).ok()?;
     let (any, level, name) = match dst {
         SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), libc::IPPROTO_IP, libc::IP_MTU),
         SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), libc::IPPROTO_IPV6, libc::IPV6_MTU),
@@ -100,14 +132,7 @@ pub(super) fn narrow(packet: &Packet) -> Option<(IpAddr, u32, Vec<u8>)> {
     socket.connect(dst).ok()?;
     let mtu = u32::try_from(get_option(socket.as_fd(), level, name).ok()?).ok()?;
     let longest = packet.meta.cut.gso().map_or(packet.len(), |gso| header_len + usize::from(gso.size));
-    (longest > mtu as usize).then(|| (src.ip(), mtu, first_bytes(packet, header_len)))
-}
-
-/// The headers of a packet, `header_len` bytes, and the first bytes of its payload.
-pub(super) fn first_bytes(packet: &Packet, header_len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; packet.len().min(header_len + errors::QUOTE_LEN)];
-    packet.read_at(0, &mut bytes);
-    bytes
+    if longest <= mtu as usize { None } else { Some((TooBig::of(packet)?, mtu)) }
 }
 
 /// Tells whether an error is one that the network reported about an earlier packet (ip(7)); reading clears such an

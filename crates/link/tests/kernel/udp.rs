@@ -6,7 +6,7 @@ use base::DropReason;
 use driver::DriverKind;
 use libtest_mimic::Trial;
 use link::{Link, Sent};
-use packet::{Csum, Memory};
+use packet::{Csum, Memory, PktType};
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
 use wire::{Protocol, ip};
 
@@ -265,7 +265,7 @@ fn reported_by_router(ends: [&str; 2]) -> Outcome {
         assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &payload(2 * 1400), 1400))?, Sent::All, "turn {turn}");
         let messages = wait_for(a.as_mut(), &mem)?;
         let (mtu, quoted) = reported_mtu(&messages[0]);
-        assert_eq!(mtu, 1280);
+        assert_eq!((mtu, messages[0].meta.pkt_type), (1280, PktType::Host));
         assert_eq!((&quoted[..4], &quoted[8..16]), (&[0x11, 0x94, 0x11, 0x94][..], &payload(8)[..]));
         std::thread::sleep(std::time::Duration::from_millis(50));
         a.recv(&mem, &mut Vec::new())?;
@@ -281,9 +281,9 @@ fn reported_by_router(ends: [&str; 2]) -> Outcome {
 fn reported_by_own_link() -> Outcome {
     let wire = wire()?;
     let mem = Memory::heap();
-    for ends in [V4, V6] {
-        let (src, dst) = (ends[0].parse()?, ends[1].parse()?);
-        let mut a = socket(&wire.a, ends[0], true)?;
+    for (ends, bind) in [(V4, V4[0]), (V6, V6[0]), (V4, "0.0.0.0:4500"), (V6, "[::]:4500")] {
+        let (src, dst): (SocketAddr, _) = (ends[0].parse()?, ends[1].parse()?);
+        let mut a = socket(&wire.a, bind, true)?;
         wire.a.sh("ip link set wire mtu 1300")?;
         for len in [1400, 2 * 1400] {
             let dropped = a.stats().dropped_for(DropReason::PacketTooBig);
@@ -295,6 +295,10 @@ fn reported_by_own_link() -> Outcome {
             let messages = wait_for(a.as_mut(), &mem)?;
             let (mtu, quoted) = reported_mtu(&messages[0]);
             assert_eq!((mtu, &quoted[8..16]), (1300, &payload(8)[..]), "{len} bytes to {dst}");
+            let bytes = messages[0].to_vec();
+            let info = ip::Info::parse(&bytes, bytes.len()).expect("a packet");
+            let to_itself = (src.ip(), src.ip(), PktType::Loopback);
+            assert_eq!((info.src, info.dst, messages[0].meta.pkt_type), to_itself, "{len} bytes by {bind}");
         }
         assert!(a.features().uso);
         wire.a.sh("ip link set wire mtu 1500")?;
