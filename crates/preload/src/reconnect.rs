@@ -100,11 +100,7 @@ fn is_channel(fd: c_int) -> bool {
 
 /// Starts a keeper and waits until its descriptor table is separate. Returns the channel.
 fn start() -> Result<Fd, Errno> {
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    if !IS_REGISTERED.swap(true, Relaxed) {
-        // SAFETY: the function may be called in any child.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    }
+    watch_forks();
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: the buffer has space for two descriptors.
@@ -145,7 +141,17 @@ fn block_signals() -> libc::sigset_t {
     unsafe { before.assume_init() }
 }
 
-/// Handler in a child of `fork`, which has the sockets but no keeper: one is started when the child blocks.
+/// Calls [`forked`] in each child of `fork` from now on.
+pub(crate) fn watch_forks() {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !IS_REGISTERED.swap(true, Relaxed) {
+        // SAFETY: the function may be called in any child.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
+}
+
+/// Handler in a child of `fork`, which has the sockets but no keeper: one is started when the child blocks. Nor does the
+/// gateway know the child's capabilities yet.
 extern "C" fn forked() {
     let channel = CHANNEL.swap(NONE, AcqRel);
     if channel >= 0 && is_channel(channel) {
@@ -154,6 +160,7 @@ extern "C" fn forked() {
     for slot in table::all() {
         slot.is_kept.store(false, Relaxed);
         slot.is_gone.store(false, Relaxed);
+        slot.is_claim_due.store(true, Relaxed);
     }
     note_new();
 }
@@ -273,6 +280,8 @@ impl Keeper {
         }
         for kept in &self.kept {
             let Some(slot) = kept.slot() else { continue };
+            // Another process's keeper may have handed the socket over, with the privilege of that process alone.
+            slot.is_claim_due.store(true, Release);
             // The program may send as soon as the loss is reported: its data follows the call.
             slot.is_gone.store(false, Release);
             if send_calls(lifeline.0, &adopt(slot), Some(&kept.end)).is_err() {

@@ -10,7 +10,7 @@ use crate::connection::{refused, wait_for_room};
 use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
 use crate::libc_next;
-use crate::session::autobind;
+use crate::session::{autobind, claim};
 use crate::table::Slot;
 
 /// Maximum number of buffers of a message (`IOV_MAX`); one is used for the head.
@@ -80,6 +80,7 @@ pub(crate) unsafe fn send(
         (_, 1..) => return Err(Errno(libc::ECONNREFUSED)),
         _ => {}
     }
+    claim(fd, slot);
     let mut calls = Calls::deferred(slot);
     calls.push(ToDaemon::Data(&[]));
     let (front, mut all) = (calls.as_bytes(), Pieces::new());

@@ -79,6 +79,9 @@ pub(crate) struct Slot {
     pub(crate) is_kept: AtomicBool,
     /// Whether the gateway is gone, and the connection waits for the next one.
     pub(crate) is_gone: AtomicBool,
+    /// Whether the gateway does not know yet that this process, which inherited the connection, may use its privilege
+    /// ([`claim`](crate::session::claim)).
+    pub(crate) is_claim_due: AtomicBool,
     /// Deferred calls ([`Calls::deferred`](crate::deferred_setup::Calls::deferred)).
     pub(crate) deferred: AtomicU32,
 }
@@ -104,6 +107,7 @@ impl Slot {
             requests: AtomicU32::new(0),
             is_kept: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
+            is_claim_due: AtomicBool::new(false),
             deferred: AtomicU32::new(0),
         }
     }
@@ -123,7 +127,7 @@ impl Slot {
         let words = words.into_iter().chain([&self.deferred, &self.outstanding, &self.requests]);
         words.chain(&self.groups).for_each(|word| word.store(0, Relaxed));
         let flags = [&self.dumping, &self.expects_reply, &self.is_answer_due, &self.is_kept, &self.is_gone];
-        flags.into_iter().for_each(|flag| flag.store(false, Relaxed));
+        flags.into_iter().chain([&self.is_claim_due]).for_each(|flag| flag.store(false, Relaxed));
     }
 
     /// Counts a datagram that was sent, or that was refused without a gateway.
