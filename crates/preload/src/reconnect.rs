@@ -2,7 +2,8 @@
 //!
 //! A thread of the program's process, the keeper, has a duplicate of the gateway's end of each connection on which the
 //! program waits: otherwise the connection would hang up with the gateway. The keeper hands these ends, with the state
-//! in the sockets' slots, to the next gateway, which reports lost data to the programs' sockets.
+//! in the sockets' slots, to the next gateway, which reports lost data to the programs' sockets. Without a gateway for
+//! [`PATIENCE`], the keeper replies to outstanding requests itself, so that the program does not block any longer.
 //!
 //! The keeper has its own descriptor table. The program's table contains one additional socket, the channel, which
 //! carries the gateway's ends to the keeper.
@@ -12,9 +13,10 @@ use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, iovec, pollfd};
-use nlsock::{ToDaemon, option, protocol};
+use nlsock::{FromDaemon, ToDaemon, option, protocol};
 
 use crate::bypass_ports;
 use crate::connection::{Rights, awaited, connected, send_calls};
@@ -22,10 +24,13 @@ use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
 use crate::fd::Fd;
 use crate::switches::{SWITCHES, is_on};
-use crate::table::{self, FILE, Slot};
+use crate::table::{self, FILE, Outstanding, SentRequest, Slot};
 
 /// Time between attempts to connect to the next gateway.
 static RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Time without a gateway after which outstanding requests fail.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Size of the keeper's stack; most of its pages are never touched.
 const STACK: usize = 256 << 10;
@@ -180,7 +185,7 @@ fn run(number: c_int) {
     unsafe { libc::syscall(libc::SYS_write, number, &raw const outcome, 1) };
     if is_running {
         let lifeline = connected(libc::SOCK_CLOEXEC).ok().filter(is_served);
-        Keeper { channel: Some(Fd(number)), lifeline, kept: Vec::new() }.run();
+        Keeper { channel: Some(Fd(number)), lifeline, gone_since: None, kept: Vec::new() }.run();
     }
 }
 
@@ -196,6 +201,8 @@ struct Kept {
     end: Fd,
     /// The socket's [`Slot::connection`].
     connection: u64,
+    /// Number of datagrams that the program had sent when outstanding requests last [failed](Self::fail_requests).
+    failed: Option<u32>,
 }
 
 impl Kept {
@@ -214,6 +221,60 @@ impl Kept {
             || unsafe { libc::syscall(libc::SYS_recvfrom, self.end.0, &raw mut byte, 1, flags, nothing, nothing) > 0 };
         while take() {}
     }
+
+    /// Replies to outstanding requests with `ECONNREFUSED`, or reports lost replies (`ENOBUFS`) if it is unknown which
+    /// ones are outstanding. Without effect while the program has something to receive, as that may be the reply.
+    fn fail_requests(&mut self) {
+        let Some(slot) = self.slot() else { return };
+        let Some((outstanding, requests)) = slot.outstanding().filter(|&(_, sent)| self.failed != Some(sent)) else {
+            return;
+        };
+        if has_unreceived(self.end.0) {
+            return;
+        }
+        let mut datagram = Vec::new();
+        match outstanding {
+            Outstanding::Reply(request) => {
+                datagram.extend(FromDaemon::Answer { prompt: false, last: true }.to_word());
+                datagram.extend(refusal(request, slot.port.load(Relaxed)));
+            }
+            Outstanding::Others => datagram.extend(FromDaemon::Overrun.to_word()),
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let nowhere: *const libc::c_void = ptr::null();
+        // SAFETY: the buffer is that long. A failure is tried again.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_sendto, self.end.0, datagram.as_ptr(), datagram.len(), flags, nowhere, 0)
+        };
+        if sent > 0 {
+            self.failed = Some(requests);
+        }
+    }
+}
+
+/// Tells whether the other end of a connection has not received all datagrams yet (unix(7), `SIOCOUTQ`).
+fn has_unreceived(end: c_int) -> bool {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request takes a pointer to an int.
+    let done = unsafe { libc::syscall(libc::SYS_ioctl, end, libc::TIOCOUTQ, &raw mut bytes) };
+    done != 0 || bytes != 0
+}
+
+/// Message `NLMSG_ERROR` with `ECONNREFUSED`, in reply to a request of `port`. It has the request's header alone
+/// (Linux `netlink_ack`, `NLM_F_CAPPED`).
+fn refusal(request: SentRequest, port: u32) -> Vec<u8> {
+    let SentRequest { kind, flags, seq } = request;
+    let header = |len: usize, kind: u16, flags: u16| {
+        let words = [len as u32, seq, port].map(u32::to_ne_bytes);
+        [&words[0][..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &words[1], &words[2]].concat()
+    };
+    let len = 2 * SentRequest::HEADER + mem::size_of::<c_int>();
+    [
+        header(len, libc::NLMSG_ERROR as u16, libc::NLM_F_CAPPED as u16),
+        (-libc::ECONNREFUSED).to_ne_bytes().to_vec(),
+        header(SentRequest::HEADER, kind, flags),
+    ]
+    .concat()
 }
 
 /// Thread that keeps the gateway's ends of the program's connections.
@@ -222,6 +283,8 @@ struct Keeper {
     channel: Option<Fd>,
     /// Connection of the keeper itself, which hangs up with the gateway; `None` while no gateway runs.
     lifeline: Option<Fd>,
+    /// Time since which no gateway listens.
+    gone_since: Option<Instant>,
     kept: Vec<Kept>,
 }
 
@@ -242,6 +305,9 @@ impl Keeper {
             }
             if self.lifeline.is_none() {
                 self.reconnect();
+            }
+            if self.gone_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+                self.kept.iter_mut().for_each(Kept::fail_requests);
             }
         }
     }
@@ -267,12 +333,19 @@ impl Keeper {
 
     /// Hands the sockets to the next gateway, if it runs.
     fn reconnect(&mut self) {
-        let Ok(lifeline) = connected(libc::SOCK_CLOEXEC) else {
-            // Another process's keeper may have handed the sockets to a gateway that is gone, too.
-            self.mark_gone();
-            self.kept.iter().for_each(Kept::drain);
-            return;
+        let lifeline = match connected(libc::SOCK_CLOEXEC) {
+            Ok(lifeline) => lifeline,
+            Err(errno) => {
+                // Another process's keeper may have handed the sockets to a gateway that is gone, too.
+                self.mark_gone();
+                self.kept.iter().for_each(Kept::drain);
+                if errno == Errno(libc::ECONNREFUSED) {
+                    self.gone_since.get_or_insert_with(Instant::now);
+                }
+                return;
+            }
         };
+        self.gone_since = None;
         // A gateway that is shutting down still listens for a moment, and one with too many clients does not serve the
         // connection.
         if !is_served(&lifeline) {
@@ -350,5 +423,5 @@ fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
     let rights = unsafe { rights.assume_init() };
     let is_one = rights.header.cmsg_level == libc::SOL_SOCKET && rights.header.cmsg_type == libc::SCM_RIGHTS;
     let end = (is_one && message.msg_controllen != 0).then_some(Fd(rights.fd));
-    Ok(end.map(|end| Kept { end, connection }))
+    Ok(end.map(|end| Kept { end, connection, failed: None }))
 }
