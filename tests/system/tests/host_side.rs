@@ -41,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
         trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
+        trial("host_side/missing_device_is_tried_again", NEEDS, missing),
         trial("host_side/link_that_comes_and_goes_brings_its_device", NEEDS, links),
         trial("host_side/restart_attaches_again", NEEDS, restart),
         trial("host_side/orderly_end_removes_all_but_around_programs", NEEDS, end),
@@ -334,6 +335,30 @@ fn put_back() -> Outcome {
     assert!(log.contains("changed by another program, and reverted: address 10.1.0.1/24"), "{log}");
     let shown = site.gateway.show("host")?;
     assert!(!shown.contains(", 0 reverted") && !shown.contains("missing"), "{shown}");
+    Ok(())
+}
+
+fn missing() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let batch = site.scratch.file("batch");
+    fs::write(&batch, "link del wan\nlink add wan type veth peer name other\n")?;
+    let is_missing = || site.gateway.show("host").is_ok_and(|shown| shown.contains(": wan kind tun mtu 65535 missing"));
+    // Another device takes the name, unless the gateway is faster.
+    wait_until("the name is taken", PATIENCE, || {
+        let _ = site.outsider(&format!("-batch {}", batch.display()));
+        is_missing()
+    })?;
+    // As long as the name is taken, one line is logged.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(is_missing());
+    let log = site.gateway.log();
+    let failures = log.lines().filter(|line| line.contains("WARN") && line.contains("wan: ")).count();
+    assert!((1..=2).contains(&failures), "{log}");
+    site.outsider("link del wan")?;
+    wait_until("the device is there again", PATIENCE, || !is_missing())?;
+    site.ip("addr add 10.7.0.1/24 dev wan")?;
+    assert!(site.outsider("-o addr show wan")?.contains("10.7.0.1/24"));
+    assert!(site.outsider("link show wan")?.contains(",UP"), "{}", site.gateway.log());
     Ok(())
 }
 
