@@ -79,6 +79,7 @@ pub use offloads::{Offload, Offloads};
 pub use open::{has_device, has_interface, link_settings, open};
 pub use ring_state::RingState;
 pub use stats::LinkStats;
+pub use sys::descriptors::close_inherited;
 pub use sys::discard::{Discard, DiscardThread, discard};
 pub use sys::namespace::{Namespace, unshare};
 pub use sys::socket::peer_pidfd;

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -469,6 +469,8 @@ fn of_user() -> Outcome {
     let shown = gateway.show("host")?;
     assert!(shown.starts_with("host side on in a user namespace\n"), "{shown}{}", gateway.log());
     assert!(shown.contains(": wan kind tun mtu 65535\n"), "{shown}");
+    // Files of a process that is not dumpable belong to root.
+    assert_eq!(fs::metadata(format!("/proc/{}/status", gateway.id()))?.uid(), 0);
     let script = "ip addr add 10.7.0.1/24 dev wan
         python3 -c \"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('10.7.0.1', 5000))\"
         readlink /proc/self/ns/net";

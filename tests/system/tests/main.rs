@@ -2,6 +2,7 @@
 
 mod bench;
 mod bridge;
+mod confine;
 mod daemon;
 mod demo;
 mod descriptors;
@@ -59,6 +60,7 @@ fn main() {
         ethtool::trials(),
         ip::trials(),
         bridge::trials(),
+        confine::trials(),
         guests::trials(),
         vhost::trials(),
         qdisc::trials(),
