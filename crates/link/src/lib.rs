@@ -82,6 +82,6 @@ pub use stats::LinkStats;
 pub use sys::descriptors::close_inherited;
 pub use sys::discard::{Discard, DiscardThread, discard};
 pub use sys::namespace::{Namespace, unshare};
-pub use sys::socket::peer_pidfd;
+pub use sys::socket::{namespace_cookie, peer_pidfd};
 pub use sys::xsk::XdpStats;
 pub use tun::HostDevice;

@@ -44,6 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/missing_device_is_tried_again", NEEDS, missing),
         trial("host_side/link_that_comes_and_goes_brings_its_device", NEEDS, links),
         trial("host_side/restart_attaches_again", NEEDS, restart),
+        trial("host_side/connection_outlives_a_kill_in_a_mount_namespace", NEEDS, mount_namespace),
         trial("host_side/orderly_end_removes_all_but_around_programs", NEEDS, end),
         trial("host_side/links_above_the_limit_have_no_device", NEEDS, limit),
         trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
@@ -129,9 +130,8 @@ impl Site {
     /// A script of Python under `fatpath exec`.
     fn holder_of(&self, script: &str) -> Outcome<Holder> {
         let mut command = self.fatpath(&["exec", "--instance", "x", "--", "python3", "-c", script]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let printed = BufReader::new(child.stdout.take().ok_or("it has an output")?);
-        Ok(Holder { child, printed })
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        Holder::of(child)
     }
 }
 
@@ -142,6 +142,12 @@ struct Holder {
 }
 
 impl Holder {
+    /// `child` has pipes as its standard input and output.
+    fn of(mut child: Child) -> Outcome<Self> {
+        let printed = BufReader::new(child.stdout.take().ok_or("it has an output")?);
+        Ok(Self { child, printed })
+    }
+
     fn next_line(&mut self) -> Outcome<String> {
         let mut line = String::new();
         self.printed.read_line(&mut line)?;
@@ -402,6 +408,59 @@ fn restart() -> Outcome {
     assert_eq!(holder.next_line()?, "eth0\n");
     assert!(site.outsider("maddr show eth0")?.contains("239.1.1.1"));
     assert!(site.gateway.log().contains(", existing"));
+    Ok(())
+}
+
+/// Sends the lines of its standard input over a connection, and prints the answers.
+const CONNECTED: &str = "import socket, sys
+s = socket.create_connection(('10.1.0.2', 7000), 20)
+s.settimeout(60)
+print('ready', flush=True)
+for line in sys.stdin:
+    s.sendall(b'x')
+    print(s.recv(1).decode(), flush=True)
+";
+
+/// Returns the bytes of one connection.
+const ECHO: &str = "import socket
+listener = socket.create_server(('10.1.0.2', 7000))
+print('listens', flush=True)
+peer, _ = listener.accept()
+while data := peer.recv(100):
+    peer.sendall(data)
+";
+
+fn mount_namespace() -> Outcome {
+    let toml = format!("{AUTO}{LINKS}");
+    let (scratch, host, far) = (Scratch::new()?, Netns::new("near")?, Netns::new("far")?);
+    veth((&host, "eth0"), (&far, "eth0"))?;
+    far.sh("ip addr add 10.1.0.2/24 dev eth0")?;
+    let echo = Process::spawn(far.command("python3").args(["-c", ECHO]), &scratch)?;
+    wait_until("the server listens", PATIENCE, || echo.output().contains("listens"))?;
+    // `ip netns exec` gives each gateway a mount namespace of its own, and so does a service.
+    let mut gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+    let mut command = Command::new(fatpath());
+    command.args(["exec", "--instance", "x", "--", "python3", "-c", CONNECTED]);
+    let child = command.env("FATPATH_RUNDIR", scratch.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut holder = Holder::of(child)?;
+    assert_eq!(holder.next_line()?, "ready\n");
+    let namespace = holder.namespace()?;
+    // A second instance has a namespace of its own, with a device of the same name.
+    let wan = format!("{AUTO}[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4501\"\n");
+    let _other = Gateway::start(&host, &scratch, "y", &wan)?;
+    let mut other = Command::new(fatpath());
+    other.args(["exec", "--instance", "y", "--", "sleep", "100"]).env("FATPATH_RUNDIR", scratch.path());
+    let _inside = Process::spawn(&mut other, &scratch)?;
+    for round in 0..3 {
+        gateway.kill()?;
+        gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+        let mut inside = Command::new(fatpath());
+        inside.args(["exec", "--instance", "x", "--", "readlink", "/proc/self/ns/net"]);
+        let now = run(inside.env("FATPATH_RUNDIR", scratch.path()))?;
+        assert_eq!(now.trim(), namespace.display().to_string(), "round {round}: {}", gateway.log());
+        holder.go_on()?;
+        assert_eq!(holder.next_line()?, "x\n", "round {round}");
+    }
     Ok(())
 }
 

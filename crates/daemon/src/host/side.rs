@@ -29,6 +29,7 @@ use super::mirror::Mirror;
 use super::order::{Answer, Descriptors, Order, peer_of};
 use super::socket_diag::SocketDiag;
 use crate::command::Handle;
+use crate::service;
 use crate::threads::Threads;
 
 /// Pause between a change in the namespace and the check of its content: this bounds the rate of checks while a program
@@ -43,6 +44,12 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// Interval between log lines about changes that were undone.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Extension of the file, beside the control socket, with which the next gateway finds the namespace.
+const RECORD: &str = "namespace";
+
+/// Name of the namespace in the service manager's store.
+const STORED: &str = "host-side";
 
 /// Directory of the named namespaces of `ip netns`.
 const NAMED: &str = "/run/netns";
@@ -67,10 +74,14 @@ struct On {
     config: HostConfig,
     worker: Handle,
     network: OwnedFd,
+    /// Whether the service manager has been asked to keep the namespace.
+    is_stored: bool,
     user: Option<OwnedFd>,
     control: OwnedFd,
     /// File that the namespace is bound to.
     place: Option<PathBuf>,
+    /// File by which the next gateway finds the namespace without that.
+    record: PathBuf,
     /// Whether TUN and TAP devices cannot be created, so that veth pairs replace them.
     in_pairs: bool,
     mirror: Mirror,
@@ -140,7 +151,7 @@ impl HostSide {
         if config.side == Wish::Off {
             return;
         }
-        match On::make(config, place(socket), worker) {
+        match On::make(config, place(socket), socket.with_extension(RECORD), worker) {
             Ok((on, events)) => {
                 let (port, one_is_missing) = (on.mirror.port, Arc::clone(&on.one_is_missing));
                 *self.lock() = State::On(Box::new(on));
@@ -263,9 +274,17 @@ impl HostSide {
 impl On {
     /// Creates the namespace, or enters the existing one. Returns also the socket that receives notifications of
     /// changes in it.
-    fn make(config: HostConfig, place: Option<PathBuf>, worker: &Handle) -> Result<(Self, OwnedFd), String> {
+    fn make(
+        config: HostConfig,
+        place: Option<PathBuf>,
+        record: PathBuf,
+        worker: &Handle,
+    ) -> Result<(Self, OwnedFd), String> {
         let maker = Maker::start()?;
-        let (answer, descriptors) = maker.ask(&Order::Namespace { place: place.clone() }, &[])?;
+        let stored = service::stored(STORED);
+        let stored: Vec<_> = stored.iter().map(AsFd::as_fd).collect();
+        let (answer, descriptors) =
+            maker.ask(&Order::Namespace { place: place.clone(), record: record.clone() }, &stored)?;
         let Answer::Namespace { found, unbound, tun_closed } = answer else {
             return Err("unexpected answer of the process of the host side".to_owned());
         };
@@ -276,6 +295,7 @@ impl On {
         match (&place, &unbound) {
             (Some(place), _) if found => tracing::info!("host side: {}, existing", place.display()),
             (Some(place), _) => tracing::info!("host side: {}", place.display()),
+            (None, _) if found => tracing::info!("host side: existing, without a file"),
             (None, why) => {
                 tracing::info!("host side without a file: {}", why.as_deref().unwrap_or("it has no place"));
             }
@@ -289,13 +309,16 @@ impl On {
         }
         let one_is_missing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let one_is_missing = one_is_missing.map_err(|err| format!("eventfd: {err}"))?;
+        let is_stored = user.is_none() && service::store(STORED, network.as_fd());
         let on = Self {
             config,
             worker: worker.clone(),
+            is_stored,
             network,
             user,
             control,
             place,
+            record,
             in_pairs: tun_closed.is_some(),
             mirror,
             made: Vec::new(),
@@ -575,8 +598,13 @@ impl On {
     }
 
     fn end(mut self) {
-        if self.place.is_some() && is_entered(&self.network) {
+        // A namespace in a user namespace of its own cannot be entered again.
+        if self.user.is_none() && is_entered(&self.network) {
             tracing::info!("host side: processes are inside; the namespace is kept");
+            return;
+        }
+        // Without processes inside it ends when the manager releases it.
+        if self.place.is_none() && self.is_stored {
             return;
         }
         for made in std::mem::take(&mut self.made) {
@@ -585,6 +613,8 @@ impl On {
                 tracing::debug!("host side: {}: {err}", made.device.name);
             }
         }
+        // The record may have been removed with its directory.
+        let _ = fs::remove_file(&self.record);
         let Some(place) = &self.place else { return };
         let removed =
             unmount(place, UnmountFlags::DETACH).map_err(io::Error::from).and_then(|()| fs::remove_file(place));
