@@ -54,6 +54,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/interface_with_addresses_is_warned_about", NEEDS, shared_interface),
         trial("host_side/socket_with_a_policy_of_its_own_passes_others", NEEDS, bypass),
         trial("host_side/tcpdump_sees_each_packet_once", TCPDUMP, tcpdump),
+        trial("host_side/files_of_links_are_the_gateways", NEEDS, link_files),
+        trial("host_side/settings_of_sockets_are_the_namespaces", NEEDS, settings),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
         trial("host_side/failure_to_make_one_is_reported", NEEDS, failed),
     ]
@@ -178,7 +180,8 @@ fn devices() -> Outcome {
         let printed = site.exec(&format!("cd /sys/class/net/{name}; cat ifindex carrier mtu address flags"))?;
         let [index, carrier, mtu, rest @ ..] = &printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
         assert!(node.starts_with(&format!("{index}: {name}:")), "{node}{printed}");
-        assert_eq!((*carrier, *mtu), ("1", if name == "eth0" { "65521" } else { "65535" }), "{name}");
+        // The MTU is the link's, and not the device's.
+        assert!(*carrier == "1" && node.contains(&format!(" mtu {mtu} ")), "{node}{printed}");
         if name == "eth0" {
             assert!(node.contains(&format!("link/ether {} ", rest[0])), "{node}{printed}");
             let flags = u32::from_str_radix(rest[1].trim_start_matches("0x"), 16)?;
@@ -752,6 +755,84 @@ fn tcpdump() -> Outcome {
     let before = copied()?;
     pings()?;
     assert_eq!(copied()?, before);
+    Ok(())
+}
+
+fn link_files() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.ip("link set eth0 mtu 1400")?;
+    let read = |script: &str| site.exec(script);
+    // By its path, relative to a directory, by the device's path, and by streams.
+    for script in [
+        "cat /sys/class/net/eth0/mtu",
+        "cd /sys/class/net/eth0; cat mtu",
+        "cat /sys/devices/virtual/net/eth0/mtu",
+        "python3 -c \"print(open('/sys/class/net/eth0/mtu').read(), end='')\"",
+        "awk '{print}' /sys/class/net/eth0/mtu",
+    ] {
+        assert_eq!(read(script)?, "1400\n", "{script}");
+    }
+    assert_eq!(read("cat /sys/class/net/eth0/operstate")?, "up\n");
+    assert_eq!(read("cat /sys/class/net/wan/mtu")?, read("ip -o link show wan | sed 's/.* mtu //; s/ .*//'")?);
+    // The speed that `ethtool` shows; an interface without one has none.
+    let speed = site.exec("cat /sys/class/net/eth0/speed")?;
+    let of_host = site.host.sh("cat /sys/class/net/eth0/speed")?;
+    assert_eq!(speed, of_host);
+    for (script, why) in [
+        ("echo 1300 >/sys/class/net/eth0/mtu", ""),
+        ("cat /sys/class/net/eth7/mtu", "No such file"),
+        ("cat /sys/class/net/lo/speed", "Invalid argument"),
+    ] {
+        let failed = site.exec(script).err().and_then(|err| err.message().map(str::to_owned));
+        assert!(failed.as_ref().is_some_and(|text| text.contains(why)), "{script}: {failed:?}");
+    }
+    assert!(site.outsider("-o link show eth0")?.contains(" mtu 65521 "));
+    assert!(site.ip("-o link show eth0")?.contains(" mtu 1400 "));
+    Ok(())
+}
+
+fn settings() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let of_host = || site.host.sh("cat /proc/sys/net/core/somaxconn /proc/sys/net/ipv4/tcp_keepalive_time");
+    let before = of_host()?;
+    site.exec(
+        "echo 77 >/proc/sys/net/core/somaxconn
+        cd /proc/sys/net/ipv4; echo 78 >tcp_keepalive_time
+        python3 -c \"open('/proc/sys/net/ipv4/ip_local_port_range', 'w').write('20000 20010')\"
+        test -w /proc/sys/net/ipv4/ip_nonlocal_bind
+        echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind",
+    )?;
+    let read =
+        "cd /proc/sys/net; cat core/somaxconn ipv4/tcp_keepalive_time ipv4/ip_local_port_range ipv4/ip_nonlocal_bind";
+    assert_eq!(site.exec(read)?, "77\n78\n20000\t20010\n1\n");
+    let mut outside = Command::new("nsenter");
+    outside.arg(format!("--net={}", site.scratch.file("x.netns").display())).args(["sh", "-ec", read]);
+    assert_eq!(run(&mut outside)?, "77\n78\n20000\t20010\n1\n", "the kernel of the host side has them");
+    assert_eq!(of_host()?, before, "the host is as it was");
+    // Sockets obey them.
+    let script = "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect(('10.1.0.1', 9))
+print(20000 <= s.getsockname()[1] <= 20010)
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('10.99.0.1', 5000))";
+    assert_eq!(site.exec(&format!("python3 -c \"{script}\""))?, "True\n");
+    // Names that the gateway has are the gateway's, and others do not exist.
+    site.exec("echo 1 >/proc/sys/net/ipv4/tcp_l3mdev_accept")?;
+    let mut outside = Command::new("nsenter");
+    outside.arg(format!("--net={}", site.scratch.file("x.netns").display()));
+    assert_eq!(run(outside.args(["cat", "/proc/sys/net/ipv4/tcp_l3mdev_accept"]))?, "0\n");
+    for absent in ["ipv4/igmp_max_memberships", "ipv4/tcp_no_such_setting", "ipv4/conf/all/arp_ignore"] {
+        assert!(site.exec(&format!("cat /proc/sys/net/{absent}")).is_err(), "{absent}");
+    }
+    let listed = site.exec("ls /proc/sys/net/ipv4 /proc/sys/net/core")?;
+    for name in ["tcp_rmem", "tcp_l3mdev_accept", "somaxconn", "ip_forward", "ipfrag_time"] {
+        assert_eq!(listed.lines().filter(|&line| line == name).count(), 1, "{name} in {listed}");
+    }
+    assert!(!listed.contains("igmp_max_memberships"), "{listed}");
+    // Without the host side they would be the caller's namespace's.
+    let mut host = site.fatpath(&["exec", "--instance", "x", "--sockets", "host", "--"]);
+    host.args(["sh", "-c", "cat /proc/sys/net/core/somaxconn; ls /proc/sys/net/core"]);
+    assert!(!run(&mut host)?.contains("somaxconn"));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 mod ethtool;
 mod exchange;
+mod files;
 mod ipv4;
 mod lists;
 mod name;
@@ -14,6 +15,7 @@ use libc::{c_char, c_int, c_short, c_uint, ifreq, sockaddr};
 use crate::errno::{Errno, returned};
 use crate::{gateway, libc_next};
 use exchange::{LinkKey, link};
+pub(crate) use files::LinkFile;
 use ipv4::Part;
 use name::put_name;
 
