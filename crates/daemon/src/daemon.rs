@@ -112,7 +112,9 @@ impl Daemon {
         {
             let mut protocols = shared.lock();
             protocols.sysctl.follow(Settings::of(planner.config()));
-            protocols.host_side.start(planner.config().host, socket, &worker.handle, threads);
+            let again = shared.clone();
+            let follow = move || again.lock().follow_host_side();
+            protocols.host_side.start(planner.config().host, socket, &worker.handle, threads, follow);
             protocols.begin_host_side();
         }
         Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })

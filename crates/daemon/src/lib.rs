@@ -42,7 +42,7 @@
 //! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
+//! | helpers | `records`, `translate`, `open`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
 
 mod acceptor;
 mod apply;
@@ -52,6 +52,7 @@ mod capture;
 mod captures;
 mod command;
 mod config_file;
+mod confine;
 mod crypto;
 mod daemon;
 mod dry_run;
@@ -125,6 +126,7 @@ const LOG_VARIABLE: &str = "FATPATH_LOG";
 /// The configuration is wrong, a resource is missing, or the worker fails.
 pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(), CliError> {
     start_log()?;
+    confine::confine();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let sources = config_file::load_all(config)?;
     let store = state.map(Store::open).transpose()?;

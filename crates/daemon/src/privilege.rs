@@ -68,6 +68,14 @@ impl Peer {
         Ok(Self { uid: credentials.uid.as_raw(), pid, pidfd })
     }
 
+    /// The process that has the number `pid` now; `None` if no process has it. It may be another process than the one
+    /// that had this number before.
+    pub(super) fn with_pid(pid: u32, uid: u32) -> Option<Self> {
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+        let pidfd = pidfd_open(number, PidfdFlags::empty()).ok()?;
+        Some(Self { uid, pid, pidfd: Some(pidfd) })
+    }
+
     /// Privilege of the peer's process. If the gateway does not run as root, its own user may change it.
     pub(super) fn privilege(&self) -> Privilege {
         let own = geteuid();

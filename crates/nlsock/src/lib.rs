@@ -65,7 +65,9 @@
 //!
 //! A program that opens a socket, sets options, binds it to any port, and sends a request, needs only the answer to the
 //! request. So calls that cannot fail are deferred: they go in front of the next sent data, and a child of `fork` that
-//! does not know which were sent repeats them. A connection may state its protocol again.
+//! does not know which were sent repeats them. A connection may state its protocol again. A child of `fork` does so, and
+//! waits for the answer, before its first request on a connection whose privilege its parent has by `CAP_NET_ADMIN`: the
+//! daemon then checks the capability of the child.
 //!
 //! The daemon reads requests even if the program does not read its answers, so a program's call to send waits only for
 //! the daemon. Answers that exceed the buffer are lost, which [`OVERRUN`] reports.

@@ -1,5 +1,5 @@
 //! Functions that open files: those of `/proc/net` are replaced by the gateway's, as memory files; [`sysctl`] handles
-//! those of `/proc/sys/net`.
+//! those of `/proc/sys/net`, and [`LinkFile`] those of links in `/sys`.
 
 use std::ffi::CStr;
 use std::mem;
@@ -8,6 +8,7 @@ use libc::{FILE, c_char, c_int, c_uint};
 
 use crate::errno::{Errno, checked, returned};
 use crate::fd::Fd;
+use crate::interfaces::LinkFile;
 use crate::memory_file::in_memory;
 use crate::{gateway, libc_next, sysctl, table};
 
@@ -163,7 +164,40 @@ fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
 /// `path`, if not null, is a C string.
 unsafe fn opened(at: c_int, path: *const c_char, flags: c_int) -> Option<Result<c_int, Errno>> {
     // SAFETY: as the caller promises.
-    unsafe { ours(path) }.or_else(|| unsafe { sysctl::open(at, path, flags) })
+    let ours = unsafe { ours(path) }.or_else(|| unsafe { sysctl::open(at, path, flags) });
+    // SAFETY: as the caller promises.
+    ours.or_else(|| unsafe { of_link(path) }.map(|file| file.open(flags)))
+}
+
+/// File of a link in `/sys`, by its path.
+///
+/// # Safety
+/// `path`, if not null, is a C string.
+unsafe fn of_link(path: *const c_char) -> Option<LinkFile> {
+    gateway::address().filter(|_| !path.is_null())?;
+    // SAFETY: as the caller promises.
+    LinkFile::of_path(unsafe { CStr::from_ptr(path) }.to_bytes())
+}
+
+/// Gateway's counterpart of a file of the host's kernel.
+enum Counterpart {
+    Sysctl(sysctl::Name),
+    Link(LinkFile),
+}
+
+impl Counterpart {
+    /// Counterpart of the file that is open as `fd`, which may have been opened under any name.
+    fn of_hosts(fd: c_int) -> Option<Self> {
+        gateway::address().filter(|_| fd >= 0)?;
+        sysctl::Name::of_hosts(fd).map(Self::Sysctl).or_else(|| LinkFile::of_hosts(fd).map(Self::Link))
+    }
+
+    fn open(&self, flags: c_int) -> Result<c_int, Errno> {
+        match self {
+            Self::Sysctl(name) => name.open(flags),
+            Self::Link(file) => file.open(flags),
+        }
+    }
 }
 
 macro_rules! opens {
@@ -246,11 +280,11 @@ macro_rules! streams {
             // SAFETY: the stream, if not null, is open.
             match unsafe { is_hosts(stream) } {
                 None => stream,
-                Some(name) => {
+                Some(counterpart) => {
                     // SAFETY: the stream has not been returned to the program yet.
                     unsafe { libc_next::fclose(stream) };
                     // SAFETY: the mode is the caller's.
-                    unsafe { self::stream(name.open(flags), mode) }
+                    unsafe { self::stream(counterpart.open(flags), mode) }
                 }
             }
         }
@@ -277,7 +311,7 @@ macro_rules! streams_again {
             // SAFETY: passed on.
             let stream = unsafe { libc_next::$name(elsewhere, mode, stream) };
             // SAFETY: the stream, if not null, is open.
-            let Some(found) = found.or_else(|| unsafe { is_hosts(stream) }.map(|name| name.open(flags))) else {
+            let Some(found) = found.or_else(|| unsafe { is_hosts(stream) }.map(|it| it.open(flags))) else {
                 return stream;
             };
             // SAFETY: the stream, if not null, is open.
@@ -291,9 +325,11 @@ macro_rules! streams_again {
     )*};
 }
 
-/// Returns a descriptor, or the gateway's file instead if the descriptor is a file of the host's `/proc/sys/net`.
+/// Returns a descriptor, or the gateway's file instead if there is a counterpart of the descriptor's file.
 fn returned_instead(fd: c_int, flags: c_int) -> c_int {
-    if fd < 0 { fd } else { returned(sysctl::instead(fd, flags)) }
+    let Some(counterpart) = Counterpart::of_hosts(fd) else { return fd };
+    drop(Fd(fd));
+    returned(counterpart.open(flags))
 }
 
 /// Stream for an opened file.
@@ -309,14 +345,14 @@ unsafe fn stream(file: Result<c_int, Errno>, mode: *const c_char) -> *mut FILE {
     }
 }
 
-/// Gateway's counterpart of a stream's file, if that is a file of the host's `/proc/sys/net`.
+/// Gateway's counterpart of a stream's file.
 ///
 /// # Safety
 /// `stream`, if not null, is open.
-unsafe fn is_hosts(stream: *mut FILE) -> Option<sysctl::Name> {
-    gateway::address()?;
+unsafe fn is_hosts(stream: *mut FILE) -> Option<Counterpart> {
+    gateway::address().filter(|_| !stream.is_null())?;
     // SAFETY: as the caller promises.
-    if stream.is_null() { None } else { sysctl::Name::of_hosts(unsafe { libc::fileno(stream) }) }
+    Counterpart::of_hosts(unsafe { libc::fileno(stream) })
 }
 
 /// Replaces the file of an open stream by `fd`.

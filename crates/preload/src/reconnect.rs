@@ -2,7 +2,8 @@
 //!
 //! A thread of the program's process, the keeper, has a duplicate of the gateway's end of each connection on which the
 //! program waits: otherwise the connection would hang up with the gateway. The keeper hands these ends, with the state
-//! in the sockets' slots, to the next gateway, which reports lost data to the programs' sockets.
+//! in the sockets' slots, to the next gateway, which reports lost data to the programs' sockets. Without a gateway for
+//! [`PATIENCE`], the keeper replies to outstanding requests itself, so that the program does not block any longer.
 //!
 //! The keeper has its own descriptor table. The program's table contains one additional socket, the channel, which
 //! carries the gateway's ends to the keeper.
@@ -12,9 +13,10 @@ use std::ptr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, iovec, pollfd};
-use nlsock::{ToDaemon, option, protocol};
+use nlsock::{FromDaemon, ToDaemon, option, protocol};
 
 use crate::bypass_ports;
 use crate::connection::{Rights, awaited, connected, send_calls};
@@ -22,10 +24,13 @@ use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
 use crate::fd::{Fd, out_of_the_way};
 use crate::switches::{SWITCHES, is_on};
-use crate::table::{self, FILE, Slot};
+use crate::table::{self, FILE, Outstanding, SentRequest, Slot};
 
 /// Time between attempts to connect to the next gateway.
 static RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// Time without a gateway after which outstanding requests fail.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Size of the keeper's stack; most of its pages are never touched.
 const STACK: usize = 256 << 10;
@@ -105,11 +110,7 @@ fn is_channel(fd: c_int) -> bool {
 /// `ECONNREFUSED`: the keeper cannot connect to the gateway, such as after `chroot(2)`; it would take the gateway of
 /// connected sockets for gone. `EAGAIN`: no keeper can be started.
 fn start() -> Result<Fd, Errno> {
-    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
-    if !IS_REGISTERED.swap(true, Relaxed) {
-        // SAFETY: the function may be called in any child.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    }
+    watch_forks();
     let mut ends = [0; 2];
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
     // SAFETY: the buffer has space for two descriptors.
@@ -147,7 +148,17 @@ fn block_signals() -> libc::sigset_t {
     unsafe { before.assume_init() }
 }
 
-/// Handler in a child of `fork`, which has the sockets but no keeper: one is started when the child blocks.
+/// Calls [`forked`] in each child of `fork` from now on.
+pub(crate) fn watch_forks() {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !IS_REGISTERED.swap(true, Relaxed) {
+        // SAFETY: the function may be called in any child.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
+}
+
+/// Handler in a child of `fork`, which has the sockets but no keeper: one is started when the child blocks. Nor does the
+/// gateway know the child's capabilities yet.
 extern "C" fn forked() {
     let channel = CHANNEL.swap(NONE, AcqRel);
     if channel >= 0 && is_channel(channel) {
@@ -156,6 +167,7 @@ extern "C" fn forked() {
     for slot in table::all() {
         slot.is_kept.store(false, Relaxed);
         slot.is_gone.store(false, Relaxed);
+        slot.is_claim_due.store(true, Relaxed);
     }
     note_new();
 }
@@ -179,7 +191,7 @@ fn run(number: c_int) {
     // SAFETY: the buffer has one byte. The program's thread waits for it.
     unsafe { libc::syscall(libc::SYS_write, number, &raw const outcome, 1) };
     if outcome == RUNNING {
-        Keeper { channel: Some(Fd(number)), lifeline, kept: Vec::new() }.run();
+        Keeper { channel: Some(Fd(number)), lifeline, gone_since: None, kept: Vec::new() }.run();
     }
 }
 
@@ -199,6 +211,8 @@ struct Kept {
     end: Fd,
     /// The socket's [`Slot::connection`].
     connection: u64,
+    /// Number of datagrams that the program had sent when outstanding requests last [failed](Self::fail_requests).
+    failed: Option<u32>,
 }
 
 impl Kept {
@@ -217,6 +231,60 @@ impl Kept {
             || unsafe { libc::syscall(libc::SYS_recvfrom, self.end.0, &raw mut byte, 1, flags, nothing, nothing) > 0 };
         while take() {}
     }
+
+    /// Replies to outstanding requests with `ECONNREFUSED`, or reports lost replies (`ENOBUFS`) if it is unknown which
+    /// ones are outstanding. Without effect while the program has something to receive, as that may be the reply.
+    fn fail_requests(&mut self) {
+        let Some(slot) = self.slot() else { return };
+        let Some((outstanding, requests)) = slot.outstanding().filter(|&(_, sent)| self.failed != Some(sent)) else {
+            return;
+        };
+        if has_unreceived(self.end.0) {
+            return;
+        }
+        let mut datagram = Vec::new();
+        match outstanding {
+            Outstanding::Reply(request) => {
+                datagram.extend(FromDaemon::Answer { prompt: false, last: true }.to_word());
+                datagram.extend(refusal(request, slot.port.load(Relaxed)));
+            }
+            Outstanding::Others => datagram.extend(FromDaemon::Overrun.to_word()),
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let nowhere: *const libc::c_void = ptr::null();
+        // SAFETY: the buffer is that long. A failure is tried again.
+        let sent = unsafe {
+            libc::syscall(libc::SYS_sendto, self.end.0, datagram.as_ptr(), datagram.len(), flags, nowhere, 0)
+        };
+        if sent > 0 {
+            self.failed = Some(requests);
+        }
+    }
+}
+
+/// Tells whether the other end of a connection has not received all datagrams yet (unix(7), `SIOCOUTQ`).
+fn has_unreceived(end: c_int) -> bool {
+    let mut bytes: c_int = 0;
+    // SAFETY: the request takes a pointer to an int.
+    let done = unsafe { libc::syscall(libc::SYS_ioctl, end, libc::TIOCOUTQ, &raw mut bytes) };
+    done != 0 || bytes != 0
+}
+
+/// Message `NLMSG_ERROR` with `ECONNREFUSED`, in reply to a request of `port`. It has the request's header alone
+/// (Linux `netlink_ack`, `NLM_F_CAPPED`).
+fn refusal(request: SentRequest, port: u32) -> Vec<u8> {
+    let SentRequest { kind, flags, seq } = request;
+    let header = |len: usize, kind: u16, flags: u16| {
+        let words = [len as u32, seq, port].map(u32::to_ne_bytes);
+        [&words[0][..], &kind.to_ne_bytes(), &flags.to_ne_bytes(), &words[1], &words[2]].concat()
+    };
+    let len = 2 * SentRequest::HEADER + mem::size_of::<c_int>();
+    [
+        header(len, libc::NLMSG_ERROR as u16, libc::NLM_F_CAPPED as u16),
+        (-libc::ECONNREFUSED).to_ne_bytes().to_vec(),
+        header(SentRequest::HEADER, kind, flags),
+    ]
+    .concat()
 }
 
 /// Thread that keeps the gateway's ends of the program's connections.
@@ -225,6 +293,8 @@ struct Keeper {
     channel: Option<Fd>,
     /// Connection of the keeper itself, which hangs up with the gateway; `None` while no gateway runs.
     lifeline: Option<Fd>,
+    /// Time since which no gateway listens.
+    gone_since: Option<Instant>,
     kept: Vec<Kept>,
 }
 
@@ -245,6 +315,9 @@ impl Keeper {
             }
             if self.lifeline.is_none() {
                 self.reconnect();
+            }
+            if self.gone_since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+                self.kept.iter_mut().for_each(Kept::fail_requests);
             }
         }
     }
@@ -270,12 +343,19 @@ impl Keeper {
 
     /// Hands the sockets to the next gateway, if it runs.
     fn reconnect(&mut self) {
-        let Ok(lifeline) = connected(libc::SOCK_CLOEXEC) else {
-            // Another process's keeper may have handed the sockets to a gateway that is gone, too.
-            self.mark_gone();
-            self.kept.iter().for_each(Kept::drain);
-            return;
+        let lifeline = match connected(libc::SOCK_CLOEXEC) {
+            Ok(lifeline) => lifeline,
+            Err(errno) => {
+                // Another process's keeper may have handed the sockets to a gateway that is gone, too.
+                self.mark_gone();
+                self.kept.iter().for_each(Kept::drain);
+                if errno == Errno(libc::ECONNREFUSED) {
+                    self.gone_since.get_or_insert_with(Instant::now);
+                }
+                return;
+            }
         };
+        self.gone_since = None;
         // A gateway that is shutting down still listens for a moment, and one with too many clients does not serve the
         // connection.
         if !is_served(&lifeline) {
@@ -283,6 +363,8 @@ impl Keeper {
         }
         for kept in &self.kept {
             let Some(slot) = kept.slot() else { continue };
+            // Another process's keeper may have handed the socket over, with the privilege of that process alone.
+            slot.is_claim_due.store(true, Release);
             // The program may send as soon as the loss is reported: its data follows the call.
             slot.is_gone.store(false, Release);
             if send_calls(lifeline.0, &adopt(slot), Some(&kept.end)).is_err() {
@@ -351,5 +433,5 @@ fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
     let rights = unsafe { rights.assume_init() };
     let is_one = rights.header.cmsg_level == libc::SOL_SOCKET && rights.header.cmsg_type == libc::SCM_RIGHTS;
     let end = (is_one && message.msg_controllen != 0).then_some(Fd(rights.fd));
-    Ok(end.map(|end| Kept { end, connection }))
+    Ok(end.map(|end| Kept { end, connection, failed: None }))
 }

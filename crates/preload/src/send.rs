@@ -10,8 +10,8 @@ use crate::connection::{refused, wait_for_room};
 use crate::deferred_setup::Calls;
 use crate::errno::{Errno, checked};
 use crate::libc_next;
-use crate::session::autobind;
-use crate::table::Slot;
+use crate::session::{autobind, claim};
+use crate::table::{SentRequest, Slot};
 
 /// Maximum number of buffers of a message (`IOV_MAX`); one is used for the head.
 const MAX_PIECES: usize = 1024;
@@ -66,13 +66,15 @@ pub(crate) unsafe fn send(
         // SAFETY: as the caller promises.
         unsafe { address(to, to_len) }?.nl_pid
     };
+    let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len));
+    // SAFETY: as the caller promises.
+    let request = || unsafe { header(pieces) }.and_then(|it| SentRequest::parse(it, len, slot.protocol.load(Relaxed)));
     if slot.is_gone.load(Relaxed) {
         // Counted as a request, for a program that does not poll and blocks for the reply, such as BIRD.
-        slot.count_request();
+        slot.count_request(request());
         return Err(Errno(libc::ECONNREFUSED));
     }
     autobind(slot);
-    let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len));
     match (len, port) {
         (0, _) => return Err(Errno(libc::ENODATA)),
         (len, _) if len > MAX_DATA => return Err(Errno(libc::EMSGSIZE)),
@@ -80,6 +82,7 @@ pub(crate) unsafe fn send(
         (_, 1..) => return Err(Errno(libc::ECONNREFUSED)),
         _ => {}
     }
+    claim(fd, slot);
     let mut calls = Calls::deferred(slot);
     calls.push(ToDaemon::Data(&[]));
     let (front, mut all) = (calls.as_bytes(), Pieces::new());
@@ -94,11 +97,30 @@ pub(crate) unsafe fn send(
             sent => {
                 let sent = sent?.saturating_sub(calls.as_bytes().len() as ssize_t);
                 calls.mark_sent(slot);
-                slot.count_request();
+                slot.count_request(request());
                 return Ok(sent);
             }
         }
     }
+}
+
+/// Header of the first message in `pieces`.
+///
+/// # Safety
+/// `pieces` point to readable buffers.
+unsafe fn header(pieces: &[iovec]) -> Option<[u8; SentRequest::HEADER]> {
+    let mut header = [0; SentRequest::HEADER];
+    let mut room = header.as_mut_slice();
+    for piece in pieces {
+        let len = piece.iov_len.min(room.len());
+        if len > 0 && !piece.iov_base.is_null() {
+            let (to, rest) = mem::take(&mut room).split_at_mut(len);
+            // SAFETY: as the caller promises.
+            to.copy_from_slice(unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), len) });
+            room = rest;
+        }
+    }
+    room.is_empty().then_some(header)
 }
 
 /// Parses a netlink address.

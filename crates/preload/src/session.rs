@@ -36,6 +36,7 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     if holds_net_admin() {
         // The next call with the protocol reports a refused one.
         let _ = introduced(fd.0, protocol);
+        reconnect::watch_forks();
     }
     Ok(fd.keep())
 }
@@ -62,6 +63,21 @@ fn introduced(fd: c_int, protocol: u32) -> Result<Answer, Errno> {
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol });
     awaited(fd, calls.as_bytes(), || ())
+}
+
+/// Claims the privilege of an inherited connection for this process, before its first request: a daemon opens its
+/// sockets, and then leaves its parent by `fork`. The gateway checks the capabilities of this process, too, as Linux
+/// does (`netlink_capable`).
+pub(crate) fn claim(fd: c_int, slot: &Slot) {
+    if !slot.is_claim_due.load(Relaxed) {
+        return;
+    }
+    if holds_net_admin() {
+        // Without a gateway the request fails, too.
+        let _ = introduced(fd, slot.protocol.load(Relaxed));
+    }
+    // Other threads wait for the answer as well.
+    slot.is_claim_due.store(false, Relaxed);
 }
 
 /// Tells whether the process is not root and holds `CAP_NET_ADMIN`.
@@ -155,6 +171,7 @@ pub(crate) fn send_ports(own: &Slot) {
 /// Error in the gateway's answer; `ECONNREFUSED` if the gateway is gone.
 pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer, Errno> {
     check_gateway(slot)?;
+    claim(fd, slot);
     let mut calls = Calls::deferred(slot);
     calls.push(what);
     awaited(fd, calls.as_bytes(), || calls.mark_sent(slot))

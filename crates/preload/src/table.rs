@@ -75,10 +75,15 @@ pub(crate) struct Slot {
     outstanding: AtomicU32,
     /// Number of sent datagrams. It wraps.
     requests: AtomicU32,
+    /// The last datagram's [`SentRequest`]; 0 for any other datagram.
+    request: AtomicU64,
     /// Whether the keeper has the gateway's end or has requested it ([`keep`](crate::reconnect::keep)).
     pub(crate) is_kept: AtomicBool,
     /// Whether the gateway is gone, and the connection waits for the next one.
     pub(crate) is_gone: AtomicBool,
+    /// Whether the gateway does not know yet that this process, which inherited the connection, may use its privilege
+    /// ([`claim`](crate::session::claim)).
+    pub(crate) is_claim_due: AtomicBool,
     /// Deferred calls ([`Calls::deferred`](crate::deferred_setup::Calls::deferred)).
     pub(crate) deferred: AtomicU32,
 }
@@ -102,8 +107,10 @@ impl Slot {
             expects_reply: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
             requests: AtomicU32::new(0),
+            request: AtomicU64::new(0),
             is_kept: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
+            is_claim_due: AtomicBool::new(false),
             deferred: AtomicU32::new(0),
         }
     }
@@ -123,15 +130,28 @@ impl Slot {
         let words = words.into_iter().chain([&self.deferred, &self.outstanding, &self.requests]);
         words.chain(&self.groups).for_each(|word| word.store(0, Relaxed));
         let flags = [&self.dumping, &self.expects_reply, &self.is_answer_due, &self.is_kept, &self.is_gone];
-        flags.into_iter().for_each(|flag| flag.store(false, Relaxed));
+        self.request.store(0, Relaxed);
+        flags.into_iter().chain([&self.is_claim_due]).for_each(|flag| flag.store(false, Relaxed));
     }
 
-    /// Counts a datagram that was sent, or that was refused without a gateway.
-    pub(crate) fn count_request(&self) {
+    /// Counts a datagram that was sent, or that was refused without a gateway. `request`: the datagram's only message, if
+    /// that requires a reply.
+    pub(crate) fn count_request(&self, request: Option<SentRequest>) {
         self.expects_reply.store(true, Relaxed);
         self.is_answer_due.store(true, Relaxed);
+        self.request.store(request.map_or(0, SentRequest::to_bits), Relaxed);
         self.outstanding.fetch_add(1, Relaxed);
         self.requests.fetch_add(1, Relaxed);
+    }
+
+    /// Outstanding replies, if any, with the number of datagrams that were sent until now.
+    pub(crate) fn outstanding(&self) -> Option<(Outstanding, u32)> {
+        let outstanding = match (self.outstanding.load(Relaxed), self.request.load(Relaxed)) {
+            (0, _) => return None,
+            (1, bits @ 1..) => Outstanding::Reply(SentRequest::from_bits(bits)),
+            _ => Outstanding::Others,
+        };
+        Some((outstanding, self.requests.load(Relaxed)))
     }
 
     /// Counts the last reply to a datagram.
@@ -163,6 +183,52 @@ impl Slot {
 
     fn moved(&self) {
         self.moves.fetch_add(1, SeqCst);
+    }
+}
+
+/// Replies that the program expects on a connection.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Outstanding {
+    /// One reply, to this request.
+    Reply(SentRequest),
+    /// Several replies, or replies to messages that may need none.
+    Others,
+}
+
+/// Header of a message that requires a reply.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct SentRequest {
+    /// `nlmsg_type`.
+    pub(crate) kind: u16,
+    /// `nlmsg_flags`. One of them is `NLM_F_REQUEST`.
+    pub(crate) flags: u16,
+    /// `nlmsg_seq`.
+    pub(crate) seq: u32,
+}
+
+impl SentRequest {
+    /// Length of a message's header: its length, kind, flags, number and port.
+    pub(crate) const HEADER: usize = 16;
+
+    /// Parses a datagram of `len` bytes with the header `bytes`, sent on a socket of `protocol`. `None`: the datagram has
+    /// several messages, or its message may have no reply (Linux `netlink_rcv_skb`).
+    pub(crate) fn parse(bytes: [u8; Self::HEADER], len: usize, protocol: u32) -> Option<Self> {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, ..] = bytes;
+        let own = u32::from_ne_bytes([a, b, c, d]) as usize;
+        let (kind, flags) = (u16::from_ne_bytes([e, f]), u16::from_ne_bytes([g, h]));
+        let is_alone = own.next_multiple_of(4) >= len;
+        let is_get = protocol == nlsock::protocol::ROUTE && kind & 3 == 2;
+        let is_replied = flags & libc::NLM_F_ACK as u16 != 0 || is_get;
+        let is_request = flags & libc::NLM_F_REQUEST as u16 != 0;
+        (is_alone && is_replied && is_request).then_some(Self { kind, flags, seq: u32::from_ne_bytes([i, j, k, l]) })
+    }
+
+    fn to_bits(self) -> u64 {
+        u64::from(self.kind) << 48 | u64::from(self.flags) << 32 | u64::from(self.seq)
+    }
+
+    const fn from_bits(bits: u64) -> Self {
+        Self { kind: (bits >> 48) as u16, flags: (bits >> 32) as u16, seq: bits as u32 }
     }
 }
 
@@ -335,4 +401,46 @@ fn stat(fd: c_int) -> Option<libc::stat> {
 
 fn inode_of_socket(stat: &libc::stat) -> Option<u64> {
     (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino & INODE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A header with these values.
+    fn header(len: u32, kind: u16, flags: u16, seq: u32) -> [u8; SentRequest::HEADER] {
+        let mut bytes = [0; SentRequest::HEADER];
+        bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+        bytes[8..12].copy_from_slice(&seq.to_ne_bytes());
+        bytes
+    }
+
+    #[test]
+    fn request_alone_that_requires_a_reply_is_parsed() {
+        const REQUEST: u16 = 1;
+        const ACK: u16 = 4;
+        const REPLACE: u16 = 0x100;
+        let (route, xfrm) = (nlsock::protocol::ROUTE, nlsock::protocol::XFRM);
+        let cases = [
+            (header(28, 24, REQUEST | ACK, 7), 28, route, true),
+            // Padding behind the message.
+            (header(29, 24, REQUEST | ACK, 7), 32, route, true),
+            // A second message.
+            (header(28, 24, REQUEST | ACK, 7), 44, route, false),
+            // A route without acknowledgement, and the look-up of a route.
+            (header(28, 24, REQUEST | REPLACE, 7), 28, route, false),
+            (header(28, 26, REQUEST, 7), 28, route, true),
+            (header(28, 26, REQUEST, 7), 28, xfrm, false),
+            (header(28, 26, ACK, 7), 28, route, false),
+            (header(0, 26, REQUEST, 7), 28, route, false),
+            (header(u32::MAX, 26, REQUEST, 7), 28, route, true),
+        ];
+        for (bytes, len, protocol, is_parsed) in cases {
+            let parsed = SentRequest::parse(bytes, len, protocol);
+            assert_eq!(parsed.is_some(), is_parsed, "{bytes:?} of {len}, {protocol}");
+            assert!(parsed.is_none_or(|it| it.seq == 7 && SentRequest::from_bits(it.to_bits()) == it));
+        }
+    }
 }

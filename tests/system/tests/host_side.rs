@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -45,8 +45,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
         trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
+        trial("host_side/missing_device_is_tried_again", NEEDS, missing),
         trial("host_side/link_that_comes_and_goes_brings_its_device", NEEDS, links),
         trial("host_side/restart_attaches_again", NEEDS, restart),
+        trial("host_side/connection_outlives_a_kill_in_a_mount_namespace", NEEDS, mount_namespace),
         trial("host_side/orderly_end_removes_all_but_around_programs", NEEDS, end),
         trial("host_side/links_above_the_limit_have_no_device", NEEDS, limit),
         trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
@@ -57,6 +59,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/broadcast_of_a_socket_reaches_every_station", NEEDS, broadcasts),
         trial("host_side/socket_with_a_policy_of_its_own_passes_others", NEEDS, bypass),
         trial("host_side/tcpdump_sees_each_packet_once", TCPDUMP, tcpdump),
+        trial("host_side/files_of_links_are_the_gateways", NEEDS, link_files),
+        trial("host_side/settings_of_sockets_are_the_namespaces", NEEDS, settings),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
         trial("host_side/failure_to_make_one_is_reported", NEEDS, failed),
     ]
@@ -133,9 +137,8 @@ impl Site {
     /// A script of Python under `fatpath exec`.
     fn holder_of(&self, script: &str) -> Outcome<Holder> {
         let mut command = self.fatpath(&["exec", "--instance", "x", "--", "python3", "-c", script]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let printed = BufReader::new(child.stdout.take().ok_or("it has an output")?);
-        Ok(Holder { child, printed })
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        Holder::of(child)
     }
 }
 
@@ -146,6 +149,12 @@ struct Holder {
 }
 
 impl Holder {
+    /// `child` has pipes as its standard input and output.
+    fn of(mut child: Child) -> Outcome<Self> {
+        let printed = BufReader::new(child.stdout.take().ok_or("it has an output")?);
+        Ok(Self { child, printed })
+    }
+
     fn next_line(&mut self) -> Outcome<String> {
         let mut line = String::new();
         self.printed.read_line(&mut line)?;
@@ -176,7 +185,8 @@ fn devices() -> Outcome {
         let printed = site.exec(&format!("cd /sys/class/net/{name}; cat ifindex carrier mtu address flags"))?;
         let [index, carrier, mtu, rest @ ..] = &printed.lines().collect::<Vec<_>>()[..] else { panic!("{printed}") };
         assert!(node.starts_with(&format!("{index}: {name}:")), "{node}{printed}");
-        assert_eq!((*carrier, *mtu), ("1", if name == "eth0" { "65521" } else { "65535" }), "{name}");
+        // The MTU is the link's, and not the device's.
+        assert!(*carrier == "1" && node.contains(&format!(" mtu {mtu} ")), "{node}{printed}");
         if name == "eth0" {
             assert!(node.contains(&format!("link/ether {} ", rest[0])), "{node}{printed}");
             let flags = u32::from_str_radix(rest[1].trim_start_matches("0x"), 16)?;
@@ -467,6 +477,30 @@ fn put_back() -> Outcome {
     Ok(())
 }
 
+fn missing() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let batch = site.scratch.file("batch");
+    fs::write(&batch, "link del wan\nlink add wan type veth peer name other\n")?;
+    let is_missing = || site.gateway.show("host").is_ok_and(|shown| shown.contains(": wan kind tun mtu 65535 missing"));
+    // Another device takes the name, unless the gateway is faster.
+    wait_until("the name is taken", PATIENCE, || {
+        let _ = site.outsider(&format!("-batch {}", batch.display()));
+        is_missing()
+    })?;
+    // As long as the name is taken, one line is logged.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert!(is_missing());
+    let log = site.gateway.log();
+    let failures = log.lines().filter(|line| line.contains("WARN") && line.contains("wan: ")).count();
+    assert!((1..=2).contains(&failures), "{log}");
+    site.outsider("link del wan")?;
+    wait_until("the device is there again", PATIENCE, || !is_missing())?;
+    site.ip("addr add 10.7.0.1/24 dev wan")?;
+    assert!(site.outsider("-o addr show wan")?.contains("10.7.0.1/24"));
+    assert!(site.outsider("link show wan")?.contains(",UP"), "{}", site.gateway.log());
+    Ok(())
+}
+
 fn links() -> Outcome {
     let site = Site::new(&format!("{AUTO}{LINKS}"))?;
     site.ip("link add red type vrf table 300")?;
@@ -507,6 +541,59 @@ fn restart() -> Outcome {
     assert_eq!(holder.next_line()?, "eth0\n");
     assert!(site.outsider("maddr show eth0")?.contains("239.1.1.1"));
     assert!(site.gateway.log().contains(", existing"));
+    Ok(())
+}
+
+/// Sends the lines of its standard input over a connection, and prints the answers.
+const CONNECTED: &str = "import socket, sys
+s = socket.create_connection(('10.1.0.2', 7000), 20)
+s.settimeout(60)
+print('ready', flush=True)
+for line in sys.stdin:
+    s.sendall(b'x')
+    print(s.recv(1).decode(), flush=True)
+";
+
+/// Returns the bytes of one connection.
+const ECHO: &str = "import socket
+listener = socket.create_server(('10.1.0.2', 7000))
+print('listens', flush=True)
+peer, _ = listener.accept()
+while data := peer.recv(100):
+    peer.sendall(data)
+";
+
+fn mount_namespace() -> Outcome {
+    let toml = format!("{AUTO}{LINKS}");
+    let (scratch, host, far) = (Scratch::new()?, Netns::new("near")?, Netns::new("far")?);
+    veth((&host, "eth0"), (&far, "eth0"))?;
+    far.sh("ip addr add 10.1.0.2/24 dev eth0")?;
+    let echo = Process::spawn(far.command("python3").args(["-c", ECHO]), &scratch)?;
+    wait_until("the server listens", PATIENCE, || echo.output().contains("listens"))?;
+    // `ip netns exec` gives each gateway a mount namespace of its own, and so does a service.
+    let mut gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+    let mut command = Command::new(fatpath());
+    command.args(["exec", "--instance", "x", "--", "python3", "-c", CONNECTED]);
+    let child = command.env("FATPATH_RUNDIR", scratch.path()).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut holder = Holder::of(child)?;
+    assert_eq!(holder.next_line()?, "ready\n");
+    let namespace = holder.namespace()?;
+    // A second instance has a namespace of its own, with a device of the same name.
+    let wan = format!("{AUTO}[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4501\"\n");
+    let _other = Gateway::start(&host, &scratch, "y", &wan)?;
+    let mut other = Command::new(fatpath());
+    other.args(["exec", "--instance", "y", "--", "sleep", "100"]).env("FATPATH_RUNDIR", scratch.path());
+    let _inside = Process::spawn(&mut other, &scratch)?;
+    for round in 0..3 {
+        gateway.kill()?;
+        gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+        let mut inside = Command::new(fatpath());
+        inside.args(["exec", "--instance", "x", "--", "readlink", "/proc/self/ns/net"]);
+        let now = run(inside.env("FATPATH_RUNDIR", scratch.path()))?;
+        assert_eq!(now.trim(), namespace.display().to_string(), "round {round}: {}", gateway.log());
+        holder.go_on()?;
+        assert_eq!(holder.next_line()?, "x\n", "round {round}");
+    }
     Ok(())
 }
 
@@ -574,6 +661,8 @@ fn of_user() -> Outcome {
     let shown = gateway.show("host")?;
     assert!(shown.starts_with("host side on in a user namespace\n"), "{shown}{}", gateway.log());
     assert!(shown.contains(": wan kind tun mtu 65535\n"), "{shown}");
+    // Files of a process that is not dumpable belong to root.
+    assert_eq!(fs::metadata(format!("/proc/{}/status", gateway.id()))?.uid(), 0);
     let script = "ip addr add 10.7.0.1/24 dev wan
         python3 -c \"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('10.7.0.1', 5000))\"
         readlink /proc/self/ns/net";
@@ -796,6 +885,84 @@ fn tcpdump() -> Outcome {
     let before = copied()?;
     pings()?;
     assert_eq!(copied()?, before);
+    Ok(())
+}
+
+fn link_files() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.ip("link set eth0 mtu 1400")?;
+    let read = |script: &str| site.exec(script);
+    // By its path, relative to a directory, by the device's path, and by streams.
+    for script in [
+        "cat /sys/class/net/eth0/mtu",
+        "cd /sys/class/net/eth0; cat mtu",
+        "cat /sys/devices/virtual/net/eth0/mtu",
+        "python3 -c \"print(open('/sys/class/net/eth0/mtu').read(), end='')\"",
+        "awk '{print}' /sys/class/net/eth0/mtu",
+    ] {
+        assert_eq!(read(script)?, "1400\n", "{script}");
+    }
+    assert_eq!(read("cat /sys/class/net/eth0/operstate")?, "up\n");
+    assert_eq!(read("cat /sys/class/net/wan/mtu")?, read("ip -o link show wan | sed 's/.* mtu //; s/ .*//'")?);
+    // The speed that `ethtool` shows; an interface without one has none.
+    let speed = site.exec("cat /sys/class/net/eth0/speed")?;
+    let of_host = site.host.sh("cat /sys/class/net/eth0/speed")?;
+    assert_eq!(speed, of_host);
+    for (script, why) in [
+        ("echo 1300 >/sys/class/net/eth0/mtu", ""),
+        ("cat /sys/class/net/eth7/mtu", "No such file"),
+        ("cat /sys/class/net/lo/speed", "Invalid argument"),
+    ] {
+        let failed = site.exec(script).err().and_then(|err| err.message().map(str::to_owned));
+        assert!(failed.as_ref().is_some_and(|text| text.contains(why)), "{script}: {failed:?}");
+    }
+    assert!(site.outsider("-o link show eth0")?.contains(" mtu 65521 "));
+    assert!(site.ip("-o link show eth0")?.contains(" mtu 1400 "));
+    Ok(())
+}
+
+fn settings() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let of_host = || site.host.sh("cat /proc/sys/net/core/somaxconn /proc/sys/net/ipv4/tcp_keepalive_time");
+    let before = of_host()?;
+    site.exec(
+        "echo 77 >/proc/sys/net/core/somaxconn
+        cd /proc/sys/net/ipv4; echo 78 >tcp_keepalive_time
+        python3 -c \"open('/proc/sys/net/ipv4/ip_local_port_range', 'w').write('20000 20010')\"
+        test -w /proc/sys/net/ipv4/ip_nonlocal_bind
+        echo 1 >/proc/sys/net/ipv4/ip_nonlocal_bind",
+    )?;
+    let read =
+        "cd /proc/sys/net; cat core/somaxconn ipv4/tcp_keepalive_time ipv4/ip_local_port_range ipv4/ip_nonlocal_bind";
+    assert_eq!(site.exec(read)?, "77\n78\n20000\t20010\n1\n");
+    let mut outside = Command::new("nsenter");
+    outside.arg(format!("--net={}", site.scratch.file("x.netns").display())).args(["sh", "-ec", read]);
+    assert_eq!(run(&mut outside)?, "77\n78\n20000\t20010\n1\n", "the kernel of the host side has them");
+    assert_eq!(of_host()?, before, "the host is as it was");
+    // Sockets obey them.
+    let script = "import socket
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect(('10.1.0.1', 9))
+print(20000 <= s.getsockname()[1] <= 20010)
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('10.99.0.1', 5000))";
+    assert_eq!(site.exec(&format!("python3 -c \"{script}\""))?, "True\n");
+    // Names that the gateway has are the gateway's, and others do not exist.
+    site.exec("echo 1 >/proc/sys/net/ipv4/tcp_l3mdev_accept")?;
+    let mut outside = Command::new("nsenter");
+    outside.arg(format!("--net={}", site.scratch.file("x.netns").display()));
+    assert_eq!(run(outside.args(["cat", "/proc/sys/net/ipv4/tcp_l3mdev_accept"]))?, "0\n");
+    for absent in ["ipv4/igmp_max_memberships", "ipv4/tcp_no_such_setting", "ipv4/conf/all/arp_ignore"] {
+        assert!(site.exec(&format!("cat /proc/sys/net/{absent}")).is_err(), "{absent}");
+    }
+    let listed = site.exec("ls /proc/sys/net/ipv4 /proc/sys/net/core")?;
+    for name in ["tcp_rmem", "tcp_l3mdev_accept", "somaxconn", "ip_forward", "ipfrag_time"] {
+        assert_eq!(listed.lines().filter(|&line| line == name).count(), 1, "{name} in {listed}");
+    }
+    assert!(!listed.contains("igmp_max_memberships"), "{listed}");
+    // Without the host side they would be the caller's namespace's.
+    let mut host = site.fatpath(&["exec", "--instance", "x", "--sockets", "host", "--"]);
+    host.args(["sh", "-c", "cat /proc/sys/net/core/somaxconn; ls /proc/sys/net/core"]);
+    assert!(!run(&mut host)?.contains("somaxconn"));
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 mod bench;
 mod bridge;
+mod confine;
 mod daemon;
 mod demo;
 mod descriptors;
@@ -61,6 +62,7 @@ fn main() {
         ioctl::trials(),
         ip::trials(),
         bridge::trials(),
+        confine::trials(),
         guests::trials(),
         vhost::trials(),
         qdisc::trials(),

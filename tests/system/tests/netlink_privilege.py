@@ -170,6 +170,80 @@ def child_of_user_with_capability():
     return outcome, said(connection)
 
 
+def of_child(do, connection):
+    """Outcome of the request that a child sends, after it has claimed the privilege of the connection or not."""
+    may_end, end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        do()
+        # A process that has ended may be any other of its number.
+        os.read(may_end, 1)
+        os._exit(0)
+    outcome = said(connection)
+    os.write(end, b".")
+    assert os.waitpid(child, 0)[1] == 0
+    look(connection)
+    return outcome, said(connection)
+
+
+def with_claim():
+    become_user(NET_ADMIN)
+    connection = connect()
+    assert len(os.read(send_hello(connection), 8)) == 8
+    return connection
+
+
+def claim_and_ask(connection):
+    assert len(os.read(send_hello(connection), 8)) == 8
+    add_route(connection)
+
+
+def child_that_claims():
+    connection = with_claim()
+    return of_child(lambda: claim_and_ask(connection), connection)
+
+
+def child_without_capability_that_claims():
+    connection = with_claim()
+
+    def do():
+        set_capabilities(0, 0)
+        claim_and_ask(connection)
+
+    return of_child(do, connection)
+
+
+def child_of_another_than_the_claimant():
+    """The first process never had the capability to give."""
+    become_user(capabilities() & ~NET_ADMIN)
+    connection = connect()
+    assert len(os.read(send_hello(connection), 8)) == 8
+    return of_child(lambda: claim_and_ask(connection), connection)
+
+
+def child_request_from_before_the_judgement():
+    """The child may have been another program when it sent this."""
+    connection = with_claim()
+    ready(connection)
+
+    (has_sent, sent), (may_end, end) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        send_hello(connection)
+        add_route(connection)
+        os.write(sent, b".")
+        # It lives until it is judged.
+        os.read(may_end, 1)
+        os._exit(0)
+    os.read(has_sent, 1)
+    resume()
+    outcome = said(connection)
+    os.write(end, b".")
+    os.waitpid(child, 0)
+    look(connection)
+    return outcome, said(connection)
+
+
 def ready(connection):
     """Has the gateway stopped, by the parent, which may."""
     os.write(to_parent, b".")
@@ -189,7 +263,8 @@ def resume():
 for process in (
     root, root_that_does_not_wait, root_without_capability, root_in_own_namespace,
     user, user_with_capability, user_with_all_but_it, user_in_own_namespace,
-    request_from_before_the_judgement, child_of_user_with_capability,
+    request_from_before_the_judgement, child_of_user_with_capability, child_that_claims,
+    child_without_capability_that_claims, child_of_another_than_the_claimant, child_request_from_before_the_judgement,
 ):
     (from_child, to_parent), (from_parent, to_child) = os.pipe(), os.pipe()
     child = os.fork()

@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("restart/waiting_program_gets_enobufs_once", NEEDS, listeners),
         trial("restart/request_in_flight_ends_with_enobufs", NEEDS, request_in_flight),
+        trial("restart/request_fails_without_a_next_gateway", NEEDS, request_without_gateway),
         trial("restart/idle_socket_gets_no_error", NEEDS, idle),
         trial("restart/program_that_only_requests_is_answered_again", NEEDS, asker),
         trial("restart/forked_daemon_keeps_its_socket", NEEDS, forked),
@@ -113,9 +114,15 @@ impl Client {
         self.process.output()
     }
 
-    /// Lines that it has printed, without the first.
+    /// Lines that it has printed, without the first, and without failures of requests because the next gateway has
+    /// started late.
     fn lines(&self) -> Vec<String> {
-        self.printed().lines().skip(1).map(str::to_owned).collect()
+        self.printed().lines().skip(1).filter(|&line| line != FAILED).map(str::to_owned).collect()
+    }
+
+    /// Number of its requests that have failed without a gateway.
+    fn failed(&self) -> usize {
+        self.printed().lines().filter(|&line| line == FAILED).count()
     }
 
     fn ask(&self) -> Outcome {
@@ -129,6 +136,9 @@ impl Client {
         Ok(())
     }
 }
+
+/// Failure of a request without a gateway.
+const FAILED: &str = "error ECONNREFUSED";
 
 const REFUSED: &str = "send ECONNREFUSED, recv EAGAIN, poll 0";
 
@@ -158,8 +168,8 @@ fn listeners() -> Outcome {
     clients.iter().try_for_each(|client| client.expect(&expected))
 }
 
-fn request_in_flight() -> Outcome {
-    let mut host = Host::new()?;
+/// A program whose request is in flight, to a gateway that has stopped.
+fn with_request(host: &Host) -> Outcome<Client> {
     let program = host.compiled()?;
     let client = host.client(host.exec().arg(&program).arg("request"))?;
     let gateway = host.gateway.as_ref().map(Gateway::id).and_then(|id| Pid::from_raw(id as i32)).ok_or("a gateway")?;
@@ -170,11 +180,42 @@ fn request_in_flight() -> Outcome {
     })?;
     client.ask()?;
     client.expect(&["sent one"])?;
+    Ok(client)
+}
+
+fn request_in_flight() -> Outcome {
+    let mut host = Host::new()?;
+    let client = with_request(&host)?;
     host.kill();
     sleep(Duration::from_millis(300));
     client.expect(&["sent one"])?;
     host.start()?;
-    client.expect(&["sent one", "ENOBUFS", "error EINVAL"])
+    let has_ended = || !client.lines().is_empty() && client.printed().contains("ENOBUFS") || client.failed() > 0;
+    wait_until("the request ends", PATIENCE, has_ended)?;
+    // Without a loss there is no further request.
+    client.expect(if client.failed() > 0 { &["sent one"] } else { &["sent one", "ENOBUFS", "error EINVAL"] })
+}
+
+fn request_without_gateway() -> Outcome {
+    let mut host = Host::new()?;
+    let client = with_request(&host)?;
+    host.kill();
+    wait_until("the request fails", PATIENCE, || client.failed() == 1)?;
+    // Once, and so does a request that is refused, as some programs wait for the reply anyway.
+    client.ask()?;
+    wait_until("the next request fails", PATIENCE, || client.failed() == 2)?;
+    sleep(Duration::from_millis(500));
+    assert_eq!(client.failed(), 2);
+    client.expect(&["sent one", "sent ECONNREFUSED"])?;
+    // Nothing is lost for the next gateway to report.
+    host.start()?;
+    let answered = "error EINVAL".to_owned();
+    wait_until("a request is answered", PATIENCE, || {
+        sleep(Duration::from_millis(100));
+        client.ask().is_ok() && client.lines().contains(&answered)
+    })?;
+    assert!(!client.printed().contains("ENOBUFS"), "{}", client.printed());
+    Ok(())
 }
 
 fn idle() -> Outcome {

@@ -1,13 +1,16 @@
 //! The program under a service manager: the unit in `examples/systemd`, and the notifications.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Signal;
 use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
@@ -30,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         trial("service/the_capabilities_that_the_unit_leaves_are_enough", NEEDS, the_capabilities_are_enough),
         trial("service/manager_is_notified_of_start_reload_and_stop", NEEDS, manager_is_notified),
+        trial("service/namespace_in_the_managers_store_is_entered_again", NEEDS, store),
         trial("service/gateway_with_a_failing_thread_ends", NEEDS, failing_thread),
         trial("service/watchdog_is_fed_only_while_all_threads_answer", NEEDS, watchdog),
     ]
@@ -89,9 +93,15 @@ fn manager_is_notified() -> Outcome {
     let manager = UnixDatagram::bind(&socket)?;
     manager.set_read_timeout(Some(Duration::from_secs(20)))?;
     let next = || {
-        let mut message = [0; 4096];
-        let n = manager.recv(&mut message)?;
-        Ok::<_, std::io::Error>(String::from_utf8_lossy(&message[..n]).into_owned())
+        loop {
+            let mut message = [0; 4096];
+            let n = manager.recv(&mut message)?;
+            let text = String::from_utf8_lossy(&message[..n]).into_owned();
+            // Another test is about what the manager stores.
+            if !text.starts_with("FDSTORE") {
+                return Ok::<_, std::io::Error>(text);
+            }
+        }
     };
     let mut command = host.command(fatpath());
     command.env("NOTIFY_SOCKET", &socket);
@@ -108,6 +118,65 @@ fn manager_is_notified() -> Outcome {
     assert!(refused.contains("left.toml:1: mtoo"), "{refused}");
     assert!(gateway.terminate()?.success(), "{}", gateway.log());
     assert_eq!(next()?.trim_end(), "STOPPING=1");
+    Ok(())
+}
+
+/// Receives messages until one has a descriptor.
+fn stored(manager: &UnixDatagram) -> Outcome<OwnedFd> {
+    for _ in 0..4 {
+        let mut text = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = recvmsg(manager, &mut [IoSliceMut::new(&mut text)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
+        let rights = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        if let Some(fd) = rights {
+            assert_eq!(&text[..received.bytes], b"FDSTORE=1\nFDNAME=host-side\n");
+            return Ok(fd);
+        }
+    }
+    Err("the manager has got no descriptor".into())
+}
+
+fn store() -> Outcome {
+    assert!(UNIT.lines().any(|line| line == "FileDescriptorStoreMax=1"));
+    let (scratch, host) = (Scratch::new()?, Netns::new("service")?);
+    let socket = scratch.file("notify");
+    let manager = UnixDatagram::bind(&socket)?;
+    manager.set_read_timeout(Some(PATIENCE))?;
+    // As by the unit, the gateway may not see the namespaces of root's processes.
+    let few = ["--no-new-privs", "--bounding-set=-all,+net_admin,+net_raw,+sys_admin"];
+    let start = |script: &str| {
+        let mut command = host.command("bash");
+        command.args(["-c", &format!("{script} exec setpriv \"$@\""), "bash"]).args(few).arg(fatpath());
+        command.env("NOTIFY_SOCKET", &socket);
+        Gateway::start_under(command, &scratch, "left", FILE)
+    };
+    let inside = |program: &[&str]| {
+        let mut command = Command::new(fatpath());
+        command.args(["exec", "--instance", "left", "--"]).args(program).env("FATPATH_RUNDIR", scratch.path());
+        command
+    };
+    let namespace = || run(&mut inside(&["readlink", "/proc/self/ns/net"]));
+    let mut gateway = start("")?;
+    let kept = stored(&manager)?;
+    let before = namespace()?;
+    let _program = Process::spawn(&mut inside(&["sleep", "100"]), &scratch)?;
+    let pass = |fd: &OwnedFd| {
+        let path = format!("/proc/{}/fd/{}", std::process::id(), fd.as_raw_fd());
+        format!("exec 3<{path}; export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=host-side;")
+    };
+    gateway.kill()?;
+    gateway = start(&pass(&kept))?;
+    assert_eq!(namespace()?, before, "{}", gateway.log());
+    gateway.kill()?;
+    // Any other namespace that the manager may have is not the host side.
+    let other = OwnedFd::from(fs::File::open(format!("/run/netns/{}", host.name()))?);
+    let gateway = start(&pass(&other))?;
+    let now = namespace()?;
+    assert!(now != before && now != host.sh("readlink /proc/self/ns/net")?, "{now} {}", gateway.log());
     Ok(())
 }
 
@@ -194,7 +263,10 @@ fn watchdog() -> Outcome {
     let mut command = host.command(fatpath());
     command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", LIMIT.as_micros().to_string());
     let mut process = run_with_state(&mut command, &scratch)?;
-    assert!(!is_fed(PATIENCE)?, "the first message is that the gateway is ready");
+    // Two messages about the manager's store, and the one that the gateway is ready.
+    for _ in 0..3 {
+        assert!(!is_fed(PATIENCE)?, "{}", process.output());
+    }
     assert!(is_fed(PATIENCE)?, "{}", process.output());
     for thread in ["netlink", "control", "worker", "state"] {
         let mut tracer = trace(&scratch, &process, thread, "stop")?;

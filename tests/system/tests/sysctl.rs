@@ -159,14 +159,14 @@ fn refused() -> Outcome {
         ("sysctl -w net.ipv4.ip_default_ttl=63", unable),
         ("sysctl -w net.ipv4.ipfrag_time=-1", unable),
         ("sysctl -w net.core.xfrm_acq_expires=0", unable),
-        // A setting of Linux that a gateway does not have.
-        ("sysctl net.ipv4.tcp_rmem", "No such file or directory"),
-        ("cat /proc/sys/net/core/somaxconn", "No such file or directory"),
-        ("echo 1 >/proc/sys/net/core/somaxconn", "nonexistent"),
-        ("cd /proc/sys/net/core; echo 1 >somaxconn", "nonexistent"),
-        ("ln -s /proc/sys/net/core/somaxconn link; echo 1 >link", "nonexistent"),
+        // A setting of Linux that a gateway does not have, nor its host side for sockets.
+        ("sysctl net.ipv4.igmp_max_msf", "No such file or directory"),
+        ("cat /proc/sys/net/ipv4/igmp_qrv", "No such file or directory"),
+        ("echo 1 >/proc/sys/net/ipv4/igmp_qrv", "nonexistent"),
+        ("cd /proc/sys/net/ipv4; echo 1 >igmp_qrv", "nonexistent"),
+        ("ln -s /proc/sys/net/ipv4/igmp_qrv link; echo 1 >link", "nonexistent"),
         (
-            "perl -e 'open F, \">\", \"/proc/self/root/proc/sys/net/core/somaxconn\" or die $!'",
+            "perl -e 'open F, \">\", \"/proc/self/root/proc/sys/net/ipv4/igmp_qrv\" or die $!'",
             "No such file or directory",
         ),
         // To be read and written at once, and descriptors of directories.

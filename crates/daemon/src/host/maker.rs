@@ -16,14 +16,13 @@ use rustix::io::Errno;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::{getegid, geteuid};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::thread::LinkNameSpaceType;
 use wire::eth::MacAddr;
 
 use super::order::{Answer, Descriptors, Order, receive, send};
 use super::rtnl;
+use super::search::{self, OWN_NETWORK, enter};
 
-/// The network namespace of this process.
-const OWN_NETWORK: &str = "/proc/self/ns/net";
 /// Device file by which TUN and TAP devices are made.
 const TUN: &str = "/dev/net/tun";
 
@@ -78,8 +77,8 @@ pub fn main() -> Result<(), CliError> {
 /// Carries out an order. `far` is the namespace of the other ends of pairs, once there is one.
 fn carry_out(order: Order, descriptors: Vec<OwnedFd>, far: &mut Option<Far>) -> Result<(Answer, Vec<OwnedFd>), String> {
     match order {
-        Order::Namespace { place } => {
-            let (answer, descriptors) = namespace(place.as_deref())?;
+        Order::Namespace { place, record } => {
+            let (answer, descriptors) = namespace(place.as_deref(), &record, descriptors.into_iter().next())?;
             Ok((answer, descriptors.into_vec()))
         }
         Order::Enter => {
@@ -105,10 +104,13 @@ fn carry_out(order: Order, descriptors: Vec<OwnedFd>, far: &mut Option<Far>) -> 
     }
 }
 
-/// Enters the namespace that is bound to `place`, or creates one and binds it there, and applies the settings for
-/// devices.
-fn namespace(place: Option<&Path>) -> Result<(Answer, Descriptors), String> {
-    let found = place.and_then(bound);
+/// Enters the namespace that is bound to `place`, or the one of `record`, or creates one. Binds it there, and applies the
+/// settings for devices. `stored`: a namespace that the service manager has kept.
+fn namespace(place: Option<&Path>, record: &Path, stored: Option<OwnedFd>) -> Result<(Answer, Descriptors), String> {
+    let bound = place.and_then(bound);
+    let is_bound = bound.is_some();
+    // Without a record there is no earlier namespace.
+    let found = bound.or_else(|| search::find(record, stored).ok()?);
     let is_of_user = match &found {
         Some(found) => {
             enter(found, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
@@ -126,8 +128,10 @@ fn namespace(place: Option<&Path>) -> Result<(Answer, Descriptors), String> {
     for (name, value) in SETTINGS {
         set(name, value)?;
     }
+    // Without a record, as on a kernel without cookies of namespaces, the next gateway finds the namespace by its file alone.
+    let _ = search::write(record);
     let unbound = match place {
-        _ if found.is_some() => None,
+        _ if is_bound => None,
         Some(_) if is_of_user => Some("that takes CAP_SYS_ADMIN".to_owned()),
         place => place.and_then(|place| bind_to(place).err()),
     };
@@ -259,10 +263,6 @@ pub(super) fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
 /// Netlink socket of `sock_diag`, for the sockets of the namespace.
 pub(super) fn sock_diag() -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG))
-}
-
-fn enter(namespace: &OwnedFd, kind: LinkNameSpaceType) -> io::Result<()> {
-    Ok(move_into_link_name_space(namespace.as_fd(), Some(kind))?)
 }
 
 fn named(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> String {

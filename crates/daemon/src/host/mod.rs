@@ -2,7 +2,7 @@
 //! addresses and routes, for the sockets of programs.
 //!
 //! - [`maker`] is a separate process that creates the namespace and its devices; [`order`] is the protocol, and
-//!   [`child`] the daemon's end of it.
+//!   [`child`] the daemon's end of it. [`search`] finds a namespace again that a killed gateway has left.
 //! - [`desired`] derives the content of the namespace from the node's model; [`content`] compares it with the present
 //!   one; [`rtnl`] writes and reads the messages. None of these does I/O.
 //! - [`socket_diag`] looks up the socket that gets a packet, in the kernel of the namespace.
@@ -16,6 +16,7 @@ mod maker;
 mod mirror;
 mod order;
 mod rtnl;
+mod search;
 mod side;
 mod socket_diag;
 

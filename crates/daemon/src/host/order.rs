@@ -17,8 +17,10 @@ const MAX_LEN: usize = 16 << 10;
 /// An order.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Order {
-    /// Enter the namespace that is bound to `place`, or make one and bind it there. Answered by [`Answer::Namespace`].
-    Namespace { place: Option<PathBuf> },
+    /// Enter the namespace that is bound to `place`, or the one of the file `record`, which is that of the message's
+    /// descriptor or has a process inside, or make one. Bind it to `place`, and write the file. Answered by
+    /// [`Answer::Namespace`].
+    Namespace { place: Option<PathBuf>, record: PathBuf },
     /// Enter the namespaces of the message's descriptors: first the user namespace, if there is one. Answered by
     /// [`Answer::Done`].
     Enter,

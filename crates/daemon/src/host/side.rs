@@ -16,6 +16,7 @@ use config::model::{HostConfig, HostSide as Wish};
 use ctl::state::{HostDeviceState, HostState};
 use netlink::message::Messages;
 use netlink::rtnl::{Delta, Model};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -28,6 +29,7 @@ use super::mirror::Mirror;
 use super::order::{Answer, Descriptors, Order, peer_of};
 use super::socket_diag::SocketDiag;
 use crate::command::Handle;
+use crate::service;
 use crate::threads::Threads;
 
 /// Pause between a change in the namespace and the check of its content: this bounds the rate of checks while a program
@@ -37,8 +39,17 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// Pause after devices were created again, which takes a process.
 const REMAKE: Duration = Duration::from_millis(200);
 
+/// Interval between attempts to create a device that could not be created, as for the device of a link.
+const RETRY: Duration = Duration::from_secs(1);
+
 /// Interval between log lines about changes that were undone.
 const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Extension of the file, beside the control socket, with which the next gateway finds the namespace.
+const RECORD: &str = "namespace";
+
+/// Name of the namespace in the service manager's store.
+const STORED: &str = "host-side";
 
 /// Directory of the named namespaces of `ip netns`.
 const NAMED: &str = "/run/netns";
@@ -63,10 +74,14 @@ struct On {
     config: HostConfig,
     worker: Handle,
     network: OwnedFd,
+    /// Whether the service manager has been asked to keep the namespace.
+    is_stored: bool,
     user: Option<OwnedFd>,
     control: OwnedFd,
     /// File that the namespace is bound to.
     place: Option<PathBuf>,
+    /// File by which the next gateway finds the namespace without that.
+    record: PathBuf,
     /// Whether TUN and TAP devices cannot be created, so that veth pairs replace them.
     in_pairs: bool,
     mirror: Mirror,
@@ -75,6 +90,10 @@ struct On {
     watched: BTreeSet<LinkId>,
     /// Links that have no device, each with the reason.
     missing: Vec<(Made, String)>,
+    /// Devices that were missing before the present attempt to create them, each with the reason.
+    retried: Vec<(Made, String)>,
+    /// Event file that is readable once a device is missing.
+    one_is_missing: Arc<OwnedFd>,
     /// The model's count of changes at the last reconciliation.
     generation: Option<u32>,
     is_limited: bool,
@@ -119,16 +138,26 @@ pub fn place(socket: &Path) -> Option<PathBuf> {
 impl HostSide {
     /// Creates the host side of a gateway, if `config` enables it; `socket` is the gateway's control socket. Without
     /// a host side, [`show`](Self::show) has the reason.
-    pub(crate) fn start(&self, config: HostConfig, socket: &Path, worker: &Handle, threads: &Threads) {
+    ///
+    /// `follow` calls [`follow`](Self::follow) with the node's model, for devices that are missing.
+    pub(crate) fn start(
+        &self,
+        config: HostConfig,
+        socket: &Path,
+        worker: &Handle,
+        threads: &Threads,
+        follow: impl Fn() + Send + 'static,
+    ) {
         if config.side == Wish::Off {
             return;
         }
-        match On::make(config, place(socket), worker) {
+        match On::make(config, place(socket), socket.with_extension(RECORD), worker) {
             Ok((on, events)) => {
-                let port = on.mirror.port;
+                let (port, one_is_missing) = (on.mirror.port, Arc::clone(&on.one_is_missing));
                 *self.lock() = State::On(Box::new(on));
                 let own = self.clone();
-                if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port)) {
+                if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port, &one_is_missing, follow))
+                {
                     tracing::warn!("host side: start a thread: {err}; changes by other programs are not undone");
                 }
             }
@@ -190,24 +219,37 @@ impl HostSide {
         }
     }
 
-    /// Undoes other programs' changes in the namespace. Notifications with that port are of the node's own changes,
-    /// where the kernel fills in the port.
-    fn watch(&self, events: &OwnedFd, port: u32) -> Result<(), Infallible> {
+    /// Undoes other programs' changes in the namespace, and tries to create missing devices again. Notifications with
+    /// that port are of the node's own changes, where the kernel fills in the port.
+    fn watch(
+        &self,
+        events: &OwnedFd,
+        port: u32,
+        one_is_missing: &OwnedFd,
+        follow: impl Fn(),
+    ) -> Result<(), Infallible> {
         let mut buffer = vec![0; 64 << 10];
+        let mut retry_at = None;
         loop {
-            match recv(events, buffer.as_mut_slice(), RecvFlags::empty()) {
-                Ok((len, _)) => {
-                    let mut messages = Messages::new(&buffer[..len.min(buffer.len())]);
-                    if messages.all(|message| message.header.port == port) {
-                        continue;
-                    }
+            let has_changed = match wait(events, one_is_missing, &mut retry_at) {
+                Ok(true) => has_foreign_event(events, &mut buffer, port),
+                unchanged => unchanged,
+            };
+            if let Err(err) = &has_changed {
+                tracing::warn!("host side: netlink: {err}; changes by other programs are not undone");
+                return Ok(());
+            }
+            if retry_at.is_some_and(|at| Instant::now() >= at) {
+                retry_at = None;
+                match &mut *self.lock() {
+                    State::On(on) => on.retry_missing(),
+                    State::Off | State::Failed(_) => return Ok(()),
                 }
-                Err(Errno::NOBUFS) => {}
-                Err(Errno::INTR) => continue,
-                Err(err) => {
-                    tracing::warn!("host side: netlink: {err}; changes by other programs are not undone");
-                    return Ok(());
-                }
+                // With the lock of the model, which precedes this one.
+                follow();
+            }
+            if matches!(has_changed, Ok(false)) {
+                continue;
             }
             std::thread::sleep(SETTLE);
             // The same check covers other messages that have arrived in the meantime.
@@ -232,9 +274,17 @@ impl HostSide {
 impl On {
     /// Creates the namespace, or enters the existing one. Returns also the socket that receives notifications of
     /// changes in it.
-    fn make(config: HostConfig, place: Option<PathBuf>, worker: &Handle) -> Result<(Self, OwnedFd), String> {
+    fn make(
+        config: HostConfig,
+        place: Option<PathBuf>,
+        record: PathBuf,
+        worker: &Handle,
+    ) -> Result<(Self, OwnedFd), String> {
         let maker = Maker::start()?;
-        let (answer, descriptors) = maker.ask(&Order::Namespace { place: place.clone() }, &[])?;
+        let stored = service::stored(STORED);
+        let stored: Vec<_> = stored.iter().map(AsFd::as_fd).collect();
+        let (answer, descriptors) =
+            maker.ask(&Order::Namespace { place: place.clone(), record: record.clone() }, &stored)?;
         let Answer::Namespace { found, unbound, tun_closed } = answer else {
             return Err("unexpected answer of the process of the host side".to_owned());
         };
@@ -245,6 +295,7 @@ impl On {
         match (&place, &unbound) {
             (Some(place), _) if found => tracing::info!("host side: {}, existing", place.display()),
             (Some(place), _) => tracing::info!("host side: {}", place.display()),
+            (None, _) if found => tracing::info!("host side: existing, without a file"),
             (None, why) => {
                 tracing::info!("host side without a file: {}", why.as_deref().unwrap_or("it has no place"));
             }
@@ -256,18 +307,25 @@ impl On {
             Ok(diag) => drop(worker.call(move |node| node.set_socket_diag(Some(diag)))),
             Err(err) => tracing::info!("host side: sock_diag: {err}; sockets bound to a VRF do not answer new peers"),
         }
+        let one_is_missing = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let one_is_missing = one_is_missing.map_err(|err| format!("eventfd: {err}"))?;
+        let is_stored = user.is_none() && service::store(STORED, network.as_fd());
         let on = Self {
             config,
             worker: worker.clone(),
+            is_stored,
             network,
             user,
             control,
             place,
+            record,
             in_pairs: tun_closed.is_some(),
             mirror,
             made: Vec::new(),
             watched: BTreeSet::new(),
             missing: Vec::new(),
+            retried: Vec::new(),
+            one_is_missing: Arc::new(one_is_missing),
             generation: None,
             is_limited: false,
             put_back: 0,
@@ -277,7 +335,7 @@ impl On {
     }
 
     fn follow(&mut self, model: &Model, changed: &[Delta]) -> io::Result<()> {
-        let is_same = self.generation == Some(model.generation());
+        let is_same = self.generation == Some(model.generation()) && self.retried.is_empty();
         let mut routes = changed.iter().map(|delta| match delta {
             Delta::AddRoute { route, .. }
             | Delta::RemoveRoute { route, .. }
@@ -348,7 +406,7 @@ impl On {
                 && a.device.mac.is_some() == b.device.mac.is_some()
         };
         // A device whose creation failed is not tried again at each change of another.
-        let limited = format!("max-links is {}", self.config.max_links);
+        let limited = self.limited();
         self.missing.retain(|(made, why)| *why != limited && desired.contains(made));
         desired.retain(|made| !self.missing.iter().any(|(missing, _)| missing == made));
         self.missing.extend(above.into_iter().map(|made| (made, limited.clone())));
@@ -373,6 +431,18 @@ impl On {
         Ok(())
     }
 
+    /// Reason for which a link above the limit has no device.
+    fn limited(&self) -> String {
+        format!("max-links is {}", self.config.max_links)
+    }
+
+    /// Lets the next reconciliation create the missing devices, but for those above the limit.
+    fn retry_missing(&mut self) {
+        let limited = self.limited();
+        let missing = std::mem::take(&mut self.missing);
+        (self.missing, self.retried) = missing.into_iter().partition(|(_, why)| *why == limited);
+    }
+
     /// Removes the devices of an earlier gateway that this gateway does not have.
     fn remove_others(&mut self, desired: &[Made]) -> io::Result<()> {
         let is_desired = |index: u32, name: &str, is_tap: bool| {
@@ -392,8 +462,9 @@ impl On {
         Ok(())
     }
 
-    /// Creates devices, and passes them to the worker.
+    /// Creates devices, and passes them to the worker. A repeated failure is not logged again.
     fn make_devices(&mut self, new: Vec<Made>) {
+        let retried = std::mem::take(&mut self.retried);
         if new.is_empty() {
             return;
         }
@@ -408,14 +479,22 @@ impl On {
                 Ok(device) => {
                     let id = made.id;
                     self.watched.remove(&id);
+                    if retried.iter().any(|(missing, _)| *missing == made) {
+                        tracing::info!("host side: {}: created", made.device.name);
+                    }
                     // A worker that has ended needs no devices.
                     let index = made.device.index;
                     let _ = self.worker.call(move |node| node.set_host_device(id, Some((index, device))));
                     self.made.push(made);
                 }
                 Err(why) => {
-                    tracing::warn!("host side: {why}");
-                    self.missing.push((made, why));
+                    let missing = (made, why);
+                    if !retried.contains(&missing) {
+                        tracing::warn!("host side: {}", missing.1);
+                    }
+                    self.missing.push(missing);
+                    // The counter is read before it is full.
+                    let _ = rustix::io::write(&self.one_is_missing, &1_u64.to_ne_bytes());
                 }
             }
         }
@@ -519,8 +598,13 @@ impl On {
     }
 
     fn end(mut self) {
-        if self.place.is_some() && is_entered(&self.network) {
+        // A namespace in a user namespace of its own cannot be entered again.
+        if self.user.is_none() && is_entered(&self.network) {
             tracing::info!("host side: processes are inside; the namespace is kept");
+            return;
+        }
+        // Without processes inside it ends when the manager releases it.
+        if self.place.is_none() && self.is_stored {
             return;
         }
         for made in std::mem::take(&mut self.made) {
@@ -529,12 +613,48 @@ impl On {
                 tracing::debug!("host side: {}: {err}", made.device.name);
             }
         }
+        // The record may have been removed with its directory.
+        let _ = fs::remove_file(&self.record);
         let Some(place) = &self.place else { return };
         let removed =
             unmount(place, UnmountFlags::DETACH).map_err(io::Error::from).and_then(|()| fs::remove_file(place));
         if let Err(err) = removed {
             tracing::warn!("host side: {}: {err}", place.display());
         }
+    }
+}
+
+/// Waits for a change in the namespace, until the time of the next attempt to create missing devices at the latest.
+/// That time is set when a device is missing. Returns whether there is a change.
+fn wait(events: &OwnedFd, one_is_missing: &OwnedFd, retry_at: &mut Option<Instant>) -> Result<bool, Errno> {
+    let limit = retry_at.map(|at| at.saturating_duration_since(Instant::now()));
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    let mut ready = [PollFd::new(events, PollFlags::IN), PollFd::new(one_is_missing, PollFlags::IN)];
+    match poll(&mut ready, limit.as_ref()) {
+        Ok(_) => {}
+        Err(Errno::INTR) => return Ok(false),
+        Err(err) => return Err(err),
+    }
+    let [has_event, is_missing] = ready.map(|fd| !fd.revents().is_empty());
+    if is_missing {
+        let mut count = [0; 8];
+        rustix::io::read(one_is_missing, &mut count)?;
+        retry_at.get_or_insert_with(|| Instant::now() + RETRY);
+    }
+    Ok(has_event)
+}
+
+/// Receives one message of the namespace's kernel, and tells whether it has changes that others than the node's own
+/// socket, with that port, have made. Also true if messages were lost.
+fn has_foreign_event(events: &OwnedFd, buffer: &mut [u8], port: u32) -> Result<bool, Errno> {
+    match recv(events, &mut *buffer, RecvFlags::DONTWAIT) {
+        Ok((len, _)) => {
+            let mut messages = Messages::new(&buffer[..len.min(buffer.len())]);
+            Ok(!messages.all(|message| message.header.port == port))
+        }
+        Err(Errno::NOBUFS) => Ok(true),
+        Err(Errno::INTR | Errno::AGAIN) => Ok(false),
+        Err(err) => Err(err),
     }
 }
 

@@ -14,7 +14,7 @@ use nlsock::{Answer, FromDaemon, Sysctl, ToDaemon, protocol};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown, SocketType, recv, recvmsg, sendmsg, shutdown, sockopt,
@@ -72,6 +72,12 @@ pub(super) struct Client {
     /// The client's process, if that process holds `CAP_NET_ADMIN` and is not root: it becomes privileged when it
     /// [claims](Self::claim) the privilege, which then covers no other process on this connection.
     claimant: Option<Arc<Peer>>,
+    /// Other processes that may use the privilege: those that inherited the connection and [claimed](Self::claim) it.
+    heirs: Vec<Heir>,
+    /// Process that sent the present datagram.
+    sender: Option<u32>,
+    /// Number of bytes received.
+    received: u64,
     /// User of the client's process.
     pub(super) uid: u32,
     /// The process that connected.
@@ -98,6 +104,18 @@ pub(super) struct Client {
     /// Inode number of this end, if the program's library holds a duplicate of this end.
     pub(super) kept: Option<u64>,
 }
+
+/// Process that inherited a connection from its claimant, as a daemon inherits the connections that it opened before its
+/// `fork`, and that held `CAP_NET_ADMIN` when it claimed the privilege.
+#[derive(Debug)]
+struct Heir {
+    peer: Peer,
+    /// Datagrams from this position of the connection on, in bytes, were sent after the check.
+    since: u64,
+}
+
+/// Maximum number of [heirs](Heir) of a connection. The oldest is forgotten.
+const MAX_HEIRS: usize = 8;
 
 /// Error: the connection is to be closed.
 #[derive(Debug)]
@@ -147,6 +165,9 @@ impl Client {
             epoll,
             privileged,
             claimant,
+            heirs: Vec::new(),
+            sender: None,
+            received: 0,
             uid,
             pid,
             socket,
@@ -171,6 +192,9 @@ impl Client {
             epoll: Arc::clone(&self.epoll),
             privileged: self.privileged,
             claimant: self.claimant.clone(),
+            heirs: Vec::new(),
+            sender: None,
+            received: 0,
             uid: self.uid,
             pid: self.pid,
             socket: Socket::New,
@@ -319,12 +343,38 @@ impl Client {
     /// Makes the client privileged if its process holds `CAP_NET_ADMIN` and no datagram is queued behind the present
     /// one. From then on the sender is the program that holds the capability; earlier datagrams may be from another
     /// program in the same process, without the capability.
+    ///
+    /// If the client is privileged already, the sender of the present datagram becomes an [heir](Heir) under the same
+    /// conditions. Linux, too, requires the capability of the opener and of the sender (`netlink_capable`).
     fn claim(&mut self) {
-        let Some(peer) = self.claimant.as_ref().filter(|_| !self.privileged) else { return };
-        if peer.holds_net_admin() && self.is_drained() {
+        let Some(peer) = self.claimant.as_ref() else { return };
+        if self.privileged {
+            self.inherit();
+        } else if peer.holds_net_admin() && self.is_drained() {
             self.privileged = true;
             with_session!(&mut self.socket, session => session.set_privileged(true), {});
         }
+    }
+
+    /// Makes the sender of the present datagram an heir, if it holds `CAP_NET_ADMIN`, for datagrams that are not queued
+    /// yet: a process that had its number, or another program in the same process, has sent none of those.
+    fn inherit(&mut self) {
+        let Some(sender) = self.sender.filter(|&sender| !self.is_authorized(sender)) else { return };
+        self.heirs.retain(|heir| heir.peer.pid != sender && heir.peer.is_alive());
+        let Some(peer) = Peer::with_pid(sender, self.uid).filter(Peer::holds_net_admin) else { return };
+        // The length is determined after the check.
+        let Ok(queued) = ioctl_fionread(self.fd()) else { return };
+        if self.heirs.len() == MAX_HEIRS {
+            self.heirs.remove(0);
+        }
+        self.heirs.push(Heir { peer, since: self.received.saturating_add(queued) });
+    }
+
+    /// Tells whether the present datagram, from the process `sender`, has the privilege of this connection.
+    fn is_authorized(&self, sender: u32) -> bool {
+        let is = |peer: &Peer| peer.pid == sender && peer.is_alive();
+        self.claimant.as_ref().is_some_and(|peer| is(peer))
+            || self.heirs.iter().any(|heir| heir.since < self.received && is(&heir.peer))
     }
 
     /// Tells whether no datagram is queued.
@@ -333,14 +383,19 @@ impl Client {
         matches!(recv(self.fd(), &mut [0; 0], flags), Err(Errno::AGAIN))
     }
 
-    /// Checks the sender of a datagram. Only the process that claimed the privilege may use it.
-    pub(super) fn note_sender(&mut self, sender: Option<u32>) -> Result<(), Gone> {
-        let Some(peer) = self.claimant.as_ref().filter(|_| self.privileged) else { return Ok(()) };
-        let is_claimant = sender == Some(peer.pid) && peer.is_alive();
-        if self.is_file() && !is_claimant {
+    /// Checks the sender of a received datagram. Only the process that claimed the privilege and its [heirs](Heir) may
+    /// use it.
+    pub(super) fn note_sender(&mut self, received: &Received) -> Result<(), Gone> {
+        self.sender = received.sender;
+        self.received = self.received.saturating_add(received.len as u64);
+        if self.claimant.is_none() || !self.privileged {
+            return Ok(());
+        }
+        let is_authorized = received.sender.is_some_and(|sender| self.is_authorized(sender));
+        if self.is_file() && !is_authorized {
             return Err(Gone);
         }
-        with_session!(&mut self.socket, session => session.set_privileged(is_claimant), {});
+        with_session!(&mut self.socket, session => session.set_privileged(is_authorized), {});
         Ok(())
     }
 

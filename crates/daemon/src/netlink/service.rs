@@ -431,8 +431,9 @@ impl Service {
         let mut protocols = self.shared.lock();
         let outbox = &mut self.outbox;
         let (handled, len) = match input {
-            ClientInput::Datagram(Received { len, sender, answer }) => {
-                let noted = client.note_sender(sender);
+            ClientInput::Datagram(received) => {
+                let noted = client.note_sender(&received);
+                let Received { len, answer, .. } = received;
                 let datagram = &self.buffer[..len];
                 (noted.and_then(|()| client.handle(datagram, answer, &mut protocols, of, port, outbox)), len)
             }

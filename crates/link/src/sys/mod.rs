@@ -3,6 +3,7 @@
 pub(crate) mod bpf;
 mod bus_faults;
 pub(crate) mod cmsg;
+pub(crate) mod descriptors;
 pub(crate) mod discard;
 pub(crate) mod event;
 pub(crate) mod frames;

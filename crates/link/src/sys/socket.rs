@@ -32,6 +32,16 @@ pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
+/// Cookie of the network namespace of a socket (`SO_NETNS_COOKIE`): no other namespace has it until the next boot.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 5.14.
+pub fn namespace_cookie(socket: impl AsFd) -> io::Result<u64> {
+    let mut cookie = [0; 8];
+    get_bytes(socket.as_fd(), libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, &mut cookie)?;
+    Ok(u64::from_ne_bytes(cookie))
+}
+
 /// The value of an option that is a structure, as the first bytes of `value`; returns their number.
 pub(crate) fn get_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mut [u8]) -> io::Result<usize> {
     let mut len = value.len() as libc::socklen_t;

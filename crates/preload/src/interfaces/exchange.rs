@@ -51,6 +51,8 @@ pub(super) struct Link {
     pub(super) flags: u32,
     pub(super) mtu: u32,
     pub(super) queue_len: u32,
+    /// `IF_OPER_*`.
+    pub(super) state: u8,
     pub(super) address: Vec<u8>,
     pub(super) broadcast: Vec<u8>,
     /// `struct rtnl_link_stats`.
@@ -181,6 +183,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             libc::IFLA_IFNAME => link.name = value.split(|&byte| byte == 0).next().unwrap_or_default().to_vec(),
             libc::IFLA_MTU => link.mtu = word(value)?,
             libc::IFLA_TXQLEN => link.queue_len = word(value)?,
+            libc::IFLA_OPERSTATE => link.state = *value.first()?,
             libc::IFLA_ADDRESS => link.address = value.to_vec(),
             libc::IFLA_BROADCAST => link.broadcast = value.to_vec(),
             libc::IFLA_STATS => link.stats = value.to_vec(),

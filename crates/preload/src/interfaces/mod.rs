@@ -4,6 +4,7 @@
 mod bridges;
 mod ethtool;
 mod exchange;
+mod files;
 mod ipv4;
 mod ipv4_settings;
 mod ipv6;
@@ -22,6 +23,7 @@ use crate::errno::{Errno, returned};
 use crate::{gateway, libc_next, session};
 use bridges::BridgeRequest;
 use exchange::{Link, LinkKey, link};
+pub(crate) use files::LinkFile;
 use ipv4::Part;
 use name::put_name;
 use neighbours::NeighbourRequest;

@@ -1,5 +1,6 @@
 //! Directories of `/proc/sys/net`, for `opendir(3)` and `readdir(3)`.
 
+use std::ffi::CStr;
 use std::mem;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
@@ -8,9 +9,9 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 use libc::{DIR, c_char, c_int, c_long, dirent};
 use nlsock::Sysctl;
 
-use super::{Name, query};
+use super::{Name, OF_SOCKETS, OF_TRANSPORTS, query};
 use crate::errno::{Errno, returned};
-use crate::libc_next;
+use crate::{gateway, libc_next};
 
 /// Maximum number of open directories.
 const MAX_OPEN: usize = 64;
@@ -23,6 +24,8 @@ struct Listing {
     /// Names that are fetched but not returned yet, and the name before them.
     known: Vec<(bool, Vec<u8>)>,
     last: Vec<u8>,
+    /// Whether `known` has the names of the kernel's settings, which follow the gateway's.
+    has_kernels: bool,
     /// Number of returned names.
     position: c_long,
     entry: dirent,
@@ -32,12 +35,13 @@ impl Listing {
     fn new(name: Name) -> Box<Self> {
         // SAFETY: any bytes are valid.
         let entry: dirent = unsafe { mem::zeroed() };
-        Box::new(Self { name, known: Vec::new(), last: Vec::new(), position: 0, entry })
+        Box::new(Self { name, known: Vec::new(), last: Vec::new(), has_kernels: false, position: 0, entry })
     }
 
     fn rewind(&mut self) {
         self.known.clear();
         self.last.clear();
+        self.has_kernels = false;
         self.position = 0;
     }
 
@@ -49,12 +53,16 @@ impl Listing {
             2 => return Ok(Some((true, b"..".to_vec()))),
             _ => {}
         }
-        if self.known.is_empty() {
+        if self.known.is_empty() && !self.has_kernels {
             let Name(name) = &self.name;
             let reply = query(Sysctl::List, &[name, &b"\0"[..], &self.last].concat())?;
             let lines = reply.text.split(|&byte| byte == 0).filter_map(<[u8]>::split_first);
             self.known = lines.map(|(kind, name)| (*kind == b'd', name.to_vec())).collect();
             self.known.reverse();
+            if self.known.is_empty() {
+                self.known = names_of_kernel(&self.name);
+                self.has_kernels = true;
+            }
         }
         let next = self.known.pop();
         if let Some((_, name)) = &next {
@@ -76,6 +84,37 @@ impl Listing {
         self.entry.d_type = if is_dir { libc::DT_DIR } else { libc::DT_REG };
         Ok(&raw mut self.entry)
     }
+}
+
+/// Names of the kernel's settings of sockets in a directory.
+fn names_of_kernel(name: &Name) -> Vec<(bool, Vec<u8>)> {
+    let Name(directory) = name;
+    let is_in_it = |setting: &[u8]| setting.strip_prefix(&directory[..]).is_some_and(|rest| rest.starts_with(b"/"));
+    let mut names = Vec::new();
+    if !gateway::is_on_host_side() || !OF_SOCKETS.iter().chain(&OF_TRANSPORTS).any(|setting| is_in_it(setting)) {
+        return names;
+    }
+    let path = [b"/proc/sys/net/", &directory[..], b"\0"].concat();
+    // SAFETY: the path is a C string.
+    let dir = unsafe { libc_next::opendir(path.as_ptr().cast()) };
+    if dir.is_null() {
+        return names;
+    }
+    loop {
+        // SAFETY: the directory is open, and no other thread has it.
+        let entry = unsafe { libc_next::readdir(dir) };
+        // SAFETY: an entry is valid until the next call, and its name is a C string.
+        let Some(file) = (unsafe { entry.as_ref() }).map(|entry| unsafe { CStr::from_ptr(entry.d_name.as_ptr()) })
+        else {
+            break;
+        };
+        if Name([&directory[..], b"/", file.to_bytes()].concat()).is_of_kernel() {
+            names.push((false, file.to_bytes().to_vec()));
+        }
+    }
+    // SAFETY: the directory is open.
+    unsafe { libc_next::closedir(dir) };
+    names
 }
 
 /// Entry of the table of this library's `DIR`s.

@@ -6,6 +6,10 @@
 //! ([`write()`]). The C library's own writes for a stream reach the gateway, too, and their result is reported when the
 //! program flushes or closes the stream ([`stream`]).
 //!
+//! Settings of sockets ([`OF_SOCKETS`]) that the gateway does not have are those of its host side's kernel, which has the
+//! program's sockets: the kernel's own files. They exist for programs on the host side only: elsewhere they would be
+//! those of the caller's namespace.
+//!
 //! Limits: a file is opened for reading or for writing, not both; a file for writing has no `lseek`; a directory cannot
 //! be opened as a descriptor (`find`), though it can be listed (`directory`). The result of a write is not reported to
 //! programs that do not load this library, or end without closing their stream. Programs that were built against a C
@@ -32,6 +36,24 @@ use crate::{gateway, table};
 
 /// Directory of the files.
 const ROOT: [&[u8]; 3] = [b"proc", b"sys", b"net"];
+/// Settings of sockets that are the kernel's, on the gateway's host side.
+const OF_SOCKETS: [&[u8]; 13] = [
+    b"core/optmem_max",
+    b"core/rmem_default",
+    b"core/rmem_max",
+    b"core/somaxconn",
+    b"core/wmem_default",
+    b"core/wmem_max",
+    b"ipv4/ip_autobind_reuse",
+    b"ipv4/ip_local_port_range",
+    b"ipv4/ip_local_reserved_ports",
+    b"ipv4/ip_nonlocal_bind",
+    b"ipv4/ip_unprivileged_port_start",
+    b"ipv4/ping_group_range",
+    b"ipv6/ip_nonlocal_bind",
+];
+/// First parts of the names of further such settings.
+const OF_TRANSPORTS: [&[u8]; 2] = [b"ipv4/tcp_", b"ipv4/udp_"];
 /// Maximum length of an answer; longer texts are sent in parts.
 const MAX_ANSWER: usize = 64 << 10;
 /// Maximum length of a write that has an effect (Linux `proc_first_pos_non_zero_ignore`): one number, in a page.
@@ -42,11 +64,19 @@ const PAGE: usize = 4096;
 pub(crate) struct Name(Vec<u8>);
 
 impl Name {
-    /// Name of the file or directory `path`, relative to the directory `at`; `None` if it is outside `/proc/sys/net`.
+    /// Name of the file or directory `path`, relative to the directory `at`; `None` if it is outside `/proc/sys/net`, or a
+    /// [setting of the kernel](Self::is_of_kernel).
     ///
     /// # Safety
     /// `path`, if not null, is a C string.
     pub(crate) unsafe fn of(at: c_int, path: *const c_char) -> Option<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { Self::below_root(at, path) }.filter(|name| !name.is_of_kernel())
+    }
+
+    /// # Safety
+    /// As [`of`](Self::of).
+    unsafe fn below_root(at: c_int, path: *const c_char) -> Option<Self> {
         if path.is_null() || gateway::address().is_none() {
             return None;
         }
@@ -79,8 +109,13 @@ impl Name {
         parts.strip_prefix(&ROOT).map(|rest| Self(rest.join(&b'/')))
     }
 
-    /// Name of the host's file or directory `fd`; `None` if it is outside `/proc/sys/net`.
+    /// Name of the host's file or directory `fd`; `None` if it is outside `/proc/sys/net`, or a [setting of the
+    /// kernel](Self::is_of_kernel).
     pub(crate) fn of_hosts(fd: c_int) -> Option<Self> {
+        Self::of_descriptor(fd).filter(|name| !name.is_of_kernel())
+    }
+
+    fn of_descriptor(fd: c_int) -> Option<Self> {
         // SAFETY: any bytes are valid.
         let mut on: libc::statfs = unsafe { mem::zeroed() };
         // SAFETY: the buffer has the type's size.
@@ -96,6 +131,16 @@ impl Name {
             [b'/', rest @ ..] => Some(Self(rest.to_vec())),
             _ => None,
         }
+    }
+
+    /// Tells whether this is a setting of sockets that the kernel of the host side has, and the gateway does not.
+    fn is_of_kernel(&self) -> bool {
+        self.is_of_sockets() && gateway::is_on_host_side() && self.mode() == Err(Errno(libc::ENOENT))
+    }
+
+    fn is_of_sockets(&self) -> bool {
+        let Self(name) = self;
+        OF_SOCKETS.contains(&name.as_slice()) || OF_TRANSPORTS.iter().any(|start| name.starts_with(start))
     }
 
     /// File mode, as in `st_mode`.
@@ -200,16 +245,6 @@ pub(crate) unsafe fn open(at: c_int, path: *const c_char, flags: c_int) -> Optio
     unsafe { Name::of(at, path) }.map(|name| name.open(flags))
 }
 
-/// Opens the gateway's file in place of `fd`, if `fd` is a file of the host's `/proc/sys/net`, opened under any name.
-pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
-    if fd < 0 || gateway::address().is_none() {
-        return Ok(fd);
-    }
-    let Some(name) = Name::of_hosts(fd) else { return Ok(fd) };
-    drop(Fd(fd));
-    name.open(flags)
-}
-
 /// Writes to a file, as `write(2)`.
 ///
 /// # Errors
@@ -281,7 +316,7 @@ fn instance(address: &libc::sockaddr_un) -> Vec<u8> {
 }
 
 /// Path of the file of a descriptor.
-fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
+pub(crate) fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
     let mut path = *b"/proc/self/fd/0000000000\0";
     let mut left = u32::try_from(fd).ok()?;
     for digit in path.iter_mut().rev().skip(1).take(10) {
@@ -360,6 +395,17 @@ mod tests {
         let directory = std::fs::File::open("/proc/sys/net").unwrap();
         assert_eq!(Name::of_hosts(std::os::fd::AsRawFd::as_raw_fd(&directory)), Some(Name(Vec::new())));
         assert_eq!(link_of(-1, &mut room), None);
+    }
+
+    #[test]
+    fn settings_of_sockets_are_told_from_those_of_the_node() {
+        let is_of_sockets = |name: &str| Name(name.into()).is_of_sockets();
+        for name in ["core/somaxconn", "ipv4/tcp_rmem", "ipv4/udp_rmem_min", "ipv4/ip_local_port_range"] {
+            assert!(is_of_sockets(name), "{name}");
+        }
+        for name in ["", "core", "ipv4", "ipv4/ip_forward", "ipv4/conf/all/forwarding", "core/netdev_max_backlog"] {
+            assert!(!is_of_sockets(name), "{name}");
+        }
     }
 
     #[test]

@@ -5,11 +5,12 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use system::{Need, Outcome, Process, trial, unpacked, wait_until};
 
 use super::{Node, PATIENCE};
@@ -68,6 +69,35 @@ impl<'a> Frr<'a> {
 
     /// Starts a daemon with the configuration `lines`, and waits until it answers.
     pub(super) fn start(&self, daemon: &str, lines: &str) -> Outcome<Process> {
+        let (mut command, socket) = self.command(daemon, lines)?;
+        let mut process = Process::spawn(&mut command, &self.node.scratch)?;
+        // The file is there a moment before the daemon listens.
+        let answers = || UnixStream::connect(&socket).is_ok() || !process.is_running();
+        wait_until(&format!("{daemon} listens"), PATIENCE, answers)?;
+        if process.is_running() {
+            Ok(process)
+        } else {
+            Err(format!("{daemon} has ended:\n{}", process.output()).into())
+        }
+    }
+
+    /// Same as [`start`](Self::start), as a service starts it: the daemon leaves its first process by `fork`.
+    fn start_detached(&self, daemon: &str, lines: &str) -> Outcome<Detached> {
+        let (mut command, socket) = self.command(daemon, lines)?;
+        let mut first = Process::spawn(command.arg("-d"), &self.node.scratch)?;
+        let status = first.wait(PATIENCE)?;
+        if !status.success() {
+            return Err(format!("{daemon}: {status}:\n{}", first.output()).into());
+        }
+        let pid = fs::read_to_string(self.directory.join(format!("{daemon}.pid")))?;
+        let pid = pid.trim().parse().ok().and_then(Pid::from_raw).ok_or("no process number")?;
+        let detached = Detached(pid);
+        wait_until(&format!("{daemon} listens"), PATIENCE, || UnixStream::connect(&socket).is_ok())?;
+        Ok(detached)
+    }
+
+    /// Command that starts a daemon with the configuration `lines`, and the socket where it answers.
+    fn command(&self, daemon: &str, lines: &str) -> Outcome<(Command, PathBuf)> {
         let directory = &self.directory;
         self.node.file(&format!("frr/{daemon}.conf"), lines)?;
         let socket = directory.join(format!("{daemon}.vty"));
@@ -90,15 +120,8 @@ impl<'a> Frr<'a> {
         {
             command.arg(option).arg(directory.join(name));
         }
-        let mut process = Process::spawn(command.arg("--vty_socket").arg(directory), &self.node.scratch)?;
-        // The file is there a moment before the daemon listens.
-        let answers = || UnixStream::connect(&socket).is_ok() || !process.is_running();
-        wait_until(&format!("{daemon} listens"), PATIENCE, answers)?;
-        if process.is_running() {
-            Ok(process)
-        } else {
-            Err(format!("{daemon} has ended:\n{}", process.output()).into())
-        }
+        command.arg("--vty_socket").arg(directory);
+        Ok((command, socket))
     }
 
     /// Answer of a daemon to `show WHAT`, as to `vtysh`: text, and behind it three zero bytes and a status.
@@ -118,6 +141,16 @@ impl<'a> Frr<'a> {
                 return Err(format!("show {what}: {daemon} has closed the connection").into());
             }
         }
+    }
+}
+
+/// A daemon that is no child of this process; killed when dropped.
+struct Detached(Pid);
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = kill_process(self.0, Signal::KILL);
     }
 }
 
@@ -179,13 +212,25 @@ fn routes() -> Outcome {
 fn as_user() -> Outcome {
     let node = Node::new()?;
     let frr = Frr::new(&node, FRR)?;
-    let _zebra = frr.start("zebra", "")?;
-    let _staticd = frr.start("staticd", "ip route 10.5.0.0/16 10.1.0.2\n")?;
+    let is_of_user = || {
+        let pid = fs::read_to_string(frr.directory.join("zebra.pid"))?;
+        let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()))?;
+        assert!(status.contains(&format!("\nUid:\t{FRR_ID}\t{FRR_ID}\t")), "{status}");
+        Outcome::Ok(())
+    };
+    let mut zebra = frr.start("zebra", "")?;
+    let mut staticd = frr.start("staticd", "ip route 10.5.0.0/16 10.1.0.2\n")?;
     node.wait_for_ip("route", "10.5.0.0/16 via 10.1.0.2 dev eth0 proto 196 metric 20 \n")?;
-    let pid = fs::read_to_string(frr.directory.join("zebra.pid"))?;
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.trim()))?;
-    assert!(status.contains(&format!("\nUid:\t{FRR_ID}\t{FRR_ID}\t")), "{status}");
-    Ok(())
+    is_of_user()?;
+    for process in [&mut staticd, &mut zebra] {
+        process.signal(Signal::TERM)?;
+        process.wait(PATIENCE)?;
+    }
+    // As a service: zebra opens its sockets, and then sends by them from a child.
+    let _zebra = frr.start_detached("zebra", "")?;
+    let _staticd = frr.start_detached("staticd", "ip route 10.6.0.0/16 10.1.0.2\n")?;
+    node.wait_for_ip("route", "10.6.0.0/16 via 10.1.0.2 dev eth0 proto 196 metric 20 \n")?;
+    is_of_user()
 }
 
 fn restart() -> Outcome {
