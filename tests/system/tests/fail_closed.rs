@@ -51,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("fail_closed/ip_tuntap_makes_no_device", &[Need::Namespaces, Need::Tun], tuntap),
         trial("fail_closed/brctl_makes_the_gateways_bridge", &[Need::Namespaces, BRCTL], brctl),
         trial("fail_closed/packet_filters_are_refused_by_name", &[Need::Namespaces, Need::PYTHON], packet_filters),
+        trial("fail_closed/libpcap_lists_interfaces_without_netfilter", &[Need::Namespaces, Need::TSHARK], libpcap),
         trial(
             "fail_closed/host_firewall_needs_a_host_side",
             &[Need::Namespaces, Need::Tun, Need::PYTHON],
