@@ -302,7 +302,7 @@ pub(crate) struct ExecArgs {
     pub(crate) vrf: Option<String>,
     /// Allow changes of the packet filter of the host side's kernel (nft, iptables)
     ///
-    /// Its rules apply to sockets on the gateway's host side, and not to packets that the gateway forwards.
+    /// The rules apply to sockets on the gateway's host side, and not to packets that the gateway forwards.
     #[arg(long, conflicts_with = "sockets")]
     pub(crate) host_firewall: bool,
     /// The program and its arguments

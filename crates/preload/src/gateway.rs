@@ -131,16 +131,16 @@ mod tests {
 
     #[test]
     fn value_of_the_variable_is_split_at_its_suffixes() {
-        let cases: [(&str, (&str, bool, bool, Option<&str>)); 7] = [
-            ("/run/x.netlink", ("/run/x.netlink", false, false, None)),
-            ("/run/x.netlink,host-side", ("/run/x.netlink", true, false, None)),
-            ("/run/x.netlink,host-side,vrf=red", ("/run/x.netlink", true, false, Some("red"))),
-            ("/run/x.netlink,host-side,host-firewall", ("/run/x.netlink", true, true, None)),
-            ("/a,b.netlink,host-side,host-firewall,vrf=red", ("/a,b.netlink", true, true, Some("red"))),
-            ("/a,b.netlink", ("/a,b.netlink", false, false, None)),
-            ("/x.netlink,host-firewall", ("/x.netlink,host-firewall", false, false, None)),
+        let cases = [
+            ("/run/x.netlink", "/run/x.netlink", false, false, None),
+            ("/run/x.netlink,host-side", "/run/x.netlink", true, false, None),
+            ("/run/x.netlink,host-side,vrf=red", "/run/x.netlink", true, false, Some("red")),
+            ("/run/x.netlink,host-side,host-firewall", "/run/x.netlink", true, true, None),
+            ("/a,b.netlink,host-side,host-firewall,vrf=red", "/a,b.netlink", true, true, Some("red")),
+            ("/a,b.netlink", "/a,b.netlink", false, false, None),
+            ("/x.netlink,host-firewall", "/x.netlink,host-firewall", false, false, None),
         ];
-        for (value, (path, is_on_host_side, has_host_firewall, vrf)) in cases {
+        for (value, path, is_on_host_side, has_host_firewall, vrf) in cases {
             let (path, vrf) = (path.as_bytes(), vrf.map(str::as_bytes));
             assert_eq!(Parts::of(value.as_bytes()), Parts { path, is_on_host_side, has_host_firewall, vrf }, "{value}");
         }

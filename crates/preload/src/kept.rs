@@ -78,7 +78,7 @@ pub(crate) fn make(by_filter: bool) {
     }
     let before = Errno::last();
     if let Ok(mut place) = place().lock() {
-        if !is_confined() && !place.as_ref().is_some_and(|kept| kept.begins_with_mark()) {
+        if !is_confined() && !place.as_ref().is_some_and(Kept::begins_with_mark) {
             // A descriptor without the mark is the program's.
             mem::forget(place.take());
             *place = Kept::new().ok();

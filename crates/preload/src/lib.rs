@@ -5,7 +5,9 @@
 //! the gateway's netlink socket (`FATPATH_NETLINK`). From then on:
 //!
 //! - A socket of `AF_NETLINK` with a protocol that the gateway serves (`NETLINK_ROUTE`, `NETLINK_XFRM`,
-//!   `NETLINK_GENERIC`) is a connection to it ([`nlsock`]), and the gateway answers look-ups of network interfaces.
+//!   `NETLINK_GENERIC`) is a connection to it ([`nlsock`]), and the gateway carries out requests of `ioctl` for network
+//!   interfaces, routes, neighbours and bridges (`interfaces`). Look-ups go on after a program has shut itself in (`kept`).
+//! - Sockets and options of packet filters are refused (`calls::netfilter`).
 //! - A key manager's sockets of UDP ports 500 and 4500 are the gateway's, which has ESP there (`ike`), or on the
 //!   gateway's host side ports that bypass policies (`bypass`).
 //! - Files of counters and of `/proc/sys/net` are the gateway's (`files`, `sysctl`).

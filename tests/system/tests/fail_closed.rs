@@ -51,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("fail_closed/ip_tuntap_makes_no_device", &[Need::Namespaces, Need::Tun], tuntap),
         trial("fail_closed/brctl_makes_the_gateways_bridge", &[Need::Namespaces, BRCTL], brctl),
         trial("fail_closed/packet_filters_are_refused_by_name", &[Need::Namespaces, Need::PYTHON], packet_filters),
+        trial("fail_closed/libpcap_lists_interfaces_without_netfilter", &[Need::Namespaces, Need::TSHARK], libpcap),
         trial(
             "fail_closed/host_firewall_needs_a_host_side",
             &[Need::Namespaces, Need::Tun, Need::PYTHON],
@@ -368,6 +369,15 @@ fn packet_filters() -> Outcome {
     host.assert_unchanged()
 }
 
+/// libpcap looks for netfilter when it lists interfaces.
+fn libpcap() -> Outcome {
+    let host = Host::new()?;
+    let listed = host.sh("dumpcap -D && tshark -D")?;
+    assert_eq!(listed.out.lines().filter(|line| line.ends_with(". any")).count(), 2, "{listed:?}");
+    assert!(!listed.err.contains("fatpath exec"), "{listed:?}");
+    host.assert_unchanged()
+}
+
 /// The same sockets, allowed for the kernel of the host side; its rules are not those of the host.
 fn host_firewall() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("host")?);
@@ -391,7 +401,7 @@ fn host_firewall() -> Outcome {
     let name = "--host-firewall: sockets are not on the gateway's host side.";
     assert!(nowhere.code == Some(1) && nowhere.out.is_empty() && nowhere.err.contains(name), "{nowhere:?}");
     let both = exec(&["--instance", "with", "--host-firewall", "--sockets", "host"])?;
-    assert!(both.code == Some(2) && both.err.contains("cannot be used with"), "{both:?}");
+    assert!(both.code == Some(1) && both.err.contains("cannot be used with"), "{both:?}");
     Ok(())
 }
 

@@ -173,7 +173,8 @@ assert struct.unpack_from("=i", asked(0x8933))[0] == index
 assert struct.unpack_from("=i", asked(0x8921))[0] > 500
 assert struct.unpack_from("=H", asked(0x8913))[0] & 1
 refuses(19, fcntl.ioctl, udp, 0x8933, b"nowhere".ljust(40, b"\0"))
-refuses(95, fcntl.ioctl, udp, 0x8914, bytes(40))
+refuses(19, fcntl.ioctl, udp, 0x8914, bytes(40))
+refuses(95, fcntl.ioctl, udp, 0x8923, b"wan".ljust(40, b"\0"))
 
 # What is not the gateway's is the kernel's.
 audit = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15)

@@ -67,8 +67,12 @@ expect((13, b""), call(READ, b"ipv4/route/flush"))
 for bad in [call(4, TIME), call(READ, b"a" * 4097), struct.pack("=I", 7), call(LOOK, TIME) + b"b" * 70000, b""]:
     if bad:
         expect(None, bad)
-expect(None, struct.pack("=II", 1, 0) + call(READ, TIME))
 expect(None, call(READ, TIME), call(READ, TIME))
+# A netlink socket reads, and becomes no file.
+hello = struct.pack("=II", 1, 0)
+expect((0, b"30\n"), hello + call(READ, TIME), call(READ, TIME))
+expect((2, b""), hello + call(READ, TIME), call(LOOK, b"x"))
+expect(None, hello + call(OPEN, TIME))
 # What stands in an open file is text, whatever it looks like; nobody hears of it who does not ask.
 if os.getuid() == 0:
     files = [connect() for _ in range(200)]

@@ -13,7 +13,17 @@ use crate::{gateway, report};
 /// of the host side.
 pub(super) fn refused_socket(domain: c_int, protocol: c_int) -> Option<Errno> {
     let is_of_filter = domain == libc::AF_NETLINK && protocol == libc::NETLINK_NETFILTER;
-    (is_of_filter && is_without_filter()).then(|| refuse(launch::netfilter::NO_PROTOCOL))
+    if !is_of_filter || !is_without_filter() {
+        return None;
+    }
+    Some(if has_libpcap() { Errno(launch::netfilter::NO_PROTOCOL) } else { refuse(launch::netfilter::NO_PROTOCOL) })
+}
+
+/// Tells whether the program has libpcap, which looks for the protocol whenever it lists interfaces, and goes on without.
+/// A line on standard error would mislead `tshark`, which parses that of `dumpcap`.
+fn has_libpcap() -> bool {
+    // SAFETY: the name is a C string.
+    !unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"pcap_findalldevs".as_ptr()) }.is_null()
 }
 
 /// Error for an option of a packet filter; `None` as for [`refused_socket`].

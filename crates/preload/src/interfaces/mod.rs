@@ -287,9 +287,12 @@ fn get(property: Property, to: &mut ifreq) -> Result<(), Errno> {
 
 fn set(setting: Setting, request: &ifreq) -> Result<(), Errno> {
     let name = Name::of(request);
-    // SAFETY: any bytes are a value of each field.
-    let (address, flags, number) =
-        unsafe { (request.ifr_ifru.ifru_addr, request.ifr_ifru.ifru_flags, request.ifr_ifru.ifru_mtu) };
+    // SAFETY: any bytes are an address of some family.
+    let address = unsafe { request.ifr_ifru.ifru_addr };
+    // SAFETY: any bytes are flags.
+    let flags = unsafe { request.ifr_ifru.ifru_flags };
+    // SAFETY: any bytes are a number.
+    let number = unsafe { request.ifr_ifru.ifru_mtu };
     if let Setting::Address(part) = setting {
         return ipv4_settings::set(part, name.device(), name.label(), &address);
     }
