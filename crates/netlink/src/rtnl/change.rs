@@ -428,11 +428,16 @@ fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
     let unreachable = Error::new(errno::EHOSTUNREACH);
     let by = |route: &Route| requested.dev == 0 || route.dev == requested.dev;
     let in_table = model.table(false, requested.table).and_then(|table| table.lookup(via, by));
-    let on_link = |route: &&Route| !route.is_error() && route.via.is_none();
+    let on_link = |route: &&Route| !is_reject_v6(route) && route.via.is_none();
     let by_rules = || model.lookup(model.domain(requested.dev), via, by).map(|(_, route)| route).filter(on_link);
     let found = in_table.filter(on_link).or_else(by_rules);
     // The link is known now, so the gateway can be compared with its domain's local addresses.
     found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
+}
+
+/// Whether an IPv6 route drops its packets: Linux also makes a subnet on `lo` a reject route (`ip6_route_info_create`).
+fn is_reject_v6(route: &Route) -> bool {
+    route.is_error() || (route.kind == RTN_UNICAST && route.dev == LOOPBACK)
 }
 
 /// Checks a next hop with `onlink`, as Linux's `ip6_route_check_nh_onlink`: a route to it, other than the default route,
@@ -440,7 +445,7 @@ fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
 fn check_onlink_v6(model: &Model, dev: u32, via: IpAddr) -> Result<u32, Error> {
     let table = model.table(false, model.link(dev).and_then(Link::l3_table).unwrap_or(RT_TABLE_MAIN));
     let first = table.and_then(|table| table.lookup(via, |_| true).map(|route| (table, route)));
-    let Some((table, first)) = first.filter(|(_, route)| !route.is_error() && route.prefix.len() > 0) else {
+    let Some((table, first)) = first.filter(|(_, route)| !is_reject_v6(route) && route.prefix.len() > 0) else {
         return Ok(dev);
     };
     // Among routes with one metric, the route by the link is selected (`rt6_score_route`).
