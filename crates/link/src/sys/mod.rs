@@ -1,5 +1,6 @@
 //! Safe wrappers of system calls. All `unsafe` of this crate is here.
 
+pub(crate) mod aio;
 pub(crate) mod bpf;
 mod bus_faults;
 pub(crate) mod cmsg;

@@ -17,6 +17,7 @@ use wire::MacAddr;
 
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
+use crate::sys::aio;
 use crate::{Common, Layer, Link, OpenError, Sent};
 
 use super::connection::{CONNECTION, Closed, Connection};
@@ -100,6 +101,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         let text = format!("{} pairs of queues; from 1 to {MAX_PAIRS}", config.pairs);
         return Err(error("queues")(io::Error::new(io::ErrorKind::InvalidInput, text)));
     }
+    aio::context().map_err(error("io_setup"))?;
     let listener = listen(&config.socket).map_err(error("bind"))?;
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
     let again =

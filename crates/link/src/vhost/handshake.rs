@@ -18,6 +18,7 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 
 use super::driver_ring::{self, DriverRing};
 use super::features::Bits;
+use super::notify::Doorbell;
 use crate::sys::event::as_event_fd;
 use crate::sys::guest_memory::{GuestMemory, PAGE, Region, Window};
 
@@ -37,7 +38,7 @@ const RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct FrontQueue {
     pub(super) ring: DriverRing,
-    pub(super) kick: OwnedFd,
+    pub(super) kick: Doorbell,
     pub(super) call: OwnedFd,
     /// Address of its first buffer.
     pub(super) buffers: u64,
@@ -180,6 +181,7 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
             frontend.set_vring_enable(number, true).map_err(failed("SET_VRING_ENABLE"))?;
         }
         let buffers = BASE + at + layout.ring();
+        let kick = Doorbell::new(kick).map_err(system("io_setup"))?;
         queues.push(FrontQueue { ring, kick, call, buffers });
     }
     Ok(Session { socket: kept, features, memory, queues })
