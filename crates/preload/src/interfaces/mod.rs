@@ -125,6 +125,19 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
     Ok(0)
 }
 
+/// Tells whether a socket that is bound to an interface may have a local address: one of the VRF that the interface is in, or is.
+///
+/// # Errors
+/// The gateway's error.
+pub(crate) fn may_bind(index: c_int, addr: &[u8]) -> Result<bool, Errno> {
+    match exchange::vrf_of(index) {
+        // The kernel decides about devices that are in no VRF, or no links of the gateway's.
+        Ok(None) | Err(Errno(libc::ENODEV)) => Ok(true),
+        Ok(vrf) => Ok(exchange::local_device(index, addr)? == vrf),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Name on the host of the gateway's interface `name`, for the kernel's own sockets; `None` if the gateway has no such
 /// interface, so that `name` is already the host's.
 ///
