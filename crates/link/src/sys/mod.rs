@@ -9,6 +9,7 @@ pub(crate) mod event;
 pub(crate) mod frames;
 pub(crate) mod guest_memory;
 pub(crate) mod ifreq;
+pub(crate) mod inspection;
 pub(crate) mod mmsg;
 pub(crate) mod namespace;
 pub(crate) mod ring;

@@ -19,6 +19,7 @@ use super::features::Bits;
 use super::notify::Doorbell;
 use super::ring::{MAX_SIZE, Place, Ring, RingFeatures};
 use crate::sys::guest_memory::{GuestMemory, Region, Window};
+use crate::sys::inspection::is_eventfd;
 
 /// Regions of memory that a guest may have.
 const MAX_REGIONS: usize = 128;
@@ -209,12 +210,11 @@ impl Device {
 /// Checks that a descriptor is an eventfd. No call here reads or writes it: whether such a call would block is in the front
 /// end's hands.
 fn eventfd(file: File) -> Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
-    if link.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(Error::InvalidOperation("a descriptor that is not an eventfd"));
+    if is_eventfd(file.as_fd()) {
+        Ok(file.into())
+    } else {
+        Err(Error::InvalidOperation("a descriptor that is not an eventfd"))
     }
-    Ok(file.into())
 }
 
 impl VhostUserBackendReqHandlerMut for Device {

@@ -31,6 +31,7 @@ use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::pieces::{tagged, vlan_tag};
 use crate::sys::aio;
+use crate::sys::discard;
 use crate::sys::guest_memory::GuestPiece;
 use crate::virtio::{HEADER_LEN, Header};
 use crate::{Common, Layer, Link, OpenError, Sent};
@@ -127,6 +128,7 @@ pub(super) fn open_requesting(config: &FrontConfig, requested: Bits) -> Result<V
         return Err(error("queues")(io::Error::new(io::ErrorKind::InvalidInput, text)));
     }
     aio::context().map_err(error("io_setup"))?;
+    discard::of_links();
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
     let (done, again) = (event().map_err(error("eventfd"))?, event().map_err(error("eventfd"))?);
@@ -201,7 +203,7 @@ impl VhostFront {
             may_be_gone |= event.data.u64() == SOCKET;
         }
         if may_be_gone && let Some(running) = &self.running {
-            match recv(&running.session.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            match recv(&*running.session.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
                 Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Ok(_) | Err(_) => {
                     let gone = io::Error::new(io::ErrorKind::ConnectionReset, "the back end is gone");
@@ -260,7 +262,7 @@ impl VhostFront {
     #[cold]
     fn disconnect(&mut self, call: &'static str, why: &io::Error) -> io::Error {
         if let Some(Running { session, .. }) = self.running.take() {
-            let _ = epoll::delete(&*self.waiting, &session.socket);
+            let _ = epoll::delete(&*self.waiting, &*session.socket);
             for queue in &session.queues {
                 // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll
                 // instance.
