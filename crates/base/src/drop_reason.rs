@@ -301,6 +301,15 @@ drop_reasons! {
     ///
     /// Remedy: bind the program's sockets to the VRF (`fatpath exec --vrf NAME`).
     SocketUnknown,
+    /// Of a flow that belongs to another VRF, or to none: its socket is bound to no device, and would take the packet for its
+    /// own (Linux binds an accepted socket to its VRF, `inet_request_bound_dev_if`).
+    ///
+    /// Remedy: bind the program's sockets to their VRFs (`fatpath exec --vrf NAME`); equal addresses and ports in two VRFs need that.
+    SocketOtherVrf,
+    /// Sent by a socket that is bound to no device, from an address of VRFs alone, in no known flow: its VRF is unknown.
+    ///
+    /// Remedy: bind the program's sockets to their VRFs (`fatpath exec --vrf NAME`).
+    SocketVrfUnknown,
     /// The receive buffer of a link's socket was full (Linux `SKB_DROP_REASON_SOCKET_RCVBUFF`).
     ///
     /// Remedy: lower the rate, or give the worker a CPU of its own (`[worker] cpu`); packets arrive faster than it takes them.

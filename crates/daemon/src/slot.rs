@@ -1,6 +1,7 @@
 //! A link of the worker with its state, and the thread that reopens a link whose device was deleted and created again
 //! under the same name.
 
+use std::io;
 use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
@@ -81,6 +82,19 @@ impl Slot {
         let [ups, downs] = &mut self.carrier;
         let count = if up { ups } else { downs };
         *count = count.wrapping_add(1);
+    }
+
+    /// Logs a failure of the link, with its state from then on. A guest that shuts down is no error, nor is an interface that an operator
+    /// sets down, moves or deletes.
+    #[cold]
+    pub(crate) fn log_failure(&self, err: &io::Error, state: &str) {
+        let text = format!("{err}; the link {state}, other links continue");
+        match err.kind() {
+            io::ErrorKind::ConnectionReset => tracing::info!("{text}"),
+            io::ErrorKind::NetworkDown => tracing::warn!("{text}"),
+            _ if self.link.is_gone() => tracing::warn!("{text}"),
+            _ => tracing::error!("{text}"),
+        }
     }
 
     /// Sets the reason why the link is down.

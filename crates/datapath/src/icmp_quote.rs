@@ -20,11 +20,14 @@ pub(crate) fn answer_to_quoted(ip: &IpPacket) -> Option<FlowKey> {
         Protocol::ICMPV6 => matches!(kind, 1..=3),
         _ => false,
     };
+    if !is_error || !ip.info.has_transport() {
+        return None;
+    }
     let quoted_at = ip.info.header_len + ICMP_LEN;
     let len = ip.info.total_len.checked_sub(quoted_at)?.min(LOOKED_AT);
     let mut front = [0; LOOKED_AT];
     let front = &mut front[..len];
-    if !is_error || !ip.info.has_transport() || !ip.pkt.read_at(quoted_at, front) {
+    if !ip.pkt.read_at(quoted_at, front) {
         return None;
     }
     FlowKey::parse(front, MAX_PACKET).ok().map(FlowKey::reversed)

@@ -165,7 +165,8 @@ impl Datapath {
         host_side::deliver::resume(self, cx, first, binding);
         run_deferred(self, cx);
         while let Some(next) = self.socket_lookups.waiting.front()
-            && let Some(binding) = self.socket_lookups.known(now, &next.question.end())
+            && let question = next.question
+            && let Some(binding) = host_side::deliver::known_binding(self, cx, &question)
             && let Some(next) = self.socket_lookups.waiting.pop_front()
         {
             host_side::deliver::resume(self, cx, next, binding);

@@ -173,6 +173,12 @@ impl Fib {
         self.changed();
     }
 
+    /// Tells whether a link is in a VRF.
+    #[inline]
+    pub fn has_vrfs(&self) -> bool {
+        self.vrfs.any()
+    }
+
     /// Domain of a link (Linux `l3mdev_master_ifindex`).
     #[inline(always)]
     pub fn domain(&self, link: LinkId) -> Domain {
@@ -329,6 +335,11 @@ impl Fib {
     /// The links that have the address, in any domain.
     pub fn links_with(&self, addr: IpAddr) -> impl Iterator<Item = LinkId> + '_ {
         self.addresses.iter().filter(move |(_, own)| own.addr() == addr).map(|&(link, _)| link)
+    }
+
+    /// Tells whether a link of another domain has the address.
+    pub fn is_elsewhere(&self, domain: Domain, addr: IpAddr) -> bool {
+        self.links_with(addr).any(|link| self.domain(link) != domain)
     }
 
     /// The domain of the link with that address; of the first link, if several have the address.

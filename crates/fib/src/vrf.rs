@@ -28,6 +28,12 @@ impl Vrfs {
         self.domains.get(link.0 as usize).copied().unwrap_or(Domain::DEFAULT)
     }
 
+    /// Tells whether a link is in a VRF.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        !self.domains.is_empty()
+    }
+
     /// The VRF of a domain.
     #[inline]
     pub(crate) fn of(&self, domain: Domain) -> Option<&Vrf> {

@@ -1,7 +1,11 @@
 //! Flows of the node's own sockets, for early demux (Linux `tcp_v4_early_demux`, `__inet_lookup_established`).
 //!
-//! The sockets are in a kernel. The table is filled only by packets that they send, so a flood from outside adds no entry. It is
-//! bounded: a new flow evicts the flow of its bucket that has been idle for longest.
+//! The sockets are in a kernel. The table is filled by packets that they send, and by packets of VRFs that a socket without a
+//! device accepts. It is bounded: a new flow evicts one of its bucket, of the domain with the most flows there, so that a flood in one
+//! VRF evicts no flow of another; a flow whose peer has sent nothing since it began goes first.
+//!
+//! A flow of a socket that is bound to no device belongs to one domain. On Linux an accepted socket is bound to its VRF
+//! (`inet_request_bound_dev_if`); the kernel of the sockets has no VRFs, and takes such packets of any device for the same flow.
 
 use std::hash::BuildHasher;
 use std::time::Duration;
@@ -22,6 +26,10 @@ const TCP_IDLE: Duration = Duration::from_secs(2 * 3600);
 /// Idle time after which a flow of UDP is removed.
 const UDP_IDLE: Duration = Duration::from_secs(30);
 
+/// Idle time after which a flow of UDP of a socket without a device belongs to its VRF no longer (Linux
+/// `nf_conntrack_udp_timeout_stream`).
+const UNBOUND_UDP_IDLE: Duration = Duration::from_secs(120);
+
 /// Decision of the routes about a flow's packets, for as long as the routes do not change.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LocalRoute {
@@ -40,16 +48,37 @@ pub struct Flow {
     /// Link or VRF whose device of the host side the socket sends and receives by.
     pub device: LinkId,
     /// Whether the socket is bound to no device, and sends by a device outside of the flow's domain.
-    is_unbound: bool,
+    pub is_unbound: bool,
     seen: Instant,
+    /// Whether the peer has sent a packet since the flow began.
+    is_confirmed: bool,
     /// Cached route of its received packets.
     pub route: Option<LocalRoute>,
 }
 
 impl Flow {
+    fn new(now: Instant, domain: Domain, device: LinkId, key: FlowKey) -> Self {
+        Self { key, domain, device, is_unbound: false, seen: now, is_confirmed: false, route: None }
+    }
+
     fn is_idle(&self, now: Instant) -> bool {
-        let idle = if self.key.protocol == Protocol::TCP { TCP_IDLE } else { UDP_IDLE };
+        let idle = match self.key.protocol {
+            Protocol::TCP => TCP_IDLE,
+            _ if self.is_unbound => UNBOUND_UDP_IDLE,
+            _ => UDP_IDLE,
+        };
         now.since(self.seen) >= idle
+    }
+
+    /// Tells whether the flow is to be removed. A connection of a socket without a device is silent for as long as it likes, and
+    /// stays in its domain.
+    fn is_over(&self, now: Instant) -> bool {
+        self.is_idle(now) && !(self.is_unbound && self.key.protocol == Protocol::TCP)
+    }
+
+    /// Order of eviction within a domain: the least is evicted first.
+    fn rank(&self, now: Instant) -> (bool, bool, Instant) {
+        (!self.is_idle(now), self.is_confirmed, self.seen)
     }
 }
 
@@ -59,62 +88,90 @@ pub struct Established {
     slots: Vec<Option<Flow>>,
     hasher: RandomState,
     len: usize,
+    /// Number of flows of sockets without a device.
+    unbound: usize,
 }
 
 impl Established {
     /// Records that a socket has sent a packet of `sent` by a device in a domain; `is_end` marks the last packet of its flow (TCP's
     /// RST).
     pub fn sent(&mut self, now: Instant, domain: Domain, device: LinkId, sent: FlowKey, is_end: bool) {
-        self.note(Flow { key: sent.reversed(), domain, device, is_unbound: false, seen: now, route: None }, is_end);
+        self.note(Flow::new(now, domain, device, sent.reversed()), is_end);
     }
 
     /// Records that a packet of `came` is delivered by the device of a link, in a domain, to a socket that is bound to no device: its
-    /// answers are sent in the default domain, and belong to this one.
+    /// answers are sent in the default domain, and belong to this one. The flow belongs to no other domain from then on.
     pub fn accepted(&mut self, now: Instant, domain: Domain, device: LinkId, came: FlowKey) {
-        self.note(Flow { key: came, domain, device, is_unbound: true, seen: now, route: None }, false);
+        self.release(domain, &came);
+        self.note(Flow { is_unbound: true, ..Flow::new(now, domain, device, came) }, false);
+    }
+
+    /// Removes the flows of `came` that belong to [another domain](Self::is_contested) than this one.
+    pub fn release(&mut self, domain: Domain, came: &FlowKey) {
+        if self.len == 0 {
+            return;
+        }
+        let at = self.bucket_of(came);
+        for slot in at..at + BUCKET {
+            if self.slots[slot].is_some_and(|flow| is_contender(&flow, domain, came)) {
+                self.set(slot, None);
+            }
+        }
+    }
+
+    /// Tells whether packets of `came`, received in a domain, may be taken for those of a flow in another domain: the socket of that
+    /// flow is bound to no device, and a kernel without VRFs delivers packets of all devices to it.
+    #[inline]
+    pub fn is_contested(&self, now: Instant, domain: Domain, came: &FlowKey) -> bool {
+        if self.len == 0 || domain == Domain::DEFAULT && self.unbound == 0 {
+            return false;
+        }
+        let at = self.bucket_of(came);
+        self.slots[at..at + BUCKET].iter().flatten().any(|flow| is_contender(flow, domain, came) && !flow.is_over(now))
     }
 
     /// Domain and link of the flow that a packet of `sent` answers, if its socket is bound to no device.
-    pub fn answered(&self, now: Instant, sent: &FlowKey) -> Option<(Domain, LinkId)> {
-        if self.len == 0 {
+    #[inline]
+    pub fn answered(&mut self, now: Instant, sent: &FlowKey) -> Option<(Domain, LinkId)> {
+        if self.unbound == 0 {
             return None;
         }
         let key = sent.reversed();
         let at = self.bucket_of(&key);
-        let mut flows = self.slots[at..at + BUCKET].iter().flatten();
-        let flow = flows.find(|flow| flow.is_unbound && flow.key == key && !flow.is_idle(now))?;
+        let mut flows = self.slots[at..at + BUCKET].iter_mut().flatten();
+        let flow = flows.find(|flow| flow.is_unbound && flow.key == key && !flow.is_over(now))?;
+        flow.seen = now;
         Some((flow.domain, flow.device))
     }
 
     fn note(&mut self, new: Flow, is_end: bool) {
-        let Flow { key, domain, seen: now, .. } = new;
         if self.slots.is_empty() {
             if is_end {
                 return;
             }
             self.slots = vec![None; MAX_FLOWS];
         }
-        let at = self.bucket_of(&key);
-        let bucket = &mut self.slots[at..at + BUCKET];
-        if let Some(slot) = bucket.iter_mut().find(|slot| slot.is_some_and(|flow| is_of(&flow, domain, &key))) {
-            match slot {
-                Some(flow) if !is_end => {
-                    flow.seen = now;
+        let at = self.bucket_of(&new.key);
+        let bucket = &self.slots[at..at + BUCKET];
+        if let Some(slot) = bucket.iter().position(|slot| slot.is_some_and(|flow| is_of(&flow, new.domain, &new.key))) {
+            match &mut self.slots[at + slot] {
+                Some(flow) if !is_end && flow.is_unbound == new.is_unbound => {
+                    flow.seen = new.seen;
                     flow.device = new.device;
                 }
-                _ => {
-                    *slot = None;
-                    self.len -= 1;
-                }
+                _ => self.set(at + slot, Some(new).filter(|_| !is_end)),
             }
-            return;
+        } else if !is_end {
+            let slot = slot_to_fill(bucket, new.seen);
+            self.set(at + slot, Some(new));
         }
-        if is_end {
-            return;
-        }
-        let Some(oldest) = bucket.iter_mut().min_by_key(|slot| slot.map(|flow| flow.seen)) else { return };
-        self.len += usize::from(oldest.is_none());
-        *oldest = Some(new);
+    }
+
+    fn set(&mut self, slot: usize, flow: Option<Flow>) {
+        let before = std::mem::replace(&mut self.slots[slot], flow);
+        let is_unbound = |flow: Option<Flow>| usize::from(flow.is_some_and(|flow| flow.is_unbound));
+        self.len = self.len + usize::from(flow.is_some()) - usize::from(before.is_some());
+        self.unbound = self.unbound + is_unbound(flow) - is_unbound(before);
     }
 
     /// Flow of a packet received by a link of a domain, unless the flow is idle.
@@ -124,13 +181,18 @@ impl Established {
             return None;
         }
         let at = self.bucket_of(came);
-        let slot =
-            self.slots[at..at + BUCKET].iter_mut().find(|slot| slot.is_some_and(|flow| is_of(&flow, domain, came)))?;
-        if slot.is_some_and(|flow| flow.is_idle(now)) {
-            *slot = None;
-            self.len -= 1;
+        let found =
+            self.slots[at..at + BUCKET].iter().position(|slot| slot.is_some_and(|flow| is_of(&flow, domain, came)));
+        let slot = at + found?;
+        if self.slots[slot].is_some_and(|flow| flow.is_over(now)) {
+            self.set(slot, None);
         }
-        slot.as_mut()
+        let flow = self.slots[slot].as_mut()?;
+        flow.is_confirmed = true;
+        if flow.is_unbound {
+            flow.seen = now;
+        }
+        Some(flow)
     }
 
     /// Tells whether a socket has sent packets of `sent` in a domain lately.
@@ -141,13 +203,14 @@ impl Established {
         let key = sent.reversed();
         let at = self.bucket_of(&key);
         let mut flows = self.slots[at..at + BUCKET].iter().flatten();
-        flows.any(|flow| is_of(flow, domain, &key) && !flow.is_idle(now))
+        flows.any(|flow| is_of(flow, domain, &key) && !flow.is_over(now))
     }
 
     /// Removes every flow, when there are no sockets any more.
     pub fn clear(&mut self) {
         self.slots = Vec::new();
         self.len = 0;
+        self.unbound = 0;
     }
 
     /// Number of flows, idle ones included.
@@ -163,7 +226,7 @@ impl Established {
 
     /// Every flow that is not idle: its domain, and the addresses and ports of its received packets.
     pub fn iter(&self, now: Instant) -> impl Iterator<Item = (Domain, FlowKey)> + '_ {
-        self.slots.iter().flatten().filter(move |flow| !flow.is_idle(now)).map(|flow| (flow.domain, flow.key))
+        self.slots.iter().flatten().filter(move |flow| !flow.is_over(now)).map(|flow| (flow.domain, flow.key))
     }
 
     /// Remote parties choose addresses and ports, so the hash is seeded; the domain is compared alone, as in Linux.
@@ -171,6 +234,19 @@ impl Established {
     fn bucket_of(&self, key: &FlowKey) -> usize {
         self.hasher.hash_one(key) as usize % (MAX_FLOWS / BUCKET) * BUCKET
     }
+}
+
+/// Slot of a bucket for a new flow: a free one, else the slot of the flow to evict.
+fn slot_to_fill(bucket: &[Option<Flow>], now: Instant) -> usize {
+    let flows_of = |domain| bucket.iter().flatten().filter(|flow| flow.domain == domain).count();
+    let order = |&slot: &usize| bucket[slot].map(|flow| (std::cmp::Reverse(flows_of(flow.domain)), flow.rank(now)));
+    (0..bucket.len()).min_by_key(order).unwrap_or(0)
+}
+
+/// Tells whether a flow in another domain gets packets of `came`.
+#[inline]
+fn is_contender(flow: &Flow, domain: Domain, came: &FlowKey) -> bool {
+    flow.key == *came && flow.domain != domain && (flow.is_unbound || flow.domain == Domain::DEFAULT)
 }
 
 #[inline]
@@ -271,14 +347,72 @@ mod tests {
 
     #[test]
     fn answers_of_an_unbound_socket_belong_to_the_flows_domain() {
+        for (protocol, idle) in [(Protocol::TCP, None), (Protocol::UDP, Some(120))] {
+            let mut table = Established::default();
+            let flow = sent(1, protocol);
+            assert_eq!(table.answered(at(0), &flow), None);
+            table.accepted(at(0), RED, DEVICE, flow.reversed());
+            assert_eq!(table.answered(at(1), &flow), Some((RED, DEVICE)));
+            assert_eq!(table.answered(at(1), &flow.reversed()), None);
+            // Packets of both directions keep the flow.
+            assert!(table.find(at(100), RED, &flow.reversed()).is_some());
+            let last = idle.map_or(1_000_000, |idle| 99 + idle);
+            assert_eq!(table.answered(at(last), &flow), Some((RED, DEVICE)));
+            let later = last + idle.unwrap_or(1_000_000);
+            assert_eq!(table.answered(at(later), &flow).is_some(), idle.is_none(), "{protocol:?}");
+            // The program binds the socket.
+            table.accepted(at(later), RED, DEVICE, flow.reversed());
+            table.sent(at(later), RED, LinkId(7), flow, false);
+            assert_eq!(table.answered(at(later), &flow), None);
+            assert_eq!(table.unbound, 0);
+        }
+    }
+
+    #[test]
+    fn flow_of_an_unbound_socket_belongs_to_one_domain() {
+        const BLUE: Domain = Domain::vrf(LinkId(8));
         let mut table = Established::default();
         let flow = sent(1, Protocol::TCP);
-        assert_eq!(table.answered(at(0), &flow), None);
-        table.accepted(at(0), RED, DEVICE, flow.reversed());
-        assert_eq!(table.answered(at(1), &flow), Some((RED, DEVICE)));
-        table.sent(at(1), RED, DEVICE, flow, false);
-        assert_eq!(table.answered(at(7200), &flow), Some((RED, DEVICE)), "it stays unbound");
-        assert_eq!(table.answered(at(7201), &flow), None, "idle");
-        assert_eq!(table.answered(at(1), &flow.reversed()), None);
+        let came = flow.reversed();
+        assert!(!table.is_contested(at(0), BLUE, &came));
+        table.accepted(at(0), RED, DEVICE, came);
+        for other in [BLUE, Domain::DEFAULT] {
+            assert!(table.is_contested(at(1), other, &came), "{other:?}");
+        }
+        assert!(!table.is_contested(at(1), RED, &came) && !table.is_contested(at(1), BLUE, &flow));
+        table.accepted(at(2), BLUE, LinkId(4), came);
+        assert_eq!((table.answered(at(2), &flow), table.len()), (Some((BLUE, LinkId(4))), 1));
+        // A socket without a device that has sent in the default domain gets packets of all devices; a bound one does not.
+        table.release(Domain::DEFAULT, &came);
+        assert_eq!((table.len(), table.unbound), (0, 0));
+        table.sent(at(3), Domain::DEFAULT, LinkId(1), flow, false);
+        assert!(table.is_contested(at(3), RED, &came));
+        table.sent(at(3), BLUE, LinkId(8), flow, false);
+        assert!(!table.is_contested(at(3), Domain::DEFAULT, &came));
+    }
+
+    #[test]
+    fn flood_of_one_domain_evicts_no_flow_of_another() {
+        const BLUE: Domain = Domain::vrf(LinkId(8));
+        let mut table = Established::default();
+        let old: Vec<FlowKey> = (0..500).map(|n| sent(n << 8, Protocol::TCP).reversed()).collect();
+        old.iter().for_each(|came| table.accepted(at(0), RED, DEVICE, *came));
+        for n in 0..300_000 {
+            table.accepted(at(1 + u64::from(n)), BLUE, LinkId(4), sent(0x0100_0000 + n, Protocol::TCP).reversed());
+        }
+        assert!(old.iter().all(|came| table.find(at(300_001), RED, came).is_some()));
+        assert_eq!((table.len, table.unbound), (table.iter(at(300_001)).count(), table.iter(at(300_001)).count()));
+    }
+
+    #[test]
+    fn flow_whose_peer_has_sent_nothing_is_evicted_first() {
+        let mut table = Established::default();
+        let old: Vec<FlowKey> = (0..500).map(|n| sent(n << 8, Protocol::TCP)).collect();
+        for flow in &old {
+            table.sent(at(0), RED, DEVICE, *flow, false);
+            assert!(table.find(at(0), RED, &flow.reversed()).is_some());
+        }
+        (0..300_000).for_each(|n| table.sent(at(1), RED, DEVICE, sent(0x0100_0000 + n, Protocol::TCP), false));
+        assert!(old.iter().all(|flow| table.find(at(2), RED, &flow.reversed()).is_some()));
     }
 }

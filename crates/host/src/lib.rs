@@ -16,8 +16,8 @@
 //! - Errors: 1000 a second with a burst of 50 in all, one a second with a burst of 6 to each of 1024 destinations
 //!   (`rate_limit.rs`). *Packet too big* has no limit.
 //! - Length of an error: 576 bytes of IPv4, 1280 of IPv6.
-//! - Flows: 65 536; one of TCP is removed when it has been idle for two hours, one of UDP after 30 seconds
-//!   (`established.rs`).
+//! - Flows: 65 536; one of TCP is removed when it has been idle for two hours, one of UDP after 30 seconds; of sockets
+//!   without a device, which belong to one VRF, one of UDP after two minutes (`established.rs`).
 //!
 //! # Standards
 //! RFC 792, RFC 1122 §3.2.2, RFC 1812 §4.3.2.3 and §4.3.2.8 (ICMP); RFC 4443 §2.4, §3 and §4.2, RFC 8200 §4.2 (ICMPv6);

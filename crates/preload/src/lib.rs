@@ -69,5 +69,6 @@ mod stream_functions;
 mod switches;
 mod sysctl;
 mod table;
+mod vrf_bind;
 mod vrf_exec;
 mod vrf_socket;

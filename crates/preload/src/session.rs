@@ -208,10 +208,10 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
 /// Maximum time to wait for outstanding replies, in milliseconds.
 const SETTLE_MS: i64 = 5000;
 
-/// Value of an int option of a socket, at `SOL_SOCKET`, from the kernel.
-pub(crate) fn option(fd: c_int, name: c_int) -> Option<c_int> {
+/// Value of an int option of a socket, from the kernel.
+pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
     // SAFETY: the buffer has space for an int.
-    let done = unsafe { libc_next::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
+    let done = unsafe { libc_next::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
     (done == 0).then_some(value)
 }

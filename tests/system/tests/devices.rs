@@ -11,6 +11,8 @@ use crate::router::{B_V4, B_V6, PlainSite, Port, finishes_its_checksums, host};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::ETHTOOL];
 
+const STEPS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::PYTHON];
+
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("devices/packet_interface_made_again_carries_packets", NEEDS, || made_again(Port::Packet)),
@@ -27,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("devices/interface_set_by_an_operator_stays_so", NEEDS, set_by_an_operator),
         trial("devices/interface_of_another_kind_keeps_its_link_down", NEEDS, another_kind),
         trial("devices/reload_names_the_links_that_are_down", NEEDS, reload_names_links),
+        trial("devices/steps_of_an_operator_are_logged_as_no_errors", STEPS, steps_of_an_operator),
     ]
 }
 
@@ -212,5 +215,52 @@ fn reload_names_links() -> Outcome {
     fs::write(site.scratch.file("plain.toml"), PlainSite::config(true) + more)?;
     let printed = load(&site)?;
     assert!(printed.contains("; late is down (late: SIOCGIFFLAGS: Network is down)"), "{printed}");
+    Ok(())
+}
+
+/// A front end of vhost-user that asks for the features, and leaves.
+const FRONT: &str = "import socket, struct, sys
+front = socket.socket(socket.AF_UNIX)
+front.connect(sys.argv[1])
+front.sendall(struct.pack('=III', 1, 1, 0))
+assert len(front.recv(20)) == 20
+";
+
+/// A TAP that goes into a guest's namespace, interfaces that are set down and deleted, and a guest that shuts down.
+fn steps_of_an_operator() -> Outcome {
+    let (scratch, netns, inside) = (Scratch::new()?, Netns::new("gateway")?, Netns::new("inside")?);
+    netns
+        .sh("ip link add eth8 type veth peer name other; ip link set eth8 addrgenmode none up; ip link set other up")?;
+    let socket = scratch.file("vm0.sock");
+    let toml = format!(
+        "[[link]]\nname = \"tap9\"\nkind = \"tap\"\naddresses = [\"10.2.0.1/24\"]\n\
+         [[link]]\nname = \"eth8\"\nkind = \"packet\"\ninterface = \"eth8\"\n\
+         [[link]]\nname = \"vm0\"\nkind = \"vhost-user\"\nsocket = \"{}\"\n",
+        socket.display()
+    );
+    let mut gateway = Gateway::start(&netns, &scratch, "gw", &toml)?;
+    netns.sh(&format!("ip link set tap9 up; ip link set tap9 netns {}", inside.name()))?;
+    inside.sh(&format!(
+        "ip addr add 10.2.0.2/24 dev tap9; ip link set tap9 up; {}",
+        ping_script("10.2.0.1".parse()?, &[56])
+    ))?;
+    run(netns.command("python3").args(["-c", FRONT]).arg(&socket))?;
+    netns.sh("ip link set eth8 down")?;
+    wait_for(&mut gateway, "eth8", false)?;
+    netns.sh("ip link set eth8 up")?;
+    wait_for(&mut gateway, "eth8", true)?;
+    netns.sh("ip link del eth8")?;
+    inside.sh("ip link del tap9")?;
+    wait_for(&mut gateway, "eth8", false)?;
+    wait_for(&mut gateway, "tap9", false)?;
+    let is_logged =
+        |level: &str, text: &str| gateway.log().lines().any(|line| line.contains(level) && line.contains(text));
+    wait_until("the log has all of them", Duration::from_secs(10), || {
+        is_logged(" INFO ", "vm0: vhost-user: the front end is gone; the link is down")
+            && is_logged(" WARN ", "eth8: ")
+            && is_logged(" WARN ", "tap9: ")
+    })
+    .map_err(|_| gateway.log())?;
+    assert!(!gateway.log().contains("ERROR"), "{}", gateway.log());
     Ok(())
 }

@@ -84,6 +84,16 @@ except OSError as err:
     print('failed', err.strerror or err)
 ";
 
+/// Binds a socket to the device of its first argument, if any, and to each further address; prints the errors.
+const BINDER: &str = "import errno, socket, sys
+device, *addresses = sys.argv[1:]
+for address in addresses:
+    own = socket.socket(socket.AF_INET6 if ':' in address else socket.AF_INET)
+    if device: own.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, device.encode())
+    try: own.bind((address, 0)); print('bound')
+    except OSError as err: print(errno.errorcode[err.errno])
+";
+
 /// Makes an Internet socket without the C library.
 const RAW: &str = "import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
@@ -144,6 +154,17 @@ fn exec() -> Outcome {
     let packets = |text: &str| text.split(" pkt").next()?.rsplit(' ').next()?.parse::<u64>().ok();
     assert!(shown.contains("pfifo 7: root refcnt 2 limit 9p") && packets(&shown) >= Some(4), "{shown}");
     tc("tc qdisc del dev red root")?;
+    // An address of another VRF, or of none, is no local address of a socket of this one.
+    tc("ip addr add 10.77.0.1/32 dev blue-lan && ip addr add fd00:77::1/128 dev blue-lan nodad")?;
+    tc("ip addr add 10.78.0.1/32 dev lo && ip addr add fd00:78::1/128 dev lo")?;
+    let own = ["10.0.0.1", "192.0.2.1", "fd00::1", "::ffff:10.0.0.1", "0.0.0.0", "::"];
+    let others = ["10.77.0.1", "fd00:77::1", "::ffff:10.77.0.1", "10.78.0.1", "fd00:78::1"];
+    for device in ["", "red", "red-lan"] {
+        let words = [&[BINDER, device], &own[..], &others[..]].concat();
+        let want = "bound\n".repeat(own.len()) + &"EADDRNOTAVAIL\n".repeat(others.len());
+        assert_eq!(printed(exec("red", &words))?, want, "{device}");
+    }
+    assert_eq!(printed(exec("blue", &[BINDER, "", "10.77.0.1", "fd00:77::1"]))?, "bound\nbound\n");
     assert_eq!(printed(exec("red", &[CLIENT, "10.0.0.2"]))?, "told host of red\n");
     drop(servers.remove(0));
     wait_until("the port is free", PATIENCE, || {

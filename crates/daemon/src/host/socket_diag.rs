@@ -16,8 +16,23 @@ use wire::{FlowKey, Protocol};
 const BY_FAMILY: u16 = 20;
 /// Cookie of any socket (`INET_DIAG_NOCOOKIE`).
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
-/// Place of `id.idiag_if` in `struct inet_diag_msg`, behind the netlink header.
+/// Place of `idiag_state` in `struct inet_diag_msg`, behind the netlink header.
+const STATE_AT: usize = 16 + 1;
+/// Place of `id.idiag_if`.
 const IF_AT: usize = 16 + 4 + 2 + 2 + 16 + 16;
+
+/// States of sockets that are connected to no peer: of TCP a listener and a connection that is over, of UDP a socket without a peer
+/// (`TCP_TIME_WAIT`, `TCP_CLOSE`, `TCP_LISTEN`).
+const UNCONNECTED: [u8; 3] = [6, 7, 10];
+
+/// Socket that gets a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Found {
+    /// Number of the device that the socket is bound to, 0 for none.
+    device: u32,
+    /// Whether the socket is connected to the packet's source.
+    is_connected: bool,
+}
 
 /// A netlink socket of the namespace, for lookups.
 #[derive(Debug)]
@@ -50,18 +65,19 @@ impl SocketDiag {
     /// The socket does not answer.
     pub(crate) fn binding(&mut self, question: &SocketQuestion, link: u32, vrf: u32) -> io::Result<SocketBinding> {
         let by_vrf = self.find(&question.flow, vrf)?;
-        if by_vrf == Some(vrf) {
+        if by_vrf.is_some_and(|found| found.device == vrf) {
             return Ok(SocketBinding::Vrf);
         }
         Ok(match self.find(&question.flow, link)? {
-            Some(bound) if bound == link => SocketBinding::Link,
+            Some(found) if found.device == link => SocketBinding::Link,
+            Some(Found { is_connected: true, .. }) => SocketBinding::Connected,
             Some(_) => SocketBinding::Unbound,
             None => SocketBinding::NoSocket,
         })
     }
 
-    /// Number of the device that the socket of a packet is bound to, 0 for none. The packet's input device is `device`.
-    fn find(&mut self, came: &FlowKey, by: u32) -> io::Result<Option<u32>> {
+    /// Socket of a packet whose input device is `by`.
+    fn find(&mut self, came: &FlowKey, by: u32) -> io::Result<Option<Found>> {
         self.ask(flag::REQUEST, u32::MAX, came, by)?;
         self.answer()
     }
@@ -90,7 +106,7 @@ impl SocketDiag {
     }
 
     /// Reads the answer, which is already queued: the kernel answers within the send call.
-    fn answer(&mut self) -> io::Result<Option<u32>> {
+    fn answer(&mut self) -> io::Result<Option<Found>> {
         loop {
             let (len, _) =
                 rustix::io::retry_on_intr(|| recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::DONTWAIT))?;
@@ -105,8 +121,10 @@ impl SocketDiag {
                         errno => Err(io::Error::from_raw_os_error(errno)),
                     },
                     _ => {
-                        let bound = message.bytes.get(IF_AT..IF_AT + 4).and_then(|bytes| bytes.try_into().ok());
-                        Ok(bound.map(u32::from_ne_bytes))
+                        let device = message.bytes.get(IF_AT..IF_AT + 4).and_then(|bytes| bytes.try_into().ok());
+                        let is_connected =
+                            !message.bytes.get(STATE_AT).is_some_and(|state| UNCONNECTED.contains(state));
+                        Ok(device.map(|device| Found { device: u32::from_ne_bytes(device), is_connected }))
                     }
                 };
             }
@@ -159,6 +177,27 @@ mod tests {
             for (protocol, own) in both {
                 assert_eq!(ask(protocol, own, LO, OTHER), SocketBinding::NoSocket, "{protocol:?} {own}");
             }
+        }
+    }
+
+    #[test]
+    fn connected_socket_is_distinguished_from_its_server() {
+        let mut diag = SocketDiag::new(super::super::maker::sock_diag().unwrap()).unwrap();
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = std::net::TcpStream::connect(server.local_addr().unwrap()).unwrap();
+        let udp = [UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap()];
+        udp[0].connect(udp[1].local_addr().unwrap()).unwrap();
+        let pairs = [
+            (Protocol::TCP, server.local_addr().unwrap(), peer.local_addr().unwrap()),
+            (Protocol::UDP, udp[0].local_addr().unwrap(), udp[1].local_addr().unwrap()),
+        ];
+        for (protocol, own, peer) in pairs {
+            let mut question = question(protocol, own);
+            let other = diag.binding(&question, LO, OTHER).unwrap();
+            let want = if protocol == Protocol::TCP { SocketBinding::Unbound } else { SocketBinding::NoSocket };
+            assert_eq!(other, want, "{protocol:?} of another peer");
+            (question.flow.src, question.flow.sport) = (peer.ip(), peer.port());
+            assert_eq!(diag.binding(&question, LO, OTHER).unwrap(), SocketBinding::Connected, "{protocol:?}");
         }
     }
 

@@ -7,6 +7,7 @@ use base::{Domain, LinkId};
 use host::LocalRoute;
 use packet::PktType;
 use wire::Protocol;
+use wire::tcp::{Flags, TcpHeader};
 
 use super::flows::{Echo, echo_flow, flow_in};
 use crate::next::Cast;
@@ -22,7 +23,8 @@ pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Dom
     let route = local_route(dp, ip);
     let flow = dp.established.find(cx.now, domain, &ip.flow);
     if let Some(flow) = flow.filter(|flow| flow.route == Some(route)) {
-        ip.socket_device = Some(flow.device);
+        // A socket that is bound to no device may have been replaced by one that is bound.
+        ip.socket_device = Some(flow.device).filter(|_| !flow.is_unbound);
         dp.demux_counts.hits += 1;
         return Some(Next::Local(Cast::Unicast));
     }
@@ -67,7 +69,7 @@ fn may_have_socket(dp: &Datapath, ip: &IpPacket) -> bool {
 /// Records the flow of a packet that a socket sends by the device of `link`.
 pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: LinkId) {
     let domain = dp.fib.domain(link);
-    let is_end = ip.info.protocol == Protocol::TCP && is_reset(ip);
+    let is_end = is_reset(ip);
     if ip.info.fragment.is_none()
         && let Some(flow) = flow_in(domain, ip.flow)
     {
@@ -79,9 +81,18 @@ pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: Link
 }
 
 fn is_reset(ip: &IpPacket) -> bool {
-    let mut header = [0; wire::tcp::TcpHeader::LEN];
-    ip.pkt.read_at(ip.info.header_len, &mut header)
-        && wire::tcp::TcpHeader::ref_from(&header).is_ok_and(|tcp| tcp.flags().contains(wire::tcp::Flags::RST))
+    tcp_flags(ip).is_some_and(|flags| flags.contains(Flags::RST))
+}
+
+/// Tells whether a packet opens a connection of TCP: a SYN that acknowledges nothing.
+pub(super) fn is_opening(ip: &IpPacket) -> bool {
+    tcp_flags(ip).is_some_and(|flags| flags.contains(Flags::SYN) && !flags.contains(Flags::ACK))
+}
+
+fn tcp_flags(ip: &IpPacket) -> Option<Flags> {
+    let mut header = [0; TcpHeader::LEN];
+    let is_whole = ip.info.protocol == Protocol::TCP && ip.pkt.read_at(ip.info.header_len, &mut header);
+    is_whole.then(|| TcpHeader::ref_from(&header).ok().map(TcpHeader::flags))?
 }
 
 impl Datapath {

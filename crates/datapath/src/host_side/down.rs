@@ -8,10 +8,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use ::reassembly::User;
 use base::{DropReason, LinkId, Origin};
 use fib::RouteKind;
+use host::icmp::Problem;
 use packet::{Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Protocol, Version, ipv4};
 
+use super::deliver::SentFlow;
 use super::demux;
 use crate::local::reassembly;
 use crate::next::Hop;
@@ -90,13 +92,17 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
             None => Next::Drop(DropReason::NoRoute),
         };
     }
-    let mut link = link;
-    if let Some((domain, of_flow)) = dp.domain_of_answer(cx, &ip.flow, link) {
-        ip.pkt.meta.origin = Origin::Local(domain).into();
-        link = of_flow;
+    match dp.flow_of_sent(cx, ip, link) {
+        SentFlow::OfLink => {
+            demux::note_sent(dp, cx, ip, link);
+            own::route_out(dp, cx, ip, link)
+        }
+        SentFlow::OfVrf(domain, link) => {
+            ip.pkt.meta.origin = Origin::Local(domain).into();
+            own::route_out(dp, cx, ip, link)
+        }
+        SentFlow::Unknown => Next::Reject(DropReason::SocketVrfUnknown, Problem::NoRoute),
     }
-    demux::note_sent(dp, cx, ip, link);
-    own::route_out(dp, cx, ip, link)
 }
 
 /// Link by which a packet to a group or the limited broadcast address leaves: that of its device. A VRF's device has no link: the

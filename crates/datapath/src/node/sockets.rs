@@ -56,7 +56,7 @@ pub struct SocketQuestion {
     pub flow: FlowKey,
     /// Input link.
     pub link: LinkId,
-    /// VRF of the link.
+    /// VRF of the link; the link itself if it is in none.
     pub vrf: LinkId,
 }
 
@@ -69,6 +69,8 @@ pub enum SocketBinding {
     Vrf,
     /// To no device: the socket gets packets of VRFs only if [`L3mdevAccept`] allows it.
     Unbound,
+    /// To no device, and the socket is connected to the packet's source: it is the socket of a flow that exists.
+    Connected,
     /// No socket.
     NoSocket,
 }
@@ -157,6 +159,11 @@ impl SocketLookups {
     }
 
     pub(crate) fn learn(&mut self, now: Instant, end: LocalEnd, binding: SocketBinding) {
+        let binding = match binding {
+            // Another peer gets another socket: the server's, of that port.
+            SocketBinding::Connected => SocketBinding::Unbound,
+            other => other,
+        };
         if self.known.is_empty() {
             self.known = vec![None; SLOTS];
         }

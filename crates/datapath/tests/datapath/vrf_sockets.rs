@@ -39,10 +39,14 @@ fn back(flow: &Flow) -> Flow {
 
 /// Answers every question, and returns the questions.
 fn answer(node: &mut Node, binding: SocketBinding) -> Vec<SocketQuestion> {
+    answer_at(NOW, node, binding)
+}
+
+fn answer_at(now: base::Instant, node: &mut Node, binding: SocketBinding) -> Vec<SocketQuestion> {
     let mut questions = Vec::new();
     while let Some(question) = node.datapath.socket_question() {
         questions.push(question);
-        node.datapath.answer_socket_question(NOW, &node.mem, binding);
+        node.datapath.answer_socket_question(now, &node.mem, binding);
     }
     questions
 }
@@ -112,13 +116,152 @@ fn unbound_socket_that_accepts_answers_in_the_vrf() {
             assert_eq!(node.drops(), []);
             // A packet of another flow is not accepted.
             down_bytes(&mut node, PLAIN, &packet(&Flow { dport: 9, ..back(&flow) }));
-            assert_eq!((node.tx(INSIDE).len(), node.drops()), (0, vec![(0, DropReason::NoRoute, 1)]));
+            assert_eq!((node.tx(INSIDE).len(), node.drops()), (0, vec![(0, DropReason::SocketVrfUnknown, 1)]));
             assert_eq!(up_by(&mut node).iter().sum::<usize>(), 1, "its socket gets an error");
             // The other protocol does not accept.
             node.rx_bytes(NOW, INSIDE, &if is_tcp { flow.udp(10) } else { flow.tcp(1, 10) });
             answer(&mut node, SocketBinding::Unbound);
             assert_eq!(up_by(&mut node), [0, 0, 0]);
         }
+    }
+}
+
+/// A node as [`node`], with a second VRF whose link has the same addresses; sockets without a device get packets of both VRFs.
+fn two_vrfs() -> Node {
+    let mut node = node();
+    node.vrf(BLUE.0, 20, &[BLUE_INSIDE.0]);
+    node.datapath.set_vrf_port(NOW, BLUE, Some(("blue".to_owned(), 65_575)));
+    node.port(BLUE_INSIDE.0, PortOptions::BARE, &["10.1.0.254/24", "fd00:1::254/64"]);
+    add_devices_to(&mut node, &[BLUE_INSIDE, BLUE]);
+    node.datapath.set_l3mdev_accept(L3mdevAccept { tcp: true, udp: true });
+    node
+}
+
+const BLUE: LinkId = LinkId(12);
+const BLUE_INSIDE: LinkId = LinkId(6);
+
+/// Receives a packet, and answers the question about it. Returns whether it went up.
+fn goes_up(node: &mut Node, now: base::Instant, link: LinkId, bytes: &[u8], binding: SocketBinding) -> bool {
+    node.rx_bytes(now, link, bytes);
+    answer_at(now, node, binding);
+    [INSIDE, PLAIN, RED, BLUE_INSIDE, BLUE].iter().map(|&link| up(node, link).len()).sum::<usize>() > 0
+}
+
+#[test]
+fn flow_of_an_unbound_socket_is_closed_to_other_domains() {
+    for flow in to_us() {
+        let mut node = two_vrfs();
+        // The main table's own link has the address as well.
+        node.port(PLAIN.0, PortOptions::BARE, &["10.1.0.254/24", "fd00:1::254/64"]);
+        add_devices_to(&mut node, &[PLAIN]);
+        let segment = flow.tcp(1, 10);
+        assert!(goes_up(&mut node, NOW, INSIDE, &segment, SocketBinding::Unbound));
+        // Neither a segment nor a SYN nor a RST of another domain reaches the socket, which that kernel would take it for.
+        for link in [BLUE_INSIDE, PLAIN] {
+            for flags in [wire::tcp::Flags::ACK, wire::tcp::Flags::SYN, wire::tcp::Flags::RST] {
+                let other = with_flags(&flow, flags);
+                assert!(!goes_up(&mut node, NOW, link, &other, SocketBinding::Connected), "{link:?} {flags:?}");
+            }
+            assert!(node.drops().contains(&(link.0, DropReason::SocketOtherVrf, 3)), "{:?}", node.drops());
+        }
+        assert!(goes_up(&mut node, NOW, INSIDE, &segment, SocketBinding::Connected));
+        down_bytes(&mut node, PLAIN, &back(&flow).tcp(1, 10));
+        assert_eq!([INSIDE, BLUE_INSIDE, PLAIN].map(|link| node.tx(link).len()), [1, 0, 0]);
+        // The connection is over: the next one may be of the other VRF.
+        assert!(goes_up(
+            &mut node,
+            NOW,
+            BLUE_INSIDE,
+            &with_flags(&flow, wire::tcp::Flags::SYN),
+            SocketBinding::Unbound
+        ));
+        down_bytes(&mut node, PLAIN, &back(&flow).tcp(1, 10));
+        assert_eq!([INSIDE, BLUE_INSIDE, PLAIN].map(|link| node.tx(link).len()), [0, 1, 0]);
+    }
+}
+
+/// A segment of a flow with other flags.
+fn with_flags(flow: &Flow, flags: wire::tcp::Flags) -> Vec<u8> {
+    let (mut bytes, at) = (flow.tcp(1, 0), flow.version().header_len());
+    let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
+    let (old, sum) = (word(&bytes, at + 12), word(&bytes, at + 16));
+    let new = (old & 0xf000) | flags.bits();
+    // RFC 1624 §3.
+    let changed = u32::from(!sum) + u32::from(!old) + u32::from(new);
+    let folded = (changed & 0xffff) + (changed >> 16);
+    let folded = ((folded & 0xffff) + (folded >> 16)) as u16;
+    bytes[at + 12..at + 14].copy_from_slice(&new.to_be_bytes());
+    bytes[at + 16..at + 18].copy_from_slice(&(!folded).to_be_bytes());
+    bytes
+}
+
+#[test]
+fn datagrams_of_two_vrfs_with_equal_ends_stay_apart() {
+    for flow in to_us() {
+        let mut node = two_vrfs();
+        assert!(goes_up(&mut node, NOW, INSIDE, &flow.udp(10), SocketBinding::Unbound));
+        assert!(!goes_up(&mut node, NOW, BLUE_INSIDE, &flow.udp(10), SocketBinding::Unbound));
+        assert_eq!(node.drops(), [(BLUE_INSIDE.0, DropReason::SocketOtherVrf, 1)]);
+        down_bytes(&mut node, PLAIN, &back(&flow).udp(10));
+        assert_eq!([INSIDE, BLUE_INSIDE].map(|link| node.tx(link).len()), [1, 0]);
+        // Another port of the other VRF's host is a flow of its own.
+        let other = Flow { sport: 7777, ..flow };
+        assert!(goes_up(&mut node, NOW, BLUE_INSIDE, &other.udp(10), SocketBinding::Unbound));
+        down_bytes(&mut node, PLAIN, &back(&other).udp(10));
+        assert_eq!([INSIDE, BLUE_INSIDE].map(|link| node.tx(link).len()), [0, 1]);
+        // The flow ends when it has been idle in both directions.
+        let later = NOW + Duration::from_secs(120);
+        assert!(goes_up(&mut node, later, BLUE_INSIDE, &flow.udp(10), SocketBinding::Unbound));
+    }
+}
+
+#[test]
+fn unknown_flow_of_a_connected_socket_needs_one_owner() {
+    for flow in to_us() {
+        // As after a restart of the gateway: the connection is older than the table of flows.
+        let segment = flow.tcp(1, 10);
+        let mut alone = node();
+        alone.datapath.set_l3mdev_accept(L3mdevAccept { tcp: true, udp: true });
+        assert!(goes_up(&mut alone, NOW, INSIDE, &segment, SocketBinding::Connected), "one domain has the address");
+        let mut node = two_vrfs();
+        for link in [INSIDE, BLUE_INSIDE] {
+            assert!(!goes_up(&mut node, NOW, link, &segment, SocketBinding::Connected), "{link:?}");
+        }
+        // The known answer about the server is not one about this flow.
+        let other = Flow { sport: 7777, ..flow };
+        assert!(goes_up(&mut node, NOW, INSIDE, &other.tcp(1, 10), SocketBinding::Unbound));
+        assert!(!goes_up(&mut node, NOW, BLUE_INSIDE, &other.tcp(1, 10), SocketBinding::Connected));
+        assert!(!goes_up(&mut node, NOW, BLUE_INSIDE, &segment, SocketBinding::Connected));
+        down_bytes(&mut node, PLAIN, &back(&flow).tcp(1, 10));
+        assert_eq!([INSIDE, BLUE_INSIDE, PLAIN].map(|link| node.tx(link).len()), [0, 0, 0]);
+        assert!(node.drops().contains(&(0, DropReason::SocketVrfUnknown, 1)), "{:?}", node.drops());
+    }
+}
+
+#[test]
+fn error_of_another_vrf_about_a_flow_reaches_no_socket() {
+    for flow in to_us() {
+        let mut node = two_vrfs();
+        assert!(goes_up(&mut node, NOW, INSIDE, &flow.udp(10), SocketBinding::Unbound));
+        let mut peer = Node::new();
+        peer.port(1, PortOptions::BARE, &[if flow.src.is_ipv4() { "10.1.0.1/24" } else { "fd00:1::1/64" }]);
+        peer.rx_bytes(NOW, LinkId(1), &back(&flow).udp(10));
+        let error = only(peer.tx(LinkId(1))).to_vec();
+        assert!(!goes_up(&mut node, NOW, BLUE_INSIDE, &error, SocketBinding::Unbound));
+        assert_eq!(node.drops(), [(BLUE_INSIDE.0, DropReason::SocketOtherVrf, 1)]);
+        assert!(goes_up(&mut node, NOW, INSIDE, &error, SocketBinding::Unbound));
+    }
+}
+
+#[test]
+fn socket_bound_after_a_flow_began_gets_its_packets() {
+    for flow in to_us() {
+        let mut node = two_vrfs();
+        assert!(goes_up(&mut node, NOW, INSIDE, &flow.udp(10), SocketBinding::Unbound));
+        let later = NOW + Duration::from_secs(1);
+        node.rx_bytes(later, INSIDE, &flow.udp(10));
+        assert_eq!(answer(&mut node, SocketBinding::Vrf).len(), 1);
+        assert_eq!(up_by(&mut node), [0, 0, 1]);
     }
 }
 

@@ -16,10 +16,11 @@ use std::convert::Infallible;
 use std::ffi::c_uint;
 use std::io;
 use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Deref;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
@@ -128,6 +129,45 @@ impl DiscardThread {
     }
 }
 
+/// A socket from or to another process, which a thread of the links closes when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Discarded<T: Into<OwnedFd>>(Option<T>);
+
+impl<T: Into<OwnedFd>> Discarded<T> {
+    pub(crate) const fn new(socket: T) -> Self {
+        Self(Some(socket))
+    }
+}
+
+impl<T: Into<OwnedFd>> Deref for Discarded<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl<T: Into<OwnedFd>> Drop for Discarded<T> {
+    fn drop(&mut self) {
+        match (self.0.take(), of_links()) {
+            (Some(socket), Some(discard)) => discard.close(socket.into()),
+            (socket, _) => drop(socket),
+        }
+    }
+}
+
+/// Handle of the thread that closes sockets of links, which the first call starts; `None` if the thread cannot be started. The
+/// first call comes before a link may be closed: the thread's copy of the table would keep the link's descriptors open.
+pub(crate) fn of_links() -> Option<&'static Discard> {
+    static DISCARD: OnceLock<Option<Discard>> = OnceLock::new();
+    let start = || {
+        let (discard, thread) = discard();
+        let started = thread::Builder::new().name("discard-links".to_owned()).spawn(move || thread.run());
+        started.ok().map(|_| discard)
+    };
+    DISCARD.get_or_init(start).as_ref()
+}
+
 /// Blocks all signals in the calling thread and in threads that it starts.
 fn block_signals() -> io::Result<()> {
     let mut all = MaybeUninit::<libc::sigset_t>::uninit();
@@ -157,22 +197,39 @@ fn close_by_exit() {
 }
 
 /// Gives the calling thread a table of descriptors of its own, a copy of the process's.
-fn own_table() -> io::Result<()> {
+pub(super) fn own_table() -> io::Result<()> {
     // SAFETY: no memory is touched. Descriptors of values that others own are copied, and closed by number only.
     check(unsafe { libc::unshare(libc::CLONE_FILES) })?;
     Ok(())
 }
 
+/// Closes all descriptors of the calling thread's own table but two.
+pub(super) fn close_all_but(mut kept: [RawFd; 2]) -> io::Result<()> {
+    kept.sort_unstable();
+    let [first, second] = kept.map(|fd| fd as c_uint);
+    if first > 0 {
+        close_range(0, first - 1)?;
+    }
+    if first + 1 < second {
+        close_range(first + 1, second - 1)?;
+    }
+    close_from(second + 1)
+}
+
 /// Closes all descriptors of the calling thread's table from `first` on.
 fn close_from(first: c_uint) -> io::Result<()> {
+    close_range(first, c_uint::MAX)
+}
+
+fn close_range(first: c_uint, last: c_uint) -> io::Result<()> {
     // SAFETY: by the callers, the table is the calling thread's own, and no value of this thread owns one of these.
-    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, 0) };
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     check(closed as i32)?;
     Ok(())
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::{IoSlice, Read};
     use std::mem::MaybeUninit;
     use std::net::{TcpListener, TcpStream};
@@ -185,7 +242,7 @@ mod tests {
     use super::*;
 
     /// Connection whose last close blocks for an hour, unless its other end reads.
-    fn lingering() -> (TcpStream, TcpStream) {
+    pub(crate) fn lingering() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -13,7 +13,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use rustix::fs::{fstat, fstatfs};
+use rustix::fs::{StatFs, fstat, fstatfs};
 
 use super::bus_faults::Watch;
 
@@ -24,6 +24,20 @@ const HUGETLBFS: i64 = 0x9584_58f6;
 
 /// Alignment of regions: the smallest pages, so that a buffer spans few regions.
 pub(crate) const PAGE: u64 = 4096;
+
+/// Tells whether a file is one of memory (memfd, tmpfs, huge pages).
+pub(crate) fn is_memory(kind: &StatFs) -> bool {
+    granularity(kind).is_some()
+}
+
+/// Bytes of a page of a file of memory; `None` of another file.
+fn granularity(kind: &StatFs) -> Option<u64> {
+    match kind.f_type as i64 {
+        TMPFS => Some(PAGE.max(rustix::param::page_size() as u64)),
+        HUGETLBFS => Some(kind.f_bsize as u64),
+        _ => None,
+    }
+}
 
 /// A mapping of a file that is shared with another process.
 #[derive(Debug)]
@@ -89,12 +103,8 @@ impl Window {
     /// The file is shorter, or of another kind: a page fault on such a file could block for ever.
     pub(crate) fn map(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Self> {
         let invalid = |text: &str| io::Error::new(io::ErrorKind::InvalidInput, text);
-        let kind = fstatfs(fd)?;
-        let granularity = match kind.f_type as i64 {
-            TMPFS => PAGE.max(rustix::param::page_size() as u64),
-            HUGETLBFS => kind.f_bsize as u64,
-            _ => return Err(invalid("not a memfd, nor a file of a tmpfs or of huge pages")),
-        };
+        let granularity = granularity(&fstatfs(fd)?);
+        let granularity = granularity.ok_or_else(|| invalid("not a memfd, nor a file of a tmpfs or of huge pages"))?;
         let end = offset.checked_add(len).filter(|&end| end <= fstat(fd).map_or(0, |stat| stat.st_size as u64));
         let end = end.ok_or_else(|| invalid("longer than its file"))?;
         if len == 0 || !granularity.is_power_of_two() {

@@ -1,5 +1,6 @@
 //! Safe wrappers of system calls. All `unsafe` of this crate is here.
 
+pub(crate) mod aio;
 pub(crate) mod bpf;
 mod bus_faults;
 pub(crate) mod cmsg;
@@ -9,6 +10,7 @@ pub(crate) mod event;
 pub(crate) mod frames;
 pub(crate) mod guest_memory;
 pub(crate) mod ifreq;
+pub(crate) mod inspection;
 pub(crate) mod mmsg;
 pub(crate) mod namespace;
 pub(crate) mod ring;

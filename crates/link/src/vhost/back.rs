@@ -17,6 +17,9 @@ use wire::MacAddr;
 
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
+use crate::sys::aio;
+use crate::sys::discard::{self, Discarded};
+use crate::sys::inspection::Inspector;
 use crate::{Common, Layer, Link, OpenError, Sent};
 
 use super::connection::{CONNECTION, Closed, Connection};
@@ -66,7 +69,10 @@ pub struct VhostUser {
     /// Device and inode of the socket's file.
     file: Option<(u64, u64)>,
     mac: MacAddr,
-    listener: UnixListener,
+    listener: Discarded<UnixListener>,
+    /// Whether the listener is registered in the epoll instance.
+    is_listening: bool,
+    inspector: Inspector,
     /// Listener, connection, kicks, and `again`: the one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
     /// Eventfd that is readable when a burst ended before the rings were empty.
@@ -100,6 +106,8 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         let text = format!("{} pairs of queues; from 1 to {MAX_PAIRS}", config.pairs);
         return Err(error("queues")(io::Error::new(io::ErrorKind::InvalidInput, text)));
     }
+    aio::context().map_err(error("io_setup"))?;
+    discard::of_links();
     let listener = listen(&config.socket).map_err(error("bind"))?;
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
     let again =
@@ -119,7 +127,9 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         socket: config.socket.clone(),
         file: socket_file(&config.socket),
         mac: config.mac,
-        listener,
+        listener: Discarded::new(listener),
+        is_listening: true,
+        inspector: Inspector::default(),
         waiting,
         again,
         connection: None,
@@ -207,9 +217,11 @@ impl VhostUser {
             match event.data.u64() {
                 LISTENER => may_accept = true,
                 CONNECTION => self.has_messages = true,
+                AGAIN => self.has_messages |= self.connection.as_ref().is_some_and(Connection::is_inspecting),
                 _ => {}
             }
         }
+        self.listen_again();
         if may_accept && self.connection.is_none() {
             self.accept();
         }
@@ -221,8 +233,12 @@ impl VhostUser {
     fn accept(&mut self) {
         let Ok((socket, _)) = self.listener.accept() else { return };
         // A failure means that memory or descriptors are exhausted; the front end sees a closed socket.
-        if let Ok(connection) = Connection::new(socket, &self.device, &self.waiting) {
-            let _ = epoll::delete(&*self.waiting, &self.listener);
+        let connection = self.again.try_clone().and_then(|inspected| {
+            Connection::new(socket, &self.device, &self.waiting, self.inspector.clone(), inspected)
+        });
+        if let Ok(connection) = connection {
+            let _ = epoll::delete(&*self.waiting, &*self.listener);
+            self.is_listening = false;
             self.connection = Some(connection);
             self.connections += 1;
             self.has_messages = true;
@@ -260,9 +276,8 @@ impl VhostUser {
     fn close(&mut self, why: &Closed) -> io::Error {
         if let Some(connection) = self.connection.take() {
             connection.forget(&self.waiting);
-            let listener = epoll::EventData::new_u64(LISTENER);
-            let _ = epoll::add(&*self.waiting, &self.listener, listener, epoll::EventFlags::IN);
         }
+        self.listen_again();
         self.has_messages = false;
         lock(&self.device).disconnect();
         self.see_features();
@@ -277,6 +292,15 @@ impl VhostUser {
                 let refused = io::Error::new(io::ErrorKind::InvalidData, text.as_str());
                 failed(&self.common.name, "vhost-user: connection closed", &refused)
             }
+        }
+    }
+
+    /// Accepts front ends again after the last one has disconnected, once no thread holds descriptors of that one: the number of
+    /// such threads is limited in this way.
+    fn listen_again(&mut self) {
+        if !self.is_listening && self.connection.is_none() && !self.inspector.is_busy() {
+            let listener = epoll::EventData::new_u64(LISTENER);
+            self.is_listening = epoll::add(&*self.waiting, &*self.listener, listener, epoll::EventFlags::IN).is_ok();
         }
     }
 

@@ -2,11 +2,10 @@
 //!
 //! The crate `vhost` blocks (or spins, on a non-blocking socket) until a message is complete. So it is called only when
 //! a whole message is in the socket's buffer and there is room for the reply: a front end that sends half a message
-//! delays no other port.
+//! delays no other port. A message with descriptors is handled after a thread has found that no call on them blocks.
 
 use std::fmt;
 use std::io::{self, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,11 +13,13 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, recv, recvmsg, send};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, RecvMsg, ReturnFlags, SendFlags, recv, recvmsg, send};
 use vhost::vhost_user::message::MAX_ATTACHED_FD_ENTRIES;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
 use super::device::Device;
+use crate::sys::discard::Discarded;
+use crate::sys::inspection::{Inspection, Inspector};
 
 /// Token of the connection in the epoll instance.
 pub(super) const CONNECTION: u64 = 2;
@@ -39,9 +40,15 @@ const NEED_REPLY: u32 = 1 << 3;
 
 /// A connected front end.
 pub(super) struct Connection {
-    socket: UnixStream,
     handler: BackendReqHandler<Mutex<Device>>,
+    /// The same socket as the handler's, closed last: unread messages may hold descriptors whose close blocks.
+    socket: Discarded<UnixStream>,
     device: Arc<Mutex<Device>>,
+    inspector: Inspector,
+    /// Inspection of the next message.
+    inspection: Option<Inspection>,
+    /// Eventfd that is written to when an inspection has a result.
+    inspected: OwnedFd,
     /// Whether the front end has sent a message.
     has_sent: bool,
 }
@@ -78,13 +85,21 @@ impl From<Errno> for Closed {
 
 impl Connection {
     /// Starts to handle a front end's messages.
-    pub(super) fn new(socket: UnixStream, device: &Arc<Mutex<Device>>, waiting: &OwnedFd) -> io::Result<Self> {
+    pub(super) fn new(
+        socket: UnixStream,
+        device: &Arc<Mutex<Device>>,
+        waiting: &OwnedFd,
+        inspector: Inspector,
+        inspected: OwnedFd,
+    ) -> io::Result<Self> {
+        let socket = Discarded::new(socket);
         // A blocking socket: on a non-blocking one the handler's calls would spin.
         socket.set_nonblocking(false)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
-        epoll::add(waiting, &socket, epoll::EventData::new_u64(CONNECTION), flags)?;
+        epoll::add(waiting, &*socket, epoll::EventData::new_u64(CONNECTION), flags)?;
         let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
-        Ok(Self { socket, handler, device: Arc::clone(device), has_sent: false })
+        let device = Arc::clone(device);
+        Ok(Self { handler, socket, device, inspector, inspection: None, inspected, has_sent: false })
     }
 
     /// Tells whether the front end has sent a message. A program that only probes for a listener sends none.
@@ -94,54 +109,61 @@ impl Connection {
 
     /// Removes the connection from the epoll instance.
     pub(super) fn forget(&self, waiting: &OwnedFd) {
-        let _ = epoll::delete(waiting, &self.socket);
+        let _ = epoll::delete(waiting, &*self.socket);
     }
 
     /// Handles one message. Tells whether a complete message was there.
     pub(super) fn handle_one(&mut self) -> Result<bool, Closed> {
-        let mut header = [0; HEADER];
-        // Descriptors come as copies, which are closed right away.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_ATTACHED_FD_ENTRIES))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let peeked = match recvmsg(&self.socket, &mut [IoSliceMut::new(&mut header)], &mut control, flags) {
-            Ok(peeked) => peeked,
+        let is_inspected = match self.inspection.as_ref().map(Inspection::result) {
+            None => false,
+            Some(None) => return Ok(false),
+            Some(Some(result)) => {
+                self.inspection = None;
+                result.map_err(|why| Closed::Refused(why.to_owned()))?;
+                true
+            }
+        };
+        let mut message = [0; HEADER + MAX_BODY as usize];
+        let peeked = match self.peek(&mut message[..HEADER]) {
+            Ok(peeked) => peeked.bytes,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(err) => return Err(err.into()),
         };
-        drop(control);
-        if peeked.flags.contains(ReturnFlags::CTRUNC) {
-            // The crate `vhost` would discard the header, and wait for another one.
-            return Err(Closed::Refused("message with too many descriptors".to_owned()));
-        }
-        let peeked = peeked.bytes;
         if peeked == 0 {
             return Err(Closed::Gone);
         }
         // Checked before the bytes are counted: after the front end has disconnected, no more arrive.
         let state = self.state()?;
         let incomplete = || if state.intersects(PollFlags::RDHUP) { Err(Closed::Gone) } else { Ok(false) };
-        let waiting = ioctl_fionread(&self.socket)?;
+        let waiting = ioctl_fionread(&*self.socket)?;
         if waiting < HEADER as u64 {
             return incomplete();
         }
-        let [.., a, b, c, d] = header;
-        let body = u32::from_ne_bytes([a, b, c, d]);
+        let word = |at: usize| message[at..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+        let (request, request_flags, body) = (word(0), word(4), word(8));
         if peeked < HEADER || body > MAX_BODY {
             return Err(Closed::Refused("message without a header, or too long".to_owned()));
         }
         if waiting < HEADER as u64 + u64::from(body) {
             return incomplete();
         }
+        let len = HEADER + body as usize;
+        let whole = self.peek(&mut message[..len])?;
+        if whole.bytes < len {
+            return Err(Closed::Refused("message in parts with descriptors".to_owned()));
+        }
+        if whole.flags.contains(ReturnFlags::CTRUNC) && !is_inspected {
+            let (socket, most) = (&*self.socket, MAX_ATTACHED_FD_ENTRIES);
+            self.inspection = Some(Inspection::begin(&self.inspector, socket, len, most, &self.inspected)?);
+            return Ok(false);
+        }
         // Less than a quarter of the buffer is in use (Linux `unix_writable`), so a reply is written without blocking.
         if !state.contains(PollFlags::OUT) {
             return Err(Closed::Refused("answers that are not read".to_owned()));
         }
         self.has_sent = true;
-        let [a, b, c, d, e, f, g, h, ..] = header;
-        let request = u32::from_ne_bytes([a, b, c, d]);
         if request == SET_VRING_ENABLE && body == 8 {
-            return self.enable(u32::from_ne_bytes([e, f, g, h])).map(|()| true);
+            return self.enable(request_flags).map(|()| true);
         }
         match self.handler.handle_request() {
             Ok(()) => Ok(true),
@@ -150,11 +172,22 @@ impl Connection {
         }
     }
 
+    /// Reads the first bytes without removing them. `CTRUNC` says that there are descriptors, which are not received.
+    fn peek(&self, to: &mut [u8]) -> Result<RecvMsg, Errno> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        recvmsg(&*self.socket, &mut [IoSliceMut::new(to)], &mut RecvAncillaryBuffer::default(), flags)
+    }
+
+    /// Tells whether a thread inspects the next message.
+    pub(super) fn is_inspecting(&self) -> bool {
+        self.inspection.is_some()
+    }
+
     /// Handles a complete `VHOST_USER_SET_VRING_ENABLE`. The crate `vhost` refuses this message before the features are
     /// set, when QEMU (7.2 `vhost_net_start`) sends it.
     fn enable(&mut self, flags: u32) -> Result<(), Closed> {
         let mut message = [0; HEADER + 8];
-        let (read, _) = recv(&self.socket, &mut message, RecvFlags::DONTWAIT)?;
+        let (read, _) = recv(&*self.socket, &mut message, RecvFlags::DONTWAIT)?;
         let [.., a, b, c, d, e, f, g, h] = message;
         let (index, enabled) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]));
         let mut device = self.device.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +197,7 @@ impl Connection {
         if flags & NEED_REPLY != 0 && device.protocol.contains(VhostUserProtocolFeatures::REPLY_ACK) {
             // The header announces 8 more bytes: the status 0, success.
             let answer = [SET_VRING_ENABLE, VERSION | REPLY, 8, 0, 0].map(u32::to_ne_bytes).concat();
-            send(&self.socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+            send(&*self.socket, &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
         }
         Ok(())
     }

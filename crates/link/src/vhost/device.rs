@@ -16,9 +16,10 @@ use vhost::vhost_user::message::{
 use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
 
 use super::features::Bits;
-use super::notify::signal;
+use super::notify::Doorbell;
 use super::ring::{MAX_SIZE, Place, Ring, RingFeatures};
 use crate::sys::guest_memory::{GuestMemory, Region, Window};
+use crate::sys::inspection::is_eventfd;
 
 /// Regions of memory that a guest may have.
 const MAX_REGIONS: usize = 128;
@@ -49,7 +50,7 @@ pub(super) struct Vring {
     pub(super) enabled: bool,
     started: bool,
     kick: Option<Kick>,
-    call: Option<OwnedFd>,
+    call: Option<Doorbell>,
     /// Ring, while it runs.
     pub(super) ring: Option<Ring>,
     pub(super) stats: VringStats,
@@ -102,7 +103,7 @@ impl Vring {
             && let Some(call) = &self.call
         {
             self.stats.calls += 1;
-            signal(call);
+            call.ring();
         }
     }
 
@@ -206,15 +207,14 @@ impl Device {
     }
 }
 
-/// Checks that a descriptor is an eventfd, and makes it non-blocking.
+/// Checks that a descriptor is an eventfd. No call here reads or writes it: whether such a call would block is in the front
+/// end's hands.
 fn eventfd(file: File) -> Result<OwnedFd> {
-    use std::os::fd::AsRawFd;
-    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(Error::ReqHandlerError)?;
-    if link.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(Error::InvalidOperation("a descriptor that is not an eventfd"));
+    if is_eventfd(file.as_fd()) {
+        Ok(file.into())
+    } else {
+        Err(Error::InvalidOperation("a descriptor that is not an eventfd"))
     }
-    rustix::io::ioctl_fionbio(&file, true).map_err(|err| Error::ReqHandlerError(err.into()))?;
-    Ok(file.into())
 }
 
 impl VhostUserBackendReqHandlerMut for Device {
@@ -327,7 +327,8 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        self.vring(index.into())?.call = fd.map(eventfd).transpose()?;
+        let call = fd.map(eventfd).transpose()?.map(Doorbell::new).transpose();
+        self.vring(index.into())?.call = call.map_err(Error::ReqHandlerError)?;
         Ok(())
     }
 

@@ -25,12 +25,13 @@ use super::features::{self, Bits, LONG_HEADER};
 use super::frames::{Scatter, copy_in, header_for};
 use super::guest::{GuestState, QueueState};
 use super::handshake::{Handshake, Proposal, RX_BUFFER, Session, TX_BUFFER};
-use super::notify::signal;
 use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
 use super::ring::WRITE;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::pieces::{tagged, vlan_tag};
+use crate::sys::aio;
+use crate::sys::discard;
 use crate::sys::guest_memory::GuestPiece;
 use crate::virtio::{HEADER_LEN, Header};
 use crate::{Common, Layer, Link, OpenError, Sent};
@@ -126,6 +127,8 @@ pub(super) fn open_requesting(config: &FrontConfig, requested: Bits) -> Result<V
         let text = format!("{} pairs of queues of {} descriptors", config.pairs, config.ring_size);
         return Err(error("queues")(io::Error::new(io::ErrorKind::InvalidInput, text)));
     }
+    aio::context().map_err(error("io_setup"))?;
+    discard::of_links();
     let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from);
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
     let (done, again) = (event().map_err(error("eventfd"))?, event().map_err(error("eventfd"))?);
@@ -200,7 +203,7 @@ impl VhostFront {
             may_be_gone |= event.data.u64() == SOCKET;
         }
         if may_be_gone && let Some(running) = &self.running {
-            match recv(&running.session.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            match recv(&*running.session.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
                 Ok((1.., _)) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Ok(_) | Err(_) => {
                     let gone = io::Error::new(io::ErrorKind::ConnectionReset, "the back end is gone");
@@ -239,7 +242,7 @@ impl VhostFront {
                     queue.ring.offer(head, RX_BUFFER as u32);
                 }
                 queue.ring.publish();
-                signal(&queue.kick);
+                queue.kick.ring();
             } else {
                 queue.ring.want_calls(false);
             }
@@ -259,7 +262,7 @@ impl VhostFront {
     #[cold]
     fn disconnect(&mut self, call: &'static str, why: &io::Error) -> io::Error {
         if let Some(Running { session, .. }) = self.running.take() {
-            let _ = epoll::delete(&*self.waiting, &session.socket);
+            let _ = epoll::delete(&*self.waiting, &*session.socket);
             for queue in &session.queues {
                 // The back end may keep the eventfd open, so closing our descriptor would not remove it from the epoll
                 // instance.
@@ -282,7 +285,8 @@ impl VhostFront {
     }
 
     fn come_again(&self) {
-        signal(&self.again);
+        // Cannot fail: the counter never reaches its maximum.
+        let _ = rustix::io::write(&self.again, &1_u64.to_ne_bytes());
     }
 
     /// Receives one burst. Tells whether the rings may hold more.
@@ -323,7 +327,7 @@ impl VhostFront {
             let queue = &mut running.session.queues[2 * pair];
             if queue.ring.publish() {
                 running.queues[2 * pair].calls += 1;
-                signal(&queue.kick);
+                queue.kick.ring();
             }
         }
         self.common.stats.rx_calls += u64::from(out.len() > before);
@@ -402,7 +406,7 @@ impl VhostFront {
                 let queue = &mut running.session.queues[2 * pair + 1];
                 if queue.ring.publish() {
                     running.queues[2 * pair + 1].calls += 1;
-                    signal(&queue.kick);
+                    queue.kick.ring();
                 }
                 looks += 1;
                 if queue.ring.want_calls(true) {
@@ -436,7 +440,7 @@ impl VhostFront {
             let queue = &mut running.session.queues[2 * pair + 1];
             if queue.ring.publish() {
                 running.queues[2 * pair + 1].calls += 1;
-                signal(&queue.kick);
+                queue.kick.ring();
             }
         }
         self.common.stats.tx_calls += u64::from(gone > 0);

@@ -18,6 +18,8 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 
 use super::driver_ring::{self, DriverRing};
 use super::features::Bits;
+use super::notify::Doorbell;
+use crate::sys::discard::Discarded;
 use crate::sys::event::as_event_fd;
 use crate::sys::guest_memory::{GuestMemory, PAGE, Region, Window};
 
@@ -37,7 +39,7 @@ const RETRY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct FrontQueue {
     pub(super) ring: DriverRing,
-    pub(super) kick: OwnedFd,
+    pub(super) kick: Doorbell,
     pub(super) call: OwnedFd,
     /// Address of its first buffer.
     pub(super) buffers: u64,
@@ -47,7 +49,7 @@ pub(super) struct FrontQueue {
 #[derive(Debug)]
 pub(super) struct Session {
     /// Keeps the connection open.
-    pub(super) socket: UnixStream,
+    pub(super) socket: Discarded<UnixStream>,
     pub(super) features: Bits,
     pub(super) memory: GuestMemory,
     /// Queues by number: even ones receive, odd ones send.
@@ -180,9 +182,10 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
             frontend.set_vring_enable(number, true).map_err(failed("SET_VRING_ENABLE"))?;
         }
         let buffers = BASE + at + layout.ring();
+        let kick = Doorbell::new(kick).map_err(system("io_setup"))?;
         queues.push(FrontQueue { ring, kick, call, buffers });
     }
-    Ok(Session { socket: kept, features, memory, queues })
+    Ok(Session { socket: Discarded::new(kept), features, memory, queues })
 }
 
 /// Number of queue pairs of the back end. The crate `vhost` treats the reply as the number of rings, so the request is

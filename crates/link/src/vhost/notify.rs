@@ -1,61 +1,102 @@
-//! Notification of the other process: a write to an eventfd that it shares.
+//! Notification of the other process: a signal of an eventfd that it shares.
 
-use std::os::fd::AsFd;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use crate::sys::aio::{self, Context};
 
-/// Time limit of a poll that does not wait.
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+/// Eventfd by which the other process is notified. The other process shares the counter and the flags, and may fill the
+/// counter and clear `O_NONBLOCK` at any moment, so it is never read or written (decision 60).
+#[derive(Debug)]
+pub(super) struct Doorbell {
+    eventfd: OwnedFd,
+    context: &'static Context,
+}
 
-/// Signals an eventfd, unless its counter is full.
-///
-/// The other process shares the descriptor's flags and may have cleared `O_NONBLOCK`, so that a write to a full counter
-/// blocks. So the counter is checked first. A process that fills it between the check and the write can still block
-/// this thread (decision 53). A counter that is not zero is written to: a process that waits for edges need not reset
-/// it.
-pub(super) fn signal(eventfd: impl AsFd) {
-    let mut fds = [PollFd::new(&eventfd, PollFlags::OUT)];
-    if poll(&mut fds, Some(&NOW)).is_ok() && fds[0].revents().contains(PollFlags::OUT) {
-        // A counter that is full by now has an event pending.
-        let _ = rustix::io::write(&eventfd, &1_u64.to_ne_bytes());
+impl Doorbell {
+    /// Takes an eventfd.
+    ///
+    /// # Errors
+    /// The kernel has no asynchronous I/O left.
+    pub(super) fn new(eventfd: OwnedFd) -> io::Result<Self> {
+        Ok(Self { eventfd, context: aio::context()? })
+    }
+
+    /// Signals the eventfd. A counter that is not zero is signalled, too: a process that waits for edges need not reset
+    /// it. A full counter has an event pending.
+    pub(super) fn ring(&self) {
+        self.context.signal(self.eventfd.as_fd());
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc;
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::{Duration, Instant};
 
     use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{OFlags, fcntl_setfl};
 
     use super::*;
 
-    fn count(fd: impl AsFd) -> u64 {
+    fn doorbell() -> (Doorbell, OwnedFd) {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        (Doorbell::new(fd.try_clone().unwrap()).unwrap(), fd)
+    }
+
+    fn count(fd: &OwnedFd) -> u64 {
         let mut count = [0; 8];
         rustix::io::read(fd, &mut count).unwrap();
         u64::from_ne_bytes(count)
     }
 
     #[test]
-    fn full_counter_of_a_blocking_eventfd_blocks_no_signal() {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        let (done, is_done) = mpsc::channel();
-        let other = fd.try_clone().unwrap();
-        std::thread::spawn(move || {
-            signal(&other);
-            done.send(()).unwrap();
-        });
-        is_done.recv_timeout(Duration::from_secs(10)).unwrap();
-        assert_eq!(count(&fd), u64::MAX - 1);
-    }
-
-    #[test]
     fn signal_reaches_a_counter_that_was_not_reset() {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        for number in 1..=3 {
-            (0..number).for_each(|_| signal(&fd));
+        let (bell, fd) = doorbell();
+        // The last number is more than the queue of completions holds.
+        for number in [1, 2, 3, 5000] {
+            (0..number).for_each(|_| bell.ring());
             assert_eq!(count(&fd), number);
         }
+    }
+
+    /// Another process that fills the counter of a blocking eventfd at any moment, so also between a check and a write.
+    #[test]
+    fn counter_filled_at_any_moment_blocks_no_signal() {
+        let (bell, fd) = doorbell();
+        let filler = Doorbell::new(fd.try_clone().unwrap()).unwrap();
+        let (rung, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    bell.ring();
+                    rung.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            let mut is_blocked = false;
+            for turn in 0..3000 {
+                fcntl_setfl(&fd, OFlags::NONBLOCK).unwrap();
+                let mut before = [0; 8];
+                let _ = rustix::io::read(&fd, &mut before);
+                let _ = rustix::io::write(&fd, &(u64::MAX - 3).to_ne_bytes());
+                fcntl_setfl(&fd, OFlags::empty()).unwrap();
+                (0..turn % 400).for_each(|_| std::hint::spin_loop());
+                (0..3).for_each(|_| filler.ring());
+                // Two more signals, of which the second begins after the counter is full.
+                let (seen, end) = (rung.load(Ordering::Relaxed), Instant::now() + Duration::from_secs(20));
+                while rung.load(Ordering::Relaxed) < seen + 2 && !is_blocked {
+                    is_blocked = Instant::now() > end;
+                    std::thread::yield_now();
+                }
+                if is_blocked {
+                    break;
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+            // Releases a thread that is in a write.
+            fcntl_setfl(&fd, OFlags::NONBLOCK).unwrap();
+            count(&fd);
+            assert!(!is_blocked, "a signal blocks after {} of them", rung.load(Ordering::Relaxed));
+        });
     }
 }

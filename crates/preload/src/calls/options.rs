@@ -111,7 +111,7 @@ unsafe fn attach_filter(fd: c_int, value: *const c_void, len: socklen_t) -> Resu
 /// Sends the gateway the limit of unread data that the kernel would apply to a netlink socket with this buffer size.
 fn note_room(fd: c_int) {
     if let Some(slot) = table::get(fd)
-        && let Some(room) = session::option(fd, libc::SO_RCVBUF)
+        && let Some(room) = session::option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)
     {
         slot.room.store(room as u32, Relaxed);
         // The call cannot be refused; if the gateway is gone, the next call reports it.

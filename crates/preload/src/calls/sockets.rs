@@ -11,7 +11,7 @@ use crate::receive::{netlink_address, write_address};
 use crate::send::address;
 use crate::session::{autobind, call, choose_port, send_ports};
 use crate::table::Slot;
-use crate::{bypass, gateway, ike, libc_next, session, table, vrf_socket};
+use crate::{bypass, gateway, ike, libc_next, session, table, vrf_bind, vrf_socket};
 
 /// Flags in the type argument of `socket(2)`.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -54,6 +54,12 @@ pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len:
         // SAFETY: as the caller promises.
         if let Some(done) = unsafe { ike::bind(fd, to, len) } {
             return returned(done.map(|()| 0));
+        }
+        if gateway::is_on_host_side()
+            // SAFETY: as the caller promises.
+            && let Err(errno) = unsafe { vrf_bind::check(fd, to, len) }
+        {
+            return returned(Err(errno));
         }
         // SAFETY: passed on.
         let done = unsafe { libc_next::bind(fd, to, len) };

@@ -97,8 +97,8 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
     let local = unsafe { End::read(to, len) }?;
     let place = PLACES.iter().find(|place| (place.is_v6, place.port) == (local.is_v6, local.port))?;
     let domain = if local.is_v6 { libc::AF_INET6 } else { libc::AF_INET };
-    if session::option(fd, libc::SO_TYPE) != Some(libc::SOCK_DGRAM)
-        || session::option(fd, libc::SO_DOMAIN) != Some(domain)
+    if session::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) != Some(libc::SOCK_DGRAM)
+        || session::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Some(domain)
     {
         return None;
     }

@@ -6,15 +6,14 @@ use std::mem;
 use libc::{c_int, c_ulong, c_void};
 
 use super::exchange::{
-    CREATE, DUMP, EXCL, Link, LinkKey, attribute, change, exchange, link, links, put_attribute, word,
+    CREATE, DUMP, EXCL, INFO_KIND, INFO_SLAVE_KIND, Link, LinkKey, attribute, change, exchange, link, links,
+    put_attribute, word,
 };
 use super::link_settings;
 use crate::errno::Errno;
 
 /// `IFLA_INFO_*`.
-const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
-const INFO_SLAVE_KIND: u16 = 4;
 const INFO_SLAVE_DATA: u16 = 5;
 /// `RTM_NEWLINK` and `RTM_DELLINK`.
 const KIND: &[u8] = b"bridge";

@@ -32,6 +32,11 @@ pub(super) const CREATE: u16 = 0x400;
 /// `NLM_F_EXCL`.
 pub(super) const EXCL: u16 = 0x200;
 
+/// `IFLA_INFO_KIND`.
+pub(super) const INFO_KIND: u16 = 1;
+/// `IFLA_INFO_SLAVE_KIND`.
+pub(super) const INFO_SLAVE_KIND: u16 = 4;
+
 /// Key of an interface look-up.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LinkKey<'a> {
@@ -161,6 +166,50 @@ pub(super) fn link(key: LinkKey<'_>) -> Result<Link, Errno> {
     let mut found = None;
     exchange(libc::RTM_GETLINK, 0, &body, |body| found = parse_link(body))?;
     found.ok_or(Errno(libc::ENODEV))
+}
+
+/// Number of the device of the VRF that an interface is in, or is; `None` if there is none.
+///
+/// # Errors
+/// `ENODEV`: the interface does not exist; error in the gateway's answer.
+pub(super) fn vrf_of(index: c_int) -> Result<Option<c_int>, Errno> {
+    let found = link(LinkKey::Index(index))?;
+    if found.is(INFO_KIND, b"vrf") {
+        return Ok(Some(index));
+    }
+    Ok(found.master.filter(|_| found.is(INFO_SLAVE_KIND, b"vrf")))
+}
+
+/// Number of the device of a local address, for packets that an interface receives: that of the interface's VRF, or `lo`. `None` if the
+/// address is not local there.
+///
+/// # Errors
+/// Error in the gateway's answer.
+pub(super) fn local_device(index: c_int, addr: &[u8]) -> Result<Option<c_int>, Errno> {
+    /// `RTN_LOCAL`, `RTN_BROADCAST`: addresses that a socket may have (Linux `inet_addr_valid_or_nonlocal`).
+    const LOCAL: [u8; 2] = [2, 3];
+    const RTA_DST: u16 = 1;
+    const RTA_IIF: u16 = 3;
+    const RTA_OIF: u16 = 4;
+    /// Length of `struct rtmsg`, and the place of the type in it.
+    const ROUTE: usize = 12;
+    const TYPE_AT: usize = 7;
+    let family = if addr.len() == 4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
+    let mut body = vec![0; ROUTE];
+    body[..2].copy_from_slice(&[family, 8 * addr.len() as u8]);
+    put_attribute(&mut body, RTA_DST, addr);
+    put_attribute(&mut body, RTA_IIF, &index.to_ne_bytes());
+    let mut device = None;
+    let found = exchange(libc::RTM_GETROUTE, 0, &body, |body| {
+        let is_local = body.get(TYPE_AT).is_some_and(|kind| LOCAL.contains(kind));
+        let (_, index) = attributes(body.get(ROUTE..).unwrap_or_default()).find(|&(kind, _)| kind == RTA_OIF).unzip();
+        device = index.and_then(word).filter(|_| is_local).map(|index| index as c_int);
+    });
+    match found {
+        // The address has no route, or one of an error type.
+        Err(Errno(libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL)) => Ok(None),
+        found => found.map(|()| device),
+    }
 }
 
 /// Appends an attribute.

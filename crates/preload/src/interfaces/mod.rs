@@ -199,7 +199,7 @@ pub(crate) unsafe fn serve(what: Request, fd: c_int, to: *mut c_void) -> Result<
 
 /// Family of a socket.
 fn family(fd: c_int) -> c_int {
-    session::option(fd, libc::SO_DOMAIN).unwrap_or(libc::AF_INET)
+    session::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN).unwrap_or(libc::AF_INET)
 }
 
 /// Executes a request for bridges.
@@ -307,6 +307,19 @@ fn set(setting: Setting, request: &ifreq) -> Result<(), Errno> {
         Setting::Mtu => link_settings::set_mtu(&found, number),
         Setting::LinkAddress => link_settings::set_address(&found, &address),
         Setting::QueueLen => link_settings::set_queue_len(&found, number),
+    }
+}
+
+/// Tells whether a socket that is bound to an interface may have a local address: one of the VRF that the interface is in, or is.
+///
+/// # Errors
+/// The gateway's error.
+pub(crate) fn may_bind(index: c_int, addr: &[u8]) -> Result<bool, Errno> {
+    match exchange::vrf_of(index) {
+        // The kernel decides about devices that are in no VRF, or no links of the gateway's.
+        Ok(None) | Err(Errno(libc::ENODEV)) => Ok(true),
+        Ok(vrf) => Ok(exchange::local_device(index, addr)? == vrf),
+        Err(errno) => Err(errno),
     }
 }
 

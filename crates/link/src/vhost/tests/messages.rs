@@ -42,8 +42,55 @@ fn more_descriptors_than_a_message_may_have_close_it() {
     assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
     let message = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
     sendmsg(&socket, &[IoSlice::new(&message)], &mut control, SendFlags::empty()).unwrap();
-    let err = back.recv(&Memory::heap(), &mut Vec::new()).unwrap_err().to_string();
-    assert_eq!(err, "vm0: vhost-user: connection closed: message with too many descriptors");
+    assert_eq!(refusal(&mut back), "vm0: vhost-user: connection closed: message with too many descriptors");
+}
+
+/// Error that closes a connection after its descriptors have been inspected.
+fn refusal(back: &mut VhostUser) -> String {
+    let mut error = None;
+    until(|| {
+        error = back.recv(&Memory::heap(), &mut Vec::new()).err();
+        error.is_some()
+    });
+    error.unwrap().to_string()
+}
+
+/// A message `SET_VRING_CALL` of ring 0, in these parts, with a descriptor in the last one.
+fn send_with(socket: &UnixStream, split: usize, fd: impl AsFd) {
+    let message = [13_u32, 1, 8, 0, 0].map(u32::to_ne_bytes).concat();
+    if split > 0 {
+        rustix::net::send(socket, &message[..split], SendFlags::empty()).unwrap();
+    }
+    let (mut space, fds) = ([MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))], [fd.as_fd()]);
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    sendmsg(socket, &[IoSlice::new(&message[split..])], &mut control, SendFlags::empty()).unwrap();
+}
+
+/// A socket whose last close blocks for an hour is in a message, with the header or behind it.
+#[test]
+fn descriptor_whose_close_blocks_is_never_received() {
+    let (done, is_done) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut back = back_end(1);
+        let mut far_ends = Vec::new();
+        for split in [0, 4, 12, 16] {
+            let (near, far) = crate::sys::discard::tests::lingering();
+            let socket = UnixStream::connect(&back.socket).unwrap();
+            send_with(&socket, split, &near);
+            drop(near);
+            let why = "descriptors that are neither eventfds nor files of memory";
+            assert_eq!(refusal(&mut back), format!("vm0: vhost-user: connection closed: {why}"), "{split}");
+            far_ends.push(far);
+        }
+        // Unread by the link that is removed.
+        let (near, far) = crate::sys::discard::tests::lingering();
+        let socket = UnixStream::connect(&back.socket).unwrap();
+        send_with(&socket, 0, &near);
+        drop((near, back));
+        done.send((far_ends, far)).unwrap();
+    });
+    is_done.recv_timeout(3 * PATIENCE).expect("no call blocks");
 }
 
 #[test]
