@@ -155,7 +155,7 @@ drop_reasons! {
     BridgeNoPort,
     /// In a VRF, after the limit of look-ups of its sockets was reached.
     SocketUnknown,
-    /// Of a flow that belongs to another VRF, or to none: its socket is bound to no device, and would take the packet for its
+    /// A packet of a flow that belongs to another VRF, or to none: its socket is bound to no device, and would take the packet for its
     /// own (Linux binds an accepted socket to its VRF, `inet_request_bound_dev_if`).
     SocketOtherVrf,
     /// Sent by a socket that is bound to no device, from an address of VRFs alone, in no known flow: its VRF is unknown.
