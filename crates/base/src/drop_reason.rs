@@ -301,7 +301,7 @@ drop_reasons! {
     ///
     /// Remedy: bind the program's sockets to the VRF (`fatpath exec --vrf NAME`).
     SocketUnknown,
-    /// Of a flow that belongs to another VRF, or to none: its socket is bound to no device, and would take the packet for its
+    /// A packet of a flow that belongs to another VRF, or to none: its socket is bound to no device, and would take the packet for its
     /// own (Linux binds an accepted socket to its VRF, `inet_request_bound_dev_if`).
     ///
     /// Remedy: bind the program's sockets to their VRFs (`fatpath exec --vrf NAME`); equal addresses and ports in two VRFs need that.

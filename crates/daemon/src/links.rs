@@ -392,7 +392,7 @@ impl Node {
     #[cold]
     pub(crate) fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        slot.log_failure(err, "is down");
+        Slot::log_failure(err, "is down");
         slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false, reopening: None });
         slot.full = false;
         self.poller.remove(&*slot.link);
@@ -431,7 +431,7 @@ impl Node {
             down.retry_at = now + RETRY_DOWN;
             if slot.link.guest().is_some() {
                 // A guest's port fails with each connection, so this is the failure of another connection.
-                slot.log_failure(&err, "stays down");
+                Slot::log_failure(&err, "stays down");
             }
             if !(slot.link.is_gone() && slot.reopen(now)) {
                 slot.set_why_down(err.to_string());

@@ -87,12 +87,11 @@ impl Slot {
     /// Logs a failure of the link, with its state from then on. A guest that shuts down is no error, nor is an interface that an operator
     /// sets down, moves or deletes.
     #[cold]
-    pub(crate) fn log_failure(&self, err: &io::Error, state: &str) {
+    pub(crate) fn log_failure(err: &io::Error, state: &str) {
         let text = format!("{err}; the link {state}, other links continue");
         match err.kind() {
             io::ErrorKind::ConnectionReset => tracing::info!("{text}"),
             io::ErrorKind::NetworkDown => tracing::warn!("{text}"),
-            _ if self.link.is_gone() => tracing::warn!("{text}"),
             _ => tracing::error!("{text}"),
         }
     }

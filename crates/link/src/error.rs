@@ -60,10 +60,15 @@ pub(crate) fn text(err: &io::Error) -> String {
     }
 }
 
-/// Error of an open link, with the device and the call.
+/// Error of an open link, with the device and the call. Its kind is `NetworkDown` if the device is down, was deleted, or is in another
+/// namespace.
 #[cold]
 pub(crate) fn failed(device: &str, call: &'static str, source: &io::Error) -> io::Error {
-    io::Error::new(source.kind(), format!("{device}: {call}: {}", text(source)))
+    let kind = match source.raw_os_error() {
+        Some(libc::ENODEV | libc::ENXIO | libc::EBADFD) => io::ErrorKind::NetworkDown,
+        _ => source.kind(),
+    };
+    io::Error::new(kind, format!("{device}: {call}: {}", text(source)))
 }
 
 #[cfg(test)]
@@ -80,10 +85,14 @@ mod tests {
             err.with_hint(libc::EBUSY, "in use").to_string(),
             "tun0: TUNSETIFF: Device or resource busy (in use)"
         );
-        let err = failed("eth1", "recvmmsg", &io::Error::from_raw_os_error(libc::ENETDOWN));
-        assert_eq!(
-            (err.to_string().as_str(), err.kind()),
-            ("eth1: recvmmsg: Network is down", io::ErrorKind::NetworkDown)
-        );
+        for (number, text, kind) in [
+            (libc::ENETDOWN, "Network is down", io::ErrorKind::NetworkDown),
+            (libc::ENODEV, "No such device", io::ErrorKind::NetworkDown),
+            (libc::EBADFD, "File descriptor in bad state", io::ErrorKind::NetworkDown),
+            (libc::EPERM, "Operation not permitted", io::ErrorKind::PermissionDenied),
+        ] {
+            let err = failed("eth1", "recvmmsg", &io::Error::from_raw_os_error(number));
+            assert_eq!((err.to_string(), err.kind()), (format!("eth1: recvmmsg: {text}"), kind));
+        }
     }
 }
