@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{Domain, DropReason, LinkId};
-use fib::{Route, RouteKind};
+use fib::{Decision, Route, RouteKind};
 use wire::MacAddr;
 
 use crate::{Datapath, HostRole};
@@ -66,6 +66,11 @@ impl Datapath {
     /// Link-local address of an Ethernet link (RFC 4291 App. A).
     pub(crate) fn own_link_local(&self, link: LinkId) -> Option<IpAddr> {
         self.ports.get(link)?.config.mac.map(MacAddr::link_local).map(IpAddr::V6)
+    }
+
+    /// Tells whether packets to such an address are broadcasts, or for a group.
+    pub(crate) fn is_for_group(&self, domain: Domain, dst: IpAddr) -> bool {
+        matches!(self.decide(domain, dst), Decision::Broadcast { .. } | Decision::Multicast)
     }
 
     /// Tells whether an address is the subnet-router anycast address of a subnet of `link` (RFC 4291 §2.6.1); on an Ethernet link

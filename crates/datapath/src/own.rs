@@ -15,7 +15,6 @@ use crate::host_side::up;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
-use crate::tx::mtu;
 use crate::unroutable::problem_of;
 use crate::{Cx, Datapath, HostRole, IpPacket, Next, hooks, trace, vrf};
 
@@ -146,7 +145,7 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: [Mib; 2]) -> Next {
     let domain = dp.fib.domain(link);
     ip.pkt.meta.origin = Origin::Local(domain).into();
-    match mtu::identify(dp, cx, &mut ip.pkt).and_then(|()| ip.parse(cx)) {
+    match dp.fragment_ids.identify(cx.mem, &mut ip.pkt).and_then(|()| ip.parse(cx)) {
         Ok(()) => route(dp, cx, ip, link, &kinds),
         Err(reason) => Next::Drop(reason),
     }

@@ -29,7 +29,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Resul
     let hop = ike_hop(dp, message)?;
     let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
     let mut pkt = packet(cx.mem, message)?;
-    mtu::identify(dp, cx, &mut pkt)?;
+    dp.fragment_ids.identify(cx.mem, &mut pkt)?;
     let mtu = dp.path_mtu(cx, hop.dev, message.peer.ip(), link_mtu);
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(Version::of_addr(message.peer.ip())));
     mtu::run_fitted(dp, cx, pkt, mtu, hop);

@@ -1,9 +1,6 @@
 //! Fragments for this node, and the identifications of those that it makes.
 
-use std::net::IpAddr;
-
-use base::{Counters, Domain, DropReason, LinkId, Mib, Origin};
-use fib::Decision;
+use base::{Counters, DropReason, LinkId, Mib, Origin};
 use host::icmp::Problem;
 use offload::checksum;
 use packet::{Burst, Csum, Packet};
@@ -79,11 +76,6 @@ fn count_for_link(dp: &mut Datapath, link: LinkId, before: [u64; REASSEMBLY.len(
     for (which, (after, before)) in REASSEMBLY.into_iter().zip(after.into_iter().zip(before)) {
         port.counters.add(which, after.wrapping_sub(before));
     }
-}
-
-/// Tells whether packets to such an address are broadcasts, or for a group.
-pub(crate) fn is_for_group(dp: &Datapath, domain: Domain, dst: IpAddr) -> bool {
-    matches!(dp.decide(domain, dst), Decision::Broadcast { .. } | Decision::Multicast)
 }
 
 /// Applies a verdict of reassembly about fragments from `origin`.
@@ -205,7 +197,7 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
         //= RFC 8200 §4.5 timeout: a datagram that is incomplete after 60 seconds is dropped, with Time Exceeded
         //=   if its first fragment was received
         if let Some((pkt, info)) = gone.first
-            && !is_for_group(dp, dp.fib.domain(gone.origin.device()), info.dst)
+            && !dp.is_for_group(dp.fib.domain(gone.origin.device()), info.dst)
         {
             let mut ip = IpPacket::unparsed(pkt);
             ip.info = info;

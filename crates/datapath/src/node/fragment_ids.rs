@@ -2,6 +2,10 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use base::DropReason;
+use packet::{Memory, Packet};
+use wire::{Version, ipv4};
+
 /// Rounds of the permutation of IPv4 identifications.
 const ROUNDS: u8 = 4;
 
@@ -19,8 +23,26 @@ impl FragmentIds {
         self.key.hash_one(self.used) as u32
     }
 
+    /// Gives an IPv4 packet of the node that may be fragmented a new identification (RFC 6864 §4.3, Linux `ip_select_ident`). Other
+    /// packets have none.
+    ///
+    /// # Errors
+    /// No memory is free, or the header is malformed.
+    pub(crate) fn identify(&mut self, mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
+        let head = pkt.writable_head(mem)?;
+        if Version::of(head)? == Version::V6 {
+            return Ok(());
+        }
+        let header = ipv4::Ipv4Header::mut_from(head)?;
+        if !header.dont_fragment() {
+            header.set_id(self.next_v4());
+            ipv4::fill_check(head)?;
+        }
+        Ok(())
+    }
+
     /// Next IPv4 identification. The order is a keyed permutation (a Feistel network) of all 65 536, another one each time.
-    pub(crate) fn next_v4(&mut self) -> u16 {
+    fn next_v4(&mut self) -> u16 {
         //= RFC 6864 §4.3 unique-id: packets that may be fragmented have identifications that do not repeat soon
         self.used = self.used.wrapping_add(1);
         let cycle = self.used >> u16::BITS;

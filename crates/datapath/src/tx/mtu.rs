@@ -8,7 +8,6 @@ use wire::ip::Info;
 use wire::{Version, ipv4, ipv6, udp};
 
 use crate::ip_packet::wire_len;
-use crate::local::reassembly::is_for_group;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::tx::tcp::fit_tcp;
@@ -170,24 +169,9 @@ fn fragment_v4(
 ) -> Result<(), DropReason> {
     if pkt.meta.origin.is_local() {
         clear_dont_fragment(cx.mem, &mut pkt)?;
-        identify(dp, cx, &mut pkt)?;
+        dp.fragment_ids.identify(cx.mem, &mut pkt)?;
     }
     reassembly::fragment(cx.mem, pkt, mtu, out)
-}
-
-/// Gives an IPv4 packet of our own that may be fragmented a new identification (RFC 6864 §4.3, Linux `ip_select_ident`). Other
-/// packets have none.
-pub(crate) fn identify(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet) -> Result<(), DropReason> {
-    let head = pkt.writable_head(cx.mem)?;
-    if Version::of(head)? == Version::V6 {
-        return Ok(());
-    }
-    let header = ipv4::Ipv4Header::mut_from(head)?;
-    if !header.dont_fragment() {
-        header.set_id(dp.fragment_ids.next_v4());
-        ipv4::fill_check(head)?;
-    }
-    Ok(())
 }
 
 /// Drops a packet that does not fit the path by `dev`, with an ICMP error that has the MTU. The last datagram of a UDP train is kept
@@ -256,7 +240,7 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
 /// a packet could tell the socket another MTU.
 pub(super) fn may_fragment(dp: &Datapath, ip: &IpPacket) -> bool {
     let origin = ip.pkt.meta.origin;
-    let is_to_many = || is_for_group(dp, dp.fib.domain(origin.device()), ip.info.dst);
+    let is_to_many = || dp.is_for_group(dp.fib.domain(origin.device()), ip.info.dst);
     //= RFC 8200 §4.5 source-alone: a packet is fragmented by its source only: a router answers with Packet Too Big
     !ip.info.dont_fragment || origin.is_local() && (ip.info.version() == Version::V6 || is_to_many())
 }
