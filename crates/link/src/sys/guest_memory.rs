@@ -32,7 +32,7 @@ pub(crate) fn is_memory(kind: &StatFs) -> bool {
 
 /// Bytes of a page of a file of memory; `None` of another file.
 fn granularity(kind: &StatFs) -> Option<u64> {
-    match kind.f_type as i64 {
+    match kind.f_type {
         TMPFS => Some(PAGE.max(rustix::param::page_size() as u64)),
         HUGETLBFS => Some(kind.f_bsize as u64),
         _ => None,
