@@ -287,7 +287,7 @@ impl Bridge {
         if to.config.trunk.is_some() && self.active_trunk(inside.vid) != Some(to.number) {
             return Err(Refusal::StandbyTrunk);
         }
-        if is_too_big(frame, tag.is_some(), to.mtu) {
+        if is_too_big(frame, inside.vid.is_some(), to.mtu) {
             return Err(Refusal::TooBig);
         }
         Ok(tag)
@@ -755,7 +755,7 @@ mod tests {
         let mut bridge = bridge();
         bridge.set_mtu(LinkId(3), 9000).unwrap();
         rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
-        let long = |dst: &str, is_gso: bool| Frame { len: 14 + 1501, is_gso, ..frame(A, dst, None) };
+        let long = |dst: &str, is_gso: bool| Frame { len: 14 + 1505, is_gso, ..frame(A, dst, None) };
         assert_eq!(rx(&mut bridge, 1, &long(B, false)), "Drop(TooBig)");
         assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, false)), "3");
         assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, true)), "2 3");

@@ -7,7 +7,7 @@
 //!   [`Refusal`] the frame is dropped.
 //! - Addresses that are learnt, by VLAN and port, and their age. A frame costs two look-ups, however many addresses and
 //!   VLANs there are; nothing is scanned but ports, for a flood.
-//! - Longest frame of a port: [`exceeds_mtu`]. Fat frames are never dropped for their length.
+//! - Longest frame of a port: its MTU, a header and a tag. Fat frames are never dropped for their length.
 //!
 //! [`Frame`] is the whole input of a decision. 802.1Q tags are in metadata from ingress to egress, so that a frame
 //! keeps its checksum and segmentation offloads. A tag of another protocol is payload.
@@ -54,8 +54,7 @@
 //! leaves unknown unicast to ordinary flooding.
 //!
 //! Differences from Linux: learnt addresses are bounded by port rather than by bridge, and a learnt address that moves
-//! to a full port is forgotten; the MTU is of the egress port, with four bytes for a tag that is payload, as in Open
-//! vSwitch, where Linux's bridge always adds four; a request for several VLANs applies whole or not at all.
+//! to a full port is forgotten; a request for several VLANs applies whole or not at all.
 #![forbid(unsafe_code)]
 
 mod bridge;
@@ -74,7 +73,6 @@ pub use bridge::{Bridge, FdbRequest, FlushFilter};
 pub use error::{BridgeError, FdbError};
 pub use fdb::{FdbChange, FdbChanges, FdbEntry, FdbKind, TICK};
 pub use frame::{Egress, Exit, Frame, Refusal, Upward, Verdict};
-pub use mtu::exceeds_mtu;
 pub use port::{GroupMask, Port, PortConfig, PortState, TrunkPriority};
 pub use stats::{LearnStats, PortStats, VlanStats};
 pub use vid::{Vid, VidSet};

@@ -92,11 +92,26 @@ fn tagged_fat_frame_keeps_its_offloads() {
 #[test]
 fn long_frame_is_dropped_at_its_port() {
     let mut node = bridged();
-    for (len, want) in [(1500, [0, 1, 1]), (1501, [0, 0, 0])] {
-        node.rx_bytes(NOW, LinkId(1), &frame(mac(0x22), mac(0x21), &vec![0; len]));
-        assert_eq!(counts(&mut node), want, "{len}");
+    // Tags in front of the payload, outer first.
+    let (c_tag, s_tag) = ([0x81, 0, 0, 5], [0x88, 0xa8, 0, 5]);
+    let cases: [(&[[u8; 4]], usize); 6] = [
+        (&[], 1504),
+        (&[c_tag], 1504),
+        (&[c_tag; 2], 1500),
+        (&[s_tag, c_tag], 1500),
+        (&[s_tag], 1504),
+        (&[c_tag, s_tag], 1500),
+    ];
+    for (tags, longest) in cases {
+        for (len, want) in [(longest, [0, 1, 1]), (longest + 1, [0, 0, 0])] {
+            let mut bytes = frame(mac(0x22), mac(0x21), &vec![0; len]);
+            bytes.splice(12..12, tags.concat());
+            node.rx_bytes(NOW, LinkId(1), &bytes);
+            assert_eq!(counts(&mut node), want, "{tags:x?} {len}");
+        }
     }
-    assert_eq!(node.datapath.bridge_mut(OWN).unwrap().port(LinkId(2)).unwrap().stats().tx_errors, 1);
+    assert_eq!(node.drops(), [(1, DropReason::BridgeTooBig, 6)]);
+    assert_eq!(node.datapath.bridge_mut(OWN).unwrap().port(LinkId(2)).unwrap().stats().tx_errors, 6);
 }
 
 #[test]
