@@ -285,9 +285,9 @@ impl Datapath {
         let Some(port) = self.ports.get_mut(id) else { return };
         port.config.features = features;
         let l3 = port.l3();
-        for pkt in std::mem::take(port.take_tx()) {
+        for mut pkt in std::mem::take(port.take_tx()) {
             // The tags of a frame that was fitted before are in its bytes.
-            let l3 = vlan::behind_tags(pkt.head(), l3);
+            let l3 = offload::behind_tags(mem, &mut pkt, l3);
             // Counted as a drop if it fails.
             let _ = device::fit(self, mem, id, pkt, l3);
         }

@@ -87,15 +87,6 @@ pub(crate) fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> 
     Ok(())
 }
 
-/// Place of the IP header of a frame whose tags are in its bytes. Without tags, or without an Ethernet header, it is at `l3`.
-pub(crate) fn behind_tags(head: &[u8], mut l3: usize) -> usize {
-    let is_tag = |l3: usize| head.get(l3.wrapping_sub(2)..l3) == Some(&EtherType::VLAN.0.to_be_bytes()[..]);
-    while is_tag(l3) {
-        l3 += vlan::VlanHeader::LEN;
-    }
-    l3
-}
-
 /// Removes a link, or a device, and the entries of a link's devices from the table.
 pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
     dp.vlans.0.retain(|&(lower, _), own| lower != link && *own != link);

@@ -313,7 +313,12 @@ impl Slot {
         for (_, _, data) in
             messages.filter(|&(level, kind, _)| (level, kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA))
         {
-            packet.meta.vlan = tag_of(data);
+            match tag_of(data) {
+                None => {}
+                Some((EtherType::VLAN, tci)) => packet.meta.vlan = Some(tci),
+                // Metadata is for 802.1Q alone.
+                Some((tpid, tci)) => offload::push_tag(mem, &mut packet, tpid, tci)?,
+            }
         }
         Ok(packet)
     }
@@ -335,12 +340,14 @@ fn mtu_of(interface: &Interface, name: &str, configured: Option<u16>) -> Result<
     Ok(mtu)
 }
 
-/// The VLAN tag in `struct tpacket_auxdata`, which the kernel took out of the frame.
-fn tag_of(auxdata: &[u8]) -> Option<u16> {
+/// The VLAN tag in `struct tpacket_auxdata`, which the kernel took out of the frame: its type, and its control information.
+fn tag_of(auxdata: &[u8]) -> Option<(EtherType, u16)> {
     let status = u32::from_ne_bytes(*auxdata.first_chunk()?);
     // The tag follows status, len, snaplen, mac and net.
     let tci = u16::from_ne_bytes(*auxdata.get(16..)?.first_chunk()?);
-    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tci)
+    let tpid = u16::from_ne_bytes(*auxdata.get(18..)?.first_chunk()?);
+    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID == 0 { EtherType::VLAN } else { EtherType(tpid) };
+    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some((tpid, tci))
 }
 
 impl Link for PacketLink {
@@ -413,12 +420,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vlan_tag_is_read_if_its_flag_is_set() {
+    fn vlan_tag_is_read_with_its_type_if_its_flags_are_set() {
         let mut auxdata = [0; 20];
         auxdata[16..18].copy_from_slice(&0x2007_u16.to_ne_bytes());
-        assert_eq!(tag_of(&auxdata), None);
-        auxdata[..4].copy_from_slice(&libc::TP_STATUS_VLAN_VALID.to_ne_bytes());
-        assert_eq!(tag_of(&auxdata), Some(0x2007));
-        assert_eq!(tag_of(&auxdata[..17]), None);
+        auxdata[18..20].copy_from_slice(&0x88a8_u16.to_ne_bytes());
+        let tag = |status: u32| {
+            let mut auxdata = auxdata;
+            auxdata[..4].copy_from_slice(&status.to_ne_bytes());
+            assert_eq!(tag_of(&auxdata[..19]), None);
+            tag_of(&auxdata)
+        };
+        assert_eq!((tag(0), tag(libc::TP_STATUS_VLAN_TPID_VALID)), (None, None));
+        assert_eq!(tag(libc::TP_STATUS_VLAN_VALID), Some((EtherType::VLAN, 0x2007)));
+        let both = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+        assert_eq!(tag(both), Some((EtherType::SERVICE_VLAN, 0x2007)));
     }
 }

@@ -90,6 +90,28 @@ fn tagged_fat_frame_keeps_its_offloads() {
 }
 
 #[test]
+fn fat_frame_with_a_service_tag_keeps_its_tag_and_offloads() {
+    for tags in
+        [vec![[0x88, 0xa8, 0, 7]], vec![[0x88, 0xa8, 0, 7], [0x81, 0, 0, 9]], vec![[0x81, 0, 0, 5], [0x81, 0, 0, 9]]]
+    {
+        let mut node = bridged();
+        let mut pkt = fat(&node, mac(0x22), mac(0x21));
+        let len = pkt.len();
+        for [a, b, c, d] in tags.iter().rev().copied() {
+            let tpid = EtherType(u16::from_be_bytes([a, b]));
+            offload::push_tag(&node.mem, &mut pkt, tpid, u16::from_be_bytes([c, d])).unwrap();
+        }
+        node.rx(NOW, LinkId(1), vec![pkt]);
+        let [whole, cut] = [2, 3].map(|id| node.tx(LinkId(id)));
+        assert_eq!((whole.len(), cut.len()), (1, 3), "{tags:x?} {:?}", node.drops());
+        assert_eq!(whole[0].len(), len + 4 * tags.len());
+        for pkt in whole.iter().chain(&cut) {
+            assert_eq!(pkt.to_vec()[12..12 + 4 * tags.len()], tags.concat());
+        }
+    }
+}
+
+#[test]
 fn long_frame_is_dropped_at_its_port() {
     let mut node = bridged();
     // Tags in front of the payload, outer first.
