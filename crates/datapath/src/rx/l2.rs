@@ -53,6 +53,9 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carri
             Bridged::Sent => return Ok(FrameInput::Done),
         }
     }
+    if has_vlans && let Some(own) = vlan_device::receive_behind_priority_tags(dp, cx, link, pkt)? {
+        return Ok(FrameInput::Port(own));
+    }
     let header = eth::EthHeader::ref_from(pkt.head())?;
     let ethertype = header.ethertype();
     pkt.meta.pkt_type = match header.dst() {
