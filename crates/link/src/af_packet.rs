@@ -22,6 +22,7 @@ use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
+use crate::rx_filter::RxFilter;
 use crate::stats::LinkStats;
 use crate::sys::bpf;
 use crate::sys::cmsg::{self, CONTROL_LEN};
@@ -65,6 +66,8 @@ pub(crate) struct PacketLink {
     interface: Interface,
     /// Index of the interface when the socket was bound.
     index: i32,
+    /// Receive filter of the interface; `None` for one whose frames are those of a station, which does not filter.
+    filter: Option<RxFilter>,
     /// Whether the last call found the interface down.
     down: bool,
     /// Whether frames that carry no IP, or are for another station, are dropped.
@@ -102,6 +105,8 @@ impl PacketLink {
             failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
         })?;
         let mut link = Self::over(config, device, socket, None)?;
+        let filter = RxFilter::open(link.socket.as_fd(), link.index).map_err(failed("PACKET_MR_ALLMULTI"))?;
+        link.filter = Some(filter);
         if exclusive {
             let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), link.index));
             link.ingress = Some(attached.map_err(|err| {
@@ -162,6 +167,7 @@ impl PacketLink {
             batch_len: FEW_MESSAGES.min(recv),
             interface: device,
             index,
+            filter: None,
             down: false,
             ip_only: station.is_some_and(|station| station.ip_only),
             ingress: None,
@@ -372,6 +378,9 @@ impl Link for PacketLink {
     fn look(&mut self) -> io::Result<bool> {
         let mtu = self.interface.mtu_now(self.index, self.common.configured_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?;
+        if let (Some(filter), Layer::Ethernet(own)) = (&mut self.filter, self.layer) {
+            filter.follow_address(self.socket.as_fd(), &self.interface, own)?;
+        }
         Ok(std::mem::replace(&mut self.common.mtu, mtu) != mtu)
     }
 
@@ -383,6 +392,13 @@ impl Link for PacketLink {
         self.interface.set_mac(mac).map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
         self.layer = Layer::Ethernet(mac);
         Ok(())
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> io::Result<()> {
+        match &mut self.filter {
+            Some(filter) => filter.set_promiscuous(self.socket.as_fd(), &self.interface, on),
+            None => Ok(()),
+        }
     }
 
     fn layer(&self) -> Layer {

@@ -42,6 +42,7 @@
 //! | to an address of the bridge or a port | up |
 //! | to an address behind a port | that port, if it is in the VLAN, forwards, and is not isolated from the ingress |
 //! | to an unknown address | each port of its VLAN with unicast flood |
+//! | any, of a bridge that is promiscuous | up, too |
 //!
 //! A *static* entry follows its address to another port, as on Linux; a *sticky* one stays, and so does a local one.
 //!

@@ -138,7 +138,7 @@ fn vlan() -> Outcome {
         let tag = (tpid == EtherType::VLAN).then_some(0x2007);
         tagged.meta.vlan = tag;
         if tag.is_none() {
-            offload::push_tag(&mem, &mut tagged, tpid, 0x2007).map_err(|reason| reason.name())?;
+            offload::push_tag(&mem, &mut tagged, tpid, 0x2007).map_err(DropReason::name)?;
         }
         let (sent, meta) = (tagged.to_vec(), tagged.meta.clone());
         assert_eq!(host.send(&mut vec![tagged])?, Sent::All);
