@@ -52,6 +52,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     if let Some(bridges) = &plan.bridges {
         node.become_bridges(bridges)?;
     }
+    node.set_promiscuous_links();
     for (id, options) in plan.qdiscs {
         node.become_qdisc(id, options)?;
     }

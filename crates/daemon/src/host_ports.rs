@@ -45,7 +45,10 @@ impl Node {
             self.poller.remove(&*before.device);
         }
         self.set_ike_port(id, device.is_some());
-        let Some((index, device)) = device else { return self.datapath.set_host_port(id, None) };
+        let Some((index, device)) = device else {
+            self.datapath.set_host_port(id, None);
+            return self.set_promiscuous_links();
+        };
         let mac = match device.layer() {
             Layer::Ethernet(mac) => Some(mac),
             Layer::Ip => None,
@@ -55,6 +58,15 @@ impl Node {
         self.datapath.set_host_port(id, Some(config));
         self.poller.add_host_device(id, &*device);
         self.host_devices.insert(id, HostDevice { device, index, full: false, retry_at: None });
+        self.set_promiscuous_links();
+    }
+
+    /// Sets whether a packet socket on the host side's device of a link is promiscuous, as [`datapath::Datapath::set_watched`]: the
+    /// link is promiscuous then, too.
+    pub(crate) fn set_watched(&mut self, id: LinkId, is_watched: bool) -> bool {
+        let is_set = self.datapath.set_watched(id, is_watched);
+        self.set_promiscuous_links();
+        is_set
     }
 
     /// Opens or closes the IKE port of a link whose address is the host's.

@@ -44,6 +44,12 @@ pub(crate) enum LinkChange {
 impl Node {
     /// Changes one link, or returns the reason of a refusal.
     pub(crate) fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
+        let changed = self.make_change(id, change);
+        self.set_promiscuous_links();
+        changed
+    }
+
+    fn make_change(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
         let now = self.now();
         match change {
             LinkChange::Open(link, config) => {
@@ -77,6 +83,24 @@ impl Node {
             LinkChange::Up(up) => self.set_admin_up(now, id, up),
         }
         Ok(())
+    }
+
+    /// Sets which links and bridges receive frames to all stations, after a change of links, of bridges, or of sockets of the host side.
+    pub(crate) fn set_promiscuous_links(&mut self) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let Some(slot) = slot else { continue };
+            let id = LinkId(at as u32);
+            let is_promiscuous = self.datapath.rx_mode(id).promiscuity > 0;
+            if let Some(bridge) = self.datapath.bridge_mut(id) {
+                bridge.set_promiscuous(is_promiscuous);
+            }
+            // A link that is down may have lost its interface, and is set when it is reopened.
+            if let Err(err) = slot.link.set_promiscuous(is_promiscuous)
+                && slot.down.is_none()
+            {
+                tracing::error!("{err}");
+            }
+        }
     }
 
     /// Sets the queueing discipline that a file has for a link. A discipline of the same kind gets the new options, and
@@ -417,6 +441,7 @@ impl Node {
                     continue;
                 }
                 self.see_link(id);
+                self.set_promiscuous_links();
             }
             self.retry_link(now, id);
         }

@@ -13,7 +13,7 @@ use ctl::state::{
     QdiscState, RingState, RouteState, SaState, SaStats,
 };
 use ctl::{Shown, What};
-use datapath::{FatCounts, Port, Traffic};
+use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::DriverKind;
 use fib::{Fib, RouteKind};
 use ipsec::replay::ReplayWindow;
@@ -115,15 +115,20 @@ fn why_down(slot: &Slot) -> Option<String> {
 /// Links in the form for netlink clients.
 pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
     let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
-    let links = slots.map(|(id, port, slot)| LinkNow {
-        id,
-        host_index: slot.link.host_index(),
-        running: port.up,
-        mtu: port.config.mtu as u32,
-        mac: port.config.mac.map(|mac| mac.0),
-        stats: stats_of(node, id, slot),
-        carrier: slot.carrier,
-        bridging: bridges::bridging(node, id),
+    let links = slots.map(|(id, port, slot)| {
+        let RxMode { promiscuity, allmulti } = node.datapath.rx_mode(id);
+        LinkNow {
+            id,
+            host_index: slot.link.host_index(),
+            running: port.up,
+            mtu: port.config.mtu as u32,
+            mac: port.config.mac.map(|mac| mac.0),
+            stats: stats_of(node, id, slot),
+            carrier: slot.carrier,
+            promiscuity,
+            allmulti,
+            bridging: bridges::bridging(node, id),
+        }
     });
     let vrfs = node.vrfs.iter().map(|(&id, vrf)| LinkNow {
         id,
@@ -133,6 +138,8 @@ pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
         mac: None,
         stats: vrf_stats(node, id),
         carrier: [0; 2],
+        promiscuity: 0,
+        allmulti: 0,
         bridging: None,
     });
     links.chain(vrfs).collect()

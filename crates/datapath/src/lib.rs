@@ -68,7 +68,7 @@
 //! | `tx`, `vlan`, `vrf`, `own`, `bridge`, `local`, `host_side`, `forward`, `rx::l3` | the stages: functions over the node |
 //! | `run` | the only loop over the stages |
 //! | `rx`, `host_side::down` | input, which gives packets to the loop |
-//! | this one, `config` | the calls of the node's owner |
+//! | this one, `config`, `rx_mode` | the calls of the node's owner |
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -93,6 +93,7 @@ mod policy;
 mod route_encap;
 mod run;
 mod rx;
+mod rx_mode;
 mod trace;
 mod tx;
 mod unroutable;
@@ -117,6 +118,7 @@ pub use node::ports::{
 pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
 pub use node::trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
 pub use node::{Datapath, Forwarded};
+pub use rx_mode::RxMode;
 pub use vlan::VlanError;
 
 impl Datapath {
@@ -286,9 +288,9 @@ impl Datapath {
         let Some(port) = self.ports.get_mut(id) else { return };
         port.config.features = features;
         let l3 = port.l3();
-        for pkt in std::mem::take(port.take_tx()) {
+        for mut pkt in std::mem::take(port.take_tx()) {
             // The tags of a frame that was fitted before are in its bytes.
-            let l3 = vlan::behind_tags(pkt.head(), l3);
+            let l3 = offload::behind_tags(mem, &mut pkt, l3);
             // Counted as a drop if it fails.
             let _ = device::fit(self, mem, id, pkt, l3);
         }

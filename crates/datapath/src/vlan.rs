@@ -1,8 +1,9 @@
 //! VLAN devices: links that have the frames of one VLAN of another link (Linux `net/8021q/vlan_core.c`, `vlan_dev.c`).
 //!
-//! A received frame's tag is moved to metadata, and the device of that VLAN receives the frame, before any bridge. A
-//! frame that a device sends gets its tag in metadata and is sent by the link below, fat or not: the tag goes into the bytes when
-//! the link below fits the frame to its own device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
+//! A received frame's tag is moved to metadata, and the device of that VLAN receives the frame, before any bridge. If no bridge has the
+//! frame, tags of VLAN 0 are removed from in front of other tags, which decide then. A frame that a device sends gets its tag in
+//! metadata and is sent by the link below, fat or not: the tag goes into the bytes when the link below fits the frame to its own
+//! device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
 
 use base::{DropReason, LinkId, Origin};
 use packet::{Csum, Memory, Packet};
@@ -40,6 +41,46 @@ pub(crate) fn receive(
     Ok(Some(own))
 }
 
+/// Same as [`receive`] for a frame that no bridge has taken, by the first tag that names a VLAN: tags of VLAN 0, 802.1Q or 802.1ad, are
+/// removed from in front of another tag (Linux `__netif_receive_skb_core`).
+///
+/// # Errors
+/// As [`receive`].
+pub(crate) fn receive_behind_priority_tags(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    pkt: &mut Packet,
+) -> Result<Option<LinkId>, DropReason> {
+    while pkt.meta.esp.is_none() && remove_priority_tag(cx.mem, pkt)? {
+        if let Some(own) = receive(dp, cx, link, pkt)? {
+            return Ok(Some(own));
+        }
+    }
+    Ok(None)
+}
+
+/// Removes the outer tag, if it names no VLAN and another tag follows. Tells whether it did.
+fn remove_priority_tag(mem: &Memory, pkt: &mut Packet) -> Result<bool, DropReason> {
+    if let Some(tci) = pkt.meta.vlan {
+        let is_in_front = eth::EthHeader::ref_from(pkt.head())?.ethertype().is_vlan();
+        if is_in_front && Tci(tci).vid() == 0 {
+            pkt.meta.vlan = None;
+            return Ok(true);
+        }
+        return Ok(false);
+    }
+    if eth::EthHeader::ref_from(pkt.head())?.ethertype() != EtherType::SERVICE_VLAN {
+        return Ok(false);
+    }
+    let tag = outer_tag(mem, pkt)?;
+    let is_removed = tag.tci().vid() == 0 && tag.ethertype().is_vlan();
+    if is_removed {
+        pull_outer_tag(mem, pkt)?;
+    }
+    Ok(is_removed)
+}
+
 /// Puts the tag of a device on a frame that the device sends. The IP header begins at `l3`. Returns the link below, and the offset of
 /// the IP header there.
 ///
@@ -72,6 +113,17 @@ pub(crate) fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> 
     if pkt.meta.vlan.is_some() || eth::EthHeader::ref_from(pkt.head())?.ethertype() != EtherType::VLAN {
         return Ok(());
     }
+    let tci = outer_tag(mem, pkt)?.tci();
+    pull_outer_tag(mem, pkt)?;
+    pkt.meta.vlan = Some(tci.0);
+    Ok(())
+}
+
+/// The outer tag in a frame's bytes, which begin with an Ethernet header and a tag.
+///
+/// # Errors
+/// As [`pop_tag`].
+fn outer_tag(mem: &Memory, pkt: &mut Packet) -> Result<vlan::VlanHeader, DropReason> {
     if let Csum::Partial { start, .. } = pkt.meta.csum
         && usize::from(start) < eth::EthHeader::LEN + vlan::VlanHeader::LEN
     {
@@ -80,20 +132,14 @@ pub(crate) fn pop_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> 
     if !pkt.may_pull(mem, eth::EthHeader::LEN + vlan::VlanHeader::LEN)? {
         return Err(DropReason::EthTruncated);
     }
-    let tci = vlan::VlanHeader::ref_from(&pkt.head()[eth::EthHeader::LEN..])?.tci();
-    pkt.writable_head(mem)?.copy_within(..ADDRESSES, vlan::VlanHeader::LEN);
-    pkt.pull(vlan::VlanHeader::LEN);
-    pkt.meta.vlan = Some(tci.0);
-    Ok(())
+    Ok(*vlan::VlanHeader::ref_from(&pkt.head()[eth::EthHeader::LEN..])?)
 }
 
-/// Place of the IP header of a frame whose tags are in its bytes. Without tags, or without an Ethernet header, it is at `l3`.
-pub(crate) fn behind_tags(head: &[u8], mut l3: usize) -> usize {
-    let is_tag = |l3: usize| head.get(l3.wrapping_sub(2)..l3) == Some(&EtherType::VLAN.0.to_be_bytes()[..]);
-    while is_tag(l3) {
-        l3 += vlan::VlanHeader::LEN;
-    }
-    l3
+/// Removes the [outer tag](outer_tag) from the bytes.
+fn pull_outer_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
+    pkt.writable_head(mem)?.copy_within(..ADDRESSES, vlan::VlanHeader::LEN);
+    pkt.pull(vlan::VlanHeader::LEN);
+    Ok(())
 }
 
 /// Removes a link, or a device, and the entries of a link's devices from the table.

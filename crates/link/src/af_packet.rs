@@ -22,6 +22,7 @@ use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
+use crate::rx_filter::RxFilter;
 use crate::stats::LinkStats;
 use crate::sys::bpf;
 use crate::sys::cmsg::{self, CONTROL_LEN};
@@ -65,6 +66,8 @@ pub(crate) struct PacketLink {
     interface: Interface,
     /// Index of the interface when the socket was bound.
     index: i32,
+    /// Receive filter of the interface; `None` for one whose frames are those of a station, which does not filter.
+    filter: Option<RxFilter>,
     /// Whether the last call found the interface down.
     down: bool,
     /// Whether frames that carry no IP, or are for another station, are dropped.
@@ -102,6 +105,8 @@ impl PacketLink {
             failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
         })?;
         let mut link = Self::over(config, device, socket, None)?;
+        let filter = RxFilter::open(link.socket.as_fd(), link.index).map_err(failed("PACKET_MR_ALLMULTI"))?;
+        link.filter = Some(filter);
         if exclusive {
             let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), link.index));
             link.ingress = Some(attached.map_err(|err| {
@@ -162,6 +167,7 @@ impl PacketLink {
             batch_len: FEW_MESSAGES.min(recv),
             interface: device,
             index,
+            filter: None,
             down: false,
             ip_only: station.is_some_and(|station| station.ip_only),
             ingress: None,
@@ -313,7 +319,12 @@ impl Slot {
         for (_, _, data) in
             messages.filter(|&(level, kind, _)| (level, kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA))
         {
-            packet.meta.vlan = tag_of(data);
+            match tag_of(data) {
+                None => {}
+                Some((EtherType::VLAN, tci)) => packet.meta.vlan = Some(tci),
+                // Metadata is for 802.1Q alone.
+                Some((tpid, tci)) => offload::push_tag(mem, &mut packet, tpid, tci)?,
+            }
         }
         Ok(packet)
     }
@@ -335,12 +346,14 @@ fn mtu_of(interface: &Interface, name: &str, configured: Option<u16>) -> Result<
     Ok(mtu)
 }
 
-/// The VLAN tag in `struct tpacket_auxdata`, which the kernel took out of the frame.
-fn tag_of(auxdata: &[u8]) -> Option<u16> {
+/// The VLAN tag in `struct tpacket_auxdata`, which the kernel took out of the frame: its type, and its control information.
+fn tag_of(auxdata: &[u8]) -> Option<(EtherType, u16)> {
     let status = u32::from_ne_bytes(*auxdata.first_chunk()?);
     // The tag follows status, len, snaplen, mac and net.
     let tci = u16::from_ne_bytes(*auxdata.get(16..)?.first_chunk()?);
-    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tci)
+    let tpid = u16::from_ne_bytes(*auxdata.get(18..)?.first_chunk()?);
+    let tpid = if status & libc::TP_STATUS_VLAN_TPID_VALID == 0 { EtherType::VLAN } else { EtherType(tpid) };
+    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some((tpid, tci))
 }
 
 impl Link for PacketLink {
@@ -365,6 +378,9 @@ impl Link for PacketLink {
     fn look(&mut self) -> io::Result<bool> {
         let mtu = self.interface.mtu_now(self.index, self.common.configured_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?;
+        if let (Some(filter), Layer::Ethernet(own)) = (&mut self.filter, self.layer) {
+            filter.follow_address(self.socket.as_fd(), &self.interface, own)?;
+        }
         Ok(std::mem::replace(&mut self.common.mtu, mtu) != mtu)
     }
 
@@ -376,6 +392,13 @@ impl Link for PacketLink {
         self.interface.set_mac(mac).map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
         self.layer = Layer::Ethernet(mac);
         Ok(())
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> io::Result<()> {
+        match &mut self.filter {
+            Some(filter) => filter.set_promiscuous(self.socket.as_fd(), &self.interface, on),
+            None => Ok(()),
+        }
     }
 
     fn layer(&self) -> Layer {
@@ -413,12 +436,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vlan_tag_is_read_if_its_flag_is_set() {
+    fn vlan_tag_is_read_with_its_type_if_its_flags_are_set() {
         let mut auxdata = [0; 20];
         auxdata[16..18].copy_from_slice(&0x2007_u16.to_ne_bytes());
-        assert_eq!(tag_of(&auxdata), None);
-        auxdata[..4].copy_from_slice(&libc::TP_STATUS_VLAN_VALID.to_ne_bytes());
-        assert_eq!(tag_of(&auxdata), Some(0x2007));
-        assert_eq!(tag_of(&auxdata[..17]), None);
+        auxdata[18..20].copy_from_slice(&0x88a8_u16.to_ne_bytes());
+        let tag = |status: u32| {
+            let mut auxdata = auxdata;
+            auxdata[..4].copy_from_slice(&status.to_ne_bytes());
+            assert_eq!(tag_of(&auxdata[..19]), None);
+            tag_of(&auxdata)
+        };
+        assert_eq!((tag(0), tag(libc::TP_STATUS_VLAN_TPID_VALID)), (None, None));
+        assert_eq!(tag(libc::TP_STATUS_VLAN_VALID), Some((EtherType::VLAN, 0x2007)));
+        let both = libc::TP_STATUS_VLAN_VALID | libc::TP_STATUS_VLAN_TPID_VALID;
+        assert_eq!(tag(both), Some((EtherType::SERVICE_VLAN, 0x2007)));
     }
 }

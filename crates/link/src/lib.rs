@@ -62,6 +62,7 @@ pub mod pcapng;
 mod pieces;
 mod posted;
 mod ring_state;
+mod rx_filter;
 mod stats;
 mod sys;
 mod tun;

@@ -77,6 +77,15 @@ pub trait Link: fmt::Debug + Send {
         Err(OpenError::no_address(self.name()))
     }
 
+    /// Sets whether the link receives frames to all stations (Linux `dev_set_promiscuity`), not only to its own address and to groups. For
+    /// a link whose device does not filter the call does nothing.
+    ///
+    /// # Errors
+    /// The system refuses. The next call tries again.
+    fn set_promiscuous(&mut self, _on: bool) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Opens or closes port 500 of the link's address, where IKE begins. Only a UDP link that is bound to a single
     /// address and to the port of ESP in UDP has this port; for any other link the call does nothing.
     ///

@@ -132,6 +132,27 @@ pub fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, Dr
     if l3 < eth::EthHeader::LEN {
         return Ok(l3);
     }
+    push_tag(mem, pkt, EtherType::VLAN, tci)?;
+    Ok(l3 + vlan::VlanHeader::LEN)
+}
+
+/// Offset of the IP header behind the VLAN tags in a frame's bytes. Without tags, or without an Ethernet header, it is at `l3`.
+pub fn behind_tags(mem: &Memory, pkt: &mut Packet, mut l3: usize) -> usize {
+    let is_tag = |pkt: &Packet, l3: usize| match pkt.head().get(l3.wrapping_sub(2)..l3) {
+        Some(&[high, low]) => EtherType(u16::from_be_bytes([high, low])).is_vlan(),
+        _ => false,
+    };
+    while is_tag(pkt, l3) && pkt.may_pull(mem, l3 + vlan::VlanHeader::LEN).unwrap_or(false) {
+        l3 += vlan::VlanHeader::LEN;
+    }
+    l3
+}
+
+/// Inserts a tag of type `tpid` into a frame's bytes, in front of the frame's own type and tags.
+///
+/// # Errors
+/// [`DropReason::EthTruncated`]; [`DropReason::NoMemory`].
+pub fn push_tag(mem: &Memory, pkt: &mut Packet, tpid: EtherType, tci: u16) -> Result<(), DropReason> {
     if !pkt.may_pull(mem, TAG_AT)? {
         return Err(DropReason::EthTruncated);
     }
@@ -139,7 +160,7 @@ pub fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, Dr
     let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
     head.copy_within(vlan::VlanHeader::LEN..vlan::VlanHeader::LEN + TAG_AT, 0);
     // The tag's type replaces the frame's type, which follows the tag.
-    head[TAG_AT..TAG_AT + 2].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
+    head[TAG_AT..TAG_AT + 2].copy_from_slice(&tpid.0.to_be_bytes());
     head[TAG_AT + 2..TAG_AT + 4].copy_from_slice(&tci.to_be_bytes());
-    Ok(l3 + vlan::VlanHeader::LEN)
+    Ok(())
 }

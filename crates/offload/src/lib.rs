@@ -44,7 +44,7 @@ mod sum;
 
 pub use encapsulation::inner_headers;
 pub use features::{CsumOffload, Features};
-pub use fit::{fit, insert_tag};
+pub use fit::{behind_tags, fit, insert_tag, push_tag};
 pub use gro::Gro;
 pub use headers::Headers;
 pub use ip::ip_headers;

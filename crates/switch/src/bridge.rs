@@ -23,6 +23,8 @@ pub struct Bridge {
     pub(crate) group_mask: GroupMask,
     /// VLANs of the bridge's own port.
     pub(crate) vlans: Vlans,
+    /// Whether the own port receives every frame.
+    pub(crate) is_promiscuous: bool,
     /// Counters of the bridge's own port.
     pub(crate) stats: PortStats,
     pub(crate) vlan_counters: VlanCounters,
@@ -91,6 +93,7 @@ impl Bridge {
             link_local_learning: true,
             group_mask: GroupMask::NONE,
             vlans: Vlans::default(),
+            is_promiscuous: false,
             stats: PortStats::ZERO,
             vlan_counters: VlanCounters::default(),
             fdb: Fdb::new(Self::AGEING_TIME),
@@ -290,6 +293,19 @@ impl Bridge {
     pub fn set_vlan_filtering(&mut self, filtering: bool) {
         self.vlan_filtering = filtering;
         self.elect_trunks();
+    }
+
+    /// Sets whether the own port receives every frame in its VLANs, not only those to addresses of the bridge and to groups (Linux
+    /// `IFF_PROMISC`).
+    pub fn set_promiscuous(&mut self, is_promiscuous: bool) {
+        self.is_promiscuous = is_promiscuous;
+    }
+
+    /// Tells whether a frame that the own port has received is to the node: any unicast frame, unless the bridge is promiscuous; then one to
+    /// an address of the bridge or of a port.
+    pub fn is_own(&self, dst: MacAddr) -> bool {
+        let hit = self.fdb.get(FdbKey::new(None, dst));
+        !self.is_promiscuous || hit.is_some_and(|hit| hit.kind == FdbKind::Local)
     }
 
     /// Sets whether sources of link-local frames are learnt; false is Linux's `no_linklocal_learn`, which a bridge with

@@ -132,16 +132,17 @@ impl Bridge {
             let flooded = self.flood(inside, frame, flood, egress);
             return self.pass_up(inside, frame, egress).or(flooded);
         }
-        match self.fdb.get(FdbKey::new(inside.vid, frame.dst)) {
+        let forwarded = match self.fdb.get(FdbKey::new(inside.vid, frame.dst)) {
             Some(Hit { kind: FdbKind::Local, .. }) => {
-                self.pass_up(inside, frame, egress).map_err(|refusal| (refusal, CountedAt::Ingress))
+                return self.pass_up(inside, frame, egress).map_err(|refusal| (refusal, CountedAt::Ingress));
             }
             Some(hit) => {
                 self.fdb.mark_used(hit);
                 self.forward_to(hit.owner, inside, frame, egress)
             }
             None => self.flood(inside, frame, Flood::UnknownUnicast, egress),
-        }
+        };
+        if self.is_promiscuous { self.pass_up(inside, frame, egress).or(forwarded) } else { forwarded }
     }
 
     fn handle_sent(&mut self, frame: &Frame, egress: &mut Egress) -> Result<Verdict, (Refusal, CountedAt)> {
@@ -287,7 +288,7 @@ impl Bridge {
         if to.config.trunk.is_some() && self.active_trunk(inside.vid) != Some(to.number) {
             return Err(Refusal::StandbyTrunk);
         }
-        if is_too_big(frame, tag.is_some(), to.mtu) {
+        if is_too_big(frame, inside.vid.is_some(), to.mtu) {
             return Err(Refusal::TooBig);
         }
         Ok(tag)
@@ -751,11 +752,36 @@ mod tests {
     }
 
     #[test]
+    fn promiscuous_own_port_receives_every_frame() {
+        let mut bridge = bridge();
+        rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
+        for (is_promiscuous, want) in
+            [(true, ["2 up", "2 3 up", "up", "1 3 up", "up"]), (false, ["2", "2 3", "up", "1 3 up", "Drop(SamePort)"])]
+        {
+            bridge.set_promiscuous(is_promiscuous);
+            let got = [(1, A, B), (1, A, UNKNOWN), (1, A, OWN), (2, B, ALL), (1, A, A)]
+                .map(|(port, src, dst)| rx(&mut bridge, port, &frame(src, dst, None)));
+            assert_eq!(got, want);
+            assert_eq!([OWN, "02:00:00:00:00:02", B].map(|dst| bridge.is_own(mac(dst))), [true, true, !is_promiscuous]);
+        }
+    }
+
+    #[test]
+    fn service_tag_counts_in_a_bridge_that_filters() {
+        let mut bridge = bridge();
+        rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
+        let long = Frame { has_payload_tag: true, len: 14 + 8 + 1500, ..frame(A, B, None) };
+        assert_eq!(rx(&mut bridge, 1, &long), "2");
+        bridge.set_vlan_filtering(true);
+        assert_eq!(rx(&mut bridge, 1, &long), "Drop(TooBig)");
+    }
+
+    #[test]
     fn long_frame_is_an_error_of_the_egress_port() {
         let mut bridge = bridge();
         bridge.set_mtu(LinkId(3), 9000).unwrap();
         rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
-        let long = |dst: &str, is_gso: bool| Frame { len: 14 + 1501, is_gso, ..frame(A, dst, None) };
+        let long = |dst: &str, is_gso: bool| Frame { len: 14 + 1505, is_gso, ..frame(A, dst, None) };
         assert_eq!(rx(&mut bridge, 1, &long(B, false)), "Drop(TooBig)");
         assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, false)), "3");
         assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, true)), "2 3");

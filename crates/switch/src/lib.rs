@@ -7,7 +7,7 @@
 //!   [`Refusal`] the frame is dropped.
 //! - Addresses that are learnt, by VLAN and port, and their age. A frame costs two look-ups, however many addresses and
 //!   VLANs there are; nothing is scanned but ports, for a flood.
-//! - Longest frame of a port: [`exceeds_mtu`]. Fat frames are never dropped for their length.
+//! - Longest frame of a port: its MTU, a header and a tag. Fat frames are never dropped for their length.
 //!
 //! [`Frame`] is the whole input of a decision. 802.1Q tags are in metadata from ingress to egress, so that a frame
 //! keeps its checksum and segmentation offloads. A tag of another protocol is payload.
@@ -42,6 +42,7 @@
 //! | to an address of the bridge or a port | up |
 //! | to an address behind a port | that port, if it is in the VLAN, forwards, and is not isolated from the ingress |
 //! | to an unknown address | each port of its VLAN with unicast flood |
+//! | any, of a bridge that is promiscuous | up, too |
 //!
 //! A *static* entry follows its address to another port, as on Linux; a *sticky* one stays, and so does a local one.
 //!
@@ -54,8 +55,7 @@
 //! leaves unknown unicast to ordinary flooding.
 //!
 //! Differences from Linux: learnt addresses are bounded by port rather than by bridge, and a learnt address that moves
-//! to a full port is forgotten; the MTU is of the egress port, with four bytes for a tag that is payload, as in Open
-//! vSwitch, where Linux's bridge always adds four; a request for several VLANs applies whole or not at all.
+//! to a full port is forgotten; a request for several VLANs applies whole or not at all.
 #![forbid(unsafe_code)]
 
 mod bridge;
@@ -74,7 +74,6 @@ pub use bridge::{Bridge, FdbRequest, FlushFilter};
 pub use error::{BridgeError, FdbError};
 pub use fdb::{FdbChange, FdbChanges, FdbEntry, FdbKind, TICK};
 pub use frame::{Egress, Exit, Frame, Refusal, Upward, Verdict};
-pub use mtu::exceeds_mtu;
 pub use port::{GroupMask, Port, PortConfig, PortState, TrunkPriority};
 pub use stats::{LearnStats, PortStats, VlanStats};
 pub use vid::{Vid, VidSet};

@@ -1,68 +1,50 @@
-//! Output MTU of a switch port (Open vSwitch `ovs_vport_send`).
+//! Longest frame of a bridge's port (Linux `is_skb_forwardable`).
 
 use wire::{eth, vlan};
 
 use crate::frame::Frame;
 
-/// Tells whether a port of that MTU drops a frame of `len` bytes after the Ethernet header. If these bytes begin with a
-/// VLAN tag (`is_tagged`), the tag's four bytes are not counted. A fat frame is never dropped here: it is segmented
-/// later.
+/// Tells whether a port of that MTU drops `frame`, without its FCS and without the tag in metadata: the MTU, a header and one VLAN tag
+/// fit, whatever the bytes are. A fat frame is never dropped here: it is segmented later.
+///
+/// On Linux a bridge without VLAN filtering has each frame's outer tag in metadata, of whatever protocol, so this tag does not count; a
+/// bridge that filters (`is_filtered`) puts a tag that is not 802.1Q back into the bytes.
 #[inline]
-pub const fn exceeds_mtu(len: usize, is_tagged: bool, mtu: usize, is_gso: bool) -> bool {
-    let tag_len = if is_tagged { vlan::VlanHeader::LEN } else { 0 };
-    !is_gso && len > mtu.saturating_add(tag_len)
-}
-
-/// Tells whether a port of that MTU drops `frame`, which leaves with or without a tag in metadata.
-#[inline]
-pub(crate) fn is_too_big(frame: &Frame, leaves_tagged: bool, mtu: usize) -> bool {
-    let len = frame.len.saturating_sub(eth::EthHeader::LEN);
-    exceeds_mtu(len, frame.has_payload_tag && !leaves_tagged, mtu, frame.is_gso)
+pub(crate) fn is_too_big(frame: &Frame, is_filtered: bool, mtu: usize) -> bool {
+    let has_outer_tag = frame.has_payload_tag && frame.tag.is_none() && !is_filtered;
+    let outer_tag = if has_outer_tag { vlan::VlanHeader::LEN } else { 0 };
+    let longest = mtu.saturating_add(eth::EthHeader::LEN + vlan::VlanHeader::LEN + outer_tag);
+    !frame.is_gso && frame.len > longest
 }
 
 #[cfg(test)]
 mod tests {
     use wire::MacAddr;
+    use wire::vlan::Tci;
 
     use super::*;
 
     #[test]
-    fn one_tag_is_not_counted_and_gso_never_exceeds() {
-        let cases = [
-            (1500, false, false, false),
-            (1501, false, false, true),
-            (1500, true, false, false),
-            (1501, true, false, false),
-            (1504, true, false, false),
-            (1505, true, false, true),
-            (0, false, false, false),
-            (65_535, false, true, false),
-            (65_535, true, true, false),
-            (usize::MAX, true, false, true),
-        ];
-        for (len, is_tagged, is_gso, want) in cases {
-            assert_eq!(exceeds_mtu(len, is_tagged, 1500, is_gso), want, "{len} {is_tagged} {is_gso}");
-        }
-        assert!(!exceeds_mtu(usize::MAX, true, usize::MAX, false));
-    }
-
-    #[test]
-    fn payload_tag_counts_behind_a_tag_in_metadata() {
+    fn outer_tag_does_not_count_unless_it_is_filtered_payload() {
         let (dst, src) = (MacAddr([2; 6]), MacAddr([4; 6]));
-        // Bytes after the Ethernet header, payload tag, whether the frame leaves tagged.
+        let tag = Tci::new(5, 0);
+        // Tag in metadata, payload tag, whether the bridge filters, longest frame.
         let cases = [
-            (1500, false, true, false),
-            (1501, false, true, true),
-            (1504, true, false, false),
-            (1505, true, false, true),
-            (1500, true, true, false),
-            (1504, true, true, true),
+            (None, false, false, 1518),
+            (None, false, true, 1518),
+            (tag, false, false, 1518),
+            (tag, true, false, 1518),
+            (tag, true, true, 1518),
+            (None, true, false, 1522),
+            (None, true, true, 1518),
         ];
-        for (len, has_payload_tag, leaves_tagged, want) in cases {
-            let frame = Frame { dst, src, tag: None, has_payload_tag, is_gso: false, len: 14 + len };
-            assert_eq!(is_too_big(&frame, leaves_tagged, 1500), want, "{len} {has_payload_tag} {leaves_tagged}");
+        for (tag, has_payload_tag, is_filtered, longest) in cases {
+            for (len, want) in [(0, false), (longest, false), (longest + 1, true), (usize::MAX, true)] {
+                let frame = Frame { dst, src, tag, has_payload_tag, is_gso: false, len };
+                assert_eq!(is_too_big(&frame, is_filtered, 1500), want, "{frame:?} {is_filtered}");
+                assert!(!is_too_big(&Frame { is_gso: true, ..frame }, is_filtered, 1500));
+                assert!(!is_too_big(&frame, is_filtered, usize::MAX));
+            }
         }
-        let runt = Frame { dst, src, tag: None, has_payload_tag: false, is_gso: false, len: 3 };
-        assert!(!is_too_big(&runt, false, 0));
     }
 }

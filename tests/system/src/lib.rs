@@ -37,7 +37,7 @@ pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
 pub use gateway::{Gateway, fatpath};
 pub use memory::Secrets;
 pub use needs::{Need, trial, unpacked};
-pub use netns::{Netns, veth, vxlan};
+pub use netns::{Cable, Netns, macvlan, veth, vxlan};
 pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
 pub use qemu::{Guest, GuestDevice, Initramfs, QEMU_NEEDS};
 pub use scratch::Scratch;

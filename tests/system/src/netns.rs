@@ -102,6 +102,9 @@ impl Drop for Netns {
     }
 }
 
+/// Way to join an interface of a gateway's namespace with an interface of another.
+pub type Cable = fn((&Netns, &str), (&Netns, &str)) -> Outcome;
+
 /// Joins two namespaces by a virtual cable of MTU 1500, both ends up.
 ///
 /// # Errors
@@ -109,6 +112,22 @@ impl Drop for Netns {
 pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome {
     a.sh(&format!("ip link add {a_name} type veth peer name {b_name} netns {}; ip link set {a_name} up", b.name))?;
     b.sh(&format!("ip link set {b_name} up"))?;
+    a.wait_for_carrier(a_name)
+}
+
+/// Same as [`veth`], with a macvlan device as the interface of the first namespace, on the cable's end `NAME.low`. Like a network card, and
+/// unlike a veth, it passes up only frames to its own address and to groups that were joined on it.
+///
+/// # Errors
+/// The error of `ip`.
+pub fn macvlan((a, a_name): (&Netns, &str), b: (&Netns, &str)) -> Outcome {
+    let lower = format!("{a_name}.low");
+    veth((a, &lower), b)?;
+    a.sh(&format!(
+        "echo 1 >/proc/sys/net/ipv6/conf/{lower}/disable_ipv6
+        ip link add link {lower} name {a_name} type macvlan mode bridge
+        ip link set {a_name} up"
+    ))?;
     a.wait_for_carrier(a_name)
 }
 

@@ -10,6 +10,7 @@ mod devices;
 mod ethtool;
 mod exec;
 mod fail_closed;
+mod filters;
 mod fragment_tools;
 mod guests;
 mod host_side;
@@ -56,6 +57,7 @@ fn main() {
         service::trials(),
         exec::trials(),
         fail_closed::trials(),
+        filters::trials(),
         restart::trials(),
         host_side::trials(),
         ethtool::trials(),

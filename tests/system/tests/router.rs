@@ -8,11 +8,12 @@ use std::net::IpAddr;
 
 use libtest_mimic::Trial;
 use system::{
-    Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, PING_SIZES, Scratch, ping_script, transfer, trial,
-    veth, vxlan,
+    Cable, Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, PING_SIZES, Scratch, macvlan, ping_script,
+    transfer, trial, veth, vxlan,
 };
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::PING];
+const XDP_NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::ETHTOOL];
 const VXLAN_NEEDS: &[Need] = &[Need::Namespaces, Need::Vxlan];
 const CAPTURE_NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::ETHTOOL, Need::TCPDUMP, Need::TSHARK];
 
@@ -59,11 +60,27 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
             Ok(())
         }),
+        trial("router/pings_and_tcp_cross_macvlan_both_ways", NEEDS, || on_macvlan(Port::Packet)),
+        trial("router/pings_and_tcp_cross_macvlan_by_af_xdp", XDP_NEEDS, || on_macvlan(Port::Xdp("generic", 256))),
         trial("router/forwarded_tcp_has_right_checksums_on_the_wire", CAPTURE_NEEDS, || forwarded_checksums(true)),
         trial("router/forwarded_tcp_has_right_checksums_without_offloads", CAPTURE_NEEDS, || {
             forwarded_checksums(false)
         }),
     ]
+}
+
+/// A gateway between interfaces that filter by address, like network cards: neighbour discovery needs solicited-node groups.
+fn on_macvlan(port: Port) -> Outcome {
+    let site = PlainSite::on(macvlan, &PlainSite::config_by(true, port))?;
+    if port != Port::Packet {
+        [&site.a, &site.b].into_iter().try_for_each(finishes_its_checksums)?;
+    }
+    site.a.sh("ping -n -q -c 3 -i 0.1 -W 2 fd01::1; ping -n -q -c 3 -i 0.1 -W 2 10.1.0.1")?;
+    for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
+        ping_both_ways(&site.a, b.parse()?, &site.b, a.parse()?)?;
+        transfer(&site.a, (&site.b, b.parse()?), 1 << 20)?;
+    }
+    Ok(())
 }
 
 /// Sends TCP through a gateway, and checks each output packet of the gateway with tcpdump.
@@ -170,11 +187,16 @@ impl PlainSite {
     }
 
     fn with(config: &str) -> Outcome<Self> {
+        Self::on(veth, config)
+    }
+
+    /// A site whose gateway has interfaces of that kind.
+    fn on(cable: Cable, config: &str) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let (a, b) = (Netns::new("a")?, Netns::new("b")?);
         let gateway_ns = gateway_netns("gateway")?;
-        host(&a, &gateway_ns, "left", 1)?;
-        host(&b, &gateway_ns, "right", 2)?;
+        host_by(cable, &a, &gateway_ns, "left", 1)?;
+        host_by(cable, &b, &gateway_ns, "right", 2)?;
         veth((&gateway_ns, "spare"), (&b, "spare"))?;
         let gateway = Gateway::start(&gateway_ns, &scratch, "plain", config)?;
         Ok(Self { gateway, a, b, gateway_ns, scratch })
@@ -206,7 +228,12 @@ fn gateway_netns(role: &str) -> Outcome<Netns> {
 
 /// Connects `netns` to `interface` of a gateway and gives it the addresses of network `number`.
 pub(crate) fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) -> Outcome {
-    veth((netns, "eth0"), (gateway, interface))?;
+    host_by(veth, netns, gateway, interface, number)
+}
+
+/// Same as [`host`], with an interface of that kind.
+fn host_by(cable: Cable, netns: &Netns, gateway: &Netns, interface: &str, number: u8) -> Outcome {
+    cable((gateway, interface), (netns, "eth0"))?;
     netns.sh(&format!(
         "ip addr add 10.{number}.0.2/24 dev eth0
         ip addr add fd0{number}::2/64 dev eth0

@@ -108,6 +108,14 @@ fn bridged() -> Outcome {
     for guest in &guests {
         guest.sh("ping -c 1 -W 2 10.9.0.254; ping -c 1 -W 2 10.9.0.253")?;
     }
+    // The device above the bridge gets an address of its own, and the guests forget the old one.
+    let mut readdress = Command::new(fatpath());
+    readdress.args(["ip", "--instance", "left", "link", "set", "br0.10", "address", "02:00:00:00:00:10"]);
+    run(readdress.env("FATPATH_RUNDIR", scratch.path()))?;
+    for guest in &guests {
+        guest.sh("ip neigh flush all; ping -c 1 -W 2 10.9.0.254")?;
+        assert!(guest.sh("ip neigh show 10.9.0.254")?.contains("02:00:00:00:00:10"));
+    }
     let size = gateways[1].sent_size("tap0")?;
     assert!(size > 3 * 1500, "{size} bytes a frame");
     let fdb = gateways[1].show("fdb")?;

@@ -263,6 +263,8 @@ mod tests {
                     mac,
                     stats: LinkStats::default(),
                     carrier: [1, 0],
+                    promiscuity: 0,
+                    allmulti: 0,
                     bridging: None,
                 }
             })

@@ -523,7 +523,7 @@ impl On {
         let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
         for &id in now.symmetric_difference(&self.watched) {
             let is_watched = now.contains(&id);
-            let done = self.worker.call(move |node| node.datapath.set_watched(id, is_watched));
+            let done = self.worker.call(move |node| node.set_watched(id, is_watched));
             if is_watched
                 && matches!(done, Ok(false))
                 && let Some(made) = self.made.iter().find(|made| made.id == id)

@@ -61,7 +61,7 @@ impl Host for WorkerHost {
             let links = self.links()?;
             return links.into_iter().find(|now| now.id == id).ok_or(Error::new(errno::ENODEV));
         }
-        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, bridging: None })
+        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, promiscuity: 0, allmulti: 0, bridging: None })
     }
 
     fn close(&mut self, id: LinkId) -> Result<(), Error> {

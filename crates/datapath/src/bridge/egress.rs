@@ -12,13 +12,15 @@ use crate::{Cx, Datapath, vlan};
 /// Sends a frame by each port, with the port's tag. All but one get a shared clone, which is never written in place.
 pub(super) fn send(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, mut pkt: Packet) {
     let Some((last, others)) = places.exits.split_last() else { return };
+    // Offloads of a frame are found behind the tags that are payload here.
+    let l3 = offload::behind_tags(cx.mem, &mut pkt, eth::EthHeader::LEN);
     for exit in others {
         let mut clone = pkt.clone_shared();
         clone.meta.vlan = exit.tag.map(|tci| tci.0);
-        device::enqueue(dp, cx, exit.port, clone, eth::EthHeader::LEN);
+        device::enqueue(dp, cx, exit.port, clone, l3);
     }
     pkt.meta.vlan = last.tag.map(|tci| tci.0);
-    device::enqueue(dp, cx, last.port, pkt, eth::EthHeader::LEN);
+    device::enqueue(dp, cx, last.port, pkt, l3);
 }
 
 /// Passes frames that this node has sent by the bridges' own ports to the bridges.

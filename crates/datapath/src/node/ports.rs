@@ -375,7 +375,8 @@ impl PortTable {
             let Ok(header) = eth::EthHeader::mut_from(head) else { return };
             header.set_dst(NO_STATION);
             frame.meta.esp = None;
-            let _ = self.enqueue(mem, link, frame, eth::EthHeader::LEN);
+            let l3 = offload::behind_tags(mem, &mut frame, eth::EthHeader::LEN);
+            let _ = self.enqueue(mem, link, frame, l3);
         }
     }
 }

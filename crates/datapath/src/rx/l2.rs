@@ -53,13 +53,16 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carri
             Bridged::Sent => return Ok(FrameInput::Done),
         }
     }
+    if has_vlans && let Some(own) = vlan_device::receive_behind_priority_tags(dp, cx, link, pkt)? {
+        return Ok(FrameInput::Port(own));
+    }
     let header = eth::EthHeader::ref_from(pkt.head())?;
     let ethertype = header.ethertype();
     pkt.meta.pkt_type = match header.dst() {
         dst if dst == mac => PktType::Host,
         dst if dst.is_multicast() => PktType::Group,
         // The destination is the address of a port, and the bridge has passed the frame up.
-        _ if is_bridge => PktType::Host,
+        dst if is_bridge && dp.bridge(link).is_some_and(|bridge| bridge.is_own(dst)) => PktType::Host,
         _ => return Err(DropReason::EthNotForUs),
     };
     // A tagged frame may carry IP: the kernel treats VLAN 0 as untagged, so the packet would bypass the policies.

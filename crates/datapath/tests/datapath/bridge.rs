@@ -90,13 +90,50 @@ fn tagged_fat_frame_keeps_its_offloads() {
 }
 
 #[test]
+fn fat_frame_with_a_service_tag_keeps_its_tag_and_offloads() {
+    for tags in
+        [vec![[0x88, 0xa8, 0, 7]], vec![[0x88, 0xa8, 0, 7], [0x81, 0, 0, 9]], vec![[0x81, 0, 0, 5], [0x81, 0, 0, 9]]]
+    {
+        let mut node = bridged();
+        let mut pkt = fat(&node, mac(0x22), mac(0x21));
+        let len = pkt.len();
+        for [a, b, c, d] in tags.iter().rev().copied() {
+            let tpid = EtherType(u16::from_be_bytes([a, b]));
+            offload::push_tag(&node.mem, &mut pkt, tpid, u16::from_be_bytes([c, d])).unwrap();
+        }
+        node.rx(NOW, LinkId(1), vec![pkt]);
+        let [whole, cut] = [2, 3].map(|id| node.tx(LinkId(id)));
+        assert_eq!((whole.len(), cut.len()), (1, 3), "{tags:x?} {:?}", node.drops());
+        assert_eq!(whole[0].len(), len + 4 * tags.len());
+        for pkt in whole.iter().chain(&cut) {
+            assert_eq!(pkt.to_vec()[12..12 + 4 * tags.len()], tags.concat());
+        }
+    }
+}
+
+#[test]
 fn long_frame_is_dropped_at_its_port() {
     let mut node = bridged();
-    for (len, want) in [(1500, [0, 1, 1]), (1501, [0, 0, 0])] {
-        node.rx_bytes(NOW, LinkId(1), &frame(mac(0x22), mac(0x21), &vec![0; len]));
-        assert_eq!(counts(&mut node), want, "{len}");
+    // Tags in front of the payload, outer first.
+    let (c_tag, s_tag) = ([0x81, 0, 0, 5], [0x88, 0xa8, 0, 5]);
+    let cases: [(&[[u8; 4]], usize); 6] = [
+        (&[], 1504),
+        (&[c_tag], 1504),
+        (&[c_tag; 2], 1500),
+        (&[s_tag, c_tag], 1500),
+        (&[s_tag], 1504),
+        (&[c_tag, s_tag], 1500),
+    ];
+    for (tags, longest) in cases {
+        for (len, want) in [(longest, [0, 1, 1]), (longest + 1, [0, 0, 0])] {
+            let mut bytes = frame(mac(0x22), mac(0x21), &vec![0; len]);
+            bytes.splice(12..12, tags.concat());
+            node.rx_bytes(NOW, LinkId(1), &bytes);
+            assert_eq!(counts(&mut node), want, "{tags:x?} {len}");
+        }
     }
-    assert_eq!(node.datapath.bridge_mut(OWN).unwrap().port(LinkId(2)).unwrap().stats().tx_errors, 1);
+    assert_eq!(node.drops(), [(1, DropReason::BridgeTooBig, 6)]);
+    assert_eq!(node.datapath.bridge_mut(OWN).unwrap().port(LinkId(2)).unwrap().stats().tx_errors, 6);
 }
 
 #[test]

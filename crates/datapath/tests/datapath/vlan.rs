@@ -69,6 +69,121 @@ fn frame_is_received_by_the_device_of_its_vlan_alone() {
     assert_eq!(drops, [(ETH.0, DropReason::EthNotForUs, 2), (FIVE.0, DropReason::EthNotForUs, 1)]);
 }
 
+/// Tags of VLAN 0 are no tags, 802.1Q or 802.1ad, so the first tag behind them decides, as on Linux. 802.1ad VLANs have no devices.
+#[test]
+fn frame_behind_priority_tags_is_received_by_its_vlan() {
+    const C: u32 = 0x8100_0000;
+    const S: u32 = 0x88a8_0000;
+    let cases: [(&[u32], Option<LinkId>); 11] = [
+        (&[C, C | 5], Some(FIVE)),
+        (&[C | 0xe000, C | 5], Some(FIVE)),
+        (&[S, C | 5], Some(FIVE)),
+        (&[C, S, C, C | 5], Some(FIVE)),
+        (&[C, C | 5, C, C | 7], Some(INNER)),
+        (&[C | 5, S, C | 7], Some(INNER)),
+        (&[C, C | 6], None),
+        (&[S | 5], None),
+        (&[C, S | 5], None),
+        (&[C | 6, C | 5], None),
+        (&[S | 6, C | 5], None),
+    ];
+    for (tags, want) in cases {
+        let mut node = router();
+        let src = if want == Some(INNER) { "10.7.0.1" } else { "10.1.0.1" };
+        let mut bytes = tagged(&[], &Flow::new(src, "10.2.0.1").udp(10));
+        bytes.splice(12..12, tags.iter().flat_map(|tag| tag.to_be_bytes()));
+        node.rx_bytes(NOW, ETH, &bytes);
+        let got = [INNER, FIVE].into_iter().find(|&link| rx_packets(&node, link) > 0);
+        assert_eq!((got, node.tx(OUT).len()), (want, usize::from(want.is_some())), "{tags:x?} {:?}", node.drops());
+    }
+    for half in 1..4 {
+        let mut node = router();
+        let bytes = [&mac(1).0[..], &mac(0x21).0, &[0x81, 0, 0, 0, 0x81, 0, 0, 5, 8, 0][..4 + 2 + half]].concat();
+        node.rx_bytes(NOW, ETH, &bytes);
+        assert_eq!(node.drops(), [(ETH.0, DropReason::EthTruncated, 1)], "{half}");
+    }
+}
+
+#[test]
+fn bridge_gets_priority_tagged_frames_of_a_ports_vlan() {
+    let mut node = router();
+    let other = LinkId(3);
+    node.port(other.0, PortOptions::ethernet(3).features(Features::ALL), &[]);
+    node.datapath.add_bridge(LinkId(9), "br0".to_owned(), mac(9), 1500).unwrap();
+    for port in [ETH, other] {
+        node.datapath.set_bridge(NOW, &node.mem, port, Some(LinkId(9))).unwrap();
+    }
+    let mut bytes = tagged(&[0, 5], &Flow::new("10.1.0.1", "10.2.0.1").udp(10));
+    bytes[..6].copy_from_slice(&mac(0x33).0);
+    node.rx_bytes(NOW, ETH, &bytes);
+    assert_eq!((rx_packets(&node, FIVE), only(node.tx(other)).to_vec()), (0, bytes));
+}
+
+#[test]
+fn promiscuity_counts_bridges_and_addresses_above_a_link() {
+    let mut node = router();
+    let counts = |node: &Node| {
+        [ETH, FIVE, INNER].map(|link| {
+            let mode = node.datapath.rx_mode(link);
+            [mode.promiscuity, mode.allmulti]
+        })
+    };
+    assert_eq!(counts(&node), [[0, 0]; 3]);
+    for bridge in [LinkId(8), LinkId(9)] {
+        node.datapath.add_bridge(bridge, format!("br{}", bridge.0), mac(9), 1500).unwrap();
+    }
+    node.datapath.set_bridge(NOW, &node.mem, INNER, Some(LinkId(8))).unwrap();
+    assert_eq!(counts(&node), [[1, 1]; 3]);
+    node.datapath.set_bridge(NOW, &node.mem, ETH, Some(LinkId(9))).unwrap();
+    assert_eq!(counts(&node), [[2, 2], [1, 1], [1, 1]]);
+    node.datapath.set_bridge(NOW, &node.mem, INNER, None).unwrap();
+    assert_eq!(counts(&node), [[1, 1], [0, 0], [0, 0]]);
+    // An address above a VLAN device is filtered by the link at the bottom.
+    node.port(INNER.0, PortOptions::ethernet(7), &[]);
+    assert_eq!(counts(&node), [[2, 1], [0, 0], [0, 0]]);
+    node.port(FIVE.0, PortOptions::ethernet(7), &[]);
+    assert_eq!(counts(&node), [[2, 1], [0, 0], [0, 0]]);
+    node.datapath.set_up(NOW, &node.mem, FIVE, false);
+    assert_eq!(counts(&node), [[1, 1], [0, 0], [0, 0]]);
+    node.datapath.remove_port(NOW, &node.mem, LinkId(9));
+    assert_eq!(counts(&node), [[0, 0]; 3]);
+}
+
+#[test]
+fn device_above_a_bridge_receives_to_an_address_of_its_own() {
+    let mut node = Node::new();
+    let bridge = LinkId(9);
+    for id in [1, 3] {
+        node.port(id, PortOptions::ethernet(id as u8), &[]);
+    }
+    node.port(OUT.0, PortOptions::BARE, &["10.2.0.254/24"]);
+    node.datapath.add_bridge(bridge, "br0".to_owned(), mac(9), 1500).unwrap();
+    for id in [1, 3] {
+        node.datapath.set_bridge(NOW, &node.mem, LinkId(id), Some(bridge)).unwrap();
+    }
+    node.port(FIVE.0, PortOptions::ethernet(0x55), &["10.1.0.254/24"]);
+    node.datapath.set_vlan(FIVE, bridge, 5).unwrap();
+    assert_eq!(node.datapath.rx_mode(bridge).promiscuity, 1);
+    node.datapath.bridge_mut(bridge).unwrap().set_promiscuous(true);
+    let to = |dst: MacAddr, vids: &[u16]| {
+        let mut bytes = tagged(vids, &Flow::new("10.1.0.1", "10.2.0.1").udp(10));
+        bytes[..6].copy_from_slice(&dst.0);
+        bytes
+    };
+    node.rx_bytes(NOW, ETH, &to(mac(0x55), &[5]));
+    assert_eq!((node.tx(OUT).len(), node.tx(LinkId(3)).len()), (1, 1));
+    // Frames to another station, in the VLAN and outside of it, are none of the node's.
+    for vids in [&[5][..], &[]] {
+        node.rx_bytes(NOW, ETH, &to(mac(0x66), vids));
+    }
+    assert_eq!((node.tx(OUT).len(), node.tx(LinkId(3)).len()), (0, 2));
+    let mut drops = node.drops();
+    drops.sort_unstable_by_key(|drop| drop.0);
+    assert_eq!(drops, [(FIVE.0, DropReason::EthNotForUs, 1), (bridge.0, DropReason::EthNotForUs, 1)]);
+    node.rx_bytes(NOW, ETH, &to(mac(3), &[]));
+    assert_eq!(node.tx(OUT).len(), 1, "to the address of a port");
+}
+
 #[test]
 fn fat_packet_leaves_uncut_with_each_tag() {
     for (dst, tags) in [("10.1.0.1", &[0x81, 0, 0, 5][..]), ("10.7.0.1", &[0x81, 0, 0, 5, 0x81, 0, 0, 7])] {

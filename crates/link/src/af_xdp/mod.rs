@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::error::failed;
 use crate::offloads::Offloads;
 use crate::pieces::{tagged, vlan_tag};
+use crate::rx_filter::RxFilter;
 use crate::stats::LinkStats;
 use crate::sys::errno;
 use crate::sys::ifreq::Interface;
@@ -70,6 +71,8 @@ pub(crate) struct XdpLink {
     copied: Copied,
     /// Packet socket whose error reports that the interface went down.
     watch: OwnedFd,
+    /// Receive filter of the interface, by memberships of `watch`.
+    filter: RxFilter,
     interface: Interface,
     index: i32,
     down: bool,
@@ -123,6 +126,8 @@ impl XdpLink {
             failed("socket AF_PACKET")(err).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
         })?;
 
+        let filter = RxFilter::open(watch.as_fd(), index).map_err(failed("PACKET_MR_ALLMULTI"))?;
+
         let attached = Attached::new((interface, index), count, shape.several, mode)?;
         let flags = if shape.several { libc::XDP_USE_SG } else { 0 };
         let queue = XskQueue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
@@ -140,6 +145,7 @@ impl XdpLink {
             rx_no_buffer: 0,
             copied: Copied::default(),
             watch,
+            filter,
             interface: device,
             index,
             down: false,
@@ -323,6 +329,9 @@ impl Link for XdpLink {
     fn look(&mut self) -> io::Result<bool> {
         let mtu = self.interface.mtu_now(self.index, self.common.configured_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?.min(self.shape.largest_mtu());
+        if let Layer::Ethernet(own) = self.layer {
+            self.filter.follow_address(self.watch.as_fd(), &self.interface, own)?;
+        }
         Ok(std::mem::replace(&mut self.common.mtu, mtu) != mtu)
     }
 
@@ -339,6 +348,10 @@ impl Link for XdpLink {
         self.interface.set_mac(mac).map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
         self.layer = Layer::Ethernet(mac);
         Ok(())
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> io::Result<()> {
+        self.filter.set_promiscuous(self.watch.as_fd(), &self.interface, on)
     }
 
     fn layer(&self) -> Layer {

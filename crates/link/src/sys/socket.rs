@@ -59,6 +59,17 @@ pub(crate) fn set_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &[
     Ok(())
 }
 
+/// Adds or drops a membership of a packet socket on the interface of that index, of a kind without an address (packet(7)). It ends with
+/// the socket, or with the interface.
+pub(crate) fn set_membership(fd: BorrowedFd<'_>, index: i32, kind: c_int, on: bool) -> io::Result<()> {
+    // `struct packet_mreq`: the index, the kind, and no address.
+    let mut request = [0; 16];
+    request[..4].copy_from_slice(&index.to_ne_bytes());
+    request[4..6].copy_from_slice(&(kind as u16).to_ne_bytes());
+    let name = if on { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
+    set_bytes(fd, libc::SOL_PACKET, name, &request)
+}
+
 /// Sets a buffer's size in bytes: above the administrator's limit if permitted, otherwise as close to it as possible.
 pub(crate) fn set_buffer(fd: BorrowedFd<'_>, force: c_int, plain: c_int, bytes: c_int) -> io::Result<()> {
     set_option(fd, libc::SOL_SOCKET, force, bytes).or_else(|_| set_option(fd, libc::SOL_SOCKET, plain, bytes))

@@ -6,6 +6,7 @@ use libtest_mimic::Trial;
 use link::{Layer, Link, Sent};
 use packet::{Cut, Frames, Gso, GsoKind, Memory, Packet};
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
+use wire::EtherType;
 
 use crate::bridge::{transfer, with_cable};
 use crate::open;
@@ -19,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("packet/kernel_tcp_stays_fat_from_interface_to_interface", NEEDS, fat),
         trial("packet/interface_without_offloads_gets_complete_frames", NEEDS_ETHTOOL, kernel_cuts),
         trial("packet/frames_of_an_exclusive_link_do_not_reach_the_stack", NEEDS_PING, exclusive),
-        trial("packet/vlan_tags_are_in_metadata", NEEDS, vlan),
+        trial("packet/vlan_tags_are_in_metadata_and_service_tags_in_bytes", NEEDS, vlan),
         trial("packet/packets_in_one_buffer_are_frames_on_the_wire", NEEDS, together),
         trial("packet/refused_offload_loses_no_packet", NEEDS, refused),
         trial("packet/down_interface_is_an_error_until_it_is_up", NEEDS, down),
@@ -125,18 +126,28 @@ fn vlan() -> Outcome {
     let (mut host, mut left) = (socket(&street.a, "host")?, socket(&street.middle, "left")?);
     let mem = Memory::heap();
     let payload: Vec<u8> = (0..5000_u32).map(|at| (at % 251) as u8).collect();
-    for (size, segs) in [(1000, 5), (5001, 1)] {
+    // Tags of 802.1ad stay in the bytes.
+    for (size, segs, tpid) in [
+        (1000, 5, EtherType::VLAN),
+        (5001, 1, EtherType::VLAN),
+        (1000, 5, EtherType::SERVICE_VLAN),
+        (5001, 1, EtherType::SERVICE_VLAN),
+    ] {
         let payload = &payload[..if segs > 1 { 5000 } else { 1000 }];
         let mut tagged = frame(&mem, payload, size);
-        tagged.meta.vlan = Some(0x2007);
+        let tag = (tpid == EtherType::VLAN).then_some(0x2007);
+        tagged.meta.vlan = tag;
+        if tag.is_none() {
+            offload::push_tag(&mem, &mut tagged, tpid, 0x2007).map_err(DropReason::name)?;
+        }
         let (sent, meta) = (tagged.to_vec(), tagged.meta.clone());
         assert_eq!(host.send(&mut vec![tagged])?, Sent::All);
         let mut got = Vec::new();
         wait_until("the tagged frame arrives", std::time::Duration::from_secs(20), || {
-            left.recv(&mem, &mut got).is_err() || got.iter().any(|packet| packet.meta.vlan.is_some())
+            left.recv(&mem, &mut got).is_err() || got.iter().any(|packet| packet.len() == sent.len())
         })?;
-        let packet = got.iter().find(|packet| packet.meta.vlan.is_some()).ok_or("the link failed")?;
-        assert_eq!((packet.meta.vlan, packet.meta.csum), (Some(0x2007), meta.csum));
+        let packet = got.iter().find(|packet| packet.len() == sent.len()).ok_or("the link failed")?;
+        assert_eq!((packet.meta.vlan, packet.meta.csum), (tag, meta.csum));
         assert_eq!((packet.meta.cut, packet.meta.cut.segs(), packet.to_vec()), (meta.cut, segs, sent));
     }
     Ok(())
@@ -171,7 +182,7 @@ fn together() -> Outcome {
 fn frame(mem: &Memory, payload: &[u8], size: u16) -> Packet {
     let mut packet =
         crate::train::train(mem, "192.0.2.2:1".parse().unwrap(), "192.0.2.1:2".parse().unwrap(), 0, payload, size);
-    let header = wire::eth::EthHeader::new(wire::MacAddr::BROADCAST, wire::MacAddr::ZERO, wire::EtherType::IPV4);
+    let header = wire::eth::EthHeader::new(wire::MacAddr::BROADCAST, wire::MacAddr::ZERO, EtherType::IPV4);
     packet.push(mem, 14).unwrap().copy_from_slice(header.as_bytes());
     packet
 }

@@ -22,6 +22,10 @@ pub struct LinkNow {
     pub stats: LinkStats,
     /// Number of carrier changes, to up and to down.
     pub carrier: [u32; 2],
+    /// Number of reasons to receive frames to all stations.
+    pub promiscuity: u32,
+    /// Number of reasons to receive frames to all groups.
+    pub allmulti: u32,
     /// Role of the link in a bridge.
     pub bridging: Option<Bridging>,
 }

@@ -17,6 +17,8 @@ fn model(mtu: u16) -> Model {
         mac: None,
         stats: Default::default(),
         carrier: [0; 2],
+        promiscuity: 0,
+        allmulti: 0,
         bridging: None,
     };
     model.read(&config, &[LinkId(2)], &[now], 2);

@@ -56,6 +56,8 @@ fn eth0() -> LinkNow {
         mac: Some(MAC),
         stats: LinkStats::default(),
         carrier: [1, 0],
+        promiscuity: 0,
+        allmulti: 0,
         bridging: None,
     }
 }

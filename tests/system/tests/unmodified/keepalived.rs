@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use system::{Capture, Need, Outcome, Process, run, trial, unpacked, wait_until};
+use system::{Cable, Capture, Need, Outcome, Process, macvlan, run, trial, unpacked, veth, wait_until};
 
 use super::{Node, PATIENCE};
 
@@ -24,7 +24,8 @@ const NEEDS: &[Need] = &[
 pub(super) fn trials() -> Vec<Trial> {
     vec![
         trial("unmodified/keepalived_acts_on_the_link_alone", NEEDS, address),
-        trial("unmodified/keepalived_takes_over_from_a_plain_neighbour", NEEDS, failover),
+        trial("unmodified/keepalived_takes_over_from_a_plain_neighbour", NEEDS, || failover(veth)),
+        trial("unmodified/keepalived_takes_over_on_macvlan", NEEDS, || failover(macvlan)),
     ]
 }
 
@@ -114,8 +115,8 @@ fn address() -> Outcome {
 
 /// The neighbour has the address until it is killed; then the gateway has it, and announces it to the neighbour's
 /// kernel.
-fn failover() -> Outcome {
-    let node = Node::new()?;
+fn failover(cable: Cable) -> Outcome {
+    let node = Node::by(cable)?;
     let program = unpacked("usr/sbin/keepalived");
     let neighbour = router("10.1.0.2", 200);
     let mut neighbour =

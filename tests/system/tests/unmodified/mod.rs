@@ -20,7 +20,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Gateway, Netns, Outcome, Scratch, fatpath, run, unpacked, veth, wait_until};
+use system::{Cable, Gateway, Netns, Outcome, Scratch, fatpath, run, unpacked, veth, wait_until};
 
 /// Longest time that a daemon may take for one step.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -79,9 +79,14 @@ fn libraries() -> OsString {
 
 impl Node {
     fn new() -> Outcome<Self> {
+        Self::by(veth)
+    }
+
+    /// A node whose `eth0` is an interface of that kind.
+    fn by(cable: Cable) -> Outcome<Self> {
         let (scratch, host, far) = (Scratch::new()?, Netns::new("host")?, Netns::new("far")?);
         veth((&host, "mgmt"), (&far, "mgmt"))?;
-        veth((&host, "eth0"), (&far, "eth0"))?;
+        cable((&host, "eth0"), (&far, "eth0"))?;
         host.sh("ip addr add 10.9.0.1/24 dev mgmt")?;
         far.sh(
             "ip addr add 10.9.0.2/24 dev mgmt; ip addr add 10.1.0.2/24 dev eth0; ip addr add fd00:1::2/64 dev eth0",

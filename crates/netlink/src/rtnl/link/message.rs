@@ -21,6 +21,8 @@ struct Plain {
     max_mtu: u32,
     txqlen: u32,
     group: u32,
+    promiscuity: u32,
+    allmulti: u32,
     queues: u32,
     operstate: u8,
     lower: Option<IfIndex>,
@@ -37,7 +39,8 @@ impl Plain {
         w.put_u32(IFLA_MTU, self.mtu);
         w.put_u32(IFLA_MIN_MTU, self.min_mtu);
         w.put_u32(IFLA_MAX_MTU, self.max_mtu);
-        for (kind, value) in [(IFLA_GROUP, self.group), (IFLA_PROMISCUITY, 0), (ALLMULTI, 0)] {
+        for (kind, value) in [(IFLA_GROUP, self.group), (IFLA_PROMISCUITY, self.promiscuity), (ALLMULTI, self.allmulti)]
+        {
             w.put_u32(kind, value);
         }
         w.put_u32(IFLA_NUM_TX_QUEUES, self.queues);
@@ -101,10 +104,25 @@ pub(in crate::rtnl) fn write(
     w.put_str(IFLA_IFNAME, &link.config.name);
     let queues = link.queues();
     let (mtu, group, txqlen) = (link.mtu, link.group, link.txqlen);
+    let (promiscuity, allmulti) = now.map_or((0, 0), |now| (now.promiscuity, now.allmulti));
     let (min_mtu, max_mtu) = mtus(&link.config.kind);
     let carrier = running || link.is_virtual();
     let master = link.master.map(|master| master.ifindex().0);
-    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate, lower, master, carrier }.put(w);
+    let plain = Plain {
+        mtu,
+        min_mtu,
+        max_mtu,
+        txqlen,
+        group,
+        promiscuity,
+        allmulti,
+        queues,
+        operstate,
+        lower,
+        master,
+        carrier,
+    };
+    plain.put(w);
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
     }
