@@ -88,8 +88,21 @@ struct Entry {
     of: &'static [&'static str],
 }
 
-const EVERY: &[&str] =
-    &["run", "check", "load", "save", "show", "explain", "demo", "bench", "capture", "monitor", "trace", "completions", "man"];
+const EVERY: &[&str] = &[
+    "run",
+    "check",
+    "load",
+    "save",
+    "show",
+    "explain",
+    "demo",
+    "bench",
+    "capture",
+    "monitor",
+    "trace",
+    "completions",
+    "man",
+];
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
 const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor", "trace"];
 

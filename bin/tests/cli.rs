@@ -203,7 +203,8 @@ fn help_is_printed_on_request_and_where_a_command_is_missing() {
     let dir = Dir::new("help");
     let help = dir.fatpath(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    for word in ["run", "check", "save", "show", "explain", "demo", "bench", "capture", "monitor", "completions", "man"] {
+    for word in ["run", "check", "save", "show", "explain", "demo", "bench", "capture", "monitor", "completions", "man"]
+    {
         assert!(String::from_utf8_lossy(&help.stdout).contains(&format!("\n  {word} ")), "{word}: {help:?}");
     }
     let nothing = dir.fatpath(&[]);

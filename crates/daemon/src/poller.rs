@@ -155,7 +155,8 @@ impl Poller {
 fn name_missing_call(err: io::Error) -> io::Error {
     match err.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => {
-            let text = format!("epoll_pwait2: {err}; needs Linux 5.11 and a container's filter that lets the call through");
+            let text =
+                format!("epoll_pwait2: {err}; needs Linux 5.11 and a container's filter that lets the call through");
             io::Error::new(io::ErrorKind::Unsupported, text)
         }
         _ => err,

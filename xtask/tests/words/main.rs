@@ -207,9 +207,13 @@ fn comments_documents_and_test_names_are_in_plain_words() {
 #[test]
 fn documents_leave_out_generated_ones() {
     let found = documents(root());
-    for (name, is_one) in
-        [("README.md", true), ("docs/README.md", true), ("docs/bench/esp.md", true), (GENERATED[0], false), (GENERATED[1], false)]
-    {
+    for (name, is_one) in [
+        ("README.md", true),
+        ("docs/README.md", true),
+        ("docs/bench/esp.md", true),
+        (GENERATED[0], false),
+        (GENERATED[1], false),
+    ] {
         assert!(root().join(name).exists(), "{name}");
         assert_eq!(found.contains(&root().join(name)), is_one, "{name}");
     }
