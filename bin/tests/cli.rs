@@ -238,7 +238,12 @@ fn show_prints_text_or_json() {
     let cases: &[(&[&str], What, &Shown, &str)] = &[
         (&["show", "counters"], What::Counters, &counters, "IpInReceives                    7\n"),
         (&["show", "drops", "--json"], What::Drops, &drops, "[{\"link\":null,\"reason\":\"NoRoute\",\"count\":2}]\n"),
-        (&["show", "drops"], What::Drops, &drops, "NoRoute                         2\n"),
+        (
+            &["show", "drops"],
+            What::Drops,
+            &drops,
+            "NoRoute                         2                        No route leads to the destination\n",
+        ),
         (&["show", "links"], What::Links, &none, ""),
     ];
     for (n, (args, what, shown, want)) in cases.iter().enumerate() {
