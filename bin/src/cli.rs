@@ -17,9 +17,9 @@ use ctl::{Request, What};
 #[derive(Debug, Parser)]
 #[command(name = "fatpath", version, max_term_width = 100, disable_help_subcommand = true)]
 pub(crate) struct Cli {
-    /// Command to run
+    /// Command to run; status without one
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Option<Command>,
 }
 
 /// The commands.
@@ -63,6 +63,28 @@ pub(crate) enum Command {
     /// counters as by nstat. The control socket of a gateway is /run/fatpath/NAME.sock, or, for users other than root,
     /// $XDG_RUNTIME_DIR/fatpath/NAME.sock; the environment variable FATPATH_RUNDIR replaces the directory.
     Show(ShowArgs),
+    /// Print one line for each tunnel, and why those that are down are
+    ///
+    /// Tunnels of all gateways that this user has started, and of root's, or of one. A tunnel is `up` if a packet was received
+    /// in the last two minutes, `idle` if its SAs exist and none was received, and `down` if packets cannot pass; then
+    /// the reason follows. Below are links that are down, and drops with cause and remedy. Rates are those of half a
+    /// second, or of the time between two lines with --watch.
+    ///
+    /// The exit code is 0 if no tunnel is down, 1 if one is or a gateway does not answer, and 3 if no gateway runs.
+    Status(StatusArgs),
+    /// Try a tunnel on this machine: two gateways, a ping through ESP, and a shell
+    ///
+    /// Two hosts are simulated by network namespaces, with a gateway in each and a wire between them. The first host
+    /// pings the second through the tunnel; then a shell runs on the first host, if standard input is a terminal. All of
+    /// it is in namespaces of this command, needs no privilege, and is gone when the command ends.
+    ///
+    /// The exit code is that of ping, or of the shell.
+    Try,
+    /// Check this machine for the requirements of a gateway
+    ///
+    /// A line for each: `ok`, `note` if only some links or commands are affected, or `missing`, with a remedy. Nothing is
+    /// changed. The exit code is 1 if something is missing.
+    Doctor,
     /// Print cause and remedy of a reason for drops
     ///
     /// Reasons are those of `fatpath show drops` and `fatpath trace`; without one, all are listed with their causes.
@@ -109,6 +131,9 @@ pub(crate) enum Command {
     /// refused (seccomp). If seccomp requires privileges that the caller does not have, setuid programs start without
     /// theirs.
     ///
+    /// With -c, a gateway is started for this program and ends with it; it keeps no state. Its log has warnings only,
+    /// unless FATPATH_LOG selects others.
+    ///
     /// The preloaded library, libfatpath_preload.so, is searched for in the directory of fatpath and in ../lib/fatpath;
     /// the environment variable FATPATH_PRELOAD replaces the path.
     Exec(ExecArgs),
@@ -137,6 +162,9 @@ pub(crate) struct RunArgs {
     /// Name of this gateway and of its control socket
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
+    /// Process that started this gateway for itself; the gateway ends with it
+    #[arg(long, value_name = "PID", hide = true)]
+    pub(crate) parent: Option<i32>,
 }
 
 /// Arguments of `save`.
@@ -166,12 +194,27 @@ pub(crate) struct LoadArgs {
     pub(crate) instance: String,
 }
 
+/// Arguments of `status`.
+#[derive(Args, Debug, Default)]
+pub(crate) struct StatusArgs {
+    /// Print JSON
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// Print the status again and again, each time after so many seconds
+    #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) watch: Option<u16>,
+    /// Name of the gateway; all gateways without one
+    #[arg(long, value_name = "NAME", value_parser = instance)]
+    pub(crate) instance: Option<String>,
+}
+
 /// Arguments of `show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
-    /// State to show
+    /// State to show; status without one
     #[arg(value_name = "WHAT")]
-    pub(crate) what: ShowWhat,
+    pub(crate) what: Option<ShowWhat>,
     /// Print JSON
     #[arg(short, long)]
     pub(crate) json: bool,
@@ -291,6 +334,9 @@ pub(crate) struct MonitorArgs {
 /// Arguments of `exec`.
 #[derive(Args, Debug)]
 pub(crate) struct ExecArgs {
+    /// Start a gateway with this configuration first, and end it after the program
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Vec<PathBuf>,
     /// Name of the gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,

@@ -19,22 +19,29 @@
 mod capture;
 mod check;
 mod cli;
+mod doctor;
 mod enter;
 mod exec;
+mod exec_with_gateway;
 mod explain;
+mod genkey;
+mod isolation;
 mod load;
 mod man_pages;
 mod measure;
 mod monitor;
+mod own_gateway;
 mod save;
 mod show;
+mod status;
 mod stream;
 mod trace;
+mod trial;
 
 use std::process::ExitCode;
 
-use cli::{Cli, Command};
-use client::command_line;
+use cli::{Cli, Command, StatusArgs};
+use client::{CliError, command_line};
 
 #[global_allocator]
 static ALLOCATOR: packet::Allocations = packet::Allocations;
@@ -44,21 +51,40 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    command_line::exit_code(match cli.command {
-        Command::Run(args) => daemon::run(&args.config, args.state.as_deref(), &args.instance),
+    command_line::exit_code(run(cli.command.unwrap_or(Command::Status(StatusArgs::default()))))
+}
+
+/// Runs a command, and returns the exit code of its success.
+fn run(command: Command) -> Result<ExitCode, CliError> {
+    let done = match command {
+        Command::Status(args) => return status::main(&args),
+        Command::Show(args) => match args.what {
+            Some(what) => show::main(&args, what),
+            None => {
+                let (json, instance) = (args.json, Some(args.instance));
+                return status::main(&StatusArgs { json, watch: None, instance });
+            }
+        },
+        Command::Run(args) => {
+            args.parent.map(own_gateway::end_with).transpose()?;
+            daemon::run(&args.config, args.state.as_deref(), &args.instance)
+        }
         Command::Check(args) => check::main(&args),
         Command::Load(args) => load::main(&args),
         Command::Save(args) => save::main(&args),
-        Command::Show(args) => show::main(&args),
         Command::Measure(_) => measure::main(),
         Command::Capture(args) => capture::main(&args),
         Command::Trace(args) => trace::main(&args),
         Command::Monitor(args) => monitor::main(&args),
         Command::Explain(args) => explain::main(&args),
+        Command::Exec(args) if !args.config.is_empty() => return exec_with_gateway::main(&args),
         Command::Exec(args) => exec::main(&args),
+        Command::Doctor => return doctor::main(),
+        Command::Try => return trial::main(),
         Command::Ip(args) => exec::ip(&args),
         Command::HostMaker => daemon::make_host_side(),
         Command::Completions(args) => man_pages::completions(&args),
         Command::Man(args) => man_pages::man(&args),
-    })
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }

@@ -3,15 +3,15 @@
 use client::{CliError, Client, print};
 use ctl::Reply;
 
-use crate::cli::ShowArgs;
+use crate::cli::{ShowArgs, ShowWhat};
 
 /// Sends the request to the gateway and prints the reply.
 ///
 /// # Errors
 /// The gateway does not reply.
-pub(crate) fn main(args: &ShowArgs) -> Result<(), CliError> {
+pub(crate) fn main(args: &ShowArgs, what: ShowWhat) -> Result<(), CliError> {
     let mut client = Client::connect(&args.instance)?;
-    let Reply::Show { shown } = client.ask(&args.what.into())? else {
+    let Reply::Show { shown } = client.ask(&what.into())? else {
         return Err(client.confused());
     };
     let text = if args.json { shown.to_json() + "\n" } else { shown.to_text(args.all) };

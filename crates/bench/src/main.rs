@@ -64,9 +64,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    command_line::exit_code(match cli.command {
+    let done = match cli.command {
         Command::Measure(BenchCommand::Demo(args)) => demo::main(&args),
         Command::Measure(BenchCommand::Bench(args)) => bench::main(&args),
         Command::VhostBackEnd(args) => bench::vhost_back_end(&args.sockets),
-    })
+    };
+    command_line::exit_code(done.map(|()| ExitCode::SUCCESS))
 }

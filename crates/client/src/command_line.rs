@@ -17,11 +17,8 @@ pub fn parse<C: Parser>() -> Result<C, ExitCode> {
 }
 
 /// Exit code of a command; a failure is printed as one line on standard error.
-pub fn exit_code(result: Result<(), CliError>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(err) => fail(&err),
-    }
+pub fn exit_code(result: Result<ExitCode, CliError>) -> ExitCode {
+    result.unwrap_or_else(|err| fail(&err))
 }
 
 /// Prints help and the version to standard output unchanged, and a wrong command line as one line, like any other

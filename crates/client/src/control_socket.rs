@@ -78,6 +78,34 @@ fn run_dir_of(instance: &str, dirs: [PathBuf; 2]) -> PathBuf {
     dirs.into_iter().find(has_socket).unwrap_or(own)
 }
 
+/// Names and control sockets of the gateways in this user's run directory and in root's, sorted by name; of two with the
+/// same name, this user's. A socket may be left over from a gateway that was killed.
+pub fn gateways() -> Vec<(String, PathBuf)> {
+    let mut found: Vec<(String, PathBuf)> = Vec::new();
+    for dir in run_dirs(&Variables::of_process()) {
+        // A directory that does not exist or may not be read has no gateways for this user.
+        let Ok(files) = std::fs::read_dir(&dir) else { continue };
+        for path in files.filter_map(Result::ok).map(|file| file.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".sock"));
+            if let Some(name) = name
+                && !found.iter().any(|(known, _)| known == name)
+            {
+                found.push((name.to_owned(), path.clone()));
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// Whether a process accepts connections at `path`, or refuses them to this user alone.
+pub fn is_running(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(err) => err.kind() == ErrorKind::PermissionDenied,
+    }
+}
+
 /// Error for a socket of `instance` that refuses connections, with a remedy.
 pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
     CliError::failed(match err.kind() {

@@ -394,6 +394,9 @@ pub struct SaState {
     pub dying: bool,
     /// Time since the SA was added and since its first use.
     pub ages: Ages,
+    /// Seconds since the SA's last use; `None` before its first.
+    #[serde(default)]
+    pub last_used_secs: Option<u64>,
     /// Counters.
     pub stats: SaStats,
 }

@@ -329,6 +329,9 @@ impl Display for SaState {
         write!(f, "{}", self.limit)?;
         writeln!(f, "\tlifetime current:\n\t  {}(bytes), {}(packets)", stats.bytes, stats.packets)?;
         write!(f, "{}", self.ages)?;
+        if let Some(secs) = self.last_used_secs {
+            writeln!(f, "\tlastused {secs}s ago")?;
+        }
         if self.dying {
             writeln!(f, "\t  dying")?;
         }

@@ -180,6 +180,7 @@ fn sas() -> Shown {
         limit: LimitState::default(),
         dying: false,
         ages: Ages { add_secs: Some(60), use_secs: None },
+        last_used_secs: None,
         stats: SaStats { packets: 3, bytes: 4200, replay: 1, replay_window: 2, integrity_failed: 4 },
     };
     let null = SaState {
@@ -214,6 +215,7 @@ fn sas() -> Shown {
             ..LimitState::default()
         },
         dying: true,
+        last_used_secs: Some(4),
         ..null.clone()
     };
     let larval = SaState {

@@ -413,6 +413,7 @@ fn larval(larval: &Larval) -> SaState {
         limit: LimitState::default(),
         dying: false,
         ages: Ages { add_secs: None, use_secs: None },
+        last_used_secs: None,
         stats: SaStats::default(),
     }
 }
@@ -448,6 +449,7 @@ fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
         limit: (&config.lifetime).into(),
         dying: sa.is_dying(),
         ages: ages(now, sa.added(), sa.first_used()),
+        last_used_secs: stats.last_used.map(|used| now.since(used).as_secs()),
         stats: SaStats {
             packets: stats.packets,
             bytes: stats.bytes,

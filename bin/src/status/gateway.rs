@@ -1,0 +1,169 @@
+//! State of one gateway for `fatpath status`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+use base::DropReason;
+use client::{CliError, Client};
+use ctl::state::{DropState, LinkState, PolicyState, SaState};
+use ctl::{Reply, Request, Shown, What};
+use serde::Serialize;
+
+use super::tunnel::{TunnelKey, TunnelState, TunnelStatus, tunnels};
+
+/// Status of a gateway.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct GatewayStatus {
+    /// Name.
+    pub(super) name: String,
+    /// Failure to reach the gateway; everything else is empty then.
+    pub(super) error: Option<String>,
+    /// Names of the links, without `lo`.
+    pub(super) links: Vec<String>,
+    /// Links that are down, with the reason.
+    pub(super) links_down: Vec<LinkDown>,
+    /// Tunnels.
+    pub(super) tunnels: Vec<TunnelStatus>,
+    /// Drops by reason, most frequent first.
+    pub(super) drops: Vec<DropSum>,
+}
+
+/// Link that is down.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct LinkDown {
+    pub(super) link: String,
+    pub(super) why: Option<String>,
+}
+
+/// Drops for one reason since the start of the gateway.
+#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+pub(super) struct DropSum {
+    pub(super) reason: String,
+    pub(super) count: u64,
+    /// Input links of the packets.
+    pub(super) links: Vec<String>,
+    /// Cause, in a sentence.
+    pub(super) cause: String,
+    pub(super) remedy: String,
+}
+
+/// States of a gateway at one time.
+#[derive(Debug)]
+pub(super) struct Sample {
+    at: Instant,
+    links: Vec<LinkState>,
+    policies: Vec<PolicyState>,
+    sas: Vec<SaState>,
+    drops: Vec<DropState>,
+}
+
+impl Sample {
+    /// Requests the states of the gateway `name`, whose control socket is at `path`.
+    ///
+    /// # Errors
+    /// The gateway does not reply.
+    pub(super) fn take(name: &str, path: &Path) -> Result<Self, CliError> {
+        let mut client = Client::connect_at(name, path.to_owned())?;
+        let mut show = |what| match client.ask(&Request::Show { what })? {
+            Reply::Show { shown } => Ok(shown),
+            _ => Err(client.confused()),
+        };
+        let mismatch = || CliError::failed(format!("{}: the answer is to another question", path.display()));
+        let Shown::Links(links) = show(What::Links)? else { return Err(mismatch()) };
+        let Shown::Policies(policies) = show(What::Policies)? else { return Err(mismatch()) };
+        let Shown::Sa(sas) = show(What::Sa)? else { return Err(mismatch()) };
+        let Shown::Drops(drops) = show(What::Drops)? else { return Err(mismatch()) };
+        Ok(Self { at: Instant::now(), links, policies, sas, drops })
+    }
+
+    fn tunnels(&self) -> Vec<(TunnelKey, TunnelStatus)> {
+        tunnels(&self.links, &self.policies, &self.sas)
+    }
+
+    /// Status at the time of this sample, with rates since the sample `earlier`.
+    pub(super) fn status(&self, name: &str, earlier: Option<&Self>) -> GatewayStatus {
+        let mut tunnels = self.tunnels();
+        if let Some(earlier) = earlier {
+            let millis = self.at.duration_since(earlier.at).as_millis().max(1) as u64;
+            let before: BTreeMap<TunnelKey, TunnelStatus> = earlier.tunnels().into_iter().collect();
+            for (key, tunnel) in &mut tunnels {
+                let Some(before) = before.get(key) else { continue };
+                // Bytes of SAs that are removed at a rekey leave the sum.
+                let rate = |now: u64, before: u64| Some(now.checked_sub(before)?.saturating_mul(8_000) / millis);
+                tunnel.rx_bits_per_second = rate(tunnel.rx_bytes, before.rx_bytes);
+                tunnel.tx_bits_per_second = rate(tunnel.tx_bytes, before.tx_bytes);
+            }
+        }
+        let own = || self.links.iter().filter(|link| link.name != "lo");
+        let down = own().filter(|link| !link.up);
+        GatewayStatus {
+            name: name.to_owned(),
+            error: None,
+            links: own().map(|link| link.name.clone()).collect(),
+            links_down: down.map(|link| LinkDown { link: link.name.clone(), why: link.why_down.clone() }).collect(),
+            tunnels: tunnels.into_iter().map(|(_, tunnel)| tunnel).collect(),
+            drops: sums(&self.drops),
+        }
+    }
+}
+
+impl GatewayStatus {
+    /// Status of a gateway that could not be asked.
+    pub(super) fn unreachable(name: &str, error: String) -> Self {
+        let (links, links_down, tunnels, drops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { name: name.to_owned(), error: Some(error), links, links_down, tunnels, drops }
+    }
+
+    /// Whether the gateway did not answer or one of its tunnels is down.
+    pub(super) fn has_failure(&self) -> bool {
+        self.error.is_some() || self.tunnels.iter().any(|tunnel| tunnel.state == TunnelState::Down)
+    }
+}
+
+/// Sums of drops over links, most frequent first.
+fn sums(drops: &[DropState]) -> Vec<DropSum> {
+    let mut sums: Vec<DropSum> = Vec::new();
+    for drop in drops.iter().filter(|drop| drop.count > 0) {
+        let link = drop.link.clone();
+        if let Some(sum) = sums.iter_mut().find(|sum| sum.reason == drop.reason) {
+            sum.count += drop.count;
+            sum.links.extend(link);
+            continue;
+        }
+        let known = DropReason::by_name(&drop.reason);
+        sums.push(DropSum {
+            reason: drop.reason.clone(),
+            count: drop.count,
+            links: link.into_iter().collect(),
+            cause: known.map_or_else(String::new, DropReason::short_cause),
+            remedy: known.map_or_else(String::new, DropReason::remedy),
+        });
+    }
+    sums.sort_by_key(|sum| std::cmp::Reverse(sum.count));
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drops_are_summed_over_links_and_sorted() {
+        let drop = |link: &str, reason: DropReason, count| DropState {
+            link: Some(link.to_owned()),
+            reason: reason.name().to_owned(),
+            count,
+        };
+        let drops = [
+            drop("a", DropReason::NoRoute, 2),
+            drop("a", DropReason::EspIcv, 4),
+            drop("b", DropReason::NoRoute, 3),
+            drop("b", DropReason::EspReplay, 0),
+        ];
+        let found = sums(&drops);
+        let counts: Vec<_> = found.iter().map(|sum| (sum.reason.as_str(), sum.count, sum.links.join(","))).collect();
+        assert_eq!(counts, [("NoRoute", 5, "a,b".to_owned()), ("EspIcv", 4, "a".to_owned())]);
+        assert_eq!(found[1].cause, DropReason::EspIcv.short_cause());
+    }
+}

@@ -1,0 +1,126 @@
+//! `fatpath status`: one line for each tunnel of the running gateways, and reasons for those that do not work.
+
+mod gateway;
+mod text;
+mod tunnel;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
+
+use client::{CliError, gateways, print, socket_path};
+use gateway::{GatewayStatus, Sample};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::cli::StatusArgs;
+
+/// Time between the two samples that rates are computed from, without `--watch`.
+const RATE_WINDOW: Duration = Duration::from_millis(500);
+
+/// Clears a terminal and moves the cursor to its first line.
+const CLEAR: &str = "\x1b[H\x1b[2J\x1b[3J";
+
+/// A gateway that is asked, with its previous sample.
+struct Asked {
+    name: String,
+    path: PathBuf,
+    previous: Option<Sample>,
+}
+
+/// Prints the status of one gateway, or of all that this user has started and root's.
+///
+/// # Errors
+/// Standard output cannot be written. No gateway runs, which is exit code 3. A tunnel is down or a gateway does not
+/// answer, which is exit code 1 without a message.
+pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode, CliError> {
+    match args.watch {
+        Some(seconds) => watch(args, Duration::from_secs(seconds.into())),
+        None => once(args),
+    }
+}
+
+fn once(args: &StatusArgs) -> Result<ExitCode, CliError> {
+    let mut asked = asked(args)?;
+    // The first samples are only for rates: an error returns with the second ones.
+    asked.iter_mut().for_each(|gateway| gateway.previous = Sample::take(&gateway.name, &gateway.path).ok());
+    thread::sleep(RATE_WINDOW);
+    let statuses = sample(&mut asked);
+    print(shown(&statuses, args.json).as_bytes())?;
+    let failed = statuses.iter().any(GatewayStatus::has_failure);
+    Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Prints the status again and again, until a signal or until the reader of the output closes its end.
+fn watch(args: &StatusArgs, interval: Duration) -> Result<ExitCode, CliError> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|err| CliError::system("catch signals", &err))?;
+    let (ended, has_ended) = channel();
+    thread::spawn(move || signals.forever().next().map(|_| ended.send(())));
+    let clear = if std::io::stdout().is_terminal() && !args.json { CLEAR } else { "" };
+    let mut known: Vec<Asked> = Vec::new();
+    loop {
+        // Gateways come and go.
+        let mut now = asked(args).or_else(|err| if err.exit_code == NO_GATEWAY { Ok(Vec::new()) } else { Err(err) })?;
+        for gateway in &mut now {
+            let before = known.iter_mut().find(|before| before.path == gateway.path);
+            gateway.previous = before.and_then(|before| before.previous.take());
+        }
+        let statuses = sample(&mut now);
+        let text = if now.is_empty() && !args.json {
+            "no gateway is running\n".to_owned()
+        } else {
+            shown(&statuses, args.json)
+        };
+        print(format!("{clear}{text}").as_bytes())?;
+        known = now;
+        match has_ended.recv_timeout(interval) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+/// Exit code if no gateway runs.
+const NO_GATEWAY: u8 = 3;
+
+fn asked(args: &StatusArgs) -> Result<Vec<Asked>, CliError> {
+    let one = |name: &String| vec![(name.clone(), socket_path(name))];
+    let found = args.instance.as_ref().map_or_else(gateways, one);
+    let running: Vec<Asked> = found
+        .into_iter()
+        .filter(|(_, path)| client::is_running(path))
+        .map(|(name, path)| Asked { name, path, previous: None })
+        .collect();
+    if running.is_empty() {
+        let (which, option) = match &args.instance {
+            Some(name) => (format!("no gateway named {name} is running"), format!(" --instance {name}")),
+            None => ("no gateway is running".to_owned(), String::new()),
+        };
+        let message = format!("{which}; start one with `fatpath run -c FILE{option}`.");
+        return Err(CliError { message, exit_code: NO_GATEWAY });
+    }
+    Ok(running)
+}
+
+fn sample(gateways: &mut [Asked]) -> Vec<GatewayStatus> {
+    let status = |gateway: &mut Asked| match Sample::take(&gateway.name, &gateway.path) {
+        Ok(sample) => {
+            let status = sample.status(&gateway.name, gateway.previous.as_ref());
+            gateway.previous = Some(sample);
+            status
+        }
+        Err(err) => GatewayStatus::unreachable(&gateway.name, err.message),
+    };
+    gateways.iter_mut().map(status).collect()
+}
+
+fn shown(statuses: &[GatewayStatus], json: bool) -> String {
+    if json {
+        serde_json::to_string(statuses).expect("plain values with text keys always serialise") + "\n"
+    } else {
+        statuses.iter().map(text::text).collect()
+    }
+}

@@ -1,0 +1,229 @@
+//! Tunnels of a gateway: its policies and SAs, grouped by outer addresses and reqid, and a verdict on each.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use ctl::state::{LinkState, PolicyState, SaState};
+use serde::Serialize;
+use xfrm::{Dir, SaDir};
+
+/// Seconds without a received packet after which a tunnel is idle.
+const IDLE_SECS: u64 = 120;
+
+/// Seconds since the last accepted packet after which refused packets decide: the counters of refused packets have no
+/// time.
+const RECENT_SECS: u64 = 10;
+
+/// State of a tunnel.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum TunnelState {
+    /// A packet was received in the last two minutes.
+    Up,
+    /// The SAs exist, and nothing was received for two minutes, or ever.
+    Idle,
+    /// Packets cannot pass.
+    Down,
+}
+
+impl TunnelState {
+    pub(super) const fn word(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Idle => "idle",
+            Self::Down => "down",
+        }
+    }
+}
+
+/// One tunnel, or one pair of hosts in transport mode.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TunnelStatus {
+    /// Outer address of this end.
+    pub(super) local: IpAddr,
+    /// Outer address of the peer, with the UDP port of ESP in UDP; the address it has moved to, if it has.
+    pub(super) peer: String,
+    /// Number that matches SAs to policies; 0 for none.
+    pub(super) reqid: u32,
+    /// State.
+    pub(super) state: TunnelState,
+    /// Reason for the state.
+    pub(super) why: Option<String>,
+    /// Protected networks, `local > remote`.
+    pub(super) networks: Vec<String>,
+    /// Seconds since the last received packet.
+    pub(super) received_secs: Option<u64>,
+    /// Bytes received by the present SAs.
+    pub(super) rx_bytes: u64,
+    /// Bytes sent by the present SAs.
+    pub(super) tx_bytes: u64,
+    /// Received bits a second between two samples.
+    pub(super) rx_bits_per_second: Option<u64>,
+    /// Sent bits a second between two samples.
+    pub(super) tx_bits_per_second: Option<u64>,
+    /// Seconds until the next rekeying, for SAs with a limit of time.
+    pub(super) rekey_secs: Option<u64>,
+}
+
+/// Key of a tunnel: outer addresses of this end and of the peer, and the reqid.
+pub(super) type TunnelKey = (IpAddr, IpAddr, u32);
+
+/// Policies and SAs of a tunnel.
+#[derive(Debug, Default)]
+struct Parts<'a> {
+    networks: Vec<String>,
+    outbound: Vec<&'a SaState>,
+    inbound: Vec<&'a SaState>,
+    /// Larval SAs, which a key manager has been asked for.
+    larval: bool,
+}
+
+/// Tunnels of the policies and SAs of a gateway, in the order of their keys.
+pub(super) fn tunnels(
+    links: &[LinkState],
+    policies: &[PolicyState],
+    sas: &[SaState],
+) -> Vec<(TunnelKey, TunnelStatus)> {
+    let mut parts: BTreeMap<TunnelKey, Parts<'_>> = BTreeMap::new();
+    for policy in policies.iter().filter(|policy| policy.dir == Dir::Out) {
+        for template in &policy.templates {
+            let selector = &policy.selector;
+            let local = template.src.unwrap_or_else(|| selector.src.addr());
+            let peer = template.dst.unwrap_or_else(|| selector.dst.addr());
+            let part = parts.entry((local, peer, template.reqid)).or_default();
+            part.networks.push(format!("{} > {}", selector.src, selector.dst));
+        }
+    }
+    for sa in sas {
+        let is_inbound = match sa.dir {
+            Some(dir) => dir == SaDir::In,
+            None => links.iter().any(|link| link.addresses.iter().any(|own| own.addr() == sa.dst)),
+        };
+        let (local, peer) = if is_inbound { (sa.dst, sa.src) } else { (sa.src, sa.dst) };
+        let part = parts.entry((local, peer, sa.reqid)).or_default();
+        match (sa.state.as_str(), is_inbound) {
+            ("acq", _) => part.larval = true,
+            ("valid", true) => part.inbound.push(sa),
+            ("valid", false) => part.outbound.push(sa),
+            _ => {}
+        }
+    }
+    // The first SA-less tunnel of a template with reqid 0 is the one of its addresses.
+    let statuses = parts.into_iter().map(|(key, part)| (key, part.status(key)));
+    statuses.collect()
+}
+
+impl Parts<'_> {
+    fn status(&self, (local, peer, reqid): TunnelKey) -> TunnelStatus {
+        let received_secs = self.inbound.iter().filter_map(|sa| sa.last_used_secs).min();
+        let (state, why) = self.verdict(received_secs);
+        let newest = self.outbound.last();
+        let port = newest.and_then(|sa| sa.encap).map(|encap| encap.dport);
+        let peer = match (newest.and_then(|sa| sa.moved_to), port) {
+            (Some(moved), _) => moved.to_string(),
+            (None, Some(port)) => SocketAddr::new(peer, port).to_string(),
+            (None, None) => peer.to_string(),
+        };
+        let until_soft = |sa: &&SaState| Some(sa.limit.soft.add_secs?.saturating_sub(sa.ages.add_secs?));
+        TunnelStatus {
+            local,
+            peer,
+            reqid,
+            state,
+            why,
+            networks: self.networks.clone(),
+            received_secs,
+            rx_bytes: self.inbound.iter().map(|sa| sa.stats.bytes).sum(),
+            tx_bytes: self.outbound.iter().map(|sa| sa.stats.bytes).sum(),
+            rx_bits_per_second: None,
+            tx_bits_per_second: None,
+            rekey_secs: self.outbound.iter().filter_map(until_soft).max(),
+        }
+    }
+
+    /// State and its reason.
+    fn verdict(&self, received_secs: Option<u64>) -> (TunnelState, Option<String>) {
+        let down = |why: &str| (TunnelState::Down, Some(why.to_owned()));
+        match (self.outbound.is_empty(), self.inbound.is_empty()) {
+            (true, _) if self.larval => return down("no SA yet: a key manager has been asked for one"),
+            (true, true) => return down("the policy has no SA: add SAs, or start a key manager"),
+            (true, false) => return down("no SA towards the peer"),
+            (false, true) => return down("no SA from the peer"),
+            (false, false) => {}
+        }
+        let sum = |count: fn(&SaState) -> u64| self.inbound.iter().map(|sa| count(sa)).sum::<u64>();
+        let failed = sum(|sa| sa.stats.integrity_failed);
+        let replayed = sum(|sa| sa.stats.replay + sa.stats.replay_window);
+        let is_recent = received_secs.is_some_and(|secs| secs <= RECENT_SECS);
+        let refused = match (failed, replayed) {
+            (0, 0) => None,
+            (0, n) => {
+                Some(format!("{n} packets are replays: the peer's numbers went back, as after a restart without state"))
+            }
+            (n, _) => Some(format!("{n} packets fail their ICV: another key, or the peer was restarted without state")),
+        };
+        match (refused, received_secs) {
+            (Some(refused), _) if !is_recent => (TunnelState::Down, Some(refused)),
+            (refused, Some(secs)) if secs < IDLE_SECS => (TunnelState::Up, refused),
+            (_, None) => {
+                let sent = self.outbound.iter().map(|sa| sa.stats.packets).sum::<u64>();
+                let why =
+                    if sent > 0 { format!("nothing received, {sent} packets sent") } else { "never used".to_owned() };
+                (TunnelState::Idle, Some(why))
+            }
+            _ => (TunnelState::Idle, None),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sa(dir: &str, state: &str) -> SaState {
+        let (src, dst) = if dir == "out" { ("192.0.2.1", "192.0.2.2") } else { ("192.0.2.2", "192.0.2.1") };
+        let json = format!(
+            r#"{{"src":"{src}","dst":"{dst}","spi":1,"state":"{state}","dir":"{dir}","mode":"tunnel","reqid":1,
+            "algorithm":null,"key_bits":0,"auth":null,"icv_bits":0,"replay_window":0,"flags":[],"encap":null,
+            "moved_to":null,"tfcpad":0,"nat":{{"keepalive_interval":0,"mapping_threshold":0,"follow":false}},"selector":null,"oseq":0,"seq":0,"bitmap":[],"mark":null,
+            "output_mark":null,"if_id":0,"limit":{{"soft":{{}},"hard":{{}}}},"dying":false,"ages":{{}},
+            "stats":{{"packets":0,"bytes":0,"replay":0,"replay_window":0,"integrity_failed":0}}}}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    fn verdict(change: impl Fn(&mut SaState, &mut SaState)) -> (TunnelState, Option<String>) {
+        let (mut out, mut input) = (sa("out", "valid"), sa("in", "valid"));
+        change(&mut out, &mut input);
+        let sas = [out, input];
+        let found = tunnels(&[], &[], &sas);
+        let [(_, status)] = found.as_slice() else { panic!("{found:?}") };
+        (status.state, status.why.clone())
+    }
+
+    #[test]
+    fn tunnel_is_up_idle_or_down_by_its_sas() {
+        let (state, why) = verdict(|_, input| input.last_used_secs = Some(3));
+        assert_eq!((state, why), (TunnelState::Up, None));
+        let (state, why) = verdict(|_, input| input.last_used_secs = Some(121));
+        assert_eq!((state, why), (TunnelState::Idle, None));
+        let (state, why) = verdict(|out, _| out.stats.packets = 4);
+        assert_eq!((state, why.as_deref()), (TunnelState::Idle, Some("nothing received, 4 packets sent")));
+        let (state, why) = verdict(|_, input| input.stats.integrity_failed = 5);
+        assert_eq!(state, TunnelState::Down);
+        assert!(why.unwrap().starts_with("5 packets fail their ICV: another key"));
+        let (state, why) = verdict(|_, input| (input.stats.replay, input.last_used_secs) = (2, Some(30)));
+        assert_eq!(state, TunnelState::Down);
+        assert!(why.unwrap().contains("2 packets are replays"));
+        let (state, why) = verdict(|_, input| (input.stats.integrity_failed, input.last_used_secs) = (5, Some(1)));
+        assert_eq!(state, TunnelState::Up, "{why:?}");
+        assert!(why.unwrap().contains("5 packets fail"));
+        let (state, why) = verdict(|out, _| out.state = "expired".to_owned());
+        assert_eq!((state, why.as_deref()), (TunnelState::Down, Some("no SA towards the peer")));
+        let (state, why) = verdict(|out, _| out.state = "acq".to_owned());
+        assert_eq!(
+            (state, why.as_deref()),
+            (TunnelState::Down, Some("no SA yet: a key manager has been asked for one"))
+        );
+    }
+}
