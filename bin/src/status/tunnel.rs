@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use ctl::state::{LinkState, PolicyState, SaState};
+use ctl::state::{LinkState, PeerErrorState, PolicyState, SaState};
 use serde::Serialize;
 use xfrm::{Dir, SaDir};
 
@@ -108,15 +108,25 @@ pub(super) fn tunnels(
             _ => {}
         }
     }
-    // The first SA-less tunnel of a template with reqid 0 is the one of its addresses.
-    let statuses = parts.into_iter().map(|(key, part)| (key, part.status(key)));
+    let errors: Vec<&PeerErrorState> = links.iter().flat_map(|link| &link.peer_errors).collect();
+    let statuses = parts.into_iter().map(|(key, part)| (key, part.status(key, &errors)));
     statuses.collect()
 }
 
 impl Parts<'_> {
-    fn status(&self, (local, peer, reqid): TunnelKey) -> TunnelStatus {
+    fn status(&self, (local, peer, reqid): TunnelKey, errors: &[&PeerErrorState]) -> TunnelStatus {
         let received_secs = self.inbound.iter().filter_map(|sa| sa.last_used_secs).min();
-        let (state, why) = self.verdict(received_secs);
+        // An error since the last received packet.
+        let error = errors
+            .iter()
+            .find(|error| error.peer.ip() == peer && received_secs.is_none_or(|received| error.last_secs < received));
+        let (state, why) = match error {
+            Some(error) => {
+                let ago = error.last_secs;
+                (TunnelState::Down, Some(format!("{}: {} {ago}s ago", error.peer, reported(&error.error))))
+            }
+            None => self.verdict(received_secs),
+        };
         let newest = self.outbound.last();
         let port = newest.and_then(|sa| sa.encap).map(|encap| encap.dport);
         let peer = match (newest.and_then(|sa| sa.moved_to), port) {
@@ -151,6 +161,9 @@ impl Parts<'_> {
             (false, true) => return down("no SA from the peer"),
             (false, false) => {}
         }
+        if self.networks.is_empty() && self.outbound.iter().all(|sa| sa.stats.packets == 0) {
+            return down("no policy of dir out uses its SAs");
+        }
         let sum = |count: fn(&SaState) -> u64| self.inbound.iter().map(|sa| count(sa)).sum::<u64>();
         let failed = sum(|sa| sa.stats.integrity_failed);
         let replayed = sum(|sa| sa.stats.replay + sa.stats.replay_window);
@@ -176,6 +189,11 @@ impl Parts<'_> {
     }
 }
 
+/// Description of an error that the network has reported.
+fn reported(error: &str) -> &str {
+    if error.starts_with("Connection refused") { "port unreachable" } else { error }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -194,6 +212,7 @@ mod tests {
 
     fn verdict(change: impl Fn(&mut SaState, &mut SaState)) -> (TunnelState, Option<String>) {
         let (mut out, mut input) = (sa("out", "valid"), sa("in", "valid"));
+        out.stats.packets = 4;
         change(&mut out, &mut input);
         let sas = [out, input];
         let found = tunnels(&[], &[], &sas);
@@ -207,7 +226,7 @@ mod tests {
         assert_eq!((state, why), (TunnelState::Up, None));
         let (state, why) = verdict(|_, input| input.last_used_secs = Some(121));
         assert_eq!((state, why), (TunnelState::Idle, None));
-        let (state, why) = verdict(|out, _| out.stats.packets = 4);
+        let (state, why) = verdict(|_, _| {});
         assert_eq!((state, why.as_deref()), (TunnelState::Idle, Some("nothing received, 4 packets sent")));
         let (state, why) = verdict(|_, input| input.stats.integrity_failed = 5);
         assert_eq!(state, TunnelState::Down);
@@ -218,6 +237,8 @@ mod tests {
         let (state, why) = verdict(|_, input| (input.stats.integrity_failed, input.last_used_secs) = (5, Some(1)));
         assert_eq!(state, TunnelState::Up, "{why:?}");
         assert!(why.unwrap().contains("5 packets fail"));
+        let (state, why) = verdict(|out, _| out.stats.packets = 0);
+        assert_eq!((state, why.as_deref()), (TunnelState::Down, Some("no policy of dir out uses its SAs")));
         let (state, why) = verdict(|out, _| out.state = "expired".to_owned());
         assert_eq!((state, why.as_deref()), (TunnelState::Down, Some("no SA towards the peer")));
         let (state, why) = verdict(|out, _| out.state = "acq".to_owned());

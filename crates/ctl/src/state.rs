@@ -50,9 +50,25 @@ pub struct LinkState {
     pub qdisc: Option<QdiscState>,
     /// Packet counters.
     pub stats: LinkStats,
+    /// Last errors that the network reported about peers of a UDP link.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peer_errors: Vec<PeerErrorState>,
     /// Linux's counters of IPv6 and ICMPv6 that are per link and not 0.
     #[serde(default)]
     pub ip6: Vec<CounterState>,
+}
+
+/// Last error that the network reported about packets to a peer.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PeerErrorState {
+    /// Address and port of the peer.
+    pub peer: SocketAddr,
+    /// Text of the error, such as `Connection refused` for an ICMP *port unreachable*.
+    pub error: String,
+    /// Number of errors since the link was opened.
+    pub count: u64,
+    /// Seconds since the last error.
+    pub last_secs: u64,
 }
 
 /// Queueing discipline of a link, with the counters of `tc -s qdisc`. Fat packets count as their segments, except in

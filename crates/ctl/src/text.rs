@@ -11,8 +11,8 @@ use xfrm::{Action, Level, NatTraversal};
 use crate::request::Shown;
 use crate::state::{
     Ages, BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
-    HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState,
-    QdiscState, RingState, RouteState, SaState, SelectorState,
+    HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, PeerErrorState, PmtuState,
+    PolicyState, QdiscState, RingState, RouteState, SaState, SelectorState,
 };
 
 impl Shown {
@@ -113,6 +113,9 @@ impl Display for LinkState {
         }
         if let Some(qdisc) = &self.qdisc {
             qdisc.fmt(f)?;
+        }
+        for PeerErrorState { peer, error, count, last_secs } in &self.peer_errors {
+            writeln!(f, "    peer {peer} {error}, {count} times, last {last_secs}s ago")?;
         }
         self.stats.fmt(f)
     }

@@ -52,6 +52,12 @@ fn links() -> Shown {
             tx_dropped: 0,
             tx_errors: 0,
         },
+        peer_errors: vec![PeerErrorState {
+            peer: "192.0.2.2:4500".parse().unwrap(),
+            error: "Connection refused (os error 111)".to_owned(),
+            count: 5,
+            last_secs: 2,
+        }],
         ip6: Vec::new(),
     };
     let eth1 = LinkState {
@@ -72,6 +78,7 @@ fn links() -> Shown {
         ring: None,
         qdisc: None,
         stats: LinkStats::default(),
+        peer_errors: Vec::new(),
         ip6: Vec::new(),
     };
     let eth2 = LinkState {
@@ -301,6 +308,7 @@ fn links_show_offloads_with_reasons_and_what_they_moved() {
     uso off (kernel refused TUNSETOFFLOAD: EINVAL)
     qdisc tbf backlog 1452b 1p
         bytes 4356 packets 3 dropped 1 overlimits 2
+    peer 192.0.2.2:4500 Connection refused (os error 111), 5 times, last 2s ago
     RX:     bytes packets wire-packets calls dropped
         655350000      10          440     9       1
     TX:     bytes packets wire-packets calls dropped
@@ -396,6 +404,7 @@ src 192.0.2.1 dst 192.0.2.2
 \tlifetime current:
 \t  0(bytes), 0(packets)
 \t  add 60s ago use -
+\tlastused 4s ago
 \t  dying
 \tstats:
 \t  replay-window 0 replay 0 failed 0

@@ -9,8 +9,8 @@ use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
     Ages, CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, GuestQueueState, GuestState,
-    IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState,
-    QdiscState, RingState, RouteState, SaState, SaStats,
+    IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, OffloadState, PeerErrorState, PmtuState,
+    PolicyState, QdiscState, RingState, RouteState, SaState, SaStats,
 };
 use ctl::{Shown, What};
 use datapath::{FatCounts, Port, RxMode, Traffic};
@@ -77,6 +77,7 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
         ring: None,
         qdisc: None,
         stats: vrf_stats(node, id),
+        peer_errors: Vec::new(),
         ip6: Vec::new(),
     }
 }
@@ -185,6 +186,15 @@ fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
     }
 }
 
+fn peer_error(error: &link::PeerError) -> PeerErrorState {
+    PeerErrorState {
+        peer: error.peer,
+        error: std::io::Error::from_raw_os_error(error.errno).to_string(),
+        count: error.count,
+        last_secs: error.at.elapsed().as_secs(),
+    }
+}
+
 /// Reason for which a supported offload is not in use.
 const SWITCHED: &str = "switched off";
 
@@ -219,6 +229,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         ring: slot.link.ring().map(|ring| ring_state(&ring)),
         qdisc: qdisc_state(node, id),
         stats: stats_of(node, id, slot),
+        peer_errors: slot.link.peer_errors().iter().map(peer_error).collect(),
         ip6: port.counters.iter().filter(|&(_, value)| value > 0).map(counter).collect(),
     }
 }

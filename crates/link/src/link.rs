@@ -8,6 +8,7 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
+use crate::udp::PeerError;
 use crate::vhost::GuestState;
 use crate::{Common, LinkStats, Offload, OpenError, RingState};
 
@@ -131,6 +132,11 @@ pub trait Link: fmt::Debug + Send {
     /// State of the guest, for a guest's port.
     fn guest(&self) -> Option<GuestState> {
         None
+    }
+
+    /// Last errors that the network reported about peers of the link, for a UDP link.
+    fn peer_errors(&self) -> Vec<PeerError> {
+        Vec::new()
     }
 
     /// Returns freed frames to the device's ring, and enters copies in the ledger. Called once after packets were

@@ -27,8 +27,10 @@ mod restart;
 mod router;
 mod service;
 mod state;
+mod status;
 mod strongswan;
 mod sysctl;
+mod trial;
 mod tunnel;
 mod unmodified;
 mod vhost;
@@ -74,6 +76,8 @@ fn main() {
         lines::trials(),
         sysctl::trials(),
         state::trials(),
+        status::trials(),
+        trial::trials(),
         keys::trials(),
         large_file::trials(),
         strongswan::trials(),

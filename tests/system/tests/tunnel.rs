@@ -126,7 +126,14 @@ pub(crate) fn start(netns: &Netns, instance: &str, esp: &Esp, own: u8, scratch: 
 }
 
 /// As [`start`], with that configuration.
-fn start_with(netns: &Netns, instance: &str, esp: &Esp, own: u8, scratch: &Scratch, toml: &str) -> Outcome<Gateway> {
+pub(crate) fn start_with(
+    netns: &Netns,
+    instance: &str,
+    esp: &Esp,
+    own: u8,
+    scratch: &Scratch,
+    toml: &str,
+) -> Outcome<Gateway> {
     let peer = 3 - own;
     let len = if esp.own.is_ipv4() { 24 } else { 64 };
     netns.sh(&format!("ip addr add {}/{len} dev wan0", esp.own))?;
@@ -142,7 +149,7 @@ fn start_with(netns: &Netns, instance: &str, esp: &Esp, own: u8, scratch: &Scrat
 }
 
 /// The configuration of the gateway of [`start`].
-fn config(esp: &Esp, own: u8) -> String {
+pub(crate) fn config(esp: &Esp, own: u8) -> String {
     let peer = 3 - own;
     format!(
         r#"

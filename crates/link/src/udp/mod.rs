@@ -39,6 +39,7 @@ use crate::{Common, Layer, Link, OpenError, Sent};
 use discovery::Discovery;
 use ike_port::IkePort;
 use message::Message;
+pub use paths::PeerError;
 use paths::{MAX_ERRORS, Paths, TooBig, is_soft, narrow};
 use synthetic::{Ends, LONGEST, Unsendable, Unwrapped, set_ip, unwrap, wrap};
 
@@ -377,6 +378,10 @@ impl Link for UdpLink {
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         burst::send(self, burst)
+    }
+
+    fn peer_errors(&self) -> Vec<PeerError> {
+        self.paths.unreachable.iter().copied().collect()
     }
 }
 

@@ -1,10 +1,13 @@
-//! Path MTU reports about earlier packets, from the error queue, and the ICMP messages made from them.
+//! Errors of earlier packets, from the error queue: path MTU reports, with the ICMP messages made from them, and peers
+//! that cannot be reached.
 //!
 //! A message about a link of the host, mostly the first one of the path, is from this node to itself, and marked as
 //! [`Loopback`](PktType::Loopback): from the network it would be a martian (RFC 1812 §5.3.8).
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use packet::{Memory, Packet, PktType};
 
@@ -20,9 +23,27 @@ use crate::sys::socket::get_option;
 /// reads.
 pub(super) const MAX_ERRORS: usize = 16;
 
-/// State of path MTU reports that are still to be read or made.
+/// Peers whose last error is kept: those with the most recent ones.
+const MAX_PEERS: usize = 64;
+
+/// Last error that the network reported about packets to a peer, such as an ICMP *port unreachable*.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerError {
+    /// Address and port of the peer.
+    pub peer: SocketAddr,
+    /// `errno` of the error.
+    pub errno: i32,
+    /// Number of errors since the link was opened.
+    pub count: u64,
+    /// Time of the last error.
+    pub at: Instant,
+}
+
+/// State of path MTU reports that are still to be read or made, and last errors of peers.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
+    /// Last errors of peers, most recent last.
+    pub(super) unreachable: VecDeque<PeerError>,
     /// Whether the error queue has to be read.
     pub(super) errors_wait: bool,
     /// The last packet that did not fit the first link.
@@ -67,6 +88,7 @@ impl Paths {
             let (Some(error), Some(dst)) = (error, dst) else { continue };
             stats.soft_errors += 1;
             if error.errno != libc::EMSGSIZE {
+                self.note_unreachable(dst, error.errno);
                 continue;
             }
             if !error.is_local {
@@ -84,6 +106,15 @@ impl Paths {
             }
         }
         self.errors_wait = true;
+    }
+
+    fn note_unreachable(&mut self, peer: SocketAddr, errno: i32) {
+        let known = self.unreachable.iter().position(|known| known.peer == peer);
+        let before = known.and_then(|at| self.unreachable.remove(at)).map_or(0, |known| known.count);
+        if self.unreachable.len() == MAX_PEERS {
+            self.unreachable.pop_front();
+        }
+        self.unreachable.push_back(PeerError { peer, errno, count: before + 1, at: Instant::now() });
     }
 }
 
@@ -152,4 +183,21 @@ pub(super) fn is_soft(errno: i32) -> bool {
         libc::EMSGSIZE,
     ]
     .contains(&errno)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_are_kept_for_the_most_recent_peers() {
+        let mut paths = Paths::default();
+        let peer = |port| SocketAddr::from(([192, 0, 2, 2], port));
+        (1..=MAX_PEERS as u16 + 1).for_each(|port| paths.note_unreachable(peer(port), libc::ECONNREFUSED));
+        paths.note_unreachable(peer(2), libc::EHOSTUNREACH);
+        assert_eq!(paths.unreachable.len(), MAX_PEERS);
+        assert_eq!(paths.unreachable.front().map(|error| error.peer), Some(peer(3)));
+        let last = paths.unreachable.back().unwrap();
+        assert_eq!((last.peer, last.errno, last.count), (peer(2), libc::EHOSTUNREACH, 2));
+    }
 }

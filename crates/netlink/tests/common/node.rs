@@ -197,6 +197,7 @@ impl Host for RecordingHost {
             ring: self.ring.clone(),
             qdisc: None,
             stats: LinkStats { rx_packets: 7, tx_dropped: 9, ..LinkStats::default() },
+            peer_errors: Vec::new(),
             ip6: Vec::new(),
         };
         let on = (can & wanted).coherent() | FeatureSet::RX_CSUM;
