@@ -72,7 +72,7 @@ fn run(command: Command) -> Result<ExitCode, CliError> {
         Command::Check(args) => check::main(&args),
         Command::Load(args) => load::main(&args),
         Command::Save(args) => save::main(&args),
-        Command::Measure(_) => measure::main(),
+        Command::Measure(command) => measure::main(&command),
         Command::Capture(args) => capture::main(&args),
         Command::Trace(args) => trace::main(&args),
         Command::Monitor(args) => monitor::main(&args),

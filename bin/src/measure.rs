@@ -4,16 +4,22 @@ use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use client::{CliError, PROGRAM_VARIABLE, find_sibling};
+use client::{BenchCommand, CliError, PROGRAM_VARIABLE, find_sibling};
+
+use crate::isolation;
 
 /// The program for measurements.
 const PROGRAM: &str = "fatpath-bench";
 
-/// Executes the program for measurements in this process, with this process's validated arguments.
+/// Executes the program for measurements in this process, with this process's validated arguments. The demo of a user
+/// without root runs in namespaces of its own.
 ///
 /// # Errors
 /// The program is missing or does not start.
-pub(crate) fn main() -> Result<(), CliError> {
+pub(crate) fn main(command: &BenchCommand) -> Result<(), CliError> {
+    if matches!(command, BenchCommand::Demo(_)) && !rustix::process::geteuid().is_root() {
+        isolation::enter("fatpath demo")?;
+    }
     let program = find_sibling(PROGRAM).ok_or_else(|| {
         CliError::failed(format!(
             "{PROGRAM} is neither beside fatpath nor in PATH; build it with `cargo build --release -p {PROGRAM}`."

@@ -14,7 +14,8 @@ pub enum BenchCommand {
     /// through fatpath with all offloads off (thin), and through fatpath with its default offloads (fat). Namespaces
     /// and gateways are removed afterwards.
     ///
-    /// Needs root and /dev/net/tun.
+    /// Without root, all of it is in a user namespace; where /dev/net/tun does not open, the gateways are routers, as with
+    /// --router, and the result says so. Other cases than the one stream need /dev/net/tun.
     Demo(DemoArgs),
     /// Measure one mechanism, with and without it, in memory
     ///

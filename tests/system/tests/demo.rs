@@ -1,5 +1,7 @@
 //! `fatpath demo`: its report, and the removal of its resources.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -10,6 +12,7 @@ use serde_json::Value;
 use system::{Need, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
+const ROUTER_NEEDS: &[Need] = &[Need::Namespaces, Need::ETHTOOL];
 
 /// Longest time that one short demo may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -18,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures("demo", &[])),
         trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
+        trial("demo/works_without_privilege", ROUTER_NEEDS, unprivileged),
         trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
         trial("demo/guests_of_a_switch_are_measured", NEEDS, switch),
         trial("demo/requests_with_and_without_ila_are_measured", NEEDS, requests),
@@ -26,13 +30,32 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
+/// A user without any capability, who mostly may not open `/dev/net/tun`.
+fn unprivileged() -> Outcome {
+    let scratch = Scratch::new()?;
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
+    // The user may not enter the directory of the build.
+    for name in ["fatpath", "fatpath-bench"] {
+        fs::copy(fatpath().with_file_name(name), scratch.file(name))?;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all", "timeout"]);
+    command.arg(PATIENCE.as_secs().to_string()).arg(scratch.file("fatpath")).current_dir("/");
+    let (figures, text) = figures_of(&mut command, "demo", &[])?;
+    for name in ["veth", "aes-gcm-256/thin", "aes-gcm-256/fat"] {
+        let case = entry(&figures["cases"], |case| case["name"] == name);
+        assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
+    }
+    Ok(())
+}
+
 /// The figures of one short round.
 fn figures(bench: &str, options: &[&str]) -> Outcome<(Value, String)> {
-    let text = run(Command::new("timeout")
-        .arg(PATIENCE.as_secs().to_string())
-        .arg(fatpath())
-        .args(["demo", "--json", "--seconds", "1", "--rounds", "1"])
-        .args(options))?;
+    figures_of(Command::new("timeout").arg(PATIENCE.as_secs().to_string()).arg(fatpath()), bench, options)
+}
+
+fn figures_of(fatpath: &mut Command, bench: &str, options: &[&str]) -> Outcome<(Value, String)> {
+    let text = run(fatpath.args(["demo", "--json", "--seconds", "1", "--rounds", "1"]).args(options))?;
     let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
     assert_eq!((&figures["bench"], &figures["rounds"]), (&bench.into(), &1.into()), "{text}");
     Ok((figures, text))

@@ -1,8 +1,9 @@
 //! Requirements of the demo on the machine, checked before the demo changes the machine.
 
 use std::env;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::fs::OpenOptions;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
 use std::process::Stdio;
 
 use client::{PROGRAM_VARIABLE, find_sibling};
@@ -11,19 +12,32 @@ use super::failure::Failure;
 use super::process::command;
 use super::topology::Deployment;
 
+/// TUN and TAP devices.
+pub(super) const TUN: &str = "/dev/net/tun";
+
+/// Opens `/dev/net/tun` and closes it again.
+///
+/// # Errors
+/// The device does not exist, or this user may not open it.
+pub(super) fn open_tun() -> io::Result<()> {
+    OpenOptions::new().read(true).write(true).open(TUN).map(drop)
+}
+
 /// Fails with the first missing requirement and its remedy.
 pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure> {
     fatpath()?;
     if !rustix::process::geteuid().is_root() {
-        return Err(missing("root, to create network namespaces", "run it with sudo"));
+        let how = "run it as `fatpath demo`, which makes namespaces of its own, or with sudo";
+        return Err(missing("root, to create network namespaces", how));
     }
     program("ip", "-V", "iproute2's ip", "apt-get install iproute2")?;
     match deployment {
-        Deployment::Tunnel if !Path::new("/dev/net/tun").exists() => {
-            let how = "modprobe tun, or give the container its device with --device /dev/net/tun";
-            return Err(missing("/dev/net/tun", how));
+        Deployment::Tunnel => {
+            if let Err(err) = open_tun() {
+                let how = "modprobe tun, or give the container its device with --device /dev/net/tun";
+                return Err(missing(&format!("{TUN} ({err})"), how));
+            }
         }
-        Deployment::Tunnel => {}
         Deployment::Router => program("ethtool", "--version", "ethtool, for --router", "apt-get install ethtool")?,
     }
     if iperf3 {

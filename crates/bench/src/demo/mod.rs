@@ -97,7 +97,28 @@ impl From<&DemoArgs> for Plan {
 }
 
 impl Plan {
+    /// The plan, with routers in place of tunnels where `/dev/net/tun` does not open, as it mostly does not for a user
+    /// without privilege; and then the reason.
+    fn adapted(self) -> (Self, Option<Missing>) {
+        let is_one_stream =
+            !self.peers && !self.udp_fragments && !self.switch && self.rr.is_none() && self.storm.is_none();
+        match machine::open_tun() {
+            Err(err) if is_one_stream && self.deployment == Deployment::Tunnel => {
+                let why = format!("{}: {err}; packet links on veth instead, as with --router", machine::TUN);
+                (Self { deployment: Deployment::Router, ..self }, Some(Missing { name: "tun".to_owned(), why }))
+            }
+            _ => (self, None),
+        }
+    }
+
     fn run(self) -> Result<DemoReport, Failure> {
+        let (plan, missing) = self.adapted();
+        let mut report = plan.measure()?;
+        report.missing.extend(missing);
+        Ok(report)
+    }
+
+    fn measure(self) -> Result<DemoReport, Failure> {
         machine::check(self.deployment, self.iperf3)?;
         let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
         let progress = Progress::on_stderr();
