@@ -28,11 +28,11 @@ const MAX_BLOCK_LEN: usize = 1 << 20;
 ///
 /// # Errors
 /// The link does not exist, the gateway does not run, or the output cannot be written.
-pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
+pub(crate) fn main(args: &CaptureArgs, instance: &str) -> Result<(), CliError> {
     if args.write.is_none() && io::stdout().is_terminal() {
         return Err(CliError::failed("a capture is not text; name a file with -w, or pipe it to another program."));
     }
-    let mut client = Client::connect(&args.instance)?;
+    let mut client = Client::connect(instance)?;
     let request = Request::Capture { link: args.link.clone(), after_gro: args.after_gro };
     if client.ask(&request)? != Reply::Capturing {
         return Err(client.confused());

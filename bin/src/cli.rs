@@ -1,12 +1,14 @@
 //! The command line.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use base::DropReason;
-use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use client::BenchCommand;
+use client::{BenchCommand, CliError};
 use ctl::{Request, What};
 
 /// A Linux-style network data path in user space that keeps packets fat
@@ -15,8 +17,10 @@ use ctl::{Request, What};
 /// its last step. `fatpath run` starts a gateway from a file; `fatpath show` prints the state of a running one;
 /// `fatpath demo` measures, in network namespaces of its own, the benefit of fat packets on this machine.
 #[derive(Debug, Parser)]
-#[command(name = "fatpath", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "fatpath", version, max_term_width = 100)]
 pub(crate) struct Cli {
+    #[command(flatten)]
+    gateway: GatewayArg,
     /// Command to run; status without one
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -98,11 +102,12 @@ pub(crate) enum Command {
     Capture(CaptureArgs),
     /// Print the stages that packets pass in a gateway
     ///
-    /// A block for each packet: IP input, hooks, the table and route, local delivery or forwarding, policies and
-    /// ciphers, the queue of the link, or the reason for a drop; with the packet's geometry at each step: bytes, bytes
-    /// in the head, page slots, child packets, memory, checksum state, segments. The result of ESP encryption or
-    /// decryption counts as another packet, with a new number. The trace ends with Ctrl-C, or after the requested
-    /// number of packets.
+    /// A block for each packet, with the seconds since its first step: IP input, hooks, the table and route, local
+    /// delivery or forwarding, policies and SAs, the queue of the link, or the reason for a drop, with SPI and peer if
+    /// ESP is the reason. With -v also the packet's geometry at each step: bytes, bytes in the head, page slots, child
+    /// packets, memory, checksum state, segments; --json always has it. The result of ESP encryption or decryption
+    /// counts as another packet, with a new number. The trace ends with Ctrl-C, or after the requested number of
+    /// packets.
     ///
     /// A filter is one argument: terms joined by `and`, each negated by `not`. Terms are `ip`, `ip6`, `tcp`, `udp`,
     /// `icmp`, `icmp6`, `esp`, `proto NUMBER`, `[src|dst] host ADDRESS`, `[src|dst] net PREFIX`,
@@ -150,18 +155,104 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
+/// Environment variable with the name of the gateway for commands without `--instance`.
+pub(crate) const INSTANCE_VARIABLE: &str = "FATPATH_INSTANCE";
+
+/// Choice of a gateway, before the command or behind it.
+#[derive(Args, Debug, Default)]
+pub(crate) struct GatewayArg {
+    /// Name of the gateway; if not given, that of FATPATH_INSTANCE in the environment, or `default`
+    #[arg(short, long, value_name = "NAME", value_parser = instance, value_hint = ValueHint::Other)]
+    instance: Option<String>,
+}
+
+impl Cli {
+    /// Name of the gateway that the command is for; empty for a command without a gateway.
+    ///
+    /// # Errors
+    /// Two different names are given, or one for a command without a gateway, or the environment has an invalid one.
+    pub(crate) fn instance(&self) -> Result<String, CliError> {
+        let before = self.gateway.instance.as_deref();
+        let Some(behind) = self.command.as_ref().map_or(Some(None), Command::instance) else {
+            return before.map_or(Ok(String::new()), |name| {
+                Err(CliError::failed(format!("-i {name}: this command is about no gateway; leave it out.")))
+            });
+        };
+        let named = match (before, behind) {
+            (Some(before), Some(behind)) if before != behind => {
+                return Err(CliError::failed(format!("-i {before} and -i {behind}: use one name.")));
+            }
+            (before, behind) => behind.or(before),
+        };
+        match (named, std::env::var_os(INSTANCE_VARIABLE)) {
+            (Some(name), _) => Ok(name.to_owned()),
+            (None, None) => Ok("default".to_owned()),
+            (None, Some(name)) => instance(&name.to_string_lossy())
+                .map_err(|why| CliError::failed(format!("{INSTANCE_VARIABLE}={}: {why}.", name.display()))),
+        }
+    }
+}
+
+impl Cli {
+    /// Whether an option chooses the gateway.
+    pub(crate) fn has_instance(&self) -> bool {
+        let behind = self.command.as_ref().and_then(Command::instance).flatten();
+        self.gateway.instance.is_some() || behind.is_some()
+    }
+}
+
+impl Command {
+    /// Name of a gateway behind the command, if one is given there. The outer `None`: the command is about no gateway.
+    fn instance(&self) -> Option<Option<&str>> {
+        let gateway = match self {
+            Self::Run(args) => &args.gateway,
+            Self::Load(args) => &args.gateway,
+            Self::Save(args) => &args.gateway,
+            Self::Show(args) => &args.gateway,
+            Self::Status(args) => &args.gateway,
+            Self::Capture(args) => &args.gateway,
+            Self::Trace(args) => &args.gateway,
+            Self::Monitor(args) => &args.gateway,
+            Self::Exec(args) => &args.gateway,
+            Self::Ip(args) => return Some(args.instance.as_deref()),
+            Self::Check(_)
+            | Self::Doctor
+            | Self::Try
+            | Self::Explain(_)
+            | Self::Measure(_)
+            | Self::HostMaker
+            | Self::Completions(_)
+            | Self::Man(_) => return None,
+        };
+        Some(gateway.instance.as_deref())
+    }
+}
+
+/// Configuration file without its option.
+#[derive(Args, Debug)]
+pub(crate) struct BareFile {
+    #[arg(hide = true, value_name = "FILE", value_parser = bare_file)]
+    bare: Option<PathBuf>,
+}
+
+/// Refuses a file without its option.
+fn bare_file(word: &str) -> Result<PathBuf, String> {
+    Err(format!("a file is named with -c: -c {word}"))
+}
+
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
+    #[command(flatten)]
+    bare: BareFile,
     /// The configuration, TOML or lines for ip; without one the gateway starts empty
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
     /// File of `fatpath save`; its state is restored at the start, and a missing file is created
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) state: Option<PathBuf>,
-    /// Name of this gateway and of its control socket
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
     /// Process that started this gateway for itself; the gateway ends with it
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) parent: Option<i32>,
@@ -170,14 +261,15 @@ pub(crate) struct RunArgs {
 /// Arguments of `save`.
 #[derive(Args, Debug)]
 pub(crate) struct SaveArgs {
-    /// Name of the gateway
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
 }
 
 /// Arguments of `check`.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    bare: BareFile,
     /// The configuration, TOML or lines for ip
     #[arg(short, long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
@@ -186,12 +278,13 @@ pub(crate) struct CheckArgs {
 /// Arguments of `load`.
 #[derive(Args, Debug)]
 pub(crate) struct LoadArgs {
+    #[command(flatten)]
+    bare: BareFile,
     /// The configuration
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
-    /// Name of the gateway
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
 }
 
 /// Arguments of `status`.
@@ -204,16 +297,22 @@ pub(crate) struct StatusArgs {
     #[arg(short, long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) watch: Option<u16>,
-    /// Name of the gateway; all gateways without one
-    #[arg(long, value_name = "NAME", value_parser = instance)]
-    pub(crate) instance: Option<String>,
+    #[command(flatten)]
+    gateway: GatewayArg,
+}
+
+impl StatusArgs {
+    /// Arguments that print one status.
+    pub(crate) fn once(json: bool) -> Self {
+        Self { json, ..Self::default() }
+    }
 }
 
 /// Arguments of `show`.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// State to show; status without one
-    #[arg(value_name = "WHAT")]
+    #[arg(value_name = "WHAT", value_parser = ShowWhatParser)]
     pub(crate) what: Option<ShowWhat>,
     /// Print JSON
     #[arg(short, long)]
@@ -221,9 +320,8 @@ pub(crate) struct ShowArgs {
     /// Print counters that are zero as well
     #[arg(short, long)]
     pub(crate) all: bool,
-    /// Name of the gateway
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
 }
 
 /// States for `fatpath show`.
@@ -278,6 +376,48 @@ impl From<ShowWhat> for Request {
     }
 }
 
+/// Parser of states, which suggests one for the names that other programs use.
+#[derive(Clone, Debug)]
+struct ShowWhatParser;
+
+impl TypedValueParser for ShowWhatParser {
+    type Value = ShowWhat;
+
+    fn parse_ref(&self, cmd: &clap::Command, arg: Option<&Arg>, value: &OsStr) -> Result<ShowWhat, clap::Error> {
+        EnumValueParser::new().parse_ref(cmd, arg, value).map_err(|mut err: clap::Error| {
+            if let Some(near) = value.to_str().and_then(near) {
+                err.insert(ContextKind::SuggestedValue, ContextValue::String(near.to_owned()));
+            }
+            err
+        })
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(ShowWhat::value_variants().iter().filter_map(ValueEnum::to_possible_value)))
+    }
+}
+
+/// State that a word of other programs means.
+fn near(word: &str) -> Option<&'static str> {
+    let words: &[(&str, &[&str])] = &[
+        ("links", &["link", "interface", "interfaces", "device", "devices", "addr", "address", "addresses"]),
+        ("routes", &["route", "routing", "fib"]),
+        ("neighbours", &["neighbour", "neighbor", "neighbors", "neigh", "arp", "nd"]),
+        ("fdb", &["bridge", "mac", "macs"]),
+        ("pmtus", &["pmtu", "mtu", "mtus"]),
+        ("sa", &["sas", "sad", "spi", "state", "states", "xfrm", "ipsec", "esp"]),
+        ("policies", &["policy", "spd"]),
+        ("counters", &["counter", "stats", "statistics", "snmp"]),
+        ("drops", &["drop", "dropped", "errors"]),
+        ("fragments", &["fragment", "frags", "reassembly"]),
+        ("host", &["namespace", "netns"]),
+        ("ila", &["mapping", "mappings"]),
+        ("flows", &["flow", "socket", "sockets"]),
+    ];
+    let word = word.to_ascii_lowercase();
+    words.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(what, _)| *what)
+}
+
 /// Arguments of `explain`.
 #[derive(Args, Debug)]
 pub(crate) struct ExplainArgs {
@@ -298,9 +438,8 @@ pub(crate) struct CaptureArgs {
     /// Capture the fat packets: after GRO on the way in, before segmentation on the way out
     #[arg(long)]
     pub(crate) after_gro: bool,
-    /// Name of the gateway
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
 }
 
 /// Arguments of `trace`.
@@ -315,9 +454,11 @@ pub(crate) struct TraceArgs {
     /// One JSON object per packet
     #[arg(long)]
     pub(crate) json: bool,
-    /// Name of the gateway
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    /// Print the packet's geometry at each step
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
 }
 
 /// Arguments of `monitor`.
@@ -326,9 +467,8 @@ pub(crate) struct MonitorArgs {
     /// One JSON object per event
     #[arg(long)]
     pub(crate) json: bool,
-    /// Name of the gateway
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
 }
 
 /// Arguments of `exec`.
@@ -337,9 +477,8 @@ pub(crate) struct ExecArgs {
     /// Start a gateway with this configuration first, and end it after the program
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
-    /// Name of the gateway
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    #[command(flatten)]
+    pub(crate) gateway: GatewayArg,
     /// Namespace of the program's other sockets
     #[arg(long, value_name = "PLACE", default_value = "gateway")]
     pub(crate) sockets: Sockets,
@@ -370,9 +509,9 @@ pub(crate) enum Sockets {
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct IpArgs {
-    /// Name of the gateway; comes before ip's own options
-    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
-    pub(crate) instance: String,
+    /// Name of the gateway; comes before ip's own options, or as -i before `ip`
+    #[arg(long, value_name = "NAME", value_parser = instance, value_hint = ValueHint::Other)]
+    instance: Option<String>,
     /// Arguments for ip
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) words: Vec<OsString>,

@@ -21,24 +21,33 @@ use crate::enter::enter;
 ///
 /// # Errors
 /// The gateway does not run, the library is missing, or the program cannot load it.
-pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
+pub(crate) fn main(args: &ExecArgs, instance: &str) -> Result<(), CliError> {
     let (program, rest) = args.program.split_first().ok_or_else(|| CliError::failed("no program"))?;
     let place = HostSidePlace { vrf: args.vrf.as_deref(), host_firewall: args.host_firewall };
-    exec(&args.instance, args.sockets, place, program, rest)
+    exec(instance, args.sockets, place, program, rest)
 }
 
 /// Executes the system's `ip`. Options for `ip` itself, such as `-V`, need no gateway.
 ///
 /// # Errors
 /// As [`main`].
-pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
+pub(crate) fn ip(args: &IpArgs, instance: &str) -> Result<(), CliError> {
+    if let Some(word) = args.words.iter().find(|word| is_instance(word)) {
+        let text = format!("{}: it goes before ip's own words: fatpath -i NAME ip ...", word.display());
+        return Err(CliError::failed(text));
+    }
     let ip = system_ip()?;
     if is_about_itself(&args.words) {
         return Err(CliError::failed(format!("{}: {}", ip.display(), Command::new(&ip).args(&args.words).exec())));
     }
     // `ip` works through netlink alone, so its other sockets may stay.
     let place = HostSidePlace { vrf: None, host_firewall: false };
-    exec(&args.instance, Sockets::Host, place, ip.as_os_str(), &args.words)
+    exec(instance, Sockets::Host, place, ip.as_os_str(), &args.words)
+}
+
+/// Whether a word is the option for the gateway's name, which `ip` has not.
+fn is_instance(word: &OsStr) -> bool {
+    word == "--instance" || word.as_encoded_bytes().starts_with(b"--instance=")
 }
 
 /// Whether `ip` would only print its usage or version: its first argument decides.

@@ -18,18 +18,18 @@ use crate::own_gateway::{OwnGateway, RunDir, Started, exit_code, set_run_dir};
 ///
 /// # Errors
 /// The gateway or the program cannot be started.
-pub(crate) fn main(args: &ExecArgs) -> Result<ExitCode, CliError> {
+pub(crate) fn main(args: &ExecArgs, instance: &str) -> Result<ExitCode, CliError> {
     let run_dir = RunDir::make()?;
     // Ctrl-C at a terminal reaches the program, which may handle it; the gateway ends behind the program.
     let mut signals =
         Signals::new([SIGINT, SIGQUIT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
-    let mut gateway = match OwnGateway::start(&args.instance, &args.config, run_dir.as_ref(), &[])? {
+    let mut gateway = match OwnGateway::start(instance, &args.config, run_dir.as_ref(), &[])? {
         Started::Ready(gateway) => gateway,
         Started::Ended(code) => return Ok(code),
     };
     let own = env::current_exe().map_err(|err| CliError::system("the program's own path", &err))?;
     let mut command = Command::new(own);
-    command.args(["exec", "--instance", &args.instance]);
+    command.args(["exec", "--instance", instance]);
     if let Some(vrf) = &args.vrf {
         command.args(["--vrf", vrf]);
     } else if args.host_firewall {

@@ -11,14 +11,14 @@ use crate::cli::LoadArgs;
 ///
 /// # Errors
 /// Exit code 2 if the file is invalid; 1 if the gateway does not reply, or cannot apply the file.
-pub(crate) fn main(args: &LoadArgs) -> Result<(), CliError> {
+pub(crate) fn main(args: &LoadArgs, instance: &str) -> Result<(), CliError> {
     daemon::load_config(&args.config)?;
     let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));
     let file = path::absolute(&args.config).map_err(|err| named(&err))?;
     let file = file.into_os_string().into_string().map_err(|_| named(&"its path is not UTF-8; rename it."))?;
-    let mut client = Client::connect(&args.instance)?;
+    let mut client = Client::connect(instance)?;
     let Reply::Loaded { running } = client.ask(&Request::Load { file })? else {
         return Err(client.confused());
     };
-    print(format!("{}: running with {running}\n", args.instance).as_bytes())
+    print(format!("{}: running with {running}\n", instance).as_bytes())
 }

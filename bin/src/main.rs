@@ -51,37 +51,41 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    command_line::exit_code(run(cli.command.unwrap_or(Command::Status(StatusArgs::default()))))
+    let instance = match cli.instance() {
+        Ok(instance) => instance,
+        Err(err) => return command_line::exit_code(Err(err)),
+    };
+    let only = cli.has_instance().then_some(instance.as_str());
+    let command = cli.command.unwrap_or(Command::Status(StatusArgs::once(false)));
+    command_line::exit_code(run(command, &instance, only))
 }
 
-/// Runs a command, and returns the exit code of its success.
-fn run(command: Command) -> Result<ExitCode, CliError> {
+/// Runs a command for the gateway `instance`, and returns the exit code of its success. `only`: the gateway, if it was
+/// chosen.
+fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode, CliError> {
     let done = match command {
-        Command::Status(args) => return status::main(&args),
+        Command::Status(args) => return status::main(&args, only),
         Command::Show(args) => match args.what {
-            Some(what) => show::main(&args, what),
-            None => {
-                let (json, instance) = (args.json, Some(args.instance));
-                return status::main(&StatusArgs { json, watch: None, instance });
-            }
+            Some(what) => show::main(&args, what, instance),
+            None => return status::main(&StatusArgs::once(args.json), only),
         },
         Command::Run(args) => {
             args.parent.map(own_gateway::end_with).transpose()?;
-            daemon::run(&args.config, args.state.as_deref(), &args.instance)
+            daemon::run(&args.config, args.state.as_deref(), instance)
         }
         Command::Check(args) => check::main(&args),
-        Command::Load(args) => load::main(&args),
-        Command::Save(args) => save::main(&args),
+        Command::Load(args) => load::main(&args, instance),
+        Command::Save(_) => save::main(instance),
         Command::Measure(command) => measure::main(&command),
-        Command::Capture(args) => capture::main(&args),
-        Command::Trace(args) => trace::main(&args),
-        Command::Monitor(args) => monitor::main(&args),
+        Command::Capture(args) => capture::main(&args, instance),
+        Command::Trace(args) => trace::main(&args, instance),
+        Command::Monitor(args) => monitor::main(&args, instance),
         Command::Explain(args) => explain::main(&args),
-        Command::Exec(args) if !args.config.is_empty() => return exec_with_gateway::main(&args),
-        Command::Exec(args) => exec::main(&args),
+        Command::Exec(args) if !args.config.is_empty() => return exec_with_gateway::main(&args, instance),
+        Command::Exec(args) => exec::main(&args, instance),
         Command::Doctor => return doctor::main(),
         Command::Try => return trial::main(),
-        Command::Ip(args) => exec::ip(&args),
+        Command::Ip(args) => exec::ip(&args, instance),
         Command::HostMaker => daemon::make_host_side(),
         Command::Completions(args) => man_pages::completions(&args),
         Command::Man(args) => man_pages::man(&args),

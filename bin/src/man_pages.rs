@@ -30,7 +30,8 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), CliError> {
     fs::read_dir(&args.dir).map_err(failed)?;
     let mut root = Cli::command();
     root.build();
-    for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
+    let has_page = |command: &&Command| !command.is_hide_set() && command.get_name() != "help";
+    for command in root.get_subcommands().filter(has_page) {
         let name = command.get_name().to_owned();
         write_page(command.clone().override_usage(usage(command)), &name, &args.dir).map_err(failed)?;
     }
@@ -66,7 +67,7 @@ fn usage(command: &Command) -> String {
     let mut words = vec![command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()];
     let (positional, options): (Vec<&Arg>, Vec<&Arg>) = command.get_arguments().partition(|arg| arg.is_positional());
     for arg in options.into_iter().chain(positional) {
-        if matches!(arg.get_action(), ArgAction::Help | ArgAction::Version) {
+        if matches!(arg.get_action(), ArgAction::Help | ArgAction::Version) || arg.is_hide_set() {
             continue;
         }
         let flag = match (arg.get_short(), arg.get_long()) {
@@ -141,6 +142,11 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 of: &["run"],
             },
             Entry {
+                what: "FATPATH_INSTANCE",
+                means: "The name of the gateway for commands without --instance.",
+                of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
+            },
+            Entry {
                 what: "FATPATH_RUNDIR",
                 means: "The directory of the sockets of gateways, in place of /run/fatpath and $XDG_RUNTIME_DIR/fatpath.",
                 of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
@@ -192,10 +198,10 @@ mod tests {
         let mut root = Cli::command();
         root.build();
         for (name, want) in [
-            ("run", "fatpath run [-c FILE] [--state FILE] [--instance NAME]"),
+            ("run", "fatpath run [-c FILE] [--state FILE] [-i NAME]"),
             ("check", "fatpath check -c FILE"),
-            ("show", "fatpath show [-j] [-a] [--instance NAME] WHAT"),
-            ("capture", "fatpath capture [-w FILE] [--after-gro] [--instance NAME] LINK"),
+            ("show", "fatpath show [-j] [-a] [-i NAME] WHAT"),
+            ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),
             ("man", "fatpath man DIR"),
         ] {
             assert_eq!(usage(root.find_subcommand(name).unwrap()), want);

@@ -11,13 +11,8 @@ use crate::stream::Stream;
 ///
 /// # Errors
 /// The gateway does not reply.
-pub(crate) fn main(args: &MonitorArgs) -> Result<(), CliError> {
-    let stream = Stream {
-        command: "monitor",
-        instance: &args.instance,
-        request: Request::Monitor,
-        begins_with: Reply::Monitoring,
-    };
+pub(crate) fn main(args: &MonitorArgs, instance: &str) -> Result<(), CliError> {
+    let stream = Stream { command: "monitor", instance, request: Request::Monitor, begins_with: Reply::Monitoring };
     stream.print(|line| text(line, args.json))
 }
 

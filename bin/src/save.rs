@@ -3,14 +3,12 @@
 use client::{CliError, Client, print};
 use ctl::{Reply, Request};
 
-use crate::cli::SaveArgs;
-
 /// Makes the gateway save its state, and prints a summary.
 ///
 /// # Errors
 /// The gateway does not reply, or cannot save.
-pub(crate) fn main(args: &SaveArgs) -> Result<(), CliError> {
-    let mut client = Client::connect(&args.instance)?;
+pub(crate) fn main(instance: &str) -> Result<(), CliError> {
+    let mut client = Client::connect(instance)?;
     let Reply::Saved { saved } = client.ask(&Request::Save)? else { return Err(client.confused()) };
-    print(format!("{}: {saved}\n", args.instance).as_bytes())
+    print(format!("{}: {saved}\n", instance).as_bytes())
 }

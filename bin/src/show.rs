@@ -9,8 +9,8 @@ use crate::cli::{ShowArgs, ShowWhat};
 ///
 /// # Errors
 /// The gateway does not reply.
-pub(crate) fn main(args: &ShowArgs, what: ShowWhat) -> Result<(), CliError> {
-    let mut client = Client::connect(&args.instance)?;
+pub(crate) fn main(args: &ShowArgs, what: ShowWhat, instance: &str) -> Result<(), CliError> {
+    let mut client = Client::connect(instance)?;
     let Reply::Show { shown } = client.ask(&what.into())? else {
         return Err(client.confused());
     };

@@ -12,15 +12,15 @@ use crate::stream::Stream;
 ///
 /// # Errors
 /// The gateway does not reply, or the filter is invalid.
-pub(crate) fn main(args: &TraceArgs) -> Result<(), CliError> {
+pub(crate) fn main(args: &TraceArgs, instance: &str) -> Result<(), CliError> {
     let request = Request::Trace { filter: args.filter.clone().unwrap_or_default(), packets: args.count };
-    let stream = Stream { command: "trace", instance: &args.instance, request, begins_with: Reply::Tracing };
-    stream.print(|line| text(line, args.json))
+    let stream = Stream { command: "trace", instance, request, begins_with: Reply::Tracing };
+    stream.print(|line| text(line, args.json, args.verbose))
 }
 
-fn text(line: &str, json: bool) -> Result<String, serde_json::Error> {
+fn text(line: &str, json: bool, verbose: bool) -> Result<String, serde_json::Error> {
     let trace = PacketTrace::from_line(line)?;
-    Ok(if json { trace.to_line() } else { trace.to_string() })
+    Ok(if json { trace.to_line() } else { trace.to_text(verbose) })
 }
 
 #[cfg(test)]
@@ -30,8 +30,8 @@ mod tests {
     #[test]
     fn trace_is_a_block_of_text_or_a_line_of_json() {
         let sent = PacketTrace { packet: 1, steps: vec![] }.to_line();
-        assert_eq!(text(&sent, true).unwrap(), sent);
-        assert_eq!(text(&sent, false).unwrap(), "packet 1\n");
-        assert!(text("garbage", false).is_err());
+        assert_eq!(text(&sent, true, false).unwrap(), sent);
+        assert_eq!(text(&sent, false, true).unwrap(), "packet 1\n");
+        assert!(text("garbage", false, false).is_err());
     }
 }

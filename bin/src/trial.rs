@@ -64,7 +64,7 @@ pub(crate) fn main() -> Result<ExitCode, CliError> {
     print(
         format!(
             "\nA shell on left. Ping {inner}, and see the tunnel: tcpdump -ni wire, fatpath trace -c 2, fatpath show sa,\n\
-             cat {DIR}/left.toml; fatpath show links --instance right. `exit` ends both hosts.\n",
+             cat {DIR}/left.toml; fatpath -i right show links. `exit` ends both hosts.\n",
             inner = RIGHT.inner
         )
         .as_bytes(),

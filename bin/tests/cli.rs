@@ -127,6 +127,30 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
             "Error: invalid value 'linkz' for '<WHAT>' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
              counters, drops, fragments, host, ila, flows] tip: a similar value exists: 'links'; try --help.\n",
         ),
+        (
+            &["show", "Interfaces"],
+            "Error: invalid value 'Interfaces' for '<WHAT>' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
+             counters, drops, fragments, host, ila, flows] tip: a similar value exists: 'links'; try --help.\n",
+        ),
+        (
+            &["run", "left.toml"],
+            "Error: invalid value 'left.toml' for '[FILE]': a file is named with -c: -c left.toml; try --help.\n",
+        ),
+        (
+            &["check", "left.toml"],
+            "Error: invalid value 'left.toml' for '[FILE]': a file is named with -c: -c left.toml; try --help.\n",
+        ),
+        (&["-i", "left", "check", "-c", "x"], "Error: -i left: this command is about no gateway; leave it out.\n"),
+        (&["-i", "left", "show", "links", "-i", "right"], "Error: -i left and -i right: use one name.\n"),
+        (
+            &["ip", "link", "--instance", "left"],
+            "Error: --instance: it goes before ip's own words: fatpath -i NAME ip ...\n",
+        ),
+        (
+            &["ip", "-n", "x", "--instance=left"],
+            "Error: --instance=left: it goes before ip's own words: fatpath -i NAME ip ...\n",
+        ),
+        (&["help", "rain"], "Error: unrecognized subcommand 'rain'; try --help.\n"),
         (&["check"], "Error: the following required arguments were not provided: --config <FILE>; try --help.\n"),
         (
             &["show", "links", "--instance", "../x"],
@@ -211,6 +235,72 @@ fn help_is_printed_on_request_and_where_a_command_is_missing() {
     assert_eq!(nothing.status.code(), Some(1));
     assert!(nothing.stdout.is_empty() && String::from_utf8_lossy(&nothing.stderr).contains("Usage: fatpath"));
     assert_output(&dir.fatpath(&["--version"]), 0, concat!("fatpath ", env!("CARGO_PKG_VERSION"), "\n"), "");
+}
+
+#[test]
+fn help_command_prints_what_the_option_prints() {
+    let dir = Dir::new("help-command");
+    for command in ["show", "ip"] {
+        let help = dir.fatpath(&["help", command]);
+        assert_eq!(help.status.code(), Some(0), "{help:?}");
+        assert!(String::from_utf8_lossy(&help.stdout).contains(&format!("Usage: fatpath {command}")), "{help:?}");
+    }
+    let [by_command, by_option] = ["help", "--help"].map(|word| dir.fatpath(&[word]).stdout);
+    assert_eq!(String::from_utf8_lossy(&by_command), String::from_utf8_lossy(&by_option));
+}
+
+#[test]
+fn instance_is_named_anywhere_or_by_the_environment() {
+    let dir = Dir::new("instance");
+    let cases: &[(&[&str], &str)] = &[
+        (&["-i", "left", "show", "drops"], ""),
+        (&["show", "-i", "left", "drops"], ""),
+        (&["show", "drops", "-ileft"], ""),
+        (&["--instance", "left", "show", "drops", "-i", "left"], ""),
+        (&["show", "drops"], "left"),
+        (&["show", "drops", "-i", "left"], "right"),
+    ];
+    for (args, variable) in cases {
+        let gateway = dir.gateway("left", vec![Reply::Show { shown: Shown::Drops(vec![]) }.to_line().into_bytes()]);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+        command.args(*args).env("FATPATH_RUNDIR", &dir.0).env_remove("FATPATH_INSTANCE");
+        if !variable.is_empty() {
+            command.env("FATPATH_INSTANCE", variable);
+        }
+        assert_output(&command.output().unwrap(), 0, "", "");
+        assert_eq!(gateway.join().unwrap(), [Request::Show { what: What::Drops }], "{args:?}");
+        fs::remove_file(dir.0.join("left.sock")).unwrap();
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+    command.args(["show", "drops"]).env("FATPATH_RUNDIR", &dir.0).env("FATPATH_INSTANCE", "../x");
+    let want = "Error: FATPATH_INSTANCE=../x: use 1 to 64 letters, digits, '-', '_' and '.', beginning with no dot.\n";
+    assert_output(&command.output().unwrap(), 1, "", want);
+}
+
+#[test]
+fn instance_of_ip_comes_before_the_words_of_ip() {
+    let dir = Dir::new("ip-instance");
+    // Without a gateway the error has the name that was understood. `-iec` is ip's own.
+    let cases: &[(&[&str], &str)] = &[
+        (&["-i", "left", "ip", "-iec", "link"], "left"),
+        (&["ip", "--instance", "left", "link"], "left"),
+        (&["ip", "-iec", "link"], "default"),
+        (&["exec", "-i", "left", "true"], "left"),
+        (&["exec", "true", "-i", "left"], "default"),
+    ];
+    // The library is looked for first; any file does.
+    let library = dir.file("library.so", "");
+    for (args, name) in cases {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+        command
+            .args(*args)
+            .env("FATPATH_RUNDIR", &dir.0)
+            .env("FATPATH_PRELOAD", &library)
+            .env_remove("FATPATH_INSTANCE");
+        let output = command.output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(&format!("no gateway named {name} is running")), "{args:?}: {error}");
+    }
 }
 
 #[test]
@@ -362,6 +452,9 @@ fn every_command_has_a_man_page() {
         let text = fs::read_to_string(dir.0.join(format!("{page}.1"))).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }
+    assert!(!dir.0.join("fatpath-help.1").exists());
+    let text = fs::read_to_string(dir.0.join("fatpath-show.1")).unwrap();
+    assert!(text.contains("FATPATH_INSTANCE") && text.contains("instance"), "{text}");
     let output = dir.fatpath(&["man", "/nowhere"]);
     assert_output(&output, 1, "", "Error: /nowhere: No such file or directory (os error 2)\n");
 }

@@ -31,20 +31,20 @@ struct Asked {
     previous: Option<Sample>,
 }
 
-/// Prints the status of one gateway, or of all that this user has started and root's.
+/// Prints the status of the gateway `only`, or of all that this user has started and root's.
 ///
 /// # Errors
 /// Standard output cannot be written. No gateway runs, which is exit code 3. A tunnel is down or a gateway does not
 /// answer, which is exit code 1 without a message.
-pub(crate) fn main(args: &StatusArgs) -> Result<ExitCode, CliError> {
+pub(crate) fn main(args: &StatusArgs, only: Option<&str>) -> Result<ExitCode, CliError> {
     match args.watch {
-        Some(seconds) => watch(args, Duration::from_secs(seconds.into())),
-        None => once(args),
+        Some(seconds) => watch(args, only, Duration::from_secs(seconds.into())),
+        None => once(args, only),
     }
 }
 
-fn once(args: &StatusArgs) -> Result<ExitCode, CliError> {
-    let mut asked = asked(args)?;
+fn once(args: &StatusArgs, only: Option<&str>) -> Result<ExitCode, CliError> {
+    let mut asked = asked(only)?;
     // The first samples are only for rates: an error returns with the second ones.
     asked.iter_mut().for_each(|gateway| gateway.previous = Sample::take(&gateway.name, &gateway.path).ok());
     thread::sleep(RATE_WINDOW);
@@ -55,7 +55,7 @@ fn once(args: &StatusArgs) -> Result<ExitCode, CliError> {
 }
 
 /// Prints the status again and again, until a signal or until the reader of the output closes its end.
-fn watch(args: &StatusArgs, interval: Duration) -> Result<ExitCode, CliError> {
+fn watch(args: &StatusArgs, only: Option<&str>, interval: Duration) -> Result<ExitCode, CliError> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(|err| CliError::system("catch signals", &err))?;
     let (ended, has_ended) = channel();
     thread::spawn(move || signals.forever().next().map(|_| ended.send(())));
@@ -63,7 +63,7 @@ fn watch(args: &StatusArgs, interval: Duration) -> Result<ExitCode, CliError> {
     let mut known: Vec<Asked> = Vec::new();
     loop {
         // Gateways come and go.
-        let mut now = asked(args).or_else(|err| if err.exit_code == NO_GATEWAY { Ok(Vec::new()) } else { Err(err) })?;
+        let mut now = asked(only).or_else(|err| if err.exit_code == NO_GATEWAY { Ok(Vec::new()) } else { Err(err) })?;
         for gateway in &mut now {
             let before = known.iter_mut().find(|before| before.path == gateway.path);
             gateway.previous = before.and_then(|before| before.previous.take());
@@ -86,17 +86,17 @@ fn watch(args: &StatusArgs, interval: Duration) -> Result<ExitCode, CliError> {
 /// Exit code if no gateway runs.
 const NO_GATEWAY: u8 = 3;
 
-fn asked(args: &StatusArgs) -> Result<Vec<Asked>, CliError> {
-    let one = |name: &String| vec![(name.clone(), socket_path(name))];
-    let found = args.instance.as_ref().map_or_else(gateways, one);
+fn asked(only: Option<&str>) -> Result<Vec<Asked>, CliError> {
+    let one = |name: &str| vec![(name.to_owned(), socket_path(name))];
+    let found = only.map_or_else(gateways, one);
     let running: Vec<Asked> = found
         .into_iter()
         .filter(|(_, path)| client::is_running(path))
         .map(|(name, path)| Asked { name, path, previous: None })
         .collect();
     if running.is_empty() {
-        let (which, option) = match &args.instance {
-            Some(name) => (format!("no gateway named {name} is running"), format!(" --instance {name}")),
+        let (which, option) = match only {
+            Some(name) => (format!("no gateway named {name} is running"), format!(" -i {name}")),
             None => ("no gateway is running".to_owned(), String::new()),
         };
         let message = format!("{which}; start one with `fatpath run -c FILE{option}`.");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use base::{IfIndex, Instant, LinkId};
-use datapath::Datapath;
+use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
 
@@ -109,6 +109,12 @@ impl Node {
     /// Current time, a parameter of every core.
     pub(crate) fn now(&self) -> Instant {
         self.clock.now()
+    }
+
+    /// The same clock, for the steps of a trace.
+    pub(crate) fn trace_clock(&self) -> TraceClock {
+        let start = self.clock.start;
+        TraceClock(Box::new(move || Instant::ZERO + start.elapsed()))
     }
 
     /// Name of the link or VRF device `id`, if that exists.

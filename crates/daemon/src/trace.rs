@@ -21,7 +21,10 @@ pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &s
     // A call that times out here may still run later: the trace then ends when `alive` cannot be upgraded.
     let client = Arc::new(());
     let alive = Arc::downgrade(&client);
-    let started = worker.call(move |node| node.traces.start(&mut node.datapath, &text, packets, sink, alive));
+    let started = worker.call(move |node| {
+        let clock = node.trace_clock();
+        node.traces.start(&mut node.datapath, &text, packets, sink, alive, clock)
+    });
     let number = match started.map_err(|err| err.to_string()).and_then(|answer| answer) {
         Ok(number) => number,
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{Instant, LinkId, Prefix};
 use ctl::trace::{PacketTrace, TraceGso, TraceStep};
-use datapath::{Datapath, Geometry, HookPoint, Step, TraceFilter, TraceTerm};
+use datapath::{Datapath, EspRef, Geometry, HookPoint, Step, TraceClock, TraceFilter, TraceTerm};
 use packet::{Csum, GsoKind};
 use wire::{FlowKey, Protocol, Version};
 
@@ -40,6 +40,7 @@ impl Traces {
         packets: u32,
         sink: SyncSender<PacketTrace>,
         client: Weak<()>,
+        clock: TraceClock,
     ) -> Result<u64, String> {
         if self.running.as_ref().is_some_and(|running| running.client.strong_count() > 0) {
             return Err("another trace is running".to_owned());
@@ -50,6 +51,7 @@ impl Traces {
         self.count += 1;
         self.running = Some(RunningTrace { number: self.count, sink, client });
         datapath.set_trace(Some(filter), packets);
+        datapath.set_trace_clock(clock);
         Ok(self.count)
     }
 
@@ -180,7 +182,17 @@ fn group(
 
 fn show(step: &datapath::TraceStep, epoch: Duration, name: &impl Fn(LinkId) -> String) -> TraceStep {
     let (word, dev, detail) = describe(step, name);
-    let Geometry { len, head, slots, children, truesize, csum, gso, is_fragment } = step.geometry;
+    let none = Geometry {
+        len: 0,
+        head: 0,
+        slots: 0,
+        children: 0,
+        truesize: 0,
+        csum: Csum::None,
+        gso: None,
+        is_fragment: false,
+    };
+    let Geometry { len, head, slots, children, truesize, csum, gso, is_fragment } = step.geometry.unwrap_or(none);
     let csum = match csum {
         Csum::None => "none",
         Csum::Unnecessary => "unnecessary",
@@ -231,14 +243,24 @@ fn describe(step: &datapath::TraceStep, name: &impl Fn(LinkId) -> String) -> (St
         Step::Forward { dev, next_hop } => ("forward".to_owned(), Some(dev), Some(format!("via {next_hop}"))),
         Step::Output { dev } => ("output".to_owned(), Some(dev), None),
         Step::Up { dev } => ("up".to_owned(), Some(dev), None),
-        Step::Decrypt => ("decrypt".to_owned(), link, None),
-        Step::Encrypt { .. } => ("encrypt".to_owned(), None, None),
+        Step::Policy { dir, src, dst } => ("policy".to_owned(), None, Some(format!("{dir} {src} > {dst}"))),
+        Step::Decrypt { sa } => ("decrypt".to_owned(), link, sa.map(sa_text)),
+        Step::Encrypt { sa } => ("encrypt".to_owned(), None, sa.map(sa_text)),
         Step::Transmit { dev, next_hop } => ("transmit".to_owned(), Some(dev), Some(format!("via {next_hop}"))),
         Step::Resolve { dev } => ("resolve".to_owned(), Some(dev), None),
         Step::Queued { dev } => ("queued".to_owned(), Some(dev), None),
         Step::Drop(reason) => ("drop".to_owned(), link, Some(reason.name().to_owned())),
+        Step::EspDrop { reason, spi, peer, outbound } => {
+            let spi = spi.map_or_else(String::new, |spi| format!(" spi {:#x}", spi.0));
+            let side = if outbound { "to" } else { "from" };
+            ("drop".to_owned(), link, Some(format!("{}{spi} {side} {peer}", reason.name())))
+        }
         Step::Reject(reason, _) => ("reject".to_owned(), link, Some(reason.name().to_owned())),
     }
+}
+
+fn sa_text(sa: EspRef) -> String {
+    format!("spi {:#x} reqid {}", sa.spi.0, sa.reqid)
 }
 
 const fn point_word(point: HookPoint) -> &'static str {

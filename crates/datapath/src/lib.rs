@@ -110,13 +110,14 @@ use run::{run_actions, run_deferred};
 use rx::BurstEnd;
 use tx::{device, keepalive, queue};
 
+pub use node::drop_watch::{DropReport, DroppedEsp};
 pub use node::hooks::HookPoint;
 pub use node::ike::{IkeAt, IkeMessage};
 pub use node::ports::{
     Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
 };
 pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
-pub use node::trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
+pub use node::trace::{EspRef, Geometry, Step, TraceClock, TraceFilter, TraceStep, TraceTerm};
 pub use node::{Datapath, Forwarded};
 pub use rx_mode::RxMode;
 pub use vlan::VlanError;
@@ -125,6 +126,33 @@ impl Datapath {
     /// The reassembly cache of this node.
     pub fn reassembly(&self) -> &::reassembly::Reassembly {
         &self.reassembly
+    }
+
+    /// Permits `room` more [reports of drops](Self::take_drop_reports) until the next call; `None` ends them. Drops
+    /// beyond that are counted as [unreported](Self::unreported_drops).
+    pub fn watch_drops(&mut self, room: Option<usize>) {
+        self.ports.drop_watch.set(room);
+        self.update_esp_watch();
+    }
+
+    /// Tells whether there are reports of drops.
+    pub fn has_drop_reports(&self) -> bool {
+        self.ports.drop_watch.has_reports()
+    }
+
+    /// Reports of drops since the last call.
+    pub fn take_drop_reports(&mut self) -> std::vec::Drain<'_, DropReport> {
+        self.ports.drop_watch.take()
+    }
+
+    /// Number of dropped packets without a report.
+    pub fn unreported_drops(&self) -> u64 {
+        self.ports.drop_watch.unreported()
+    }
+
+    /// As [`unreported_drops`](Self::unreported_drops), and begins to count at 0 again.
+    pub fn take_unreported_drops(&mut self) -> u64 {
+        self.ports.drop_watch.take_unreported()
     }
 
     /// Packets captured since the last call.
@@ -271,7 +299,7 @@ impl Datapath {
     pub fn discard(&mut self, id: LinkId, burst: &mut Vec<Packet>, reason: DropReason) {
         for mut pkt in burst.drain(..) {
             pkt.meta.origin = Origin::Port(id).into();
-            self.count_drop(&pkt, reason);
+            self.count_frame_drop(&pkt, reason);
         }
     }
 
@@ -279,7 +307,7 @@ impl Datapath {
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };
         for pkt in std::mem::take(port.take_tx()) {
-            self.count_drop(&pkt, reason);
+            self.count_frame_drop(&pkt, reason);
         }
     }
 

@@ -5,7 +5,7 @@ use wire::Protocol;
 use xfrm::{Dir, Flowi};
 
 use crate::icmp_quote::answer_to_quoted;
-use crate::{Cx, Datapath, IpPacket};
+use crate::{Cx, Datapath, IpPacket, trace};
 
 /// Checks the policies, if there are any, for a packet in clear: an output packet by `link`, or an input packet from it.
 #[inline]
@@ -13,9 +13,13 @@ pub(crate) fn check(dp: &mut Datapath, cx: Cx<'_>, dir: Dir, ip: &IpPacket, link
     if dp.ipsec.is_idle() && ip.pkt.meta.sec_path.is_empty() {
         return Ok(());
     }
+    let flow = flowi(dp, dir, ip, link);
+    if dp.trace.is_on() {
+        trace::policy(dp, cx, &ip.pkt, dir, &flow);
+    }
     let quoted = || answer_to_quoted(ip);
     let sec_path = &ip.pkt.meta.sec_path;
-    dp.ipsec.check(cx.now, dir, &flowi(dp, dir, ip, link), sec_path, quoted, &mut dp.counters)?;
+    dp.ipsec.check(cx.now, dir, &flow, sec_path, quoted, &mut dp.counters)?;
     if ip.pkt.meta.sec_path.is_empty() && is_doubtful(dp, dir, ip, link) {
         dp.counters.count(Mib::XfrmInTmplMismatch);
         return Err(DropReason::PolicyMismatch);

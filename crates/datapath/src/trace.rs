@@ -5,21 +5,35 @@
 
 use std::net::IpAddr;
 
-use base::{Domain, LinkId};
+use base::{Domain, DropReason, LinkId, Origin};
+use ipsec::EspDrop;
 use packet::{Cut, Packet};
-use wire::FlowKey;
+use wire::{FlowKey, Spi, eth};
+use xfrm::{Dir, Flowi};
 
 use crate::next::Next;
+use crate::node::drop_watch::{DropReport, DroppedEsp};
 use crate::node::hooks::HookUser;
-use crate::node::trace::{Geometry, MAX_RECORDED, Step, Trace, TraceFilter, TraceStep};
+use crate::node::trace::{EspRef, Geometry, Step, Trace, TraceClock, TraceFilter, TraceStep};
 use crate::{Cx, Datapath, IpPacket};
 
 impl Datapath {
     /// Traces the next `packets` packets that the filter chooses, or stops with `None`.
     pub fn set_trace(&mut self, filter: Option<TraceFilter>, packets: u32) {
         self.hooks.set(HookUser::Trace, filter.is_some());
-        self.trace = Trace { filter, left: packets, last: self.trace.last, chosen: 0, steps: Vec::new() };
+        self.trace = Trace { filter, left: packets, last: self.trace.last, ..Trace::default() };
         self.update_shortcuts();
+        self.update_esp_watch();
+    }
+
+    /// Sets the clock for the steps of the trace that was [set](Self::set_trace) before.
+    pub fn set_trace_clock(&mut self, clock: TraceClock) {
+        self.trace.clock = Some(clock);
+    }
+
+    /// Requests details of dropped ESP packets if they have a reader.
+    pub(crate) fn update_esp_watch(&mut self) {
+        self.ipsec.watch_esp_drops(self.trace.is_on() || self.ports.drop_watch.is_on);
     }
 
     /// Tells whether there are steps to be taken.
@@ -50,7 +64,11 @@ pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next
         Next::Output(hop) => Step::Output { dev: hop.dev },
         Next::Transmit(hop) => Step::Transmit { dev: hop.dev, next_hop: hop.next_hop },
         Next::Reject(reason, problem) => Step::Reject(reason, problem),
-        Next::Drop(reason) => Step::Drop(reason),
+        // Recorded where the drop is counted, as drops without this loop are.
+        Next::Drop(_) => {
+            choose(dp, cx, &mut ip.pkt);
+            return;
+        }
         Next::VrfOut(_) | Next::Discovery(_) | Next::Done => return,
     };
     step(dp, cx, &mut ip.pkt, made);
@@ -59,11 +77,20 @@ pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next
 /// Records a step of a packet if it is traced, or is chosen now.
 #[cold]
 pub(crate) fn step(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, step: Step) {
+    if choose(dp, cx, pkt) {
+        let step = record(&dp.trace, pkt, 0, step);
+        push(dp, step);
+    }
+}
+
+/// Tells whether a packet is traced, or is chosen now.
+fn choose(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet) -> bool {
     let Datapath { trace, fib, .. } = dp;
+    trace.now = cx.now;
     if !trace.has_chosen(pkt.meta.trace) {
         pkt.meta.trace = 0;
         if trace.left == 0 || !trace.filter.as_ref().is_some_and(|filter| filter.matches(pkt, fib)) {
-            return;
+            return false;
         }
         trace.left -= 1;
         trace.chosen = trace.chosen.saturating_add(1);
@@ -71,7 +98,83 @@ pub(crate) fn step(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, step: Step) 
         trace.last = trace.last.checked_add(1).unwrap_or(1);
         pkt.meta.trace = trace.last;
     }
-    push(dp, record(cx, pkt, 0, step));
+    true
+}
+
+/// Records a drop: as the last step of a traced packet, and as a report. The IP header begins at `l3`.
+#[cold]
+pub(crate) fn dropped(dp: &mut Datapath, pkt: &Packet, l3: usize, reason: DropReason) {
+    if dp.trace.is_on() && dp.trace.has_chosen(pkt.meta.trace) {
+        let step = record(&dp.trace, pkt, l3, Step::Drop(reason));
+        push(dp, step);
+    }
+    let packets = pkt.meta.cut.packets();
+    let report = || DropReport { link: pkt.meta.origin.port(), reason, packets, flow: flow_at(pkt, l3), esp: None };
+    dp.ports.drop_watch.push(report, packets);
+}
+
+/// Records drops of received ESP packets, which are counted already: as the last steps of traced packets, and as reports.
+#[cold]
+pub(crate) fn esp_dropped(dp: &mut Datapath) {
+    let Datapath { ipsec, ports, trace, .. } = dp;
+    for EspDrop { reason, origin, spi, src, dst, trace: packet } in ipsec.take_esp_drops() {
+        if trace.is_on() && trace.has_chosen(packet) {
+            let step = Step::EspDrop { reason, spi, peer: src, outbound: false };
+            trace.push(TraceStep { packet, at: trace.time(), origin, flow: None, step, geometry: None });
+        }
+        let esp = Some(DroppedEsp { spi, src, dst });
+        ports.drop_watch.push(|| DropReport { link: origin.port(), reason, packets: 1, flow: None, esp }, 1);
+    }
+}
+
+/// Records the drop of a packet that ESP was to encrypt; `packet` is its number in a trace. The SA is given if it exists.
+#[cold]
+pub(crate) fn not_sealed(dp: &mut Datapath, packet: u16, origin: Origin, reason: DropReason, sa: Option<EspEnds>) {
+    let Datapath { ports, trace, .. } = dp;
+    if trace.is_on() && trace.has_chosen(packet) {
+        let step = match sa {
+            Some(EspEnds { spi, dst, .. }) => Step::EspDrop { reason, spi: Some(spi), peer: dst, outbound: true },
+            None => Step::Drop(reason),
+        };
+        trace.push(TraceStep { packet, at: trace.time(), origin, flow: None, step, geometry: None });
+    }
+    let esp = sa.map(|EspEnds { spi, src, dst }| DroppedEsp { spi: Some(spi), src, dst });
+    ports.drop_watch.push(|| DropReport { link: origin.port(), reason, packets: 1, flow: None, esp }, 1);
+}
+
+/// SPI and outer addresses of an SA.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EspEnds {
+    pub(crate) spi: Spi,
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+}
+
+/// Records the match of a policy by a traced packet.
+#[cold]
+pub(crate) fn policy(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, dir: Dir, flow: &Flowi) {
+    if !dp.trace.has_chosen(pkt.meta.trace) {
+        return;
+    }
+    let spd = dp.ipsec.spd();
+    let Some(policy) = spd.lookup(dir, flow).and_then(|id| spd.get(id)) else { return };
+    let (src, dst) = (policy.config.selector.src, policy.config.selector.dst);
+    dp.trace.now = cx.now;
+    let step = record(&dp.trace, pkt, 0, Step::Policy { dir, src, dst });
+    push(dp, step);
+}
+
+/// SA that will decrypt a packet whose ESP header begins at `esp_at`.
+#[cold]
+pub(crate) fn decrypting_sa(dp: &Datapath, pkt: &Packet, dst: IpAddr, esp_at: usize) -> Option<EspRef> {
+    let mut spi = [0; size_of::<u32>()];
+    let is_train = pkt.meta.cut.gso().is_some();
+    if is_train || !pkt.read_at(esp_at, &mut spi) {
+        return None;
+    }
+    let spi = Spi(u32::from_be_bytes(spi));
+    let sa = dp.ipsec.sad().by_spi(dst, spi, pkt.meta.mark).and_then(|id| dp.ipsec.sa(id))?;
+    Some(EspRef { spi, reqid: sa.reqid() })
 }
 
 /// Records the lookup of a packet's route.
@@ -85,22 +188,38 @@ pub(crate) fn route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Dom
 
 /// Step of a traced packet whose IP header begins at `l3`, to be [pushed](push) once it is known to have been made.
 #[cold]
-pub(crate) fn prepare(dp: &Datapath, cx: Cx<'_>, pkt: &Packet, l3: usize, step: Step) -> Option<TraceStep> {
-    dp.trace.has_chosen(pkt.meta.trace).then(|| record(cx, pkt, l3, step))
+pub(crate) fn prepare(dp: &Datapath, pkt: &Packet, l3: usize, step: Step) -> Option<TraceStep> {
+    dp.trace.has_chosen(pkt.meta.trace).then(|| record(&dp.trace, pkt, l3, step))
 }
 
 /// Records a prepared step.
 pub(crate) fn push(dp: &mut Datapath, step: TraceStep) {
-    if dp.trace.steps.len() < MAX_RECORDED {
-        dp.trace.steps.push(step);
-    }
+    dp.trace.push(step);
 }
 
-fn record(cx: Cx<'_>, pkt: &Packet, l3: usize, step: Step) -> TraceStep {
+/// Flow of a packet whose IP header begins at `l3`.
+fn flow_at(pkt: &Packet, l3: usize) -> Option<FlowKey> {
     let mut front = [0; 128];
     let rest = pkt.len().saturating_sub(l3);
     let front = &mut front[..rest.min(128)];
-    let flow = if pkt.read_at(l3, front) { FlowKey::parse(front, rest).ok() } else { None };
+    if pkt.read_at(l3, front) { FlowKey::parse(front, rest).ok() } else { None }
+}
+
+/// Offset of the IP header in an Ethernet frame, behind up to two VLAN tags; the offset behind the header if the frame is no IP.
+pub(crate) fn l3_of_frame(pkt: &Packet) -> usize {
+    let mut at = eth::EthHeader::LEN;
+    for _ in 0..2 {
+        let mut kind = [0; 2];
+        if !pkt.read_at(at - kind.len(), &mut kind) || !matches!(u16::from_be_bytes(kind), 0x8100 | 0x88a8) {
+            break;
+        }
+        at += 4;
+    }
+    at
+}
+
+fn record(trace: &Trace, pkt: &Packet, l3: usize, step: Step) -> TraceStep {
+    let flow = flow_at(pkt, l3);
     let geometry = Geometry {
         len: pkt.len(),
         head: pkt.head().len(),
@@ -111,5 +230,6 @@ fn record(cx: Cx<'_>, pkt: &Packet, l3: usize, step: Step) -> TraceStep {
         gso: pkt.meta.cut.gso().copied(),
         is_fragment: pkt.meta.cut == Cut::Fragment,
     };
-    TraceStep { packet: pkt.meta.trace, at: cx.now, origin: pkt.meta.origin.get(), flow, step, geometry }
+    let origin = pkt.meta.origin.get();
+    TraceStep { packet: pkt.meta.trace, at: trace.time(), origin, flow, step, geometry: Some(geometry) }
 }

@@ -90,11 +90,15 @@ impl Ipsec {
         if self.crypto.is_open_full() {
             counters.count(Mib::XfrmInError);
             opened.drops.push(DropReason::CryptoQueueFull);
+            self.esp_drops.arrived(DropReason::CryptoQueueFull, info, &[], &pkt.meta);
             return;
         }
         let payload_at = match esp_at(mem, &mut pkt, info) {
             Ok(at) => at,
-            Err(reason) => return refuse_headers(reason, opened, counters),
+            Err(reason) => {
+                self.esp_drops.arrived(reason, info, &[], &pkt.meta);
+                return refuse_headers(reason, opened, counters);
+            }
         };
         let is_udp = info.protocol == Protocol::UDP;
         let len = pkt.len() - payload_at;
@@ -164,9 +168,11 @@ impl Ipsec {
             Ok((id, seq)) => {
                 arrival.join_or_begin(self, id).push(len, seq, info.id);
                 let job = self.crypto.batcher.latest_mut().expect("just joined");
+                job.trace_last(pkt.meta.trace);
                 job.push_buf(pkt.into_head(), payload_at);
             }
             Err((mib, reason)) => {
+                self.esp_drops.arrived(reason, info, front, &pkt.meta);
                 counters.count(mib);
                 opened.drops.push(reason);
             }
@@ -183,7 +189,7 @@ impl Ipsec {
         counters: &mut Counters,
         sink: &mut T,
     ) -> ControlFlow<T::Break> {
-        let Self { sad, crypto, nat, .. } = self;
+        let Self { sad, crypto, nat, esp_drops, .. } = self;
         loop {
             let Some(job) = &mut crypto.passing else {
                 let Some(job) = crypto.opening.pop() else { return ControlFlow::Continue(()) };
@@ -192,6 +198,7 @@ impl Ipsec {
                 continue;
             };
             while let Some(piece) = pass_plain(sad, job, mem, now, sink)? {
+                let trace = piece.trace;
                 let passed = pass(sad, &mut nat.seen, job, piece, mem, now);
                 if !nat.seen.is_empty() {
                     nat.follow_peers(sad);
@@ -200,6 +207,7 @@ impl Ipsec {
                     Ok(content) => sink.take(Decrypted::Packet(content))?,
                     Err((mib, reason)) => {
                         counters.count(mib);
+                        esp_drops.opened(reason, job, trace);
                         sink.take(Decrypted::Dropped(reason, job.outer.meta.origin.get()))?;
                     }
                 }

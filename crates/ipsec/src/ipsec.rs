@@ -11,6 +11,7 @@ use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaCo
 
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
+use crate::esp_drop::{EspDrop, EspDrops};
 use crate::events::Event;
 use crate::flow_cache::FlowCache;
 use crate::hold::Holds;
@@ -43,6 +44,7 @@ pub struct Ipsec {
     pub(crate) headers: Vec<u8>,
     /// Mappings of peers behind a NAT, and keepalives to them.
     pub(crate) nat: Nat,
+    pub(crate) esp_drops: EspDrops,
 }
 
 impl Default for Ipsec {
@@ -66,6 +68,7 @@ impl Ipsec {
             pieces: VecDeque::new(),
             headers: Vec::new(),
             nat: Nat::default(),
+            esp_drops: EspDrops::default(),
         }
     }
 
@@ -298,6 +301,22 @@ impl Ipsec {
     /// Tells whether a packet submitted for decryption is still in flight.
     pub fn is_opening(&self) -> bool {
         self.crypto.opening.len() > 0
+    }
+
+    /// Sets whether details of dropped ESP packets are kept for [`take_esp_drops`](Self::take_esp_drops).
+    pub fn watch_esp_drops(&mut self, is_watched: bool) {
+        self.esp_drops.watch(is_watched);
+    }
+
+    /// Tells whether there are details of dropped ESP packets.
+    pub fn has_esp_drops(&self) -> bool {
+        !self.esp_drops.is_empty()
+    }
+
+    /// Details of the ESP packets that were dropped since the last call, in order. The drops were reported before, in
+    /// [`Opened::drops`](crate::Opened::drops) or as [`Decrypted::Dropped`](crate::Decrypted::Dropped).
+    pub fn take_esp_drops(&mut self) -> impl Iterator<Item = EspDrop> {
+        self.esp_drops.take()
     }
 
     /// The SA of that number, if it exists.

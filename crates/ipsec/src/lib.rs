@@ -40,7 +40,7 @@
 //!   nonce per thread and panic when one repeats.
 //!
 //! The files form layers, each of which uses only those before it: `engine`; `sa`; `device` and `events`; `sad` and
-//! `spd`; jobs (`open_job`, `seal_job`); `crypto`; `nat`, `resolve`, `check`; `ipsec` with [`Ipsec`]; and on top of it
+//! `spd`; jobs (`open_job`, `seal_job`) and `esp_drop`; `crypto`; `nat`, `resolve`, `check`; `ipsec` with [`Ipsec`]; and on top of it
 //! `input`, `output`, `policy`, `keepalive` and `offload_decision`.
 //!
 //! A program that uses this crate sets `AWS_LC_SYS_CFLAGS=-mtune=skylake` when it is built for x86-64, as this
@@ -53,6 +53,7 @@ mod copy_sum;
 pub mod crypto;
 pub mod device;
 pub mod engine;
+mod esp_drop;
 mod events;
 mod flow_cache;
 mod hash_index;
@@ -81,6 +82,7 @@ pub mod sequence;
 pub mod spd;
 mod timers;
 
+pub use esp_drop::EspDrop;
 pub use events::{Acquire, Event, MAX_EVENTS, PolicyExpired, SaExpired};
 pub use hold::{MAX_HELD, Released};
 pub use input::{DecryptSink, Decrypted, ENCAP_PEEK, FnSink, InnerPacket, Opened, RunSummary, is_esp_in_udp};

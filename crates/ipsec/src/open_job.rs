@@ -129,6 +129,8 @@ struct Segment {
     ends_buf: bool,
     /// IPv4 identification.
     id: u16,
+    /// Number in a trace; 0 without a trace.
+    trace: u16,
     /// Whole sequence number.
     seq: u64,
     state: PieceState,
@@ -182,6 +184,8 @@ pub(crate) struct NextMatch {
 pub(crate) struct Piece {
     pub(crate) seq: u64,
     pub(crate) id: u16,
+    /// Number in a trace; 0 without a trace.
+    pub(crate) trace: u16,
     pub(crate) state: PieceState,
     /// Inner bytes, if it is [`PieceState::Open`].
     pub(crate) inside: Buf,
@@ -311,9 +315,20 @@ impl OpenJob {
     #[inline]
     pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
         let begins_buf = self.segments.last().is_none_or(|last| last.ends_buf);
-        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, seq, state: PieceState::Sealed };
+        let state = PieceState::Sealed;
+        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, trace: 0, seq, state };
         self.segments.push(segment);
         self.bytes += len;
+    }
+
+    /// Sets the number in a trace of the packet that was pushed last.
+    #[inline]
+    pub(crate) fn trace_last(&mut self, trace: u16) {
+        if trace != 0
+            && let Some(last) = self.segments.last_mut()
+        {
+            last.trace = trace;
+        }
     }
 
     /// Appends the buffer of the packets since the last one; they begin at offset `front`.
@@ -334,7 +349,7 @@ impl OpenJob {
         let begins_buf = true;
         let ends_buf = true;
         let state = PieceState::Sealed;
-        self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
+        self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, trace: 0, seq, state });
         self.bytes += len;
         buf.pull(at);
         self.bufs.push(buf);
@@ -459,7 +474,7 @@ impl OpenJob {
     /// The next packet.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Piece> {
-        let Segment { len, ends_buf, id, seq, mut state, .. } = self.segments.pop()?;
+        let Segment { len, ends_buf, id, trace, seq, mut state, .. } = self.segments.pop()?;
         let (len, buf) = (len as usize, self.bufs.last_mut()?);
         if let PieceState::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
@@ -479,7 +494,7 @@ impl OpenJob {
             buf.pull(len - to);
             front
         };
-        Some(Piece { seq, id, state, inside: whole.narrowed(from, to) })
+        Some(Piece { seq, id, trace, state, inside: whole.narrowed(from, to) })
     }
 
     /// Returns the lists.

@@ -31,7 +31,7 @@ pub(crate) fn send_waiting(dp: &mut Datapath, cx: Cx<'_>) {
         for mut pkt in std::mem::take(port.take_tx()) {
             // The output of the own port has put a tag into the bytes.
             if let Err(reason) = vlan::pop_tag(cx.mem, &mut pkt) {
-                dp.count_drop(&pkt, reason);
+                dp.count_frame_drop(&pkt, reason);
                 continue;
             }
             let mut places = std::mem::take(&mut dp.bridges.egress);
@@ -44,7 +44,7 @@ pub(crate) fn send_waiting(dp: &mut Datapath, cx: Cx<'_>) {
             });
             match sent {
                 Ok(()) => send(dp, cx, &places, pkt),
-                Err(reason) => dp.count_drop(&pkt, reason),
+                Err(reason) => dp.count_frame_drop(&pkt, reason),
             }
             dp.bridges.egress = places;
         }

@@ -9,7 +9,7 @@ use wire::{Protocol, Spi, Version, ipv4, ipv6, udp};
 
 use crate::mib::MibPair;
 use crate::next::Cast;
-use crate::{Cx, Datapath, IpPacket, Next};
+use crate::{Cx, Datapath, IpPacket, Next, trace};
 
 /// Submits a packet, or a train of them, for decryption.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
@@ -19,7 +19,10 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     let mut opened = std::mem::take(&mut dp.scratch.opened);
     dp.ipsec.submit_open(cx.mem, cx.now, ip.pkt.take(), &ip.info, &mut opened, &mut dp.counters);
     for reason in opened.drops.drain(..) {
-        dp.ports.drop(origin.get(), reason);
+        dp.ports.count_drops(origin.get(), reason, 1);
+    }
+    if dp.ipsec.has_esp_drops() {
+        trace::esp_dropped(dp);
     }
     let keepalives = std::mem::take(&mut opened.keepalives);
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
@@ -61,7 +64,7 @@ fn opens_for_others(dp: &Datapath, pkt: &Packet, info: &Info, esp_at: usize) -> 
 /// Offset of the ESP header in a packet of ESP, or of ESP in UDP to a port for it. A fragment has to be reassembled first. A
 /// train of UDP may have ESP anywhere in it.
 #[inline]
-fn payload_offset(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
+pub(super) fn payload_offset(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
     match info.protocol {
         _ if info.fragment.is_some() => None,
         Protocol::ESP => Some(info.header_len),

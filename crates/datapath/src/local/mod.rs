@@ -40,7 +40,9 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     // Policies apply to the packet inside ESP, not to ESP itself (Linux `esp4_protocol.no_policy`).
     if esp::is_esp(dp, ip, cast) {
         if dp.trace.is_on() {
-            trace::step(dp, cx, &mut ip.pkt, Step::Decrypt);
+            let esp_at = esp::payload_offset(dp, &ip.pkt, &ip.info);
+            let sa = esp_at.and_then(|at| trace::decrypting_sa(dp, &ip.pkt, ip.info.dst, at));
+            trace::step(dp, cx, &mut ip.pkt, Step::Decrypt { sa });
         }
         return esp::input(dp, cx, ip);
     }

@@ -1,6 +1,7 @@
 //! The node: state of the datapath, without functions that move packets. Every stage works on it, so no file here uses a stage.
 
 pub(crate) mod bridges;
+pub(crate) mod drop_watch;
 pub(crate) mod fragment_ids;
 pub(crate) mod hooks;
 pub(crate) mod ike;

@@ -5,6 +5,7 @@ use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
+use crate::node::drop_watch::{DropReport, DropWatch};
 use crate::node::qdisc::PortQdisc;
 
 /// Limit of the truesize of packets queued for a busy link.
@@ -390,6 +391,7 @@ pub struct Ports {
     /// Links that have a queueing discipline.
     pub(crate) shaped: Vec<LinkId>,
     drops: Vec<[u64; DropReason::COUNT]>,
+    pub(crate) drop_watch: DropWatch,
     tapped: Vec<Tapped>,
 }
 
@@ -526,8 +528,17 @@ impl Ports {
         self.drops(origin, reason, 1);
     }
 
-    /// Counts `n` packets from there that were dropped.
+    /// Counts `n` packets from there that were dropped, and reports them, without their flow.
     pub fn drops(&mut self, origin: Origin, reason: DropReason, n: u64) {
+        self.count_drops(origin, reason, n);
+        if self.drop_watch.is_on && n > 0 {
+            let report = || DropReport { link: origin.port(), reason, packets: n, flow: None, esp: None };
+            self.drop_watch.push(report, n);
+        }
+    }
+
+    /// Counts `n` packets from there that were dropped. The caller reports them.
+    pub(crate) fn count_drops(&mut self, origin: Origin, reason: DropReason, n: u64) {
         if n == 0 {
             return;
         }

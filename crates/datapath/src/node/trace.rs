@@ -1,17 +1,19 @@
 //! State of the trace: the filter, and the steps recorded for selected packets.
 
+use std::fmt;
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, Instant, LinkId, Origin, Prefix, SaId, TableId};
+use base::{Domain, DropReason, Instant, LinkId, Origin, Prefix, TableId};
 use fib::Fib;
 use host::icmp::Problem;
 use packet::{Csum, Gso, Packet};
-use wire::{FlowKey, Protocol, Version};
+use wire::{FlowKey, Protocol, Spi, Version};
+use xfrm::Dir;
 
 use super::hooks::HookPoint;
 
 /// Limit of recorded steps in the queue; later ones are lost to the trace only.
-pub(crate) const MAX_RECORDED: usize = 8192;
+const MAX_RECORDED: usize = 8192;
 
 /// One term of a filter.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -94,6 +96,15 @@ pub struct Geometry {
     pub is_fragment: bool,
 }
 
+/// SA of a step.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EspRef {
+    /// SPI.
+    pub spi: Spi,
+    /// `reqid`.
+    pub reqid: u32,
+}
+
 /// Step of a packet through the datapath.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Step {
@@ -139,12 +150,24 @@ pub enum Step {
         /// The link, whose device of the host side it is.
         dev: LinkId,
     },
+    /// Match of a policy.
+    Policy {
+        /// Direction.
+        dir: Dir,
+        /// Source addresses of its selector.
+        src: Prefix,
+        /// Destination addresses of its selector.
+        dst: Prefix,
+    },
     /// Submission to the ciphers for decryption.
-    Decrypt,
+    Decrypt {
+        /// The SA; `None` for a train or a packet whose SPI no SA has.
+        sa: Option<EspRef>,
+    },
     /// Submission to the ciphers, by the outermost SA.
     Encrypt {
         /// The SA.
-        sa: SaId,
+        sa: Option<EspRef>,
     },
     /// Transmission: fits the path.
     Transmit {
@@ -165,6 +188,17 @@ pub enum Step {
     },
     /// Drop.
     Drop(DropReason),
+    /// Drop at ESP.
+    EspDrop {
+        /// Reason.
+        reason: DropReason,
+        /// SPI, unless the packet is too short for one.
+        spi: Option<Spi>,
+        /// Outer address of the peer.
+        peer: IpAddr,
+        /// Whether the packet was to be sent to the peer, and did not come from there.
+        outbound: bool,
+    },
     /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
     Reject(DropReason, Problem),
 }
@@ -182,12 +216,21 @@ pub struct TraceStep {
     pub flow: Option<FlowKey>,
     /// The step.
     pub step: Step,
-    /// The packet's shape at that step.
-    pub geometry: Geometry,
+    /// The packet's shape at that step; `None` for a packet that the ciphers have dropped.
+    pub geometry: Option<Geometry>,
+}
+
+/// Clock that is read at each step of a trace.
+pub struct TraceClock(pub Box<dyn Fn() -> Instant + Send>);
+
+impl fmt::Debug for TraceClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceClock").finish_non_exhaustive()
+    }
 }
 
 /// The running trace.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Trace {
     pub(crate) filter: Option<TraceFilter>,
     /// Packets that may still be chosen.
@@ -196,7 +239,17 @@ pub(crate) struct Trace {
     pub(crate) last: u16,
     /// Packets that this trace has chosen.
     pub(crate) chosen: u32,
+    /// Clock for the steps of a burst; without it they have the time of the burst.
+    pub(crate) clock: Option<TraceClock>,
+    /// Time of the burst.
+    pub(crate) now: Instant,
     pub(crate) steps: Vec<TraceStep>,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self { filter: None, left: 0, last: 0, chosen: 0, clock: None, now: Instant::ZERO, steps: Vec::new() }
+    }
 }
 
 impl Trace {
@@ -204,6 +257,18 @@ impl Trace {
     #[inline(always)]
     pub(crate) fn is_on(&self) -> bool {
         self.filter.is_some()
+    }
+
+    /// Appends a step, if there is room.
+    pub(crate) fn push(&mut self, step: TraceStep) {
+        if self.steps.len() < MAX_RECORDED {
+            self.steps.push(step);
+        }
+    }
+
+    /// Time of a step that is made now.
+    pub(crate) fn time(&self) -> Instant {
+        self.clock.as_ref().map_or(self.now, |clock| (clock.0)())
     }
 
     /// Tells whether this trace has chosen the packet of that number. A packet that was held while another trace ran may still

@@ -13,7 +13,7 @@ use super::gro_sink::{AnyLinkSink, GroSink};
 use super::l3;
 use crate::ip_packet::Framing;
 use crate::local::{esp, reassembly};
-use crate::{Cx, Datapath, IpPacket, Next, run, tx};
+use crate::{Cx, Datapath, IpPacket, Next, run, trace, tx};
 
 /// Packets that have left GRO and go to IP input, in order. Its storage is lent by [`Datapath`] and returned by [`run_out`].
 pub(super) type GroOut = Vec<Packet>;
@@ -76,6 +76,9 @@ pub(crate) fn pass_decrypted(dp: &mut Datapath, cx: Cx<'_>) {
         let Datapath { ipsec, gro, ports, counters, .. } = dp;
         let mut sink = AnyLinkSink(GroSink { gro, ports, mem: cx.mem, out: &mut out });
         let flow = ipsec.pass_opened(cx.mem, cx.now, counters, &mut sink);
+        if dp.ipsec.has_esp_drops() {
+            trace::esp_dropped(dp);
+        }
         run_out(dp, cx, out);
         match flow {
             ControlFlow::Break(pkt) => decrypted(dp, cx, pkt),

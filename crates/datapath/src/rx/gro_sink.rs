@@ -41,7 +41,7 @@ impl DecryptSink for GroSink<'_> {
                 if self.is_for(meta) { self.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
             }
             Decrypted::Dropped(reason, origin) => {
-                self.ports.drop(origin, reason);
+                self.ports.count_drops(origin, reason, 1);
                 ControlFlow::Continue(())
             }
         }

@@ -61,7 +61,7 @@ fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: LinkId, pkt: Packet) {
             Ok(FrameInput::Ip(framing)) => return gro::ip_packet(dp, cx, &mut ip, framing),
             Ok(FrameInput::Port(own)) => link = own,
             Ok(FrameInput::Done) => return,
-            Err(reason) => return dp.count_drop(&ip.pkt, reason),
+            Err(reason) => return dp.count_frame_drop(&ip.pkt, reason),
         }
     }
 }

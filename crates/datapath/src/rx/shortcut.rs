@@ -21,7 +21,7 @@ use crate::addresses::{check_addresses, is_link_local};
 use crate::local::reassembly as local_reassembly;
 use crate::next::Cast;
 use crate::run::run;
-use crate::{Cx, Datapath, IpPacket};
+use crate::{Cx, Datapath, IpPacket, trace};
 
 /// Decrypts the run of ESP packets at the front of a burst that match the previous packet's receive template.
 #[inline]
@@ -51,6 +51,9 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
             dp.count_delivered(link, run.version, run.packets);
             run.broken
         });
+        if dp.ipsec.has_esp_drops() {
+            trace::esp_dropped(dp);
+        }
         gro::run_out(dp, cx, out);
         match broken {
             Some(Some(pkt)) => decrypted(dp, cx, pkt),

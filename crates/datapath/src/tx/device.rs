@@ -102,7 +102,7 @@ fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3
         let _ = put(dp, cx, link, pkt, l3);
         return;
     }
-    let step = trace::prepare(dp, cx, &pkt, l3, Step::Queued { dev: link });
+    let step = trace::prepare(dp, &pkt, l3, Step::Queued { dev: link });
     let fitted = put(dp, cx, link, pkt, l3);
     if let Some(mut step) = step {
         if let Err(reason) = fitted {

@@ -17,7 +17,7 @@ use ipsec::{Decision as Policy, PolicyId};
 
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
-use crate::{Cx, Datapath, IpPacket, Next, hooks, own, policy};
+use crate::{Cx, Datapath, IpPacket, Next, hooks, own, policy, trace};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy requires it.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -29,7 +29,11 @@ pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
     if ip.pkt.meta.origin.is_local() && !dp.ports.hosts.is_empty() && policy::is_exempt(dp, ip) {
         return clear(dp, cx, ip, hop);
     }
-    match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()), &mut dp.counters) {
+    let flow = ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device());
+    if dp.trace.is_on() {
+        trace::policy(dp, cx, &ip.pkt, Dir::Out, &flow);
+    }
+    match dp.ipsec.lookup(cx.now, &flow, &mut dp.counters) {
         Policy::Bypass if quotes_secret || policy::is_doubtful(dp, Dir::Out, ip, hop.dev) => {
             dp.counters.count(Mib::XfrmOutPolError);
             Next::Drop(DropReason::PolicyClear)

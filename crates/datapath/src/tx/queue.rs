@@ -9,7 +9,7 @@ use qdisc::{Kind, Refusal, Stats};
 
 use crate::node::ports::Device;
 use crate::node::qdisc::{Cutter, QueuedPacket};
-use crate::node::trace::Step;
+use crate::node::trace::{Step, TraceStep};
 use crate::{Cx, Datapath, trace};
 
 /// Truesize of a link's transmit queue above which its discipline is not dequeued (Linux's byte queue limits).
@@ -21,7 +21,7 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: 
     let origin = waiting.pkt.meta.origin.get();
     let packets = waiting.pkt.meta.cut.packets();
     let step = match dp.trace.is_on() {
-        true => trace::prepare(dp, cx, &waiting.pkt, waiting.l3, Step::Queued { dev: link }),
+        true => trace::prepare(dp, &waiting.pkt, waiting.l3, Step::Queued { dev: link }),
         false => None,
     };
     let mut cutter = Cutter { mem: cx.mem, segments: Vec::new(), failure: None };
@@ -37,16 +37,16 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: 
     } else {
         cutter.failure = Some(DropReason::LinkDown);
     }
-    let refused = dropped.first().map(|dropped| reason_of(dropped.reason)).or(cutter.failure);
     if let Some(reason) = cutter.failure {
         dp.ports.drops(origin, reason, packets);
+        if let Some(step) = step {
+            trace::push(dp, TraceStep { step: Step::Drop(reason), ..step });
+        }
+    } else if let (Some(step), true) = (step, dropped.is_empty()) {
+        trace::push(dp, step);
     }
     for dropped in dropped {
-        dp.count_drop(&dropped.pkt.pkt, reason_of(dropped.reason));
-    }
-    if let Some(mut step) = step {
-        step.step = refused.map_or(step.step, Step::Drop);
-        trace::push(dp, step);
+        dp.count_packet_drop(&dropped.pkt.pkt, dropped.pkt.l3, reason_of(dropped.reason));
     }
 }
 
@@ -105,8 +105,8 @@ pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
 /// Drops the packets in a link's discipline (Linux `dev_deactivate`).
 pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: LinkId, reason: DropReason) {
     let Some(qdisc) = dp.ports.get_mut(link).and_then(|port| port.qdisc.as_deref_mut()) else { return };
-    for QueuedPacket { pkt, .. } in qdisc.reset(now) {
-        dp.count_drop(&pkt, reason);
+    for QueuedPacket { pkt, l3, .. } in qdisc.reset(now) {
+        dp.count_packet_drop(&pkt, l3, reason);
     }
 }
 

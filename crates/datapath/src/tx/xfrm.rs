@@ -14,7 +14,8 @@ use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::node::PendingTx;
-use crate::node::trace::Step;
+use crate::node::trace::{EspRef, Step};
+use crate::trace::EspEnds;
 use crate::tx::tcp::fit_tcp;
 use crate::tx::transmit::transmit_packet;
 use crate::{Cx, Datapath, IpPacket, Next, hop_limit, trace};
@@ -78,13 +79,19 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     let pending = PendingTx { hop, mtu: outer_mtu };
     for piece in pieces.drain(..) {
         let origin = piece.meta.origin.get();
+        let number = piece.meta.trace;
         let submitted = if is_offloaded {
             submit_offloaded(dp, cx, outermost, piece, train, pending)
         } else {
             submit(dp, cx, outermost, piece, train, pending)
         };
         if let Err(reason) = submitted {
-            dp.ports.drop(origin, reason);
+            dp.ports.count_drops(origin, reason, 1);
+            if dp.trace.is_on() || dp.ports.drop_watch.is_on {
+                let ends = |sa: &ipsec::Sa| EspEnds { spi: sa.spi(), src: sa.src(), dst: sa.dst() };
+                let sa = dp.ipsec.sa(outermost).map(ends);
+                trace::not_sealed(dp, number, origin, reason, sa);
+            }
         }
     }
     dp.scratch.pieces = pieces;
@@ -126,6 +133,7 @@ fn submit(
     pending: PendingTx,
 ) -> Result<(), DropReason> {
     if dp.trace.is_on() {
+        let sa = dp.ipsec.sa(sa).map(|sa| EspRef { spi: sa.spi(), reqid: sa.reqid() });
         trace::step(dp, cx, &mut pkt, Step::Encrypt { sa });
     }
     let Datapath { ipsec, counters, .. } = dp;

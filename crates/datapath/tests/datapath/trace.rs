@@ -1,13 +1,14 @@
 //! Traces, hooks and VRF ports along a packet's path.
 
 use base::{Domain, DropReason, LinkId, TableId};
-use datapath::{HookPoint, Step, TapPoints, TraceFilter, TraceTerm, Traffic};
+use datapath::{DropReport, DroppedEsp, EspRef, HookPoint, Step, TapPoints, TraceFilter, TraceTerm, Traffic};
 use fib::Known;
 use sim::{Flow, Node, PortOptions};
-use wire::{Protocol, Version};
+use wire::{Protocol, Spi, Version};
+use xfrm::Dir;
 
 use crate::common::*;
-use crate::gateways::{TUNNELS, tunnelled};
+use crate::gateways::{self, TUNNELS, tunnelled};
 
 fn every() -> Option<TraceFilter> {
     Some(TraceFilter::default())
@@ -47,7 +48,10 @@ fn trace_of_forwarded_packet_has_each_stage_and_hook() {
             ]
         );
         // One packet from input to output.
-        assert!(geometry.iter().all(|(_, it)| it.gso.is_some_and(|gso| gso.segs == 10)), "{geometry:#?}");
+        assert!(
+            geometry.iter().all(|(_, it)| it.and_then(|it| it.gso).is_some_and(|gso| gso.segs == 10)),
+            "{geometry:#?}"
+        );
         node.rx_bytes(NOW, INSIDE, &flow.udp(1));
         assert_eq!(steps(&mut node), [], "one packet was requested");
     }
@@ -100,7 +104,8 @@ fn trace_of_dropped_packet_ends_with_the_reason() {
     let far = Flow::new("10.1.0.1", "10.77.0.1");
     node.rx_bytes(NOW, INSIDE, &far.udp(1));
     let steps = steps(&mut node);
-    assert!(matches!(steps.last(), Some((1, Step::Reject(DropReason::NoRoute, _)))), "{steps:?}");
+    let [.., (1, Step::Reject(DropReason::NoRoute, _)), last] = steps[..] else { panic!("{steps:?}") };
+    assert_eq!(last, (1, Step::Drop(DropReason::NoRoute)));
     node.datapath.set_trace(None, 0);
     node.rx_bytes(NOW, INSIDE, &far.udp(1));
     assert_eq!(node.datapath.take_trace().count(), 0, "nothing is traced any more");
@@ -115,13 +120,114 @@ fn trace_follows_esp_to_the_ciphers_and_behind_them() {
     }
     world.nodes[0].rx_bytes(NOW, INSIDE, &flow.tcp(1, 100));
     let near = steps(&mut world.nodes[0]);
-    assert!(near.iter().any(|(number, step)| (*number, matches!(step, Step::Encrypt { .. })) == (1, true)), "{near:?}");
+    let sa = Some(EspRef { spi: Spi(0x1000), reqid: 0x1000 });
+    assert!(near.contains(&(1, Step::Encrypt { sa })), "{near:?}");
+    let [src, dst] = ["10.1.0.0/16", "10.2.0.0/16"].map(|text| text.parse().unwrap());
+    assert!(near.contains(&(1, Step::Policy { dir: Dir::Out, src, dst })), "{near:?}");
     assert!(near.iter().any(|(number, step)| (*number, matches!(step, Step::Queued { .. })) == (2, true)), "{near:?}");
     let sealed = world.nodes[0].tx(OUTSIDE);
     world.nodes[1].rx(NOW, OUTSIDE, sealed);
     let far = steps(&mut world.nodes[1]);
-    assert!(far.contains(&(1, Step::Decrypt)), "{far:?}");
+    assert!(far.contains(&(1, Step::Decrypt { sa })), "{far:?}");
+    assert!(far.iter().any(|(_, step)| matches!(step, Step::Policy { dir: Dir::Fwd, .. })), "{far:?}");
     assert!(far.contains(&(2, Step::Queued { dev: INSIDE })), "{far:?}");
+}
+
+/// A wire packet and the reason for which the far gateway drops it.
+fn refused(near: &mut Node, case: usize) -> (Vec<packet::Packet>, DropReason) {
+    let flow = Flow::new("10.1.0.1", "10.2.0.1");
+    near.rx_bytes(NOW, INSIDE, &flow.tcp(1, 100));
+    let sent = only(near.tx(OUTSIDE));
+    let mut bytes = sent.to_vec();
+    let esp_at = bytes.len() - sent_esp_len(&bytes);
+    let packet = |bytes: &[u8]| packet::Packet::with_data(&near.mem, bytes).unwrap();
+    match case {
+        0 => {
+            *bytes.last_mut().unwrap() ^= 1;
+            (vec![packet(&bytes)], DropReason::EspIcv)
+        }
+        1 => (vec![packet(&bytes), packet(&bytes)], DropReason::EspReplay),
+        _ => {
+            bytes[esp_at + 2] ^= 0x20;
+            (vec![packet(&bytes)], DropReason::EspNoState)
+        }
+    }
+}
+
+/// Bytes from the SPI on.
+fn sent_esp_len(bytes: &[u8]) -> usize {
+    let info = wire::ip::Info::parse(bytes, bytes.len()).unwrap();
+    let udp = if info.protocol == Protocol::UDP { 8 } else { 0 };
+    bytes.len() - info.header_len - udp
+}
+
+#[test]
+fn drop_at_esp_ends_the_trace_of_its_packet() {
+    for tunnel in TUNNELS {
+        for threads in 0..2 {
+            for case in 0..3 {
+                let mut world = tunnelled(tunnel, 1);
+                let (packets, reason) = refused(&mut world.nodes[0], case);
+                let far = &mut world.nodes[1];
+                if let Some(threads) = std::num::NonZeroUsize::new(threads) {
+                    far.datapath.ipsec.set_crypto(Some(Box::new(ipsec::crypto::Pool::new(threads, |_| {}).unwrap())));
+                }
+                far.datapath.set_trace(every(), 9);
+                let refused = packets.len() as u16;
+                far.rx(NOW, OUTSIDE, packets);
+                let got = steps(far);
+                let of_refused: Vec<_> = got.iter().filter(|(number, _)| *number == refused).collect();
+                let spi = Some(Spi(if case == 2 { 0x3000 } else { 0x1000 }));
+                let peer = gateways::ENDS[usize::from(tunnel.v6)][0].parse().unwrap();
+                let last = Step::EspDrop { reason, spi, peer, outbound: false };
+                assert_eq!(of_refused.last(), Some(&&(refused, last)), "{tunnel:?} {case} {threads}: {got:#?}");
+                let drops = got.iter().filter(|(_, step)| matches!(step, Step::Drop(_) | Step::EspDrop { .. }));
+                assert_eq!(drops.count(), 1, "{got:#?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn steps_of_a_burst_have_times_of_the_clock() {
+    let mut node = router();
+    node.datapath.set_trace(every(), 1);
+    let readings = std::sync::atomic::AtomicU64::new(0);
+    let clock =
+        move || NOW + std::time::Duration::from_micros(readings.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+    node.datapath.set_trace_clock(datapath::TraceClock(Box::new(clock)));
+    node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.2.0.1").udp(1));
+    let times: Vec<_> = node.datapath.take_trace().map(|step| step.at.since(NOW).as_micros()).collect();
+    assert!(times.len() > 5 && times.is_sorted_by(|a, b| a < b), "{times:?}");
+}
+
+#[test]
+fn reports_of_drops_have_flow_and_spi_and_a_limit() {
+    let report = |link, reason, flow, esp| DropReport { link: Some(link), reason, packets: 1, flow, esp };
+    let mut node = router();
+    let far = Flow::new("10.1.0.1", "10.77.0.1").udp(1);
+    node.rx_bytes(NOW, INSIDE, &far);
+    assert!(!node.datapath.has_drop_reports(), "nothing is reported without a reader");
+    node.datapath.watch_drops(Some(2));
+    for _ in 0..5 {
+        node.rx_bytes(NOW, INSIDE, &far);
+    }
+    let flow = wire::FlowKey::parse(&far, far.len()).ok();
+    let one = report(INSIDE, DropReason::NoRoute, flow, None);
+    assert_eq!(node.datapath.take_drop_reports().collect::<Vec<_>>(), [one, one]);
+    assert_eq!((node.datapath.take_unreported_drops(), node.datapath.unreported_drops()), (3, 0));
+    for case in 0..3 {
+        let mut world = tunnelled(TUNNELS[0], 1);
+        let (packets, reason) = refused(&mut world.nodes[0], case);
+        world.nodes[1].datapath.watch_drops(Some(9));
+        world.nodes[1].rx(NOW, OUTSIDE, packets);
+        let spi = Some(Spi(if case == 2 { 0x3000 } else { 0x1000 }));
+        let [src, dst] = gateways::ENDS[0].map(|text| text.parse().unwrap());
+        let want = report(OUTSIDE, reason, None, Some(DroppedEsp { spi, src, dst }));
+        assert_eq!(world.nodes[1].datapath.take_drop_reports().collect::<Vec<_>>(), [want], "{case}");
+        let counted: u64 = world.nodes[1].drops().iter().map(|(_, _, n)| n).sum();
+        assert_eq!(counted, 1, "{case}");
+    }
 }
 
 const RED: u32 = 11;

@@ -67,7 +67,7 @@ pub(super) fn accept<'j>(
     mem: &Memory,
     now: Instant,
 ) -> Result<InnerPacket<'j>, Dropped> {
-    let Piece { seq, id, state, inside: mut buf } = piece;
+    let Piece { seq, id, state, inside: mut buf, .. } = piece;
     let (payload_len, next_header, sum) = match state {
         PieceState::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
         PieceState::Sealed | PieceState::Forged => {

@@ -48,7 +48,7 @@ impl Ipsec {
         counters: &mut Counters,
         sink: &mut T,
     ) -> Option<RunSummary<T::Break>> {
-        let Self { sad, crypto, nat, .. } = self;
+        let Self { sad, crypto, nat, esp_drops, .. } = self;
         let first = burst.first()?;
         let spi = spi_of(first.head().get(l3(first)?..)?)?;
         if !crypto.opens_at_once(spi) {
@@ -71,7 +71,7 @@ impl Ipsec {
                         }
                         continue;
                     }
-                    let piece = Piece { seq, id: next.id, state, inside };
+                    let piece = Piece { seq, id: next.id, trace: 0, state, inside };
                     accept(sa, &mut nat.seen, job, piece, mem, now)
                 }
                 Err(why) => Err(refuse(sa, why)),
@@ -80,6 +80,7 @@ impl Ipsec {
                 Ok(content) => Decrypted::Packet(content),
                 Err((mib, reason)) => {
                     counters.count(mib);
+                    esp_drops.opened(reason, job, 0);
                     Decrypted::Dropped(reason, job.outer.meta.origin.get())
                 }
             };
@@ -101,7 +102,7 @@ impl Ipsec {
         counters: &mut Counters,
         sink: &mut T,
     ) -> Option<RunSummary<T::Break>> {
-        let Self { sad, crypto, .. } = self;
+        let Self { sad, crypto, esp_drops, .. } = self;
         let spi_of = |pkt: &Packet| spi_of(pkt.head().get(l3(pkt)?..)?);
         let version = crypto.template_mut(spi_of(burst.first()?)?)?.outer.info.version();
         let mut run = RunSummary { packets: 0, version, broken: None };
@@ -127,6 +128,9 @@ impl Ipsec {
             if let Some(why) = refused {
                 let (mib, reason) = refuse(sa, why);
                 counters.count(mib);
+                if let Some(job) = crypto.template_mut(spi) {
+                    esp_drops.opened(reason, job, 0);
+                }
                 if let ControlFlow::Break(with) = sink.take(Decrypted::Dropped(reason, origin)) {
                     run.broken = Some(with);
                     break;

@@ -94,6 +94,7 @@ impl TrainInput<'_> {
                     self.flush(ipsec, pieces);
                     pieces.skip(n);
                     counters.count(mib);
+                    ipsec.esp_drops.arrived(reason, info, front, meta);
                     opened.drops.push(reason);
                 }
             }
@@ -109,7 +110,10 @@ impl TrainInput<'_> {
                         pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, esp: None, ..meta.clone() };
                         opened.not_esp.push(pkt);
                     }
-                    Err(reason) => opened.drops.push(reason),
+                    Err(reason) => {
+                        ipsec.esp_drops.arrived(reason, info, &[], meta);
+                        opened.drops.push(reason);
+                    }
                 }
             }
         }
@@ -142,7 +146,9 @@ impl TrainInput<'_> {
             self.arrival.join_or_begin(ipsec, id);
             self.has_job = true;
         }
-        ipsec.crypto.batcher.latest_mut().expect("begun with the first that is held").push(n, seq, self.id);
+        let job = ipsec.crypto.batcher.latest_mut().expect("begun with the first that is held");
+        job.push(n, seq, self.id);
+        job.trace_last(self.arrival.meta.trace);
         self.held += n;
         if ipsec.crypto.has_task() {
             self.flush(ipsec, pieces);
@@ -168,6 +174,7 @@ impl TrainInput<'_> {
         ipsec.crypto.close(self.arrival.now);
         let job = self.arrival.join_or_begin(ipsec, id);
         job.push(n, seq, self.id);
+        job.trace_last(self.arrival.meta.trace);
         job.push_buf(whole, 0);
         pieces.move_to(n, job.pieces_mut());
         ipsec.crypto.close(self.arrival.now);
