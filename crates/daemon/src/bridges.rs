@@ -119,33 +119,31 @@ fn ranges(vlans: &VidSet) -> Vec<String> {
     each.collect()
 }
 
-/// Entries of all bridges.
-pub(crate) fn fdb_states(node: &mut Node) -> Vec<FdbState> {
+/// Sort key of an entry of a forwarding database: the bridge's own port, the port, the VLAN and the address.
+pub(crate) type FdbKey = (LinkId, Option<LinkId>, Option<Vid>, [u8; 6]);
+
+/// Entries of the bridge whose own port is `own`, from the entry `skip` on in the order of its table.
+pub(crate) fn fdb_states(node: &mut Node, own: LinkId, skip: usize, count: usize) -> Vec<(FdbKey, Option<FdbState>)> {
     let now = node.now();
-    let bridges: Vec<LinkId> = node.datapath.bridge_ids().collect();
-    let mut all = Vec::new();
-    for own in bridges {
-        let Some(bridge) = node.datapath.bridge_mut(own) else { continue };
-        let mut entries: Vec<FdbEntry> = bridge.fdb_entries(now).collect();
-        entries.sort_unstable_by_key(|entry| (entry.port, entry.vid, entry.mac.0));
-        let Some(master) = node.name_of(own) else { continue };
-        all.extend(entries.into_iter().filter_map(|entry| {
-            let state = match entry.kind {
-                FdbKind::Local => "permanent",
-                FdbKind::Static => "static",
-                FdbKind::Dynamic => "dynamic",
-            };
-            Some(FdbState {
-                mac: entry.mac.to_string(),
-                dev: node.name_of(entry.port.unwrap_or(own))?,
-                vlan: entry.vid.map(Vid::get),
-                master: master.clone(),
-                state: state.to_owned(),
-                sticky: entry.is_sticky,
-                updated_secs: entry.updated.as_secs(),
-                used_secs: entry.used.as_secs(),
-            })
-        }));
-    }
-    all
+    let Some(bridge) = node.datapath.bridge_mut(own) else { return Vec::new() };
+    let entries: Vec<FdbEntry> = bridge.fdb_entries(now).skip(skip).take(count).collect();
+    let master = node.name_of(own);
+    let state = |entry: &FdbEntry| {
+        let state = match entry.kind {
+            FdbKind::Local => "permanent",
+            FdbKind::Static => "static",
+            FdbKind::Dynamic => "dynamic",
+        };
+        Some(FdbState {
+            mac: entry.mac.to_string(),
+            dev: node.name_of(entry.port.unwrap_or(own))?,
+            vlan: entry.vid.map(Vid::get),
+            master: master.clone()?,
+            state: state.to_owned(),
+            sticky: entry.is_sticky,
+            updated_secs: entry.updated.as_secs(),
+            used_secs: entry.used.as_secs(),
+        })
+    };
+    entries.iter().map(|entry| ((own, entry.port, entry.vid, entry.mac.0), state(entry))).collect()
 }

@@ -284,6 +284,11 @@ impl Daemon {
         Ok(format!("{what}: saved to {file}"))
     }
 
+    /// State that netlink clients see and change.
+    pub(super) const fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// The gateway's own network namespace.
     pub(super) fn host_side(&self) -> HostSide {
         self.shared.lock().host_side.clone()

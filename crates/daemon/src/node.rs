@@ -69,10 +69,21 @@ pub(crate) struct Node {
     pub(crate) of_file: OfFile,
     /// Listeners for events of links and neighbours.
     pub(crate) listeners: Listeners,
+    /// Slices of work for `fatpath show`.
+    pub(crate) show_slices: SliceCounts,
     /// The burst that was received last. Kept for its storage.
     pub(crate) burst: Vec<Packet>,
     /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
     pub(crate) held: bool,
+}
+
+/// Counters of the work for `fatpath show`, which is done in slices.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SliceCounts {
+    /// Number of slices.
+    pub(crate) count: u64,
+    /// Longest slice, in processor time of the worker.
+    pub(crate) longest: Duration,
 }
 
 /// Bit of the `LinkId` of a link that never exists, for an interface index that no link has.
@@ -90,6 +101,7 @@ impl Node {
             vrfs: BTreeMap::new(),
             host_devices: BTreeMap::new(),
             socket_diag: None,
+            show_slices: SliceCounts::default(),
             mem: Memory::heap(),
             config: Arc::default(),
             clock,

@@ -118,11 +118,10 @@ fn panicked(panic: &(dyn Any + Send)) -> CliError {
 
 #[cfg(test)]
 mod tests {
-    use ctl::{Shown, What};
     use signal_hook::consts::SIGHUP;
     use signal_hook::iterator::Signals;
 
-    use super::super::snapshot::show;
+    use super::super::snapshot::link_states;
     use super::*;
 
     /// Reported failure of a worker that runs `work` and gets no stop command.
@@ -147,8 +146,8 @@ mod tests {
         let signals = Signals::new([SIGHUP]).unwrap();
         let worker = Running::start(signals.handle()).unwrap();
         let handle = worker.handle.clone();
-        let shown = handle.call(|node| show(node, What::Links)).map_err(|gone| gone.to_string());
-        assert_eq!(shown, Ok(Shown::Links(Vec::new())));
+        let shown = handle.call(|node| link_states(node)).map_err(|gone| gone.to_string());
+        assert_eq!(shown, Ok(Vec::new()));
         assert_eq!(worker.stop().map_err(|err| err.message), Ok(()));
         assert!(handle.call(|_| ()).is_err());
     }

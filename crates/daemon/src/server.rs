@@ -27,7 +27,8 @@ use super::command::Handle;
 use super::events::Event;
 use super::host::{Entrance, HostSide};
 use super::monitor::stream_events;
-use super::snapshot::show;
+use super::netlink::Shared;
+use super::show::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
 use super::unix_socket;
@@ -42,6 +43,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 struct Served {
     worker: Handle,
+    shared: Shared,
     host_side: HostSide,
     events: Sender<Event>,
 }
@@ -91,7 +93,7 @@ impl Server {
     pub(crate) fn serve(
         &self,
         worker: &Handle,
-        host_side: &HostSide,
+        shared: &Shared,
         events: &Sender<Event>,
         threads: &Threads,
     ) -> Result<(), CliError> {
@@ -99,7 +101,8 @@ impl Server {
         let listener = self.listener.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let mut acceptor = Acceptor::new(listener.into(), "control socket");
-        let served = Served { worker: worker.clone(), host_side: host_side.clone(), events: events.clone() };
+        let host_side = shared.lock().host_side.clone();
+        let served = Served { worker: worker.clone(), shared: shared.clone(), host_side, events: events.clone() };
         let starter = threads.clone();
         let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let pinged = Arc::new(pinged);
@@ -174,7 +177,7 @@ fn accept(
 
 /// Serves one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
-    let Served { worker, host_side, events } = served;
+    let Served { worker, shared, host_side, events } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
@@ -185,7 +188,7 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
         }
         let reply = match Request::from_line(line.trim_end()) {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
-            Ok(Request::Show { what }) => match worker.call(move |node| show(node, what)) {
+            Ok(Request::Show { what }) => match show(what, worker, shared) {
                 Ok(shown) => Reply::Show { shown },
                 Err(err) => Reply::Error { message: err.to_string() },
             },
@@ -206,7 +209,7 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 Ok(saved) => Reply::Saved { saved },
                 Err(message) => Reply::Error { message },
             },
-            Ok(Request::StatFile { name }) => stat_file(&name, worker),
+            Ok(Request::StatFile { name }) => stat_file(&name, worker, shared),
             Ok(Request::Monitor) => return stream_events(stream, worker),
             Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
@@ -234,10 +237,10 @@ fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
 }
 
 /// A file in the format of Linux's `/proc/net`.
-fn stat_file(name: &str, worker: &Handle) -> Reply {
+fn stat_file(name: &str, worker: &Handle, shared: &Shared) -> Reply {
     let none = || Reply::Error { message: format!("there is no file named {name}") };
     let Some(what) = procfs::shows(name) else { return none() };
-    match worker.call(move |node| show(node, what)).map(|shown| procfs::text(name, &shown)) {
+    match show(what, worker, shared).map(|shown| procfs::text(name, &shown)) {
         Ok(Some(text)) => Reply::StatFile { text },
         Ok(None) => none(),
         Err(err) => Reply::Error { message: err.to_string() },

@@ -1,10 +1,9 @@
-//! Replies to `fatpath show`: the state of the node. Each table is built alone, when a client requests it, so that
-//! packets do not wait for a long list of routes when a client requests links.
+//! State of the node's objects, as `fatpath show` and netlink show it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use base::{DropReason, Instant, LinkId, Mib};
+use base::{Domain, DropReason, Instant, LinkId, Mib, TableId};
 use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
@@ -12,44 +11,26 @@ use ctl::state::{
     IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, OffloadState, PeerErrorState, PmtuState,
     PolicyState, QdiscState, RingState, RouteState, SaState, SaStats,
 };
-use ctl::{Shown, What};
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::DriverKind;
-use fib::{Fib, RouteKind};
+use fib::{Fib, Neighbour, RouteKind};
+use ila::Mapping;
 use ipsec::replay::ReplayWindow;
+use ipsec::spd::Policy;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
 use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use reassembly::Reassembly;
 use switch::PortStats;
-use wire::Version;
+use wire::{FlowKey, Version};
 use xfrm::{Mark, Name, NatTraversal, SaConfig};
 
 use super::bridges;
 use super::node::Node;
-use super::sadb;
 use super::slot::Slot;
 use super::translate::features;
 
-/// State of one kind of object.
-pub(crate) fn show(node: &mut Node, what: What) -> Shown {
-    match what {
-        What::Links => Shown::Links(link_states(node)),
-        What::Routes => Shown::Routes(routes(node)),
-        What::Neighbours => Shown::Neighbours(neighbours(node)),
-        What::Fdb => Shown::Fdb(bridges::fdb_states(node)),
-        What::Pmtus => Shown::Pmtus(pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id))),
-        What::Sa => Shown::Sa(sas(node)),
-        What::Policies => Shown::Policies(policies(node)),
-        What::Counters => Shown::Counters(counters(node)),
-        What::Drops => Shown::Drops(drops(node)),
-        What::Fragments => Shown::Fragments(fragments(node.datapath.reassembly())),
-        What::Ila => Shown::Ila(ila_mappings(node)),
-        What::Flows => Shown::Flows(flows(node)),
-    }
-}
-
-fn link_states(node: &Node) -> Vec<LinkState> {
+pub(crate) fn link_states(node: &Node) -> Vec<LinkState> {
     let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
     let mut links: Vec<_> = slots.map(|(id, port, slot)| link(node, id, port, slot)).collect();
     links.extend(node.vrfs.iter().map(|(&id, vrf)| of_vrf(node, id, vrf)));
@@ -320,17 +301,17 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
     }
 }
 
-fn routes(node: &Node) -> Vec<RouteState> {
-    let states = node.datapath.fib.routes().map(|(table, route)| RouteState {
+/// A route; `table` and `dev` as in the model.
+pub(crate) fn route(table: TableId, route: &fib::Route, dev: Option<String>) -> RouteState {
+    RouteState {
         kind: route.kind.word().to_owned(),
         to: route.prefix,
         via: route.kind.via(),
-        dev: route.kind.dev().and_then(|id| node.name_of(id)),
+        dev,
         metric: route.metric,
         table: table.0,
         encap: encap(route.kind),
-    });
-    states.collect()
+    }
 }
 
 fn encap(kind: RouteKind) -> Option<IlaEncapState> {
@@ -343,22 +324,18 @@ fn encap(kind: RouteKind) -> Option<IlaEncapState> {
     })
 }
 
-fn neighbours(node: &Node) -> Vec<NeighbourState> {
-    let mut all: Vec<_> = node.datapath.neighbours.iter().collect();
-    all.sort_unstable_by_key(|neighbour| (neighbour.link, neighbour.addr));
-    let states = all.into_iter().filter_map(|neighbour| {
-        Some(NeighbourState {
-            to: neighbour.addr,
-            dev: node.name_of(neighbour.link)?,
-            lladdr: neighbour.mac.map(|mac| mac.to_string()),
-            state: neighbour.state.to_owned(),
-            queued: neighbour.queued as u32,
-        })
-    });
-    states.collect()
+/// A neighbour; `None` if its link has been removed.
+pub(crate) fn neighbour(node: &Node, neighbour: &Neighbour) -> Option<NeighbourState> {
+    Some(NeighbourState {
+        to: neighbour.addr,
+        dev: node.name_of(neighbour.link)?,
+        lladdr: neighbour.mac.map(|mac| mac.to_string()),
+        state: neighbour.state.to_owned(),
+        queued: neighbour.queued as u32,
+    })
 }
 
-fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) -> Vec<PmtuState> {
+pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) -> Vec<PmtuState> {
     let states = fib.path_mtus(now).map(|((domain, to), known)| PmtuState {
         to,
         vrf: domain.vrf_device().and_then(&name_of),
@@ -366,23 +343,6 @@ fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) ->
         expires_secs: known.expires.since(now).as_secs(),
     });
     states.collect()
-}
-
-/// SAs in the order of the file, then those of netlink clients, then larval ones in the order of their acquires.
-fn sas(node: &Node) -> Vec<SaState> {
-    let sad = node.datapath.ipsec.sad();
-    let mut known = HashSet::new();
-    let of_file = node.config.sas.iter().filter_map(|config| {
-        let id = sad.by_spi(config.dst, config.spi, config.mark.sought())?;
-        known.insert(id);
-        Some(sa(config, sad.get(id)?, node.now()))
-    });
-    let mut states: Vec<SaState> = of_file.collect();
-    states.extend(sadb::added_sas(node, &known).map(|(config, it)| sa(&config, it, node.now())));
-    let mut larvae: Vec<&Larval> = sad.larvae().collect();
-    larvae.sort_unstable_by_key(|larval| larval.seq);
-    states.extend(larvae.into_iter().map(larval));
-    states
 }
 
 const fn word(state: State) -> &'static str {
@@ -395,7 +355,7 @@ const fn word(state: State) -> &'static str {
 }
 
 /// A larval SA, without a key.
-fn larval(larval: &Larval) -> SaState {
+pub(crate) fn larval(larval: &Larval) -> SaState {
     SaState {
         src: larval.src,
         dst: larval.dst,
@@ -429,7 +389,8 @@ fn larval(larval: &Larval) -> SaState {
     }
 }
 
-fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
+/// An SA with its configuration.
+pub(crate) fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
     let algorithm = &config.algorithm;
     let stats = sa.stats();
     SaState {
@@ -492,26 +453,23 @@ fn bitmap(window: &ReplayWindow) -> Vec<u32> {
     words
 }
 
-/// Policies in the order of their lookup.
-fn policies(node: &Node) -> Vec<PolicyState> {
-    let states = node.datapath.ipsec.spd().iter().map(|policy| {
-        let config = &policy.config;
-        PolicyState {
-            dir: config.dir,
-            selector: (&config.selector).into(),
-            priority: config.priority,
-            action: config.action,
-            templates: config.templates.iter().map(Into::into).collect(),
-            mark: mark(config.mark),
-            if_id: config.if_id,
-            limit: (&config.lifetime).into(),
-            ages: ages(node.now(), policy.added(), policy.used()),
-        }
-    });
-    states.collect()
+/// A policy.
+pub(crate) fn policy(policy: &Policy, now: Instant) -> PolicyState {
+    let config = &policy.config;
+    PolicyState {
+        dir: config.dir,
+        selector: (&config.selector).into(),
+        priority: config.priority,
+        action: config.action,
+        templates: config.templates.iter().map(Into::into).collect(),
+        mark: mark(config.mark),
+        if_id: config.if_id,
+        limit: (&config.lifetime).into(),
+        ages: ages(now, policy.added(), policy.used()),
+    }
 }
 
-fn counters(node: &Node) -> CountersState {
+pub(crate) fn counters(node: &Node) -> CountersState {
     let datapath = &node.datapath;
     let counters = datapath.counters.iter();
     let copies = node.mem.copies().iter();
@@ -521,6 +479,8 @@ fn counters(node: &Node) -> CountersState {
         ("EarlyDemuxHits", datapath.demux_counts.hits),
         ("EarlyDemuxMisses", datapath.demux_counts.misses),
         ("EarlyDemuxFlows", datapath.established().len() as u64),
+        ("ShowSlices", node.show_slices.count),
+        ("ShowSliceMaxMicros", node.show_slices.longest.as_micros() as u64),
     ];
     let others = others.map(|(name, value)| CounterState { name: name.to_owned(), value });
     CountersState {
@@ -538,7 +498,7 @@ fn counters(node: &Node) -> CountersState {
 }
 
 /// Drops of the datapath and of the links, without removed links.
-fn drops(node: &Node) -> Vec<DropState> {
+pub(crate) fn drops(node: &Node) -> Vec<DropState> {
     let mut counts: BTreeMap<(Option<LinkId>, DropReason), u64> = BTreeMap::new();
     let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
     let by_links = slots.flat_map(|(id, slot)| slot.link.stats().drops().map(move |(reason, n)| (Some(id), reason, n)));
@@ -555,26 +515,25 @@ fn drops(node: &Node) -> Vec<DropState> {
     states.collect()
 }
 
-/// Flows that are not idle.
-fn flows(node: &Node) -> Vec<FlowState> {
-    let flows = node.datapath.established().iter(node.now()).map(|(domain, flow)| FlowState {
+/// A flow of a socket in a domain.
+pub(crate) fn flow(node: &Node, domain: Domain, flow: &FlowKey) -> FlowState {
+    FlowState {
         proto: flow.protocol.to_string(),
         local: SocketAddr::new(flow.dst, flow.dport),
         peer: SocketAddr::new(flow.src, flow.sport),
         vrf: domain.vrf_device().and_then(|device| node.name_of(device)),
-    });
-    flows.collect()
+    }
 }
 
-fn ila_mappings(node: &Node) -> Vec<IlaState> {
-    let states = node.datapath.ila().snapshot().into_iter().map(|mapping| IlaState {
+/// An ILA mapping.
+pub(crate) fn ila_mapping(node: &Node, mapping: &Mapping) -> IlaState {
+    IlaState {
         locator_match: mapping.locator_match,
         locator: mapping.locator,
         interface: mapping.link.map(|link| device_name(node, link)),
         csum_mode: mapping.csum_mode.name().to_owned(),
         ident_type: mapping.ident_type.name().to_owned(),
-    });
-    states.collect()
+    }
 }
 
 /// Name of a device that may be `lo`.
@@ -584,7 +543,7 @@ fn device_name(node: &Node, id: LinkId) -> String {
 }
 
 /// Reassembly state under Linux's names.
-fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
+pub(crate) fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(version, name): (Version, &str)| {
         let usage = reassembly.usage(version);
         FragmentsState { name: name.to_owned(), inuse: usage.queues as u64, memory: usage.memory as u64 }

@@ -224,9 +224,12 @@ impl Established {
         self.len == 0
     }
 
-    /// Every flow that is not idle: its domain, and the addresses and ports of its received packets.
-    pub fn iter(&self, now: Instant) -> impl Iterator<Item = (Domain, FlowKey)> + '_ {
-        self.slots.iter().flatten().filter(move |flow| !flow.is_over(now)).map(|flow| (flow.domain, flow.key))
+    /// Every flow that is not idle, from a slot of the table on: its slot, its domain, and the addresses and ports of its
+    /// received packets.
+    pub fn iter_from(&self, now: Instant, slot: usize) -> impl Iterator<Item = (usize, Domain, FlowKey)> + '_ {
+        let slots = self.slots.iter().enumerate().skip(slot);
+        let flows = slots.filter_map(|(at, flow)| Some((at, flow.as_ref()?)));
+        flows.filter(move |(_, flow)| !flow.is_over(now)).map(|(at, flow)| (at, flow.domain, flow.key))
     }
 
     /// Remote parties choose addresses and ports, so the hash is seeded; the domain is compared alone, as in Linux.

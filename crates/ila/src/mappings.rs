@@ -154,6 +154,12 @@ impl Mappings {
         self.table.iter().map(Entry::mapping)
     }
 
+    /// Mappings from a bucket of the hash table on, each with its bucket. An addition may move mappings to other buckets.
+    pub fn from_bucket(&self, bucket: usize) -> impl Iterator<Item = (usize, Mapping)> + '_ {
+        let mapping = |at| Some((at, self.table.get_bucket(at)?.mapping()));
+        (bucket..self.table.num_buckets()).filter_map(mapping)
+    }
+
     /// All mappings, by locator; among equal locators the mapping for any device comes last.
     pub fn snapshot(&self) -> Vec<Mapping> {
         let mut all: Vec<Mapping> = self.iter().collect();

@@ -20,7 +20,10 @@ const MOST_LEFT: u64 = 12 << 20;
 const SMALL: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.254/24\"]\n";
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("large_file/small_file_loaded_after_it_frees_memory", NEEDS, small_after_large)]
+    vec![
+        trial("large_file/small_file_loaded_after_it_frees_memory", NEEDS, small_after_large),
+        trial("large_file/show_is_made_in_slices_of_a_millisecond", NEEDS, slices),
+    ]
 }
 
 /// An amount of memory of a process, in bytes, by its name in `/proc/PID/status`.
@@ -65,5 +68,39 @@ fn small_after_large() -> Outcome {
     let left = bytes(&gateway, "VmRSS:")?.saturating_sub(before);
     assert!(left < MOST_LEFT, "{left} bytes are left of {most}");
     assert!(!gateway.log().contains("not reloaded"), "{}", gateway.log());
+    Ok(())
+}
+
+/// Each table is shown whole, and no request keeps the worker from packets for more than a millisecond of its own
+/// processor time.
+fn slices() -> Outcome {
+    const POLICIES: u32 = 20_000;
+    let (scratch, netns) = (Scratch::new()?, Netns::new("gateway")?);
+    let mut toml = large();
+    for n in 0..POLICIES {
+        let [_, a, b, c] = n.to_be_bytes();
+        let _ = write!(
+            toml,
+            "[[policy]]\ndir = \"out\"\nsrc = \"10.1.0.0/24\"\ndst = \"{}.{b}.{c}.0/24\"\naction = \"block\"\n",
+            11 + a
+        );
+    }
+    let gateway = Gateway::start(&netns, &scratch, "gw", &toml)?;
+    let lines = |what: &str| gateway.show(what);
+    let routes = lines("routes")?.lines().filter(|line| line.contains("dev tun0")).count();
+    assert!(routes > ROUTES as usize, "{routes} routes");
+    assert_eq!(lines("sa")?.matches("spi 0x").count(), SAS as usize);
+    assert_eq!(lines("policies")?.matches("dir out").count(), POLICIES as usize);
+    for what in ["links", "drops", "neighbours", "fragments", "flows"] {
+        lines(what)?;
+    }
+    let counters = lines("counters")?;
+    let count = |name: &str| {
+        let line = counters.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok())
+            .ok_or(format!("no {name}: {counters}"))
+    };
+    let (slices, longest) = (count("ShowSlices")?, count("ShowSliceMaxMicros")?);
+    assert!(slices > 20 && longest <= 1000, "{slices} slices, the longest of {longest} us");
     Ok(())
 }

@@ -1,25 +1,11 @@
 //! SAs of netlink clients in the form of a configuration file, for `fatpath show`.
 
-use std::collections::HashSet;
-
-use base::SaId;
 use xfrm::{Aevents, SaConfig};
 
-use crate::node::Node;
 use crate::records::SaRecord;
 
-/// SAs that netlink clients have added, in the form of a file and the oldest first; without those of `known`.
-pub(crate) fn added_sas<'a>(
-    node: &'a Node,
-    known: &'a HashSet<SaId>,
-) -> impl Iterator<Item = (SaConfig, &'a ipsec::Sa)> {
-    let sas = node.datapath.ipsec.sad().by_birth(u64::MAX).map(|(_, sa)| sa);
-    let added = sas.filter(|sa| !known.contains(&sa.id()));
-    added.filter_map(|sa| Some((config(sa)?, sa)))
-}
-
 /// Configuration of an SA in its present state, with the algorithm of the request that created it.
-fn config(sa: &ipsec::Sa) -> Option<SaConfig> {
+pub(crate) fn config(sa: &ipsec::Sa) -> Option<SaConfig> {
     Some(SaConfig {
         src: sa.src(),
         dst: sa.dst(),

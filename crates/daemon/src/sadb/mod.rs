@@ -16,7 +16,7 @@ mod test_client;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use config_view::added_sas;
+pub(crate) use config_view::config;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::note;
 pub(crate) use pending::XfrmEvents;

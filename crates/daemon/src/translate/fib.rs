@@ -93,7 +93,8 @@ pub(crate) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> Route
     }
 }
 
-fn to_fib(route: &rtnl::Route) -> Option<Route> {
+/// The route that decides on packets; `None` for a route that decides on none.
+pub(crate) fn to_fib(route: &rtnl::Route) -> Option<Route> {
     let dev = LinkId(route.dev);
     let kind = match route.kind {
         RTN_UNICAST => translated(route.encap, IlaRoute::Unicast { via: route.via, dev }),

@@ -349,6 +349,11 @@ impl Sad {
         self.by_birth.range(..below).filter_map(|(&born, &id)| Some((born, self.get(id)?)))
     }
 
+    /// SAs but the first `from` that were ever added, the oldest first, each with its number in that order.
+    pub fn born_from(&self, from: u64) -> impl Iterator<Item = (u64, &Sa)> {
+        self.by_birth.range(from..).filter_map(|(&born, &id)| Some((born, self.get(id)?)))
+    }
+
     /// The SA with that destination, SPI and mark, whether or not there are packets that find it.
     pub fn named(&self, dst: IpAddr, spi: Spi, mark: Mark) -> Option<SaId> {
         let mut sas = self.by_spi.with(self.name(dst, spi.0)).filter_map(|slot| self.slots.at(slot));

@@ -7,6 +7,7 @@ mod index;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::BuildHasher;
+use std::ops::Bound;
 use std::time::Duration;
 
 use base::Instant;
@@ -47,7 +48,7 @@ pub struct Spd {
 
 /// Order of a policy among others: the smallest first.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-struct Order {
+pub struct Order {
     priority: u32,
     /// Number of policies that were added before it.
     born: u64,
@@ -318,6 +319,13 @@ impl Spd {
     /// Every policy, by direction, in order of precedence.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.order.iter().flat_map(BTreeMap::values).filter_map(|&id| self.get(id))
+    }
+
+    /// Policies of one direction behind `after`, in the order of their lookup.
+    pub fn after(&self, dir: Dir, after: Option<Order>) -> impl Iterator<Item = (Order, &Policy)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let policies = self.order[dir as usize].range((from, Bound::Unbounded));
+        policies.filter_map(|(&order, &id)| Some((order, self.get(id)?)))
     }
 
     /// Policies whose number of arrival is below `below`, the oldest first, each with that number.

@@ -8,6 +8,7 @@ mod vrf;
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 
 use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
 
@@ -113,6 +114,14 @@ pub struct Model {
     pub(super) now: Instant,
     /// Next end of an address's lifetime, or an earlier time.
     pub(super) next_expiry: Option<Instant>,
+}
+
+/// Position of a route in the list of all routes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RouteCursor {
+    v4: bool,
+    table: (u8, std::cmp::Reverse<u64>),
+    route: Key,
 }
 
 #[derive(Clone, Debug)]
@@ -375,6 +384,22 @@ impl Model {
     pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
         let tables = [true, false].into_iter().flat_map(|v4| self.tables(v4));
         tables.flat_map(|(id, table)| table.after(None).map(move |(_, route)| (TableId(id), route)))
+    }
+
+    /// Routes behind `after` in the order of [`routes`](Self::routes), each with its position and table.
+    pub fn routes_after(&self, after: Option<RouteCursor>) -> impl Iterator<Item = (RouteCursor, TableId, &Route)> {
+        let families = [true, false].into_iter().filter(move |v4| after.is_none_or(|after| *v4 <= after.v4));
+        families.flat_map(move |v4| {
+            let first = after.filter(|after| after.v4 == v4);
+            let from = first.map_or(Bound::Unbounded, |after| Bound::Included(after.table));
+            self.family(v4).tables.range((from, Bound::Unbounded)).flat_map(move |(place, (id, table))| {
+                let behind = first.filter(|after| after.table == *place).map(|after| after.route);
+                let (table_place, id) = (*place, TableId(*id));
+                table.after(behind).map(move |(route_place, route)| {
+                    (RouteCursor { v4, table: table_place, route: route_place }, id, route)
+                })
+            })
+        })
     }
 
     /// The routes of a table to exactly this prefix.
