@@ -116,7 +116,7 @@ impl ListChange {
     }
 }
 
-/// Whether the link is the same device, socket or bridge. MTU, addresses, queueing discipline and settings of bridges
+/// Whether the link is the same device, socket or bridge. MTU, addresses, the host's side, queueing discipline and settings of bridges
 /// can change while a link is open; offloads and queues cannot.
 fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     let is_bridge = |link: &LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
@@ -230,7 +230,8 @@ mod tests {
     #[test]
     fn link_is_reopened_unless_only_mtu_or_addresses_change() {
         type Edit = fn(&mut LinkConfig);
-        let cases: [(Edit, bool); 6] = [
+        let cases: [(Edit, bool); 7] = [
+            (|link| link.device.addresses = vec!["10.1.0.1/24".parse().unwrap()], true),
             (|link| link.mtu = Some(1400), true),
             (|link| link.esp_gro = false, true),
             (|link| link.addresses.clear(), true),

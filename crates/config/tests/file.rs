@@ -29,6 +29,7 @@ fn file_with_every_section_becomes_the_expected_config() {
         kind,
         mtu: None,
         addresses: Vec::new(),
+        device: DeviceConfig::default(),
         ike: false,
         clamp_mss: false,
         defrag: false,
@@ -175,6 +176,43 @@ fn route_via_neighbour_finds_its_link_in_any_order_of_the_file() {
     }
     let nowhere = read(&[&links, &by.replace("VIA", "10.3.0.1"), &on_the_way]).unwrap_err().to_string();
     assert!(nowhere.contains("10.3.0.1 is on no link"), "{nowhere}");
+}
+
+#[test]
+fn host_side_of_a_device_is_read() {
+    let read = |text: &str| {
+        let text = GOOD.replace("queues = 2", &format!("device = {text}"));
+        Config::from_toml(&text, "f").unwrap().links.remove(0).device
+    };
+    let device = read(
+        "{ addresses = [\"10.1.0.1/24\", \"fd00:1::1/64\"], routes = [\"10.2.0.0/24\", \"default\", \
+         { to = \"10.3.0.0/16\", src = \"10.1.0.1\", metric = 50 }, { to = \"default\", src = \"fd00:1::1\" }, \
+         { to = \"fd00:2::/64\", metric = 0 }, { to = \"10.3.0.0/16\" }] }",
+    );
+    assert_eq!(device.addresses, ["10.1.0.1/24", "fd00:1::1/64"].map(|text| text.parse().unwrap()));
+    let route = |to, src: &str, metric| DeviceRoute { to, src: src.parse().ok(), metric };
+    let routes = [
+        route(prefix("10.2.0.0/24"), "", 0),
+        route(Prefix::ANY_V4, "", 0),
+        route(prefix("10.3.0.0/16"), "10.1.0.1", 50),
+        route(Prefix::ANY_V6, "fd00:1::1", 1024),
+        route(prefix("fd00:2::/64"), "", 1024),
+        route(prefix("10.3.0.0/16"), "", 0),
+    ];
+    assert_eq!(device.routes, routes);
+    assert!(read("{}").is_empty() && !device.is_empty());
+}
+
+#[test]
+fn devices_have_no_route_in_common() {
+    let link = |name, route| {
+        let text = "kind = \"tap\"\ndevice = { addresses = [\"10.1.0.1/24\"], routes = [ROUTE] }\n";
+        format!("[[link]]\nname = \"{name}\"\n{}", text.replace("ROUTE", route))
+    };
+    let two = |first, second| read(&[&link("a", first), &link("b", second)]);
+    two("\"10.2.0.0/24\"", "{ to = \"10.2.0.0/24\", metric = 7 }").unwrap();
+    let refused = two("\"10.2.0.0/24\"", "\"10.2.0.0/24\"").unwrap_err().to_string();
+    assert!(refused.ends_with("10.2.0.0/24 with metric 0 is already a route of a; use another metric."), "{refused}");
 }
 
 #[test]

@@ -315,6 +315,7 @@ mod tests {
     use std::net::UdpSocket;
 
     use config::features::FeatureSet;
+    use config::model::DeviceConfig;
     use fib::Decision;
 
     use super::*;
@@ -330,6 +331,7 @@ mod tests {
             kind: LinkKind::Driver(DriverKind::Udp { bind: ([127, 0, 0, 1], port).into() }),
             mtu: None,
             addresses: Vec::new(),
+            device: DeviceConfig::default(),
             ike: false,
             clamp_mss: false,
             defrag: false,

@@ -7,6 +7,7 @@ mod algorithm;
 mod bridge;
 mod crypto;
 mod dev;
+mod device;
 mod document;
 mod host;
 mod ila;
