@@ -20,6 +20,8 @@ pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
 pub struct Config {
     /// Links, in the order of their numbers.
     pub links: Vec<LinkConfig>,
+    /// Addresses of `lo`, which every node has. With an address `lo` is up.
+    pub lo: Vec<IfAddr>,
     /// Static routes, in addition to the connected routes of links.
     pub routes: Vec<RouteConfig>,
     /// Security associations of both directions.
@@ -320,6 +322,8 @@ pub struct RouteConfig {
     pub metric: u32,
     /// Routing table.
     pub table: TableId,
+    /// Preferred source of the node's own packets: one of its addresses (Linux `RTA_PREFSRC`).
+    pub src: Option<IpAddr>,
     /// ILA translation of destinations, for an IPv6 unicast route.
     pub encap: Option<RouteEncap>,
 }

@@ -20,7 +20,7 @@ pub struct Change {
     pub links: ListChange,
     /// Changes of security associations.
     pub sas: ListChange,
-    /// Whether the static routes differ; they are then replaced as a whole.
+    /// Whether the static routes or the addresses of `lo` differ; all routes are then replaced as a whole.
     pub routes: bool,
     /// Whether the policies differ; they are then replaced as a whole: among policies of equal priority the order
     /// counts.
@@ -65,7 +65,7 @@ impl Change {
         Self {
             links: ListChange::between(&old.links, &new.links, |link| &link.name, same_link),
             sas: ListChange::between(&old.sas, &new.sas, |sa| (sa.dst, sa.spi, sa.mark), same_sa),
-            routes: old.routes != new.routes,
+            routes: old.routes != new.routes || old.lo != new.lo,
             policies: old.policies != new.policies,
             policy_default: old.policy_default != new.policy_default,
             worker: old.worker != new.worker,

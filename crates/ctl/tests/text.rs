@@ -113,6 +113,7 @@ fn routes() -> Shown {
         dev: dev.map(str::to_owned),
         metric,
         table,
+        src: None,
         encap: None,
     };
     let encap = IlaEncapState {

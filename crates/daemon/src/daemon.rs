@@ -37,7 +37,7 @@ pub(super) struct Daemon {
     pub(super) worker: Running,
     ike: IkePlace,
     /// State that netlink clients see and change.
-    shared: Shared,
+    pub(super) shared: Shared,
     /// Saver of the objects that netlink clients have set, with the list of objects that the files define instead.
     saved: Option<(Checkpointer, OfFiles)>,
 }

@@ -153,7 +153,7 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     netlink.move_to(&socket.with_extension("netlink"))?;
     daemon.worker.hold(false).map_err(CliError::failed)?;
     daemon.worker.watch(&threads);
-    server.serve(&daemon.worker.handle, &daemon.host_side(), &events, &threads)?;
+    server.serve(&daemon.worker.handle, &daemon.shared, &daemon.host_side(), &events, &threads)?;
     let links = daemon.links();
     links.log(&format!("{instance}: running"));
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;

@@ -27,7 +27,8 @@ use super::command::Handle;
 use super::events::Event;
 use super::host::{Entrance, HostSide};
 use super::monitor::stream_events;
-use super::snapshot::show;
+use super::netlink::Shared;
+use super::snapshot::{set_sources, show};
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
 use super::unix_socket;
@@ -42,6 +43,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 struct Served {
     worker: Handle,
+    shared: Shared,
     host_side: HostSide,
     events: Sender<Event>,
 }
@@ -91,6 +93,7 @@ impl Server {
     pub(crate) fn serve(
         &self,
         worker: &Handle,
+        shared: &Shared,
         host_side: &HostSide,
         events: &Sender<Event>,
         threads: &Threads,
@@ -99,7 +102,12 @@ impl Server {
         let listener = self.listener.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let mut acceptor = Acceptor::new(listener.into(), "control socket");
-        let served = Served { worker: worker.clone(), host_side: host_side.clone(), events: events.clone() };
+        let served = Served {
+            worker: worker.clone(),
+            shared: shared.clone(),
+            host_side: host_side.clone(),
+            events: events.clone(),
+        };
         let starter = threads.clone();
         let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let pinged = Arc::new(pinged);
@@ -174,7 +182,7 @@ fn accept(
 
 /// Serves one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
-    let Served { worker, host_side, events } = served;
+    let Served { worker, shared, host_side, events } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
@@ -186,7 +194,12 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
         let reply = match Request::from_line(line.trim_end()) {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
             Ok(Request::Show { what }) => match worker.call(move |node| show(node, what)) {
-                Ok(shown) => Reply::Show { shown },
+                Ok(mut shown) => {
+                    if let Shown::Routes(routes) = &mut shown {
+                        set_sources(routes, &shared.lock().rtnl.model);
+                    }
+                    Reply::Show { shown }
+                }
                 Err(err) => Reply::Error { message: err.to_string() },
             },
             Ok(Request::Load { file }) => match load(events, file.into()) {

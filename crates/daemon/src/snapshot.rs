@@ -1,7 +1,7 @@
 //! Replies to `fatpath show`: the state of the node. Each table is built alone, when a client requests it, so that
 //! packets do not wait for a long list of routes when a client requests links.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use base::{DropReason, Instant, LinkId, Mib};
@@ -19,7 +19,8 @@ use fib::{Fib, RouteKind};
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
-use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
+use netlink::rtnl::nums::RTPROT_KERNEL;
+use netlink::rtnl::{LinkDetail, LinkNow, Model, Vrf};
 use reassembly::Reassembly;
 use switch::PortStats;
 use wire::Version;
@@ -315,11 +316,29 @@ fn routes(node: &Node) -> Vec<RouteState> {
         to: route.prefix,
         via: route.kind.via(),
         dev: route.kind.dev().and_then(|id| node.name_of(id)),
+        src: None,
         metric: route.metric,
         table: table.0,
         encap: encap(route.kind),
     });
     states.collect()
+}
+
+/// Sets the preferred sources of routes, which the datapath does not use: those of files and netlink clients.
+pub(crate) fn set_sources(routes: &mut [RouteState], model: &Model) {
+    let with_src = model.routes().filter(|(_, route)| route.src.is_some() && route.protocol != RTPROT_KERNEL);
+    let mut sources: HashMap<_, Vec<_>> = HashMap::new();
+    for (table, route) in with_src {
+        sources.entry((table.0, route.prefix, route.metric)).or_default().push(route);
+    }
+    for shown in routes {
+        let Some(alike) = sources.get(&(shown.table, shown.to, shown.metric)) else { continue };
+        let dev = |dev| model.link(dev).map(|link| link.config.name.as_str());
+        let same = alike
+            .iter()
+            .find(|route| route.via == shown.via && (route.is_error() || dev(route.dev) == shown.dev.as_deref()));
+        shown.src = same.and_then(|route| route.src);
+    }
 }
 
 fn encap(kind: RouteKind) -> Option<IlaEncapState> {

@@ -72,13 +72,38 @@ fn kinds() -> [LinkKind; 10] {
     ]
 }
 
+/// Whether a table is that of `lo`.
+pub(super) fn is_loopback(table: &Table<'_>) -> bool {
+    table.get("name").is_some_and(|name| name.str().ok() == Some("lo"))
+}
+
+/// Reads the table of `lo`, which has addresses only.
+pub(super) fn read_loopback(table: &Table<'_>) -> Result<Vec<IfAddr>> {
+    if let Some(kind) = table.get("kind") {
+        kind.word(&[("loopback", ())])?;
+    }
+    for key in KEYS.iter().filter(|key| !["name", "kind", "addresses"].contains(key)) {
+        if let Some(value) = table.get(key) {
+            return Err(value.error("is not for lo, which has addresses only; take it out"));
+        }
+    }
+    let value = table.need("addresses", "lo exists without a table; use a list such as [\"10.1.0.1/32\"]")?;
+    let addresses = device::unicast_addresses(&value)?;
+    if addresses.is_empty() {
+        return Err(value.error("is empty, and lo exists without a table; take the table out"));
+    }
+    match addresses.iter().find(|address| address.addr().is_loopback()) {
+        Some(address) => {
+            Err(value.error(format!("{} is a loopback address, which lo has by itself; take it out", address.addr())))
+        }
+        None => Ok(addresses),
+    }
+}
+
 /// Reads one link. `others` are the earlier links.
 pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
     let name_value = table.need("name", "every link has a name, such as \"tun0\"")?;
     let name = link_name(&name_value)?;
-    if name == "lo" {
-        return Err(name_value.error("lo is a link that every node has; use another name"));
-    }
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
