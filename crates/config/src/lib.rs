@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bridge;
+pub mod device;
 pub mod features;
 mod file;
 pub mod model;

@@ -12,6 +12,7 @@ use xfrm::{PolicyConfig, SaConfig};
 use crate::features::FeatureSet;
 
 pub use crate::bridge::{BridgeConfig, BridgePort};
+pub use crate::device::{DeviceConfig, DeviceRoute};
 pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
 
 /// Configuration of a node. The default is a node without links.
@@ -19,6 +20,8 @@ pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
 pub struct Config {
     /// Links, in the order of their numbers.
     pub links: Vec<LinkConfig>,
+    /// Addresses of `lo`, which every node has. With an address `lo` is up.
+    pub lo: Vec<IfAddr>,
     /// Static routes, in addition to the connected routes of links.
     pub routes: Vec<RouteConfig>,
     /// Security associations of both directions.
@@ -196,6 +199,8 @@ pub struct LinkConfig {
     pub mtu: Option<u16>,
     /// This node's own addresses on the link, without the address that the socket of a UDP link is bound to.
     pub addresses: Vec<IfAddr>,
+    /// Host's side of the device of a TUN or TAP link.
+    pub device: DeviceConfig,
     /// Whether IKE messages are delivered to a key manager. On a UDP link they are the datagrams with a non-ESP marker;
     /// on a packet or XDP link, datagrams to ports 500 and 4500 of this node's addresses.
     pub ike: bool,
@@ -317,6 +322,8 @@ pub struct RouteConfig {
     pub metric: u32,
     /// Routing table.
     pub table: TableId,
+    /// Preferred source of the node's own packets: one of its addresses (Linux `RTA_PREFSRC`).
+    pub src: Option<IpAddr>,
     /// ILA translation of destinations, for an IPv6 unicast route.
     pub encap: Option<RouteEncap>,
 }

@@ -20,7 +20,7 @@ pub struct Change {
     pub links: ListChange,
     /// Changes of security associations.
     pub sas: ListChange,
-    /// Whether the static routes differ; they are then replaced as a whole.
+    /// Whether the static routes or the addresses of `lo` differ; all routes are then replaced as a whole.
     pub routes: bool,
     /// Whether the policies differ; they are then replaced as a whole: among policies of equal priority the order
     /// counts.
@@ -65,7 +65,7 @@ impl Change {
         Self {
             links: ListChange::between(&old.links, &new.links, |link| &link.name, same_link),
             sas: ListChange::between(&old.sas, &new.sas, |sa| (sa.dst, sa.spi, sa.mark), same_sa),
-            routes: old.routes != new.routes,
+            routes: old.routes != new.routes || old.lo != new.lo,
             policies: old.policies != new.policies,
             policy_default: old.policy_default != new.policy_default,
             worker: old.worker != new.worker,
@@ -116,7 +116,7 @@ impl ListChange {
     }
 }
 
-/// Whether the link is the same device, socket or bridge. MTU, addresses, queueing discipline and settings of bridges
+/// Whether the link is the same device, socket or bridge. MTU, addresses, the host's side, queueing discipline and settings of bridges
 /// can change while a link is open; offloads and queues cannot.
 fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     let is_bridge = |link: &LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
@@ -230,7 +230,8 @@ mod tests {
     #[test]
     fn link_is_reopened_unless_only_mtu_or_addresses_change() {
         type Edit = fn(&mut LinkConfig);
-        let cases: [(Edit, bool); 6] = [
+        let cases: [(Edit, bool); 7] = [
+            (|link| link.device.addresses = vec!["10.1.0.1/24".parse().unwrap()], true),
             (|link| link.mtu = Some(1400), true),
             (|link| link.esp_gro = false, true),
             (|link| link.addresses.clear(), true),

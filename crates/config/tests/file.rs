@@ -29,6 +29,7 @@ fn file_with_every_section_becomes_the_expected_config() {
         kind,
         mtu: None,
         addresses: Vec::new(),
+        device: DeviceConfig::default(),
         ike: false,
         clamp_mss: false,
         defrag: false,
@@ -63,6 +64,7 @@ fn file_with_every_section_becomes_the_expected_config() {
             action: RouteAction::Unicast { via: None, dev: "wan".to_owned() },
             metric: 0,
             table: TableId::MAIN,
+            src: None,
             encap: None,
         },
         RouteConfig {
@@ -70,6 +72,7 @@ fn file_with_every_section_becomes_the_expected_config() {
             action: RouteAction::Unicast { via: Some(ip("198.51.100.254")), dev: "eth1".to_owned() },
             metric: 0,
             table: TableId::MAIN,
+            src: None,
             encap: None,
         },
         RouteConfig {
@@ -77,6 +80,7 @@ fn file_with_every_section_becomes_the_expected_config() {
             action: RouteAction::Blackhole,
             metric: 1024,
             table: TableId(100),
+            src: None,
             encap: None,
         },
     ];
@@ -175,6 +179,73 @@ fn route_via_neighbour_finds_its_link_in_any_order_of_the_file() {
     }
     let nowhere = read(&[&links, &by.replace("VIA", "10.3.0.1"), &on_the_way]).unwrap_err().to_string();
     assert!(nowhere.contains("10.3.0.1 is on no link"), "{nowhere}");
+}
+
+#[test]
+fn host_side_of_a_device_is_read() {
+    let read = |text: &str| {
+        let text = GOOD.replace("queues = 2", &format!("device = {text}"));
+        Config::from_toml(&text, "f").unwrap().links.remove(0).device
+    };
+    let device = read(
+        "{ addresses = [\"10.1.0.1/24\", \"fd00:1::1/64\"], routes = [\"10.2.0.0/24\", \"default\", \
+         { to = \"10.3.0.0/16\", src = \"10.1.0.1\", metric = 50 }, { to = \"default\", src = \"fd00:1::1\" }, \
+         { to = \"fd00:2::/64\", metric = 0 }, { to = \"10.3.0.0/16\" }] }",
+    );
+    assert_eq!(device.addresses, ["10.1.0.1/24", "fd00:1::1/64"].map(|text| text.parse().unwrap()));
+    let route = |to, src: &str, metric| DeviceRoute { to, src: src.parse().ok(), metric };
+    let routes = [
+        route(prefix("10.2.0.0/24"), "", 0),
+        route(Prefix::ANY_V4, "", 0),
+        route(prefix("10.3.0.0/16"), "10.1.0.1", 50),
+        route(Prefix::ANY_V6, "fd00:1::1", 1024),
+        route(prefix("fd00:2::/64"), "", 1024),
+        route(prefix("10.3.0.0/16"), "", 0),
+    ];
+    assert_eq!(device.routes, routes);
+    assert!(read("{}").is_empty() && !device.is_empty());
+}
+
+#[test]
+fn devices_have_no_route_in_common() {
+    let link = |name, route| {
+        let text = "kind = \"tap\"\ndevice = { addresses = [\"10.1.0.1/24\"], routes = [ROUTE] }\n";
+        format!("[[link]]\nname = \"{name}\"\n{}", text.replace("ROUTE", route))
+    };
+    let two = |first, second| read(&[&link("a", first), &link("b", second)]);
+    two("\"10.2.0.0/24\"", "{ to = \"10.2.0.0/24\", metric = 7 }").unwrap();
+    let refused = two("\"10.2.0.0/24\"", "\"10.2.0.0/24\"").unwrap_err().to_string();
+    assert!(refused.ends_with("10.2.0.0/24 with metric 0 is already a route of a; use another metric."), "{refused}");
+}
+
+#[test]
+fn lo_has_addresses_and_routes_have_a_source() {
+    let lo = "[[link]]\nname = \"lo\"\nKINDaddresses = [\"10.7.0.1/32\", \"fd07::1/128\"]\n";
+    let route = "[[route]]\nto = \"10.2.0.0/24\"\ndev = \"one\"\nsrc = \"SRC\"\n";
+    let link = "[[link]]\nname = \"one\"\nkind = \"tun\"\naddresses = [\"10.1.0.1/24\"]\n";
+    let udp = "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"192.0.2.1:4500\"\n";
+    for kind in ["", "kind = \"loopback\"\n"] {
+        let lo = lo.replace("KIND", kind);
+        for src in ["10.7.0.1", "10.1.0.1", "192.0.2.1"] {
+            let config = read(&[link, &route.replace("SRC", src), udp, &lo]).unwrap();
+            assert_eq!(config.lo, ["10.7.0.1/32", "fd07::1/128"].map(|text| text.parse().unwrap()));
+            assert_eq!((config.routes[0].src, config.links.len()), (Some(ip(src)), 2));
+        }
+        let by_lo = read(&[&lo, link, "[[route]]\nto = \"10.3.0.0/16\"\nvia = \"10.7.0.1\"\n"]).unwrap_err();
+        assert!(by_lo.contains("10.7.0.1 is this node's own address"), "{by_lo}");
+    }
+    // An address of another domain is none of the route's.
+    for (route, is_right) in [
+        ("vrf = \"red\"\ndev = \"one\"\nsrc = \"10.1.0.1\"", true),
+        ("dev = \"two\"\nsrc = \"192.0.2.9\"", true),
+        ("dev = \"one\"\nsrc = \"192.0.2.9\"", false),
+        ("dev = \"one\"\nsrc = \"10.7.0.1\"", false),
+    ] {
+        let route = format!("[[route]]\nto = \"10.2.0.0/16\"\n{route}\n");
+        let outcome = read(&[VRFS, &lo.replace("KIND", ""), &route]);
+        assert_eq!(outcome.is_ok(), is_right, "{outcome:?}");
+        assert!(is_right || outcome.unwrap_err().contains("is no address of this node in the route's VRF"));
+    }
 }
 
 #[test]

@@ -216,6 +216,9 @@ pub struct RouteState {
     pub via: Option<IpAddr>,
     /// Output link.
     pub dev: Option<String>,
+    /// Preferred source of the node's own packets, if one is set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub src: Option<IpAddr>,
     /// The metric.
     pub metric: u32,
     /// Number of the table.

@@ -186,6 +186,7 @@ impl Display for RouteState {
         optional(f, via, self.via)?;
         optional(f, "dev", self.dev.as_deref())?;
         optional(f, "table", Some(TableId(self.table)).filter(|&table| table != TableId::MAIN))?;
+        optional(f, "src", self.src)?;
         writeln!(f, " metric {}", self.metric)
     }
 }

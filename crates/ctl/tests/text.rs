@@ -120,6 +120,7 @@ fn routes() -> Shown {
         dev: dev.map(str::to_owned),
         metric,
         table,
+        src: None,
         encap: None,
     };
     let encap = IlaEncapState {

@@ -26,7 +26,7 @@ use super::plan::Plan;
 use super::processors;
 use super::random::random;
 use super::snapshot;
-use super::translate::fib::translated;
+use super::translate::fib::{self as to_fib, translated};
 use super::xfrm::Steps;
 
 /// State of the last configuration that the worker applied.
@@ -265,6 +265,9 @@ fn fib(config: &Config, ids: &[LinkId], vrfs: &BTreeMap<LinkId, Vrf>) -> Result<
             fib.set_domain(id, Domain::vrf(domain));
         }
     }
+    for delta in rtnl::loopback_deltas(&config.lo) {
+        to_fib::apply(&mut fib, &delta);
+    }
     for (link, &id) in config.links.iter().zip(ids) {
         link.own_addresses().for_each(|address| fib.add_address(id, address));
     }
@@ -315,6 +318,7 @@ mod tests {
     use std::net::UdpSocket;
 
     use config::features::FeatureSet;
+    use config::model::DeviceConfig;
     use fib::Decision;
 
     use super::*;
@@ -330,6 +334,7 @@ mod tests {
             kind: LinkKind::Driver(DriverKind::Udp { bind: ([127, 0, 0, 1], port).into() }),
             mtu: None,
             addresses: Vec::new(),
+            device: DeviceConfig::default(),
             ike: false,
             clamp_mss: false,
             defrag: false,
@@ -395,7 +400,7 @@ mod tests {
         let mut new = config(&[udp("wan", 0)], "[[route]]\nto = \"10.0.0.0/8\"\ntype = \"blackhole\"\n");
         let action = RouteAction::Unicast { via: None, dev: "wan".to_owned() };
         let to = "10.1.0.0/16".parse().unwrap();
-        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN, encap: None });
+        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN, src: None, encap: None });
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));

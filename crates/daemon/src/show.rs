@@ -14,6 +14,7 @@ use ctl::{Shown, What};
 use ila::Locator;
 use ipsec::spd::Order;
 use netlink::rtnl::RouteCursor;
+use netlink::rtnl::nums::RTPROT_KERNEL;
 use rustix::time::{ClockId, clock_gettime};
 use xfrm::Dir;
 
@@ -122,7 +123,9 @@ fn routes(shared: &Shared) -> Vec<RouteState> {
         for (cursor, table, route) in model.routes_after(after).take(ROUTES) {
             after = Some(cursor);
             let dev = model.link(route.dev).map(|link| link.config.name.clone());
-            states.push(to_fib(route).map(|found| snapshot::route(table, &found, dev)));
+            // The source of a route that the node adds for an address is that address.
+            let src = route.src.filter(|_| route.protocol != RTPROT_KERNEL);
+            states.push(to_fib(route).map(|found| snapshot::route(table, &found, dev, src)));
         }
         if states.len() - before < ROUTES {
             break;

@@ -1,7 +1,7 @@
 //! State of the node's objects, as `fatpath show` and netlink show it.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base::{Domain, DropReason, Instant, LinkId, Mib, TableId};
 use config::features::FeatureSet;
@@ -301,13 +301,14 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
     }
 }
 
-/// A route; `table` and `dev` as in the model.
-pub(crate) fn route(table: TableId, route: &fib::Route, dev: Option<String>) -> RouteState {
+/// A route of the model in a table, by the link named `dev`, as the datapath has it.
+pub(crate) fn route(table: TableId, route: &fib::Route, dev: Option<String>, src: Option<IpAddr>) -> RouteState {
     RouteState {
         kind: route.kind.word().to_owned(),
         to: route.prefix,
         via: route.kind.via(),
         dev,
+        src,
         metric: route.metric,
         table: table.0,
         encap: encap(route.kind),

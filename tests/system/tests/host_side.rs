@@ -53,6 +53,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/links_above_the_limit_have_no_device", NEEDS, limit),
         trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
         trial("host_side/users_speak_through_a_tunnel_without_privilege", NEEDS, || tunnel("666", "tun")),
+        trial("host_side/source_of_a_files_route_is_an_address_of_lo", NEEDS, lo_of_file),
         trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth")),
         trial("host_side/users_gateway_is_in_the_users_run_directory", NEEDS, run_dir),
         trial("host_side/interface_with_addresses_is_warned_about", NEEDS, shared_interface),
@@ -764,6 +765,46 @@ fn tunnel(mode: &str, kind: &str) -> Outcome {
     assert!(shown.contains(&format!(": wan kind {kind} mtu ")), "{shown}");
     let sas = gateways[0].show("sa")?;
     assert!(!sas.contains("0(bytes), 0(packets)"), "{sas}");
+    Ok(())
+}
+
+/// Addresses of `lo` and preferred sources of routes come from the file of a gateway without privilege, and a reload
+/// replaces them.
+fn lo_of_file() -> Outcome {
+    let (users, host) = (Users::new("666")?, Netns::new("x")?);
+    let toml = |lo: &str, src: &str| {
+        format!(
+            "{AUTO}{lo}[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n\
+             [[route]]\nto = \"10.2.0.0/24\"\ndev = \"wan\"\n{src}"
+        )
+    };
+    let lo = |addr: &str| format!("[[link]]\nname = \"lo\"\naddresses = [\"{addr}/32\"]\n");
+    let with = |addr: &str| toml(&lo(addr), &format!("src = \"{addr}\"\n"));
+    let gateway = Gateway::start_under(users.fatpath(&host), &users.scratch, "x", &with("10.1.0.1"))?;
+    let exec = |script: &str| {
+        let mut command = users.fatpath(&host);
+        run(command.args(["exec", "--instance", "x", "--", "sh", "-ec", script]))
+    };
+    let source = "python3 -c \"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect(('10.2.0.1', 9)); print(s.getsockname()[0])\"";
+    for addr in ["10.1.0.1", "10.1.0.2"] {
+        gateway.reload(&with(addr))?;
+        assert_eq!(exec(source)?, format!("{addr}\n"), "{}", gateway.log());
+        let routes = exec("ip route show 10.2.0.0/24")?;
+        assert_eq!(routes.trim_end(), format!("10.2.0.0/24 dev wan proto static scope link src {addr}"));
+        let shown = gateway.show("routes")?;
+        assert!(shown.contains(&format!("10.2.0.0/24 dev wan src {addr} metric 0\n")), "{shown}");
+        assert!(shown.contains(&format!("local {addr} dev lo table local")), "{shown}");
+        let addresses = exec("ip -br addr show dev lo")?;
+        let words: Vec<&str> = addresses.split_whitespace().collect();
+        assert_eq!(words, ["lo", "UNKNOWN", "127.0.0.1/8", &format!("{addr}/32"), "::1/128"], "{addresses}");
+        // The socket's own kernel has the address.
+        exec(&format!("python3 -c \"import socket; socket.socket().bind(('{addr}', 5000))\""))?;
+    }
+    gateway.reload(&toml("", ""))?;
+    let left = exec("ip addr show dev lo; ip route show 10.2.0.0/24; ip route show table local")?;
+    assert!(!left.contains("10.1.0.") && left.contains("DOWN") && !left.contains(" src "), "{left}");
+    exec("python3 -c \"import socket; s = socket.socket(); s.bind(('10.1.0.2', 5000))\" && exit 1 || true")?;
     Ok(())
 }
 

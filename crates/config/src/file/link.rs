@@ -1,13 +1,13 @@
 //! `[[link]]`: a link of the node.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use base::IfAddr;
 use driver::{DriverKind, XdpMode};
 
 use super::reader::{Result, Table, Value, quoted};
 use super::route::table_id;
-use super::{bridge, qdisc};
+use super::{bridge, device, qdisc};
 use crate::features::FeatureSet;
 use crate::model::{BridgeConfig, LinkConfig, LinkKind};
 
@@ -16,6 +16,7 @@ pub(super) const KEYS: &[&str] = &[
     "kind",
     "mtu",
     "addresses",
+    "device",
     "offloads",
     "esp-gro",
     "queues",
@@ -71,13 +72,38 @@ fn kinds() -> [LinkKind; 10] {
     ]
 }
 
+/// Whether a table is that of `lo`.
+pub(super) fn is_loopback(table: &Table<'_>) -> bool {
+    table.get("name").is_some_and(|name| name.str().ok() == Some("lo"))
+}
+
+/// Reads the table of `lo`, which has addresses only.
+pub(super) fn read_loopback(table: &Table<'_>) -> Result<Vec<IfAddr>> {
+    if let Some(kind) = table.get("kind") {
+        kind.word(&[("loopback", ())])?;
+    }
+    for key in KEYS.iter().filter(|key| !["name", "kind", "addresses"].contains(key)) {
+        if let Some(value) = table.get(key) {
+            return Err(value.error("is not for lo, which has addresses only; take it out"));
+        }
+    }
+    let value = table.need("addresses", "lo exists without a table; use a list such as [\"10.1.0.1/32\"]")?;
+    let addresses = device::unicast_addresses(&value)?;
+    if addresses.is_empty() {
+        return Err(value.error("is empty, and lo exists without a table; take the table out"));
+    }
+    match addresses.iter().find(|address| address.addr().is_loopback()) {
+        Some(address) => {
+            Err(value.error(format!("{} is a loopback address, which lo has by itself; take it out", address.addr())))
+        }
+        None => Ok(addresses),
+    }
+}
+
 /// Reads one link. `others` are the earlier links.
 pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
     let name_value = table.need("name", "every link has a name, such as \"tun0\"")?;
     let name = link_name(&name_value)?;
-    if name == "lo" {
-        return Err(name_value.error("lo is a link that every node has; use another name"));
-    }
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
@@ -93,7 +119,8 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let is_udp = matches!(driver, Some(DriverKind::Udp { .. }));
     let is_packet = matches!(driver, Some(DriverKind::Packet { .. }));
     let is_xdp = matches!(driver, Some(DriverKind::Xdp { .. }));
-    let has_queues = is_tun || matches!(driver, Some(DriverKind::Tap { .. })) || is_vhost;
+    let has_device = is_tun || matches!(driver, Some(DriverKind::Tap { .. }));
+    let has_queues = has_device || is_vhost;
     let has_ring = is_xdp || matches!(driver, Some(DriverKind::VirtioUser { .. }));
     let (is_vlan, is_vrf) = (matches!(kind, LinkKind::Vlan { .. }), matches!(kind, LinkKind::Vrf { .. }));
     let is_bridge = matches!(kind, LinkKind::Bridge(_));
@@ -103,6 +130,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     belongs(table, "socket", is_vhost, "vhost-user or virtio-user")?;
     belongs(table, "bind", is_udp, "udp")?;
     belongs(table, "defrag", is_tun, "tun")?;
+    belongs(table, "device", has_device, "tun or tap")?;
     belongs(table, "exclusive", is_packet, "packet")?;
     belongs(table, "clamp-mss", !is_vrf, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
     belongs(table, "ike", is_udp || is_packet || is_xdp, "udp, packet or xdp")?;
@@ -128,8 +156,12 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         LinkKind::Driver(driver) => read_driver(driver, table, others)?,
     }
     let addresses = addresses(table, is_udp)?;
+    let device =
+        table.get("device").map(|value| device::read(&value, &addresses, others)).transpose()?.unwrap_or_default();
     let master = table.get("master").map(|value| link_name(&value)).transpose()?;
-    let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
+    let all_addresses = || addresses.iter().chain(&device.addresses);
+    let has_v6 = all_addresses().any(|address| address.addr().is_ipv6());
+    let mtu = table.get("mtu").map(|value| mtu(&value, &kind, has_v6)).transpose()?;
     let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
     let ike = table.get("ike").map_or(Ok(false), |value| value.bool())?;
     let defrag = table.get("defrag").map_or(Ok(false), |value| value.bool())?;
@@ -147,6 +179,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         kind,
         mtu,
         addresses,
+        device,
         ike,
         clamp_mss,
         defrag,
@@ -325,25 +358,13 @@ fn addresses(table: &Table<'_>, is_udp: bool) -> Result<Vec<IfAddr>> {
     if is_udp {
         return Err(value.error("a udp link's only address is that of bind; take it out"));
     }
-    let mut addresses = Vec::new();
-    for item in value.list()? {
-        let address = item.if_addr("an address with its prefix length, such as \"10.1.0.254/24\"")?;
-        let addr = address.addr();
-        if addr.is_unspecified() || addr.is_multicast() || addr == IpAddr::from([255; 4]) {
-            return Err(item.error(format!("{addr} is no address of one host; use a unicast address")));
-        }
-        if addresses.iter().any(|other: &IfAddr| other.addr() == addr) {
-            return Err(item.error(format!("{addr} is given twice; take one out")));
-        }
-        addresses.push(address);
-    }
-    Ok(addresses)
+    device::unicast_addresses(&value)
 }
 
-fn mtu(value: &Value<'_>, kind: &LinkKind, addresses: &[IfAddr]) -> Result<u16> {
+fn mtu(value: &Value<'_>, kind: &LinkKind, has_v6: bool) -> Result<u16> {
     let mtu = value.number(MIN_MTU..=u16::MAX)?;
     let bound_to_v6 = matches!(kind, LinkKind::Driver(DriverKind::Udp { bind }) if bind.is_ipv6());
-    if mtu < MIN_MTU_V6 && (bound_to_v6 || addresses.iter().any(|address| address.addr().is_ipv6())) {
+    if mtu < MIN_MTU_V6 && (bound_to_v6 || has_v6) {
         return Err(value.error(format!("{mtu} is too small for the link's IPv6 address; use at least {MIN_MTU_V6}")));
     }
     Ok(mtu)

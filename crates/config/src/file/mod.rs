@@ -7,6 +7,7 @@ mod algorithm;
 mod bridge;
 mod crypto;
 mod dev;
+mod device;
 mod document;
 mod host;
 mod ila;
@@ -59,6 +60,14 @@ impl Config {
         let mut config =
             Self { xfrm: xfrm::options(root)?, policy_default: xfrm::policy_default(root)?, ..Self::default() };
         root.each("link", link::KEYS, |table| {
+            if link::is_loopback(table) {
+                if !config.lo.is_empty() {
+                    let name = table.need("name", "lo")?;
+                    return Err(name.error("lo is given twice; put its addresses into one table"));
+                }
+                config.lo = link::read_loopback(table)?;
+                return Ok(());
+            }
             let link = link::read(table, &config.links)?;
             config.links.push(link);
             Ok(())

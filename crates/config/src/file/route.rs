@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{Prefix, TableId};
+use base::{IfAddr, Prefix, TableId};
 
 use super::dev;
 use super::ila;
@@ -10,7 +10,7 @@ use super::index::Index;
 use super::reader::{ConfigError, Result, Table, Value, quoted};
 use crate::model::{Config, LinkKind, RouteAction, RouteConfig};
 
-pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "metric", "table", "vrf", "encap"];
+pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "src", "metric", "table", "vrf", "encap"];
 
 /// Default metric of an IPv6 route: Linux's `IP6_RT_PRIO_USER`. IPv4's is 0.
 const DEFAULT_METRIC_V6: u32 = 1024;
@@ -69,7 +69,8 @@ pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<
         )));
     }
     let encap = table.get("encap").map(|value| ila::read_encap(&value, to)).transpose()?;
-    Ok(RouteConfig { to, action, metric, table: table_id, encap })
+    let src = table.get("src").map(|value| source(&value, to, &action, table_id, config, index)).transpose()?;
+    Ok(RouteConfig { to, action, metric, table: table_id, src, encap })
 }
 
 fn address(value: &Value<'_>) -> Result<IpAddr> {
@@ -80,6 +81,36 @@ fn address(value: &Value<'_>) -> Result<IpAddr> {
         return Err(value.error(format!("{addr} is no address of one host; use that of a neighbour")));
     }
     Ok(addr)
+}
+
+/// Preferred source of a route: an address of the node in the domain of the route's link, or without a link of its table
+/// (Linux `fib_valid_prefsrc`).
+fn source(
+    value: &Value<'_>,
+    to: Prefix,
+    action: &RouteAction,
+    table_id: TableId,
+    config: &Config,
+    index: &Index,
+) -> Result<IpAddr> {
+    let Ok(src) = value.str()?.parse::<IpAddr>() else {
+        return Err(value.error(format!("{} is no address; use one such as \"192.0.2.1\"", quoted(value.str()?))));
+    };
+    if src.is_ipv4() != to.is_ipv4() {
+        return Err(value.error(format!("{src} is not of the family of {to}; use an address of that family")));
+    }
+    let domain = match action {
+        RouteAction::Unicast { dev, .. } => index.domain(dev),
+        _ => index.has_vrf(table_id).then_some(table_id),
+    };
+    let of_lo = config.lo.iter().filter(|_| domain.is_none()).copied();
+    let here = config.links.iter().filter(|link| index.domain(&link.name) == domain);
+    let mut own = here.flat_map(|link| link.own_addresses()).chain(of_lo).map(IfAddr::addr);
+    if own.any(|own| own == src) {
+        return Ok(src);
+    }
+    let place = if domain.is_some() { " in the route's VRF" } else { "" };
+    Err(value.error(format!("{src} is no address of this node{place}; use an address of one of its links or of lo")))
 }
 
 /// Table of a route: the table of its VRF, if the route has the key `vrf`.
@@ -121,7 +152,8 @@ fn unicast(
     };
     let is_here = |link: &str| index.domain(link) == domain;
     let mut here = config.links.iter().filter(|link| is_here(&link.name));
-    if here.any(|link| link.own_addresses().any(|own| own.addr() == via)) {
+    let is_of_lo = domain.is_none() && config.lo.iter().any(|own| own.addr() == via);
+    if is_of_lo || here.any(|link| link.own_addresses().any(|own| own.addr() == via)) {
         return Err(value.error(format!("{via} is this node's own address; use that of a neighbour")));
     }
     let by = via_link(via, dev.as_deref(), index, is_here).ok_or_else(|| not_on_link(&value, via, dev.as_deref()))?;
@@ -148,7 +180,7 @@ fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError
 
 /// Checks that a route that drops packets has neither a gateway nor a link.
 fn nowhere(table: &Table<'_>, action: RouteAction) -> Result<RouteAction> {
-    match table.get("via").or_else(|| table.get("dev")).or_else(|| table.get("encap")) {
+    match table.get("via").or_else(|| table.get("dev")).or_else(|| table.get("src")).or_else(|| table.get("encap")) {
         Some(value) => Err(value.error("a route of this type has no next hop; take it out")),
         None => Ok(action),
     }

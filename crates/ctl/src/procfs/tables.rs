@@ -127,6 +127,7 @@ mod tests {
             dev: (kind == "unicast").then(|| "eth0".to_owned()),
             metric: 0,
             table,
+            src: None,
             encap: None,
         };
         let text = route(&[

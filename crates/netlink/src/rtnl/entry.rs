@@ -10,7 +10,7 @@ use super::lifetime::Lifetime;
 use super::nums::*;
 use super::table::Route;
 use config::features::FeatureSet;
-use config::model::{LinkConfig, LinkKind};
+use config::model::{DeviceConfig, LinkConfig, LinkKind};
 
 /// Default metric of an IPv6 route from a client (`IP6_RT_PRIO_USER`).
 pub(super) const METRIC_V6_USER: u32 = 1024;
@@ -224,6 +224,7 @@ impl Link {
             kind,
             mtu,
             addresses: none,
+            device: DeviceConfig::default(),
             ike,
             clamp_mss,
             defrag,

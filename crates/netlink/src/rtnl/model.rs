@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
 
-use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
+use base::{Domain, IfAddr, IfIndex, Instant, LinkId, Prefix, TableId};
 
 use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER};
 use super::fib_rule::Rule;
@@ -181,6 +181,13 @@ impl Family {
     }
 }
 
+/// Changes of a node's routes and addresses by the addresses of `lo` that a file has, and by `lo` being up.
+pub fn loopback_deltas(addresses: &[IfAddr]) -> Vec<Delta> {
+    let mut model = Model::default();
+    model.add_loopback(addresses);
+    model.deltas
+}
+
 /// Reason why no link besides `others` can have the host's interface index `number`, if any.
 pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfIndex)>) -> Option<String> {
     if number >= IfIndex::FIRST_OWN {
@@ -202,6 +209,7 @@ impl Model {
         let qdiscs: BTreeMap<u32, LinkQdisc> =
             self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
         *self = Self { last_index, generation, last_handle: self.last_handle, ..Self::default() };
+        self.add_loopback(&config.lo);
         let masters = masters_of(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
             let (mtu, mac, host_index) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
@@ -255,7 +263,7 @@ impl Model {
             let scope = if v4 && via.is_none() && kind == RTN_UNICAST { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
             let metric = if v4 || route.metric > 0 { route.metric } else { METRIC_V6_USER };
             let dev = if dev == 0 && !v4 { LOOPBACK } else { dev };
-            let (prefix, protocol, src, onlink) = (route.to, RTPROT_STATIC, None, false);
+            let (prefix, protocol, src, onlink) = (route.to, RTPROT_STATIC, route.src, false);
             let encap = route.encap;
             let entry = Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap };
             self.insert_route(route.table.0, entry, false);

@@ -22,7 +22,7 @@ use crate::rtnl::nums::*;
 use crate::rtnl::{bridge, enslave, vrf};
 use crate::session::Reply;
 use config::features::FeatureSet;
-use config::model::{BridgeConfig, LinkConfig, LinkKind};
+use config::model::{BridgeConfig, DeviceConfig, LinkConfig, LinkKind};
 
 /// The port of ESP in UDP (RFC 3948 §2).
 const ESP_IN_UDP: u16 = 4500;
@@ -162,6 +162,7 @@ pub(super) fn create<H: Host>(
         kind,
         mtu: of_device,
         addresses,
+        device: DeviceConfig::default(),
         ike,
         clamp_mss,
         defrag,

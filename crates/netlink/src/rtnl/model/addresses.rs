@@ -221,6 +221,18 @@ impl Model {
         going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(LinkId(index), address)));
     }
 
+    /// Sets `lo` up with the addresses of a file, if there are any.
+    pub(super) fn add_loopback(&mut self, addresses: &[IfAddr]) {
+        if addresses.is_empty() {
+            return;
+        }
+        self.set_up(LOOPBACK, true);
+        for &addr in addresses {
+            let address = self.new_address(LOOPBACK, addr);
+            self.add_address(LOOPBACK, address);
+        }
+    }
+
     /// Adds the default addresses of `lo`, unless present.
     fn add_loopback_addresses(&mut self, lo: &Link) {
         for mut address in loopback_addresses() {
