@@ -1,7 +1,7 @@
 //! `fatpath try`: a tunnel between two simulated hosts on this machine.
 
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write as _};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -42,7 +42,9 @@ pub(crate) fn main() -> Result<ExitCode, CliError> {
     isolation::enter("fatpath try")?;
     print(in_words.as_bytes())?;
     wire(&ip)?;
-    let configs = write_configs()?;
+    // Without the device, mostly for lack of privilege, the hosts' programs use the tunnel by `fatpath exec`.
+    let has_tun = OpenOptions::new().read(true).write(true).open("/dev/net/tun").is_ok();
+    let configs = write_configs(has_tun)?;
     let mut gateways = Vec::new();
     for (host, config) in [(&LEFT, &configs[0]), (&RIGHT, &configs[1])] {
         let wrapper = [ip.to_str().unwrap_or("ip"), "netns", "exec", host.name];
@@ -52,20 +54,25 @@ pub(crate) fn main() -> Result<ExitCode, CliError> {
         }
         let text = format!("{}# fatpath run -c {} --instance {} &\n", host.name, config.display(), host.name);
         print(text.as_bytes())?;
-        let peer = if host.name == LEFT.name { &RIGHT } else { &LEFT };
-        tool(&ip, &format!("-n {} addr add {}/32 dev tun0", host.name, host.inner))?;
-        tool(&ip, &format!("-n {} route add {}/32 dev tun0 src {}", host.name, peer.inner, host.inner))?;
+        if has_tun {
+            let peer = if host.name == LEFT.name { &RIGHT } else { &LEFT };
+            tool(&ip, &format!("-n {} addr add {}/32 dev tun0", host.name, host.inner))?;
+            tool(&ip, &format!("-n {} route add {}/32 dev tun0 src {}", host.name, peer.inner, host.inner))?;
+        }
     }
-    let pinged = on_left(&ip, &["ping", "-c", "3", "-i", "0.3", "-W", "2", RIGHT.inner])?;
+    let through: &[&str] = if has_tun { &[] } else { &["fatpath", "exec", "--"] };
+    let ping = ["ping", "-c", "3", "-i", "0.3", "-W", "2", RIGHT.inner];
+    let pinged = on_left(&ip, &[through, &ping].concat())?;
     on_left(&ip, &["fatpath", "status"])?;
     if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         return Ok(pinged);
     }
     print(
         format!(
-            "\nA shell on left. Ping {inner}, and see the tunnel: tcpdump -ni wire, fatpath trace -c 2, fatpath show sa,\n\
+            "\nA shell on left. Try {through}ping {inner}, and see the tunnel: tcpdump -ni wire, fatpath trace -c 2, fatpath show sa,\n\
              cat {DIR}/left.toml; fatpath -i right show links. `exit` ends both hosts.\n",
-            inner = RIGHT.inner
+            inner = RIGHT.inner,
+            through = if has_tun { "" } else { "fatpath exec -- " }
         )
         .as_bytes(),
     )?;
@@ -89,13 +96,13 @@ fn wire(ip: &Path) -> Result<(), CliError> {
 }
 
 /// Writes the configuration of both gateways, with fresh keys.
-fn write_configs() -> Result<[PathBuf; 2], CliError> {
+fn write_configs(has_tun: bool) -> Result<[PathBuf; 2], CliError> {
     let failed = |err: io::Error| CliError::failed(format!("{DIR}: {err}"));
     fs::DirBuilder::new().mode(0o700).create(DIR).map_err(failed)?;
     let keys = [genkey::key()?, genkey::key()?];
     let file = |host: &Host, peer: &Host, keys: [&str; 2]| {
         let path = Path::new(DIR).join(format!("{}.toml", host.name));
-        fs::write(&path, config(host, peer, keys)).map_err(failed)?;
+        fs::write(&path, config(host, peer, keys, has_tun)).map_err(failed)?;
         Ok(path)
     };
     Ok([file(&LEFT, &RIGHT, [&keys[0], &keys[1]])?, file(&RIGHT, &LEFT, [&keys[1], &keys[0]])?])
@@ -137,8 +144,9 @@ fn run(ip: &Path, words: &[OsString]) -> Result<ExitCode, CliError> {
     Ok(exit_code(status))
 }
 
-/// Configuration of a host's gateway; `keys` are those of packets to the peer and from it.
-fn config(host: &Host, peer: &Host, [to_peer, from_peer]: [&str; 2]) -> String {
+/// Configuration of a host's gateway; the keys are those of packets to the peer and from it. Without a TUN device the
+/// inner address is on `lo`.
+fn config(host: &Host, peer: &Host, [to_peer, from_peer]: [&str; 2], has_tun: bool) -> String {
     let (outer, inner, peer_outer, peer_inner) = (host.outer, host.inner, peer.outer, peer.inner);
     let (out_spi, in_spi) = (peer.spi, host.spi);
     let sa = |src: &str, dst: &str, spi: u32, dir: &str, key: &str, more: &str| {
@@ -169,12 +177,13 @@ tmpl = [{{ src = "{from}", dst = "{to}", proto = "esp", mode = "tunnel", reqid =
         )
     };
     [
+        if has_tun {
+            format!("[[link]]\nname = \"tun0\"\nkind = \"tun\"\nmtu = 1438\n\n[[route]]\nto = \"{inner}/32\"\ndev = \"tun0\"\n")
+        } else {
+            format!("[[link]]\nname = \"lo\"\naddresses = [\"{inner}/32\"]\n")
+        },
         format!(
-            r#"[[link]]
-name = "tun0"
-kind = "tun"
-mtu = 1438
-
+            r#"
 [[link]]
 name = "wan"
 kind = "udp"
@@ -187,11 +196,8 @@ dev = "wan"
 [[route]]
 to = "{peer_inner}/32"
 dev = "wan"
-
-[[route]]
-to = "{inner}/32"
-dev = "tun0"
-"#
+{src}"#,
+            src = if has_tun { String::new() } else { format!("src = \"{inner}\"\n") }
         ),
         sa(outer, peer_outer, out_spi, "out", to_peer, ""),
         sa(peer_outer, outer, in_spi, "in", from_peer, "replay-window = 1024\n"),
