@@ -52,6 +52,8 @@ impl Need {
     pub const CC: Self = Self::Program { name: "cc", package: "gcc" };
     /// The Go compiler.
     pub const GO: Self = Self::Program { name: "go", package: "golang-go" };
+    /// `curl`.
+    pub const CURL: Self = Self::Program { name: "curl", package: "curl" };
     /// Python.
     pub const PYTHON: Self = Self::Program { name: "python3", package: "python3-minimal" };
     /// `setpriv` of util-linux.

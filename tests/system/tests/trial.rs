@@ -7,9 +7,13 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use system::{Need, Netns, Outcome, Process, Scratch, fatpath, trial, wait_until};
+use system::{Esp, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, trial, veth, wait_until};
+
+use crate::tunnel;
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
+
+const CURL_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::CURL, Need::PYTHON, Need::SETPRIV];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -18,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec_c/exit_code_is_the_programs_and_the_gateway_ends", NEEDS, exit_code),
         trial("exec_c/is_refused_beside_a_gateway_of_that_name", NEEDS, second),
         trial("exec_c/gateway_ends_if_the_command_is_killed", NEEDS, killed),
+        trial("exec_c/user_without_privilege_reaches_a_root_gateway", CURL_NEEDS, curl_as_a_user),
         trial("doctor/names_what_is_missing", &[], doctor),
     ]
 }
@@ -46,17 +51,72 @@ fn pings() -> Outcome {
     checked(&output)
 }
 
-fn pings_as_a_user() -> Outcome {
+/// A directory with the programs, which a user without privilege may enter, as opposed to that of the build.
+fn programs() -> Outcome<Scratch> {
     let scratch = Scratch::new()?;
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
-    // The user may not enter the directory of the build.
     for name in ["fatpath", "libfatpath_preload.so"] {
         fs::copy(fatpath().with_file_name(name), scratch.file(name))?;
     }
+    Ok(scratch)
+}
+
+/// Options of `setpriv` for a user without any capability.
+const NOBODY: [&str; 7] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
+
+fn pings_as_a_user() -> Outcome {
+    let programs = programs()?;
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"]);
-    let output = command.arg(scratch.file("fatpath")).arg("try").current_dir("/").stdin(Stdio::null()).output()?;
+    command.args(NOBODY).arg(programs.file("fatpath")).arg("try");
+    let output = command.current_dir("/").stdin(Stdio::null()).output()?;
     checked(&output)
+}
+
+/// One end is a user's `fatpath exec -c`, with its inner address on `lo`; the other is root's gateway with a TUN device.
+fn curl_as_a_user() -> Outcome {
+    let programs = programs()?;
+    let scratch = Scratch::new()?;
+    let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+    veth((&a, "wan0"), (&b, "wan0"))?;
+    a.sh("ip addr add 192.0.2.1/24 dev wan0")?;
+    let esp = Esp { udp: true, ..Esp::new(Mode::Tunnel, OUTER_V4, &[("10.1.0.0/24", "10.2.0.0/24")]) };
+    let _right = tunnel::start(&b, "b", &esp.reversed(), 2, &scratch)?;
+    fs::write(scratch.file("index.html"), "through ESP\n")?;
+    let mut server = b.command("python3");
+    server.args(["-m", "http.server", "8080", "--bind", "10.2.0.1", "--directory"]).arg(scratch.path());
+    let _server = Process::spawn(&mut server, &scratch)?;
+    let config = programs.file("left.toml");
+    let toml = format!(
+        r#"[[link]]
+name = "wan"
+kind = "udp"
+bind = "192.0.2.1:4500"
+
+[[link]]
+name = "lo"
+addresses = ["10.1.0.1/32"]
+
+[[route]]
+to = "192.0.2.2/32"
+dev = "wan"
+
+[[route]]
+to = "10.2.0.0/24"
+dev = "wan"
+src = "10.1.0.1"
+
+{}"#,
+        esp.to_toml()
+    );
+    fs::write(&config, toml)?;
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o644))?;
+    let mut command = a.command("setpriv");
+    command.args(NOBODY).args(["env", "-u", "XDG_RUNTIME_DIR"]).arg(programs.file("fatpath"));
+    command.args(["exec", "-c"]).arg(&config).args(["--", "curl", "-sS", "--retry", "20", "--retry-connrefused"]);
+    let output = command.args(["--max-time", "20", "http://10.2.0.1:8080/index.html"]).current_dir("/").output()?;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "through ESP\n", "{output:?}");
+    assert!(output.status.success(), "{output:?}");
+    Ok(())
 }
 
 const EMPTY: &str = "[host]\nside = \"auto\"\n";
