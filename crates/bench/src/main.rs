@@ -1,4 +1,4 @@
-//! The program `fatpath-bench`: `fatpath demo` and `fatpath bench`, and what only they need.
+//! The program `fatpath-bench`: `fatpath demo`, `fatpath bench` and `fatpath plot`, and what only they need.
 //!
 //! # Decides
 //! Measurements, their turns, and the form of figures. `bench` compares one mechanism with its own absence, on links in
@@ -11,7 +11,7 @@
 //! own path; started by hand, it looks for `fatpath` beside itself and in `PATH`).
 //!
 //! # Limits
-//! `demo` needs root and /dev/net/tun; a gateway has 5 seconds to start (`START_LIMIT` in `demo/gateway.rs`).
+//! `demo` needs root, of a user namespace at least; a gateway has 5 seconds to start (`START_LIMIT` in `demo/gateway.rs`).
 //! Allocations are counted, by an allocator of this program's own.
 //!
 //! # Standards
@@ -21,6 +21,7 @@
 mod bench;
 mod demo;
 mod figures;
+mod plot;
 mod progress;
 
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ use client::{BenchCommand, command_line};
 #[global_allocator]
 static ALLOCATOR: packet::Allocations = packet::Allocations;
 
-/// Measurements of fatpath: `fatpath demo` and `fatpath bench`
+/// Measurements of fatpath: `fatpath demo`, `fatpath bench` and `fatpath plot`
 #[derive(Debug, Parser)]
 #[command(name = "fatpath-bench", version, max_term_width = 100, disable_help_subcommand = true)]
 struct Cli {
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
     let done = match cli.command {
         Command::Measure(BenchCommand::Demo(args)) => demo::main(&args),
         Command::Measure(BenchCommand::Bench(args)) => bench::main(&args),
+        Command::Measure(BenchCommand::Plot(args)) => plot::main(&args),
         Command::VhostBackEnd(args) => bench::vhost_back_end(&args.sockets),
     };
     command_line::exit_code(done.map(|()| ExitCode::SUCCESS))

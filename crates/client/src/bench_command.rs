@@ -1,8 +1,9 @@
-//! `fatpath demo` and `fatpath bench`: command lines that `fatpath` documents and checks, and `fatpath-bench` executes.
+//! `fatpath demo`, `fatpath bench` and `fatpath plot`: command lines that `fatpath` documents and checks, and `fatpath-bench` executes.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 
 /// Commands of `fatpath-bench`, which `fatpath` has, too.
 #[derive(Debug, Subcommand)]
@@ -26,6 +27,25 @@ pub enum BenchCommand {
     /// The measurement stays on one processor, with a thread on another in some cases, and runs at real-time priority
     /// if permitted: do not run it on a machine whose gateway is in use.
     Bench(BenchArgs),
+    /// Draw the result of a demo or a benchmark as a bar chart
+    ///
+    /// The input is the output of `fatpath demo --json` or `fatpath bench --json`; the chart is SVG, with colours for
+    /// light and dark pages, and has a bar for the throughput of each case.
+    Plot(PlotArgs),
+}
+
+/// Arguments of `plot`.
+#[derive(Args, Debug)]
+pub struct PlotArgs {
+    /// The result; - for standard input
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub file: PathBuf,
+    /// File to write; standard output if not given
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+    /// Heading
+    #[arg(long, value_name = "TEXT")]
+    pub title: Option<String>,
 }
 
 /// Arguments of `demo`.

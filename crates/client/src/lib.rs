@@ -31,7 +31,7 @@ pub mod gateway_program;
 mod output;
 pub mod passing;
 
-pub use bench_command::{BenchArgs, BenchCommand, BenchName, DemoArgs};
+pub use bench_command::{BenchArgs, BenchCommand, BenchName, DemoArgs, PlotArgs};
 pub use control_socket::{
     Client, ROOTS_RUN_DIR, gateways, is_running, netlink_path, own_socket_path, socket_path, unreachable,
 };

@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures("demo", &[])),
         trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
         trial("demo/works_without_privilege", ROUTER_NEEDS, unprivileged),
+        trial("plot/result_becomes_a_chart_and_other_input_is_refused", &[], plot),
         trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
         trial("demo/guests_of_a_switch_are_measured", NEEDS, switch),
         trial("demo/requests_with_and_without_ila_are_measured", NEEDS, requests),
@@ -46,6 +47,21 @@ fn unprivileged() -> Outcome {
         let case = entry(&figures["cases"], |case| case["name"] == name);
         assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
     }
+    Ok(())
+}
+
+fn plot() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (input, output) = (scratch.file("demo.json"), scratch.file("demo.svg"));
+    fs::write(&input, r#"{"bench":"demo","rounds":5,"cases":[{"name":"aes-gcm-256/fat","gbps":9.25,"peak":1}]}"#)?;
+    run(Command::new(fatpath()).arg("plot").arg(&input).arg("-o").arg(&output))?;
+    let svg = fs::read_to_string(&output)?;
+    assert!(svg.starts_with("<svg") && svg.contains("fatpath, aes-gcm-256") && svg.contains(">9.25<"), "{svg}");
+    fs::write(&input, "[]")?;
+    let failed = Command::new(fatpath()).arg("plot").arg(&input).output()?;
+    let text = String::from_utf8_lossy(&failed.stderr);
+    assert!(!failed.status.success() && text.contains("not the output of `fatpath demo --json`"), "{failed:?}");
+    assert_eq!(text.lines().count(), 1, "{text}");
     Ok(())
 }
 
