@@ -26,7 +26,7 @@ use super::capture::stream_capture;
 use super::command::Handle;
 use super::events::Event;
 use super::host::{Entrance, HostSide};
-use super::monitor::stream_events;
+use super::monitor::{stream_drops, stream_events};
 use super::snapshot::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
@@ -73,10 +73,17 @@ impl Server {
     /// # Errors
     /// The socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
-        let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
+        let failed = |what: &str, err: io::Error| {
+            let hint = match err.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "; set XDG_RUNTIME_DIR or FATPATH_RUNDIR to a directory in which this user may make sockets"
+                }
+                _ => "",
+            };
+            CliError::failed(format!("{}: {what}: {err}{hint}", path.display()))
+        };
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir)
-                .map_err(|err| failed("cannot make its directory (FATPATH_RUNDIR names another)", err))?;
+            std::fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
         }
         check_vacant(path)?;
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
@@ -208,6 +215,7 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
             },
             Ok(Request::StatFile { name }) => stat_file(&name, worker),
             Ok(Request::Monitor) => return stream_events(stream, worker),
+            Ok(Request::MonitorDrops) => return stream_drops(stream, worker),
             Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
