@@ -157,6 +157,34 @@ fn configuration_comes_from_standard_input() {
 }
 
 #[test]
+fn base64_key_is_named_so() {
+    let dir = Dir::new("base64");
+    let sa = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0x1000\nmode = \"tunnel\"\nreqid = 1\n";
+    let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIj";
+    let file =
+        dir.file("gw.toml", format!("{sa}aead = {{ name = \"rfc4106(gcm(aes))\", key = \"{key}\", icv = 128 }}\n"));
+    let output = dir.fatpath(&["check", "-c", &file]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let want = "in hexadecimal behind 0x; this is base64, of which `base64 -d | xxd -p -c 0` makes hexadecimal";
+    assert!(output.status.code() == Some(2) && text.contains(want) && !text.contains(key), "{text}");
+}
+
+#[test]
+fn missing_directory_of_a_guests_socket_is_named() {
+    let dir = Dir::new("vhost");
+    let socket = dir.0.join("none/red.sock");
+    let text = format!("[[link]]\nname = \"red0\"\nkind = \"vhost-user\"\nsocket = \"{}\"\n", socket.display());
+    let output = dir.fatpath(&["run", "-c", &dir.file("gw.toml", text)]);
+    let none = dir.0.join("none");
+    let want = format!(
+        "Error: red0: bind: No such file or directory ({}: no directory; `install -d -m 700 {}` makes it)\n",
+        socket.display(),
+        none.display()
+    );
+    assert_output(&output, 1, "", &want);
+}
+
+#[test]
 fn program_that_cannot_be_executed_is_named_so() {
     let dir = Dir::new("not-executable");
     let [script, library] = ["script", "library.so"].map(|name| dir.file(name, "#!/bin/sh\n"));

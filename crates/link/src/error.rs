@@ -82,6 +82,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn deleted_device_is_named_with_a_remedy() {
+        let err = failed("tun0", "readv", &io::Error::from_raw_os_error(libc::EBADFD));
+        assert_eq!(err.kind(), io::ErrorKind::NetworkDown);
+        let text = err.to_string();
+        assert!(text.contains("the device was deleted; make it again with `ip tuntap add`"), "{text}");
+    }
+
+    #[test]
     fn error_names_device_call_and_remedy() {
         let err = OpenError::new("tun0", "TUNSETIFF", io::Error::from_raw_os_error(libc::EPERM));
         let want = "tun0: TUNSETIFF: Operation not permitted (needs CAP_NET_ADMIN; run as root or grant it)";
@@ -94,7 +102,6 @@ mod tests {
         for (number, text, kind) in [
             (libc::ENETDOWN, "Network is down", io::ErrorKind::NetworkDown),
             (libc::ENODEV, "No such device", io::ErrorKind::NetworkDown),
-            (libc::EBADFD, "File descriptor in bad state", io::ErrorKind::NetworkDown),
             (libc::EPERM, "Operation not permitted", io::ErrorKind::PermissionDenied),
         ] {
             let err = failed("eth1", "recvmmsg", &io::Error::from_raw_os_error(number));

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("drops/fresh_gateway_shows_none", NEEDS, fresh),
+        trial("drops/fresh_gateway_shows_none", &[Need::Namespaces, Need::Tun, Need::PYTHON], fresh),
         trial("drops/wrong_key_is_named_by_monitor_and_trace", NEEDS, wrong_key),
         trial("drops/monitor_has_sas_and_links", NEEDS, events),
     ]
@@ -69,10 +69,14 @@ fn fresh() -> Outcome {
     let netns = Netns::new("fresh")?;
     netns.sh("ip link set lo up; ip addr add 192.0.2.1/24 dev lo")?;
     let gateway = Gateway::start(&netns, &scratch, "fresh", &config(1, 0x11))?;
-    // Namespaces of tests accept no advertisements, so that their hosts solicit no routers.
-    netns.sh("cd /proc/sys/net/ipv6/conf/tun0; echo 1 >accept_ra; echo 0 >router_solicitation_delay")?;
     prepare(&netns, 1)?;
-    // The host solicits routers and reports its groups within the first seconds.
+    // A host solicits routers when a link is up. Namespaces of tests accept no advertisements, so a program does it here.
+    netns.sh("ip -6 addr add fe80::5/64 dev tun0 nodad")?;
+    let solicit = "import socket\n\
+        s = socket.socket(socket.AF_INET6, socket.SOCK_RAW, 58)\n\
+        s.setsockopt(41, 18, 255)\n\
+        s.sendto(bytes([133] + [0] * 7), ('ff02::2', 0, 0, socket.if_nametoindex('tun0')))\n";
+    run(netns.command("python3").args(["-c", solicit]))?;
     let counted = |gateway: &Gateway| gateway.show("counters").is_ok_and(|text| text.contains("Icmp6InMsgs"));
     wait_until("the host has sent neighbour discovery", PATIENCE, || counted(&gateway))?;
     std::thread::sleep(Duration::from_secs(2));

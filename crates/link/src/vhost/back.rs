@@ -113,7 +113,6 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         let dir = config.socket.parent().unwrap_or(Path::new("/")).display().to_string();
         error("bind")(err)
             .with_hint(libc::ENOENT, format!("{path}: no directory; `install -d -m 700 {dir}` makes it"))
-            .with_hint(libc::EADDRINUSE, format!("{path}: a program listens there, or it is no socket"))
             .with_hint(libc::EACCES, format!("{path}: this user may not make a socket there"))
     })?;
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
