@@ -116,11 +116,16 @@ pub(crate) enum Command {
     ///
     /// During a trace, packets take no fast paths, so the gateway is slower.
     Trace(TraceArgs),
-    /// Print events of SAs and policies as they happen
+    /// Print events of SAs, policies and links, or dropped packets, as they happen
     ///
-    /// A line for each event: a packet needs an SA that does not exist (acquire), an SA or a policy has reached a soft
-    /// or a hard limit (expire), a peer's address or port has changed (mapping). While a monitor runs, a missing SA is
-    /// requested once, and packets wait for it, as in Linux.
+    /// A line for each event: an SA was added, rekeyed (added beside one of the same addresses and reqid) or removed, a
+    /// packet needs an SA that does not exist (acquire), an SA or a policy has reached a soft or a hard limit (expire),
+    /// a peer's address or port has changed (mapping), a link is up or down. While a monitor of events runs, a missing
+    /// SA is requested once, and packets wait for it, as in Linux.
+    ///
+    /// With --drops a line for each dropped packet instead: input link, reason, addresses, protocol and ports, and the
+    /// SPI if ESP is the reason; at most 100 lines a second, and a line with the number of further drops. A reader that
+    /// is too slow loses lines, and a line says how many. `fatpath explain` has cause and remedy of a reason.
     Monitor(MonitorArgs),
     /// Run a program whose netlink sockets reach a gateway instead of the kernel
     ///
@@ -245,7 +250,7 @@ fn bare_file(word: &str) -> Result<PathBuf, String> {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     bare: BareFile,
-    /// The configuration, TOML or lines for ip; without one the gateway starts empty
+    /// The configuration, TOML or lines for ip, `-` for standard input; without one the gateway starts empty
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
     /// File of `fatpath save`; its state is restored at the start, and a missing file is created
@@ -270,7 +275,7 @@ pub(crate) struct SaveArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     bare: BareFile,
-    /// The configuration, TOML or lines for ip
+    /// The configuration, TOML or lines for ip, `-` for standard input
     #[arg(short, long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
 }
@@ -464,6 +469,9 @@ pub(crate) struct TraceArgs {
 /// Arguments of `monitor`.
 #[derive(Args, Debug)]
 pub(crate) struct MonitorArgs {
+    /// Print dropped packets
+    #[arg(long)]
+    pub(crate) drops: bool,
     /// One JSON object per event
     #[arg(long)]
     pub(crate) json: bool,

@@ -36,6 +36,10 @@ pub(crate) fn ip(args: &IpArgs, instance: &str) -> Result<(), CliError> {
         let text = format!("{}: it goes before ip's own words: fatpath -i NAME ip ...", word.display());
         return Err(CliError::failed(text));
     }
+    if args.words.windows(2).any(|words| is_tunnel_change(&words[0], &words[1])) {
+        let text = "ip tunnel: fatpath has no such tunnels; `ip xfrm` makes those of ESP.";
+        return Err(CliError::failed(text));
+    }
     let ip = system_ip()?;
     if is_about_itself(&args.words) {
         return Err(CliError::failed(format!("{}: {}", ip.display(), Command::new(&ip).args(&args.words).exec())));
@@ -48,6 +52,14 @@ pub(crate) fn ip(args: &IpArgs, instance: &str) -> Result<(), CliError> {
 /// Whether a word is the option for the gateway's name, which `ip` has not.
 fn is_instance(word: &OsStr) -> bool {
     word == "--instance" || word.as_encoded_bytes().starts_with(b"--instance=")
+}
+
+/// Whether two words make `ip` change a tunnel, which it asks the kernel for by `ioctl` (`ip tunnel`).
+fn is_tunnel_change(object: &OsStr, verb: &OsStr) -> bool {
+    let [object, verb] = [object, verb].map(OsStr::as_encoded_bytes);
+    object.starts_with(b"tunn")
+        && b"tunnel".starts_with(object)
+        && [&b"add"[..], b"change", b"chg", b"delete"].iter().any(|known| !verb.is_empty() && known.starts_with(verb))
 }
 
 /// Whether `ip` would only print its usage or version: its first argument decides.

@@ -12,6 +12,11 @@ use crate::cli::LoadArgs;
 /// # Errors
 /// Exit code 2 if the file is invalid; 1 if the gateway does not reply, or cannot apply the file.
 pub(crate) fn main(args: &LoadArgs, instance: &str) -> Result<(), CliError> {
+    if args.config.as_os_str() == "-" {
+        return Err(CliError::failed(
+            "-c -: the gateway reads the file itself, and again at each SIGHUP; name a file.",
+        ));
+    }
     daemon::load_config(&args.config)?;
     let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));
     let file = path::absolute(&args.config).map_err(|err| named(&err))?;

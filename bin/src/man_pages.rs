@@ -127,7 +127,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             },
             Entry {
                 what: "2",
-                means: "The configuration is wrong; nothing was changed.",
+                means: "The configuration is wrong, or its file cannot be read; nothing was changed.",
                 of: &["run", "check", "load"],
             },
         ],

@@ -1,4 +1,4 @@
-//! `fatpath monitor`: events of the SAs and policies of a running gateway, as they happen.
+//! `fatpath monitor`: events of SAs, policies and links of a running gateway, or dropped packets, as they happen.
 
 use client::CliError;
 use ctl::event::Event;
@@ -12,7 +12,8 @@ use crate::stream::Stream;
 /// # Errors
 /// The gateway does not reply.
 pub(crate) fn main(args: &MonitorArgs, instance: &str) -> Result<(), CliError> {
-    let stream = Stream { command: "monitor", instance, request: Request::Monitor, begins_with: Reply::Monitoring };
+    let request = if args.drops { Request::MonitorDrops } else { Request::Monitor };
+    let stream = Stream { command: "monitor", instance, request, begins_with: Reply::Monitoring };
     stream.print(|line| text(line, args.json))
 }
 

@@ -90,7 +90,21 @@ fn check_counts_what_is_in_a_good_file() {
 #[test]
 fn a_bad_configuration_is_one_line_and_exit_code_2() {
     let dir = Dir::new("bad");
-    let cases: [(&[u8], &str); 4] = [
+    let cases: [(&[u8], &str); 9] = [
+        (
+            b"[link]\nname = \"a\"\n[link]\nname = \"b\"\n",
+            ":3: link: given twice; begin each with [[link]], two brackets.",
+        ),
+        (b"link:\n  - name: a\n", ":1: this is YAML, not TOML."),
+        (
+            b"connections {\n}\n",
+            ":1: \"connections\": neither TOML nor a line of ip, which is about link, address, route, rule, neighbour or xfrm",
+        ),
+        (b"ip link add a type tun\n", ":1: \"ip\": leave out this word; a line is what follows it"),
+        (
+            b"[[link]]\nname = \"office-berlin-wan0\"\nkind = \"tun\"\n",
+            ":2: link[0].name: \"office-berlin-wan0\" has 18 bytes, and a name of a link at most 15.",
+        ),
         (b"[[link]]\nname = \"a\"\nkind = \"tun\"\nmtu = 7\n", ":4: link[0].mtu: 7 is out of range; use 68 to 65535."),
         (b"[[link]]\nname = \"a\nkind = \"tun\"\n", ":2: invalid basic string, expected `\"`."),
         (
@@ -109,12 +123,77 @@ fn a_bad_configuration_is_one_line_and_exit_code_2() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_exit_code_1() {
+fn a_file_that_cannot_be_read_is_exit_code_2() {
     let dir = Dir::new("unreadable");
     let output = dir.fatpath(&["check", "-c", "/nowhere/gw.toml"]);
-    assert_output(&output, 1, "", "Error: /nowhere/gw.toml: No such file or directory (os error 2)\n");
+    assert_output(&output, 2, "", "Error: /nowhere/gw.toml: No such file or directory (os error 2)\n");
     let output = dir.fatpath(&["check", "-c", "/dev/zero"]);
-    assert_output(&output, 1, "", "Error: /dev/zero: it is longer than 256 MiB, and no configuration\n");
+    assert_output(&output, 2, "", "Error: /dev/zero: it is longer than 256 MiB, and no configuration\n");
+}
+
+#[test]
+fn configuration_comes_from_standard_input() {
+    let dir = Dir::new("stdin");
+    let check = |args: &[&str], text: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+        let command = command.args(args).env("FATPATH_RUNDIR", &dir.0).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // A program that refuses its arguments does not read.
+        let _ = child.stdin.take().unwrap().write_all(text.as_bytes());
+        child.wait_with_output().unwrap()
+    };
+    assert_output(&check(&["check", "-c", "-"], GOOD), 0, "-: 2 links, 1 route, 0 SAs, 0 policies: ok\n", "");
+    let wrong = check(&["check", "-c", "-"], "x = 1\n");
+    let text = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(wrong.status.code() == Some(2) && text.starts_with("Error: standard input:1: x"), "{wrong:?}");
+    assert_output(
+        &check(&["check", "-c", "-", "-c", "-"], ""),
+        1,
+        "",
+        "Error: -c - twice: standard input is one file.\n",
+    );
+    let want = "Error: -c -: the gateway reads the file itself, and again at each SIGHUP; name a file.\n";
+    assert_output(&check(&["load", "-c", "-"], GOOD), 1, "", want);
+}
+
+#[test]
+fn base64_key_is_named_so() {
+    let dir = Dir::new("base64");
+    let sa = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0x1000\nmode = \"tunnel\"\nreqid = 1\n";
+    let key = "AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIj";
+    let file =
+        dir.file("gw.toml", format!("{sa}aead = {{ name = \"rfc4106(gcm(aes))\", key = \"{key}\", icv = 128 }}\n"));
+    let output = dir.fatpath(&["check", "-c", &file]);
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let want = "in hexadecimal behind 0x; this is base64, of which `base64 -d | xxd -p -c 0` makes hexadecimal";
+    assert!(output.status.code() == Some(2) && text.contains(want) && !text.contains(key), "{text}");
+}
+
+#[test]
+fn missing_directory_of_a_guests_socket_is_named() {
+    let dir = Dir::new("vhost");
+    let socket = dir.0.join("none/red.sock");
+    let text = format!("[[link]]\nname = \"red0\"\nkind = \"vhost-user\"\nsocket = \"{}\"\n", socket.display());
+    let output = dir.fatpath(&["run", "-c", &dir.file("gw.toml", text)]);
+    let none = dir.0.join("none");
+    let want = format!(
+        "Error: red0: bind: No such file or directory ({}: no directory; `install -d -m 700 {}` makes it)\n",
+        socket.display(),
+        none.display()
+    );
+    assert_output(&output, 1, "", &want);
+}
+
+#[test]
+fn program_that_cannot_be_executed_is_named_so() {
+    let dir = Dir::new("not-executable");
+    let [script, library] = ["script", "library.so"].map(|name| dir.file(name, "#!/bin/sh\n"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+    command.args(["exec", "--", &script]).env("FATPATH_RUNDIR", &dir.0).env("FATPATH_PRELOAD", library);
+    let want = format!("Error: {script}: not executable; `chmod +x` makes it so.\n");
+    assert_output(&command.output().unwrap(), 1, "", &want);
+    let want = "Error: ip tunnel: fatpath has no such tunnels; `ip xfrm` makes those of ESP.\n";
+    assert_output(&dir.fatpath(&["ip", "tunnel", "add", "gre0", "mode", "gre"]), 1, "", want);
 }
 
 #[test]

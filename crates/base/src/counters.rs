@@ -37,7 +37,8 @@ mib! {
     Icmp6OutMsgs Icmp6OutRateLimitHost Icmp6OutDestUnreachs Icmp6OutPktTooBigs Icmp6OutTimeExcds Icmp6OutParmProblems
     Icmp6OutEchoReplies Icmp6OutNeighborSolicits Icmp6OutNeighborAdvertisements
     TcpInSegs TcpOutSegs TcpInErrs TcpOutRsts TcpInCsumErrors
-    UdpInDatagrams UdpNoPorts UdpInErrors UdpInCsumErrors Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6InCsumErrors
+    UdpInDatagrams UdpNoPorts UdpInErrors UdpInCsumErrors UdpIgnoredMulti
+    Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6InCsumErrors Udp6IgnoredMulti
     XfrmInError XfrmInBufferError XfrmInHdrError XfrmInNoStates XfrmInStateProtoError XfrmInStateModeError
     XfrmInStateSeqError XfrmInStateExpired XfrmInStateMismatch XfrmInStateInvalid XfrmInTmplMismatch XfrmInNoPols
     XfrmInPolBlock XfrmOutError XfrmOutBundleGenError XfrmOutNoStates

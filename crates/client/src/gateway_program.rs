@@ -25,7 +25,11 @@ const NETLINK_VARIABLE: &str = "FATPATH_NETLINK";
 /// The program or the library is missing.
 pub fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     let shown = program.to_string_lossy();
-    let path = find(program).ok_or_else(|| CliError::failed(format!("{shown}: no such program.")))?;
+    let path = find(program).ok_or_else(|| {
+        let is_file = program.as_bytes().contains(&b'/') && Path::new(program).is_file();
+        let why = if is_file { "not executable; `chmod +x` makes it so" } else { "no such program" };
+        CliError::failed(format!("{shown}: {why}."))
+    })?;
     let library = library()?;
     // The loader treats these bytes as separators (ld.so(8)), and would continue without the library.
     if library.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {

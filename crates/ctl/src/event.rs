@@ -9,7 +9,7 @@ use xfrm::{Dir, Mode};
 
 use crate::state::SelectorState;
 
-/// Event of SAs and policies, as shown by `ip xfrm monitor`.
+/// Event of SAs and policies, as shown by `ip xfrm monitor`; of links; or of dropped packets.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum Event {
@@ -73,6 +73,83 @@ pub enum Event {
         /// New address of the peer.
         new: SocketAddr,
     },
+    /// An SA was added.
+    SaAdded(SaLabel),
+    /// An SA was added beside an older one of the same addresses and `reqid`.
+    SaRekeyed {
+        /// The new SA.
+        #[serde(flatten)]
+        sa: SaLabel,
+        /// SPI of the older SA.
+        old: u32,
+    },
+    /// An SA was removed, or has expired.
+    SaRemoved(SaLabel),
+    /// SAs were added or removed without an event each.
+    MoreSas {
+        /// Number of changes.
+        changes: u64,
+    },
+    /// A link is up or down now.
+    Link {
+        /// Name.
+        link: String,
+        /// Whether it is up.
+        up: bool,
+        /// Reason for being down, if an error is the reason.
+        why: Option<String>,
+    },
+    /// A packet was dropped, or several at once.
+    Drop {
+        /// Name of the link that the packet came in by; `None` for a packet of this node.
+        link: Option<String>,
+        /// Reason.
+        reason: String,
+        /// Number of packets.
+        packets: u64,
+        /// Source address, if the flow is known.
+        src: Option<IpAddr>,
+        /// Destination address.
+        dst: Option<IpAddr>,
+        /// Protocol, as a name or number.
+        proto: Option<String>,
+        /// Source port.
+        sport: Option<u16>,
+        /// Destination port.
+        dport: Option<u16>,
+        /// SPI of ESP.
+        spi: Option<u32>,
+    },
+    /// Packets were dropped without an event each, because of the limit of events in a second.
+    MoreDrops {
+        /// Number of packets.
+        packets: u64,
+    },
+    /// Events that this reader has lost, because it reads too slowly.
+    Lost {
+        /// Number of events.
+        events: u64,
+    },
+}
+
+/// SA of an event.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SaLabel {
+    /// SPI.
+    pub spi: u32,
+    /// Outer source.
+    pub src: IpAddr,
+    /// Outer destination.
+    pub dst: IpAddr,
+    /// `reqid`.
+    pub reqid: u32,
+}
+
+impl Display for SaLabel {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { spi, src, dst, reqid } = self;
+        write!(f, "src {src} dst {dst} proto esp spi {spi:#010x} reqid {reqid}")
+    }
 }
 
 const fn how(hard: bool) -> &'static str {
@@ -96,6 +173,35 @@ impl Display for Event {
             Self::Mapping { dst, spi, reqid, old, new } => {
                 write!(f, "mapping dst {dst} proto esp spi {spi:#010x} reqid {reqid} old {old} new {new}")
             }
+            Self::SaAdded(sa) => write!(f, "sa added {sa}"),
+            Self::SaRekeyed { sa, old } => write!(f, "sa rekeyed {sa} old spi {old:#010x}"),
+            Self::SaRemoved(sa) => write!(f, "sa removed {sa}"),
+            Self::MoreSas { changes } => write!(f, "… {changes} more SAs added or removed"),
+            Self::Link { link, up, why } => {
+                let why = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+                write!(f, "link {link} {}{why}", if *up { "up" } else { "down" })
+            }
+            Self::Drop { link, reason, packets, src, dst, proto, sport, dport, spi } => {
+                write!(f, "drop {} {reason}", link.as_deref().unwrap_or("-"))?;
+                if let (Some(src), Some(dst)) = (src, dst) {
+                    match (sport, dport) {
+                        (Some(sport), Some(dport)) => {
+                            let [src, dst] = [(*src, *sport), (*dst, *dport)].map(SocketAddr::from);
+                            write!(f, " {src} > {dst}")?;
+                        }
+                        _ => write!(f, " {src} > {dst}")?,
+                    }
+                }
+                if let Some(proto) = proto {
+                    write!(f, " {proto}")?;
+                }
+                if let Some(spi) = spi {
+                    write!(f, " spi {spi:#x}")?;
+                }
+                if *packets > 1 { write!(f, " ({packets} packets)") } else { Ok(()) }
+            }
+            Self::MoreDrops { packets } => write!(f, "… {packets} more"),
+            Self::Lost { events } => write!(f, "… {events} lines lost: the reader is too slow"),
         }
     }
 }
@@ -131,6 +237,29 @@ mod tests {
             dport: Some(53),
         };
         let (mode, reqid) = (Mode::Tunnel, 1);
+        let label = SaLabel { spi: 0x1000, src, dst, reqid };
+        let esp = Event::Drop {
+            link: Some("wan".to_owned()),
+            reason: "EspIcv".to_owned(),
+            packets: 1,
+            src: Some(src),
+            dst: Some(dst),
+            proto: Some("esp".to_owned()),
+            sport: None,
+            dport: None,
+            spi: Some(0x1000),
+        };
+        let udp = Event::Drop {
+            link: None,
+            reason: "NoRoute".to_owned(),
+            packets: 3,
+            src: Some(src),
+            dst: Some(dst),
+            proto: Some("udp".to_owned()),
+            sport: Some(9),
+            dport: Some(53),
+            spi: None,
+        };
         let at = |text: &str| text.parse().unwrap();
         let cases = [
             (
@@ -151,6 +280,19 @@ mod tests {
                 Event::Mapping { dst, spi: 1, reqid, old: at("192.0.2.1:4500"), new: at("[2001:db8::1]:9") },
                 "mapping dst 192.0.2.2 proto esp spi 0x00000001 reqid 1 old 192.0.2.1:4500 new [2001:db8::1]:9",
             ),
+            (Event::SaAdded(label.clone()), "sa added src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x00001000 reqid 1"),
+            (
+                Event::SaRekeyed { sa: label.clone(), old: 0x0fff },
+                "sa rekeyed src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x00001000 reqid 1 old spi 0x00000fff",
+            ),
+            (Event::SaRemoved(label), "sa removed src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x00001000 reqid 1"),
+            (Event::MoreSas { changes: 7 }, "… 7 more SAs added or removed"),
+            (Event::Link { link: "wan".to_owned(), up: true, why: None }, "link wan up"),
+            (Event::Link { link: "wan".to_owned(), up: false, why: Some("gone".to_owned()) }, "link wan down: gone"),
+            (esp, "drop wan EspIcv 192.0.2.1 > 192.0.2.2 esp spi 0x1000"),
+            (udp, "drop - NoRoute 192.0.2.1:9 > 192.0.2.2:53 udp (3 packets)"),
+            (Event::MoreDrops { packets: 9 }, "… 9 more"),
+            (Event::Lost { events: 9 }, "… 9 lines lost: the reader is too slow"),
         ];
         for (event, want) in cases {
             assert_eq!(event.to_string(), want);

@@ -42,8 +42,10 @@ pub enum Request {
         /// See [`procfs`](crate::procfs).
         name: String,
     },
-    /// Send events of SAs and policies.
+    /// Send events of SAs, policies and links.
     Monitor,
+    /// Send a report of each dropped packet, limited in rate.
+    MonitorDrops,
     /// Send a copy of each packet of a link, as pcapng.
     Capture {
         /// Name of the link.
@@ -128,7 +130,7 @@ pub enum Reply {
         /// Contents.
         text: String,
     },
-    /// Reply to `monitor`: events follow, one JSON line each.
+    /// Reply to `monitor` and `monitor-drops`: events follow, one JSON line each.
     Monitoring,
     /// Reply to `capture`: a pcapng file follows.
     Capturing,

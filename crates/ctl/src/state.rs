@@ -335,6 +335,12 @@ pub struct BridgePortState {
     pub learnt: u32,
     /// Frames whose source was not learnt because the port's limit of addresses was reached.
     pub fdb_full: u64,
+    /// Times that an address moved to this port from another one; many are a sign of a loop.
+    #[serde(default)]
+    pub moved: u64,
+    /// Frames whose source is an address of the bridge, or one bound to another port.
+    #[serde(default)]
+    pub pinned: u64,
     /// Received frames that an ingress rule refused, or that no port accepts.
     pub rx_dropped: u64,
     /// Frames to the port that the port does not accept.

@@ -253,6 +253,8 @@ impl Display for BridgePortState {
         write!(f, " learnt {}", self.learnt)?;
         let counts = [
             ("fdb-full", self.fdb_full),
+            ("moved", self.moved),
+            ("pinned", self.pinned),
             ("rx-dropped", self.rx_dropped),
             ("tx-dropped", self.tx_dropped),
             ("tx-errors", self.tx_errors),
@@ -487,10 +489,7 @@ impl CountersState {
     fn to_text(&self, all: bool) -> String {
         let mut text = String::new();
         for counter in self.counters.iter().filter(|counter| all || counter.value != 0) {
-            text += &match counter.name.starts_with("Xfrm") {
-                true => format!("{:<24}\t{}\n", counter.name, counter.value),
-                false => format!("{:<32}{}\n", counter.name, counter.value),
-            };
+            text += &format!("{:<32}{}\n", counter.name, counter.value);
         }
         for copy in self.copies.iter().filter(|copy| all || copy.copies != 0) {
             let name = format!("copied {}", copy.reason);

@@ -460,7 +460,7 @@ src fd00:1::/64 dst ::/0 proto 89\x20
 fn counters_at_zero_are_omitted_unless_requested() {
     let want = "\
 IpInReceives                    123
-XfrmInNoStates          \t7
+XfrmInNoStates                  7
 copied WireFrame                640000 bytes, 10 times
 forwarded                       1280000 bytes, 20 packets
 copied bytes per forwarded byte 0.500

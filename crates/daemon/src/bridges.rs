@@ -95,6 +95,8 @@ pub(crate) fn port_state(node: &Node, id: LinkId) -> Option<BridgePortState> {
         trunk: port.config().trunk.map(switch::TrunkPriority::get),
         learnt: bridge.learnt(id),
         fdb_full: port.learn_stats().full,
+        moved: port.learn_stats().moved,
+        pinned: port.learn_stats().pinned,
         rx_dropped: stats.rx_dropped + stats.rx_errors,
         tx_dropped: stats.tx_dropped,
         tx_errors: stats.tx_errors,

@@ -19,7 +19,7 @@ const MAX_LEN: usize = 256 << 20;
 /// Content of all configuration files together.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    /// The TOML file, if there is one.
+    /// The TOML file, if there is one and a reload can read it.
     pub(crate) file: Option<PathBuf>,
     /// Content of the TOML file.
     pub(crate) config: Config,
@@ -30,7 +30,7 @@ pub(crate) struct Sources {
 /// Reads and checks the TOML file at `path`. Its text holds keys, and is zeroed after use.
 ///
 /// # Errors
-/// Exit code 1 if the file cannot be read or holds `ip` lines, 2 if its content is wrong.
+/// Exit code 1 if the file holds `ip` lines, 2 if it cannot be read or its content is wrong.
 pub fn load(path: &Path) -> Result<Config, CliError> {
     let bytes = read(path)?;
     if ip_batch::are_in(&bytes) {
@@ -45,29 +45,53 @@ pub fn load(path: &Path) -> Result<Config, CliError> {
 /// As [`load`]; and exit code 1 if two files are TOML.
 pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
     let mut sources = Sources::default();
+    let mut toml = None;
+    if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
+        return Err(CliError::failed("-c - twice: standard input is one file."));
+    }
     for path in paths {
         let bytes = read(path)?;
         if ip_batch::are_in(&bytes) {
-            sources.lines.push(IpLines::new(path.display().to_string(), bytes)?);
+            sources.lines.push(IpLines::new(shown(path), bytes)?);
             continue;
         }
-        if let Some(first) = sources.file.replace(path.clone()) {
-            let (first, second) = (first.display(), path.display());
+        if let Some(first) = toml.replace(path) {
+            let (first, second) = (shown(first), shown(path));
             return Err(CliError::failed(format!("{first} and {second} are TOML, both; put them into one file.")));
         }
         sources.config = parse(path, &bytes)?;
+        // Standard input cannot be read again by a reload.
+        sources.file = Some(path.clone()).filter(|path| !is_stdin(path));
     }
     Ok(sources)
 }
 
-fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    read_to_end(path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))
+/// Tells whether a path stands for standard input.
+pub(crate) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
-/// Content of a file, with room for another byte; leaves no other copy of the content in memory.
-fn read_to_end(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
-    let mut file = File::open(path)?;
-    let size = file.metadata()?.len().min(MAX_GUESS);
+/// Name of a file in error messages.
+fn shown(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+/// Content of a file. Without a file there is no valid configuration either: exit code 2.
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
+    let content = if is_stdin(path) {
+        read_to_end(io::stdin().lock(), 0)
+    } else {
+        File::open(path).and_then(|file| {
+            let size = file.metadata()?.len();
+            read_to_end(file, size)
+        })
+    };
+    content.map_err(|err| CliError::bad_config(format!("{}: {err}", shown(path))))
+}
+
+/// Content of a file of `size` bytes, with room for another byte; leaves no other copy of the content in memory.
+fn read_to_end(mut file: impl Read, size: u64) -> io::Result<Zeroizing<Vec<u8>>> {
+    let size = size.min(MAX_GUESS);
     let mut bytes = Zeroizing::new(vec![0; size as usize + 1]);
     let mut len = 0;
     loop {
@@ -91,10 +115,50 @@ fn read_to_end(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<Config, CliError> {
-    let name = path.display().to_string();
+    let name = shown(path);
+    if let Some((line, format)) = other_format(bytes) {
+        return Err(CliError::bad_config(format!("{name}:{line}: this is {format}, not TOML.")));
+    }
     let text = std::str::from_utf8(bytes).map_err(|err| {
         let line = 1 + bytes[..err.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
         CliError::bad_config(format!("{name}:{line}: not UTF-8 text; use a TOML file."))
     })?;
     Config::from_toml(text, &name).map_err(|err| CliError::bad_config(err.to_string()))
+}
+
+/// Format of a text that is another one than TOML, by its first line that is neither blank nor a comment, with the number of that line.
+fn other_format(bytes: &[u8]) -> Option<(usize, &'static str)> {
+    let lines = bytes.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii).zip(1..);
+    let (first, number) = lines.into_iter().find(|(line, _)| !matches!(line.first(), None | Some(b'#')))?;
+    let key = first.split(|&byte| byte == b':').next().unwrap_or_default();
+    let rest = first.get(key.len()..).unwrap_or_default();
+    let is_word = !key.is_empty() && key.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(byte));
+    let is_yaml = first == b"---" || first.starts_with(b"- ") || is_word && (rest == b":" || rest.starts_with(b": "));
+    match first.first() {
+        Some(b'{') => Some((number, "JSON")),
+        Some(b'<') => Some((number, "XML")),
+        _ => is_yaml.then_some((number, "YAML")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_formats_are_named_and_toml_is_not_refused() {
+        for (text, want) in [
+            ("# x\n\nlink:\n  - name: wan\n", Some((3, "YAML"))),
+            ("---\nlink:\n", Some((1, "YAML"))),
+            ("- name: wan\n", Some((1, "YAML"))),
+            ("{ \"link\": [] }", Some((1, "JSON"))),
+            ("<node/>", Some((1, "XML"))),
+            ("[[link]]\n", None),
+            ("policy-default = \"a: b\"\n", None),
+            ("\"a:\" = 1\n", None),
+            ("", None),
+        ] {
+            assert_eq!(other_format(text.as_bytes()), want, "{text}");
+        }
+    }
 }

@@ -21,6 +21,7 @@ use super::netlink::{NetlinkServer, Shared};
 use super::open::open;
 use super::plan::Plan;
 use super::planner::Planner;
+use super::reload_summary::summary;
 use super::running::Running;
 use super::service;
 use super::store::{self, Checkpointer, Collected, OfFiles, Store};
@@ -138,7 +139,7 @@ impl Daemon {
                     Allocations::trim();
                     self.notify_reload(instance, &outcome);
                     // The client may have timed out.
-                    let _ = reply.send(outcome.map(|()| self.links().to_string()));
+                    let _ = reply.send(outcome.map(|changes| format!("{}{changes}", self.links())));
                 }
                 Event::Save { reply } => {
                     let outcome = self.save();
@@ -167,11 +168,12 @@ impl Daemon {
     }
 
     /// Reports the outcome of a reload to the service manager and the log.
-    fn notify_reload(&self, instance: &str, outcome: &Result<(), String>) {
-        let links = self.links();
+    fn notify_reload(&self, instance: &str, outcome: &Result<String, String>) {
+        let mut links = self.links();
         match outcome {
-            Ok(()) => {
+            Ok(changes) => {
                 service::ready(&format!("running with {links}"));
+                links.names += changes;
                 links.log(&format!("{instance}: reloaded, running"));
             }
             Err(why) => {
@@ -182,7 +184,7 @@ impl Daemon {
     }
 
     /// Applies the present content of the gateway's file, or changes nothing and returns the reason.
-    fn reload(&mut self) -> Result<(), String> {
+    fn reload(&mut self) -> Result<String, String> {
         if let Some(lines) = &self.lines {
             return Err(ip_batch::only_at_start(lines));
         }
@@ -190,8 +192,9 @@ impl Daemon {
         self.load(file)
     }
 
-    /// Applies `file`, which becomes the gateway's file; or changes nothing and returns the reason.
-    fn load(&mut self, file: PathBuf) -> Result<(), String> {
+    /// Applies `file`, which becomes the gateway's file, and returns a summary of the changes; or changes nothing and
+    /// returns the reason.
+    fn load(&mut self, file: PathBuf) -> Result<String, String> {
         let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
@@ -217,6 +220,7 @@ impl Daemon {
         self.worker.apply(plan).map_err(named)?;
         protocols.sysctl.follow(settings);
         self.ike.keep(ike);
+        let changes = summary(self.planner.config(), planner.config());
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
         self.planner.publish(&self.worker.handle, &mut protocols)?;
         protocols.begin_host_side();
@@ -224,7 +228,7 @@ impl Daemon {
             *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());
             checkpointer.follow(of_files.sas());
         }
-        Ok(())
+        Ok(changes)
     }
 
     /// Serves netlink clients beside the control socket `socket`, at a path unknown to clients, and runs `lines` there.
@@ -268,6 +272,7 @@ impl Daemon {
         self.planner.follow(&protocols.rtnl.model);
         let (place, all) = (store.path().display(), done + left);
         match left {
+            0 if all == 1 => tracing::info!("{place}: 1 saved request restored"),
             0 => tracing::info!("{place}: {all} saved requests restored"),
             _ => tracing::info!("{place}: {done} of {all} saved requests restored; the configuration has the others"),
         }
@@ -278,7 +283,8 @@ impl Daemon {
 
     /// Saves the state that netlink clients have set. Returns a summary and the file's path.
     fn save(&mut self) -> Result<String, String> {
-        let (checkpointer, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
+        let (checkpointer, of_files) =
+            self.saved.as_ref().ok_or("this gateway was started without --state FILE; restart it with that")?;
         let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
         let file = checkpointer.save(state, of_files.sas(), &self.worker.handle)?;
         Ok(format!("{what}: saved to {file}"))

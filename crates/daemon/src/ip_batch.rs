@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use client::{CliError, gateway_program, system_ip};
 use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
+use xfrm::Name;
 use zeroize::Zeroizing;
 
 /// Poll interval for the end of `ip`.
@@ -112,9 +113,26 @@ impl IpLines {
             Some(status) => {
                 let line = lines_in(&self.text).saturating_sub(left);
                 let why = error_of(&stderr).unwrap_or_else(|| format!("ip ended, {status}"));
+                let why = self.key_error(line, &why).unwrap_or(why);
                 Err(CliError::bad_config(format!("{}:{line}: {why}", self.name)))
             }
         }
+    }
+
+    /// Text for Linux's error about the length of a key, which does not say so.
+    fn key_error(&self, line: usize, why: &str) -> Option<String> {
+        if !why.contains("unable to initialize cryptographic operations") {
+            return None;
+        }
+        let line = self.text.split(|&byte| byte == b'\n').nth(line.checked_sub(1)?)?;
+        let words: Vec<&[u8]> = Words(line).collect();
+        let kind = |word: &[u8]| matches!(word, b"aead" | b"enc" | b"auth" | b"auth-trunc");
+        let errors = words.windows(3).filter(|words| kind(words[0])).filter_map(|words| {
+            let [_, name, key] = words else { return None };
+            let digits = key.strip_prefix(b"0x").map(<[u8]>::len);
+            key_lens(&String::from_utf8_lossy(name), digits.map_or(key.len(), |digits| digits.div_ceil(2)))
+        });
+        errors.into_iter().next()
     }
 
     fn feed(&self, mut into: File) {
@@ -124,11 +142,24 @@ impl IpLines {
     }
 }
 
+/// Error about a key of `len` bytes; `None` if the algorithm takes such a key, or is unknown.
+fn key_lens(name: &str, len: usize) -> Option<String> {
+    let spec = |takes: bool, lens: &[usize]| {
+        let lens: Vec<String> = lens.iter().map(ToString::to_string).collect();
+        (!takes).then(|| format!("{len} bytes are no key of {name}; use {} bytes", lens.join(" or ")))
+    };
+    let aead = xfrm::Aead::by_name(name).and_then(|it| spec(it.takes_key_of(len), it.spec().key_lens));
+    let enc = || xfrm::Enc::by_name(name).and_then(|it| spec(it.takes_key_of(len), it.spec().key_lens));
+    let auth = || xfrm::Auth::by_name(name).and_then(|it| spec(it.takes_key_of(len), it.spec().key_lens));
+    aead.or_else(enc).or_else(auth)
+}
+
 /// Checks the lines. The error is the number of the first line that is not allowed, with the reason.
 fn check(text: &[u8]) -> Result<(), (usize, String)> {
     // The line may hold keys, so the buffer never reallocates.
     let mut whole = Zeroizing::new(Vec::with_capacity(text.len()));
     let mut begins = None;
+    let mut has_words = false;
     for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
         let begins_at = *begins.get_or_insert(number);
         if line.contains(&0) {
@@ -144,13 +175,23 @@ fn check(text: &[u8]) -> Result<(), (usize, String)> {
             None => whole.extend_from_slice(code),
         }
         let mut words = Words(&whole);
+        let is_first = !has_words;
+        has_words |= Words(&whole).next().is_some();
         match (words.next(), words.next()) {
             (Some(word), _) if !is_allowed(word) => {
+                let is_ip = word == b"ip";
                 let word = String::from_utf8_lossy(&word[..word.len().min(32)]).into_owned();
-                let why = format!(
-                    "\"{word}\": lines can be about link, address, route, rule, neighbour and xfrm, which `ip` asks \
-                     netlink for"
-                );
+                let why = match () {
+                    () if is_ip => "\"ip\": leave out this word; a line is what follows it".to_owned(),
+                    () if is_first => format!(
+                        "\"{word}\": neither TOML nor a line of ip, which is about link, address, route, rule, \
+                         neighbour or xfrm"
+                    ),
+                    () => format!(
+                        "\"{word}\": lines can be about link, address, route, rule, neighbour and xfrm, which `ip` \
+                         asks netlink for"
+                    ),
+                };
                 return Err((begins_at, why));
             }
             // `ip` accepts abbreviations here, too.
@@ -290,7 +331,10 @@ mod tests {
         }
         let bad = [
             ("link add x\ntuntap add t9 mode tun\n", 2, "\"tuntap\""),
-            ("netns exec x sh\n", 1, "\"netns\""),
+            ("netns exec x sh\n", 1, "\"netns\": neither TOML nor a line of ip"),
+            ("connections {\n", 1, "\"connections\": neither TOML nor a line of ip, which is about link"),
+            ("ip link add x\n", 1, "\"ip\": leave out this word"),
+            ("link add x\nip link add y\n", 2, "\"ip\": leave out this word"),
             ("\n ne\\\ntns exec x sh\n", 2, "\"netns\""),
             ("route \\\nadd x # \\\ntunnel add\n", 3, "\"tunnel\""),
             ("\"tunnel\"add\n", 1, "\"tunnel\""),
@@ -310,6 +354,17 @@ mod tests {
             let (at, error) = check(text.as_bytes()).unwrap_err();
             assert!(at == line && error.starts_with(why), "{text}: {at}: {error}");
         }
+    }
+
+    #[test]
+    fn wrong_key_length_is_named_instead_of_the_kernels_words() {
+        let linux = "RTNETLINK answers: Invalid argument Kernel was unable to initialize cryptographic operations.";
+        let text = b"link add x\nxfrm state add src 192.0.2.1 aead rfc4106(gcm(aes)) 0x0011 128\n".to_vec();
+        let lines = IpLines::new("gw.ip".to_owned(), Zeroizing::new(text)).unwrap();
+        let want = "2 bytes are no key of rfc4106(gcm(aes)); use 20 or 28 or 36 bytes";
+        assert_eq!(lines.key_error(2, linux).as_deref(), Some(want));
+        assert_eq!(lines.key_error(2, "RTNETLINK answers: File exists"), None);
+        assert_eq!(lines.key_error(1, linux), None);
     }
 
     #[test]

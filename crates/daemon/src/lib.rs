@@ -77,6 +77,7 @@ mod privilege;
 mod processors;
 mod random;
 mod records;
+mod reload_summary;
 mod running;
 mod sadb;
 mod server;
@@ -195,6 +196,12 @@ fn log_filter(requested: &str) -> Result<EnvFilter, CliError> {
         let text = format!("{LOG_VARIABLE}: {wrong} is no level; use error, warn, info, debug, trace or off.");
         return Err(CliError::failed(text));
     }
+    let target_of = |part: &str| part.split_once('=').map(|(target, _)| target.trim().to_owned());
+    let mut targets = requested.split(',').filter_map(target_of);
+    if let Some(level) = targets.find(|target| target.parse::<LevelFilter>().is_ok()) {
+        let text = format!("{LOG_VARIABLE}: {level} is a level, and no part of the program; use it alone.");
+        return Err(CliError::failed(text));
+    }
     EnvFilter::try_new(requested).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))
 }
 
@@ -207,6 +214,10 @@ mod tests {
         for wrong in ["wanr", "verbose", "info,wanr", "fatpath=loud"] {
             let error = log_filter(wrong).unwrap_err().message;
             assert!(error.contains("is no level; use error, warn, info"), "{error}");
+        }
+        for wrong in ["off=3", "info=debug", "fatpath=debug,warn=off"] {
+            let error = log_filter(wrong).unwrap_err().message;
+            assert!(error.contains("is a level, and no part of the program"), "{error}");
         }
         for right in ["info", "WARN", "off", "fatpath=debug,warn", ""] {
             log_filter(right).unwrap();

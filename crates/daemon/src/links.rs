@@ -5,6 +5,7 @@ use std::io;
 use base::{DropReason, Instant, LinkId};
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
+use ctl::event::Event;
 use datapath::{HostRole, PortConfig};
 use driver::DriverKind;
 use link::{Layer, Link, Sent};
@@ -265,8 +266,20 @@ impl Node {
             return false;
         }
         slot.count_carrier(is_up);
+        let why = slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.why.clone());
+        let link = slot.link.name().to_owned();
         self.datapath.set_up(now, &self.mem, id, is_up);
+        self.monitors.tell(&Event::Link { link, up: is_up, why });
         true
+    }
+
+    /// Logs that the carrier of a link has changed.
+    #[cold]
+    fn log_carrier(&self, id: LinkId) {
+        if let Some(Some(slot)) = self.slots.get(id.0 as usize) {
+            let state = if slot.is_up() { "has a carrier" } else { "has no carrier" };
+            tracing::info!("{}: the link {state}", slot.link.name());
+        }
     }
 
     /// Drops packets that a link received while it was down.
@@ -351,6 +364,7 @@ impl Node {
         }
         let received = slot.link.recv(&self.mem, &mut self.burst);
         if received.is_ok() && self.follow_state(now, id) {
+            self.log_carrier(id);
             self.listeners.link_changed(id);
         }
         Some(received)

@@ -1,10 +1,12 @@
-//! Streams events of SAs and policies to a control client.
+//! Streams events of SAs, policies and links, or reports of drops, to a control client.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 
 use ctl::Reply;
+use ctl::event::Event;
 
 use super::command::Handle;
 use super::notifications;
@@ -16,9 +18,32 @@ const QUEUE: usize = 1024;
 /// Replies to a monitor request and then writes events until the client disconnects.
 pub(crate) fn stream_events(mut stream: &UnixStream, worker: &Handle) -> io::Result<()> {
     let (sink, events) = sync_channel(QUEUE);
-    if let Err(gone) = worker.call(|node| notifications::monitor(node, sink)) {
+    let client = Arc::new(());
+    let alive = Arc::downgrade(&client);
+    if let Err(gone) = worker.call(|node| notifications::monitor(node, sink, alive)) {
         return stream.write_all(Reply::Error { message: gone.to_string() }.to_line().as_bytes());
     }
+    write_events(stream, &events)
+}
+
+/// Replies to a request for drops and then writes reports until the client disconnects.
+pub(crate) fn stream_drops(mut stream: &UnixStream, worker: &Handle) -> io::Result<()> {
+    let (sink, events) = sync_channel(QUEUE);
+    // A call that times out here may still run later: the reports then end when `alive` cannot be upgraded.
+    let client = Arc::new(());
+    let alive = Arc::downgrade(&client);
+    let started = worker.call(move |node| node.monitors.add_for_drops(&mut node.datapath, sink, alive));
+    if let Err(gone) = started {
+        return stream.write_all(Reply::Error { message: gone.to_string() }.to_line().as_bytes());
+    }
+    let written = write_events(stream, &events);
+    drop(client);
+    // Without a drop the worker would not notice that the client has disconnected.
+    let _ = worker.call(|node| node.monitors.end_drops(&mut node.datapath));
+    written
+}
+
+fn write_events(mut stream: &UnixStream, events: &Receiver<Event>) -> io::Result<()> {
     stream.write_all(Reply::Monitoring.to_line().as_bytes())?;
     loop {
         match events.recv_timeout(LOOK_EVERY) {

@@ -1,8 +1,8 @@
 //! Events of SAs, policies, links, neighbours and bridges' addresses: queued as they happen, and sent to netlink's
 //! listeners and to monitors.
 
-use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Weak};
 
 use base::Instant;
 use ctl::event;
@@ -12,6 +12,7 @@ use netlink::rtnl::NeighbourNow;
 use netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_NEIGH};
 
 use super::bell::{Bell, Listeners, News};
+use super::monitors::sa_event;
 use super::node::Node;
 use super::sadb;
 use super::snapshot::links;
@@ -46,8 +47,8 @@ fn note_listeners(node: &mut Node) {
 }
 
 /// Adds a monitor, which receives events from `sink`.
-pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>) {
-    node.monitors.add(sink);
+pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>, client: Weak<()>) {
+    node.monitors.add(sink, client);
     note_listeners(node);
 }
 
@@ -66,7 +67,33 @@ pub(crate) fn publish(node: &mut Node) {
     let lost = node.datapath.ipsec.lost_events();
     note(node);
     node.xfrm_events.ring(lost);
+    publish_sa_changes(node);
     publish_route(node);
+}
+
+/// Limit of log lines about SAs that were added or removed at once.
+const MAX_LOGGED: usize = 16;
+
+/// Logs SAs that were added or removed, and sends them to monitors.
+fn publish_sa_changes(node: &mut Node) {
+    if !node.datapath.ipsec.has_sa_changes() {
+        return;
+    }
+    let (changes, more) = node.datapath.ipsec.take_sa_changes();
+    for (at, change) in changes.iter().enumerate() {
+        let event = sa_event(change);
+        if at < MAX_LOGGED {
+            tracing::info!("{event}");
+        }
+        node.monitors.tell(&event);
+    }
+    let not_logged = changes.len().saturating_sub(MAX_LOGGED) as u64 + more;
+    if not_logged > 0 {
+        tracing::info!("{}", event::Event::MoreSas { changes: not_logged });
+    }
+    if more > 0 {
+        node.monitors.tell(&event::Event::MoreSas { changes: more });
+    }
 }
 
 /// Sends the events of links, neighbours and bridges' addresses.

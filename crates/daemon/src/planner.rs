@@ -2,6 +2,7 @@
 //! the plan.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::discriminant;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -189,10 +190,27 @@ fn refuse_one_that_leaves<'a>(
     match leaving.find(|old| only_once(old).is_some() && only_once(old) == only_once(link)) {
         None => Ok(()),
         Some(old) => Err(CliError::failed(format!(
-            "link {}: link {} is open with other settings, and only its MTU, addresses and queueing discipline can change while it is. \
+            "link {}: link {} is open with {}, and only its MTU, addresses and queueing discipline can change while it is. \
              Restart the gateway, or take the link out first.",
-            link.name, old.name
+            link.name,
+            old.name,
+            differing_keys(old, link)
         ))),
+    }
+}
+
+/// Keys of a file in which two links differ.
+fn differing_keys(old: &LinkConfig, new: &LinkConfig) -> &'static str {
+    let is_same = match (old.kind.driver(), new.kind.driver()) {
+        (Some(old), Some(new)) => discriminant(old) == discriminant(new),
+        _ => discriminant(&old.kind) == discriminant(&new.kind),
+    };
+    match (is_same, old.kind == new.kind, old.offloads == new.offloads) {
+        (false, ..) => "another `kind`",
+        (true, true, true) => "another name",
+        (true, true, false) => "other `offloads`",
+        (true, false, true) => "other settings of its `kind`",
+        (true, false, false) => "other `offloads` and settings of its `kind`",
     }
 }
 
@@ -502,7 +520,7 @@ mod tests {
         let port = free_port();
         let (node, plan) = running(config(&[udp("wan", port)], ""));
         let err = node.plan(config(&[LinkConfig { offloads: true, ..udp("wan", port) }], "")).unwrap_err();
-        assert!(err.message.starts_with("link wan: link wan is open with other settings"), "{err}");
+        assert!(err.message.starts_with("link wan: link wan is open with other `offloads`, and only"), "{err}");
         assert_eq!(plan.opened.len(), 1);
     }
 }

@@ -26,7 +26,7 @@ use super::capture::stream_capture;
 use super::command::Handle;
 use super::events::Event;
 use super::host::{Entrance, HostSide};
-use super::monitor::stream_events;
+use super::monitor::{stream_drops, stream_events};
 use super::netlink::Shared;
 use super::show::show;
 use super::threads::{Pulse, Threads};
@@ -69,16 +69,26 @@ pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
     }
 }
 
+/// Failure to make the socket at `path`, with a remedy if the user may not.
+fn not_made(path: &Path, what: &str, err: &io::Error) -> CliError {
+    let hint = match err.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; set XDG_RUNTIME_DIR or FATPATH_RUNDIR to a directory in which this user may make sockets"
+        }
+        _ => "",
+    };
+    CliError::failed(format!("{}: {what}: {err}{hint}", path.display()))
+}
+
 impl Server {
     /// Listens at `path`, where only this user may connect. Clients wait until they are [served](Self::serve).
     ///
     /// # Errors
     /// The socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
-        let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
+        let failed = |what: &str, err: io::Error| not_made(path, what, &err);
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir)
-                .map_err(|err| failed("cannot make its directory (FATPATH_RUNDIR names another)", err))?;
+            std::fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
         }
         check_vacant(path)?;
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
@@ -211,6 +221,7 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
             },
             Ok(Request::StatFile { name }) => stat_file(&name, worker, shared),
             Ok(Request::Monitor) => return stream_events(stream, worker),
+            Ok(Request::MonitorDrops) => return stream_drops(stream, worker),
             Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
@@ -262,4 +273,18 @@ fn ask(events: &Sender<Event>, what: impl FnOnce(Sender<Result<String, String>>)
     let gone = || "the gateway is ending".to_owned();
     events.send(what(reply)).map_err(|_| gone())?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_without_a_run_directory_is_told_the_variables() {
+        let at = |kind: io::ErrorKind| not_made(Path::new("/run/fatpath/l.sock"), "bind", &kind.into()).message;
+        let denied = at(io::ErrorKind::PermissionDenied);
+        let want = "/run/fatpath/l.sock: bind: permission denied; set XDG_RUNTIME_DIR or FATPATH_RUNDIR to a directory";
+        assert!(denied.starts_with(want), "{denied}");
+        assert_eq!(at(io::ErrorKind::StorageFull), "/run/fatpath/l.sock: bind: no storage space");
+    }
 }

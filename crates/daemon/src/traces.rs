@@ -103,8 +103,17 @@ fn parse_filter(text: &str, link: impl Fn(&str) -> Option<LinkId>) -> Result<Tra
     let mut words = text.split_whitespace().peekable();
     let mut terms = Vec::new();
     while words.peek().is_some() {
-        if !terms.is_empty() && words.next() != Some("and") {
-            return Err(format!("filter {text:?}: terms are joined by \"and\""));
+        if !terms.is_empty()
+            && let Some(word) = words.next_if(|&word| word != "and")
+        {
+            let remedy = match word {
+                "port" => "; a port has a number, and is a term of its own: `udp and port 53`",
+                _ => "",
+            };
+            return Err(format!("filter {text:?}: terms are joined by \"and\", not {word:?}{remedy}"));
+        }
+        if !terms.is_empty() {
+            words.next();
         }
         let mut is_negated = false;
         while words.next_if_eq(&"not").is_some() {
@@ -114,6 +123,10 @@ fn parse_filter(text: &str, link: impl Fn(&str) -> Option<LinkId>) -> Result<Tra
     }
     Ok(TraceFilter { terms })
 }
+
+/// Terms of a filter, for error messages.
+const TERMS: &str = "ip, ip6, tcp, udp, icmp, icmp6, esp, proto NUMBER, [src|dst] host ADDRESS, [src|dst] net PREFIX, [src|dst] port NUMBER, \
+                     dev LINK";
 
 fn parse_term<'a>(
     words: &mut impl Iterator<Item = &'a str>,
@@ -154,7 +167,7 @@ fn parse_term<'a>(
             let name = next()?;
             TraceTerm::Dev(link(name).ok_or_else(|| format!("no link is named {name}"))?)
         }
-        other => return Err(format!("{other:?} is no term")),
+        other => return Err(format!("{other:?} is no term; terms are {TERMS}")),
     })
 }
 
@@ -304,7 +317,9 @@ mod tests {
         assert_eq!(terms[4], (false, TraceTerm::Either("fd00::1/128".parse().unwrap())));
         assert_eq!(parse_filter("", link), Ok(TraceFilter::default()));
         for (text, why) in [
-            ("tcp udp", "joined by \"and\""),
+            ("tcp udp", "joined by \"and\", not \"udp\""),
+            ("udp port", "a port has a number, and is a term of its own: `udp and port 53`"),
+            ("tcpp", "\"tcpp\" is no term; terms are ip, ip6, tcp, udp, icmp,"),
             ("tcp and", "missing at the end"),
             ("src", "missing at the end"),
             ("src tcp", "not \"tcp\""),

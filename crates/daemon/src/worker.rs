@@ -98,7 +98,8 @@ impl Worker {
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
         let host_devices = self.node.host_devices.values().filter_map(|found| found.retry_at);
-        let at = retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).min()?;
+        let monitors = self.node.monitors.poll_timeout();
+        let at = retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).chain(monitors).min()?;
         Some(at.since(self.node.now()))
     }
 
@@ -252,11 +253,12 @@ impl Worker {
         }
     }
 
-    /// Sends captured packets and traces to their clients.
+    /// Sends captured packets, traces and reports of drops to their clients.
     fn deliver_copies(&mut self) {
         let now = self.node.now();
-        let Node { captures, traces, datapath, .. } = &mut self.node;
+        let Node { captures, traces, monitors, datapath, .. } = &mut self.node;
         captures.deliver(datapath, now);
         traces.deliver(datapath);
+        monitors.deliver_drops(datapath, now);
     }
 }

@@ -20,7 +20,8 @@
 //!   kernel is asked at most 10 000 times a second (`PER_SECOND` in `node/sockets.rs`). 1 MiB of IKE messages waits for
 //!   an IKE daemon (`MAX_WAITING` in `local/ike.rs`).
 //! - 8192 steps of traces (`MAX_RECORDED` in `node/trace.rs`) and 4096 captured packets (`MAX_TAPPED` in
-//!   `node/ports.rs`) wait for their reader; later ones are lost to it.
+//!   `node/ports.rs`) wait for their reader; later ones are lost to it. Reports of drops are as many as their reader
+//!   permits ([`Datapath::watch_drops`]).
 //! - 8 options in one IPv6 header, and 7 bytes of padding in a row (`MAX_OPTIONS`, `MAX_PADDING` in `ext_headers.rs`).
 //!
 //! # Standards

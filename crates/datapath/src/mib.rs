@@ -33,6 +33,7 @@ impl MibPair {
     pub(crate) const UDP_IN_DATAGRAMS: Self = Self(Mib::UdpInDatagrams, Mib::Udp6InDatagrams);
     pub(crate) const UDP_IN_ERRORS: Self = Self(Mib::UdpInErrors, Mib::Udp6InErrors);
     pub(crate) const UDP_IN_CSUM_ERRORS: Self = Self(Mib::UdpInCsumErrors, Mib::Udp6InCsumErrors);
+    pub(crate) const UDP_IGNORED_MULTI: Self = Self(Mib::UdpIgnoredMulti, Mib::Udp6IgnoredMulti);
     pub(crate) const UDP_NO_PORTS: Self = Self(Mib::UdpNoPorts, Mib::Udp6NoPorts);
 
     /// Counter of that IP version.

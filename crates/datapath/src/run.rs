@@ -94,7 +94,7 @@ mod tests {
         dp.defer(IpPacket::empty(), Next::Done);
         // Malformed, so IP input drops it.
         run_packet(&mut dp, cx, packet(23), Next::L3In);
-        let steps: Vec<_> = dp.take_trace().map(|step| (step.geometry.len, step.step)).collect();
+        let steps: Vec<_> = dp.take_trace().map(|step| (step.geometry.map_or(0, |it| it.len), step.step)).collect();
         let drop = |len, reason| (len, crate::Step::Drop(reason));
         let want = [
             drop(21, DropReason::NoRoute),

@@ -53,23 +53,7 @@ pub fn handle(
     bytes: &[u8],
     actions: &mut Vec<Action>,
 ) -> Result<(), DropReason> {
-    let packet = Ipv6::parse(bytes)?;
-    let (header, chain) = (packet.header(), packet.chain()?);
-    if chain.protocol != Protocol::ICMPV6 {
-        return Err(DropReason::IcmpIgnored);
-    }
-    if chain.fragment.is_some() {
-        return Err(DropReason::NeighbourMalformed);
-    }
-    let message = bytes.get(chain.offset..packet.total_len()).unwrap_or_default();
-    let (src, dst) = (header.src(), header.dst());
-    if !Icmpv6::parse(message)?.check_ok(src, dst) {
-        return Err(DropReason::ChecksumWrong);
-    }
-    if src.is_multicast() {
-        return Err(DropReason::IpSourceInvalid);
-    }
-    let nd = Nd::parse(message, src, dst, header.hop_limit())?.ok_or(DropReason::IcmpIgnored)?;
+    let (src, nd) = parse(bytes)?;
     let is_own = |addr| own(addr, addr) == Some(addr);
     let conflict = |addr: Ipv6Addr, station| Action::Conflict { link: here.link, addr: addr.into(), station };
     match nd {
@@ -117,9 +101,40 @@ pub fn handle(
                 neighbours.learn(now, here.link, IpAddr::V6(target), update, actions);
             }
         }
-        Nd::RouterSolicit { .. } | Nd::RouterAdvert { .. } => return Err(DropReason::IcmpIgnored),
+        // This node neither is configured by routers nor advertises itself (Linux with `forwarding` set).
+        Nd::RouterSolicit { .. } | Nd::RouterAdvert { .. } => {}
     }
     Ok(())
+}
+
+/// Checks a message as [`handle`] does, and changes nothing.
+///
+/// # Errors
+/// As [`handle`], for malformed messages and messages of other types.
+pub fn check(bytes: &[u8]) -> Result<(), DropReason> {
+    parse(bytes).map(drop)
+}
+
+/// Source address and content of a message of neighbour discovery, complete in `bytes` from its IPv6 header on.
+fn parse(bytes: &[u8]) -> Result<(Ipv6Addr, Nd<'_>), DropReason> {
+    let packet = Ipv6::parse(bytes)?;
+    let (header, chain) = (packet.header(), packet.chain()?);
+    if chain.protocol != Protocol::ICMPV6 {
+        return Err(DropReason::IcmpIgnored);
+    }
+    if chain.fragment.is_some() {
+        return Err(DropReason::NeighbourMalformed);
+    }
+    let message = bytes.get(chain.offset..packet.total_len()).unwrap_or_default();
+    let (src, dst) = (header.src(), header.dst());
+    if !Icmpv6::parse(message)?.check_ok(src, dst) {
+        return Err(DropReason::ChecksumWrong);
+    }
+    if src.is_multicast() {
+        return Err(DropReason::IpSourceInvalid);
+    }
+    let nd = Nd::parse(message, src, dst, header.hop_limit())?.ok_or(DropReason::IcmpIgnored)?;
+    Ok((src, nd))
 }
 
 /// Refuses a link-layer address that is a group address or zero.

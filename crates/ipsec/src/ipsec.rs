@@ -18,6 +18,7 @@ use crate::hold::Holds;
 use crate::nat::Nat;
 use crate::resolve::Verdict;
 use crate::sa::Sa;
+use crate::sad::sa_changes::SaChange;
 use crate::sad::spi::SpiRequest;
 use crate::sad::{Larval, Sad};
 use crate::spd::{Policy, PolicyId, Spd};
@@ -163,6 +164,16 @@ impl Ipsec {
     /// Events since the last call, at most [`MAX_EVENTS`](crate::MAX_EVENTS).
     pub fn take_events(&mut self) -> impl Iterator<Item = Event> {
         self.sad.events.take()
+    }
+
+    /// Tells whether SAs were added or removed since [`take_sa_changes`](Self::take_sa_changes).
+    pub fn has_sa_changes(&self) -> bool {
+        !self.sad.sa_changes.is_empty()
+    }
+
+    /// SAs that were added or removed since the last call, the first 64, and the number of further changes.
+    pub fn take_sa_changes(&mut self) -> (Vec<SaChange>, u64) {
+        self.sad.sa_changes.take()
     }
 
     /// Number of events that found the queue full.

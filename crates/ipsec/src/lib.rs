@@ -17,7 +17,8 @@
 //!   cost the same among ten SAs or policies and among many thousands, also with a cold cache.
 //! - [`MAX_HELD`]: 1024 packets wait for SAs, 101 for one policy (`MAX_PER_POLICY` in `hold.rs`). `MAX_LARVAE` in
 //!   `sad/larval.rs`: 16 384 SAs that have been requested.
-//! - [`MAX_EVENTS`]: 1024 queued events; later ones are lost, and counted.
+//! - [`MAX_EVENTS`]: 1024 queued events; later ones are lost, and counted. Details of 1024 dropped packets
+//!   (`MAX_WAITING` in `esp_drop.rs`) and 64 additions and removals of SAs (in `sad/sa_changes.rs`) wait for a reader.
 //! - 64 datagrams in a UDP train (`MAX_TRAIN` in `seal_job.rs`); 256 tasks queued for crypto threads (`WAITING` in
 //!   `crypto/pool.rs`), beyond which the caller's thread runs them.
 //!
@@ -92,6 +93,7 @@ pub use policy::Decision;
 pub use resolve::Bundle;
 pub use sa::{Aevent, Mapping, Sa, SaStats, State};
 pub use sad::Larval;
+pub use sad::sa_changes::{SaChange, SaChangeKind};
 pub use sad::spi::SpiRequest;
 pub use seal_job::Train;
 pub use spd::PolicyId;

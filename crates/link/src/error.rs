@@ -1,5 +1,6 @@
 //! Errors of the system, with the device and the call.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
@@ -13,13 +14,13 @@ pub struct OpenError {
     /// Error of the system.
     pub source: io::Error,
     /// Remedy, if one is known.
-    pub hint: Option<&'static str>,
+    pub hint: Option<Cow<'static, str>>,
 }
 
 impl OpenError {
     pub(crate) fn new(device: &str, call: &'static str, source: io::Error) -> Self {
         let hint = match source.raw_os_error() {
-            Some(libc::EPERM) => Some("needs CAP_NET_ADMIN; run as root or grant it"),
+            Some(libc::EPERM) => Some("needs CAP_NET_ADMIN; run as root or grant it".into()),
             _ => None,
         };
         Self { device: device.to_owned(), call, source, hint }
@@ -30,15 +31,15 @@ impl OpenError {
         Self::new(device, "address", io::Error::from_raw_os_error(libc::EOPNOTSUPP))
     }
 
-    pub(crate) fn with_hint(self, errno: i32, hint: &'static str) -> Self {
-        if self.source.raw_os_error() == Some(errno) { Self { hint: Some(hint), ..self } } else { self }
+    pub(crate) fn with_hint(self, errno: i32, hint: impl Into<Cow<'static, str>>) -> Self {
+        if self.source.raw_os_error() == Some(errno) { Self { hint: Some(hint.into()), ..self } } else { self }
     }
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.device, self.call, text(&self.source))?;
-        match self.hint {
+        match &self.hint {
             Some(hint) => write!(f, " ({hint})"),
             None => Ok(()),
         }
@@ -68,12 +69,25 @@ pub(crate) fn failed(device: &str, call: &'static str, source: &io::Error) -> io
         Some(libc::ENODEV | libc::ENXIO | libc::EBADFD) => io::ErrorKind::NetworkDown,
         _ => source.kind(),
     };
-    io::Error::new(kind, format!("{device}: {call}: {}", text(source)))
+    let hint = match source.raw_os_error() {
+        // Only a descriptor of a TUN or TAP device has this state.
+        Some(libc::EBADFD) => " (the device was deleted; make it again with `ip tuntap add`, or restart the gateway)",
+        _ => "",
+    };
+    io::Error::new(kind, format!("{device}: {call}: {}{hint}", text(source)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn deleted_device_is_named_with_a_remedy() {
+        let err = failed("tun0", "readv", &io::Error::from_raw_os_error(libc::EBADFD));
+        assert_eq!(err.kind(), io::ErrorKind::NetworkDown);
+        let text = err.to_string();
+        assert!(text.contains("the device was deleted; make it again with `ip tuntap add`"), "{text}");
+    }
 
     #[test]
     fn error_names_device_call_and_remedy() {
@@ -88,7 +102,6 @@ mod tests {
         for (number, text, kind) in [
             (libc::ENETDOWN, "Network is down", io::ErrorKind::NetworkDown),
             (libc::ENODEV, "No such device", io::ErrorKind::NetworkDown),
-            (libc::EBADFD, "File descriptor in bad state", io::ErrorKind::NetworkDown),
             (libc::EPERM, "Operation not permitted", io::ErrorKind::PermissionDenied),
         ] {
             let err = failed("eth1", "recvmmsg", &io::Error::from_raw_os_error(number));

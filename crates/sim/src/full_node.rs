@@ -231,6 +231,9 @@ impl FullNode {
             // IKE messages for a key manager.
             Mib::UdpInDatagrams,
             Mib::Udp6InDatagrams,
+            // Datagrams to groups and broadcasts that no program listens to.
+            Mib::UdpIgnoredMulti,
+            Mib::Udp6IgnoredMulti,
         ];
         Ends {
             dropped: drops(None),
@@ -242,7 +245,8 @@ impl FullNode {
         }
     }
 
-    /// Tells whether a packet may end uncounted: ARP, and the keepalives of ESP in UDP (RFC 3948 §2.3).
+    /// Tells whether a packet may end uncounted: ARP, the keepalives of ESP in UDP (RFC 3948 §2.3), and multicast that is for
+    /// others: memberships of groups, and router discovery.
     fn ends_quietly(&self, link: LinkId, pkt: &Packet) -> bool {
         let bytes = pkt.to_vec();
         let ethernet = self.node.datapath.ports.get(link).is_some_and(|port| port.config.mac.is_some());
@@ -253,7 +257,12 @@ impl FullNode {
         let Some(ip) = bytes.get(l3..) else { return false };
         Info::parse(ip, ip.len()).is_ok_and(|info| {
             let payload = &ip[info.header_len..info.total_len];
-            info.protocol == Protocol::UDP && payload.get(udp::UdpHeader::LEN) == Some(&0xff)
+            let is_of_others = match info.protocol {
+                Protocol::ICMPV6 => matches!(payload.first(), Some(130..=136 | 143)),
+                protocol => protocol == Protocol(2),
+            };
+            let is_to_others = info.dst.is_multicast() && is_of_others;
+            is_to_others || info.protocol == Protocol::UDP && payload.get(udp::UdpHeader::LEN) == Some(&0xff)
         })
     }
 }

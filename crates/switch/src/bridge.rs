@@ -9,6 +9,7 @@ use wire::MacAddr;
 
 use crate::error::{BridgeError, FdbError};
 use crate::fdb::{EXPIRED_PER_CALL, Fdb, FdbChanges, FdbEntry, FdbKey, FdbKind, Node, OWN_PORT, PortNumber};
+use crate::loop_watch::{LoopSign, LoopWatch};
 use crate::port::{GroupMask, Port, PortConfig, PortState};
 use crate::stats::{LearnStats, PortStats, VlanCounters, VlanStats};
 use crate::vid::{Vid, VidSet};
@@ -34,6 +35,7 @@ pub struct Bridge {
     pub(crate) numbers: HashMap<LinkId, PortNumber, RandomState>,
     /// Trunks, the highest priority first; among equal priorities, the lowest link number first.
     pub(crate) trunks: Vec<PortNumber>,
+    pub(crate) loop_watch: LoopWatch,
     default_pvid: Option<Vid>,
     ageing_time: Duration,
     forward_delay: Duration,
@@ -100,6 +102,7 @@ impl Bridge {
             ports: vec![None],
             numbers: HashMap::default(),
             trunks: Vec::new(),
+            loop_watch: LoopWatch::default(),
             default_pvid: Some(Vid::FIRST),
             ageing_time: Self::AGEING_TIME,
             forward_delay: Self::FORWARD_DELAY,
@@ -143,6 +146,17 @@ impl Bridge {
     /// VLANs of the bridge's own port.
     pub fn vlans(&self) -> &Vlans {
         &self.vlans
+    }
+
+    /// Tells whether there are signs of a loop.
+    #[inline]
+    pub fn has_loop_signs(&self) -> bool {
+        !self.loop_watch.is_empty()
+    }
+
+    /// Signs of a loop since the last call, at most one of each kind in ten seconds.
+    pub fn take_loop_signs(&mut self) -> Vec<LoopSign> {
+        self.loop_watch.take()
     }
 
     /// Counters of the bridge's own port.

@@ -149,8 +149,13 @@ pub(crate) enum Learning {
     /// The address is new.
     New,
     /// The address was at another port.
-    Moved,
-    /// The address is one of this bridge's, or sticky at another port.
+    Moved {
+        /// That port.
+        from: PortNumber,
+    },
+    /// The address is one of this bridge's.
+    Own,
+    /// The address is sticky at another port.
     Pinned,
     /// The port is at its limit of learnt addresses. An address that was at another port is removed there.
     Full,
@@ -267,7 +272,7 @@ impl Fdb {
             return self.learn_new(key, owner, limit);
         }
         if node.kind == FdbKind::Local {
-            return Learning::Pinned;
+            return Learning::Own;
         }
         if node.owner == owner {
             self.refresh(at);
@@ -285,7 +290,7 @@ impl Fdb {
         self.refresh(at);
         self.set_owner(at, owner);
         self.note_set(at);
-        Learning::Moved
+        Learning::Moved { from: node.owner }
     }
 
     /// Adds or changes an entry for the operator. An unchanged entry is not refreshed.
@@ -697,11 +702,11 @@ mod tests {
         use FdbKind::{Dynamic, Local, Static};
         // Kind, sticky, result of learning at another port, port afterwards.
         let cases = [
-            (Dynamic, false, Learning::Moved, 2),
+            (Dynamic, false, Learning::Moved { from: 1 }, 2),
             (Dynamic, true, Learning::Pinned, 1),
-            (Static, false, Learning::Moved, 2),
+            (Static, false, Learning::Moved { from: 1 }, 2),
             (Static, true, Learning::Pinned, 1),
-            (Local, false, Learning::Pinned, 1),
+            (Local, false, Learning::Own, 1),
         ];
         for (kind, is_sticky, want, owner) in cases {
             let mut fdb = fdb();

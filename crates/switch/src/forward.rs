@@ -46,7 +46,7 @@ impl Bridge {
         self.fdb.set_now(now);
         let Some(&number) = self.numbers.get(&port) else { return Verdict::Drop(Refusal::PortUnknown) };
         self.port_mut(number).stats.count_rx(frame.len);
-        match self.handle_received(number, frame, egress) {
+        match self.handle_received(now, number, frame, egress) {
             Ok(verdict) => verdict,
             Err((refusal, counted_at)) => {
                 let stats = &mut self.port_mut(number).stats;
@@ -76,6 +76,7 @@ impl Bridge {
 
     fn handle_received(
         &mut self,
+        now: Instant,
         from: PortNumber,
         frame: &Frame,
         egress: &mut Egress,
@@ -87,7 +88,7 @@ impl Bridge {
         if let Some(group) = LinkLocalGroup::of(frame.dst)
             && !self.forwards_group(from, group).map_err(ingress)?
         {
-            self.learn_link_local(from, frame);
+            self.learn_link_local(now, from, frame);
             return Ok(Verdict::LinkLocal);
         }
         let Port { config, vlans, .. } = self.port_at(from);
@@ -111,7 +112,7 @@ impl Bridge {
             return Err(ingress(Refusal::Locked));
         }
         if config.learning {
-            self.learn(from, src);
+            self.learn(now, from, src);
         }
         if config.state == PortState::Learning {
             return Err(ingress(Refusal::IngressState));
@@ -176,7 +177,7 @@ impl Bridge {
     }
 
     /// Learns the source of a frame that is not forwarded beyond this link (Linux `__br_handle_local_finish`).
-    fn learn_link_local(&mut self, from: PortNumber, frame: &Frame) {
+    fn learn_link_local(&mut self, now: Instant, from: PortNumber, frame: &Frame) {
         let Port { config, vlans, .. } = self.port_at(from);
         if !config.learning || !config.state.can_learn() || !self.link_local_learning {
             return;
@@ -189,21 +190,31 @@ impl Bridge {
         };
         let is_standby = config.trunk.is_some() && self.active_trunk(vid).is_some_and(|active| active != from);
         if !is_standby {
-            self.learn(from, FdbKey::new(vid, frame.src));
+            self.learn(now, from, FdbKey::new(vid, frame.src));
         }
     }
 
-    fn learn(&mut self, from: PortNumber, src: FdbKey) {
+    fn learn(&mut self, now: Instant, from: PortNumber, src: FdbKey) {
         let limit = self.port_at(from).config.fdb_limit;
         let learning = self.fdb.learn(src, from, limit);
         if learning == Learning::Known {
             return;
         }
-        let stats = &mut self.port_mut(from).learn_stats;
+        let port = self.port_mut(from);
+        let link = port.link();
+        let stats = &mut port.learn_stats;
         match learning {
             Learning::New => stats.learnt += 1,
-            Learning::Moved => stats.moved += 1,
+            Learning::Moved { from: before } => {
+                stats.moved += 1;
+                let before = (before != OWN_PORT).then(|| self.port_at(before).link());
+                self.loop_watch.moved(now, src, before, link);
+            }
             Learning::Full => stats.full += 1,
+            Learning::Own => {
+                stats.pinned += 1;
+                self.loop_watch.own_address(now, src, link);
+            }
             Learning::Pinned => stats.pinned += 1,
             Learning::Known | Learning::Off => {}
         }
@@ -343,6 +354,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::LoopSign;
     use crate::bridge::FdbRequest;
     use crate::port::{GroupMask, PortConfig, TrunkPriority};
     use crate::stats::{PortStats, VlanStats};
@@ -370,6 +382,38 @@ mod tests {
             bridge.add_port(LinkId(number), MacAddr([2, 0, 0, 0, 0, number as u8]), 1500).unwrap();
         }
         bridge
+    }
+
+    #[test]
+    fn loop_is_reported_once_in_ten_seconds_with_both_ports() {
+        let mut bridge = bridge();
+        let mut egress = Egress::default();
+        let second = |n| Instant::ZERO + Duration::from_secs(n);
+        let mut moved = |bridge: &mut Bridge, now: Instant, n: u32| {
+            for turn in 0..n {
+                bridge.receive(now, LinkId(1 + turn % 2), &frame(A, ALL, None), &mut egress);
+            }
+        };
+        // A station that changes its port some times is no loop.
+        moved(&mut bridge, second(0), 5);
+        assert!(!bridge.has_loop_signs());
+        moved(&mut bridge, second(10), 7);
+        let [LoopSign::Moves { mac: found, vid: None, from: Some(from), to }] = bridge.take_loop_signs()[..] else {
+            panic!("one sign")
+        };
+        assert_eq!((found, from.0 + to.0), (mac(A), 3));
+        moved(&mut bridge, second(19), 100);
+        assert!(!bridge.has_loop_signs());
+        moved(&mut bridge, second(20), 7);
+        assert_eq!(bridge.take_loop_signs().len(), 1);
+        let total: u64 = bridge.ports().map(|port| port.learn_stats().moved).sum();
+        assert!(total > 110, "{total}");
+        let mut egress = Egress::default();
+        for _ in 0..9 {
+            bridge.receive(second(30), LinkId(2), &frame("02:00:00:00:00:01", ALL, None), &mut egress);
+        }
+        let own = LoopSign::OwnAddress { mac: mac("02:00:00:00:00:01"), vid: None, port: LinkId(2) };
+        assert_eq!(bridge.take_loop_signs(), [own]);
     }
 
     fn configure(bridge: &mut Bridge, port: u32, change: impl FnOnce(&mut PortConfig)) {

@@ -23,6 +23,8 @@
 //!   addresses fills its own share.
 //! - [`Bridge::AGEING_TIME`]: 300 seconds without a frame, unless set otherwise; one call removes at most 1024 expired
 //!   entries (`EXPIRED_PER_CALL` in `fdb.rs`).
+//! - 16 addresses whose moves are counted at a time (`MAX_WATCHED` in `loop_watch.rs`), and one sign of a loop of each
+//!   kind in ten seconds.
 //! - [`FdbChanges::MAX`]: 4096 changes that are kept for listeners; later ones are lost.
 //! - [`TrunkPriority`]: 0 to 15. [`Vid`]: 1 to 4094.
 //!
@@ -64,6 +66,7 @@ mod fdb;
 mod forward;
 mod frame;
 mod list;
+mod loop_watch;
 mod mtu;
 mod port;
 mod stats;
@@ -74,6 +77,7 @@ pub use bridge::{Bridge, FdbRequest, FlushFilter};
 pub use error::{BridgeError, FdbError};
 pub use fdb::{FdbChange, FdbChanges, FdbEntry, FdbKind, TICK};
 pub use frame::{Egress, Exit, Frame, Refusal, Upward, Verdict};
+pub use loop_watch::LoopSign;
 pub use port::{GroupMask, Port, PortConfig, PortState, TrunkPriority};
 pub use stats::{LearnStats, PortStats, VlanStats};
 pub use vid::{Vid, VidSet};

@@ -258,7 +258,7 @@ fn an_empty_gateway_is_configured_at_run_time() -> Outcome {
     let (code, printed) = load("wrong.toml")?;
     assert!(code == Some(2) && printed.contains("wrong.toml:5") && printed.contains("mtoo"), "{printed}");
     assert_eq!(links()?, "");
-    assert_eq!(load("good.toml")?, (Some(0), "default: running with 1 link: w\n".to_owned()));
+    assert_eq!(load("good.toml")?, (Some(0), "default: running with 1 link: w; +1 link\n".to_owned()));
     assert!(links()?.contains("w: <UP>"), "{}", links()?);
     // The port is in use as long as the first link is there, and then nothing changes.
     let (code, printed) = load("taken.toml")?;

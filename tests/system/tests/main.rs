@@ -7,6 +7,7 @@ mod daemon;
 mod demo;
 mod descriptors;
 mod devices;
+mod drops;
 mod ethtool;
 mod exec;
 mod fail_closed;
@@ -54,6 +55,7 @@ fn main() {
         router::trials(),
         daemon::trials(),
         devices::trials(),
+        drops::trials(),
         descriptors::trials(),
         privilege::trials(),
         service::trials(),

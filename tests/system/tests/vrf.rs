@@ -301,7 +301,7 @@ fn looked_at(gateway: &Gateway, red_lan: &Netns, scratch: &Scratch) -> Outcome {
     };
     let ping = || red_lan.sh("ping -n -q -c 1 -W 5 203.0.113.9").is_ok();
     let filter = "icmp and src host 10.0.0.2 and dst net 203.0.113.0/24";
-    let mut trace = Process::spawn(&mut of_gateway(&["trace", "--filter", filter, "-c", "1"]), scratch)?;
+    let mut trace = Process::spawn(&mut of_gateway(&["trace", "--filter", filter, "-c", "1", "-v"]), scratch)?;
     wait_until("a ping is traced", PATIENCE, || ping() && !trace.is_running())?;
     let text = trace.output();
     let want = ["packet 1: 10.0.0.2 > 203.0.113.9", "hook pre-routing red-lan", "hook pre-routing red ", "table 10 "];

@@ -129,8 +129,21 @@ fn key<N: Name>(table: &Table<'_>, name: N) -> Result<Key> {
     if name.takes_key_of(len) {
         return Ok(Key::new(bytes));
     }
-    let hint = if value.str()?.starts_with("0x") { "" } else { ", in hexadecimal behind 0x" };
+    let hint = match value.str()? {
+        text if text.starts_with("0x") => "",
+        text if base64_len(text).is_some_and(|len| name.takes_key_of(len)) => {
+            ", in hexadecimal behind 0x; this is base64, of which `base64 -d | xxd -p -c 0` makes hexadecimal"
+        }
+        _ => ", in hexadecimal behind 0x",
+    };
     Err(value.error(format!("{len} bytes are no key of {}; use {takes} bytes{what}{hint}", name.name())))
+}
+
+/// Number of bytes that a text in base64 stands for (RFC 4648 §4); `None` for another text.
+fn base64_len(text: &str) -> Option<usize> {
+    let digits = text.trim_end_matches('=');
+    let is_base64 = digits.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
+    (is_base64 && text.len() % 4 == 0 && text.len() - digits.len() <= 2).then(|| digits.len() * 3 / 4)
 }
 
 fn numbers<T: ToString>(numbers: &[T]) -> String {

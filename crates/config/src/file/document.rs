@@ -256,6 +256,7 @@ mod tests {
             ("a = []\n[[a]]\nx = 1\n", Err((2, "a", "given twice; take one out"))),
             ("[[a]]\nx = 1\n[a]\n", Err((3, "a", "given twice; take one out"))),
             ("b.c = 1\n[b]\n", Err((2, "b", "given twice; take one out"))),
+            ("[link]\nx = 1\n[link]\n", Err((3, "link", "given twice; begin each with [[link]], two brackets"))),
             ("[[a]]\nx = 1\n\n[[a]]\nx = 10\n", Err((5, "a[1].x", "10 is out of range; use 0 to 9"))),
             ("[[a]]\nx = 1\n[[a]]\nz = 1\n", Err((4, "a[1].z", "unknown key; use x"))),
             ("[[a]]\nx = 1\n[[a]]\ny = 1\n", Err((3, "a[1].x", "missing; "))),

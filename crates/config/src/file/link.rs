@@ -273,8 +273,14 @@ fn belongs(table: &Table<'_>, key: &str, fits: bool, kinds: &str) -> Result<()> 
 fn link_name(value: &Value<'_>) -> Result<String> {
     let name = value.str()?;
     let wrong = |what: &str| Err(value.error(format!("{} is no name of a link; {what}", quoted(name))));
-    if name.is_empty() || name.len() > MAX_NAME_LEN {
+    if name.is_empty() {
         return wrong("use 1 to 15 bytes");
+    }
+    if name.len() > MAX_NAME_LEN {
+        let len = name.len();
+        // No name, and perhaps a key.
+        let shown = if len <= 2 * MAX_NAME_LEN { format!("\"{name}\"") } else { "this text".to_owned() };
+        return Err(value.error(format!("{shown} has {len} bytes, and a name of a link at most {MAX_NAME_LEN}")));
     }
     if matches!(name, "." | "..")
         || name.contains(|c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control())

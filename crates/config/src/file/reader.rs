@@ -91,7 +91,13 @@ impl<'a> Source<'a> {
             let span = err.span().unwrap_or_default();
             match (err.message(), self.text.get(span.clone())) {
                 ("duplicate key", Some(key)) if is_short(key) => {
-                    self.error(span.start, key, "given twice; take one out".to_owned())
+                    let is_list = LISTS.contains(&key);
+                    let remedy = if is_list {
+                        format!("begin each with [[{key}]], two brackets")
+                    } else {
+                        "take one out".to_owned()
+                    };
+                    self.error(span.start, key, format!("given twice; {remedy}"))
                 }
                 (message, _) => self.error(span.start, "", message.to_owned()),
             }
@@ -273,6 +279,9 @@ pub(super) fn quoted(text: &str) -> String {
         _ => text.to_owned(),
     }
 }
+
+/// Lists of a file, each element of which has a header of its own.
+const LISTS: [&str; 5] = ["link", "route", "sa", "policy", "ila"];
 
 /// Whether an error may quote `text`. The shortest AES key has 16 bytes, or 34 characters in hexadecimal; the longest
 /// prefix has 43 characters, and colons.

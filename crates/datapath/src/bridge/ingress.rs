@@ -2,7 +2,7 @@
 
 use base::{DropReason, LinkId, Origin};
 use packet::Csum;
-use switch::Verdict;
+use switch::{LoopSign, Verdict};
 use wire::eth;
 
 use super::egress;
@@ -48,6 +48,9 @@ pub(crate) fn receive(
     let mut places = std::mem::take(&mut dp.bridges.egress);
     let verdict = dp.bridges.get_mut(own).map(|bridge| bridge.receive(cx.now, link, &frame, &mut places));
     let up = places.up;
+    if dp.bridges.get_mut(own).is_some_and(|bridge| bridge.has_loop_signs()) {
+        log_loop(dp, own);
+    }
     let result = match verdict {
         Some(Verdict::Forward) if places.exits.is_empty() => Ok(up.is_some()),
         Some(Verdict::Forward) => {
@@ -73,5 +76,30 @@ pub(crate) fn receive(
         Ok(false) => Ok(Bridged::Sent),
         Err(None) => Ok(Bridged::Link),
         Err(Some(reason)) => Err(reason),
+    }
+}
+
+/// Logs the signs of a loop.
+#[cold]
+fn log_loop(dp: &mut Datapath, own: LinkId) {
+    let signs = dp.bridges.get_mut(own).map(|bridge| bridge.take_loop_signs()).unwrap_or_default();
+    let name = |link: LinkId| dp.ports.get(link).map_or("?", |port| port.config.name.as_str());
+    let vlan = |vid: Option<switch::Vid>| vid.map_or_else(String::new, |vid| format!(" in VLAN {}", vid.get()));
+    let bridge = name(own);
+    for sign in signs {
+        match sign {
+            LoopSign::Moves { mac, vid, from, to } => {
+                let (from, to, vlan) = (from.map_or(bridge, name), name(to), vlan(vid));
+                tracing::warn!(
+                    "{bridge}: {mac}{vlan} moves between ports {from} and {to} again and again; is there a loop?"
+                );
+            }
+            LoopSign::OwnAddress { mac, vid, port } => {
+                let (port, vlan) = (name(port), vlan(vid));
+                tracing::warn!(
+                    "{bridge}: received packet on {port} with own address {mac}{vlan} as source address; is there a loop?"
+                );
+            }
+        }
     }
 }

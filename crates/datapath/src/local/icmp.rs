@@ -7,7 +7,7 @@ use host::icmp;
 use wire::ip::Info;
 use wire::{Protocol, Version, icmp as icmpv4, icmpv6, ipv4};
 
-use super::path_mtu;
+use super::{groups, path_mtu};
 use crate::addresses::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::mib::MibPair;
 use crate::next::Cast;
@@ -42,6 +42,9 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     let kind = counter_of(ip);
     if let Some(mib) = kind {
         dp.count(link, mib);
+    }
+    if cast == Cast::Group && version == Version::V6 && groups::is_mld(ip) {
+        return Next::Done;
     }
     if let Some(mtu) = path_mtu::reported_mtu(ip) {
         return match path_mtu::learn(dp, cx, ip, mtu) {

@@ -1,6 +1,7 @@
 //! Local input: packets for this node, by protocol (Linux `ip_local_deliver`, `ip6_input`).
 
 pub(crate) mod esp;
+mod groups;
 pub(crate) mod icmp;
 pub(crate) mod ike;
 mod nd;
@@ -89,6 +90,10 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     match (ip.info.protocol, version) {
         (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),
         (Protocol::UDP, _) => udp::input(dp, ip, cast),
+        _ if groups::is_igmp(cx.mem, ip) => {
+            dp.count_delivered(link, version, 1);
+            Next::Done
+        }
         (Protocol::TCP, _) => tcp::input(dp, cx, ip, cast),
         //= RFC 8200 §4.7 no-next-header: bytes behind next header 59 are ignored, and no error is sent
         // Nothing follows, and no error is sent about it (RFC 8200 §4.7).

@@ -24,12 +24,20 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     let mac = dp.ports.get(link).and_then(|port| port.config.mac);
     // A message that came through a tunnel was sent on another link.
     let is_tunnel = |&id| dp.ipsec.sa(id).is_none_or(|sa| sa.mode() == Mode::Tunnel);
-    let Some(mac) = mac.filter(|_| !ip.pkt.meta.sec_path.iter().any(is_tunnel)) else {
+    if ip.pkt.meta.sec_path.iter().any(is_tunnel) {
         return Next::Drop(DropReason::IcmpIgnored);
-    };
+    }
     if let Err(dry) = ip.pkt.linearize(cx.mem) {
         return Next::Drop(dry.into());
     }
+    let Some(mac) = mac else {
+        // A host at the other end of a bare link solicits routers all the same.
+        return match nd::check(ip.pkt.head()) {
+            Ok(()) if ip.info.dst.is_multicast() => Next::Done,
+            Ok(()) => Next::Drop(DropReason::IcmpIgnored),
+            Err(reason) => Next::Drop(reason),
+        };
+    };
     if matches!(ip.flow.sport as u8, wire::nd::ROUTER_SOLICIT | wire::nd::ROUTER_ADVERT) && dp.has_host_port(link) {
         up::copy_packet(dp, cx, link, ip);
     }

@@ -224,6 +224,76 @@ fn icmp_messages_without_a_request_are_ignored() {
     }
 }
 
+/// An IPv6 packet with an ICMPv6 message behind a router alert, as MLD has it.
+fn mld(kind: u8, len: usize, hop_limit: u8, source: &str) -> Vec<u8> {
+    let (src, dst) = (source.parse().unwrap(), "ff02::16".parse().unwrap());
+    let mut message = vec![0; len];
+    message[0] = kind;
+    wire::icmpv6::fill_check(&mut message, src, dst).unwrap();
+    let hop_by_hop = [58, 0, 5, 2, 0, 0, 1, 0];
+    let mut header = wire::ipv6::Ipv6Header::new(src, dst, wire::Protocol(0), (8 + len) as u16);
+    header.set_hop_limit(hop_limit);
+    [header.as_bytes(), &hop_by_hop, &message].concat()
+}
+
+fn igmp(len: usize, ttl: u8, is_right: bool) -> Vec<u8> {
+    let mut message = vec![0; len];
+    message[0] = 0x11;
+    if len >= 4 {
+        let check = wire::checksum::finish(wire::checksum::sum(&message)) ^ u16::from(!is_right);
+        message[2..4].copy_from_slice(&check.to_be_bytes());
+    }
+    let (src, dst) = ("10.1.0.1".parse().unwrap(), "224.0.0.1".parse().unwrap());
+    let mut header = wire::ipv4::Ipv4Header::new(src, dst, wire::Protocol(2), 20 + len as u16);
+    header.set_ttl(ttl);
+    header.fill_check();
+    [header.as_bytes(), &message].concat()
+}
+
+#[test]
+fn valid_multicast_of_others_is_no_drop() {
+    let router_solicit = {
+        let (src, dst) = ("fe80::1".parse().unwrap(), "ff02::2".parse().unwrap());
+        let mut message = vec![133, 0, 0, 0, 0, 0, 0, 0];
+        wire::icmpv6::fill_check(&mut message, src, dst).unwrap();
+        let mut header = wire::ipv6::Ipv6Header::new(src, dst, wire::Protocol::ICMPV6, 8);
+        header.set_hop_limit(255);
+        [header.as_bytes(), &message].concat()
+    };
+    let mut forwarded_solicit = router_solicit.clone();
+    forwarded_solicit[7] = 254;
+    let mdns = |to: &str, from: &str| Flow::new(from, to).udp(40);
+    let (ignored, malformed) = (DropReason::IcmpIgnored, DropReason::NeighbourMalformed);
+    let cases = [
+        ("a router solicitation", router_solicit, None),
+        ("one that was forwarded", forwarded_solicit, Some(malformed)),
+        ("a query", mld(130, 24, 1, "fe80::1"), None),
+        ("a report of MLDv2", mld(143, 8, 1, "::"), None),
+        ("a short query", mld(130, 23, 1, "fe80::1"), Some(ignored)),
+        ("a query from afar", mld(130, 24, 1, "2001:db8::1"), Some(ignored)),
+        ("a query that was forwarded", mld(130, 24, 2, "fe80::1"), Some(ignored)),
+        ("another type", mld(200, 24, 1, "fe80::1"), Some(ignored)),
+        ("an IGMP query", igmp(8, 1, true), None),
+        ("a short one", igmp(7, 1, true), Some(DropReason::ProtocolUnknown)),
+        ("one with a wrong checksum", igmp(8, 1, false), Some(DropReason::ProtocolUnknown)),
+        ("one that was forwarded", igmp(8, 2, true), Some(DropReason::ProtocolUnknown)),
+        ("mDNS", mdns("224.0.0.251", "10.1.0.1"), None),
+        ("mDNS by IPv6", mdns("ff02::fb", "fe80::1"), None),
+        ("a broadcast", mdns("255.255.255.255", "10.1.0.1"), None),
+        ("a unicast datagram", mdns("10.1.0.254", "10.1.0.1"), Some(DropReason::UdpNoPort)),
+    ];
+    for (name, bytes, reason) in cases {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &bytes);
+        let want: Vec<_> = reason.into_iter().map(|reason| (1, reason, 1)).collect();
+        assert_eq!(node.drops(), want, "{name}");
+    }
+    let mut node = router();
+    node.rx_bytes(NOW, INSIDE, &mdns("224.0.0.251", "10.1.0.1"));
+    let counted = [Mib::UdpIgnoredMulti, Mib::UdpNoPorts].map(|mib| node.datapath.counters.get(mib));
+    assert_eq!(counted, [1, 0]);
+}
+
 #[test]
 fn a_datagram_with_a_wrong_checksum_is_not_answered() {
     for flow in to_us() {

@@ -78,16 +78,20 @@ fn errors_later_fragments_and_groups_get_no_icmp_error() {
         ("an ICMP error", ended(v4).raw(Protocol::ICMP, &error), DropReason::TtlExceeded),
         ("an ICMPv6 error", ended(v6).raw(Protocol::ICMPV6, &error_v6), DropReason::TtlExceeded),
         ("a later fragment", edit_v4(&ended(v4).udp(100), later), DropReason::TtlExceeded),
-        ("a subnet's broadcast", Flow::new("10.1.0.1", "10.1.0.255").udp(10), DropReason::UdpNoPort),
-        ("the broadcast address", Flow::new("10.1.0.1", "255.255.255.255").udp(10), DropReason::UdpNoPort),
-        ("a group", Flow::new("10.1.0.1", "224.0.0.5").udp(10), DropReason::UdpNoPort),
-        ("an IPv6 group", Flow::new("fd00:1::1", "ff02::5").udp(10), DropReason::UdpNoPort),
+        ("a group", Flow::new("10.1.0.1", "224.0.0.5").raw(Protocol(99), &[0; 8]), DropReason::ProtocolUnknown),
+        ("an IPv6 group", Flow::new("fd00:1::1", "ff02::5").raw(Protocol(99), &[0; 8]), DropReason::ProtocolUnknown),
     ];
     for (name, bytes, reason) in cases {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &bytes);
         assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
         assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{name}");
+    }
+    for to in ["10.1.0.255", "255.255.255.255", "224.0.0.5"] {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", to).udp(10));
+        assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty() && node.drops().is_empty(), "{to}");
+        assert_eq!(node.datapath.counters.get(Mib::UdpIgnoredMulti), 1, "{to}");
     }
 }
 

@@ -7,6 +7,7 @@
 mod aevents;
 mod aging;
 mod larval;
+pub(crate) mod sa_changes;
 pub(crate) mod search;
 mod slots;
 pub(crate) mod spi;
@@ -27,6 +28,7 @@ use crate::timers::Timers;
 
 pub(crate) use larval::Larvae;
 pub use larval::{Larval, MAX_LARVAE};
+use sa_changes::{SaChange, SaChangeKind, SaChanges};
 use slots::{Slots, slot_of};
 use xfrm::{AeventLimits, ConfigError, Mark, Offload, OffloadMode, SaConfig, SaDir};
 
@@ -48,6 +50,7 @@ pub struct Sad {
     timers: Timers<SaId>,
     pub(crate) larvae: Larvae,
     pub(crate) events: Events,
+    pub(crate) sa_changes: SaChanges,
     pub(crate) devices: Devices,
     /// Default thresholds of reports of numbers.
     pub(crate) aevent_limits: AeventLimits,
@@ -58,6 +61,9 @@ pub struct Sad {
     /// SAs in the order of their addition.
     by_birth: BTreeMap<u64, SaId>,
 }
+
+/// Number of SAs of a destination and `reqid` among which the predecessor of a new one is searched for.
+const LOOK_BACK: usize = 8;
 
 /// Key of the look-up by template: destination and `reqid`.
 type TemplateKey = (IpAddr, u32);
@@ -168,6 +174,11 @@ impl Sad {
         sa.set_aevent_limits(config.aevents.or(self.aevent_limits));
         sa.note_numbers_reported();
         let key = sa.template_key();
+        let SaConfig { src, dst, spi, reqid, .. } = *config;
+        let of_same_peers = |sa: &&Sa| reqid != 0 && sa.src == src;
+        let old = self.slots.list(self.newest(key)).take(LOOK_BACK).find(of_same_peers).map(|sa| sa.spi);
+        let kind = old.map_or(SaChangeKind::Added, |old| SaChangeKind::Rekeyed { old });
+        self.sa_changes.push(SaChange { kind, spi, src, dst, reqid });
         self.slots.insert(sa);
         self.by_spi.insert(self.name(config.dst, config.spi.0), slot_of(id));
         *self.spis.entry(config.spi).or_default() += 1;
@@ -199,6 +210,8 @@ impl Sad {
         sa.age.unschedule(id, &mut self.timers);
         sa.state = State::Dead;
         self.changes += 1;
+        let Sa { spi, src, dst, reqid, .. } = sa;
+        self.sa_changes.push(SaChange { kind: SaChangeKind::Removed, spi, src, dst, reqid });
         Some(sa)
     }
 

@@ -55,7 +55,7 @@ impl UdpLink {
         rustix::net::bind(fd, &bind).map_err(|err| {
             OpenError::new(name, "bind", err.into())
                 .with_hint(libc::EADDRINUSE, "another socket has this address and port")
-                .with_hint(libc::EADDRNOTAVAIL, "the host has no such address")
+                .with_hint(libc::EADDRNOTAVAIL, format!("the host has no address {}", bind.ip()))
                 .with_hint(libc::EACCES, "needs CAP_NET_BIND_SERVICE; run as root or grant it")
         })?;
 

@@ -108,7 +108,13 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
     }
     aio::context().map_err(error("io_setup"))?;
     discard::of_links();
-    let listener = listen(&config.socket).map_err(error("bind"))?;
+    let listener = listen(&config.socket).map_err(|err| {
+        let path = config.socket.display();
+        let dir = config.socket.parent().unwrap_or(Path::new("/")).display().to_string();
+        error("bind")(err)
+            .with_hint(libc::ENOENT, format!("{path}: no directory; `install -d -m 700 {dir}` makes it"))
+            .with_hint(libc::EACCES, format!("{path}: this user may not make a socket there"))
+    })?;
     let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
     let again =
         eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| error("eventfd")(err.into()))?;

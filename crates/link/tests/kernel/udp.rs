@@ -485,7 +485,7 @@ fn in_use() -> Outcome {
     let _first = socket(&netns, "127.0.0.1:4500", true)?;
     let cases = [
         ("127.0.0.1:4500", "wan: bind: Address already in use (another socket has this address and port)"),
-        ("192.0.2.1:4500", "wan: bind: Cannot assign requested address (the host has no such address)"),
+        ("192.0.2.1:4500", "wan: bind: Cannot assign requested address (the host has no address 192.0.2.1)"),
     ];
     for (bind, want) in cases {
         let err = socket(&netns, bind, true).expect_err("it cannot be bound");
