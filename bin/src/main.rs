@@ -22,6 +22,7 @@ mod cli;
 mod enter;
 mod exec;
 mod explain;
+mod genkey;
 mod load;
 mod man_pages;
 mod measure;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
     command_line::exit_code(match cli.command {
         Command::Run(args) => daemon::run(&args.config, args.state.as_deref(), &args.instance),
         Command::Check(args) => check::main(&args),
+        Command::Genkey(args) => genkey::main(&args),
         Command::Load(args) => load::main(&args),
         Command::Save(args) => save::main(&args),
         Command::Show(args) => show::main(&args),
