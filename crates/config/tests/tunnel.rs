@@ -48,6 +48,14 @@ fn short_form_is_the_long_form() {
 }
 
 #[test]
+fn warning_about_a_tunnel_is_one_line() {
+    let warnings = Config::with_warnings(SHORT, "f").unwrap().1.warnings();
+    let want =
+        "f:4: warning: tunnel[0]: its key is that of an example, which everybody knows; use one of fatpath genkey.";
+    assert_eq!(warnings, [want]);
+}
+
+#[test]
 fn both_ends_of_the_examples_fit_each_other() {
     let (left, right) = (read(SHORT), read(RIGHT));
     for (sent, received) in [(&left.sas[0], &right.sas[1]), (&right.sas[0], &left.sas[1])] {
@@ -69,7 +77,7 @@ fn tunnels_share_links_and_use_those_of_the_file() {
     assert_eq!(names(&config), ["left", "wan", "second"]);
     assert!(config.links[1].ike && config.sas.len() == 2 && config.policies.len() == 9, "{config:?}");
     assert_eq!(config.sas[0].reqid, 1);
-    assert_eq!(config.policies[3].templates[0].reqid, 0);
+    assert_eq!((config.policies[3].templates[0].reqid, config.policies[3].priority), (0, u32::MAX));
     // An interface with the address carries raw ESP, and one with an address in the network serves it.
     let (config, _) = same(&[WAN, LAN, LEFT, &keys("1000", "1001")].concat());
     assert_eq!(names(&config), ["eth0", "lan"]);

@@ -42,7 +42,7 @@ pub(super) fn text(
     let mut text = Zeroizing::new(String::with_capacity(capacity));
     replace(whole, &edits, &mut text);
     for expansion in expansions {
-        if !text.is_empty() {
+        if !text.is_empty() && !text.ends_with("\n\n") {
             let end = if text.ends_with('\n') { "\n" } else { "\n\n" };
             text.push_str(end);
         }

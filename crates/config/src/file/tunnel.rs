@@ -551,7 +551,7 @@ impl Tables {
         let pairs = tunnel.local.nets.len() * tunnel.remote.nets.len();
         let nets = tunnel.local.nets.len() + tunnel.remote.nets.len() + tunnel.addresses.len();
         // The text holds keys: its buffer is large enough from the start.
-        let capacity = 2048 + 1024 * pairs + 512 * nets;
+        let capacity = 1400 + 900 * pairs + 250 * nets;
         Self { text: Zeroizing::new(String::with_capacity(capacity)), keys: Vec::new() }
     }
 
@@ -646,6 +646,10 @@ impl Tables {
             self.line(&format!("dir = \"{dir}\""));
             self.line(&format!("src = \"{src}\""));
             self.line(&format!("dst = \"{dst}\""));
+            if tunnel.keys.is_none() {
+                // Policies of the key manager come first.
+                self.line(&format!("priority = {}", u32::MAX));
+            }
             let reqid = if reqid > 0 { format!(", reqid = {reqid}") } else { String::new() };
             let ends = format!("src = \"{from}\", dst = \"{to}\"");
             self.line(&format!("tmpl = [{{ {ends}, proto = \"esp\", mode = \"tunnel\"{reqid} }}]"));

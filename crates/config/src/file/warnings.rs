@@ -26,7 +26,7 @@ const DEFAULT_MTU: u16 = 1500;
 
 /// Warnings about `config`, whose tables are at `places` of `source`.
 pub(super) fn of(config: &Config, places: &Places, source: Source<'_>) -> Findings {
-    let mut warnings = Warnings { config, places, gathered: Gathered::new(source) };
+    let mut warnings = Warnings { config, places, gathered: Gathered::new(source), of_tunnels: HashSet::new() };
     warnings.vlans();
     warnings.keys();
     warnings.clear_policies();
@@ -41,12 +41,18 @@ struct Warnings<'a> {
     config: &'a Config,
     places: &'a Places,
     gathered: Gathered<'a>,
+    /// Offsets and texts of warnings about tunnels.
+    of_tunnels: HashSet<(usize, String)>,
 }
 
 impl Warnings<'_> {
     fn warn(&mut self, place: Option<&Place>, list: &str, text: String) {
         let Some(place) = place else { return };
         let (at, key) = (place.at as usize, place.path(list));
+        // Several tables of one tunnel have one line.
+        if place.is_of_tunnel && !self.of_tunnels.insert((at, text.clone())) {
+            return;
+        }
         self.gathered.push(Fault { at, key, text, refers: Refers::Nothing });
     }
 
