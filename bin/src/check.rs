@@ -1,16 +1,28 @@
 //! `fatpath check`: validates configuration files.
 
+use std::io::{self, Write as _};
+
 use client::{CliError, print};
 use daemon::ObjectCounts;
 
 use crate::cli::CheckArgs;
 
-/// Validates the files and prints the number of objects in them.
+/// Validates the files and prints warnings, and the number of objects in the files or their tables.
 ///
 /// # Errors
 /// The files' errors.
 pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
-    let made = daemon::check(&args.config)?;
+    let (made, warnings) = daemon::check(&args.config)?;
+    for warning in &warnings {
+        // With standard error closed, the exit code is the only report.
+        let _ = writeln!(io::stderr(), "{}", warning.line());
+    }
+    if args.expand {
+        let [file] = args.config.as_slice() else {
+            return Err(CliError::failed("--expand takes one file"));
+        };
+        return print(daemon::expand_config(file, args.with_keys)?.as_bytes());
+    }
     let names: Vec<_> = args.config.iter().map(|path| path.display().to_string()).collect();
     print(format!("{}: {}: ok\n", names.join(", "), summary(&made)).as_bytes())
 }

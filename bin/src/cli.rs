@@ -44,10 +44,16 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Check configuration files and change nothing
     ///
-    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line contains the file, the
-    /// line, the key and a correct value. Lines for ip are executed on a gateway in memory; if a line fails, the error
+    /// The exit code is 0 if the files would be accepted together and 2 if not; then a line for each error contains the
+    /// file, the line, the key and a correct value. What cannot work or is dangerous, as a policy whose packets pass in
+    /// clear, is a warning, and does not change the exit code. Lines for ip are executed on a gateway in memory; if a line fails, the error
     /// of ip is printed. Devices and privileges are not checked.
     Check(CheckArgs),
+    /// Print a fresh key for a static tunnel or SA
+    ///
+    /// The key is made of the system's random numbers and printed as the file takes it: 0x and hexadecimal digits, by
+    /// default 36 bytes for AES-256-GCM. Each direction of a tunnel needs a key of its own; both ends have the same two.
+    Genkey(GenkeyArgs),
     /// Apply a configuration file to a running gateway
     ///
     /// The file is applied as a whole or not at all, as by SIGHUP, also to a gateway that was started without a file.
@@ -221,6 +227,7 @@ impl Command {
             Self::Exec(args) => &args.gateway,
             Self::Ip(args) => return Some(args.instance.as_deref()),
             Self::Check(_)
+            | Self::Genkey(_)
             | Self::Doctor
             | Self::Try
             | Self::Explain(_)
@@ -275,9 +282,23 @@ pub(crate) struct SaveArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     bare: BareFile,
+    /// Print the file with each [[tunnel]] replaced by the tables that it stands for, without keys
+    #[arg(long)]
+    pub(crate) expand: bool,
+    /// Print the keys, too: a file without them is refused
+    #[arg(long, requires = "expand")]
+    pub(crate) with_keys: bool,
     /// The configuration, TOML or lines for ip, `-` for standard input
     #[arg(short, long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
+}
+
+/// Arguments of `genkey`.
+#[derive(Args, Debug)]
+pub(crate) struct GenkeyArgs {
+    /// Algorithm of the key, as in the file
+    #[arg(long, value_name = "NAME", default_value = "rfc4106(gcm(aes))", value_parser = super::genkey::key_len)]
+    pub(crate) cipher: usize,
 }
 
 /// Arguments of `load`.

@@ -1,5 +1,6 @@
 //! `fatpath load`: applies a configuration file to a running gateway.
 
+use std::io::{self, Write as _};
 use std::path;
 
 use client::{CliError, Client, print};
@@ -17,7 +18,11 @@ pub(crate) fn main(args: &LoadArgs, instance: &str) -> Result<(), CliError> {
             "-c -: the gateway reads the file itself, and again at each SIGHUP; name a file.",
         ));
     }
-    daemon::load_config(&args.config)?;
+    let (_, warnings) = daemon::load_config(&args.config)?;
+    for warning in &warnings {
+        // With standard error closed, the exit code is the only report.
+        let _ = writeln!(io::stderr(), "{}", warning.line());
+    }
     let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));
     let file = path::absolute(&args.config).map_err(|err| named(&err))?;
     let file = file.into_os_string().into_string().map_err(|_| named(&"its path is not UTF-8; rename it."))?;

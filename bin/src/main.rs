@@ -74,6 +74,7 @@ fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode,
             daemon::run(&args.config, args.state.as_deref(), instance)
         }
         Command::Check(args) => check::main(&args),
+        Command::Genkey(args) => genkey::main(&args),
         Command::Load(args) => load::main(&args, instance),
         Command::Save(_) => save::main(instance),
         Command::Measure(command) => measure::main(&command),

@@ -15,6 +15,9 @@ use crate::{genkey, isolation};
 /// Directory of the configuration files, in a `/run` of this command's own.
 const DIR: &str = "/run/fatpath-try";
 
+/// Length of a key of AES-256-GCM with its salt (RFC 4106 §8.1), in bytes.
+const KEY_LEN: usize = 36;
+
 /// Shell if the environment names none.
 const SHELL: &str = "/bin/sh";
 
@@ -99,7 +102,7 @@ fn wire(ip: &Path) -> Result<(), CliError> {
 fn write_configs(has_tun: bool) -> Result<[PathBuf; 2], CliError> {
     let failed = |err: io::Error| CliError::failed(format!("{DIR}: {err}"));
     fs::DirBuilder::new().mode(0o700).create(DIR).map_err(failed)?;
-    let keys = [genkey::key()?, genkey::key()?];
+    let keys = [genkey::key(KEY_LEN)?, genkey::key(KEY_LEN)?];
     let file = |host: &Host, peer: &Host, keys: [&str; 2]| {
         let path = Path::new(DIR).join(format!("{}.toml", host.name));
         fs::write(&path, config(host, peer, keys, has_tun)).map_err(failed)?;

@@ -88,6 +88,72 @@ fn check_counts_what_is_in_a_good_file() {
 }
 
 #[test]
+fn check_prints_each_error_and_each_warning_in_a_line() {
+    let dir = Dir::new("findings");
+    let link = |name: &str, mtu| format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\nmtu = {mtu}\n");
+    let file = dir.file("gw.toml", [link("a", 7), link("b", 8)].concat());
+    let error =
+        |line, n, mtu| format!("Error: {file}:{line}: link[{n}].mtu: {mtu} is out of range; use 68 to 65535.\n");
+    for command in ["check", "run"] {
+        assert_output(&dir.fatpath(&[command, "-c", &file]), 2, "", &[error(4, 0, 7), error(8, 1, 8)].concat());
+    }
+    let many: String = (0..25).map(|n| link(&format!("l{n}"), 9)).collect();
+    let output = dir.fatpath(&["check", "-c", &dir.file("many.toml", many)]);
+    let lines: Vec<String> = String::from_utf8(output.stderr).unwrap().lines().map(str::to_owned).collect();
+    assert_eq!((lines.len(), lines[20].as_str()), (21, "… and 5 more"), "{lines:?}");
+    let bridge = "[[link]]\nname = \"br0\"\nkind = \"bridge\"\n[[link]]\nname = \"p\"\nkind = \"tap\"\nmaster = \"br0\"\nport = { pvid = 5 }\n";
+    let file = dir.file("bridge.toml", bridge);
+    let warning =
+        format!("{file}:4: warning: link[1]: its VLANs have no effect, as br0 has no vlan-filtering = true.\n");
+    let counted = format!("{file}: 2 links, 0 routes, 0 SAs, 0 policies: ok\n");
+    assert_output(&dir.fatpath(&["check", "-c", &file]), 0, &counted, &warning);
+}
+
+#[test]
+fn check_expands_tunnels_with_keys_only_on_request() {
+    let dir = Dir::new("expand");
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/tunnel-left.toml");
+    let file = dir.file("left.toml", fs::read(example).unwrap());
+    let expand = |more: &[&str]| {
+        let output = dir.fatpath(&[&["check", "-c", &file, "--expand"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (hidden, whole) = (expand(&[]), expand(&["--with-keys"]));
+    assert!(!hidden.contains("00112233") && whole.contains("00112233") && !whole.contains("[[tunnel]]"), "{hidden}");
+    let refused = dir.fatpath(&["check", "-c", &dir.file("hidden.toml", hidden)]);
+    assert!(refused.status.code() == Some(2) && String::from_utf8_lossy(&refused.stderr).contains("was left out"));
+    let accepted = dir.fatpath(&["check", "-c", &dir.file("whole.toml", whole)]);
+    assert!(
+        String::from_utf8_lossy(&accepted.stdout).ends_with("2 links, 5 routes, 2 SAs, 6 policies: ok\n"),
+        "{accepted:?}"
+    );
+    assert_eq!(dir.fatpath(&["check", "-c", &file, "--with-keys"]).status.code(), Some(1));
+}
+
+#[test]
+fn genkey_prints_a_new_key_of_the_ciphers_length() {
+    let dir = Dir::new("genkey");
+    let key = |args: &[&str]| {
+        let output = dir.fatpath(&[&["genkey"], args].concat());
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(0), 0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let keys = [key(&[]), key(&[]), key(&["--cipher", "hmac(sha256)"])];
+    for (key, bytes) in keys.iter().zip([36, 36, 32]) {
+        let digits = key.strip_prefix("0x").and_then(|key| key.strip_suffix('\n')).unwrap();
+        assert!(digits.len() == 2 * bytes && digits.bytes().all(|digit| digit.is_ascii_hexdigit()), "{key}");
+    }
+    assert_ne!(keys[0], keys[1]);
+    let refused = dir.fatpath(&["genkey", "--cipher", "aes"]);
+    assert_eq!(refused.status.code(), Some(0));
+    let refused = dir.fatpath(&["genkey", "--cipher", "rot13"]);
+    assert!(
+        refused.status.code() == Some(1) && String::from_utf8_lossy(&refused.stderr).contains("use rfc4106(gcm(aes))")
+    );
+}
+
+#[test]
 fn a_bad_configuration_is_one_line_and_exit_code_2() {
     let dir = Dir::new("bad");
     let cases: [(&[u8], &str); 9] = [

@@ -100,7 +100,7 @@ fn asked(only: Option<&str>) -> Result<Vec<Asked>, CliError> {
             None => ("no gateway is running".to_owned(), String::new()),
         };
         let message = format!("{which}; start one with `fatpath run -c FILE{option}`.");
-        return Err(CliError { message, exit_code: NO_GATEWAY });
+        return Err(CliError { exit_code: NO_GATEWAY, ..CliError::failed(message) });
     }
     Ok(running)
 }

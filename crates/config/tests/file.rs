@@ -4,9 +4,9 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Prefix, TableId};
-use config::Config;
 use config::features::FeatureSet;
 use config::model::*;
+use config::{Config, Findings};
 use driver::{DriverKind, XdpMode};
 use wire::{Protocol, Spi};
 use xfrm::*;
@@ -338,15 +338,142 @@ fn config_error_names_line_key_and_valid_values() {
     for case in cases {
         let (old, new, want) = (part(case, "- "), part(case, "+ "), part(case, "! "));
         assert!(!old.is_empty() && GOOD.contains(&old), "gw.toml has no {old:?}");
-        let got = match Config::from_toml(&GOOD.replacen(&old, &new, 1), "gw.toml") {
+        // A fault has one error: what refers to the faulty table causes no others.
+        let got = match Config::with_warnings(&GOOD.replacen(&old, &new, 1), "gw.toml") {
             Ok(_) => "accepted".to_owned(),
-            Err(err) => err.to_string(),
+            Err(errors) => errors.to_string(),
         };
         if got != want {
             wrong.push(format!("{old:?} -> {new:?}\n   want {want}\n   got  {got}"));
         }
     }
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn all_errors_are_listed_in_the_order_of_the_file() {
+    let text = GOOD
+        .replace("kind = \"tun\"", "kind = \"tunnel\"")
+        .replace("dev = \"wan\"", "dev = \"lan\"")
+        .replace("spi = 4097", "spi = 4097\nspy = 1\nmodus = 1")
+        .replace("priority = 7", "priority = -7");
+    let errors = Config::with_warnings(&text, "f").unwrap_err();
+    let lines: Vec<_> = errors.first.iter().map(|error| (error.line, error.key.as_str())).collect();
+    let want =
+        [(4, "link[0].kind"), (23, "route[0].dev"), (49, "sa[1].spy"), (50, "sa[1].modus"), (63, "policy[1].priority")];
+    assert_eq!((lines, errors.more), (want.to_vec(), 0), "{errors}");
+    // Only the first of many are kept; all are counted.
+    let many: String = (0..50).map(|n| format!("[[link]]\nname = \"l{n}\"\nkind = \"x\"\n")).collect();
+    let errors = Config::with_warnings(&many, "f").unwrap_err();
+    let last = errors.first.last().unwrap();
+    assert_eq!((errors.first.len(), errors.more, last.line), (Findings::MAX, 30, 60), "{errors}");
+    assert!(errors.errors().last().unwrap() == "… and 30 more");
+}
+
+#[test]
+fn error_in_a_table_has_no_errors_of_others_in_its_wake() {
+    let tun = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.1/24\"]\n";
+    let cases = [
+        ("kind = \"tun\"", "[[route]]\nto = \"10.2.0.0/16\"\ndev = \"tun0\"\n"),
+        ("name = \"tun0\"", "[[route]]\nto = \"10.2.0.0/16\"\ndev = \"tun0\"\n"),
+        ("[\"10.1.0.1/24\"]", "[[route]]\nto = \"10.2.0.0/16\"\nvia = \"10.1.0.9\"\n"),
+        (
+            "[\"10.1.0.1/24\"]",
+            "[[route]]\nto = \"10.2.0.0/16\"\ntype = \"unicast\"\ndev = \"tun0\"\nsrc = \"10.1.0.1\"\n",
+        ),
+        ("kind = \"tun\"", "[[ila]]\nloc_match = \"1:2:3:4\"\nloc = \"1:2:3:5\"\ndev = \"tun0\"\n"),
+    ];
+    for (right, user) in cases {
+        read(&[tun, user]).unwrap();
+        let wrong =
+            format!("{}{user}", tun.replace(right, &right.replace(['"', '['], "\"~/").replace(['\n', ']'], "")));
+        let wrong = if wrong.contains("~/") { tun.replace(right, "mtu = 1") + user } else { wrong };
+        let errors = Config::with_warnings(&wrong, "f").unwrap_err();
+        assert_eq!((errors.first.len(), errors.more), (1, 0), "{wrong}\n{errors}");
+    }
+    let vrf = "[[link]]\nname = \"red\"\nkind = \"vrf\"\ntable = 0\n";
+    let member = "[[link]]\nname = \"a\"\nkind = \"tun\"\nmaster = \"red\"\n";
+    let route = "[[route]]\nto = \"10.2.0.0/16\"\ntype = \"blackhole\"\nvrf = \"red\"\n";
+    let vlan = "[[link]]\nname = \"b\"\nkind = \"tap\"\nmtu = 1\n[[link]]\nname = \"c\"\nkind = \"vlan\"\nlink = \"b\"\nid = 5\n";
+    let mode = SA.replace("spi = 1\n", "spi = 2\nmode = \"tunnel\"\nreqid = 7\nreplay-window = 9999\n");
+    let other = SA.replace("spi = 1\n", "spi = 3\nreqid = 7\n");
+    let tunnel = "tmpl = [{ src = \"192.0.2.1\", dst = \"192.0.2.2\", mode = \"tunnel\", reqid = 7 }]\n";
+    for text in [[vrf, member, route].concat(), vlan.to_owned(), [mode.as_str(), &other, POLICY, tunnel].concat()] {
+        let errors = Config::with_warnings(&text, "f").unwrap_err();
+        assert_eq!((errors.first.len(), errors.more), (1, 0), "{text}\n{errors}");
+    }
+}
+
+fn warnings(text: &str) -> Vec<String> {
+    Config::with_warnings(text, "f").unwrap_or_else(|errors| panic!("{errors}\n{text}")).1.warnings()
+}
+
+#[test]
+fn warnings_name_what_cannot_work_or_is_dangerous() {
+    let wan = "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"192.0.2.1:4500\"\n";
+    let route = "[[route]]\nto = \"192.0.2.2/32\"\ndev = \"wan\"\n";
+    let sa = |src: u8, spi: u32, key: &str| {
+        format!(
+            "[[sa]]\nsrc = \"192.0.2.{src}\"\ndst = \"192.0.2.{}\"\nspi = {spi}\nmode = \"tunnel\"\nreqid = 1\n\
+             aead = {{ name = \"rfc4106(gcm(aes))\", key = \"0x{}\", icv = 128 }}\n\
+             encap = {{ type = \"espinudp\", sport = 4500, dport = 4500 }}\n",
+            3 - src,
+            key.repeat(20)
+        )
+    };
+    let policy = "[[policy]]\ndir = \"out\"\nsrc = \"10.1.0.0/24\"\ndst = \"10.2.0.0/24\"\n\
+                  tmpl = [{ src = \"192.0.2.1\", dst = \"192.0.2.2\", mode = \"tunnel\", reqid = 1 }]\n";
+    let good = [wan, route, &sa(1, 1, "a1"), &sa(2, 1, "b1"), policy].concat();
+    let none: Vec<String> = Vec::new();
+    assert_eq!(warnings(&good), none);
+    let tun = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.1/24\"]\n";
+    let bridge = "[[link]]\nname = \"br0\"\nkind = \"bridge\"\n";
+    let port = "[[link]]\nname = \"tap0\"\nkind = \"tap\"\nmaster = \"br0\"\nport = { pvid = 5 }\n";
+    let clear = "[[policy]]\ndir = \"in\"\nsrc = \"10.2.0.0/24\"\ndst = \"10.1.0.0/24\"\n";
+    let cases = [
+        (
+            good.clone() + clear,
+            "f:29: warning: policy[1]: it has no tmpl, so its packets pass in clear; add tmpl, or action = \"block\".",
+        ),
+        (good.clone() + &clear.replace("\"in\"", "\"fwd\"") + "action = \"block\"\n", ""),
+        (
+            good.replace("reqid = 1 }", "reqid = 2 }"),
+            "f:24: warning: policy[0]: no SA of this file matches tmpl[0], so its packets are dropped; use the src, dst and reqid of an SA.",
+        ),
+        (good.replace("reqid = 1 }", "reqid = 2 }").replace("kind = \"udp\"", "kind = \"udp\"\nike = true"), ""),
+        (good.replace(route, ""), "f:5: warning: sa[0]: no route of this file leads to the peer 192.0.2.2; add one."),
+        (
+            good.replace("b1", "a1"),
+            "f:16: warning: sa[1]: it has the key of sa[0]; use a key of its own for each SA, from fatpath genkey.",
+        ),
+        (
+            good.replace(&"b1".repeat(20), "00112233445566778899aabbccddeeff01020304"),
+            "f:16: warning: sa[1]: its key is that of an example, which everybody knows; use one of fatpath genkey.",
+        ),
+        (
+            good.clone() + tun,
+            "f:29: warning: link[1]: its MTU is 1500, and packets of 1438 bytes fit through the tunnel to 192.0.2.2; use mtu = 1438.",
+        ),
+        (good.clone() + tun + "mtu = 1438\n", ""),
+        (good.clone() + tun + "clamp-mss = true\n", ""),
+        (good.replace("4500\"\n", "4500\"\nmtu = 9000\n") + tun, ""),
+        (
+            good.replace("4500\"\n", "4500\"\nmtu = 9000\n") + tun + "mtu = 9000\n",
+            "f:30: warning: link[1]: its MTU is 9000, and packets of 8938 bytes fit through the tunnel to 192.0.2.2; use mtu = 8938.",
+        ),
+        (
+            [bridge, port].concat(),
+            "f:4: warning: link[1]: its VLANs have no effect, as br0 has no vlan-filtering = true.",
+        ),
+        ([bridge, "vlan-filtering = true\n", port].concat(), ""),
+        ([bridge, &port.replace("pvid = 5", "hairpin = true")].concat(), ""),
+    ];
+    for (text, want) in cases {
+        let want: Vec<&str> = Some(want).filter(|want| !want.is_empty()).into_iter().collect();
+        assert_eq!(warnings(&text), want, "{text}");
+    }
+    // Keys of a key manager are in no file, so that no template need match.
+    assert_eq!(warnings(&[wan, route, policy].concat()), none);
 }
 
 #[test]

@@ -1,11 +1,14 @@
 //! Reads configuration files, for `run`, `check` and `load`.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use client::CliError;
-use config::Config;
+use config::{Config, ConfigError};
+use xfrm::SaConfig;
 use zeroize::Zeroizing;
 
 use crate::ip_batch::{self, IpLines};
@@ -23,20 +26,71 @@ pub(crate) struct Sources {
     pub(crate) file: Option<PathBuf>,
     /// Content of the TOML file.
     pub(crate) config: Config,
+    /// Warnings about the TOML file.
+    pub(crate) warnings: Vec<Warning>,
     /// Lines of `ip`, which run after the TOML file is applied.
     pub(crate) lines: Vec<IpLines>,
+}
+
+/// Warning about a file that is valid.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Warning {
+    /// File and line; empty for a number of further warnings.
+    place: String,
+    text: String,
+}
+
+impl Warning {
+    /// The warning as a line of `fatpath check`.
+    pub fn line(&self) -> String {
+        match self.place.as_str() {
+            "" => self.text.clone(),
+            place => format!("{place}: warning: {}", self.text),
+        }
+    }
+
+    fn of(finding: &ConfigError) -> Self {
+        let place = format!("{}:{}", finding.file, finding.line);
+        let whole = finding.to_string();
+        let text = whole.strip_prefix(&place).map(|rest| rest.trim_start_matches(": ").to_owned());
+        Self { place, text: text.unwrap_or(whole) }
+    }
+}
+
+impl fmt::Display for Warning {
+    /// Writes the warning as in the log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.text)
+    }
 }
 
 /// Reads and checks the TOML file at `path`. Its text holds keys, and is zeroed after use.
 ///
 /// # Errors
 /// Exit code 1 if the file holds `ip` lines, 2 if it cannot be read or its content is wrong.
-pub fn load(path: &Path) -> Result<Config, CliError> {
+pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), CliError> {
     let bytes = read(path)?;
     if ip_batch::are_in(&bytes) {
         return Err(CliError::failed(ip_batch::only_at_start(&path.display().to_string())));
     }
     parse(path, &bytes)
+}
+
+/// The TOML file at `path` with each `[[tunnel]]` replaced by the tables that it stands for.
+///
+/// # Errors
+/// As [`load`].
+pub fn expand(path: &Path, with_keys: bool) -> Result<Zeroizing<String>, CliError> {
+    let name = shown(path);
+    let bytes = read(path)?;
+    if ip_batch::are_in(&bytes) {
+        return Err(CliError::failed(format!("{name}: holds lines of ip, and only TOML can be expanded.")));
+    }
+    let expanded = Config::expand_toml(text(&name, &bytes)?, &name, with_keys);
+    expanded.map_err(|errors| CliError::bad_configs(errors.errors()))
 }
 
 /// Reads and checks files, at most one of which is TOML.
@@ -59,7 +113,7 @@ pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
             let (first, second) = (shown(first), shown(path));
             return Err(CliError::failed(format!("{first} and {second} are TOML, both; put them into one file.")));
         }
-        sources.config = parse(path, &bytes)?;
+        (sources.config, sources.warnings) = parse(path, &bytes)?;
         // Standard input cannot be read again by a reload.
         sources.file = Some(path.clone()).filter(|path| !is_stdin(path));
     }
@@ -114,16 +168,36 @@ fn read_to_end(mut file: impl Read, size: u64) -> io::Result<Zeroizing<Vec<u8>>>
     Ok(bytes)
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<Config, CliError> {
+fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, CliError> {
+    std::str::from_utf8(bytes).map_err(|err| {
+        let line = 1 + bytes[..err.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
+        CliError::bad_config(format!("{name}:{line}: not UTF-8 text; use a TOML file."))
+    })
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<(Config, Vec<Warning>), CliError> {
     let name = shown(path);
     if let Some((line, format)) = other_format(bytes) {
         return Err(CliError::bad_config(format!("{name}:{line}: this is {format}, not TOML.")));
     }
-    let text = std::str::from_utf8(bytes).map_err(|err| {
-        let line = 1 + bytes[..err.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
-        CliError::bad_config(format!("{name}:{line}: not UTF-8 text; use a TOML file."))
-    })?;
-    Config::from_toml(text, &name).map_err(|err| CliError::bad_config(err.to_string()))
+    let outcome = Config::with_warnings(text(&name, bytes)?, &name);
+    let (config, found) = outcome.map_err(|errors| CliError::bad_configs(errors.errors()))?;
+    let mut warnings: Vec<Warning> = others_can_read(path, &config).into_iter().collect();
+    warnings.extend(found.first.iter().map(Warning::of));
+    if found.more > 0 {
+        warnings.push(Warning { place: String::new(), text: format!("… and {} more warnings", found.more) });
+    }
+    Ok((config, warnings))
+}
+
+/// Warning about a regular file with keys that other users can read.
+fn others_can_read(path: &Path, config: &Config) -> Option<Warning> {
+    let has_key = |sa: &SaConfig| !sa.algorithm.is_null();
+    let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file())?;
+    let mode = metadata.permissions().mode() & 0o777;
+    let text = format!("its mode {mode:04o} lets other users at its keys; use chmod 600.");
+    let is_open = mode & 0o077 != 0 && config.sas.iter().any(has_key);
+    is_open.then(|| Warning { place: path.display().to_string(), text })
 }
 
 /// Format of a text that is another one than TOML, by its first line that is neither blank nor a comment, with the number of that line.
@@ -144,6 +218,35 @@ fn other_format(bytes: &[u8]) -> Option<(usize, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn file_with_keys_for_one_user_alone_has_no_warning() {
+        let path = std::env::temp_dir().join(format!("fatpath-warnings-{}", std::process::id()));
+        let sa = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 1\ndir = \"in\"\n";
+        let key = "enc = { name = \"cbc(aes)\", key = \"0123456789abcdef\" }\n";
+        let none = "enc = \"ecb(cipher_null)\"\n";
+        let name = path.display();
+        let policy = "[[policy]]\ndir = \"in\"\nsrc = \"10.0.0.0/8\"\n";
+        let clear = "it has no tmpl, so its packets pass in clear; add tmpl, or action = \"block\".";
+        let cases = [
+            (format!("{sa}{key}"), 0o600, vec![]),
+            (
+                format!("{sa}{key}"),
+                0o640,
+                vec![format!("{name}: warning: its mode 0640 lets other users at its keys; use chmod 600.")],
+            ),
+            (format!("{sa}{none}"), 0o644, vec![]),
+            (format!("{sa}{none}{policy}"), 0o644, vec![format!("{name}:7: warning: policy[0]: {clear}")]),
+        ];
+        for (text, mode, want) in cases {
+            std::fs::write(&path, &text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+            let (_, warnings) = load(&path).unwrap();
+            assert_eq!(warnings.iter().map(Warning::line).collect::<Vec<_>>(), want, "{text}");
+            assert!(warnings.iter().all(|warning| !warning.to_string().contains("warning: ")));
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn other_formats_are_named_and_toml_is_not_refused() {

@@ -177,8 +177,11 @@ impl Daemon {
                 links.log(&format!("{instance}: reloaded, running"));
             }
             Err(why) => {
-                service::ready(&format!("running with {links}; not reloaded: {why}"));
-                tracing::error!("{instance}: not reloaded, nothing has changed: {why}");
+                let first = why.lines().next().unwrap_or_default();
+                service::ready(&format!("running with {links}; not reloaded: {first}"));
+                for why in why.lines() {
+                    tracing::error!("{instance}: not reloaded, nothing has changed: {why}");
+                }
             }
         }
     }
@@ -195,7 +198,7 @@ impl Daemon {
     /// Applies `file`, which becomes the gateway's file, and returns a summary of the changes; or changes nothing and
     /// returns the reason.
     fn load(&mut self, file: PathBuf) -> Result<String, String> {
-        let config = config_file::load(&file).map_err(|err| err.message)?;
+        let (config, warnings) = config_file::load(&file).map_err(|err| err.messages())?;
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
@@ -222,6 +225,7 @@ impl Daemon {
         self.ike.keep(ike);
         let changes = summary(self.planner.config(), planner.config());
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
+        warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         self.planner.publish(&self.worker.handle, &mut protocols)?;
         protocols.begin_host_side();
         if let Some((checkpointer, of_files)) = &mut self.saved {

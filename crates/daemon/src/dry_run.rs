@@ -23,7 +23,7 @@ use super::planner::Planner;
 use super::random::random;
 use super::running::Running;
 use super::threads::Threads;
-use crate::config_file::{self, Sources};
+use crate::config_file::{self, Sources, Warning};
 
 /// Numbers of objects in a configuration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -50,13 +50,15 @@ impl ObjectCounts {
     }
 }
 
-/// Checks configuration files together, as at a start, and counts their objects. Nothing is changed.
+/// Checks configuration files together, as at a start, and counts their objects; returns the warnings, too. Nothing is changed.
 ///
 /// # Errors
 /// Errors of a start with the files; devices and privileges are not checked.
-pub fn check(paths: &[PathBuf]) -> Result<ObjectCounts, CliError> {
-    let sources = config_file::load_all(paths)?;
-    if sources.lines.is_empty() { Ok(ObjectCounts::by(&sources.config)) } else { dry_run(sources) }
+pub fn check(paths: &[PathBuf]) -> Result<(ObjectCounts, Vec<Warning>), CliError> {
+    let mut sources = config_file::load_all(paths)?;
+    let warnings = std::mem::take(&mut sources.warnings);
+    let counts = if sources.lines.is_empty() { ObjectCounts::by(&sources.config) } else { dry_run(sources)? };
+    Ok((counts, warnings))
 }
 
 /// Dry run: applies `sources` to a gateway in memory, without crypto threads, and counts its links, routes, SAs and policies.

@@ -109,7 +109,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use self::netlink::start_discard;
-pub use config_file::load as load_config;
+pub use config_file::{Warning, expand as expand_config, load as load_config};
 use daemon::Daemon;
 pub use dry_run::{ObjectCounts, check};
 use events::Event;
@@ -131,6 +131,7 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     confine::confine();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let sources = config_file::load_all(config)?;
+    sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let store = state.map(Store::open).transpose()?;
     let socket = own_socket_path(instance);
     server::check_vacant(&socket)?;

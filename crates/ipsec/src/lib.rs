@@ -63,7 +63,6 @@ mod icmp_quote;
 mod input;
 mod ipsec;
 mod keepalive;
-pub mod mtu;
 mod nat;
 #[cfg(debug_assertions)]
 mod nonces;

@@ -7,6 +7,7 @@
 //! [`Enc`], [`Auth`]) holds the names of algorithms, lengths of their keys and ICVs.
 //!
 //! - **Selectors** are compared for each packet that no cache knows: [`Selector::matches`], [`Mark::matches`].
+//! - **Inner MTU**: bytes that an SA adds to a packet ([`Overhead`]).
 //! - **Keys** are zeroed when they are dropped, and `Debug` shows no byte of them ([`Key`]).
 //! - **Requests**: an SA or a policy owns the request that made it ([`Request`]), in a type of the control plane.
 //!
@@ -33,6 +34,7 @@ mod limits;
 mod mark;
 mod mode;
 mod offload;
+mod overhead;
 mod policy;
 mod request;
 mod sa;
@@ -48,6 +50,7 @@ pub use limits::{MAX_SAS, MAX_TEMPLATES, MAX_WINDOW};
 pub use mark::Mark;
 pub use mode::{Dir, Mode, SaDir};
 pub use offload::{Offload, OffloadMode};
+pub use overhead::Overhead;
 pub use policy::{Action, Level, PolicyConfig, PolicyKey, Template};
 pub use request::Request;
 pub use sa::{AeventLimits, Aevents, EspInUdp, NatTraversal, SaConfig, SaFlags};

@@ -52,9 +52,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/orderly_end_removes_all_but_around_programs", NEEDS, end),
         trial("host_side/links_above_the_limit_have_no_device", NEEDS, limit),
         trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
-        trial("host_side/users_speak_through_a_tunnel_without_privilege", NEEDS, || tunnel("666", "tun")),
+        trial("host_side/users_speak_through_a_tunnel_without_privilege", NEEDS, || tunnel("666", "tun", false)),
+        trial("host_side/tunnel_in_one_table_needs_no_privilege", NEEDS, || tunnel("666", "tun", true)),
         trial("host_side/source_of_a_files_route_is_an_address_of_lo", NEEDS, lo_of_file),
-        trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth")),
+        trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth", false)),
         trial("host_side/users_gateway_is_in_the_users_run_directory", NEEDS, run_dir),
         trial("host_side/interface_with_addresses_is_warned_about", NEEDS, shared_interface),
         trial("host_side/broadcast_of_a_socket_reaches_every_station", NEEDS, broadcasts),
@@ -717,8 +718,9 @@ fn shared_interface() -> Outcome {
     Ok(())
 }
 
-/// Large datagrams, TCP and refusals through ESP in UDP between two users' programs, without any privilege.
-fn tunnel(mode: &str, kind: &str) -> Outcome {
+/// Large datagrams, TCP and refusals through ESP in UDP between two users' programs, without any privilege. `is_table`:
+/// the tunnel is one table of the file, else it is set up by the file and by `ip`.
+fn tunnel(mode: &str, kind: &str, is_table: bool) -> Outcome {
     let users = Users::new(mode)?;
     let hosts = [Netns::new("left")?, Netns::new("right")?];
     veth((&hosts[0], "eth0"), (&hosts[1], "eth0"))?;
@@ -746,7 +748,20 @@ fn tunnel(mode: &str, kind: &str) -> Outcome {
             [sa(1, 2, "a1"), sa(2, 1, "b2"), policy("out", n, p), policy("in", p, n)].concat(),
         ];
         let name = format!("g{n}");
-        gateways.push(Gateway::start_under(users.fatpath(host), &users.scratch, &name, &toml.concat())?);
+        let keys =
+            [(1, "a1"), (2, "b2")].map(|(spi, key)| format!("{{ spi = {spi}, key = \"0x{}\" }}", key.repeat(36)));
+        let table = format!(
+            "{AUTO}[[tunnel]]\nname = \"far\"\nlocal = {{ address = \"192.0.2.{n}\", nets = [\"10.{n}.0.1/32\"] }}\n\
+             remote = {{ address = \"192.0.2.{p}\", nets = [\"10.{p}.0.1/32\"] }}\ndevice = \"none\"\n\
+             keys.out = {}\nkeys.in = {}\n",
+            keys[n as usize - 1],
+            keys[p as usize - 1]
+        );
+        let toml = if is_table { table } else { toml.concat() };
+        gateways.push(Gateway::start_under(users.fatpath(host), &users.scratch, &name, &toml)?);
+        if is_table {
+            continue;
+        }
         let script = format!("ip addr add 10.{n}.0.1/32 dev lo; ip route add 10.{p}.0.0/24 dev wan src 10.{n}.0.1");
         run(users.fatpath(host).args(["exec", "--instance", &name, "--", "sh", "-ec", &script]))?;
     }

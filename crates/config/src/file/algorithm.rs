@@ -93,7 +93,7 @@ fn name<N: Name>(table: &Table<'_>) -> Result<N> {
 }
 
 /// Looks up an algorithm by name (Linux `xfrm_aead_get_byname` and similar; ENOSYS).
-fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
+pub(super) fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
     if let Some(name) = N::by_name(text) {
         return Ok(name);
     }
@@ -113,7 +113,7 @@ fn all<N: Name>() -> String {
     one_of(N::ALL.iter().map(|name| name.name()))
 }
 
-fn key<N: Name>(table: &Table<'_>, name: N) -> Result<Key> {
+pub(super) fn key<N: Name>(table: &Table<'_>, name: N) -> Result<Key> {
     let (lens, salt) = (name.spec().key_lens, name.spec().salt_len);
     let what = match salt {
         0 => String::new(),
@@ -151,9 +151,17 @@ fn numbers<T: ToString>(numbers: &[T]) -> String {
     one_of(texts.iter().map(String::as_str))
 }
 
+/// Text in the place of a key that is not shown.
+pub(super) const HIDDEN: &str = "…";
+
 /// Bytes of a key: hexadecimal after `0x`, else the text's bytes, as in iproute2's `xfrm_algo_parse`.
 fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
     let text = value.str()?;
+    if text == HIDDEN {
+        return Err(
+            value.error("stands for a key that was left out; use check --expand --with-keys, or put the key here")
+        );
+    }
     let Some(digits) = text.strip_prefix("0x") else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
     if digits.len() % 2 == 1 {
         return Err(value.error("a hexadecimal key has two digits for each byte; a digit is missing or too many"));

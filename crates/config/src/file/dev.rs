@@ -1,6 +1,6 @@
 //! `dev`: the name of a configured link.
 
-use super::reader::{Result, Value, quoted};
+use super::reader::{Refers, Result, Value, quoted};
 use crate::model::Config;
 
 /// Reads the name of a link, which must be configured.
@@ -12,5 +12,5 @@ pub(super) fn read(value: &Value<'_>, config: &Config) -> Result<String> {
     let names: Vec<&str> = config.links.iter().map(|link| link.name.as_str()).collect();
     let hint =
         if names.is_empty() { "no link is configured".to_owned() } else { format!("links are {}", names.join(", ")) };
-    Err(value.error(format!("no link is named {}; {hint}", quoted(name))))
+    Err(value.error(format!("no link is named {}; {hint}", quoted(name))).about(Refers::Link(name.to_owned())))
 }

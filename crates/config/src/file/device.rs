@@ -105,7 +105,7 @@ fn source(value: &Value<'_>) -> Result<IpAddr> {
     }
 }
 
-fn is_unicast(addr: IpAddr) -> bool {
+pub(super) fn is_unicast(addr: IpAddr) -> bool {
     !(addr.is_unspecified() || addr.is_multicast() || addr == IpAddr::from([255; 4]))
 }
 

@@ -9,12 +9,15 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::DeTable;
 
-use super::reader::{ConfigError, Result, Source, Table, Value};
+use super::faults::{Faults, Findings, Place};
+use super::reader::{Result, Source, Table, Value};
 
 /// Document, in parts or as a whole.
 #[derive(Debug)]
 pub(super) struct Document<'a> {
     source: Source<'a>,
+    /// Place of the tunnel that the tables are made from.
+    origin: Option<Place>,
     /// Parts that are parsed and kept.
     parsed: Vec<Parsed<'a>>,
     /// Lists whose elements have their own headers.
@@ -44,15 +47,35 @@ impl<'a> Document<'a> {
     /// on the whole.
     ///
     /// # Errors
-    /// The document is no TOML, or the error of `read`.
-    pub(super) fn read<T>(source: Source<'a>, read: impl Fn(&Self) -> Result<T>) -> Result<T> {
+    /// The document is no TOML, or the errors of `read`.
+    pub(super) fn read<T>(
+        source: Source<'a>,
+        read: impl Fn(&Self) -> std::result::Result<T, Findings>,
+    ) -> std::result::Result<T, Findings> {
         if let Some(document) = Self::in_parts(source) {
             let outcome = read(&document);
             if outcome.is_ok() || document.elements_are_toml() {
                 return outcome;
             }
         }
-        read(&Self { source, parsed: vec![Parsed::parse(source)?], lists: Vec::new() })
+        match Parsed::parse(source) {
+            Ok(parsed) => read(&Self { source, origin: None, parsed: vec![parsed], lists: Vec::new() }),
+            Err(fault) => Err(Findings { first: vec![source.located(fault)], more: 0 }),
+        }
+    }
+
+    /// The tables that a tunnel at `origin` stands for; `None` if they cannot be read.
+    pub(super) fn of_tunnel(source: Source<'a>, origin: Place) -> Option<Self> {
+        Some(Self { origin: Some(origin), ..Self::in_parts(source)? })
+    }
+
+    pub(super) fn source(&self) -> Source<'a> {
+        self.source
+    }
+
+    /// Ranges of the elements of a list with headers of their own.
+    pub(super) fn elements(&self, key: &str) -> impl Iterator<Item = &Range<usize>> {
+        self.lists.iter().filter(move |list| list.name == key).flat_map(|list| &list.elements)
     }
 
     /// Splits the document into parts; `None` if a part that is parsed at once is no TOML, or two parts define the same
@@ -60,7 +83,7 @@ impl<'a> Document<'a> {
     fn in_parts(source: Source<'a>) -> Option<Self> {
         let Parts { plain, lists } = cut(source.text())?;
         let parsed: Result<Vec<_>> = plain.into_iter().map(|range| Parsed::parse(source.part(range))).collect();
-        let document = Self { source, parsed: parsed.ok()?, lists };
+        let document = Self { source, origin: None, parsed: parsed.ok()?, lists };
         let tables = document.parsed.iter().flat_map(|part| part.root.get_ref().keys());
         let mut names: Vec<&str> = tables.map(|key| key.get_ref().as_ref()).collect();
         names.extend(document.lists.iter().map(|list| list.name));
@@ -77,16 +100,18 @@ impl<'a> Document<'a> {
         elements.all(|range| Parsed::parse(self.source.part(range.clone())).is_ok())
     }
 
-    /// Refuses the first key that is not in `known`.
-    pub(super) fn check_keys(&self, known: &[&str]) -> Result<()> {
-        let check = |part: &Parsed<'_>| part.table().check_keys(known).err();
-        let in_parsed = self.parsed.iter().filter_map(check);
-        let in_lists = self.lists.iter().filter(|list| !known.contains(&list.name)).filter_map(|list| {
-            let first = list.elements.first()?;
-            Parsed::parse(self.source.part(first.clone())).map_or_else(Some, |part| check(&part))
-        });
-        let first = in_parsed.chain(in_lists).min_by_key(|err: &ConfigError| err.line);
-        first.map_or(Ok(()), Err)
+    /// Adds an error for each key that is not in `known`.
+    pub(super) fn check_keys(&self, known: &[&str], faults: &mut Faults<'_>) {
+        for part in &self.parsed {
+            part.table().unknown_keys(known).for_each(|fault| faults.push(fault));
+        }
+        for list in self.lists.iter().filter(|list| !known.contains(&list.name)) {
+            let Some(first) = list.elements.first() else { continue };
+            match Parsed::parse(self.source.part(first.clone())) {
+                Ok(part) => part.table().unknown_keys(known).for_each(|fault| faults.push(fault)),
+                Err(fault) => faults.push(fault),
+            }
+        }
     }
 
     /// Value of `key`; `None` if it is missing, or a list whose elements have their own headers.
@@ -94,22 +119,35 @@ impl<'a> Document<'a> {
         self.parsed.iter().find_map(|part| part.table().get(key))
     }
 
-    /// Calls `read` with each table of the list `key` in turn; not at all if the list is missing. The tables may only
-    /// have the keys in `known`.
-    ///
-    /// # Errors
-    /// An element is no TOML, no table or has an unknown key, or the error of `read`. Later elements are not read.
-    pub(super) fn each(&self, key: &str, known: &[&str], mut read: impl FnMut(&Table<'_>) -> Result<()>) -> Result<()> {
+    /// Calls `read` with each table of the list `key` in turn, and its place; not at all if the list is missing. The
+    /// tables may only have the keys in `known`. An element that is no TOML, no table or has an unknown key, and the
+    /// error of `read` are added to `faults`; later elements are read all the same, unless the document is no TOML.
+    pub(super) fn each(
+        &self,
+        key: &str,
+        known: &[&str],
+        faults: &mut Faults<'_>,
+        mut read: impl FnMut(&Table<'_>, Place) -> Result<()>,
+    ) {
         if let Some(value) = self.get(key) {
-            return value.tables(known)?.iter().try_for_each(read);
+            match value.items() {
+                Ok(items) => {
+                    let numbered = items.iter().enumerate();
+                    numbered.for_each(|(n, item)| faults.read_item((key, n), item, known, self.origin, &mut read));
+                }
+                Err(fault) => faults.push_once(fault),
+            }
+            return;
         }
-        let elements = self.lists.iter().filter(|list| list.name == key).flat_map(|list| &list.elements);
-        for (n, range) in elements.enumerate() {
-            let part = Parsed::parse(self.source.part(range.clone()))?;
-            let Some(element) = part.table().get(key).and_then(|list| list.only_item(n)) else { continue };
-            read(&element.table(known)?)?;
+        for (n, range) in self.elements(key).enumerate() {
+            let part = match Parsed::parse(self.source.part(range.clone())) {
+                Ok(part) => part,
+                Err(fault) => return faults.push_once(fault),
+            };
+            if let Some(element) = part.table().get(key).and_then(|list| list.only_item(n)) {
+                faults.read_item((key, n), &element, known, self.origin, &mut read);
+            }
         }
-        Ok(())
     }
 }
 
@@ -210,14 +248,15 @@ mod tests {
     use super::*;
 
     /// Number of elements of `a`, whose `x` is a digit, and whether `b` exists.
-    fn contents(document: &Document<'_>) -> Result<(usize, bool)> {
-        document.check_keys(&["a", "b"])?;
+    fn contents(document: &Document<'_>) -> std::result::Result<(usize, bool), Findings> {
+        let mut faults = Faults::new(document.source());
+        document.check_keys(&["a", "b"], &mut faults);
         let mut count = 0;
-        document.each("a", &["x", "y"], |table| {
+        document.each("a", &["x", "y"], &mut faults, |table, _| {
             count += 1;
             table.need("x", "")?.number(0_u64..=9).map(drop)
-        })?;
-        Ok((count, document.get("b").is_some()))
+        });
+        faults.finish((count, document.get("b").is_some()))
     }
 
     #[test]
@@ -273,7 +312,8 @@ mod tests {
         for (text, want) in cases {
             match (Document::read(Source::new("f", text), contents), want) {
                 (Ok(read), Ok(want)) => assert_eq!(read, want, "{text}"),
-                (Err(err), Err((line, key, what))) => {
+                (Err(errors), Err((line, key, what))) => {
+                    let err = &errors.first[0];
                     assert_eq!((err.line, err.key.as_str()), (line, key), "{text}: {err}");
                     assert!(what.is_empty() || err.text == what, "{text}: {err}");
                 }

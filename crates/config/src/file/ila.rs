@@ -38,8 +38,8 @@ const IDENT_TYPES: &[(&str, IdentType)] =
 #[derive(Debug, Default)]
 pub(super) struct Seen(HashMap<(Locator, Option<String>), usize>);
 
-/// Reads one mapping. `config` contains all links.
-pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen) -> Result<IlaConfig> {
+/// Reads mapping number `n`. `config` contains all links.
+pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen, n: usize) -> Result<IlaConfig> {
     let hint = "use a locator such as \"2001:db8:0:1\"";
     let match_value = table.need("loc_match", hint)?;
     let locator_match = locator(&match_value)?;
@@ -47,8 +47,7 @@ pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen) -> Resul
     let dev = table.get("dev").map(|value| dev::read(&value, config)).transpose()?;
     let csum_mode = table.get("csum-mode").map_or(Ok(CsumMode::default()), |value| value.word(CSUM_MODES))?;
     let ident_type = table.get("ident-type").map_or(Ok(IdentType::default()), |value| value.word(IDENT_TYPES))?;
-    let next = seen.0.len();
-    if let Some(n) = seen.0.insert((locator_match, dev.clone()), next) {
+    if let Some(n) = seen.0.insert((locator_match, dev.clone()), n) {
         let of = dev.map_or_else(|| "any device".to_owned(), |dev| format!("device {dev}"));
         return Err(match_value.error(format!("{locator_match} for {of} is already ila[{n}]; take one out")));
     }

@@ -9,6 +9,7 @@ use base::{Prefix, TableId};
 use wire::Spi;
 use xfrm::{Mark, Mode, PolicyConfig, PolicyKey, SaConfig, Template};
 
+use super::faults::Place;
 use crate::model::{LinkConfig, LinkKind, RouteConfig};
 
 /// Key of a route: destinations, table and metric.
@@ -17,9 +18,19 @@ pub(super) type RouteKey = (Prefix, TableId, u32);
 /// Key of an SA (RFC 4301 §4.1).
 pub(super) type SaKey = (IpAddr, Spi, Mark);
 
-/// Routes, SAs and policies by their keys, with their positions in the file.
+/// Places of the entries in the file, in the order of the configuration's lists.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    pub(super) links: Vec<Place>,
+    pub(super) routes: Vec<Place>,
+    pub(super) sas: Vec<Place>,
+    pub(super) policies: Vec<Place>,
+}
+
+/// Routes, SAs and policies by their keys, with their positions in the configuration's lists.
 #[derive(Debug, Default)]
 pub(super) struct Index {
+    pub(super) places: Places,
     routes: HashMap<RouteKey, u32>,
     /// Tables of VRFs, by the names of their devices and members.
     domains: HashMap<String, TableId>,
@@ -31,8 +42,8 @@ pub(super) struct Index {
 
 impl Index {
     /// Index of a file with the given links.
-    pub(super) fn of_links(links: &[LinkConfig]) -> Self {
-        let mut index = Self::default();
+    pub(super) fn of_links(links: &[LinkConfig], places: Vec<Place>) -> Self {
+        let mut index = Self { places: Places { links: places, ..Places::default() }, ..Self::default() };
         let vrfs = links.iter().filter_map(|link| match link.kind {
             LinkKind::Vrf { table } => Some((link.name.clone(), TableId(table))),
             _ => None,
@@ -57,13 +68,15 @@ impl Index {
         self.domains.values().any(|&domain| domain == table)
     }
 
-    /// Position of the route with a key.
-    pub(super) fn route(&self, name: &RouteKey) -> Option<usize> {
-        self.routes.get(name).map(|&at| at as usize)
+    /// Path of the route with a key.
+    pub(super) fn route(&self, name: &RouteKey) -> Option<String> {
+        let &at = self.routes.get(name)?;
+        Some(self.places.routes.get(at as usize)?.path("route"))
     }
 
     /// Adds the next route.
-    pub(super) fn push_route(&mut self, route: &RouteConfig) {
+    pub(super) fn push_route(&mut self, route: &RouteConfig, place: Place) {
+        self.places.routes.push(place);
         self.routes.insert((route.to, route.table, route.metric), self.routes.len() as u32);
     }
 
@@ -78,23 +91,31 @@ impl Index {
         self.direct.link_of(via, may_be)
     }
 
-    /// Position of the SA with a key.
-    pub(super) fn sa(&self, name: &SaKey) -> Option<usize> {
-        self.sas.get(name).copied()
+    /// Path of the SA with a key.
+    pub(super) fn sa(&self, name: &SaKey) -> Option<String> {
+        self.sas.get(name).map(|&at| self.sa_path(at))
+    }
+
+    /// Path of an SA, by its position.
+    pub(super) fn sa_path(&self, at: usize) -> String {
+        self.places.sas.get(at).map(|place| place.path("sa")).unwrap_or_default()
     }
 
     /// Adds the next SA.
-    pub(super) fn push_sa(&mut self, sa: &SaConfig) {
+    pub(super) fn push_sa(&mut self, sa: &SaConfig, place: Place) {
+        self.places.sas.push(place);
         self.sas.insert((sa.dst, sa.spi, sa.mark), self.sas.len());
     }
 
-    /// Position of the policy with a key.
-    pub(super) fn policy(&self, key: &PolicyKey) -> Option<usize> {
-        self.policies.get(key).copied()
+    /// Path of the policy with a key.
+    pub(super) fn policy(&self, key: &PolicyKey) -> Option<String> {
+        let &at = self.policies.get(key)?;
+        Some(self.places.policies.get(at)?.path("policy"))
     }
 
     /// Adds the next policy.
-    pub(super) fn push_policy(&mut self, policy: &PolicyConfig) {
+    pub(super) fn push_policy(&mut self, policy: &PolicyConfig, place: Place) {
+        self.places.policies.push(place);
         self.policies.insert(policy.key(), self.policies.len());
     }
 

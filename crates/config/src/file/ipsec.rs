@@ -11,7 +11,7 @@ use xfrm::{
 };
 
 use super::index::Index;
-use super::reader::{Result, Table, Value, one_of, quoted};
+use super::reader::{Refers, Result, Table, Value, one_of, quoted};
 use super::{algorithm, nat, xfrm as parts};
 use crate::model::{Config, LinkKind};
 use crate::protocols::{PROTOCOLS, WITH_PORTS};
@@ -62,7 +62,7 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Resu
     let number = spi_value.number(1..=u32::MAX)?; // 0 is never sent: RFC 4303 §2.1.
     let (spi, mark) = (Spi(number), parts::mark(table, "mark")?);
     if let Some(n) = index.sa(&(dst_addr, spi, mark)) {
-        let what = format!("{number:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
+        let what = format!("{number:#x} with destination {dst_addr} is already {n}; use another SPI");
         return Err(spi_value.error(what));
     }
     let dir = table.get("dir").map(|value| value.word(SaDir::WORDS)).transpose()?;
@@ -107,7 +107,7 @@ pub(super) fn read_policy(table: &Table<'_>, config: &Config, index: &mut Index)
     let selector = selector(table)?;
     let (mark, if_id) = (parts::mark(table, "mark")?, parts::if_id(table)?);
     if let Some(n) = index.policy(&PolicyKey { dir, selector, mark, if_id }) {
-        let what = format!("policy[{n}] has the same direction and selector; take one of them out");
+        let what = format!("{n} has the same direction and selector; take one of them out");
         return Err(dir_value.error(what));
     }
     let priority = table.get("priority").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
@@ -265,14 +265,13 @@ fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), en
         }
         match (table.get("encap"), port) {
             (Some(value), Some(port)) if !bound(addr).any(|(bound_port, _)| bound_port == port) => {
-                return Err(
-                    value.error(format!("link {name} is bound to port {bound_port}; use {port_key} = {bound_port}"))
-                );
+                let text = format!("link {name} is bound to port {bound_port}; use {port_key} = {bound_port}");
+                return Err(value.error(text).about(Refers::Links));
             }
             (Some(_), Some(_)) => {}
             _ => {
                 let hint = format!("{addr} is the address of the udp link {name}, which carries ESP in UDP alone");
-                return Err(table.missing("encap", &hint));
+                return Err(table.missing("encap", &hint).about(Refers::Links));
             }
         }
     }
@@ -347,7 +346,9 @@ fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config, in
     let template = Template { src, dst, spi: None, mode, reqid, level };
     if let Some(n) = index.other_mode(template, &config.sas) {
         let (mode, other) = (template.mode, config.sas[n].mode);
-        return Err(value.error(format!("requires mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));
+        let sa = index.sa_path(n);
+        let text = format!("requires mode {mode}, but {sa} is mode {other}; use one mode for both");
+        return Err(value.error(text).about(Refers::Sas));
     }
     Ok(template)
 }

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use base::IfAddr;
 use driver::{DriverKind, XdpMode};
 
-use super::reader::{Result, Table, Value, quoted};
+use super::faults::Place;
+use super::reader::{Refers, Result, Table, Value, quoted};
 use super::route::table_id;
 use super::{bridge, device, qdisc};
 use crate::features::FeatureSet;
@@ -46,9 +47,9 @@ pub(super) const KEYS: &[&str] = &[
 /// Maximum length of a link's name, in bytes: Linux's `IFNAMSIZ` without the final zero.
 const MAX_NAME_LEN: usize = 15;
 /// Minimum MTU of IPv4 (RFC 791 §3.2).
-const MIN_MTU: u16 = 68;
+pub(super) const MIN_MTU: u16 = 68;
 /// Minimum MTU of IPv6 (RFC 8200 §5).
-const MIN_MTU_V6: u16 = 1280;
+pub(super) const MIN_MTU_V6: u16 = 1280;
 /// Maximum length of a Unix socket's path: `sun_path` without the final zero.
 const MAX_SOCKET_LEN: usize = 107;
 
@@ -100,13 +101,19 @@ pub(super) fn read_loopback(table: &Table<'_>) -> Result<Vec<IfAddr>> {
     }
 }
 
-/// Reads one link. `others` are the earlier links.
-pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
+/// Refuses the name of another link.
+pub(super) fn check_new_name(value: &Value<'_>, name: &str, others: &[LinkConfig], places: &[Place]) -> Result<()> {
+    let mut both = others.iter().zip(places);
+    let Some((_, place)) = both.find(|(other, _)| other.name == name) else { return Ok(()) };
+    let path = place.path("link");
+    Err(value.error(format!("{name} is already the name of {path}; names are unique")))
+}
+
+/// Reads one link. `others` are the earlier links, and `places` their places.
+pub(super) fn read(table: &Table<'_>, others: &[LinkConfig], places: &[Place]) -> Result<LinkConfig> {
     let name_value = table.need("name", "every link has a name, such as \"tun0\"")?;
     let name = link_name(&name_value)?;
-    if let Some(n) = others.iter().position(|other| other.name == name) {
-        return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
-    }
+    check_new_name(&name_value, &name, others, places)?;
     let kinds = kinds();
     let words = kinds.each_ref().map(|kind| (kind.word(), kind));
     let mut kind = table
@@ -243,7 +250,8 @@ pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()
         } else {
             format!("VRFs and bridges are {}", names.join(", "))
         };
-        return Err(value.error(format!("no VRF or bridge is named {}; {hint}", quoted(name))));
+        let text = format!("no VRF or bridge is named {}; {hint}", quoted(name));
+        return Err(value.error(text).about(Refers::Link(name.to_owned())));
     };
     let own_name = table.get("name").map(|name| name.str()).transpose()?;
     let own = links.iter().find(|link| Some(link.name.as_str()) == own_name);
@@ -270,7 +278,7 @@ fn belongs(table: &Table<'_>, key: &str, fits: bool, kinds: &str) -> Result<()> 
 }
 
 /// Reads a name that is valid for a device in Linux (`dev_valid_name`).
-fn link_name(value: &Value<'_>) -> Result<String> {
+pub(super) fn link_name(value: &Value<'_>) -> Result<String> {
     let name = value.str()?;
     let wrong = |what: &str| Err(value.error(format!("{} is no name of a link; {what}", quoted(name))));
     if name.is_empty() {
@@ -331,7 +339,8 @@ fn vlan(table: &Table<'_>, others: &[LinkConfig]) -> Result<(String, u16)> {
     let value = table.need("link", "use the name of the link below, such as \"eth0\"")?;
     let link = value.str()?;
     let Some(lower) = others.iter().find(|other| other.name == link) else {
-        return Err(value.error(format!("no link before this one is named {}", quoted(link))));
+        let text = format!("no link before this one is named {}", quoted(link));
+        return Err(value.error(text).about(Refers::Link(link.to_owned())));
     };
     if !lower.kind.is_ethernet() {
         return Err(value.error(format!("{link} has no Ethernet frames, and so no VLANs")));

@@ -1,7 +1,7 @@
 //! Configuration file: TOML with iproute2's words.
 //!
-//! All checks are done before anything is returned, in the order links, routes, SAs, policies, ILA mappings, and the
-//! first fault is the error. Each table of the file has a module.
+//! All checks are done before anything is returned, in the order links, tunnels, routes, SAs, policies, ILA mappings;
+//! the errors are those of all tables. Each table of the file has a module.
 
 mod algorithm;
 mod bridge;
@@ -9,6 +9,8 @@ mod crypto;
 mod dev;
 mod device;
 mod document;
+mod expand;
+mod faults;
 mod host;
 mod ila;
 mod index;
@@ -19,19 +21,26 @@ mod qdisc;
 mod reader;
 mod reassembly;
 mod route;
+mod tunnel;
+mod warnings;
 mod worker;
 mod xfrm;
 
 use document::Document;
-use index::Index;
+use faults::Faults;
+pub use faults::Findings;
+use index::{Index, Places};
 pub use reader::ConfigError;
 use reader::{Result, Source};
+use zeroize::Zeroizing;
 
 use crate::model::Config;
+use tunnel::Expansion;
 
 /// Top-level keys of a file.
 const ROOT_KEYS: &[&str] = &[
     "link",
+    "tunnel",
     "route",
     "sa",
     "policy",
@@ -46,80 +55,157 @@ const ROOT_KEYS: &[&str] = &[
     "ila-icmp-errors",
 ];
 
+/// Outcome of reading a file without errors.
+struct Read {
+    config: Config,
+    places: Places,
+    expansions: Vec<Expansion>,
+}
+
 impl Config {
     /// Reads and validates a whole file. `file` is its name, for errors only.
     ///
     /// # Errors
-    /// The first fault in the file.
-    pub fn from_toml(text: &str, file: &str) -> Result<Self> {
-        Document::read(Source::new(file, text), Self::from_document)
+    /// The first error of the file.
+    pub fn from_toml(text: &str, file: &str) -> std::result::Result<Self, ConfigError> {
+        let read = Document::read(Source::new(file, text), read_document);
+        read.map(|read| read.config).map_err(|errors| {
+            let none = ConfigError { file: file.to_owned(), line: 1, key: String::new(), text: String::new() };
+            errors.first.into_iter().next().unwrap_or(none)
+        })
     }
 
-    fn from_document(root: &Document<'_>) -> Result<Self> {
-        root.check_keys(ROOT_KEYS)?;
-        let mut config =
-            Self { xfrm: xfrm::options(root)?, policy_default: xfrm::policy_default(root)?, ..Self::default() };
-        root.each("link", link::KEYS, |table| {
-            if link::is_loopback(table) {
-                if !config.lo.is_empty() {
-                    let name = table.need("name", "lo")?;
-                    return Err(name.error("lo is given twice; put its addresses into one table"));
-                }
-                config.lo = link::read_loopback(table)?;
-                return Ok(());
-            }
-            let link = link::read(table, &config.links)?;
-            config.links.push(link);
-            Ok(())
-        })?;
-        root.each("link", link::KEYS, |table| link::check_master(table, &config.links))?;
-        let mut index = Index::of_links(&config.links);
-        root.each("route", route::KEYS, |table| {
+    /// Reads and validates a whole file, with warnings about what cannot work or is dangerous.
+    ///
+    /// # Errors
+    /// The errors of the file.
+    pub fn with_warnings(text: &str, file: &str) -> std::result::Result<(Self, Findings), Findings> {
+        let source = Source::new(file, text);
+        let Read { config, places, .. } = Document::read(source, read_document)?;
+        let warnings = warnings::of(&config, &places, source);
+        Ok((config, warnings))
+    }
+
+    /// The file with each `[[tunnel]]` replaced by the tables that it stands for. Keys are left out unless
+    /// `with_keys`; a file without its keys is refused when it is read.
+    ///
+    /// # Errors
+    /// The errors of the file, or its tunnels are in a list in brackets.
+    pub fn expand_toml(text: &str, file: &str, with_keys: bool) -> std::result::Result<Zeroizing<String>, Findings> {
+        Document::read(Source::new(file, text), |root| {
+            let read = read_document(root)?;
+            expand::text(root, &read.expansions, with_keys)
+        })
+    }
+}
+
+/// Reads all tables of a document.
+fn read_document(root: &Document<'_>) -> std::result::Result<Read, Findings> {
+    let mut faults = Faults::new(root.source());
+    root.check_keys(ROOT_KEYS, &mut faults);
+    let mut config = Config {
+        xfrm: faults.ok(xfrm::options(root)).unwrap_or_default(),
+        policy_default: faults.ok(xfrm::policy_default(root)).unwrap_or_default(),
+        ..Config::default()
+    };
+    let mut places = Vec::new();
+    read_links(root, &mut config, &mut places, &mut faults);
+    let tunnels = tunnel::read_all(root, &config, &places, &mut faults);
+    let expansions = tunnel::expand(&tunnels, root, &config);
+    let of_tunnels: Vec<Document<'_>> = expansions.iter().filter_map(Expansion::document).collect();
+    for document in &of_tunnels {
+        read_links(document, &mut config, &mut places, &mut faults);
+    }
+    root.each("link", link::KEYS, &mut faults, |table, _| link::check_master(table, &config.links));
+    let mut index = Index::of_links(&config.links, places);
+    let all = || std::iter::once(root).chain(&of_tunnels);
+    for document in all() {
+        document.each("route", route::KEYS, &mut faults, |table, _| {
             route::note_direct(table, &mut index);
             Ok(())
-        })?;
-        root.each("route", route::KEYS, |table| {
+        });
+    }
+    for document in all() {
+        document.each("route", route::KEYS, &mut faults, |table, place| {
             let route = route::read(table, &config, &index)?;
-            index.push_route(&route);
+            index.push_route(&route, place);
             config.routes.push(route);
             Ok(())
-        })?;
-        root.each("sa", ipsec::SA_KEYS, |table| {
+        });
+    }
+    for document in all() {
+        document.each("sa", ipsec::SA_KEYS, &mut faults, |table, place| {
             let sa = ipsec::read_sa(table, &config, &index)?;
-            index.push_sa(&sa);
+            index.push_sa(&sa, place);
             config.sas.push(sa);
             Ok(())
-        })?;
-        root.each("policy", ipsec::POLICY_KEYS, |table| {
+        });
+    }
+    for document in all() {
+        document.each("policy", ipsec::POLICY_KEYS, &mut faults, |table, place| {
             let policy = ipsec::read_policy(table, &config, &mut index)?;
-            index.push_policy(&policy);
+            index.push_policy(&policy, place);
             config.policies.push(policy);
             Ok(())
-        })?;
-        let mut mappings = ila::Seen::default();
-        root.each("ila", ila::KEYS, |table| {
-            let mapping = ila::read(table, &config, &mut mappings)?;
-            config.ila.push(mapping);
-            Ok(())
-        })?;
-        if let Some(value) = root.get("ila-adj-transport") {
-            config.ila_adj_transport = value.word(ila::ADJ_TRANSPORT)?;
-        }
-        if let Some(value) = root.get("ila-icmp-errors") {
-            config.ila_icmp_errors = value.word(ila::ICMP_ERRORS)?;
-        }
-        if let Some(value) = root.get("worker") {
-            config.worker = worker::read(&value.table(worker::KEYS)?)?;
-        }
-        if let Some(value) = root.get("crypto") {
-            config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
-        }
-        if let Some(value) = root.get("reassembly") {
-            config.reassembly = reassembly::read(&value.table(reassembly::KEYS)?)?;
-        }
-        if let Some(value) = root.get("host") {
-            config.host = host::read(&value.table(host::KEYS)?)?;
-        }
-        Ok(config)
+        });
     }
+    let mut mappings = ila::Seen::default();
+    root.each("ila", ila::KEYS, &mut faults, |table, place| {
+        let mapping = ila::read(table, &config, &mut mappings, place.n as usize)?;
+        config.ila.push(mapping);
+        Ok(())
+    });
+    read_settings(root, &mut config, &mut faults);
+    let places = index.places;
+    faults.finish(Read { config, places, expansions })
+}
+
+fn read_links(document: &Document<'_>, config: &mut Config, places: &mut Vec<faults::Place>, faults: &mut Faults<'_>) {
+    document.each("link", link::KEYS, faults, |table, place| {
+        if link::is_loopback(table) {
+            if !config.lo.is_empty() {
+                let name = table.need("name", "lo")?;
+                return Err(name.error("lo is given twice; put its addresses into one table"));
+            }
+            config.lo = link::read_loopback(table)?;
+            return Ok(());
+        }
+        let link = link::read(table, &config.links, places)?;
+        config.links.push(link);
+        places.push(place);
+        Ok(())
+    });
+}
+
+/// Reads the keys and tables that a file has at most once.
+fn read_settings(root: &Document<'_>, config: &mut Config, faults: &mut Faults<'_>) {
+    let mut set = |key: &str, read: &mut dyn FnMut(&reader::Value<'_>) -> Result<()>| {
+        if let Some(value) = root.get(key) {
+            faults.ok(read(&value));
+        }
+    };
+    set("ila-adj-transport", &mut |value| {
+        config.ila_adj_transport = value.word(ila::ADJ_TRANSPORT)?;
+        Ok(())
+    });
+    set("ila-icmp-errors", &mut |value| {
+        config.ila_icmp_errors = value.word(ila::ICMP_ERRORS)?;
+        Ok(())
+    });
+    set("worker", &mut |value| {
+        config.worker = worker::read(&value.table(worker::KEYS)?)?;
+        Ok(())
+    });
+    set("crypto", &mut |value| {
+        config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
+        Ok(())
+    });
+    set("reassembly", &mut |value| {
+        config.reassembly = reassembly::read(&value.table(reassembly::KEYS)?)?;
+        Ok(())
+    });
+    set("host", &mut |value| {
+        config.host = host::read(&value.table(host::KEYS)?)?;
+        Ok(())
+    });
 }

@@ -36,6 +36,47 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl ConfigError {
+    /// The finding as a line of a warning: `gw.toml:14: warning: policy[0]: …`.
+    pub fn warning(&self) -> String {
+        let Self { file, line, .. } = self;
+        let whole = self.to_string();
+        let place = format!("{file}:{line}: ");
+        whole.strip_prefix(&place).map_or_else(|| whole.clone(), |rest| format!("{place}warning: {rest}"))
+    }
+}
+
+/// Error at an offset of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    /// Offset in the whole file.
+    pub(super) at: usize,
+    /// Path of the key.
+    pub(super) key: String,
+    pub(super) text: String,
+    pub(super) refers: Refers,
+}
+
+/// Objects that an error refers to. If one of them is itself wrong, the error may only be a consequence.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Refers {
+    /// No other object.
+    Nothing,
+    /// The link of this name.
+    Link(String),
+    /// All links and routes.
+    Links,
+    /// All SAs.
+    Sas,
+}
+
+impl Fault {
+    /// The error refers to `refers`.
+    pub(super) fn about(self, refers: Refers) -> Self {
+        Self { refers, ..self }
+    }
+}
+
 /// File or part of it; the spans of its values are offsets in `text`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
@@ -64,7 +105,7 @@ pub(super) struct Value<'a> {
     item: &'a Spanned<DeValue<'a>>,
 }
 
-pub(super) type Result<T> = std::result::Result<T, ConfigError>;
+pub(super) type Result<T> = std::result::Result<T, Fault>;
 
 impl<'a> Source<'a> {
     /// Whole file, with its name and text.
@@ -109,11 +150,21 @@ impl<'a> Source<'a> {
         Table { source: self, path: String::new(), span: document.span(), entries: document.get_ref() }
     }
 
-    fn error(self, at: usize, key: &str, text: String) -> ConfigError {
+    fn error(self, at: usize, key: &str, text: String) -> Fault {
+        Fault { at: self.start + at, key: key.to_owned(), text, refers: Refers::Nothing }
+    }
+
+    /// The error with the line of its offset.
+    pub(super) fn located(self, fault: Fault) -> ConfigError {
         let whole = self.whole.as_bytes();
-        let before = whole.get(..self.start + at).unwrap_or(whole);
+        let before = whole.get(..fault.at).unwrap_or(whole);
         let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-        ConfigError { file: self.file.to_owned(), line, key: key.to_owned(), text }
+        ConfigError { file: self.file.to_owned(), line, key: fault.key, text: fault.text }
+    }
+
+    /// Text of the whole file.
+    pub(super) fn whole(self) -> &'a str {
+        self.whole
     }
 }
 
@@ -130,7 +181,7 @@ impl<'a> Table<'a> {
     }
 
     /// Error for a missing `key`, at the first line of the table.
-    pub(super) fn missing(&self, key: &str, hint: &str) -> ConfigError {
+    pub(super) fn missing(&self, key: &str, hint: &str) -> Fault {
         self.source.error(self.span.start, &self.path_of(key), format!("missing; {hint}"))
     }
 
@@ -140,16 +191,27 @@ impl<'a> Table<'a> {
 
     /// Refuses the first key that is not in `known`.
     pub(super) fn check_keys(&self, known: &[&str]) -> Result<()> {
-        let first_unknown = self.entries.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
-        let Some(key) = first_unknown.min_by_key(|key| key.span().start) else { return Ok(()) };
-        let name = key.get_ref().as_ref();
-        let text = match nearest(name, known) {
-            Some(near) => format!("unknown key; use {near}"),
-            None => format!("unknown key; use {}", one_of(known.iter().copied())),
-        };
-        let shown: String = name.chars().take(MAX_QUOTED).collect();
-        let path = self.path_of(&shown.escape_default().to_string());
-        Err(self.source.error(key.span().start, &path, text))
+        self.unknown_keys(known).min_by_key(|fault| fault.at).map_or(Ok(()), Err)
+    }
+
+    /// Errors for the keys that are not in `known`.
+    pub(super) fn unknown_keys(&self, known: &[&str]) -> impl Iterator<Item = Fault> {
+        let unknown = self.entries.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
+        unknown.map(|key| {
+            let name = key.get_ref().as_ref();
+            let text = match nearest(name, known) {
+                Some(near) => format!("unknown key; use {near}"),
+                None => format!("unknown key; use {}", one_of(known.iter().copied())),
+            };
+            let shown: String = name.chars().take(MAX_QUOTED).collect();
+            let path = self.path_of(&shown.escape_default().to_string());
+            self.source.error(key.span().start, &path, text)
+        })
+    }
+
+    /// Error for the table itself.
+    pub(super) fn error(&self, text: impl Into<String>) -> Fault {
+        self.source.error(self.span.start, &self.path, text.into())
     }
 }
 
@@ -158,25 +220,36 @@ const MAX_QUOTED: usize = 48;
 
 impl<'a> Value<'a> {
     /// Error for this value.
-    pub(super) fn error(&self, text: impl Into<String>) -> ConfigError {
+    pub(super) fn error(&self, text: impl Into<String>) -> Fault {
         self.source.error(self.item.span().start, &self.path, text.into())
     }
 
     /// The value as a table in which only the keys `known` are allowed.
     pub(super) fn table(&self, known: &[&str]) -> Result<Table<'a>> {
-        let Some(entries) = self.item.get_ref().as_table() else { return Err(self.wrong_type("a table")) };
-        let table = Table { source: self.source, path: self.path.clone(), span: self.item.span(), entries };
+        let table = self.any_table()?;
         table.check_keys(known)?;
         Ok(table)
     }
 
-    /// The tables of an array in the outermost table, in which only the keys `known` are allowed.
-    pub(super) fn tables(&self, known: &[&str]) -> Result<Vec<Table<'a>>> {
+    /// The value as a table with any keys.
+    pub(super) fn any_table(&self) -> Result<Table<'a>> {
+        let Some(entries) = self.item.get_ref().as_table() else { return Err(self.wrong_type("a table")) };
+        Ok(Table { source: self.source, path: self.path.clone(), span: self.item.span(), entries })
+    }
+
+    /// The items of an array in the outermost table.
+    pub(super) fn items(&self) -> Result<Vec<Value<'a>>> {
         if self.is_table() {
             let key = &self.path;
             return Err(self.error(format!("is a single table; begin each {key} with [[{key}]]")));
         }
-        self.list()?.iter().map(|item| item.table(known)).collect()
+        self.list()
+    }
+
+    /// Range of the value in the whole file.
+    pub(super) fn range(&self) -> Range<usize> {
+        let span = self.item.span();
+        self.source.start + span.start..self.source.start + span.end
     }
 
     /// The only value of an array that contains one element, number `n`, of the document's array.
@@ -230,7 +303,7 @@ impl<'a> Value<'a> {
         self.str()?.parse().map_err(|err| self.prefix_error(&err, hint))
     }
 
-    fn prefix_error(&self, err: &PrefixError, hint: &str) -> ConfigError {
+    fn prefix_error(&self, err: &PrefixError, hint: &str) -> Fault {
         match self.str() {
             Ok(text) if is_short(text) => self.error(format!("{err}; use {hint}")),
             _ => self.error(format!("is no prefix; use {hint}")),
@@ -257,7 +330,7 @@ impl<'a> Value<'a> {
     }
 
     /// Error for a value of the wrong TOML type. It contains the type but not the value, which may be a secret key.
-    fn wrong_type(&self, want: &str) -> ConfigError {
+    fn wrong_type(&self, want: &str) -> Fault {
         let has = match self.item.get_ref() {
             DeValue::String(_) => "a text",
             DeValue::Integer(_) => "a whole number",

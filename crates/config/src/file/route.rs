@@ -7,7 +7,7 @@ use base::{IfAddr, Prefix, TableId};
 use super::dev;
 use super::ila;
 use super::index::Index;
-use super::reader::{ConfigError, Result, Table, Value, quoted};
+use super::reader::{Fault, Refers, Result, Table, Value, quoted};
 use crate::model::{Config, LinkKind, RouteAction, RouteConfig};
 
 pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "src", "metric", "table", "vrf", "encap"];
@@ -64,9 +64,9 @@ pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<
     let default_metric = if to.is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
     let metric = table.get("metric").map_or(Ok(default_metric), |value| value.number(0..=u32::MAX))?;
     if let Some(n) = index.route(&(to, table_id, metric)) {
-        return Err(to_value.error(format!(
-            "{to} with metric {metric} in table {table_id} is already route[{n}]; use another metric"
-        )));
+        return Err(
+            to_value.error(format!("{to} with metric {metric} in table {table_id} is already {n}; use another metric"))
+        );
     }
     let encap = table.get("encap").map(|value| ila::read_encap(&value, to)).transpose()?;
     let src = table.get("src").map(|value| source(&value, to, &action, table_id, config, index)).transpose()?;
@@ -110,7 +110,8 @@ fn source(
         return Ok(src);
     }
     let place = if domain.is_some() { " in the route's VRF" } else { "" };
-    Err(value.error(format!("{src} is no address of this node{place}; use an address of one of its links or of lo")))
+    let text = format!("{src} is no address of this node{place}; use an address of one of its links or of lo");
+    Err(value.error(text).about(Refers::Links))
 }
 
 /// Table of a route: the table of its VRF, if the route has the key `vrf`.
@@ -125,7 +126,7 @@ fn requested_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
     let named = config.links.iter().find(|link| link.name == name).map(|link| &link.kind);
     match named {
         Some(&LinkKind::Vrf { table }) => Ok(TableId(table)),
-        _ => Err(value.error(format!("no VRF is named {}", quoted(name)))),
+        _ => Err(value.error(format!("no VRF is named {}", quoted(name))).about(Refers::Link(name.to_owned()))),
     }
 }
 
@@ -171,11 +172,12 @@ fn via_link(via: IpAddr, dev: Option<&str>, index: &Index, is_here: impl Fn(&str
     index.link_of(via, |link| dev.map_or_else(|| is_here(link), |dev| dev == link)).map(str::to_owned)
 }
 
-fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError {
-    match dev {
+fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> Fault {
+    let fault = match dev {
         Some(dev) => value.error(format!("{via} is not on link {dev}; use an address in one of its prefixes")),
         None => value.error(format!("{via} is on no link; use an address in a link's prefix")),
-    }
+    };
+    fault.about(Refers::Links)
 }
 
 /// Checks that a route that drops packets has neither a gateway nor a link.

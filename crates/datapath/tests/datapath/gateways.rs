@@ -48,9 +48,9 @@ impl Tunnel {
 }
 
 /// Bytes that an SA of [`esp`] adds to a packet.
-pub(crate) fn overhead(sa: &SaConfig) -> ipsec::mtu::Overhead {
+pub(crate) fn overhead(sa: &SaConfig) -> xfrm::Overhead {
     let outer = wire::Version::of_addr(sa.dst);
-    ipsec::mtu::Overhead { mode: sa.mode, outer, udp: sa.encap.is_some(), iv_len: 8, icv_len: 16, align: 4 }
+    xfrm::Overhead { mode: sa.mode, outer, udp: sa.encap.is_some(), iv_len: 8, icv_len: 16, align: 4 }
 }
 
 /// Gateways 0 and 1 with neighbour entries for their guests, without IPsec; 10.1/16 and fd00:1::/32 are behind the

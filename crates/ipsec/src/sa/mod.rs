@@ -15,7 +15,6 @@ use base::{Instant, SaId};
 use wire::{Spi, Version};
 
 use crate::engine::Cipher;
-use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
 use crate::sequence::OutSequence;
 
@@ -26,8 +25,8 @@ use place::Place;
 pub(crate) use state::Expired;
 pub use state::State;
 use xfrm::{
-    ConfigError, EspInUdp, Flowi, Lifetime, Mark, Mode, NatTraversal, Offload, Request, SaConfig, SaDir, SaFlags,
-    Selector,
+    ConfigError, EspInUdp, Flowi, Lifetime, Mark, Mode, NatTraversal, Offload, Overhead, Request, SaConfig, SaDir,
+    SaFlags, Selector,
 };
 
 /// A security association (RFC 4301 §4.4.2). An outbound one takes numbers from [`OutSequence`], an inbound one has a

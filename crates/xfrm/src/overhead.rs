@@ -3,7 +3,11 @@
 use wire::Version;
 use wire::esp::{EspHeader, TRAILER_LEN};
 use wire::udp;
-use xfrm::Mode;
+
+use crate::algorithm::Algorithm;
+use crate::mode::Mode;
+use crate::sa::SaConfig;
+use crate::table::Enc;
 
 /// Bytes that an SA adds to a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -23,6 +27,18 @@ pub struct Overhead {
 }
 
 impl Overhead {
+    /// Bytes that an SA adds.
+    pub fn of(sa: &SaConfig) -> Self {
+        let (iv_len, align) = match &sa.algorithm {
+            Algorithm::Aead { .. } | Algorithm::Separate { enc: Enc::CtrAes, .. } => (8, 4),
+            Algorithm::Separate { enc: Enc::CbcAes, .. } => (16, 16),
+            Algorithm::Separate { enc: Enc::Null, .. } => (0, 4),
+        };
+        let (mode, udp) = (sa.mode, sa.encap.is_some());
+        let icv_len = usize::from(sa.algorithm.icv_bits() / 8);
+        Self { mode, outer: Version::of_addr(sa.dst), udp, iv_len, icv_len, align }
+    }
+
     /// The largest inner packet, in bytes with its IP header, that leaves as at most `mtu` bytes. 0 when none does.
     pub const fn inner_mtu(&self, mtu: usize) -> usize {
         let outer = self.outer.header_len();
