@@ -45,7 +45,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     command_line::exit_code(match cli.command {
-        Command::Run(args) => daemon::run(&args.config, args.state.as_deref(), &args.instance),
+        Command::Run(args) => daemon::run(&args.config, args.state_place(), &args.instance),
         Command::Check(args) => check::main(&args),
         Command::Load(args) => load::main(&args),
         Command::Save(args) => save::main(&args),

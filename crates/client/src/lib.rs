@@ -32,7 +32,7 @@ mod output;
 pub mod passing;
 
 pub use bench_command::{BenchArgs, BenchCommand, BenchName, DemoArgs};
-pub use control_socket::{Client, ROOTS_RUN_DIR, netlink_path, own_socket_path, socket_path, unreachable};
+pub use control_socket::{Client, ROOTS_RUN_DIR, netlink_path, own_socket_path, socket_path, state_dir, unreachable};
 pub use descriptor_limit::raise_descriptor_limit;
 pub use error::CliError;
 pub use find_program::{find_sibling, system_ip};

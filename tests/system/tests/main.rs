@@ -17,6 +17,7 @@ mod host_side;
 mod ila;
 mod ioctl;
 mod ip;
+mod journal;
 mod keys;
 mod large_file;
 mod lines;
@@ -73,6 +74,7 @@ fn main() {
         ila::trials(),
         lines::trials(),
         sysctl::trials(),
+        journal::trials(),
         state::trials(),
         keys::trials(),
         large_file::trials(),
