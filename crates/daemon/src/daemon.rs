@@ -118,6 +118,12 @@ impl Daemon {
         Ok(Self { file, lines: None, planner, worker, ike, shared, keeper: None })
     }
 
+    /// Whether the files have SAs.
+    pub(super) fn has_sas(&self) -> bool {
+        // A worker that does not reply is reported elsewhere.
+        self.worker.handle.call(|node| node.datapath.ipsec.sad().len()).is_ok_and(|sas| sas > 0)
+    }
+
     /// Makes the host side, if the configuration has one.
     pub(super) fn start_host_side(&self, socket: &Path, threads: &Threads) {
         let mut protocols = self.shared.lock();

@@ -36,7 +36,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | the daemon | this one, `daemon`, `dry_run` |
-//! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
+//! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
 //! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
@@ -80,6 +80,7 @@ mod random;
 mod records;
 mod running;
 mod sa_name;
+mod sa_warnings;
 mod sadb;
 mod server;
 mod service;
@@ -172,6 +173,11 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str) -> Result<
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
         return daemon.end();
     };
+    if state == StatePlace::None && daemon.has_sas() {
+        tracing::warn!(
+            "--state none: SAs are not from a key manager, and after a restart their sequence numbers begin again, which peers drop"
+        );
+    }
     if let Some(kept) = kept
         && daemon.restore(kept, &threads)?
     {
@@ -188,6 +194,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str) -> Result<
     netlink.move_to(&socket.with_extension("netlink"))?;
     daemon.worker.hold(false).map_err(CliError::failed)?;
     daemon.worker.watch(&threads);
+    sa_warnings::start(&daemon.worker.handle, &threads)?;
     server.serve(&daemon.worker.handle, &daemon.host_side(), &events, &threads)?;
     let links = daemon.links();
     links.log(&format!("{instance}: running"));

@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("journal/full_disk_is_one_error_and_the_gateway_goes_on", &[Need::Namespaces], full),
         trial("journal/default_place_is_private_and_of_one_gateway", &[Need::Namespaces], place),
         trial("journal/peer_accepts_packets_after_a_kill_of_either_end", PING, numbers),
+        trial("journal/peer_without_state_is_named_by_the_receiver", PING, warnings),
     ]
 }
 
@@ -42,7 +43,7 @@ fn changes() -> Outcome {
          rule del pref 100\nxfrm policy update dir in src 10.1.0.0/24 dst 10.2.0.0/24 dev tun6 action block priority 9 mark 1\n\
          xfrm state deleteall src 2001:db8::2\n"
     ))?;
-    let index = node.ip("xfrm policy list dir out")?;
+    let index = node.ip("-s xfrm policy list dir out")?;
     let index = index.split_once("index ").and_then(|(_, rest)| rest.split(' ').next()).ok_or("no index")?.to_owned();
     node.ip(&format!("xfrm policy delete index {index} dir out"))?;
     node.sysctl("-w net.ipv4.ipfrag_time=8")?;
@@ -317,6 +318,35 @@ fn numbers() -> Outcome {
             }
         }
     }
+    Ok(())
+}
+
+fn warnings() -> Outcome {
+    let scratch = Scratch::new()?;
+    let ends = [("left", 1, Netns::new("left")?), ("right", 2, Netns::new("right")?)];
+    veth((&ends[0].2, "eth0"), (&ends[1].2, "eth0"))?;
+    let file = |name: &str| format!("{}/../../examples/tunnel-{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    for (_, number, netns) in &ends {
+        netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0"))?;
+    }
+    let [left, right] = ends.each_ref().map(|(name, _, netns)| Node { scratch: &scratch, netns, name });
+    let right = right.start(&["-c", &file("right")])?;
+    let start = || {
+        let process = left.start(&["-c", &file("left"), "--state", "none"])?;
+        ends[0].2.sh("ip addr add 10.1.0.1/24 dev tun0; ip route add 10.2.0.0/24 dev tun0")?;
+        Outcome::Ok(process)
+    };
+    let process = start()?;
+    assert_eq!(process.output().matches("WARN --state none: SAs").count(), 1, "{}", process.output());
+    ends[0].2.sh("ping -q -f -c 1500 10.2.0.254")?;
+    assert!(!right.output().contains("restarted without state"), "{}", right.output());
+    kill(process)?;
+    let _process = start()?;
+    // Its packets are refused, longer than one look takes.
+    assert!(ends[0].2.sh("ping -q -c 40 -i 0.1 -w 4 10.2.0.254").is_err());
+    let log = right.output();
+    let found: Vec<_> = log.lines().filter(|line| line.contains("the peer was restarted without state")).collect();
+    assert!(found.len() == 1 && found[0].contains("WARN SA 0x") && found[0].contains(" from 192.0.2.1: "), "{log}");
     Ok(())
 }
 

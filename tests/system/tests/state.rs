@@ -450,21 +450,21 @@ fn refused() -> Outcome {
     assert!(process.output().contains(&want), "{}", process.output());
     kill(process)?;
     // An SA or a policy is not left out.
-    let process = node.start(&["--state", &other, "-c", &toml])?;
+    let mut process = Some(node.start(&["--state", &other, "-c", &toml])?);
     node.batch("xfrm policy add dir out src 10.1.0.0/24 dst 10.2.0.0/24 dev tun1 action block\n")?;
     for saved in [false, true] {
+        let process = match process.take() {
+            Some(process) => process,
+            None => node.start(&["--state", &other, "-c", &toml])?,
+        };
         if saved {
-            let process = node.start(&["--state", &other, "-c", &toml])?;
             node.save()?;
-            kill(process)?;
-        } else {
-            process.signal(Signal::KILL)?;
         }
+        kill(process)?;
         let (code, printed) = fails(&["--state", &other])?;
         let want = format!("Error: {other}: policy out 10.1.0.0/24 10.2.0.0/24: no link is named tun1.");
         assert!(code == Some(2) && printed.starts_with(&want), "{saved}: {printed}");
     }
-    drop(process);
     let whole = fs::read(&path)?;
     for (bytes, why) in [(&whole[..5000], ""), (b"[[link]]\n", ""), (b"", "it is empty")] {
         fs::write(&path, bytes)?;
