@@ -10,6 +10,7 @@ use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use client::{BenchCommand, CliError};
 use ctl::{Request, What};
+use daemon::StatePlace;
 
 /// A Linux-style network data path in user space that keeps packets fat
 ///
@@ -62,8 +63,9 @@ pub(crate) enum Command {
     /// Save the state that programs have set on a running gateway, for its next start
     ///
     /// Objects that netlink clients have created and that are not in the configuration (links, addresses, routes,
-    /// rules, permanent neighbours, SAs, policies) are written to the file of `fatpath run --state`; they replace its
-    /// content as a whole or not at all. SAs with a time limit are not saved; the IKE daemon negotiates new ones.
+    /// rules, permanent neighbours, SAs, policies) are written to the gateway's state; they replace what an earlier save
+    /// has written, as a whole or not at all. A gateway has these objects again after a restart without a save, until the
+    /// machine is booted; with a save, after that too. SAs with a time limit are not saved; the IKE daemon negotiates new ones.
     ///
     /// The file contains keys, and only the user of the gateway may read it.
     Save(SaveArgs),
@@ -260,7 +262,10 @@ pub(crate) struct RunArgs {
     /// The configuration, TOML or lines for ip, `-` for standard input; without one the gateway starts empty
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
-    /// File of `fatpath save`; its state is restored at the start, and a missing file is created
+    /// File of the state that is kept over a restart, or `none`; by default NAME.state in /var/lib/fatpath
+    ///
+    /// The state is restored at the start, and a missing file is created. For users other than root the default
+    /// directory is $XDG_STATE_HOME/fatpath or ~/.local/state/fatpath. If FATPATH_RUNDIR is set, it is that directory.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) state: Option<PathBuf>,
     #[command(flatten)]
@@ -268,6 +273,17 @@ pub(crate) struct RunArgs {
     /// Process that started this gateway for itself; the gateway ends with it
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) parent: Option<i32>,
+}
+
+impl RunArgs {
+    /// Place of the state.
+    pub(crate) fn state_place(&self) -> StatePlace<'_> {
+        match self.state.as_deref() {
+            None => StatePlace::Default,
+            Some(file) if file == "none" => StatePlace::None,
+            Some(file) => StatePlace::File(file),
+        }
+    }
 }
 
 /// Arguments of `save`.

@@ -71,7 +71,7 @@ fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode,
         },
         Command::Run(args) => {
             args.parent.map(own_gateway::end_with).transpose()?;
-            daemon::run(&args.config, args.state.as_deref(), instance)
+            daemon::run(&args.config, args.state_place(), instance)
         }
         Command::Check(args) => check::main(&args),
         Command::Genkey(args) => genkey::main(&args),

@@ -148,7 +148,8 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             },
             Entry {
                 what: "FATPATH_RUNDIR",
-                means: "The directory of the sockets of gateways, in place of /run/fatpath and $XDG_RUNTIME_DIR/fatpath.",
+                means: "The directory of the sockets of gateways, in place of /run/fatpath and $XDG_RUNTIME_DIR/fatpath, and \
+                        of their state.",
                 of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
             },
             Entry {
@@ -175,8 +176,10 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 of: &["run", "exec", "ip"],
             },
             Entry {
-                what: "FILE of --state",
-                means: "State that `fatpath save` has saved, with its keys; only the gateway's user may read it.",
+                what: "/var/lib/fatpath/NAME.state",
+                means: "State of the gateway NAME that is kept over a restart, with keys; only the gateway's user may read \
+                        it. Of a gateway of another user than root it is in $XDG_STATE_HOME/fatpath or \
+                        ~/.local/state/fatpath.",
                 of: &["run", "save"],
             },
             Entry {

@@ -91,7 +91,7 @@ impl OwnGateway {
             }
             None => Command::new(&own),
         };
-        command.args(["run", "--instance", name, "--parent", &getpid().as_raw_nonzero().to_string()]);
+        command.args(["run", "--instance", name, "--state", "none", "--parent", &getpid().as_raw_nonzero().to_string()]);
         for file in config {
             command.arg("--config").arg(file);
         }

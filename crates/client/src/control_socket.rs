@@ -19,10 +19,32 @@ const MAX_REPLY_LEN: u64 = 256 << 20;
 /// Run directory of root's gateways.
 pub const ROOTS_RUN_DIR: &str = "/run/fatpath";
 
+/// Directory of the state of root's gateways.
+const ROOTS_STATE_DIR: &str = "/var/lib/fatpath";
+
 /// Path of the control socket for a gateway in this process: in the first run directory of its user.
 pub fn own_socket_path(instance: &str) -> PathBuf {
     let [own, _] = run_dirs(&Variables::of_process());
     control_socket(&own, instance)
+}
+
+/// Directory of the state that this user's gateways keep, if no other place is named; `None` for a user without a home.
+pub fn state_dir() -> Option<PathBuf> {
+    let variable = |name| env::var_os(name).filter(|dir| !dir.is_empty());
+    state_dir_of(&Variables::of_process(), variable("XDG_STATE_HOME"), variable("HOME"))
+}
+
+fn state_dir_of(variables: &Variables, of_user: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    if let Some(given) = &variables.given {
+        return Some(given.into());
+    }
+    if variables.is_root {
+        return Some(PathBuf::from(ROOTS_STATE_DIR));
+    }
+    // The specification of XDG directories ignores relative paths.
+    let of_user = of_user.map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let base = of_user.or_else(|| home.map(|home| PathBuf::from(home).join(".local/state")))?;
+    Some(base.join("fatpath"))
 }
 
 /// Path of the control socket of `instance`.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
@@ -24,10 +25,12 @@ use super::planner::Planner;
 use super::reload_summary::summary;
 use super::running::Running;
 use super::service;
-use super::store::{self, Checkpointer, Collected, OfFiles, Store};
+use super::store::{self, Checkpointer, Collected, Found, Keep, Keeper, Kept, OfFiles};
 use super::threads::{Threads, Watchdog};
+use crate::command::WorkerGone;
 use crate::config_file;
 use crate::ip_batch::{self, IpLines};
+use crate::journal::Journal;
 
 /// A running gateway.
 pub(super) struct Daemon {
@@ -39,8 +42,8 @@ pub(super) struct Daemon {
     ike: IkePlace,
     /// State that netlink clients see and change.
     shared: Shared,
-    /// Saver of the objects that netlink clients have set, with the list of objects that the files define instead.
-    saved: Option<(Checkpointer, OfFiles)>,
+    /// Writer of the state that netlink clients have set.
+    keeper: Option<Keeper>,
 }
 
 /// Summary of a gateway's links, displayed as `2 links: tun0, wan; wan is down (eth1: SIOCGIFFLAGS: Network is down)`.
@@ -99,7 +102,6 @@ impl Daemon {
         file: Option<PathBuf>,
         socket: &Path,
         signals: SignalsHandle,
-        threads: &Threads,
     ) -> Result<Self, CliError> {
         let (planner, mut plan) = Planner::default().plan(config)?;
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
@@ -109,16 +111,27 @@ impl Daemon {
         worker.hold(true).map_err(CliError::failed)?;
         worker.apply(plan).map_err(CliError::failed)?;
         let shared = Shared::new(&worker.handle, open);
-        planner.publish(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
         {
             let mut protocols = shared.lock();
+            planner.publish(&worker.handle, &mut protocols).map_err(CliError::failed)?;
             protocols.sysctl.follow(Settings::of(planner.config()));
-            let again = shared.clone();
-            let follow = move || again.lock().follow_host_side();
-            protocols.host_side.start(planner.config().host, socket, &worker.handle, threads, follow);
-            protocols.begin_host_side();
         }
-        Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })
+        Ok(Self { file, lines: None, planner, worker, ike, shared, keeper: None })
+    }
+
+    /// Whether the files have SAs.
+    pub(super) fn has_sas(&self) -> bool {
+        // A worker that does not reply is reported elsewhere.
+        self.worker.handle.call(|node| node.datapath.ipsec.sad().len()).is_ok_and(|sas| sas > 0)
+    }
+
+    /// Makes the host side, if the configuration has one.
+    pub(super) fn start_host_side(&self, socket: &Path, threads: &Threads) {
+        let mut protocols = self.shared.lock();
+        let again = self.shared.clone();
+        let follow = move || again.lock().follow_host_side();
+        protocols.host_side.start(self.planner.config().host, socket, &self.worker.handle, threads, follow);
+        protocols.begin_host_side();
     }
 
     /// Serves signals and clients until the daemon has to end, or a thread has failed.
@@ -203,6 +216,8 @@ impl Daemon {
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
         }
+        let keeper = self.keeper.clone();
+        let writing = keeper.as_ref().map(Keeper::lock);
         // The lock keeps netlink clients from changing the node meanwhile.
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
@@ -220,6 +235,9 @@ impl Daemon {
             return Err(named(format!("two VRFs have table {table}, and net.vrf.strict_mode is 1.")));
         }
         plan.settings = plan.settings.map(|_| settings);
+        if let Some(keeper) = &keeper {
+            keeper.checkpointer.reserve(planner.config().sas.iter().map(|sa| (store::name_of(sa), sa.oseq)));
+        }
         self.worker.apply(plan).map_err(named)?;
         protocols.sysctl.follow(settings);
         self.ike.keep(ike);
@@ -228,10 +246,16 @@ impl Daemon {
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         self.planner.publish(&self.worker.handle, &mut protocols)?;
         protocols.begin_host_side();
-        if let Some((checkpointer, of_files)) = &mut self.saved {
-            *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());
-            checkpointer.follow(of_files.sas());
+        if let Some(keeper) = &keeper {
+            keeper.follow(OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config()));
+            // Changes of programs before are of no use: the file has replaced their objects.
+            let begun = Keeper::begin(&mut protocols);
+            drop(protocols);
+            if let Err(err) = begun.and_then(|begun| keeper.finish(begun, Keep::Later)) {
+                tracing::error!("the state is not written: {err}");
+            }
         }
+        drop(writing);
         Ok(changes)
     }
 
@@ -260,38 +284,58 @@ impl Daemon {
         Ok(Some(server))
     }
 
-    /// Restores the state in `store` on top of the configuration, and saves to `store` from now on.
+    /// Restores the state that `kept` holds on top of the configuration, and keeps the state from now on. True: a program
+    /// had changed an object of the configuration, so that the node is not what the configuration and the state, which is
+    /// written now, make it; a new start does that.
     ///
     /// # Errors
     /// The state cannot be restored.
-    pub(super) fn restore(&mut self, store: Store, threads: &Threads) -> Result<(), CliError> {
-        let mut state = store.read()?;
+    pub(super) fn restore(&mut self, kept: Kept, threads: &Threads) -> Result<bool, CliError> {
+        let has_changes = kept.has_changes();
+        let Kept { store, found, records, next, boot } = kept;
+        let Found { mut state, is_of_boot, saved_sas, .. } = found;
+        let place = store.path().to_owned();
+        let gone = |gone: WorkerGone| CliError::failed(gone.to_string());
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
-        let of_files = OfFiles::all(Collected::of(&mut protocols).map_err(CliError::failed)?);
-        store::skip(&state.checkpoints, of_files.sas(), &self.worker.handle)
-            .map_err(|gone| CliError::failed(gone.to_string()))?;
-        let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
+        let before = Collected::of(&mut protocols).map_err(CliError::failed)?;
+        let made = has_changes.then(|| before.fingerprint());
+        let of_files = OfFiles::all(before);
+        store::skip(&state.checkpoints, of_files.sas(), &self.worker.handle).map_err(gone)?;
+        let counts = store::restore(&mut state, &place, &mut protocols)?;
+        log_restored(&place, ["saved request", "saved requests"], counts);
+        let mut is_changed = false;
+        if let Some(made) = made {
+            let replayed = store::replay(records, &state, &place, &mut protocols)?;
+            log_restored(&place, ["later change by a program", "later changes by programs"], replayed.counts);
+            store::reserve_added(&mut state.checkpoints, &replayed.added, &self.worker.handle).map_err(gone)?;
+            let now = Collected::of(&mut protocols).map_err(CliError::failed)?;
+            is_changed = !now.fingerprint().has_all_of(&made);
+        }
         protocols.follow_host_side();
         self.planner.follow(&protocols.rtnl.model);
-        let (place, all) = (store.path().display(), done + left);
-        match left {
-            0 if all == 1 => tracing::info!("{place}: 1 saved request restored"),
-            0 => tracing::info!("{place}: {all} saved requests restored"),
-            _ => tracing::info!("{place}: {done} of {all} saved requests restored; the configuration has the others"),
+        let mut journal = Journal::new(&place, next);
+        if is_of_boot && !has_changes {
+            let failed = |err: io::Error| CliError::failed(format!("{}: journal: {err}", place.display()));
+            journal.rotate().map_err(failed)?;
         }
-        let checkpointer = Checkpointer::start(store, state.checkpoints, of_files.sas(), &self.worker.handle, threads)?;
-        self.saved = Some((checkpointer, of_files));
-        Ok(())
+        protocols.journal = Some(journal);
+        drop(protocols);
+        let worker = &self.worker.handle;
+        let checkpointer = Checkpointer::start(store, state.checkpoints, of_files.sas(), saved_sas, worker)?;
+        let keeper = Keeper::new(checkpointer, &shared, worker, of_files, &boot);
+        if !is_of_boot || has_changes {
+            keeper.keep(Keep::Later).map_err(CliError::failed)?;
+        }
+        keeper.start(threads)?;
+        self.keeper = Some(keeper);
+        Ok(is_changed)
     }
 
     /// Saves the state that netlink clients have set. Returns a summary and the file's path.
     fn save(&mut self) -> Result<String, String> {
-        let (checkpointer, of_files) =
-            self.saved.as_ref().ok_or("this gateway was started without --state FILE; restart it with that")?;
-        let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
-        let file = checkpointer.save(state, of_files.sas(), &self.worker.handle)?;
-        Ok(format!("{what}: saved to {file}"))
+        let keeper = self.keeper.as_ref().ok_or("this gateway keeps no state; start it without --state none")?;
+        keeper.keep(Keep::Saved)
     }
 
     /// State that netlink clients see and change.
@@ -306,8 +350,8 @@ impl Daemon {
 
     /// Ends the gateway, after a last save.
     pub(super) fn end(self) -> Result<(), CliError> {
-        if let Some((checkpointer, _)) = &self.saved {
-            let noted = self.worker.hold(true).and_then(|()| checkpointer.end(&self.worker.handle));
+        if let Some(keeper) = &self.keeper {
+            let noted = self.worker.hold(true).and_then(|()| keeper.end());
             if let Err(err) = noted {
                 tracing::warn!("sequence numbers of SAs were not saved: {err}");
             }
@@ -327,6 +371,18 @@ impl Daemon {
         // A worker that does not reply is reported elsewhere.
         let failed = self.worker.handle.call(|node| node.failed_links()).unwrap_or_default();
         LinkSummary { names, failed }
+    }
+}
+
+/// Logs the number of restored objects.
+fn log_restored(place: &Path, [one, many]: [&str; 2], counts: store::Counts) {
+    let store::Counts { done, of_files, left_out } = counts;
+    let (place, all) = (place.display(), done + of_files + left_out);
+    let what = if all == 1 { one } else { many };
+    match (of_files, left_out) {
+        (0, 0) => tracing::info!("{place}: {all} {what} restored"),
+        (_, 0) => tracing::info!("{place}: {done} of {all} {what} restored; the configuration has the others"),
+        _ => tracing::info!("{place}: {done} of {all} {what} restored; {left_out} do not fit the configuration"),
     }
 }
 

@@ -36,13 +36,13 @@
 //! | layer | modules |
 //! |---|---|
 //! | the daemon | this one, `daemon`, `dry_run` |
-//! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
+//! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
 //! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `open`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
+//! | helpers | `records`, `translate`, `open`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
@@ -62,6 +62,7 @@ mod host_device;
 mod host_ports;
 mod ike;
 mod ip_batch;
+mod journal;
 mod links;
 mod monitor;
 mod monitors;
@@ -79,6 +80,8 @@ mod random;
 mod records;
 mod reload_summary;
 mod running;
+mod sa_name;
+mod sa_warnings;
 mod sadb;
 mod server;
 mod service;
@@ -99,7 +102,9 @@ pub use sadb::Alone;
 
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 
 use client::{CliError, own_socket_path, raise_descriptor_limit};
@@ -115,26 +120,42 @@ pub use dry_run::{ObjectCounts, check};
 use events::Event;
 pub use host::{make as make_host_side, place as host_place};
 use server::Server;
-use store::Store;
+use store::{Kept, Store};
 use threads::Threads;
 
 /// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
 
+/// Place of the state that a gateway keeps over a restart.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum StatePlace<'a> {
+    /// A file in the directory of this user's states. If it cannot be made, the gateway runs without.
+    Default,
+    /// A file.
+    File(&'a Path),
+    /// No state is kept.
+    None,
+}
+
 /// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier
-/// run saved in the file `state`.
+/// run has kept in `state`.
 ///
 /// # Errors
 /// The configuration is wrong, a resource is missing, or the worker fails.
-pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(), CliError> {
+pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str) -> Result<(), CliError> {
     start_log()?;
     confine::confine();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let sources = config_file::load_all(config)?;
     sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let store = state.map(Store::open).transpose()?;
     let socket = own_socket_path(instance);
     server::check_vacant(&socket)?;
+    let store = match state {
+        StatePlace::Default => Store::open_default(instance, socket.parent())?,
+        StatePlace::File(path) => Some(Store::open(path)?),
+        StatePlace::None => None,
+    };
+    let kept = store.map(Kept::read).transpose()?;
 
     // Each client and each queue of a link needs a descriptor.
     if let Err(err) = raise_descriptor_limit() {
@@ -143,19 +164,40 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
     let discard = start_discard(&threads)?;
-    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), &threads)?;
+    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle())?;
     let starting = daemon.host_side().starting();
+    // A start that may have to begin anew leaves the host side as it is.
+    let has_changes = kept.as_ref().is_some_and(Kept::has_changes);
+    if !has_changes {
+        daemon.start_host_side(&socket, &threads);
+    }
     let server = Server::bind(&socket)?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
         return daemon.end();
     };
-    if let Some(store) = store {
-        daemon.restore(store, &threads)?;
+    if state == StatePlace::None && daemon.has_sas() {
+        tracing::warn!(
+            "--state none: SAs are not from a key manager, and after a restart their sequence numbers begin again, which peers drop"
+        );
+    }
+    if let Some(kept) = kept
+        && daemon.restore(kept, &threads)?
+    {
+        tracing::info!(
+            "{instance}: programs had changed objects of the configuration, which count again; starting anew"
+        );
+        drop((netlink, server, starting));
+        daemon.end()?;
+        return Err(start_anew());
+    }
+    if has_changes {
+        daemon.start_host_side(&socket, &threads);
     }
     netlink.move_to(&socket.with_extension("netlink"))?;
     daemon.worker.hold(false).map_err(CliError::failed)?;
     daemon.worker.watch(&threads);
+    sa_warnings::start(&daemon.worker.handle, &threads)?;
     server.serve(&daemon.worker.handle, daemon.shared(), &events, &threads)?;
     let links = daemon.links();
     links.log(&format!("{instance}: running"));
@@ -163,6 +205,16 @@ pub fn run(config: &[PathBuf], state: Option<&Path>, instance: &str) -> Result<(
     service::ready(&format!("running with {links}"));
     starting.succeeded();
     daemon.run(instance, happened, &threads)
+}
+
+/// Executes this program again, with the same arguments, in place of this process. Returns the failure.
+fn start_anew() -> CliError {
+    let mut arguments = std::env::args_os();
+    let mut program = Command::new("/proc/self/exe");
+    if let Some(name) = arguments.next() {
+        program.arg0(name);
+    }
+    CliError::system("start anew", &program.args(arguments).exec())
 }
 
 /// Starts a thread that forwards signals as events.

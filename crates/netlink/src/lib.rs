@@ -26,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 pub mod attr;
+mod change;
 pub mod error;
 pub mod generic;
 pub mod message;
@@ -35,6 +36,7 @@ mod session;
 pub mod sysctl;
 pub mod xfrm;
 
+pub use change::Change;
 pub use error::Error;
 pub use saved::{Saved, flags_of, kind_of, set_flags};
 pub use session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, To, carry_out};

@@ -415,8 +415,9 @@ impl<P: Protocol> Session<P> {
     }
 
     /// Carries out the requests of a datagram, and writes the replies. Later parts of a dump are written by
-    /// [`continue_dump`](Self::continue_dump).
-    pub fn handle(&mut self, datagram: &[u8], protocol: &mut P, listeners: Groups, outbox: &mut Outbox) {
+    /// [`continue_dump`](Self::continue_dump). Returns whether all requests were carried out.
+    pub fn handle(&mut self, datagram: &[u8], protocol: &mut P, listeners: Groups, outbox: &mut Outbox) -> bool {
+        let mut is_done = true;
         for message in Messages::new(datagram) {
             let header = message.header;
             let outcome = if header.has(flag::REQUEST) && header.kind >= kind::MIN {
@@ -437,11 +438,13 @@ impl<P: Protocol> Session<P> {
             } else {
                 Ok(())
             };
+            is_done &= outcome.is_ok();
             if header.has(flag::ACK) || outcome.is_err() {
                 let (port, acks) = (self.port, self.acks);
                 outbox.push(To::Requester, |w| write_ack(w, &message, port, &outcome, acks));
             }
         }
+        is_done
     }
 
     fn carry_out(&mut self, message: Message<'_>, protocol: &mut P, reply: &mut Reply<'_>) -> Outcome {

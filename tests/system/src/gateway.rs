@@ -61,7 +61,8 @@ impl Gateway {
         Self::start_under(netns.command(fatpath()), scratch, instance, toml)
     }
 
-    /// Same as [`start`](Self::start), by a `command` that takes the program's arguments.
+    /// Same as [`start`](Self::start), by a `command` that takes the program's arguments. Unless it has a place for the
+    /// gateway's state, the gateway keeps none.
     ///
     /// # Errors
     /// Those of [`start`](Self::start).
@@ -69,7 +70,11 @@ impl Gateway {
         let config = scratch.file(&format!("{instance}.toml"));
         fs::write(&config, toml)?;
         let rundir = scratch.path().to_owned();
+        let has_state = command.get_args().any(|arg| arg.as_encoded_bytes().windows(7).any(|part| part == b"--state"));
         command.args(["run", "--instance", instance, "-c"]).arg(&config).env("FATPATH_RUNDIR", &rundir);
+        if !has_state {
+            command.args(["--state", "none"]);
+        }
         let process = Process::spawn(&mut command, scratch)?;
         let mut gateway = Self { process, instance: instance.to_owned(), config, rundir };
         gateway.wait_until("the gateway answers `fatpath show`", |gateway| {

@@ -691,7 +691,7 @@ fn run_dir() -> Outcome {
     };
     let config = users.scratch.file("x.toml");
     fs::write(&config, "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n")?;
-    let _gateway = Process::spawn(as_user(&["run", "-c"]).arg(&config), &users.scratch)?;
+    let _gateway = Process::spawn(as_user(&["run", "--state", "none", "-c"]).arg(&config), &users.scratch)?;
     wait_until("the gateway answers", PATIENCE, || run(&mut as_user(&["show", "links"])).is_ok())?;
     assert!(dir.join("fatpath/default.sock").exists());
     let printed = run(&mut as_user(&["exec", "--", "ip", "-br", "link"]))?;

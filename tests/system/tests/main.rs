@@ -18,6 +18,7 @@ mod host_side;
 mod ila;
 mod ioctl;
 mod ip;
+mod journal;
 mod keys;
 mod large_file;
 mod lines;
@@ -77,6 +78,7 @@ fn main() {
         ila::trials(),
         lines::trials(),
         sysctl::trials(),
+        journal::trials(),
         state::trials(),
         status::trials(),
         trial::trials(),

@@ -15,7 +15,7 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Objects of all kinds, on a node that has a veth device.
-const LINES: &str = "\
+pub(crate) const LINES: &str = "\
 link add veth0 type packet
 link set veth0 up mtu 1400 alias hello address 02:00:00:00:33:44
 link add gone type tun
@@ -50,7 +50,7 @@ ila add loc_match 2001:db8:0:1 loc fd00:0:0:8 dev tun6
 ";
 
 /// An SA as a key manager adds it.
-const LIMITED: &str = "xfrm state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 0x1002 reqid 1 mode tunnel \
+pub(crate) const LIMITED: &str = "xfrm state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 0x1002 reqid 1 mode tunnel \
                        enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f limit time-hard 3600";
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -68,57 +68,62 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// A gateway that keeps its state.
-struct Node<'a> {
-    scratch: &'a Scratch,
-    netns: &'a Netns,
-    name: &'a str,
+pub(crate) struct Node<'a> {
+    pub(crate) scratch: &'a Scratch,
+    pub(crate) netns: &'a Netns,
+    pub(crate) name: &'a str,
 }
 
 impl Node<'_> {
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(fatpath());
         command.args(words).env("FATPATH_RUNDIR", self.scratch.path());
         command
     }
 
     /// Command that starts the gateway, for its output, however it ends.
-    fn try_start(&self, more: &[&str]) -> Command {
+    pub(crate) fn try_start(&self, more: &[&str]) -> Command {
         let mut command = self.netns.command(fatpath());
         command.args(["run", "--instance", self.name]).args(more).env("FATPATH_RUNDIR", self.scratch.path());
         command
     }
 
-    fn start(&self, more: &[&str]) -> Outcome<Process> {
-        let mut process = Process::spawn(&mut self.try_start(more), self.scratch)?;
+    pub(crate) fn start(&self, more: &[&str]) -> Outcome<Process> {
+        self.start_by(self.try_start(more))
+    }
+
+    /// Starts the gateway by `command`.
+    pub(crate) fn start_by(&self, mut command: Command) -> Outcome<Process> {
+        let mut process = Process::spawn(&mut command, self.scratch)?;
         system::wait_until("the gateway answers", PATIENCE, || {
             !process.is_running() || run(&mut self.command(&["show", "links", "--instance", self.name])).is_ok()
         })?;
         if process.is_running() { Ok(process) } else { Err(process.output().into()) }
     }
 
-    fn ip(&self, words: &str) -> Outcome<String> {
+    pub(crate) fn ip(&self, words: &str) -> Outcome<String> {
         let words: Vec<&str> = ["ip", "--instance", self.name].into_iter().chain(words.split(' ')).collect();
         run(&mut self.command(&words))
     }
 
-    fn batch(&self, lines: &str) -> Outcome<String> {
+    pub(crate) fn batch(&self, lines: &str) -> Outcome<String> {
         let file = self.scratch.file("batch.ip");
         fs::write(&file, lines)?;
         self.ip(&format!("-batch {}", file.display()))
     }
 
-    fn sysctl(&self, words: &str) -> Outcome<String> {
+    pub(crate) fn sysctl(&self, words: &str) -> Outcome<String> {
         let words: Vec<&str> =
             ["exec", "--instance", self.name, "--", "sysctl"].into_iter().chain(words.split(' ')).collect();
         run(&mut self.command(&words))
     }
 
-    fn save(&self) -> Outcome<String> {
+    pub(crate) fn save(&self) -> Outcome<String> {
         run(&mut self.command(&["save", "--instance", self.name]))
     }
 
     /// Output of `ip` about the whole node, without times.
-    fn dump(&self) -> Outcome<String> {
+    pub(crate) fn dump(&self) -> Outcome<String> {
         let shows = ["link", "addr", "route show table all", "-6 route show table all", "rule", "-6 rule", "neigh"];
         let xfrm = ["xfrm state", "xfrm policy", "xfrm policy getdefault"];
         let shown: Outcome<String> =
@@ -144,15 +149,15 @@ fn settings() -> Outcome {
     node.sysctl("-w net.ipv4.ipfrag_high_thresh=10000000")?;
     kill(process)?;
     let process = node.start(&with)?;
-    assert_eq!(node.sysctl(&format!("-n {names}"))?, "9\n9000000\n8000000\n165\n");
+    assert_eq!(node.sysctl(&format!("-n {names}"))?, "9\n10000000\n8000000\n165\n");
     kill(process)?;
     fs::write(&file, "[ipsec]\nacq-expires = 7\n")?;
     let process = node.start(&with)?;
-    assert_eq!(node.sysctl(&format!("-n {names}"))?, "30\n9000000\n8000000\n7\n");
+    assert_eq!(node.sysctl(&format!("-n {names}"))?, "30\n10000000\n8000000\n7\n");
     kill(process)
 }
 
-fn kill(mut process: Process) -> Outcome {
+pub(crate) fn kill(mut process: Process) -> Outcome {
     process.signal(Signal::KILL)?;
     process.wait(PATIENCE).map(drop)
 }
@@ -172,8 +177,6 @@ fn again() -> Outcome {
                 with a time limit";
     assert_eq!(printed, format!("x: {want}: saved to {file}\n"));
     assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
-    // Changes after the save are not kept.
-    node.ip("route add 10.66.0.0/16 dev tun6")?;
     kill(process)?;
     let process = node.start(&["--state", &file])?;
     let after = node.dump()?;
@@ -190,10 +193,11 @@ fn again() -> Outcome {
     let process = node.start(&["--state", &file])?;
     assert_eq!(node.dump()?, after);
     drop(process);
-    let _process = node.start(&[])?;
+    let _process = node.start(&["--state", "none"])?;
     let printed = node.command(&["save", "--instance", "x"]).output()?;
     let printed = (printed.status.code(), String::from_utf8_lossy(&printed.stderr).into_owned());
-    assert_eq!(printed, (Some(1), "Error: this gateway was started without --state FILE\n".to_owned()));
+    let want = "Error: this gateway keeps no state; start it without --state none\n";
+    assert_eq!(printed, (Some(1), want.to_owned()));
     Ok(())
 }
 
@@ -322,7 +326,7 @@ fn numbers() -> Outcome {
     assert!(!received.contains("seq 0x0,"), "{received}");
     drop(process);
     // Without the state the peer has received all these numbers before.
-    let _left = start_left(&["-c", &links("left"), "-c", &file("left.ip")])?;
+    let _left = start_left(&["-c", &links("left"), "-c", &file("left.ip"), "--state", "none"])?;
     assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.1").is_err());
     Ok(())
 }
@@ -353,7 +357,7 @@ fn numbers_of_the_file() -> Outcome {
     let sent = left.ip("xfrm state list src 192.0.2.1")?;
     assert!(sent.contains("oseq 0x2000000"), "{sent}");
     kill(process)?;
-    let _left = start(&[])?;
+    let _left = start(&["--state", "none"])?;
     assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.254").is_err());
     Ok(())
 }
@@ -441,9 +445,26 @@ fn refused() -> Outcome {
     node.ip("addr add 10.1.0.7/24 dev tun1")?;
     node.save()?;
     kill(process)?;
-    let (code, printed) = fails(&["--state", &other])?;
-    let want = format!("Error: {other}: address 10.1.0.7/24 dev tun1: no link is named tun1.");
-    assert!(code == Some(2) && printed.starts_with(&want), "{printed}");
+    let process = node.start(&["--state", &other])?;
+    let want = format!("{other}: address 10.1.0.7/24 dev tun1: no link is named tun1; it is left out");
+    assert!(process.output().contains(&want), "{}", process.output());
+    kill(process)?;
+    // An SA or a policy is not left out.
+    let mut process = Some(node.start(&["--state", &other, "-c", &toml])?);
+    node.batch("xfrm policy add dir out src 10.1.0.0/24 dst 10.2.0.0/24 dev tun1 action block\n")?;
+    for saved in [false, true] {
+        let process = match process.take() {
+            Some(process) => process,
+            None => node.start(&["--state", &other, "-c", &toml])?,
+        };
+        if saved {
+            node.save()?;
+        }
+        kill(process)?;
+        let (code, printed) = fails(&["--state", &other])?;
+        let want = format!("Error: {other}: policy out 10.1.0.0/24 10.2.0.0/24: no link is named tun1.");
+        assert!(code == Some(2) && printed.starts_with(&want), "{saved}: {printed}");
+    }
     let whole = fs::read(&path)?;
     for (bytes, why) in [(&whole[..5000], ""), (b"[[link]]\n", ""), (b"", "it is empty")] {
         fs::write(&path, bytes)?;

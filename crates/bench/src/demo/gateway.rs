@@ -64,7 +64,12 @@ impl Gateway {
         let program = fatpath()?;
         let run = || {
             let mut command = command(&program);
-            command.arg0("fatpath").arg("run").arg("-c").arg(&config).args(["--instance", &instance]);
+            command.arg0("fatpath").arg("run").arg("-c").arg(&config).args([
+                "--instance",
+                &instance,
+                "--state",
+                "none",
+            ]);
             command.env("FATPATH_RUNDIR", scratch.path());
             command
         };

@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 
 use super::protocols::{Generic, Protocols, Route, Xfrm};
 use super::sysctl::{self, OpenFile};
+use crate::journal::Journal;
 use crate::privilege::{Peer, Privilege};
 
 /// A received datagram.
@@ -492,8 +493,27 @@ impl Client {
             with_session!(&mut self.socket, session => session.set_port(port), {});
         }
         let (slice, was_dumping) = ((!self.privileged).then(Slice::begin), self.is_dumping());
+        let number = self.protocol().ok_or(Gone)?;
+        if self.privileged && protocols.journal.is_some() {
+            let listeners = listeners(number);
+            for message in Messages::new(messages) {
+                let pending = protocols.begin_change(number, message.bytes);
+                let is_done = match &mut self.socket {
+                    Socket::New | Socket::File(_) => return Err(Gone),
+                    Socket::Route(session) => session.handle(message.bytes, &mut protocols.rtnl, listeners, outbox),
+                    Socket::Xfrm(session) => session.handle(message.bytes, &mut protocols.xfrm, listeners, outbox),
+                    Socket::Generic(session) => {
+                        session.handle(message.bytes, &mut protocols.generic, listeners, outbox)
+                    }
+                };
+                protocols.end_change(pending, is_done);
+            }
+            // The acknowledgements are sent later.
+            protocols.journal.iter_mut().for_each(Journal::write);
+        }
         let left = match &mut self.socket {
             Socket::New | Socket::File(_) => return Err(Gone),
+            _ if self.privileged && protocols.journal.is_some() => &[],
             Socket::Route(session) => {
                 carry_out(session, messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox, slice)
             }

@@ -18,3 +18,4 @@ mod sysctl;
 
 pub(crate) use protocols::{Protocols, Shared};
 pub(crate) use service::{NetlinkServer, start_discard};
+pub(crate) use sysctl::write as write_sysctl;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use config::settings::Settings;
 use netlink::rtnl::{Model, Rtnl};
-use netlink::{generic, xfrm};
+use netlink::{Change, generic, xfrm};
 use nlsock::errno;
 
 use super::host::WorkerHost;
@@ -12,6 +12,7 @@ use super::ila::WorkerIla;
 use crate::apply;
 use crate::command::Handle;
 use crate::host::HostSide;
+use crate::journal::{Journal, Pending};
 use crate::open::Open;
 use crate::sadb::WorkerSadb;
 
@@ -33,9 +34,34 @@ pub(crate) struct Protocols {
     pub(crate) sysctl: Sysctl,
     /// The network namespace that mirrors the model.
     pub(crate) host_side: HostSide,
+    /// Journal of clients' changes, if the gateway keeps its state.
+    pub(crate) journal: Option<Journal>,
 }
 
 impl Protocols {
+    /// Begins to note a request of a client that may change the node.
+    pub(super) fn begin_change(&mut self, protocol: u32, message: &[u8]) -> Pending {
+        let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_on()) else { return Pending::Nothing };
+        let change = match Change::of(protocol, message) {
+            Change::None => return Pending::Nothing,
+            Change::PolicyByIndex => match self.xfrm.removal_by_selector(message) {
+                Some(removal) => Change::Request(removal),
+                // The request will be refused.
+                None => return Pending::Nothing,
+            },
+            change => change,
+        };
+        journal.note_links(&self.rtnl.model);
+        journal.begin(protocol, change)
+    }
+
+    /// Ends what [`begin_change`](Self::begin_change) has begun.
+    pub(super) fn end_change(&mut self, pending: Pending, is_done: bool) {
+        if let Some(journal) = &mut self.journal {
+            journal.end(pending, is_done);
+        }
+    }
+
     /// Reconciles the host side with the model.
     pub(crate) fn begin_host_side(&mut self) {
         if self.host_side.is_on() {
@@ -63,7 +89,14 @@ impl Shared {
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
         let generic = Generic { ila: WorkerIla(worker.clone()) };
         let sysctl = Sysctl::new(worker.clone());
-        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, generic, sysctl, host_side: HostSide::default() })))
+        Self(Arc::new(Mutex::new(Protocols {
+            rtnl,
+            xfrm,
+            generic,
+            sysctl,
+            host_side: HostSide::default(),
+            journal: None,
+        })))
     }
 
     /// Locks the state.

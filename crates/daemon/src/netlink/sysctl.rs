@@ -81,13 +81,21 @@ fn found(what: Ask, name: &[u8], may_write: bool, protocols: &Protocols) -> Resu
     }
 }
 
-fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Result<(), i32> {
+/// Writes `text` to the file `name`.
+///
+/// # Errors
+/// The `errno` of a refusal.
+pub(crate) fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Result<(), i32> {
     // The link of the file may have been removed.
     let Some(Found::File(file)) = sysctl::find(name, &protocols.rtnl.model) else { return Err(errno::ENOENT) };
     match file.write(*protocols.sysctl.settings(), text)? {
         Written::Settings(settings) => {
             protocols.rtnl.model.set_strict_vrfs(settings.vrf_strict_mode)?;
-            protocols.sysctl.set(settings)
+            protocols.sysctl.set(settings)?;
+            if let Some(journal) = &mut protocols.journal {
+                journal.set(name, text);
+            }
+            Ok(())
         }
         Written::ForgetPaths => protocols.sysctl.forget_paths(),
     }

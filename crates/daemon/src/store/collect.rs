@@ -11,8 +11,8 @@ use netlink::xfrm::{Database, Policy, Sa, convert, saved_defaults};
 use netlink::{Error, Saved, rtnl, set_flags};
 
 use super::file::{Kept, State};
-use super::names::SaName;
 use crate::netlink::Protocols;
+use crate::sa_name::SaName;
 
 /// Number of SAs and policies that are fetched at once.
 const CHUNK: usize = 256;
@@ -123,6 +123,32 @@ fn each<T>(
         let Some(&(last, _)) = part.back() else { return Ok(()) };
         below = last;
         part.into_iter().for_each(|(_, item)| take(item));
+    }
+}
+
+/// Requests that make a node, for comparison with a later state of it.
+#[derive(Debug)]
+pub(crate) struct Fingerprint(HashSet<Vec<u8>>, [bool; 3], Settings);
+
+impl Collected {
+    /// Fingerprint of the node. It does not have sequence numbers of SAs.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        let sas = self.sas.iter().map(|(_, saved)| {
+            let mut saved = saved.clone();
+            netlink::xfrm::set_numbers(&mut saved.message, netlink::xfrm::Numbers::default());
+            without_flags(&saved)
+        });
+        let others = self.route.iter().chain(&self.policies).chain(self.ila.iter().map(|(_, saved)| saved));
+        Fingerprint(others.map(without_flags).chain(sas).collect(), self.defaults, self.settings)
+    }
+}
+
+impl Fingerprint {
+    /// Whether this node has all objects of an earlier one, unchanged.
+    pub(crate) fn has_all_of(&self, before: &Self) -> bool {
+        let is_blocked = [0, 1, 2].into_iter().all(|dir| self.1[dir] >= before.1[dir]);
+        let set = |settings| sysctl::saved(settings, &Settings::default()).collect::<HashSet<_>>();
+        before.0.is_subset(&self.0) && is_blocked && set(&before.2).is_subset(&set(&self.2))
     }
 }
 

@@ -3,19 +3,19 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use client::CliError;
 use redb::backends::FileBackend;
-use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
 use zeroize::Zeroizing;
 
-use super::names::{Checkpoint, SaName};
 use crate::random::random;
+use crate::sa_name::{Checkpoint, SaName};
 
 /// Number of the format; a file of another version has another one.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// Number of the first format, which has no settings.
 const FIRST_FORMAT: u32 = 1;
@@ -23,20 +23,52 @@ const FIRST_FORMAT: u32 = 1;
 /// Number of the last format without ILA mappings.
 const FORMAT_WITHOUT_ILA: u32 = 2;
 
+/// Number of the last format without the machine's boot.
+const FORMAT_WITHOUT_BOOT: u32 = 3;
+
 /// The format, by the name `format`.
 const FATPATH: TableDefinition<'_, &str, u32> = TableDefinition::new("fatpath");
-/// The links that requests refer to, by their numbers.
-const LINKS: TableDefinition<'_, u32, &str> = TableDefinition::new("links");
-/// Requests of `NETLINK_ROUTE`, in order, each with the name of its object.
-const ROUTE: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("route");
-/// Requests of `NETLINK_XFRM`, in order, but for SAs.
-const XFRM: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("xfrm");
-/// Requests for SAs, in order, each with the name of its SA.
-const SAS: TableDefinition<'_, u64, (&str, &[u8], &[u8])> = TableDefinition::new("sas");
-/// Settings made by `sysctl`, by names below `/proc/sys/net`.
-const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings");
-/// Requests of `NETLINK_GENERIC` that add ILA mappings.
-const ILA: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("ila");
+/// Tables of one state.
+struct Tables {
+    /// The links that requests refer to, by their numbers.
+    links: TableDefinition<'static, u32, &'static str>,
+    /// Requests of `NETLINK_ROUTE`, in order, each with the name of its object.
+    route: TableDefinition<'static, u64, (&'static str, &'static [u8])>,
+    /// Requests of `NETLINK_XFRM`, in order, but for SAs.
+    xfrm: TableDefinition<'static, u64, (&'static str, &'static [u8])>,
+    /// Requests for SAs, in order, each with the name of its SA.
+    sas: TableDefinition<'static, u64, (&'static str, &'static [u8], &'static [u8])>,
+    /// Settings made by `sysctl`, by names below `/proc/sys/net`.
+    settings: TableDefinition<'static, &'static str, &'static str>,
+    /// Requests of `NETLINK_GENERIC` that add ILA mappings.
+    ila: TableDefinition<'static, u64, (&'static str, &'static [u8])>,
+}
+
+/// State that `fatpath save` has written.
+const SAVED: Tables = Tables {
+    links: TableDefinition::new("links"),
+    route: TableDefinition::new("route"),
+    xfrm: TableDefinition::new("xfrm"),
+    sas: TableDefinition::new("sas"),
+    settings: TableDefinition::new("settings"),
+    ila: TableDefinition::new("ila"),
+};
+
+/// Later state, which lasts until the machine is booted.
+const LATER: Tables = Tables {
+    links: TableDefinition::new("later links"),
+    route: TableDefinition::new("later route"),
+    xfrm: TableDefinition::new("later xfrm"),
+    sas: TableDefinition::new("later sas"),
+    settings: TableDefinition::new("later settings"),
+    ila: TableDefinition::new("later ila"),
+};
+
+/// Boot of the machine in which the state was written, by the name `boot`.
+const BOOT: TableDefinition<'_, &str, &str> = TableDefinition::new("boot");
+/// By the name `journal` the number of the first file of the journal that is not in the state; by the name `later`
+/// whether the later state is the one that counts in this boot (1), or the saved one (0).
+const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 /// Counters at which SAs continue: sent, received, bytes, packets.
 const CHECKPOINTS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
@@ -48,6 +80,27 @@ const CACHE: usize = 0;
 pub(crate) struct Kept {
     pub(crate) label: String,
     pub(crate) message: Zeroizing<Vec<u8>>,
+}
+
+/// Content of the file for a start.
+#[derive(Debug, Default, Eq, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) state: State,
+    /// Number of the first file of the journal that is not in the state.
+    pub(crate) journal: u64,
+    /// Whether the state was written in this boot of the machine, so that the journal continues it.
+    pub(crate) is_of_boot: bool,
+    /// SAs of the saved state, whose checkpoints stay.
+    pub(crate) saved_sas: Vec<SaName>,
+}
+
+/// Reason for writing a state.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Keep {
+    /// `fatpath save`: the state outlasts this boot of the machine.
+    Saved,
+    /// The state of this boot; what was saved stays beside it.
+    Later,
 }
 
 /// All saved state.
@@ -70,6 +123,34 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// Opens the file of the gateway `instance` in the default place, or makes it, and its directory; `None` with a
+    /// warning if that is impossible. `run_dir` is made by the gateway with other rights.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), for a file that exists.
+    pub(crate) fn open_default(instance: &str, run_dir: Option<&Path>) -> Result<Option<Self>, CliError> {
+        let missing = |why: &dyn std::fmt::Display| {
+            tracing::warn!(
+                "no state is kept: {why}; after a restart peers drop packets of SAs with static keys, and changes by programs are lost; \
+                 --state FILE names another place, --state none turns it off"
+            );
+            Ok(None)
+        };
+        let Some(dir) = client::state_dir() else { return missing(&"there is neither HOME nor XDG_STATE_HOME") };
+        let path = dir.join(format!("{instance}.state"));
+        // A file that exists may hold policies that have to be restored.
+        if !path.try_exists().unwrap_or(false) {
+            let mode = if run_dir == Some(&*dir) { 0o777 } else { 0o700 };
+            if let Err(err) = fs::DirBuilder::new().recursive(true).mode(mode).create(&dir) {
+                return missing(&format!("{}: {err}", dir.display()));
+            }
+            if let Err(err) = make(&path) {
+                return missing(&format!("{}: {err}", path.display()));
+            }
+        }
+        Self::open(&path).map(Some)
+    }
+
     /// Opens the file at `path`, or makes it.
     ///
     /// # Errors
@@ -116,38 +197,66 @@ impl Store {
         Ok(table.get("format")?.map_or(0, |format| format.value()))
     }
 
-    /// Content of the file.
+    /// Length of the file in bytes; 0 if it is not known.
+    pub(crate) fn len(&self) -> u64 {
+        fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
+    }
+
+    /// Content of the file for a start in the machine's boot `boot`.
     ///
     /// # Errors
     /// It is damaged.
-    pub(crate) fn read(&self) -> Result<State, CliError> {
-        self.try_read().map_err(|err| unusable(&self.path, &err))
+    pub(crate) fn read(&self, boot: &str) -> Result<Found, CliError> {
+        self.try_read(boot).map_err(|err| unusable(&self.path, &err))
     }
 
-    fn try_read(&self) -> Result<State, redb::Error> {
+    fn try_read(&self, boot: &str) -> Result<Found, redb::Error> {
         let read = self.database.begin_read()?;
+        let format = self.format()?;
+        let mut found = Found::default();
+        if format > FORMAT_WITHOUT_BOOT {
+            let numbers = read.open_table(NUMBERS)?;
+            let number = |name| Ok::<u64, redb::Error>(numbers.get(name)?.map_or(0, |number| number.value()));
+            found.journal = number("journal")?;
+            found.is_of_boot = read.open_table(BOOT)?.get("boot")?.is_some_and(|of| of.value() == boot);
+            if found.is_of_boot && number("later")? == 1 {
+                found.state = self.read_tables(&read, &LATER, format)?;
+                for entry in read.open_table(SAVED.sas)?.iter()? {
+                    let (_, entry) = entry?;
+                    found.saved_sas.push(sa_name(entry.value().1)?);
+                }
+                return Ok(found);
+            }
+        }
+        found.state = self.read_tables(&read, &SAVED, format)?;
+        found.saved_sas = found.state.sas.iter().map(|(name, _)| *name).collect();
+        Ok(found)
+    }
+
+    fn read_tables(&self, read: &ReadTransaction, tables: &Tables, format: u32) -> Result<State, redb::Error> {
         let mut state = State::default();
-        for entry in read.open_table(LINKS)?.iter()? {
+        for entry in read.open_table(tables.links)?.iter()? {
             let (number, name) = entry?;
             state.links.insert(number.value(), name.value().to_owned());
         }
-        let format = self.format()?;
-        let ila = Some((ILA, &mut state.ila)).filter(|_| format > FORMAT_WITHOUT_ILA);
-        for (table, requests) in [(ROUTE, &mut state.route), (XFRM, &mut state.xfrm)].into_iter().chain(ila) {
+        let ila = Some((tables.ila, &mut state.ila)).filter(|_| format > FORMAT_WITHOUT_ILA);
+        for (table, requests) in
+            [(tables.route, &mut state.route), (tables.xfrm, &mut state.xfrm)].into_iter().chain(ila)
+        {
             for entry in read.open_table(table)?.iter()? {
                 let (_, entry) = entry?;
                 let (label, message) = entry.value();
                 requests.push(Kept { label: label.to_owned(), message: Zeroizing::new(message.to_vec()) });
             }
         }
-        for entry in read.open_table(SAS)?.iter()? {
+        for entry in read.open_table(tables.sas)?.iter()? {
             let (_, entry) = entry?;
             let (label, name, message) = entry.value();
             let kept = Kept { label: label.to_owned(), message: Zeroizing::new(message.to_vec()) };
             state.sas.push((sa_name(name)?, kept));
         }
         if format != FIRST_FORMAT {
-            for entry in read.open_table(SETTINGS)?.iter()? {
+            for entry in read.open_table(tables.settings)?.iter()? {
                 let (name, text) = entry?;
                 state.settings.insert(name.value().to_owned(), text.value().to_owned());
             }
@@ -160,42 +269,32 @@ impl Store {
         Ok(state)
     }
 
-    /// Replaces the content by `state`; after an error or a crash, the old content is there.
+    /// Writes `state`, which the machine's boot `boot` has reached before the file `journal` of the journal, and all
+    /// checkpoints; after an error or a crash, the old content is there.
     ///
     /// # Errors
     /// The system's error.
-    pub(crate) fn replace(&self, state: &State) -> Result<(), redb::Error> {
+    pub(crate) fn replace(&self, state: &State, keep: Keep, boot: &str, journal: u64) -> Result<(), redb::Error> {
         let write = self.database.begin_write()?;
-        write.delete_table(LINKS)?;
-        write.delete_table(ROUTE)?;
-        write.delete_table(XFRM)?;
-        write.delete_table(SAS)?;
-        write.delete_table(ILA)?;
-        write.delete_table(SETTINGS)?;
+        let later = match keep {
+            Keep::Saved => {
+                put_tables(&write, &SAVED, state)?;
+                put_tables(&write, &LATER, &State::default())?;
+                0
+            }
+            Keep::Later => {
+                put_tables(&write, &LATER, state)?;
+                1
+            }
+        };
+        write.open_table(FATPATH)?.insert("format", FORMAT)?;
+        write.open_table(BOOT)?.insert("boot", boot)?;
+        {
+            let mut numbers = write.open_table(NUMBERS)?;
+            numbers.insert("journal", journal)?;
+            numbers.insert("later", later)?;
+        }
         write.delete_table(CHECKPOINTS)?;
-        {
-            write.open_table(FATPATH)?.insert("format", FORMAT)?;
-            let mut links = write.open_table(LINKS)?;
-            for (number, name) in &state.links {
-                links.insert(number, name.as_str())?;
-            }
-            for (table, requests) in [(ROUTE, &state.route), (XFRM, &state.xfrm), (ILA, &state.ila)] {
-                let mut table = write.open_table(table)?;
-                for (at, Kept { label, message }) in requests.iter().enumerate() {
-                    table.insert(at as u64, (label.as_str(), message.as_slice()))?;
-                }
-            }
-            let mut sas = write.open_table(SAS)?;
-            for (at, (name, Kept { label, message })) in state.sas.iter().enumerate() {
-                sas.insert(at as u64, (label.as_str(), &name.to_bytes()[..], message.as_slice()))?;
-            }
-        }
-        {
-            let mut settings = write.open_table(SETTINGS)?;
-            for (name, text) in &state.settings {
-                settings.insert(name.as_str(), text.as_str())?;
-            }
-        }
         put_checkpoints(&write, state.checkpoints.iter())?;
         Ok(write.commit()?)
     }
@@ -212,6 +311,34 @@ impl Store {
         put_checkpoints(&write, checkpoints)?;
         Ok(write.commit()?)
     }
+}
+
+fn put_tables(write: &redb::WriteTransaction, tables: &Tables, state: &State) -> Result<(), redb::Error> {
+    write.delete_table(tables.links)?;
+    write.delete_table(tables.route)?;
+    write.delete_table(tables.xfrm)?;
+    write.delete_table(tables.sas)?;
+    write.delete_table(tables.ila)?;
+    write.delete_table(tables.settings)?;
+    let mut links = write.open_table(tables.links)?;
+    for (number, name) in &state.links {
+        links.insert(number, name.as_str())?;
+    }
+    for (table, requests) in [(tables.route, &state.route), (tables.xfrm, &state.xfrm), (tables.ila, &state.ila)] {
+        let mut table = write.open_table(table)?;
+        for (at, Kept { label, message }) in requests.iter().enumerate() {
+            table.insert(at as u64, (label.as_str(), message.as_slice()))?;
+        }
+    }
+    let mut sas = write.open_table(tables.sas)?;
+    for (at, (name, Kept { label, message })) in state.sas.iter().enumerate() {
+        sas.insert(at as u64, (label.as_str(), &name.to_bytes()[..], message.as_slice()))?;
+    }
+    let mut settings = write.open_table(tables.settings)?;
+    for (name, text) in &state.settings {
+        settings.insert(name.as_str(), text.as_str())?;
+    }
+    Ok(())
 }
 
 fn put_checkpoints<'a>(
@@ -251,7 +378,10 @@ fn make(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
 fn make_new(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let database = Builder::new().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)?;
-    Ok(Store { path: path.to_owned(), database }.replace(&State::default())?)
+    let store = Store { path: path.to_owned(), database };
+    let empty = State::default();
+    store.replace(&empty, Keep::Later, "", 0)?;
+    Ok(store.replace(&empty, Keep::Saved, "", 0)?)
 }
 
 /// A file of another kind, or a damaged one, and the remedy.

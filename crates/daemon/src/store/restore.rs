@@ -1,44 +1,84 @@
 //! Restores saved state on top of the configuration.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use client::CliError;
 use netlink::error::errno;
 use netlink::generic::ila;
 use netlink::message::flag;
-use netlink::rtnl::nums::{RTM_DELRULE, RTM_NEWLINK};
+use netlink::rtnl::nums::{
+    RTM_DELLINK, RTM_DELRULE, RTM_NEWADDR, RTM_NEWLINK, RTM_NEWNEIGH, RTM_NEWQDISC, RTM_NEWROUTE, RTM_SETLINK,
+};
 use netlink::rtnl::{Model, RouteKey};
 use netlink::sysctl;
+use netlink::xfrm::nums::msg;
 use netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
+use nlsock::protocol;
 
 use super::file::{Kept, State};
-use crate::netlink::Protocols;
+use crate::journal::Record;
+use crate::netlink::{Protocols, write_sysctl};
+use crate::sa_name::SaName;
+
+/// Numbers of requests: carried out, skipped because the files have their objects, and left out because they do not
+/// fit the files.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Counts {
+    pub(crate) done: usize,
+    pub(crate) of_files: usize,
+    pub(crate) left_out: usize,
+}
+
+impl Counts {
+    fn leave_out(&mut self, path: &Path, label: &str, why: &str) {
+        self.left_out += 1;
+        match self.left_out {
+            1..=MAX_WARNINGS => tracing::warn!("{}: {label}: {why}; it is left out", path.display()),
+            _ => tracing::debug!("{}: {label}: {why}; it is left out", path.display()),
+        }
+    }
+
+    /// Logs the number of warnings that were not printed.
+    fn warn_of_others(&self, path: &Path) {
+        if let Some(others) = self.left_out.checked_sub(MAX_WARNINGS).filter(|others| *others > 0) {
+            tracing::warn!("{}: {others} other objects do not fit the files and are left out", path.display());
+        }
+    }
+}
+
+/// Number of objects that a start names in warnings.
+const MAX_WARNINGS: usize = 10;
 
 /// Carries out the requests in `state`, of the file at `path`. Objects that exist already are the configuration's,
-/// and stay. Returns the number of requests that were carried out, and the number skipped because their object existed.
+/// and stay. An address, a route, a neighbour, or a property of a link that does not fit the configuration is left out,
+/// with a warning: without it no packet passes that should not.
 ///
 /// # Errors
-/// Exit code 2: a request cannot be carried out. Earlier requests have been.
-pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<[usize; 2], CliError> {
+/// Exit code 2: a request for another object cannot be carried out. Earlier requests have been.
+pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<Counts, CliError> {
     let State { links, route, sas, xfrm: others, ila: mappings, settings, checkpoints } = state;
-    let mut done = [0; 2];
+    let mut counts = Counts::default();
     let mut take = |kept: &Kept, outcome: Result<(), Error>| match outcome {
         Ok(()) => {
-            done[0] += 1;
+            counts.done += 1;
             Ok(true)
         }
         Err(error) if is_of_files(&kept.message, &error) => {
-            done[1] += 1;
+            counts.of_files += 1;
+            Ok(false)
+        }
+        Err(error) if may_be_missing(&kept.message) => {
+            counts.leave_out(path, &kept.label, &words(&error));
             Ok(false)
         }
         Err(error) => Err(refused(path, &kept.label, &words(&error))),
     };
     // The configuration defines these objects, so they are not restored.
     let mut of_files = HashSet::new();
-    let gone = |label: &str, number: u32, links: &BTreeMap<u32, String>| {
+    let gone = |number: u32, links: &BTreeMap<u32, String>| {
         let name = links.get(&number).map_or("?", String::as_str);
-        refused(path, label, &format!("no link is named {name}"))
+        Error::owned_text(errno::ENODEV, format!("no link is named {name}"))
     };
     let of_configuration = protocols.rtnl.saved().map_err(|err| CliError::failed(err.to_string()))?;
     let of_configuration: HashSet<String> =
@@ -51,37 +91,45 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         }
         let model = &protocols.rtnl.model;
         let is_taken = |number| model.is_taken(number) || link::has_interface(number);
-        rtnl::renumber(&mut kept.message, |old| current(links, model, old), is_taken)
-            .map_err(|number| gone(&kept.label, number, links))?;
+        let renumbered = rtnl::renumber(&mut kept.message, |old| current(links, model, old), is_taken);
         let key = RouteKey::of(&kept.message);
-        let outcome = match key.filter(|key| of_files.contains(key)) {
-            Some(_) => Err(Error::new(errno::EEXIST)),
-            None => carry_out(&mut protocols.rtnl, &kept.message),
+        let outcome = match (renumbered, key.filter(|key| of_files.contains(key))) {
+            (Err(number), _) => Err(gone(number, links)),
+            (_, Some(_)) => Err(Error::new(errno::EEXIST)),
+            _ => carry_out(&mut protocols.rtnl, &kept.message),
         };
-        if !take(kept, outcome)? && is_alone(&kept.message) {
+        let is_of_files = outcome.as_ref().is_err_and(|error| is_of_files(&kept.message, error));
+        take(kept, outcome)?;
+        if is_of_files && is_alone(&kept.message) {
             of_files.extend(key);
         }
     }
     for (name, kept) in sas {
         let model = &protocols.rtnl.model;
-        xfrm::renumber(&mut kept.message, |old| current(links, model, old))
-            .map_err(|number| gone(&kept.label, number, links))?;
         if let Some(checkpoint) = checkpoints.get(name) {
             xfrm::set_numbers(&mut kept.message, checkpoint.numbers());
         }
-        take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
+        let outcome = match xfrm::renumber(&mut kept.message, |old| current(links, model, old)) {
+            Err(number) => Err(gone(number, links)),
+            Ok(()) => carry_out(&mut protocols.xfrm, &kept.message),
+        };
+        take(kept, outcome)?;
     }
     for kept in others {
         let model = &protocols.rtnl.model;
-        xfrm::renumber(&mut kept.message, |old| current(links, model, old))
-            .map_err(|number| gone(&kept.label, number, links))?;
-        take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
+        let outcome = match xfrm::renumber(&mut kept.message, |old| current(links, model, old)) {
+            Err(number) => Err(gone(number, links)),
+            Ok(()) => carry_out(&mut protocols.xfrm, &kept.message),
+        };
+        take(kept, outcome)?;
     }
     for kept in mappings {
         let model = &protocols.rtnl.model;
-        ila::renumber(&mut kept.message, |old| current(links, model, old))
-            .map_err(|number| gone(&kept.label, number, links))?;
-        take(kept, carry_out(&mut protocols.generic, &kept.message))?;
+        let outcome = match ila::renumber(&mut kept.message, |old| current(links, model, old)) {
+            Err(number) => Err(gone(number, links)),
+            Ok(()) => carry_out(&mut protocols.generic, &kept.message),
+        };
+        take(kept, outcome)?;
     }
     let saved = settings.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     let (set, [n, left]) = sysctl::restored(*protocols.sysctl.settings(), saved).map_err(|(name, errno)| {
@@ -90,7 +138,149 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     let wrong = |errno| refused(path, "settings", &words(&Error::new(errno)));
     protocols.rtnl.model.set_strict_vrfs(set.vrf_strict_mode).map_err(wrong)?;
     protocols.sysctl.set(set).map_err(wrong)?;
-    Ok([done[0] + n, done[1] + left])
+    counts.warn_of_others(path);
+    Ok(Counts { done: counts.done + n, of_files: counts.of_files + left, ..counts })
+}
+
+/// Whether an object that cannot be restored is left out: not one that restricts the traffic, nor a link, on which
+/// others depend.
+fn may_be_missing(message: &[u8]) -> bool {
+    matches!(kind_of(message), RTM_NEWADDR | RTM_NEWROUTE | RTM_NEWNEIGH | RTM_NEWQDISC | RTM_SETLINK | RTM_DELLINK)
+}
+
+/// SAs of a journal that have been added, and the start of their numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Replayed {
+    pub(crate) counts: Counts,
+    /// SAs whose numbers the state does not have: they continue behind a reservation.
+    pub(crate) added: Vec<SaName>,
+}
+
+/// Carries out the requests of a journal on top of a restored state, in which `links` were the links.
+///
+/// A request that does not fit any more is left out: its object has been removed, or is the configuration's. But an SA
+/// or a policy is missed.
+///
+/// # Errors
+/// Exit code 2: an SA or a policy cannot be added.
+pub(crate) fn replay(
+    records: Vec<Record>,
+    state: &State,
+    path: &Path,
+    protocols: &mut Protocols,
+) -> Result<Replayed, CliError> {
+    let mut replayed = Replayed::default();
+    let mut links = state.links.clone();
+    // Position of the last record that the state has an SA's numbers.
+    let noted = records.iter().enumerate().filter_map(|(at, record)| match record {
+        Record::Noted(name) => Some((*name, at)),
+        _ => None,
+    });
+    let noted: HashMap<SaName, usize> = noted.collect();
+    let last = records.len().saturating_sub(1);
+    let mut records = records.into_iter().enumerate().peekable();
+    while let Some((at, record)) = records.next() {
+        match record {
+            Record::Link(index, name) if name.is_empty() => {
+                links.remove(&index);
+            }
+            Record::Link(index, name) => {
+                links.insert(index, name);
+            }
+            Record::Request(protocol, mut message) => {
+                let is_refused = records.peek().is_some_and(|(_, next)| *next == Record::Refused);
+                if is_refused {
+                    continue;
+                }
+                let sa = xfrm_sa(protocol, &message);
+                if let Some(name) = sa {
+                    xfrm::with_numbers(&mut message);
+                    match state.checkpoints.get(&name).filter(|_| noted.get(&name).is_some_and(|noted| *noted > at)) {
+                        Some(checkpoint) => xfrm::set_numbers(&mut message, checkpoint.numbers()),
+                        None => replayed.added.push(name),
+                    }
+                }
+                let label = match protocol {
+                    protocol::ROUTE => rtnl::label_of(&message),
+                    protocol::XFRM => xfrm::label_of(&message),
+                    _ => "ILA mapping".to_owned(),
+                };
+                match repeat(protocol, &mut message, &links, protocols) {
+                    Ok(()) => replayed.counts.done += 1,
+                    // An object that is removed may have been one that is not kept, such as an address with a lifetime.
+                    Err(error) if is_expected(&error) || is_removal(protocol, &message) => {
+                        replayed.counts.of_files += 1
+                    }
+                    // The end of the process was between the request and its outcome.
+                    Err(_) if at == last && sa.is_some() => {}
+                    Err(error) if protocol == protocol::XFRM && xfrm::adds(&message) => {
+                        return Err(refused(path, &label, &words(&error)));
+                    }
+                    Err(error) => replayed.counts.leave_out(path, &label, &words(&error)),
+                }
+            }
+            Record::Setting(name, text) => match write_sysctl(&name, &text, protocols) {
+                Ok(()) => replayed.counts.done += 1,
+                Err(errno) => {
+                    let name = format!("setting net.{}", name.replace('/', "."));
+                    replayed.counts.leave_out(path, &name, &words(&Error::new(errno)));
+                }
+            },
+            Record::Refused | Record::Noted(_) => {}
+        }
+    }
+    replayed.counts.warn_of_others(path);
+    Ok(replayed)
+}
+
+/// Name of the SA that a request adds or changes.
+fn xfrm_sa(protocol: u32, message: &[u8]) -> Option<SaName> {
+    let is_sa = protocol == protocol::XFRM && matches!(kind_of(message), msg::NEW_SA | msg::UPD_SA);
+    let (dst, spi, mark) = xfrm::sa_key(message).filter(|_| is_sa)?;
+    Some(SaName { dst, spi, mark })
+}
+
+/// Carries out a request of a journal, in which `links` have their indexes.
+fn repeat(
+    protocol: u32,
+    message: &mut [u8],
+    links: &BTreeMap<u32, String>,
+    protocols: &mut Protocols,
+) -> Result<(), Error> {
+    let model = &protocols.rtnl.model;
+    let now = |old| current(links, model, old);
+    let is_taken = |number| model.is_taken(number) || link::has_interface(number);
+    let renumbered = match protocol {
+        protocol::ROUTE => rtnl::renumber_change(message, now, |old| links.contains_key(&old), is_taken),
+        protocol::XFRM => xfrm::renumber(message, now),
+        _ => ila::renumber(message, now),
+    };
+    renumbered.map_err(|old| {
+        let name = links.get(&old).map_or("?", String::as_str);
+        Error::owned_text(errno::ENODEV, format!("no link is named {name}"))
+    })?;
+    match protocol {
+        protocol::ROUTE => carry_out(&mut protocols.rtnl, message),
+        protocol::XFRM => match carry_out(&mut protocols.xfrm, message) {
+            // It completed an SA that had been requested from a key manager.
+            Err(error) if error.errno == errno::ESRCH && xfrm::is_update(message) => {
+                xfrm::make_new(message);
+                carry_out(&mut protocols.xfrm, message)
+            }
+            outcome => outcome,
+        },
+        _ => carry_out(&mut protocols.generic, message),
+    }
+}
+
+/// Whether a request removes an object of rtnetlink (`RTM_DEL*`).
+fn is_removal(protocol: u32, message: &[u8]) -> bool {
+    protocol == protocol::ROUTE && kind_of(message) & 3 == 1
+}
+
+/// Whether an object is there already, or is gone already.
+fn is_expected(error: &Error) -> bool {
+    matches!(error.errno, errno::EEXIST | errno::ENOENT | errno::ESRCH)
 }
 
 /// Whether a request was refused because the configuration has its object already, or lacks the rule that it deletes.

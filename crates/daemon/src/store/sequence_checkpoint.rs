@@ -5,27 +5,21 @@
 //! not reached the checkpoint in the file. A thread checks every second, and advances the checkpoints that an SA comes
 //! near. Initialisation vectors do not depend on this: they begin at a new random value at each start.
 
-use std::collections::HashMap;
-use std::convert::Infallible;
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::Duration;
 
 use client::CliError;
 use ipsec::Ipsec;
 use wire::Spi;
 
-use super::file::{State, Store};
-use super::names::{Checkpoint, SaName};
+use super::file::{Keep, State, Store};
 use crate::command::{Handle, WorkerGone};
-use crate::threads::Threads;
+use crate::sa_name::{Checkpoint, SaName};
 
 /// Distance by which a number is saved ahead of its use. A restart skips as many at most, and an SA without ESN has
 /// only 2⁸ times as many. A second's packets have to fit in half of it.
 const LEAD: u64 = 1 << 24;
-
-/// Interval of the thread's checks.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// Number of SAs in one request to the worker, which moves packets between two requests.
 const CHUNK: usize = 512;
@@ -74,7 +68,7 @@ fn ask(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, Now>, Worker
     Ok(found)
 }
 
-/// The store, and the thread that keeps its checkpoints ahead.
+/// The store, with checkpoints that are kept ahead.
 #[derive(Clone, Debug)]
 pub(crate) struct Checkpointer(Arc<Mutex<Checkpoints>>);
 
@@ -82,8 +76,12 @@ pub(crate) struct Checkpointer(Arc<Mutex<Checkpoints>>);
 struct Checkpoints {
     store: Store,
     checkpoints: HashMap<SaName, Checkpoint>,
+    /// SAs that `fatpath save` has written, whose checkpoints stay.
+    saved: HashSet<SaName>,
     /// Whether the last attempt to advance checkpoints failed.
     failing: bool,
+    /// Whether the gateway ends.
+    is_over: bool,
 }
 
 /// Advances SAs that were not restored past every number that they may have sent before.
@@ -112,9 +110,27 @@ pub(crate) fn skip(
     Ok(())
 }
 
+/// Checkpoints of the SAs `added` by a journal, whose numbers the state does not have: behind all numbers that the lead
+/// allowed. They replace those of earlier SAs with these names, and the SAs continue at them.
+///
+/// # Errors
+/// The worker does not answer.
+pub(crate) fn reserve_added(
+    checkpoints: &mut HashMap<SaName, Checkpoint>,
+    added: &[SaName],
+    worker: &Handle,
+) -> Result<(), WorkerGone> {
+    for (name, now) in ask(worker, added)? {
+        let before = checkpoints.get(&name).map_or(0, |before| before.oseq);
+        let ahead = now.checkpoint.oseq.saturating_add(LEAD).min(now.last);
+        checkpoints.insert(name, Checkpoint { oseq: before.max(ahead), ..now.checkpoint });
+    }
+    skip(checkpoints, added.iter().copied(), worker)
+}
+
 impl Checkpointer {
     /// Keeps the checkpoints in `store` ahead: `checkpoints`, at which SAs have been restored, and those of `others`.
-    /// All are advanced before a packet is sent.
+    /// All are advanced before a packet is sent. `saved`: SAs whose checkpoints stay.
     ///
     /// # Errors
     /// They cannot be moved.
@@ -122,38 +138,60 @@ impl Checkpointer {
         store: Store,
         mut checkpoints: HashMap<SaName, Checkpoint>,
         others: impl Iterator<Item = SaName>,
+        saved: impl IntoIterator<Item = SaName>,
         worker: &Handle,
-        threads: &Threads,
     ) -> Result<Self, CliError> {
         add_names(&mut checkpoints, others);
-        let failed = |path: &std::path::Path, err: &dyn std::fmt::Display| {
-            CliError::failed(format!("{}: {err}", path.display()))
-        };
-        let path = store.path().to_owned();
-        let mut kept = Checkpoints { store, checkpoints, failing: false };
-        kept.move_ahead(worker).map_err(|err| failed(&path, &err))?;
-        let checkpointer = Self(Arc::new(Mutex::new(kept)));
-        let (theirs, worker) = (checkpointer.clone(), worker.clone());
-        // The thread answers the watchdog once in each period, without a wake-up.
-        let pulse = threads.watch("state", |_| ());
-        let spawned = threads.spawn("state", move || -> Result<(), Infallible> {
-            loop {
-                thread::sleep(PERIOD);
-                theirs.lock().look(&worker);
-                pulse.answer();
-            }
-        });
-        spawned.map_err(|err| failed(&path, &err))?;
-        Ok(checkpointer)
+        let saved = saved.into_iter().collect();
+        let mut kept = Checkpoints { store, checkpoints, saved, failing: false, is_over: false };
+        let moved = kept.move_ahead(worker);
+        moved.map_err(|err| CliError::failed(format!("{}: {err}", kept.store.path().display())))?;
+        Ok(Self(Arc::new(Mutex::new(kept))))
     }
 
     fn lock(&self) -> MutexGuard<'_, Checkpoints> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the checkpoints of the SAs `names` ahead, too.
-    pub(crate) fn follow(&self, names: impl Iterator<Item = SaName>) {
-        add_names(&mut self.lock().checkpoints, names);
+    /// Advances checkpoints, and those of the SAs `added` by programs, which replace earlier SAs with their names. False if
+    /// that failed, or the gateway ends.
+    pub(crate) fn look(&self, added: &[SaName], worker: &Handle) -> bool {
+        let mut kept = self.lock();
+        if kept.is_over {
+            return false;
+        }
+        kept.begin(added);
+        kept.look(worker)
+    }
+
+    /// Reserves numbers for SAs that a file is about to add, each with its first number.
+    pub(crate) fn reserve(&self, sas: impl Iterator<Item = (SaName, u64)>) {
+        let mut kept = self.lock();
+        let new = sas
+            .filter(|(name, _)| !kept.checkpoints.contains_key(name))
+            .map(|(name, first)| (name, Checkpoint { oseq: first.saturating_add(LEAD), ..Checkpoint::default() }));
+        let new: HashMap<SaName, Checkpoint> = new.collect();
+        if new.is_empty() {
+            return;
+        }
+        match kept.store.checkpoint(new.iter()) {
+            Ok(()) => kept.checkpoints.extend(new),
+            // The next look tries again.
+            Err(err) => {
+                add_names(&mut kept.checkpoints, new.into_keys());
+                kept.log_failure(&err.to_string());
+            }
+        }
+    }
+
+    /// Path of the store.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.lock().store.path().to_owned()
+    }
+
+    /// Length of the store in bytes.
+    pub(crate) fn len(&self) -> u64 {
+        self.lock().store.len()
     }
 
     /// Writes `state` to the file, with checkpoints for its SAs and for `others`.
@@ -163,36 +201,49 @@ impl Checkpointer {
     pub(crate) fn save(
         &self,
         mut state: State,
-        others: impl Iterator<Item = SaName>,
+        (keep, boot, journal): (Keep, &str, u64),
+        others: Vec<SaName>,
         worker: &Handle,
-    ) -> Result<String, String> {
+    ) -> Result<(), String> {
         let mut kept = self.lock();
-        let names: Vec<SaName> = state.sas.iter().map(|(name, _)| *name).chain(others).collect();
-        let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
-        let checkpoint = |name: &SaName| {
-            let before = kept.checkpoints.get(name).copied().unwrap_or_default();
-            now.get(name).map_or(before, |now| before.moved(*now))
+        if kept.is_over {
+            return Err("the gateway is ending".to_owned());
+        }
+        let of_state = || state.sas.iter().map(|(name, _)| *name);
+        let saved: HashSet<SaName> = match keep {
+            Keep::Saved => of_state().collect(),
+            Keep::Later => std::mem::take(&mut kept.saved),
         };
-        state.checkpoints = names.iter().map(|name| (*name, checkpoint(name))).collect();
-        kept.store.replace(&state).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
+        let names: HashSet<SaName> = of_state().chain(others).chain(saved.iter().copied()).collect();
+        let names: Vec<SaName> = names.into_iter().collect();
+        let written = ask(worker, &names).map_err(|gone| gone.to_string()).and_then(|now| {
+            let checkpoint = |name: &SaName| {
+                let before = kept.checkpoints.get(name).copied().unwrap_or_default();
+                now.get(name).map_or(before, |now| before.moved(*now))
+            };
+            state.checkpoints = names.iter().map(|name| (*name, checkpoint(name))).collect();
+            kept.store.replace(&state, keep, boot, journal).map_err(|err| err.to_string())
+        });
+        kept.saved = saved;
+        written.map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
         kept.checkpoints = state.checkpoints;
-        Ok(kept.store.path().display().to_string())
+        Ok(())
     }
 
-    /// Saves the exact counters of the SAs, which no longer send.
+    /// Saves the exact counters of the SAs, which no longer send, and of those `added` by programs.
     ///
     /// # Errors
     /// They cannot be saved; the SAs continue farther ahead then.
-    pub(crate) fn end(&self, worker: &Handle) -> Result<(), String> {
+    pub(crate) fn end(&self, added: &[SaName], worker: &Handle) -> Result<(), String> {
         let mut kept = self.lock();
+        kept.begin(added);
+        kept.is_over = true;
         let names: Vec<SaName> = kept.checkpoints.keys().copied().collect();
         let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
         let exact: HashMap<SaName, Checkpoint> = now.iter().map(|(name, now)| (*name, now.checkpoint)).collect();
         if !exact.is_empty() {
             kept.store.checkpoint(exact.iter()).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
         }
-        // The gateway ends: its checkpoints are not advanced again.
-        kept.checkpoints.clear();
         Ok(())
     }
 }
@@ -204,17 +255,38 @@ fn add_names(checkpoints: &mut HashMap<SaName, Checkpoint>, names: impl Iterator
 }
 
 impl Checkpoints {
-    /// Advances checkpoints, and logs when that begins or ceases to fail.
-    fn look(&mut self, worker: &Handle) {
-        match (self.move_ahead(worker), self.failing) {
-            (Ok(()), true) => tracing::info!("{}: sequence numbers are saved again", self.store.path().display()),
-            (Err(err), false) => tracing::error!(
+    /// Begins checkpoints of SAs that programs have added. A number that an earlier SA of the name has sent is not sent
+    /// again; what it has received does not count.
+    fn begin(&mut self, added: &[SaName]) {
+        for name in added {
+            let checkpoint = self.checkpoints.entry(*name).or_default();
+            *checkpoint = Checkpoint { oseq: checkpoint.oseq, ..Checkpoint::default() };
+        }
+    }
+
+    /// Advances checkpoints, and logs when that begins or ceases to fail. False if it failed.
+    fn look(&mut self, worker: &Handle) -> bool {
+        match self.move_ahead(worker) {
+            Ok(()) => {
+                if std::mem::take(&mut self.failing) {
+                    tracing::info!("{}: sequence numbers are saved again", self.store.path().display());
+                }
+                true
+            }
+            Err(err) => {
+                self.log_failure(&err);
+                false
+            }
+        }
+    }
+
+    fn log_failure(&mut self, err: &str) {
+        if !std::mem::replace(&mut self.failing, true) {
+            tracing::error!(
                 "{}: sequence numbers cannot be saved: {err}; peers would drop packets sent after a restart",
                 self.store.path().display()
-            ),
-            (outcome, _) => return self.failing = outcome.is_err(),
+            );
         }
-        self.failing = !self.failing;
     }
 
     fn move_ahead(&mut self, worker: &Handle) -> Result<(), String> {

@@ -8,8 +8,8 @@ use ila::{CsumMode, IdentType, Locator};
 use super::family::{ATTRS_AT, CAN_DO, CAN_DUMP, Call, HAS_POLICY, Info, NEEDS_ADMIN, Op};
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
-use crate::message::Writer;
-use crate::saved::{Saved, renumber_attribute};
+use crate::message::{HEADER_LEN, Writer};
+use crate::saved::{Saved, kind_of, renumber_attribute};
 use crate::session::{Dump, Progress, Protocol, Reply};
 
 /// Type of the family's messages. Programs look the number up by the family's name.
@@ -164,6 +164,11 @@ impl Mapping {
 /// The number, if it has no device now.
 pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
     renumber_attribute(message, 4, attr::IFINDEX, |old| if old == 0 { Some(0) } else { now(old) })
+}
+
+/// Whether a message asks this family for a change.
+pub(crate) fn is_change(message: &[u8]) -> bool {
+    kind_of(message) == ID && message.get(HEADER_LEN).is_some_and(|command| matches!(*command, ADD | DEL | FLUSH))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use crate::message::{Writer, flag};
 use crate::session::{Dump, Request};
 
 /// Length of `struct ifaddrmsg`.
-const LEN: usize = 8;
+pub(super) const LEN: usize = 8;
 /// Types of address attributes, up to `IFA_MAX`.
 const IFA_MAX: usize = 12;
 

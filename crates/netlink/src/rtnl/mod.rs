@@ -46,7 +46,8 @@ pub use link_detail::LinkDetail;
 pub use link_now::LinkNow;
 pub use model::{Delta, LOOPBACK, Model, RouteCursor, loopback_deltas, refusal};
 pub use node::Rtnl;
-pub use saved::{RouteKey, renumber, without};
+pub(crate) use saved::changing;
+pub use saved::{RouteKey, label_of, renumber, renumber_change, without};
 pub use table::{Key, Route, Table};
 pub use vrf::Vrf;
 

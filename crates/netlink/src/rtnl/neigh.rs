@@ -16,7 +16,7 @@ use crate::message::{Writer, flag};
 use crate::session::{Dump, Reply, Request};
 
 /// Length of `struct ndmsg`.
-const LEN: usize = 12;
+pub(super) const LEN: usize = 12;
 /// Flag of a proxy entry, which is not supported.
 const NTF_PROXY: u8 = 0x08;
 

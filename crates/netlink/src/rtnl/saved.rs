@@ -11,11 +11,13 @@ use super::model::LOOPBACK;
 use super::node::Rtnl;
 use super::nums::*;
 use super::table::Route;
-use super::{addr, bridge, link, link_now, neigh, qdisc, route, rule};
+use super::{addr, bridge, ethtool, link, link_now, neigh, qdisc, route, rule};
+use crate::change::{again, removal, word};
 use crate::error::Error;
 use crate::message::{HEADER_LEN, Writer, flag};
 use crate::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
 use config::model::LinkKind;
+use zeroize::Zeroizing;
 
 impl<H: Host> Rtnl<H> {
     /// Requests that turn a node without links into this one, in the order of execution. Connected routes and learnt
@@ -219,7 +221,8 @@ pub fn renumber(
                 let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
                 Some(if may_be && !is_taken(old) { old } else { 0 })
             })?;
-            renumber_attribute(message, link::LEN, IFLA_LINK, now)
+            renumber_attribute(message, link::LEN, IFLA_LINK, now)?;
+            renumber_attribute(message, link::LEN, IFLA_MASTER, now)
         }
         RTM_SETLINK => {
             renumber_field(message, 4, now)?;
@@ -227,8 +230,93 @@ pub fn renumber(
         }
         RTM_DELLINK => renumber_field(message, 4, now),
         // `ifa_index`, `ndm_ifindex`, `tcm_ifindex`.
-        RTM_NEWADDR | RTM_NEWNEIGH | RTM_NEWQDISC => renumber_field(message, 4, now),
-        RTM_NEWROUTE => renumber_attribute(message, route::LEN, RTA_OIF, now),
+        RTM_NEWADDR | RTM_DELADDR | RTM_NEWQDISC | RTM_DELQDISC => renumber_field(message, 4, now),
+        RTM_NEWNEIGH | RTM_DELNEIGH => {
+            renumber_field(message, 4, now)?;
+            renumber_attribute(message, neigh::LEN, NDA_IFINDEX, now)?;
+            renumber_attribute(message, neigh::LEN, NDA_MASTER, now)
+        }
+        RTM_NEWROUTE | RTM_DELROUTE => renumber_attribute(message, route::LEN, RTA_OIF, now),
         _ => Ok(()),
+    }
+}
+
+/// As [`renumber`], for a program's own request, which may name an existing link in a request for a new one: those with
+/// an index that `is_known`.
+///
+/// # Errors
+/// As [`renumber`].
+pub fn renumber_change(
+    message: &mut [u8],
+    now: impl Fn(u32) -> Option<u32>,
+    is_known: impl Fn(u32) -> bool,
+    is_taken: impl Fn(u32) -> bool,
+) -> Result<(), u32> {
+    let named = word(message, 4).filter(|index| *index != 0);
+    match named {
+        Some(old) if kind_of(message) == RTM_NEWLINK && (old == LOOPBACK || is_known(old)) => {
+            let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
+            renumber_field(message, 4, now)?;
+            renumber_attribute(message, link::LEN, IFLA_LINK, now)?;
+            renumber_attribute(message, link::LEN, IFLA_MASTER, now)
+        }
+        _ => renumber(message, now, is_taken),
+    }
+}
+
+/// Label of the object of a request, such as `route 10.2.0.0/24`.
+pub fn label_of(message: &[u8]) -> String {
+    let (noun, fixed, attr, len) = match kind_of(message) {
+        RTM_NEWLINK | RTM_SETLINK | RTM_DELLINK => return "link".to_owned(),
+        RTM_NEWADDR | RTM_DELADDR => ("address", addr::LEN, IFA_ADDRESS, true),
+        RTM_NEWROUTE | RTM_DELROUTE => ("route", route::LEN, RTA_DST, true),
+        RTM_NEWNEIGH | RTM_DELNEIGH => ("neighbour", neigh::LEN, NDA_DST, false),
+        RTM_NEWRULE | RTM_DELRULE => return "rule".to_owned(),
+        RTM_NEWQDISC | RTM_DELQDISC => return "qdisc".to_owned(),
+        _ => return "change".to_owned(),
+    };
+    let bytes = find(message, fixed, attr).and_then(|at| message.get(at..)).unwrap_or_default();
+    let addr: Option<std::net::IpAddr> = match message.get(HEADER_LEN) {
+        Some(&AF_INET) => bytes.first_chunk::<4>().map(|addr| (*addr).into()),
+        Some(&AF_INET6) => bytes.first_chunk::<16>().map(|addr| (*addr).into()),
+        _ => None,
+    };
+    match (addr, message.get(HEADER_LEN + 1).filter(|_| len)) {
+        (Some(addr), Some(len)) => format!("{noun} {addr}/{len}"),
+        (Some(addr), None) => format!("{noun} {addr}"),
+        (None, Some(_)) if noun == "route" => "route default".to_owned(),
+        (None, _) => noun.to_owned(),
+    }
+}
+
+/// Request that repeats a change of links, addresses, routes, rules, neighbours or queueing disciplines; `None` if the
+/// message changes nothing that is saved.
+pub(crate) fn changing(message: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    /// `IFA_CACHEINFO` begins with the preferred and the valid lifetime in seconds.
+    const VALID: usize = 4;
+    const FOREVER: u32 = u32::MAX;
+    /// `ndm_state`.
+    const STATE: usize = 8;
+    let family = *message.get(HEADER_LEN)?;
+    match kind_of(message) {
+        ethtool::MESSAGE => ethtool::is_change(message).then(|| again(message)),
+        kind if kind & 3 == super::KIND_GET => None,
+        RTM_NEWADDR => {
+            let valid = find(message, addr::LEN, IFA_CACHEINFO).and_then(|at| word(message, at - HEADER_LEN + VALID));
+            if valid.is_none_or(|valid| valid == FOREVER) {
+                return Some(again(message));
+            }
+            let body = message.get(HEADER_LEN..HEADER_LEN + addr::LEN)?;
+            Some(removal(message, RTM_DELADDR, body, addr::LEN, &[IFA_LOCAL, IFA_ADDRESS]))
+        }
+        RTM_NEWNEIGH if family != AF_BRIDGE => {
+            let state = message.get(HEADER_LEN + STATE..).and_then(<[u8]>::first_chunk);
+            if u16::from_ne_bytes(*state?) & NUD_PERMANENT != 0 {
+                return Some(again(message));
+            }
+            let body = message.get(HEADER_LEN..HEADER_LEN + neigh::LEN)?;
+            Some(removal(message, RTM_DELNEIGH, body, neigh::LEN, &[NDA_DST]))
+        }
+        _ => Some(again(message)),
     }
 }

@@ -27,4 +27,7 @@ pub use event::{Acquire, Event, sa_id};
 pub use policy::{Policy, PolicyQuery};
 pub use replay::Replay;
 pub use sa::{NewSa, NewSpi, Sa, SaQuery};
-pub use saved::{Numbers, renumber, saved_defaults, set_numbers};
+pub(crate) use saved::change;
+pub use saved::{
+    Numbers, adds, is_update, label_of, make_new, renumber, sa_key, saved_defaults, set_numbers, with_numbers,
+};

@@ -1,11 +1,17 @@
 //! Requests that restore SAs and policies.
 
+use std::net::IpAddr;
+
+use zeroize::Zeroizing;
+
+use super::super::change::{Change, again, removal, word};
 use super::super::message::{HEADER_LEN, flag};
 use super::super::saved::{Saved, find, kind_of, renumber_field};
-use super::layout::{Layout, PolicyInfo, ReplayEsn, SaInfo};
+use super::database::{Database, Xfrm};
+use super::layout::{Layout, PolicyId, PolicyInfo, ReplayEsn, SaId, SaInfo, Selector};
 use super::nums::{attr, msg};
 use super::protocol::BLOCK;
-use super::{Policy, Sa};
+use super::{Policy, PolicyQuery, Sa};
 
 /// Sequence numbers of a restored SA.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -18,11 +24,14 @@ pub struct Numbers {
     pub used: [u64; 2],
 }
 
+const fn has_time_limit(info: &SaInfo) -> bool {
+    info.lft.hard_add_expires_seconds != 0 || info.lft.hard_use_expires_seconds != 0
+}
+
 impl Sa {
     /// Whether the SA has a time limit.
     pub const fn has_time_limit(&self) -> bool {
-        let lft = &self.info.lft;
-        lft.hard_add_expires_seconds != 0 || lft.hard_use_expires_seconds != 0
+        has_time_limit(&self.info)
     }
 
     /// Request that restores the SA in its current state; `None` for a larval SA. It contains keys.
@@ -79,14 +88,17 @@ impl Policy {
     pub fn saved(&self) -> Saved {
         let info = PolicyInfo { index: 0, curlft: Default::default(), ..self.info };
         let again = Self { info, ..self.clone() };
-        let sel = &info.sel;
-        let of = |addr: super::layout::Addr, len| {
-            addr.ip(sel.family).map_or_else(|| "any".to_owned(), |addr| format!("{addr}/{len}"))
-        };
-        let dir = ["in", "out", "fwd"].get(usize::from(info.dir)).unwrap_or(&"?");
-        let label = format!("policy {dir} {} {}", of(sel.saddr, sel.prefixlen_s), of(sel.daddr, sel.prefixlen_d));
-        Saved::new("policy", label, msg::NEW_POLICY, flag::CREATE | flag::EXCL, |w| again.write(w))
+        Saved::new("policy", policy_label(&info), msg::NEW_POLICY, flag::CREATE | flag::EXCL, |w| again.write(w))
     }
+}
+
+fn policy_label(info: &PolicyInfo) -> String {
+    let sel = &info.sel;
+    let of = |addr: super::layout::Addr, len| {
+        addr.ip(sel.family).map_or_else(|| "any".to_owned(), |addr| format!("{addr}/{len}"))
+    };
+    let dir = ["in", "out", "fwd"].get(usize::from(info.dir)).unwrap_or(&"?");
+    format!("policy {dir} {} {}", of(sel.saddr, sel.prefixlen_s), of(sel.daddr, sel.prefixlen_d))
 }
 
 /// Request that makes the default policies of in, out and fwd block, where `block` is true. The others stay unchanged.
@@ -97,15 +109,146 @@ pub fn saved_defaults(block: [bool; 3]) -> Saved {
     Saved::new("policy default", "policy default".to_owned(), msg::SET_DEFAULT, 0, |w| w.fixed(&[input, fwd, out]))
 }
 
+/// Change by a request, if it is carried out.
+pub(crate) fn change(message: &[u8]) -> Change {
+    let Some(payload) = message.get(HEADER_LEN..) else { return Change::None };
+    let has_index = |at: usize| word(message, at).is_some_and(|index| index != 0);
+    match kind_of(message) {
+        kind @ (msg::NEW_SA | msg::UPD_SA) if payload.len() >= SaInfo::LEN => {
+            let info = SaInfo::of(payload);
+            let Some(dst) = info.daddr.ip(info.family) else { return Change::None };
+            let mark = mark_of(message);
+            match (has_time_limit(&info), kind) {
+                (false, _) => Change::Sa { request: again(message), dst, spi: info.spi, mark },
+                (true, msg::NEW_SA) => Change::None,
+                // The SA is not saved from now on.
+                (true, _) => {
+                    let id = SaId { daddr: info.daddr, spi: info.spi, family: info.family, proto: info.proto };
+                    Change::Request(removal(message, msg::DEL_SA, &id.to_bytes(), SaInfo::LEN, &[attr::MARK]))
+                }
+            }
+        }
+        msg::EXPIRE if payload.get(SaInfo::LEN).is_some_and(|&hard| hard != 0) => Change::Request(again(message)),
+        msg::DEL_POLICY if has_index(Selector::LEN) => Change::PolicyByIndex,
+        msg::POL_EXPIRE if payload.get(PolicyInfo::LEN).is_some_and(|&hard| hard != 0) => Change::PolicyByIndex,
+        msg::DEL_SA | msg::FLUSH_SA | msg::NEW_POLICY | msg::UPD_POLICY | msg::DEL_POLICY | msg::FLUSH_POLICY => {
+            Change::Request(again(message))
+        }
+        msg::SET_DEFAULT => Change::Request(again(message)),
+        msg::NEW_AE => Change::Numbers,
+        _ => Change::None,
+    }
+}
+
+/// Mark of the SA in a request.
+fn mark_of(message: &[u8]) -> xfrm::Mark {
+    let Some(at) = find(message, SaInfo::LEN, attr::MARK) else { return xfrm::Mark::default() };
+    let number = |at| word(message, at - HEADER_LEN).unwrap_or_default();
+    xfrm::Mark { value: number(at), mask: number(at + 4) }
+}
+
+/// Key of the SA in a request that adds it: destination, SPI and mark.
+pub fn sa_key(message: &[u8]) -> Option<(IpAddr, u32, xfrm::Mark)> {
+    let info = SaInfo::of(message.get(HEADER_LEN..).filter(|payload| payload.len() >= SaInfo::LEN)?);
+    Some((info.daddr.ip(info.family)?, info.spi, mark_of(message)))
+}
+
+/// Makes a request that changes an SA one that adds it.
+pub fn make_new(message: &mut [u8]) {
+    if let Some(field) = message.get_mut(4..6) {
+        field.copy_from_slice(&msg::NEW_SA.to_ne_bytes());
+    }
+}
+
+/// Whether a request changes an SA, and adds none.
+pub fn is_update(message: &[u8]) -> bool {
+    kind_of(message) == msg::UPD_SA
+}
+
+/// Whether a request adds or changes an SA or a policy.
+pub fn adds(message: &[u8]) -> bool {
+    matches!(kind_of(message), msg::NEW_SA | msg::UPD_SA | msg::NEW_POLICY | msg::UPD_POLICY | msg::SET_DEFAULT)
+}
+
+/// Label of the SA or policy that a request adds, such as `SA 192.0.2.1 0x00001000`.
+pub fn label_of(message: &[u8]) -> String {
+    match (kind_of(message), sa_key(message)) {
+        (msg::NEW_SA | msg::UPD_SA, Some((dst, spi, _))) => format!("SA {dst} {spi:#010x}"),
+        (msg::NEW_POLICY | msg::UPD_POLICY, _) if message.len() >= HEADER_LEN + PolicyInfo::LEN => {
+            policy_label(&PolicyInfo::of(&message[HEADER_LEN..]))
+        }
+        (msg::SET_DEFAULT, _) => "policy default".to_owned(),
+        _ => "request".to_owned(),
+    }
+}
+
+/// Adds the attributes that [`set_numbers`] sets, if a request lacks them.
+pub fn with_numbers(message: &mut Zeroizing<Vec<u8>>) {
+    /// `struct xfrm_replay_state` and `struct xfrm_lifetime_cur`.
+    const MISSING: [(u16, usize); 2] = [(attr::REPLAY_VAL, 12), (attr::LTIME_VAL, 32)];
+    let has = |message: &[u8], kind| find(message, SaInfo::LEN, kind).is_some();
+    for (kind, len) in MISSING {
+        if has(message, kind) || kind == attr::REPLAY_VAL && has(message, attr::REPLAY_ESN_VAL) {
+            continue;
+        }
+        // A reallocation would leave keys in freed memory, which the allocator zeroes.
+        let mut longer = Zeroizing::new(Vec::with_capacity(message.len() + 4 + len));
+        longer.extend_from_slice(message);
+        longer.resize(message.len().next_multiple_of(4), 0);
+        longer.extend([(len + 4) as u16, kind].iter().flat_map(|half| half.to_ne_bytes()));
+        let end = longer.len() + len;
+        longer.resize(end, 0);
+        let total = longer.len() as u32;
+        longer[..4].copy_from_slice(&total.to_ne_bytes());
+        *message = longer;
+    }
+}
+
+impl<D: Database> Xfrm<D> {
+    /// Request that removes the policy that `message` removes by its index, with the selector in place of the index;
+    /// `None` if there is no such policy.
+    pub fn removal_by_selector(&mut self, message: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let payload = message.get(HEADER_LEN..)?;
+        let id = match kind_of(message) {
+            msg::POL_EXPIRE if payload.len() >= PolicyInfo::LEN => {
+                let PolicyInfo { sel, index, dir, .. } = PolicyInfo::of(payload);
+                PolicyId { sel, index, dir }
+            }
+            msg::DEL_POLICY if payload.len() >= PolicyId::LEN => PolicyId::of(payload),
+            _ => return None,
+        };
+        let fixed = if kind_of(message) == msg::POL_EXPIRE { PolicyInfo::LEN + 8 } else { PolicyId::LEN };
+        let attribute =
+            |kind, at: usize| find(message, fixed, kind).and_then(|found| word(message, found - HEADER_LEN + at));
+        let mark = xfrm::Mark {
+            value: attribute(attr::MARK, 0).unwrap_or_default(),
+            mask: attribute(attr::MARK, 4).unwrap_or_default(),
+        };
+        let query = PolicyQuery { id, mark, if_id: attribute(attr::IF_ID, 0).unwrap_or_default() };
+        let policy = self.database.find_policy(&query, false).ok()?;
+        let id = PolicyId { sel: policy.info.sel, index: 0, dir: policy.info.dir };
+        let saved = Saved::new("policy", String::new(), msg::DEL_POLICY, 0, |w| {
+            w.fixed(&id.to_bytes());
+            super::sa::put_mark(w, policy.mark);
+            if policy.if_id != 0 {
+                w.put_u32(attr::IF_ID, policy.if_id);
+            }
+        });
+        Some(saved.message)
+    }
+}
+
 /// Replaces interface indexes in a request by those that `now` returns.
 ///
 /// # Errors
 /// The index for which `now` returns `None`.
 pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
-    // Both begin with a `struct xfrm_selector`; its `ifindex` precedes the last word.
+    // All begin with a `struct xfrm_selector`; its `ifindex` precedes the last word.
     const IFINDEX: usize = 48;
     match kind_of(message) {
-        msg::NEW_SA | msg::NEW_POLICY if message.len() > HEADER_LEN + IFINDEX => {
+        msg::NEW_SA | msg::UPD_SA | msg::EXPIRE | msg::NEW_POLICY | msg::UPD_POLICY | msg::DEL_POLICY
+            if message.len() > HEADER_LEN + IFINDEX =>
+        {
             renumber_field(message, IFINDEX, |old| if old == 0 { Some(0) } else { now(old) })
         }
         _ => Ok(()),

@@ -2,6 +2,9 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
+/// Boot of the machine.
+const BOOT_ID: &str = "8c2f";
+
 /// A directory of its own, removed at the end.
 struct Dir(PathBuf);
 
@@ -53,7 +56,7 @@ fn state(n: u32) -> State {
 
 /// Error of a file, with its exit code.
 fn refusal(path: &Path) -> (u8, String) {
-    let err = Store::open(path).and_then(|store| store.read()).unwrap_err();
+    let err = Store::open(path).and_then(|store| store.read(BOOT_ID)).unwrap_err();
     (err.exit_code, err.message)
 }
 
@@ -62,10 +65,10 @@ fn saved_state_is_read_back_and_replaces_the_old_one() {
     let dir = Dir::new("again");
     let path = dir.file("state");
     let store = Store::open(&path).unwrap();
-    assert_eq!(store.read().unwrap(), State::default());
+    assert_eq!(store.read(BOOT_ID).unwrap().state, State::default());
     for n in [3, 500, 0, 20] {
-        store.replace(&state(n)).unwrap();
-        assert_eq!(store.read().unwrap(), state(n));
+        store.replace(&state(n), Keep::Saved, BOOT_ID, 0).unwrap();
+        assert_eq!(store.read(BOOT_ID).unwrap().state, state(n));
     }
     let moved = Checkpoint { oseq: 1 << 40, seq: 9, used: [5, 6] };
     store.checkpoint([(&name(4), &moved)].into_iter()).unwrap();
@@ -76,9 +79,29 @@ fn saved_state_is_read_back_and_replaces_the_old_one() {
     drop(store);
     let mut want = state(20);
     want.checkpoints.insert(name(4), moved);
-    assert_eq!(Store::open(&path).unwrap().read().unwrap(), want);
+    assert_eq!(Store::open(&path).unwrap().read(BOOT_ID).unwrap().state, want);
     let mode = fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!((mode & 0o777, dir.names()), (0o600, vec!["state".to_owned()]));
+}
+
+#[test]
+fn later_state_counts_until_the_machine_is_booted() {
+    let dir = Dir::new("boot");
+    let store = Store::open(&dir.file("state")).unwrap();
+    let found = |boot: &str| store.read(boot).unwrap();
+    assert!(!found(BOOT_ID).is_of_boot && !found("").state.links.contains_key(&2));
+    store.replace(&state(3), Keep::Saved, BOOT_ID, 5).unwrap();
+    assert_eq!((found(BOOT_ID).is_of_boot, found(BOOT_ID).journal, found(BOOT_ID).state), (true, 5, state(3)));
+    store.replace(&state(7), Keep::Later, BOOT_ID, 6).unwrap();
+    let later = found(BOOT_ID);
+    assert_eq!((later.is_of_boot, later.journal, later.state), (true, 6, state(7)));
+    assert_eq!(later.saved_sas.len(), 3);
+    // Numbers of SAs are those of both states.
+    let next = found("other");
+    let want = State { checkpoints: state(7).checkpoints, ..state(3) };
+    assert_eq!((next.is_of_boot, next.journal, next.state), (false, 6, want));
+    store.replace(&state(4), Keep::Saved, "other", 9).unwrap();
+    assert_eq!((found("other").state, found(BOOT_ID).is_of_boot), (state(4), false));
 }
 
 #[test]
@@ -98,9 +121,9 @@ fn file_made_by_many_at_once_belongs_to_one_and_keeps_its_data() {
             );
         }
         assert_eq!(had.len(), 1);
-        had[0].as_ref().unwrap().replace(&state(3)).unwrap();
+        had[0].as_ref().unwrap().replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
         drop(had);
-        assert_eq!(Store::open(&path).unwrap().read().unwrap(), state(3));
+        assert_eq!(Store::open(&path).unwrap().read(BOOT_ID).unwrap().state, state(3));
         assert_eq!(dir.names().len(), round + 1);
     }
 }
@@ -132,40 +155,40 @@ fn unknown_file_is_refused_with_a_remedy() {
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    assert!(matches!(refusal(&newer), (2, error) if error.contains("format 4, and this version supports 3")));
+    assert!(matches!(refusal(&newer), (2, error) if error.contains("format 5, and this version supports 4")));
 }
 
 #[test]
 fn a_file_of_the_first_version_has_no_settings() {
     let dir = Dir::new("first");
     let store = Store::open(&dir.file("state")).unwrap();
-    store.replace(&state(3)).unwrap();
+    store.replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
     let write = store.database.begin_write().unwrap();
     write.open_table(FATPATH).unwrap().insert("format", FIRST_FORMAT).unwrap();
-    write.delete_table(SETTINGS).unwrap();
-    write.delete_table(ILA).unwrap();
+    write.delete_table(SAVED.settings).unwrap();
+    write.delete_table(SAVED.ila).unwrap();
     write.commit().unwrap();
     drop(store);
     let store = Store::open(&dir.file("state")).unwrap();
-    assert_eq!(store.read().unwrap(), State { settings: BTreeMap::new(), ila: Vec::new(), ..state(3) });
-    store.replace(&state(4)).unwrap();
-    assert_eq!((store.read().unwrap(), store.format().unwrap()), (state(4), FORMAT));
+    assert_eq!(store.read(BOOT_ID).unwrap().state, State { settings: BTreeMap::new(), ila: Vec::new(), ..state(3) });
+    store.replace(&state(4), Keep::Saved, BOOT_ID, 0).unwrap();
+    assert_eq!((store.read(BOOT_ID).unwrap().state, store.format().unwrap()), (state(4), FORMAT));
 }
 
 #[test]
 fn file_of_second_version_has_settings_and_no_mappings() {
     let dir = Dir::new("second");
     let store = Store::open(&dir.file("state")).unwrap();
-    store.replace(&state(3)).unwrap();
+    store.replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
     let write = store.database.begin_write().unwrap();
     write.open_table(FATPATH).unwrap().insert("format", FORMAT_WITHOUT_ILA).unwrap();
-    write.delete_table(ILA).unwrap();
+    write.delete_table(SAVED.ila).unwrap();
     write.commit().unwrap();
     drop(store);
     let store = Store::open(&dir.file("state")).unwrap();
-    assert_eq!(store.read().unwrap(), State { ila: Vec::new(), ..state(3) });
-    store.replace(&state(4)).unwrap();
-    assert_eq!((store.read().unwrap(), store.format().unwrap()), (state(4), FORMAT));
+    assert_eq!(store.read(BOOT_ID).unwrap().state, State { ila: Vec::new(), ..state(3) });
+    store.replace(&state(4), Keep::Saved, BOOT_ID, 0).unwrap();
+    assert_eq!((store.read(BOOT_ID).unwrap().state, store.format().unwrap()), (state(4), FORMAT));
 }
 
 #[test]
@@ -185,7 +208,7 @@ fn file_with_access_for_others_is_refused() {
 fn bytes_of(dir: &Dir, n: u32) -> Vec<u8> {
     let path = dir.file("whole");
     let store = Store::open(&path).unwrap();
-    store.replace(&state(n)).unwrap();
+    store.replace(&state(n), Keep::Saved, BOOT_ID, 0).unwrap();
     drop(store);
     fs::read(&path).unwrap()
 }
@@ -194,8 +217,8 @@ fn bytes_of(dir: &Dir, n: u32) -> Vec<u8> {
 fn is_whole_or_refused(path: &Path, bytes: &[u8], n: u32) -> bool {
     fs::write(path, bytes).unwrap();
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
-    match Store::open(path).and_then(|store| store.read()) {
-        Ok(read) => read == state(n),
+    match Store::open(path).and_then(|store| store.read(BOOT_ID)) {
+        Ok(read) => read.state == state(n),
         Err(err) => err.exit_code == 2 && err.message.contains("no state that can be restored"),
     }
 }

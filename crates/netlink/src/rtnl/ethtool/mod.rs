@@ -16,6 +16,7 @@ use crate::error::{Error, errno};
 use crate::rtnl::fixed_part::{behind, fixed, word};
 use crate::rtnl::host::Host;
 use crate::rtnl::node::Rtnl;
+use crate::saved::find;
 use crate::session::{Reply, Request};
 use answer::{Answer, put_text};
 use config::model::LinkKind;
@@ -51,6 +52,12 @@ pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &
         }
     });
     Ok(())
+}
+
+/// Whether a message has a command that is not read-only.
+pub(super) fn is_change(message: &[u8]) -> bool {
+    let block = find(message, FIXED, BLOCK).and_then(|at| message.get(at..));
+    block.is_some_and(|block| block.len() >= 4 && !is_for_all(word(block)))
 }
 
 /// Whether a command is read-only, so that every client may send it (Linux `__dev_ethtool`).

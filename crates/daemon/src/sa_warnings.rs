@@ -1,0 +1,194 @@
+//! Warnings of SAs whose packets are refused: a peer with another key, or one that was restarted without its sequence
+//! numbers. They are derived from counters, once a second, so that packets do nothing for them.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base::DropReason;
+use client::CliError;
+
+use crate::command::{Handle, WorkerGone};
+use crate::node::Node;
+use crate::threads::Threads;
+
+/// Interval of looks at a node with SAs, and at one without.
+const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD_WITHOUT_SAS: Duration = Duration::from_secs(5);
+
+/// Least time between two warnings of an SA.
+const PAUSE: Duration = Duration::from_secs(60);
+
+/// Number of warnings of one look; the other SAs are counted.
+const MAX_WARNINGS: usize = 10;
+
+/// Number of SAs in one request to the worker, which moves packets between two requests.
+const CHUNK: usize = 512;
+
+/// Starts the thread that looks.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn start(worker: &Handle, threads: &Threads) -> Result<(), CliError> {
+    let worker = worker.clone();
+    let spawned = threads.spawn("sa-warnings", move || -> Result<(), Infallible> {
+        let mut warner = Warner::default();
+        loop {
+            // A worker that has ended is reported elsewhere.
+            let has_sas = warner.look(&worker).unwrap_or(false);
+            thread::sleep(if has_sas { PERIOD } else { PERIOD_WITHOUT_SAS });
+        }
+    });
+    spawned.map_err(|err| CliError::system("start a thread", &err))
+}
+
+/// Counters of an SA.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct SaCounts {
+    received: u64,
+    failed: u64,
+    replays: u64,
+}
+
+/// An SA that has refused packets.
+#[derive(Clone, Copy, Debug)]
+struct Refusing {
+    /// Place among all SAs, which no other SA gets.
+    born: u64,
+    src: IpAddr,
+    spi: u32,
+    counts: SaCounts,
+}
+
+/// Counters of an SA at the last warning, or when it last received more packets than it refused.
+#[derive(Debug, Default)]
+struct Seen {
+    counts: SaCounts,
+    warned: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Warner {
+    /// Packets that all SAs had refused at the last look.
+    refused: u64,
+    seen: HashMap<u64, Seen>,
+}
+
+impl Warner {
+    /// Warns of SAs. Returns whether there are any.
+    fn look(&mut self, worker: &Handle) -> Result<bool, WorkerGone> {
+        let (refused, sas) = worker.call(|node| (refused(node), node.datapath.ipsec.sad().len()))?;
+        if refused != self.refused {
+            self.refused = refused;
+            let (mut found, mut below) = (Vec::new(), u64::MAX);
+            loop {
+                let (last, part) = worker.call(move |node| refusing(node, below))?;
+                found.extend(part);
+                match last {
+                    Some(last) => below = last,
+                    None => break,
+                }
+            }
+            let lines = self.warnings(&found, Instant::now());
+            lines.iter().take(MAX_WARNINGS).for_each(|line| tracing::warn!("{line}"));
+            if let Some(others) = lines.len().checked_sub(MAX_WARNINGS).filter(|others| *others > 0) {
+                tracing::warn!("{others} other SAs refuse their packets, too");
+            }
+        }
+        Ok(sas > 0)
+    }
+
+    /// Lines for SAs that have refused more packets than they have received since they were last looked at.
+    fn warnings(&mut self, found: &[Refusing], now: Instant) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut seen: HashMap<u64, Seen> = HashMap::with_capacity(found.len());
+        for sa in found {
+            let mut before = self.seen.remove(&sa.born).unwrap_or_default();
+            let is_pause = before.warned.is_some_and(|at| now.duration_since(at) < PAUSE);
+            let failed = sa.counts.failed.saturating_sub(before.counts.failed);
+            let replays = sa.counts.replays.saturating_sub(before.counts.replays);
+            let received = sa.counts.received.saturating_sub(before.counts.received);
+            if !is_pause && failed + replays > 0 {
+                before.counts = sa.counts;
+                if received < failed + replays {
+                    before.warned = Some(now);
+                    lines.push(line(sa, failed, replays));
+                }
+            }
+            seen.insert(sa.born, before);
+        }
+        self.seen = seen;
+        lines
+    }
+}
+
+fn line(sa: &Refusing, failed: u64, replays: u64) -> String {
+    let Refusing { src, spi, .. } = sa;
+    let packets = |n: u64| if n == 1 { "1 packet".to_owned() } else { format!("{n} packets") };
+    let why = match (failed, replays) {
+        (1, 0) => "1 packet fails its ICV: another key, or the peer was restarted without state".to_owned(),
+        (n, 0) => format!("{n} packets fail their ICV: another key, or the peer was restarted without state"),
+        (0, n) => {
+            format!("{} received before: the peer was restarted without state, or packets are repeated", packets(n))
+        }
+        (n, m) => format!(
+            "{} with a wrong ICV, {} received before: the peer was restarted without state",
+            packets(n),
+            packets(m)
+        ),
+    };
+    format!("SA {spi:#x} from {src}: {why}")
+}
+
+/// Number of packets that SAs have refused.
+fn refused(node: &Node) -> u64 {
+    let counts = node.datapath.ports.drop_counts();
+    counts.filter(|(_, reason, _)| matches!(reason, DropReason::EspIcv | DropReason::EspReplay)).map(|(.., n)| n).sum()
+}
+
+/// SAs that have refused packets, of at most [`CHUNK`] below a place; and the place of the last of all these, `None` if
+/// there are no others.
+fn refusing(node: &Node, below: u64) -> (Option<u64>, Vec<Refusing>) {
+    let mut last = None;
+    let sas = node.datapath.ipsec.sad().by_birth(below).rev().take(CHUNK);
+    let found = sas.inspect(|(born, _)| last = Some(*born)).filter_map(|(born, sa)| {
+        let stats = sa.stats();
+        let counts = SaCounts {
+            received: stats.packets,
+            failed: stats.failed,
+            replays: stats.replay.saturating_add(stats.replay_window),
+        };
+        (counts.failed + counts.replays > 0).then(|| Refusing { born, src: sa.src(), spi: sa.spi().0, counts })
+    });
+    let found = found.collect();
+    (last, found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sa_that_refuses_more_than_it_receives_is_named_once_a_minute() {
+        let mut warner = Warner::default();
+        let begin = Instant::now();
+        let mut at = |seconds: u64, received, failed, replays| {
+            let counts = SaCounts { received, failed, replays };
+            let sa = Refusing { born: 4, src: "192.0.2.1".parse().unwrap(), spi: 0x1000, counts };
+            warner.warnings(&[sa], begin + Duration::from_secs(seconds)).join("; ")
+        };
+        let icv =
+            "SA 0x1000 from 192.0.2.1: 5 packets fail their ICV: another key, or the peer was restarted without state";
+        assert_eq!(at(0, 100, 3, 1), "", "most are received");
+        assert_eq!(at(1, 102, 8, 1), icv);
+        assert_eq!(at(2, 102, 9, 1), "");
+        assert_eq!(at(60, 102, 10, 1), "");
+        assert_eq!(at(61, 102, 13, 1), icv);
+        let replays = "SA 0x1000 from 192.0.2.1: 1 packet received before: the peer was restarted without state, or packets are repeated";
+        assert_eq!(at(200, 102, 13, 2), replays);
+        assert_eq!(at(300, 900, 20, 2), "");
+        assert!(warner.warnings(&[], begin).is_empty() && warner.seen.is_empty());
+    }
+}
