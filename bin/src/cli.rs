@@ -37,7 +37,17 @@ pub(crate) enum Command {
     ///
     /// Log lines go to standard error; the environment variable FATPATH_LOG selects them. FATPATH_LOG=trace has one for
     /// every dropped packet.
+    ///
+    /// TUN and TAP devices that the gateway makes stay when it ends, with their addresses and routes, as do blackhole
+    /// routes behind the routes over them: packets into a device are lost until the gateway runs again, and none leaves
+    /// in clear by another route. `fatpath down` removes them.
     Run(RunArgs),
+    /// End a gateway, and remove the devices and routes that it leaves
+    ///
+    /// A gateway of that name that runs gets SIGTERM. Then the TUN and TAP devices with its mark in this network
+    /// namespace are removed, with all their addresses and routes, and the blackhole routes behind those. If nothing of
+    /// it is here, the command says so; the exit code is 0 all the same.
+    Down(DownArgs),
     /// Check configuration files and change nothing
     ///
     /// The exit code is 0 if the files would be accepted together and 2 if not; then one line contains the file, the
@@ -134,9 +144,20 @@ pub(crate) struct RunArgs {
     /// File of `fatpath save`; its state is restored at the start, and a missing file is created
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) state: Option<PathBuf>,
+    /// Leave no device behind: TUN and TAP devices end with the gateway
+    #[arg(long)]
+    pub(crate) ephemeral: bool,
     /// Name of this gateway and of its control socket
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
+}
+
+/// Arguments of `down`.
+#[derive(Args, Debug)]
+pub(crate) struct DownArgs {
+    /// Name of the gateway
+    #[arg(value_name = "NAME", value_parser = instance)]
+    pub(crate) name: String,
 }
 
 /// Arguments of `save`.

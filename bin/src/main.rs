@@ -19,6 +19,7 @@
 mod capture;
 mod check;
 mod cli;
+mod down;
 mod enter;
 mod exec;
 mod explain;
@@ -45,7 +46,8 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     command_line::exit_code(match cli.command {
-        Command::Run(args) => daemon::run(&args.config, args.state.as_deref(), &args.instance),
+        Command::Run(args) => daemon::run(&args.config, args.state.as_deref(), &args.instance, !args.ephemeral),
+        Command::Down(args) => down::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Load(args) => load::main(&args),
         Command::Save(args) => save::main(&args),

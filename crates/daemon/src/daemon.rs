@@ -14,6 +14,7 @@ use packet::Allocations;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Handle as SignalsHandle;
 
+use super::device;
 use super::events::Event;
 use super::host::HostSide;
 use super::ike::{IkeFile, IkeSocket};
@@ -101,6 +102,7 @@ impl Daemon {
         threads: &Threads,
     ) -> Result<Self, CliError> {
         let (planner, mut plan) = Planner::default().plan(config)?;
+        device::change(&[], &planner.devices()).map_err(CliError::failed)?;
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
         let ike_file = ike.open_for(&mut plan)?;
         ike.keep(ike_file);
@@ -214,7 +216,11 @@ impl Daemon {
             return Err(named(format!("two VRFs have table {table}, and net.vrf.strict_mode is 1.")));
         }
         plan.settings = plan.settings.map(|_| settings);
-        self.worker.apply(plan).map_err(named)?;
+        let changed = device::change(&self.planner.devices(), &planner.devices()).map_err(named)?;
+        if let Err(why) = self.worker.apply(plan) {
+            changed.undo();
+            return Err(named(why));
+        }
         protocols.sysctl.follow(settings);
         self.ike.keep(ike);
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
@@ -298,6 +304,11 @@ impl Daemon {
             }
         }
         self.host_side().end();
+        if !device::keeps()
+            && let Err(why) = device::change(&self.planner.devices(), &[])
+        {
+            tracing::warn!("{why}");
+        }
         self.worker.stop()
     }
 

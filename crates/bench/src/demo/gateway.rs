@@ -64,7 +64,7 @@ impl Gateway {
         let program = fatpath()?;
         let run = || {
             let mut command = command(&program);
-            command.arg0("fatpath").arg("run").arg("-c").arg(&config).args(["--instance", &instance]);
+            command.arg0("fatpath").args(["run", "--ephemeral", "-c"]).arg(&config).args(["--instance", &instance]);
             command.env("FATPATH_RUNDIR", scratch.path());
             command
         };
