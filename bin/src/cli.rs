@@ -42,7 +42,17 @@ pub(crate) enum Command {
     ///
     /// Log lines go to standard error; the environment variable FATPATH_LOG selects them. FATPATH_LOG=trace has one for
     /// every dropped packet.
+    ///
+    /// TUN and TAP devices that the gateway makes stay when it ends, with their addresses and routes, as do blackhole
+    /// routes behind the routes over them: packets into a device are lost until the gateway runs again, and none leaves
+    /// in clear by another route. `fatpath down` removes them.
     Run(RunArgs),
+    /// End a gateway, and remove the devices and routes that it leaves
+    ///
+    /// A gateway of that name that runs gets SIGTERM. Then the TUN and TAP devices with its mark in this network
+    /// namespace are removed, with all their addresses and routes, and the blackhole routes behind those. If nothing of
+    /// it is here, the command says so; the exit code is 0 all the same.
+    Down(DownArgs),
     /// Check configuration files and change nothing
     ///
     /// The exit code is 0 if the files would be accepted together and 2 if not; then a line for each error contains the
@@ -229,6 +239,7 @@ impl Command {
             Self::Exec(args) => &args.gateway,
             Self::Ip(args) => return Some(args.instance.as_deref()),
             Self::Check(_)
+            | Self::Down(_)
             | Self::Genkey(_)
             | Self::Doctor
             | Self::Try
@@ -268,6 +279,9 @@ pub(crate) struct RunArgs {
     /// directory is $XDG_STATE_HOME/fatpath or ~/.local/state/fatpath. If FATPATH_RUNDIR is set, it is that directory.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) state: Option<PathBuf>,
+    /// Leave no device behind: TUN and TAP devices end with the gateway
+    #[arg(long)]
+    pub(crate) ephemeral: bool,
     #[command(flatten)]
     pub(crate) gateway: GatewayArg,
     /// Process that started this gateway for itself; the gateway ends with it
@@ -284,6 +298,14 @@ impl RunArgs {
             Some(file) => StatePlace::File(file),
         }
     }
+}
+
+/// Arguments of `down`.
+#[derive(Args, Debug)]
+pub(crate) struct DownArgs {
+    /// Name of the gateway
+    #[arg(value_name = "NAME", value_parser = instance)]
+    pub(crate) name: String,
 }
 
 /// Arguments of `save`.

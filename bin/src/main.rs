@@ -20,6 +20,7 @@ mod capture;
 mod check;
 mod cli;
 mod doctor;
+mod down;
 mod enter;
 mod exec;
 mod exec_with_gateway;
@@ -71,8 +72,9 @@ fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode,
         },
         Command::Run(args) => {
             args.parent.map(own_gateway::end_with).transpose()?;
-            daemon::run(&args.config, args.state_place(), instance)
+            daemon::run(&args.config, args.state_place(), instance, !args.ephemeral)
         }
+        Command::Down(args) => down::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Genkey(args) => genkey::main(&args),
         Command::Load(args) => load::main(&args, instance),

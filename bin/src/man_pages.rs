@@ -91,6 +91,7 @@ struct Entry {
 
 const EVERY: &[&str] = &[
     "run",
+    "down",
     "check",
     "load",
     "save",
@@ -105,7 +106,7 @@ const EVERY: &[&str] = &[
     "man",
 ];
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
-const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor", "trace"];
+const WITH_SOCKET: &[&str] = &["run", "down", "load", "save", "show", "capture", "monitor", "trace"];
 
 /// Sections after clap's.
 const SECTIONS: &[(&str, &[Entry])] = &[
@@ -150,7 +151,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 what: "FATPATH_RUNDIR",
                 means: "The directory of the sockets of gateways, in place of /run/fatpath and $XDG_RUNTIME_DIR/fatpath, and \
                         of their state.",
-                of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
+                of: &["run", "down", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
             },
             Entry {
                 what: "FATPATH_PRELOAD",
@@ -201,7 +202,7 @@ mod tests {
         let mut root = Cli::command();
         root.build();
         for (name, want) in [
-            ("run", "fatpath run [-c FILE] [--state FILE] [-i NAME]"),
+            ("run", "fatpath run [-c FILE] [--state FILE] [--ephemeral] [-i NAME]"),
             ("check", "fatpath check -c FILE"),
             ("show", "fatpath show [-j] [-a] [-i NAME] WHAT"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),

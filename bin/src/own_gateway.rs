@@ -91,7 +91,16 @@ impl OwnGateway {
             }
             None => Command::new(&own),
         };
-        command.args(["run", "--instance", name, "--state", "none", "--parent", &getpid().as_raw_nonzero().to_string()]);
+        command.args([
+            "run",
+            "--instance",
+            name,
+            "--ephemeral",
+            "--state",
+            "none",
+            "--parent",
+            &getpid().as_raw_nonzero().to_string(),
+        ]);
         for file in config {
             command.arg("--config").arg(file);
         }

@@ -159,6 +159,17 @@ impl Client {
         Self::connect_at(instance, socket_path(instance))
     }
 
+    /// Connects to `instance`; `None` if no gateway of that name runs.
+    ///
+    /// # Errors
+    /// This user may not connect.
+    pub fn connect_running(instance: &str) -> Result<Option<Self>, CliError> {
+        match UnixStream::connect(socket_path(instance)) {
+            Err(err) if matches!(err.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
+            _ => Self::connect(instance).map(Some),
+        }
+    }
+
     /// Connects to `instance`, whose control socket is at `path`.
     ///
     /// # Errors

@@ -15,6 +15,7 @@ use packet::Allocations;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Handle as SignalsHandle;
 
+use super::device;
 use super::events::Event;
 use super::host::HostSide;
 use super::ike::{IkeFile, IkeSocket};
@@ -104,6 +105,7 @@ impl Daemon {
         signals: SignalsHandle,
     ) -> Result<Self, CliError> {
         let (planner, mut plan) = Planner::default().plan(config)?;
+        device::change(&[], &planner.devices()).map_err(CliError::failed)?;
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
         let ike_file = ike.open_for(&mut plan)?;
         ike.keep(ike_file);
@@ -238,7 +240,11 @@ impl Daemon {
         if let Some(keeper) = &keeper {
             keeper.checkpointer.reserve(planner.config().sas.iter().map(|sa| (store::name_of(sa), sa.oseq)));
         }
-        self.worker.apply(plan).map_err(named)?;
+        let changed = device::change(&self.planner.devices(), &planner.devices()).map_err(named)?;
+        if let Err(why) = self.worker.apply(plan) {
+            changed.undo();
+            return Err(named(why));
+        }
         protocols.sysctl.follow(settings);
         self.ike.keep(ike);
         let changes = summary(self.planner.config(), planner.config());
@@ -357,6 +363,11 @@ impl Daemon {
             }
         }
         self.host_side().end();
+        if !device::keeps()
+            && let Err(why) = device::change(&self.planner.devices(), &[])
+        {
+            tracing::warn!("{why}");
+        }
         self.worker.stop()
     }
 

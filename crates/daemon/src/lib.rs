@@ -6,8 +6,8 @@
 //! restart, and permissions of users. [`check`] tries files out without a device; [`load_config`] reads one alone.
 //!
 //! Threads: the worker, which alone touches packets; crypto threads, if configured; the netlink thread, for all netlink
-//! clients; one per control client, and `control`, which accepts them; `signals`, `state` (sequence numbers) and
-//! `host-side` (changes by other programs); and the main one, which handles their events. The main thread plans the next
+//! clients; one per control client, and `control`, which accepts them; `signals`, `state` (sequence numbers),
+//! `host-side` and `devices` (changes by other programs); and the main one, which handles their events. The main thread plans the next
 //! configuration, where planning may fail and take its time, and hands it to the worker as a whole.
 //!
 //! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts
@@ -36,13 +36,13 @@
 //! | layer | modules |
 //! |---|---|
 //! | the daemon | this one, `daemon`, `dry_run` |
-//! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
+//! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace`, `device::guard` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
 //! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `open`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
@@ -55,6 +55,7 @@ mod config_file;
 mod confine;
 mod crypto;
 mod daemon;
+mod device;
 mod dry_run;
 mod events;
 mod host;
@@ -79,6 +80,7 @@ mod processors;
 mod random;
 mod records;
 mod reload_summary;
+mod rtnetlink;
 mod running;
 mod sa_name;
 mod sa_warnings;
@@ -116,6 +118,7 @@ use tracing_subscriber::filter::LevelFilter;
 use self::netlink::start_discard;
 pub use config_file::{Warning, expand as expand_config, load as load_config};
 use daemon::Daemon;
+pub use device::{Removed, remove as remove_devices};
 pub use dry_run::{ObjectCounts, check};
 use events::Event;
 pub use host::{make as make_host_side, place as host_place};
@@ -138,12 +141,14 @@ pub enum StatePlace<'a> {
 }
 
 /// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier
-/// run has kept in `state`.
+/// run has kept in `state`. `keeps_devices`: the devices that it makes stay when it ends, until they are
+/// [removed](remove_devices).
 ///
 /// # Errors
 /// The configuration is wrong, a resource is missing, or the worker fails.
-pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str) -> Result<(), CliError> {
+pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devices: bool) -> Result<(), CliError> {
     start_log()?;
+    device::set_owner(instance, keeps_devices);
     confine::confine();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let sources = config_file::load_all(config)?;
@@ -195,6 +200,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str) -> Result<
         daemon.start_host_side(&socket, &threads);
     }
     netlink.move_to(&socket.with_extension("netlink"))?;
+    device::guard(&daemon.worker.handle, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     daemon.worker.hold(false).map_err(CliError::failed)?;
     daemon.worker.watch(&threads);
     sa_warnings::start(&daemon.worker.handle, &threads)?;

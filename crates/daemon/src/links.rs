@@ -13,6 +13,7 @@ use qdisc::Options;
 use wire::eth::MacAddr;
 use wire::vlan;
 
+use super::device;
 use super::node::Node;
 use super::slot::{Down, RETRY_DEVICE, RETRY_DOWN, Slot};
 use super::translate::features;
@@ -137,6 +138,9 @@ impl Node {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
+        if let Err(err) = link.keep(device::keeps()) {
+            tracing::error!("{err}; the device ends with the gateway");
+        }
         if let (LinkKind::Bridge(settings), Layer::Ethernet(mac)) = (&config.kind, link.layer()) {
             let added = self.datapath.add_bridge(id, config.name.clone(), mac, link.mtu());
             let added =
@@ -172,12 +176,32 @@ impl Node {
         self.set_host_device(id, None);
         self.datapath.remove_port(now, &self.mem, id);
         self.captures.close(id);
+        self.keep_device(id, false);
         if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
             && slot.down.is_none()
             && slot.admin_up
         {
             self.poller.remove(&*slot.link);
         }
+        device::look_again();
+    }
+
+    /// Sets whether a device that is this node's own stays when its link is closed.
+    pub(crate) fn keep_device(&mut self, id: LinkId, kept: bool) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if let Err(err) = slot.link.keep(kept) {
+            // The device may be deleted.
+            tracing::debug!("{err}");
+        }
+    }
+
+    /// TUN and TAP links, with the numbers of their devices, and whether these exist.
+    pub(crate) fn tun_links(&self) -> Vec<(LinkId, u32, bool)> {
+        let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+        let is_tun =
+            |slot: &Slot| matches!(slot.config.kind, LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }));
+        let of_tun = slots.filter(|(_, slot)| is_tun(slot));
+        of_tun.filter_map(|(id, slot)| Some((id, slot.link.host_index()?, slot.link.has_device()))).collect()
     }
 
     /// Updates the datapath's port for a link that has changed.

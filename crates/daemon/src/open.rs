@@ -8,8 +8,12 @@ use driver::DriverKind;
 use link::{InternalLink, Link};
 use wire::eth::MacAddr;
 
+use super::device;
 use super::host;
 use super::random::random;
+
+/// MTU of a TUN or TAP device without one in the file.
+const DEFAULT_MTU: u16 = 1500;
 
 /// Opener of links. A device that is created for the link gets the interface index, if one is given.
 pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
@@ -58,11 +62,20 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
     if let LinkKind::Bridge(_) = config.kind {
         return Ok(Box::new(InternalLink::bridge(&config.name, random_station()?, config.mtu)));
     }
-    let opened = link::open(&driver_config(config, index)?);
-    let opened = opened.map_err(|err| {
+    let is_own = device::prepare(config)?;
+    let mut driver_config = driver_config(config, index)?;
+    if is_own {
+        // The device may be there already, with the MTU of an earlier file.
+        driver_config.mtu.get_or_insert(DEFAULT_MTU);
+    }
+    let opened = link::open(&driver_config);
+    let mut opened = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         CliError::failed(format!("{on}{err}"))
     })?;
+    if is_own {
+        device::claim(&mut *opened)?;
+    }
     if let Some(ring) = opened.ring() {
         let found = opened.offloads().iter().filter(|found| !found.on);
         let found: Vec<_> =

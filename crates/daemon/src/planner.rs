@@ -21,6 +21,7 @@ use netlink::rtnl::{self, LOOPBACK, Model, Vrf};
 use super::bridges;
 use super::command::Handle;
 use super::crypto::crypto;
+use super::device::DeviceSettings;
 use super::netlink::Protocols;
 use super::open::{Open, open};
 use super::plan::Plan;
@@ -60,6 +61,17 @@ impl Planner {
     /// The last configuration that the worker applied.
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// TUN and TAP devices of the host, with their settings in the file.
+    pub(crate) fn devices(&self) -> Vec<DeviceSettings> {
+        let is_tun =
+            |link: &&LinkConfig| matches!(link.kind, LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }));
+        let links = self.config.links.iter().zip(&self.host_indexes).filter(|(link, _)| is_tun(link));
+        let device = |(link, index): (&LinkConfig, &Option<u32>)| {
+            Some(DeviceSettings { name: link.name.clone(), index: (*index)?, config: link.device.clone() })
+        };
+        links.filter_map(device).collect()
     }
 
     /// The plan that leads to `new`, and the planner for the resulting node. New links are opened.

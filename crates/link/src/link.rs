@@ -70,6 +70,23 @@ pub trait Link: fmt::Debug + Send {
     /// name.
     fn release(&mut self) {}
 
+    /// Makes the device of a TUN or TAP link this node's own, so that [`keep`](Self::keep) applies to it. For other
+    /// links the call does nothing.
+    fn own(&mut self) {}
+
+    /// Sets whether an [own](Self::own) device stays when the link is closed.
+    ///
+    /// # Errors
+    /// The system refuses.
+    fn keep(&mut self, _kept: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether the device of a TUN or TAP link exists, in whatever network namespace; true for other links.
+    fn has_device(&self) -> bool {
+        true
+    }
+
     /// Changes the link-layer address of the open link, and of its interface of the host, if it has one.
     ///
     /// # Errors

@@ -38,6 +38,7 @@ mod unmodified;
 mod vhost;
 mod vlan;
 mod vrf;
+mod walls;
 mod xdp;
 
 use libtest_mimic::Arguments;
@@ -52,6 +53,7 @@ fn main() {
     }
     let trials = [
         tunnel::trials(),
+        walls::trials(),
         nat::trials(),
         router::trials(),
         daemon::trials(),

@@ -343,7 +343,6 @@ fn numbers_of_the_file() -> Outcome {
     let [left, right] = ends.each_ref().map(|(name, _, netns)| Node { scratch: &scratch, netns, name });
     let start = |args: &[&str]| {
         let process = left.start(&[args, &["-c", &file("left")]].concat())?;
-        ends[0].2.sh("ip addr add 10.1.0.1/24 dev tun0; ip route add 10.2.0.0/24 dev tun0")?;
         Outcome::Ok(process)
     };
     let _right = right.start(&["-c", &file("right")])?;

@@ -64,12 +64,8 @@ impl Gateway {
         let program = fatpath()?;
         let run = || {
             let mut command = command(&program);
-            command.arg0("fatpath").arg("run").arg("-c").arg(&config).args([
-                "--instance",
-                &instance,
-                "--state",
-                "none",
-            ]);
+            command.arg0("fatpath").args(["run", "--ephemeral", "-c"]).arg(&config);
+            command.args(["--instance", &instance, "--state", "none"]);
             command.env("FATPATH_RUNDIR", scratch.path());
             command
         };

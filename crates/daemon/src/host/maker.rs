@@ -13,8 +13,8 @@ use client::CliError;
 use link::{HostDevice, Namespace, unshare};
 use netlink::message::{Messages, Writer};
 use rustix::io::Errno;
-use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, socket_with};
+use rustix::net::netlink::SOCK_DIAG;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::LinkNameSpaceType;
 use wire::eth::MacAddr;
@@ -22,6 +22,7 @@ use wire::eth::MacAddr;
 use super::order::{Answer, Descriptors, Order, receive, send};
 use super::rtnl;
 use super::search::{self, OWN_NETWORK, enter};
+use crate::rtnetlink;
 
 /// Device file by which TUN and TAP devices are made.
 const TUN: &str = "/dev/net/tun";
@@ -136,7 +137,7 @@ fn namespace(place: Option<&Path>, record: &Path, stored: Option<OwnedFd>) -> Re
         place => place.and_then(|place| bind_to(place).err()),
     };
     let open = |name: &str| File::open(name).map(OwnedFd::from).map_err(named(name));
-    let netlink = |groups| rtnetlink(groups).map_err(|err| format!("rtnetlink: {err}"));
+    let netlink = |groups| rtnetlink::socket(groups).map_err(|err| format!("rtnetlink: {err}"));
     let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let descriptors = Descriptors {
         network: open(OWN_NETWORK)?,
@@ -163,7 +164,7 @@ impl Far {
     fn make() -> Result<Self, String> {
         let open = || File::open(OWN_NETWORK).map(OwnedFd::from).map_err(named(OWN_NETWORK));
         let near = open()?;
-        let requests = rtnetlink(0).map_err(|err| format!("rtnetlink: {err}"))?;
+        let requests = rtnetlink::socket(0).map_err(|err| format!("rtnetlink: {err}"))?;
         unshare(&[Namespace::Network]).map_err(named("unshare, network namespace"))?;
         // The host side sends no packets of its own.
         ["all", "default"].iter().try_for_each(|scope| set(&format!("ipv6/conf/{scope}/disable_ipv6"), "1"))?;
@@ -185,7 +186,7 @@ impl Far {
     }
 
     fn sockets(&self, peer: &str) -> io::Result<Vec<OwnedFd>> {
-        let requests = rtnetlink(0)?;
+        let requests = rtnetlink::socket(0)?;
         let mut writer = Writer::default();
         rtnl::write_up(&mut writer, peer);
         ask(&requests, &writer)?;
@@ -251,13 +252,6 @@ fn set(name: &str, value: &str) -> Result<(), String> {
 
 fn write(path: &str, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
-}
-
-pub(super) fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
-    // Netlink protocol 0 is rtnetlink.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
-    bind(&socket, &SocketAddrNetlink::new(0, groups))?;
-    Ok(socket)
 }
 
 /// Netlink socket of `sock_diag`, for the sockets of the namespace.

@@ -15,7 +15,7 @@ mod desired;
 mod maker;
 mod mirror;
 mod order;
-mod rtnl;
+pub(crate) mod rtnl;
 mod search;
 mod side;
 mod socket_diag;
@@ -31,5 +31,5 @@ pub(crate) use socket_diag::SocketDiag;
 
 /// Addresses of a host interface in this process's network namespace.
 pub(crate) fn addresses_of_interface(index: u32) -> io::Result<Vec<IfAddr>> {
-    mirror::Mirror::new(maker::rtnetlink(0)?)?.addresses(index)
+    mirror::Mirror::new(crate::rtnetlink::socket(0)?)?.addresses(index)
 }

@@ -1,7 +1,7 @@
 //! Rtnetlink messages by which the host side's content is read and changed (rtnetlink(7)).
 
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfAddr, Prefix};
 use netlink::attr::{Attr, Iter};
@@ -24,6 +24,12 @@ const RULE_LEN: usize = 12;
 
 const RTAX_LOCK: u16 = 1;
 const RTAX_MTU: u16 = 2;
+const RTAX_SSTHRESH: u16 = 6;
+/// Attributes of a TUN or TAP device (`linux/if_link.h`).
+const IFLA_TUN_TYPE: u16 = 3;
+const IFLA_TUN_MULTI_QUEUE: u16 = 7;
+/// Type of a TAP device (`IFF_TAP`).
+const TYPE_TAP: u8 = 2;
 const FR_TO_TABLE: u8 = 1;
 const FR_UNREACHABLE: u8 = 7;
 /// Last port that a rule takes (Linux `fib_rule_port_range_valid`).
@@ -34,7 +40,7 @@ const VETH_INFO_PEER: u16 = 1;
 pub(super) const DUMPS: [u16; 4] = [RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETRULE];
 
 /// Writes the request for a dump.
-pub(super) fn write_dump(w: &mut Writer, kind: u16, seq: u32) {
+pub(crate) fn write_dump(w: &mut Writer, kind: u16, seq: u32) {
     w.message(Header { kind, flags: flag::REQUEST | flag::DUMP, seq, port: 0 }, |w| {
         w.fixed(
             &[0; LINK_LEN][..if kind == RTM_GETADDR {
@@ -83,13 +89,13 @@ pub(super) fn write_up(w: &mut Writer, name: &str) {
 }
 
 /// The `errno` of an error message; 0 of an acknowledgement, and of other messages.
-pub(super) fn errno_of(message: &Message<'_>) -> i32 {
+pub(crate) fn errno_of(message: &Message<'_>) -> i32 {
     let errno = message.payload().first_chunk().filter(|_| message.header.kind == kind::ERROR);
     errno.map_or(0, |bytes| i32::from_ne_bytes(*bytes).saturating_neg())
 }
 
 /// Writes the request to delete a device.
-pub(super) fn write_removal(w: &mut Writer, index: u32, seq: u32) {
+pub(crate) fn write_removal(w: &mut Writer, index: u32, seq: u32) {
     let header = Header { kind: RTM_DELLINK, flags: flag::REQUEST | flag::ACK, seq, port: 0 };
     w.message(header, |w| write_link(w, index, 0, 0));
 }
@@ -108,15 +114,15 @@ pub(super) fn write_step(w: &mut Writer, step: &Step, seq: u32) {
                 w.put(IFLA_ADDRESS, &mac);
             }
         }),
-        Step::AddAddress(address) => w.message(header(RTM_NEWADDR, NEW), |w| write_address(w, address)),
-        Step::RemoveAddress(address) => w.message(header(RTM_DELADDR, 0), |w| write_address(w, address)),
+        Step::AddAddress(address) => w.message(header(RTM_NEWADDR, NEW), |w| write_mirrored(w, address)),
+        Step::RemoveAddress(address) => w.message(header(RTM_DELADDR, 0), |w| write_mirrored(w, address)),
         // Routes to one prefix may differ in the following attributes alone.
         Step::AddRoute(route) => {
             let scope = if route.index != 0 && route.prefix.is_ipv4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
-            w.message(header(RTM_NEWROUTE, flag::CREATE | flag::APPEND), |w| write_route(w, route, PROTOCOL, scope));
+            w.message(header(RTM_NEWROUTE, flag::CREATE | flag::APPEND), |w| write_route(w, route, PROTOCOL, scope, 0));
         }
         Step::RemoveRoute(route) => {
-            w.message(header(RTM_DELROUTE, 0), |w| write_route(w, route, RTPROT_UNSPEC, RT_SCOPE_NOWHERE));
+            w.message(header(RTM_DELROUTE, 0), |w| write_route(w, route, RTPROT_UNSPEC, RT_SCOPE_NOWHERE, 0));
         }
         Step::AddRule(rule) => w.message(header(RTM_NEWRULE, NEW), |w| write_rule(w, rule)),
         Step::RemoveRule(rule) => w.message(header(RTM_DELRULE, 0), |w| write_rule(w, rule)),
@@ -128,7 +134,12 @@ fn write_link(w: &mut Writer, index: u32, flags: u32, change: u32) {
     [index, flags, change].into_iter().for_each(|word| w.fixed(&word.to_ne_bytes()));
 }
 
-fn write_address(w: &mut Writer, address: &MirroredAddress) {
+/// Writes an address whose route to its prefix is another object.
+fn write_mirrored(w: &mut Writer, address: &MirroredAddress) {
+    write_address(w, address, IFA_F_NOPREFIXROUTE);
+}
+
+fn write_address(w: &mut Writer, address: &MirroredAddress, flags: u32) {
     let own = address.addr.addr();
     let v4 = own.is_ipv4();
     w.fixed(&[family(v4), address.addr.prefix().len(), 0, address.scope]);
@@ -141,10 +152,11 @@ fn write_address(w: &mut Writer, address: &MirroredAddress) {
     if let Some(label) = &address.label {
         w.put_str(IFA_LABEL, label);
     }
-    w.put_u32(IFA_FLAGS, IFA_F_NOPREFIXROUTE | if v4 { 0 } else { IFA_F_NODAD });
+    w.put_u32(IFA_FLAGS, flags | if v4 { 0 } else { IFA_F_NODAD });
 }
 
-fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8) {
+/// Writes a route; a `mark` that is not 0 is its metric `ssthresh`.
+fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8, mark: u32) {
     let prefix = route.prefix;
     w.fixed(&[family(prefix.is_ipv4()), prefix.len(), 0, 0, RT_TABLE_UNSPEC as u8, protocol, scope, route.kind]);
     w.fixed(&[0; 4]);
@@ -167,6 +179,72 @@ fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8) {
             w.put_u32(RTAX_MTU, LOCKED_MTU);
         });
     }
+    if mark != 0 {
+        w.nest(RTA_METRICS, |w| w.put_u32(RTAX_SSTHRESH, mark));
+    }
+}
+
+/// A route of this host, outside of the namespace of the host side.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct HostRoute {
+    pub(crate) table: u32,
+    pub(crate) prefix: Prefix,
+    pub(crate) metric: u32,
+    /// `RTN_*`.
+    pub(crate) kind: u8,
+    /// `RTPROT_*`.
+    pub(crate) protocol: u8,
+    pub(crate) src: Option<IpAddr>,
+    /// Numbers of the next hops' devices.
+    pub(crate) devices: Vec<u32>,
+    /// The metric `ssthresh`, which means nothing on a route that drops packets; 0 for none.
+    pub(crate) mark: u32,
+}
+
+/// An address of an interface of this host.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(crate) struct HostAddress {
+    /// Number of the interface.
+    pub(crate) index: u32,
+    pub(crate) addr: IfAddr,
+    /// `IFAPROT_*` (Linux 5.18); 0 for none.
+    pub(crate) protocol: u8,
+}
+
+/// Writes the request to add or remove a route of this host.
+pub(crate) fn write_host_route(w: &mut Writer, route: &HostRoute, is_new: bool, seq: u32) {
+    let (kind, more) = if is_new { (RTM_NEWROUTE, flag::CREATE | flag::EXCL) } else { (RTM_DELROUTE, 0) };
+    let index = route.devices.first().copied().unwrap_or(0);
+    let scope = match is_new {
+        false => RT_SCOPE_NOWHERE,
+        true if index != 0 && route.prefix.is_ipv4() => RT_SCOPE_LINK,
+        true => RT_SCOPE_UNIVERSE,
+    };
+    let HostRoute { table, prefix, metric, kind: of_route, protocol, src, mark, .. } = *route;
+    let mirrored = MirroredRoute { table, prefix, kind: of_route, metric, index, src, is_mtu_locked: false };
+    w.message(Header { kind, flags: flag::REQUEST | flag::ACK | more, seq, port: 0 }, |w| {
+        write_route(w, &mirrored, protocol, scope, mark);
+    });
+}
+
+/// Writes the request to add or remove an address of this host, with the route to its prefix.
+pub(crate) fn write_host_address(w: &mut Writer, address: &HostAddress, is_new: bool, seq: u32) {
+    let (kind, more) = if is_new { (RTM_NEWADDR, flag::CREATE | flag::EXCL) } else { (RTM_DELADDR, 0) };
+    let (peer, broadcast, label) = (None, None, None);
+    let mirrored = MirroredAddress { index: address.index, addr: address.addr, peer, broadcast, label, scope: 0 };
+    w.message(Header { kind, flags: flag::REQUEST | flag::ACK | more, seq, port: 0 }, |w| {
+        write_address(w, &mirrored, 0);
+        w.put_u8(IFA_PROTO, address.protocol);
+    });
+}
+
+/// Writes the request to give a device an alias.
+pub(crate) fn write_alias(w: &mut Writer, index: u32, alias: &str, seq: u32) {
+    let header = Header { kind: RTM_NEWLINK, flags: flag::REQUEST | flag::ACK, seq, port: 0 };
+    w.message(header, |w| {
+        write_link(w, index, 0, 0);
+        w.put_str(IFLA_IFALIAS, alias);
+    });
 }
 
 fn write_rule(w: &mut Writer, rule: &MirroredRule) {
@@ -252,6 +330,110 @@ pub(super) fn read_link(message: &Message<'_>) -> Option<Listed> {
         }
     }
     Some(listed)
+}
+
+/// A TUN or TAP device of this host.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct TunDevice {
+    pub(crate) index: u32,
+    pub(crate) name: String,
+    pub(crate) alias: Option<String>,
+    pub(crate) up: bool,
+    pub(crate) is_tap: bool,
+    pub(crate) has_many_queues: bool,
+    /// Whether a program has a queue of the device.
+    pub(crate) is_attached: bool,
+}
+
+/// The TUN or TAP device of a message about a link.
+pub(crate) fn read_tun(message: &Message<'_>) -> Option<TunDevice> {
+    let listed = read_link(message).filter(|listed| listed.is_tun)?;
+    let (_, mut attrs) = parts::<LINK_LEN>(message, RTM_NEWLINK)?;
+    let mut device = TunDevice {
+        index: listed.index,
+        name: listed.device.name,
+        alias: None,
+        up: listed.device.up,
+        is_tap: false,
+        has_many_queues: false,
+        is_attached: true,
+    };
+    let mut info = None;
+    attrs.by_ref().for_each(|attr| match attr.kind {
+        // A device without a queue has no carrier.
+        IFLA_CARRIER => device.is_attached = attr.u8() != 0,
+        IFLA_IFALIAS => device.alias = attr.text().map(str::to_owned),
+        IFLA_LINKINFO => info = attr.iter().find(|attr| attr.kind == IFLA_INFO_DATA),
+        _ => {}
+    });
+    for attr in info.iter().flat_map(Attr::iter) {
+        match attr.kind {
+            IFLA_TUN_TYPE => device.is_tap = attr.u8() == TYPE_TAP,
+            IFLA_TUN_MULTI_QUEUE => device.has_many_queues = attr.u8() != 0,
+            _ => {}
+        }
+    }
+    Some(device)
+}
+
+/// Number of the link of a message about a link, or of the interface of one about an address.
+pub(crate) fn index_of(message: &Message<'_>) -> Option<u32> {
+    match message.header.kind {
+        RTM_NEWLINK | RTM_DELLINK | RTM_NEWADDR | RTM_DELADDR => {
+            message.payload().get(4..8)?.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+        }
+        _ => None,
+    }
+}
+
+/// The address of a message about an address of this host.
+pub(crate) fn read_host_address(message: &Message<'_>) -> Option<HostAddress> {
+    let MirroredAddress { index, addr, .. } = read_address(message)?;
+    let (_, mut attrs) = parts::<ADDRESS_LEN>(message, RTM_NEWADDR)?;
+    let protocol = attrs.find(|attr| attr.kind == IFA_PROTO).map_or(0, |attr| attr.u8());
+    Some(HostAddress { index, addr, protocol })
+}
+
+/// The route of a message about a route of this host; `None` for an entry of a cache, and for other families.
+pub(crate) fn read_host_route(message: &Message<'_>) -> Option<HostRoute> {
+    let of_kind = |kind| parts::<ROUTE_LEN>(message, kind);
+    let (fixed, attrs) = of_kind(RTM_NEWROUTE).or_else(|| of_kind(RTM_DELROUTE))?;
+    let [family, len, _, _, table, protocol, _, kind, f0, f1, f2, f3] = fixed;
+    let v4 = is_v4(family)?;
+    if u32::from_ne_bytes([f0, f1, f2, f3]) & RTM_F_CLONED != 0 {
+        return None;
+    }
+    let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+    let (table, metric, src, devices, mark) = (table.into(), 0, None, Vec::new(), 0);
+    let mut route = HostRoute { table, prefix, metric, kind, protocol, src, devices, mark };
+    for attr in attrs {
+        match attr.kind {
+            RTA_TABLE => route.table = attr.u32(),
+            RTA_DST => route.prefix = Prefix::containing(attr.ip(v4)?, len).ok()?,
+            RTA_PRIORITY => route.metric = attr.u32(),
+            // The kernel names `lo` for IPv6 routes that drop packets.
+            RTA_OIF if kind == RTN_UNICAST => route.devices.push(attr.u32()),
+            RTA_MULTIPATH => route.devices.extend(next_hops(attr.data)),
+            RTA_PREFSRC => route.src = attr.ip(v4),
+            RTA_METRICS => {
+                let mark = attr.iter().find(|attr| attr.kind == RTAX_SSTHRESH);
+                route.mark = mark.map_or(0, |attr| attr.u32());
+            }
+            _ => {}
+        }
+    }
+    Some(route)
+}
+
+/// Devices of the next hops of a multipath route: each is a `struct rtnexthop`, with its attributes.
+fn next_hops(mut data: &[u8]) -> Vec<u32> {
+    let mut devices = Vec::new();
+    while let Some([l0, l1, _, _, i0, i1, i2, i3]) = data.first_chunk() {
+        devices.push(u32::from_ne_bytes([*i0, *i1, *i2, *i3]));
+        let len = usize::from(u16::from_ne_bytes([*l0, *l1]));
+        data = data.get(netlink::message::align(len.max(8))..).unwrap_or_default();
+    }
+    devices
 }
 
 /// Adds the object of a message of a dump to `content`, if it is to be compared: devices, and the objects of those in
@@ -427,6 +609,80 @@ mod tests {
         for others in [MirroredRoute { index: 9, ..route }, MirroredRoute { table: RT_TABLE_LOCAL, ..route }] {
             assert_eq!(read_back(&Step::AddRoute(others)), Content::default());
         }
+    }
+
+    /// The message that `write` writes, read by `read`.
+    fn written<T>(write: impl FnOnce(&mut Writer), read: impl FnOnce(&Message<'_>) -> T) -> T {
+        let mut writer = Writer::default();
+        write(&mut writer);
+        read(&Messages::new(writer.as_bytes()).next().unwrap())
+    }
+
+    #[test]
+    fn route_and_address_of_this_host_are_read_as_they_were() {
+        let unicast = HostRoute {
+            table: 254,
+            prefix: "10.3.0.0/16".parse().unwrap(),
+            metric: 50,
+            kind: RTN_UNICAST,
+            protocol: 103,
+            src: Some("10.1.0.1".parse().unwrap()),
+            devices: vec![7],
+            mark: 0,
+        };
+        let prefix = Prefix::ANY_V6;
+        let blackhole =
+            HostRoute { prefix, kind: RTN_BLACKHOLE, src: None, devices: vec![], mark: 9, ..unicast.clone() };
+        for (route, is_new) in [(&unicast, true), (&blackhole, true), (&unicast, false), (&blackhole, false)] {
+            let read = written(|w| write_host_route(w, route, is_new, 1), read_host_route);
+            assert_eq!(read.as_ref(), Some(route));
+        }
+        let address = HostAddress { index: 7, addr: "fd00:1::1/64".parse().unwrap(), protocol: 103 };
+        assert_eq!(written(|w| write_host_address(w, &address, true, 1), read_host_address), Some(address));
+        assert_eq!(written(|w| write_host_address(w, &address, false, 1), index_of), Some(7));
+    }
+
+    #[test]
+    fn next_hops_of_a_multipath_route_are_read_from_any_bytes() {
+        let hop = |len: u16, index: u32| [&len.to_ne_bytes()[..], &[0, 0], &index.to_ne_bytes()].concat();
+        let with_gateway = [hop(16, 3), vec![0; 8]].concat();
+        assert_eq!(next_hops(&[with_gateway, hop(8, 7)].concat()), [3, 7]);
+        assert_eq!(next_hops(&[hop(0, 3), hop(8, 7)].concat()), [3, 7], "a length of 0 does not repeat for ever");
+        assert_eq!(next_hops(&[hop(u16::MAX, 3), vec![1; 5]].concat()), [3]);
+    }
+
+    #[test]
+    fn tun_device_has_its_alias_and_carrier() {
+        let message = |kind: &'static str, carrier| {
+            move |w: &mut Writer| {
+                w.message(Header { kind: RTM_NEWLINK, flags: 0, seq: 1, port: 0 }, |w| {
+                    write_link(w, 7, IFF_UP, 0);
+                    w.put_str(IFLA_IFNAME, "tun0");
+                    w.put_u8(IFLA_CARRIER, carrier);
+                    w.put_str(IFLA_IFALIAS, "fatpath left");
+                    w.nest(IFLA_LINKINFO, |w| {
+                        w.put_str(IFLA_INFO_KIND, kind);
+                        w.nest(IFLA_INFO_DATA, |w| {
+                            w.put_u8(IFLA_TUN_TYPE, TYPE_TAP);
+                            w.put_u8(IFLA_TUN_MULTI_QUEUE, 1);
+                        });
+                    });
+                });
+            }
+        };
+        let mut want = TunDevice {
+            index: 7,
+            name: "tun0".to_owned(),
+            alias: Some("fatpath left".to_owned()),
+            up: true,
+            is_tap: true,
+            has_many_queues: true,
+            is_attached: true,
+        };
+        assert_eq!(written(message("tun", 1), read_tun).as_ref(), Some(&want));
+        want.is_attached = false;
+        assert_eq!(written(message("tun", 0), read_tun), Some(want));
+        assert_eq!(written(message("veth", 1), read_tun), None);
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl HostSide {
         }
         match On::make(config, place(socket), socket.with_extension(RECORD), worker) {
             Ok((on, events)) => {
-                let (port, one_is_missing) = (on.mirror.port, Arc::clone(&on.one_is_missing));
+                let (port, one_is_missing) = (on.mirror.port(), Arc::clone(&on.one_is_missing));
                 *self.lock() = State::On(Box::new(on));
                 let own = self.clone();
                 if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port, &one_is_missing, follow))

@@ -230,6 +230,11 @@ pub(crate) fn tun_attach(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Re
     req.call(fd, libc::TUNSETIFF as c_ulong)
 }
 
+/// Whether a queue has a device (`TUNGETIFF`).
+pub(crate) fn tun_is_attached(fd: BorrowedFd<'_>) -> bool {
+    IfReq::new("?").and_then(|mut req| req.call(fd, libc::TUNGETIFF as c_ulong)).is_ok()
+}
+
 /// Sets the length of the virtio-net header (`TUNSETVNETHDRSZ`).
 pub(crate) fn tun_set_header_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
     let len = c_int::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;

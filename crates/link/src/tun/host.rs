@@ -127,6 +127,7 @@ impl TunLink {
             index,
             down: false,
             gone: false,
+            owned: false,
         })
     }
 }

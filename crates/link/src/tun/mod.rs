@@ -21,7 +21,7 @@ use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
-use crate::sys::ifreq::Interface;
+use crate::sys::ifreq::{Interface, tun_is_attached, tun_set_persistent};
 use crate::sys::mmsg::MAX_PIECES;
 use crate::sys::{errno, uninterrupted};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
@@ -53,6 +53,8 @@ pub(crate) struct TunLink {
     down: bool,
     /// Whether a call has found the queues without a device (`EBADFD`).
     gone: bool,
+    /// Whether the device is the node's own.
+    owned: bool,
 }
 
 impl TunLink {
@@ -215,6 +217,22 @@ impl Link for TunLink {
 
     fn is_gone(&self) -> bool {
         self.gone
+    }
+
+    fn own(&mut self) {
+        self.owned = true;
+    }
+
+    fn keep(&mut self, kept: bool) -> io::Result<()> {
+        if !self.owned {
+            return Ok(());
+        }
+        let set = tun_set_persistent(self.queues[0].as_fd(), kept);
+        set.map_err(|err| failed(&self.common.name, "TUNSETPERSIST", &err))
+    }
+
+    fn has_device(&self) -> bool {
+        tun_is_attached(self.queues[0].as_fd())
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -75,6 +75,7 @@ impl TunLink {
             index,
             down: false,
             gone: false,
+            owned: false,
         })
     }
 }

@@ -1,0 +1,117 @@
+//! The gateway as the owner of devices: each device that it makes has its name as alias.
+
+use std::io;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use client::CliError;
+use config::model::{LinkConfig, LinkKind};
+use driver::DriverKind;
+use link::Link;
+use netlink::rtnl::nums::RTM_GETLINK;
+
+use crate::host::rtnl::{self, TunDevice};
+use crate::rtnetlink::Rtnetlink;
+
+/// The gateway of this process.
+static OWNER: OnceLock<Owner> = OnceLock::new();
+
+#[derive(Debug)]
+struct Owner {
+    instance: String,
+    /// Whether devices stay when the gateway ends.
+    keeps: bool,
+    /// Whether a device was removed to be made anew with another mode, and lost routes.
+    has_remade: AtomicBool,
+}
+
+/// Sets the name of this process's gateway, once, and whether its devices stay when it ends.
+pub(crate) fn set_owner(instance: &str, keeps: bool) {
+    let owner = Owner { instance: instance.to_owned(), keeps, has_remade: AtomicBool::new(false) };
+    // A process has one gateway.
+    let _ = OWNER.set(owner);
+}
+
+/// Whether devices of this process stay when it ends.
+pub(crate) fn keeps() -> bool {
+    OWNER.get().is_some_and(|owner| owner.keeps)
+}
+
+/// The name of this process's gateway, if its devices stay.
+pub(super) fn keeper() -> Option<&'static str> {
+    OWNER.get().filter(|owner| owner.keeps).map(|owner| owner.instance.as_str())
+}
+
+/// Whether a device has lost its routes because it was made anew.
+pub(super) fn has_remade() -> bool {
+    OWNER.get().is_some_and(|owner| owner.has_remade.load(Ordering::Relaxed))
+}
+
+/// Alias of the devices of a gateway.
+fn alias(instance: &str) -> String {
+    format!("fatpath {instance}")
+}
+
+/// Name of the gateway that a device belongs to.
+pub(super) fn owner_of(device: &TunDevice) -> Option<&str> {
+    device.alias.as_deref()?.strip_prefix("fatpath ")
+}
+
+/// TUN and TAP devices of the present network namespace.
+pub(super) fn tun_devices(kernel: &mut Rtnetlink) -> io::Result<Vec<TunDevice>> {
+    let mut devices = Vec::new();
+    kernel.dump(RTM_GETLINK, |message| devices.extend(rtnl::read_tun(message)))?;
+    Ok(devices)
+}
+
+/// Prepares the opening of a link: tells whether its device belongs to this gateway, or will be made and belong to it.
+/// A device that a program has made beforehand belongs to no gateway. A device of this gateway with another mode is
+/// removed, as no mode can be changed.
+///
+/// # Errors
+/// The device belongs to another gateway, or cannot be removed.
+pub(crate) fn prepare(config: &LinkConfig) -> Result<bool, CliError> {
+    let (is_tap, queues) = match config.kind {
+        LinkKind::Driver(DriverKind::Tun { queues }) => (false, queues),
+        LinkKind::Driver(DriverKind::Tap { queues }) => (true, queues),
+        _ => return Ok(false),
+    };
+    let Some(owner) = OWNER.get() else { return Ok(false) };
+    let name = &config.name;
+    let failed = |what: &str, err: &io::Error| CliError::failed(format!("{name}: {what}: {err}"));
+    let mut kernel = Rtnetlink::open().map_err(|err| failed("rtnetlink", &err))?;
+    let devices = tun_devices(&mut kernel).map_err(|err| failed("list of devices", &err))?;
+    let Some(device) = devices.into_iter().find(|device| device.name == *name) else { return Ok(owner.keeps) };
+    match owner_of(&device) {
+        None => Ok(false),
+        Some(other) if other != owner.instance => Err(CliError::failed(format!(
+            "{name}: the device belongs to the gateway {other}, and stays when that ends; \
+             remove it with `fatpath down {other}`, or give the link another name."
+        ))),
+        Some(_) if !device.is_attached && (device.is_tap, device.has_many_queues) != (is_tap, queues > 1) => {
+            kernel
+                .ask(|writer, seq| rtnl::write_removal(writer, device.index, seq))
+                .map_err(|err| failed("removal of the former device", &err))?;
+            owner.has_remade.store(true, Ordering::Relaxed);
+            tracing::warn!(
+                "{name}: the device is made anew for other queues or another kind; routes that were added to it by hand are gone"
+            );
+            Ok(owner.keeps)
+        }
+        Some(_) => Ok(true),
+    }
+}
+
+/// Makes a link's device this gateway's own, and marks it.
+///
+/// # Errors
+/// The mark cannot be set.
+pub(crate) fn claim(link: &mut dyn Link) -> Result<(), CliError> {
+    let (Some(owner), Some(index)) = (OWNER.get(), link.host_index()) else { return Ok(()) };
+    let mark = alias(&owner.instance);
+    Rtnetlink::open()
+        .and_then(|mut kernel| kernel.ask(|writer, seq| rtnl::write_alias(writer, index, &mark, seq)))
+        .map_err(|err| CliError::failed(format!("{}: alias \"{mark}\": {err}", link.name())))?;
+    link.own();
+    Ok(())
+}
