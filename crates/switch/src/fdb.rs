@@ -150,7 +150,7 @@ pub(crate) enum Learning {
     New,
     /// The address was at another port.
     Moved {
-        /// That port.
+        /// The other port.
         from: PortNumber,
     },
     /// The address is one of this bridge's.

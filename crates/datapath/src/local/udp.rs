@@ -34,7 +34,7 @@ pub(crate) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
         return Next::Drop(DropReason::EncapIgnored);
     }
     if cast == Cast::Group {
-        // A datagram to a group or a broadcast is for those who listen (Linux `__udp4_lib_mcast_deliver`).
+        // A datagram to a group or a broadcast is for listening sockets alone (Linux `__udp4_lib_mcast_deliver`).
         dp.counters.count(MibPair::UDP_IGNORED_MULTI.of(version));
         return Next::Done;
     }
