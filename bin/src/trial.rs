@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, IsTerminal, Write as _};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -57,11 +57,6 @@ pub(crate) fn main() -> Result<ExitCode, CliError> {
         }
         let text = format!("{}# fatpath run -c {} --instance {} &\n", host.name, config.display(), host.name);
         print(text.as_bytes())?;
-        if has_tun {
-            let peer = if host.name == LEFT.name { &RIGHT } else { &LEFT };
-            tool(&ip, &format!("-n {} addr add {}/32 dev tun0", host.name, host.inner))?;
-            tool(&ip, &format!("-n {} route add {}/32 dev tun0 src {}", host.name, peer.inner, host.inner))?;
-        }
     }
     let through: &[&str] = if has_tun { &[] } else { &["fatpath", "exec", "--"] };
     let ping = ["ping", "-c", "3", "-i", "0.3", "-W", "2", RIGHT.inner];
@@ -105,7 +100,8 @@ fn write_configs(has_tun: bool) -> Result<[PathBuf; 2], CliError> {
     let keys = [genkey::key(KEY_LEN)?, genkey::key(KEY_LEN)?];
     let file = |host: &Host, peer: &Host, keys: [&str; 2]| {
         let path = Path::new(DIR).join(format!("{}.toml", host.name));
-        fs::write(&path, config(host, peer, keys, has_tun)).map_err(failed)?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(config(host, peer, keys, has_tun).as_bytes())).map_err(failed)?;
         Ok(path)
     };
     Ok([file(&LEFT, &RIGHT, [&keys[0], &keys[1]])?, file(&RIGHT, &LEFT, [&keys[1], &keys[0]])?])
@@ -150,63 +146,17 @@ fn run(ip: &Path, words: &[OsString]) -> Result<ExitCode, CliError> {
 /// Configuration of a host's gateway; the keys are those of packets to the peer and from it. Without a TUN device the
 /// inner address is on `lo`.
 fn config(host: &Host, peer: &Host, [to_peer, from_peer]: [&str; 2], has_tun: bool) -> String {
-    let (outer, inner, peer_outer, peer_inner) = (host.outer, host.inner, peer.outer, peer.inner);
-    let (out_spi, in_spi) = (peer.spi, host.spi);
-    let sa = |src: &str, dst: &str, spi: u32, dir: &str, key: &str, more: &str| {
-        format!(
-            r#"
-[[sa]]
-src = "{src}"
-dst = "{dst}"
-spi = {spi:#x}
-dir = "{dir}"
-mode = "tunnel"
-reqid = 1
-aead = {{ name = "rfc4106(gcm(aes))", key = "{key}", icv = 128 }}
-flags = ["esn", "af-unspec"]
-encap = {{ type = "espinudp", sport = 4500, dport = 4500 }}
-{more}"#
-        )
-    };
-    let policy = |dir: &str, src: &str, dst: &str, from: &str, to: &str| {
-        format!(
-            r#"
-[[policy]]
-dir = "{dir}"
-src = "{src}/32"
-dst = "{dst}/32"
-tmpl = [{{ src = "{from}", dst = "{to}", proto = "esp", mode = "tunnel", reqid = 1 }}]
-"#
-        )
-    };
-    [
-        if has_tun {
-            format!("[[link]]\nname = \"tun0\"\nkind = \"tun\"\nmtu = 1438\n\n[[route]]\nto = \"{inner}/32\"\ndev = \"tun0\"\n")
-        } else {
-            format!("[[link]]\nname = \"lo\"\naddresses = [\"{inner}/32\"]\n")
-        },
-        format!(
-            r#"
-[[link]]
-name = "wan"
-kind = "udp"
-bind = "{outer}:4500"
+    let device = if has_tun { "" } else { "device = \"none\"\n" };
+    format!(
+        r#"[[tunnel]]
+name = "tun0"
+{device}local = {{ address = "{}", nets = ["{}/32"] }}
+remote = {{ address = "{}", nets = ["{}/32"] }}
 
-[[route]]
-to = "{peer_outer}/32"
-dev = "wan"
-
-[[route]]
-to = "{peer_inner}/32"
-dev = "wan"
-{src}"#,
-            src = if has_tun { String::new() } else { format!("src = \"{inner}\"\n") }
-        ),
-        sa(outer, peer_outer, out_spi, "out", to_peer, ""),
-        sa(peer_outer, outer, in_spi, "in", from_peer, "replay-window = 1024\n"),
-        policy("out", inner, peer_inner, outer, peer_outer),
-        policy("fwd", peer_inner, inner, peer_outer, outer),
-        policy("in", peer_inner, inner, peer_outer, outer),
-    ]
-    .concat()
+[tunnel.keys]
+out = {{ spi = {:#x}, key = "{to_peer}" }}
+in = {{ spi = {:#x}, key = "{from_peer}" }}
+"#,
+        host.outer, host.inner, peer.outer, peer.inner, peer.spi, host.spi
+    )
 }

@@ -181,9 +181,10 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
         return daemon.end();
     };
-    if state == StatePlace::None && daemon.has_sas() {
+    // A gateway that leaves no device behind is not meant to be restarted.
+    if state == StatePlace::None && keeps_devices && daemon.has_sas() {
         tracing::warn!(
-            "--state none: SAs are not from a key manager, and after a restart their sequence numbers begin again, which peers drop"
+            "--state none: after a restart SAs with static keys begin their sequence numbers again, and peers drop their packets"
         );
     }
     if let Some(kept) = kept
