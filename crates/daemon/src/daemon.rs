@@ -26,7 +26,7 @@ use super::planner::Planner;
 use super::reload_summary::summary;
 use super::running::Running;
 use super::service;
-use super::store::{self, Checkpointer, Collected, Found, Keep, Keeper, Kept, OfFiles};
+use super::store::{self, Checkpointer, Collected, Found, Keep, Keeper, KeptState, OfFiles};
 use super::threads::{Threads, Watchdog};
 use crate::command::WorkerGone;
 use crate::config_file;
@@ -296,10 +296,10 @@ impl Daemon {
     ///
     /// # Errors
     /// The state cannot be restored.
-    pub(super) fn restore(&mut self, kept: Kept, threads: &Threads) -> Result<bool, CliError> {
+    pub(super) fn restore(&mut self, kept: KeptState, threads: &Threads) -> Result<bool, CliError> {
         let has_changes = kept.has_changes();
-        let Kept { store, found, records, next, boot } = kept;
-        let Found { mut state, is_of_boot, saved_sas, .. } = found;
+        let KeptState { store, found, records, next, boot } = kept;
+        let Found { mut state, journal: first, is_of_boot, saved_sas } = found;
         let place = store.path().to_owned();
         let gone = |gone: WorkerGone| CliError::failed(gone.to_string());
         let shared = self.shared.clone();
@@ -320,7 +320,8 @@ impl Daemon {
         }
         protocols.follow_host_side();
         self.planner.follow(&protocols.rtnl.model);
-        let mut journal = Journal::new(&place, next);
+        // Files without a change are written again.
+        let mut journal = Journal::new(&place, if is_of_boot && !has_changes { first } else { next });
         if is_of_boot && !has_changes {
             let failed = |err: io::Error| CliError::failed(format!("{}: journal: {err}", place.display()));
             journal.rotate().map_err(failed)?;

@@ -123,7 +123,7 @@ pub use dry_run::{ObjectCounts, check};
 use events::Event;
 pub use host::{make as make_host_side, place as host_place};
 use server::Server;
-use store::{Kept, Store};
+use store::{KeptState, Store};
 use threads::Threads;
 
 /// Environment variable that selects log lines.
@@ -160,7 +160,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
         StatePlace::File(path) => Some(Store::open(path)?),
         StatePlace::None => None,
     };
-    let kept = store.map(Kept::read).transpose()?;
+    let kept = store.map(KeptState::read).transpose()?;
 
     // Each client and each queue of a link needs a descriptor.
     if let Err(err) = raise_descriptor_limit() {
@@ -172,7 +172,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle())?;
     let starting = daemon.host_side().starting();
     // A start that may have to begin anew leaves the host side as it is.
-    let has_changes = kept.as_ref().is_some_and(Kept::has_changes);
+    let has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
     if !has_changes {
         daemon.start_host_side(&socket, &threads);
     }

@@ -25,7 +25,7 @@ use client::CliError;
 
 /// State and journal that a start finds.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptState {
     pub(crate) store: Store,
     pub(crate) found: Found,
     pub(crate) records: Vec<Record>,
@@ -35,7 +35,7 @@ pub(crate) struct Kept {
     pub(crate) boot: String,
 }
 
-impl Kept {
+impl KeptState {
     /// Reads the state in `store`, and the journal, if this boot of the machine has written it.
     ///
     /// # Errors
