@@ -20,7 +20,7 @@ use netlink::rtnl::{self, LOOPBACK, Model, Vrf};
 use super::bridges;
 use super::command::Handle;
 use super::crypto::crypto;
-use super::device::Device;
+use super::device::DeviceSettings;
 use super::netlink::Protocols;
 use super::open::{Open, open};
 use super::plan::Plan;
@@ -63,12 +63,12 @@ impl Planner {
     }
 
     /// TUN and TAP devices of the host, with their settings in the file.
-    pub(crate) fn devices(&self) -> Vec<Device> {
+    pub(crate) fn devices(&self) -> Vec<DeviceSettings> {
         let is_tun =
             |link: &&LinkConfig| matches!(link.kind, LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }));
         let links = self.config.links.iter().zip(&self.host_indexes).filter(|(link, _)| is_tun(link));
         let device = |(link, index): (&LinkConfig, &Option<u32>)| {
-            Some(Device { name: link.name.clone(), index: (*index)?, config: link.device.clone() })
+            Some(DeviceSettings { name: link.name.clone(), index: (*index)?, config: link.device.clone() })
         };
         links.filter_map(device).collect()
     }

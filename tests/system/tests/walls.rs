@@ -228,7 +228,7 @@ fn follow() -> Outcome {
     // A link that is taken out of the file has no device and no walls.
     gateway.reload("")?;
     host.wait_for_walls(&[])?;
-    assert!(gateway.log().contains("running with no links"), "{}", gateway.log());
+    gateway.wait_until("the reload is logged", |gateway| gateway.log().contains("running with no links"))?;
     // Routes that go while the gateway is away are found.
     gateway.reload(&toml(DEVICE))?;
     host.wait_for_walls(&["10.1.0.0/24 1", "10.2.0.0/24 1", "fd00:1::/64 257", "fd00:2::/64 1025"])?;

@@ -13,9 +13,9 @@ mod settings;
 mod wall;
 
 pub(crate) use guard::{guard, look_again};
-pub(crate) use owner::{claim, keeps, prepare, set_owner};
+pub(crate) use owner::{claim, keeps, keeps_now, prepare, set_owner};
 pub use remove::{Removed, remove};
-pub(crate) use settings::{Device, change};
+pub(crate) use settings::{DeviceSettings, change};
 
 /// Protocol of the addresses and routes that a file has for a device, a number that Linux gives to no program.
 const PROTOCOL: u8 = 103;

@@ -14,9 +14,9 @@ use super::owner::tun_devices;
 use crate::host::rtnl::{self, HostAddress, HostRoute};
 use crate::rtnetlink::Rtnetlink;
 
-/// Device of a link, with the settings of the file.
+/// Device of a link, with its settings in the file.
 #[derive(Clone, Debug)]
-pub(crate) struct Device {
+pub(crate) struct DeviceSettings {
     pub(crate) name: String,
     /// Number of the interface.
     pub(crate) index: u32,
@@ -104,7 +104,7 @@ impl Present {
 }
 
 /// The items of a device.
-fn items(device: &Device) -> impl Iterator<Item = Item> + '_ {
+fn items(device: &DeviceSettings) -> impl Iterator<Item = Item> + '_ {
     let index = device.index;
     let addresses = device.config.addresses.iter();
     let addresses = addresses.map(move |&addr| Item::Address(HostAddress { index, addr, protocol: PROTOCOL }));
@@ -120,15 +120,16 @@ fn items(device: &Device) -> impl Iterator<Item = Item> + '_ {
 ///
 /// # Errors
 /// An address or a route is refused, or rtnetlink does not answer. Nothing has changed then.
-pub(crate) fn change(old: &[Device], new: &[Device]) -> Result<Done, String> {
-    let is_plain = |device: &Device| device.config.is_empty();
+pub(crate) fn change(old: &[DeviceSettings], new: &[DeviceSettings]) -> Result<Done, String> {
+    let is_plain = |device: &DeviceSettings| device.config.is_empty();
     if new.is_empty() && old.is_empty() || !old.is_empty() && old.iter().chain(new).all(is_plain) {
         return Ok(Done::default());
     }
     let unread = |err: io::Error| format!("rtnetlink: addresses and routes of devices: {err}");
     let mut kernel = Rtnetlink::open().map_err(unread)?;
     let here: BTreeSet<u32> = tun_devices(&mut kernel).map_err(unread)?.iter().map(|device| device.index).collect();
-    let (there, away): (Vec<&Device>, Vec<&Device>) = new.iter().partition(|device| here.contains(&device.index));
+    let (there, away): (Vec<&DeviceSettings>, Vec<&DeviceSettings>) =
+        new.iter().partition(|device| here.contains(&device.index));
     for device in away.into_iter().filter(|device| !is_plain(device)) {
         tracing::warn!(
             "{}: the device is in another network namespace; its addresses and routes are not set",

@@ -611,6 +611,80 @@ mod tests {
         }
     }
 
+    /// The message that `write` writes, read by `read`.
+    fn written<T>(write: impl FnOnce(&mut Writer), read: impl FnOnce(&Message<'_>) -> T) -> T {
+        let mut writer = Writer::default();
+        write(&mut writer);
+        read(&Messages::new(writer.as_bytes()).next().unwrap())
+    }
+
+    #[test]
+    fn route_and_address_of_this_host_are_read_as_they_were() {
+        let unicast = HostRoute {
+            table: 254,
+            prefix: "10.3.0.0/16".parse().unwrap(),
+            metric: 50,
+            kind: RTN_UNICAST,
+            protocol: 103,
+            src: Some("10.1.0.1".parse().unwrap()),
+            devices: vec![7],
+            mark: 0,
+        };
+        let prefix = Prefix::ANY_V6;
+        let blackhole =
+            HostRoute { prefix, kind: RTN_BLACKHOLE, src: None, devices: vec![], mark: 9, ..unicast.clone() };
+        for (route, is_new) in [(&unicast, true), (&blackhole, true), (&unicast, false), (&blackhole, false)] {
+            let read = written(|w| write_host_route(w, route, is_new, 1), read_host_route);
+            assert_eq!(read.as_ref(), Some(route));
+        }
+        let address = HostAddress { index: 7, addr: "fd00:1::1/64".parse().unwrap(), protocol: 103 };
+        assert_eq!(written(|w| write_host_address(w, &address, true, 1), read_host_address), Some(address));
+        assert_eq!(written(|w| write_host_address(w, &address, false, 1), index_of), Some(7));
+    }
+
+    #[test]
+    fn next_hops_of_a_multipath_route_are_read_from_any_bytes() {
+        let hop = |len: u16, index: u32| [&len.to_ne_bytes()[..], &[0, 0], &index.to_ne_bytes()].concat();
+        let with_gateway = [hop(16, 3), vec![0; 8]].concat();
+        assert_eq!(next_hops(&[with_gateway, hop(8, 7)].concat()), [3, 7]);
+        assert_eq!(next_hops(&[hop(0, 3), hop(8, 7)].concat()), [3, 7], "a length of 0 does not repeat for ever");
+        assert_eq!(next_hops(&[hop(u16::MAX, 3), vec![1; 5]].concat()), [3]);
+    }
+
+    #[test]
+    fn tun_device_has_its_alias_and_carrier() {
+        let message = |kind: &'static str, carrier| {
+            move |w: &mut Writer| {
+                w.message(Header { kind: RTM_NEWLINK, flags: 0, seq: 1, port: 0 }, |w| {
+                    write_link(w, 7, IFF_UP, 0);
+                    w.put_str(IFLA_IFNAME, "tun0");
+                    w.put_u8(IFLA_CARRIER, carrier);
+                    w.put_str(IFLA_IFALIAS, "fatpath left");
+                    w.nest(IFLA_LINKINFO, |w| {
+                        w.put_str(IFLA_INFO_KIND, kind);
+                        w.nest(IFLA_INFO_DATA, |w| {
+                            w.put_u8(IFLA_TUN_TYPE, TYPE_TAP);
+                            w.put_u8(IFLA_TUN_MULTI_QUEUE, 1);
+                        });
+                    });
+                });
+            }
+        };
+        let mut want = TunDevice {
+            index: 7,
+            name: "tun0".to_owned(),
+            alias: Some("fatpath left".to_owned()),
+            up: true,
+            is_tap: true,
+            has_many_queues: true,
+            is_attached: true,
+        };
+        assert_eq!(written(message("tun", 1), read_tun).as_ref(), Some(&want));
+        want.is_attached = false;
+        assert_eq!(written(message("tun", 0), read_tun), Some(want));
+        assert_eq!(written(message("veth", 1), read_tun), None);
+    }
+
     #[test]
     fn device_and_rule_written_are_read_as_they_were() {
         let mac = Some([2, 0, 0, 0, 0, 1]);
