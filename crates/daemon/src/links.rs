@@ -138,7 +138,9 @@ impl Node {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
-        if let Err(err) = link.keep(device::keeps()) {
+        if device::keeps_now()
+            && let Err(err) = link.keep(true)
+        {
             tracing::error!("{err}; the device ends with the gateway");
         }
         if let (LinkKind::Bridge(settings), Layer::Ethernet(mac)) = (&config.kind, link.layer()) {
@@ -189,9 +191,10 @@ impl Node {
     /// Sets whether a device that is this node's own stays when its link is closed.
     pub(crate) fn keep_device(&mut self, id: LinkId, kept: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        if let Err(err) = slot.link.keep(kept) {
+        match slot.link.keep(kept) {
+            Err(err) if kept => tracing::error!("{err}; the device ends with the gateway"),
             // The device may be deleted.
-            tracing::debug!("{err}");
+            _ => {}
         }
     }
 

@@ -295,7 +295,7 @@ fn numbers() -> Outcome {
     let state = scratch.file("left.state").display().to_string();
     let links = |name: &str| file(&format!("{name}.toml"));
     let tun = |number: u32| {
-        format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{}.0.0/24 dev tun0", 3 - number)
+        format!("ip addr replace 10.{number}.0.1/24 dev tun0; ip route replace 10.{}.0.0/24 dev tun0", 3 - number)
     };
     let nodes = ends.each_ref().map(|(name, _, netns)| Node { scratch: &scratch, netns, name });
     let [left, right] = &nodes;
@@ -414,6 +414,7 @@ fn refused() -> Outcome {
     )?;
     node.save()?;
     kill(process)?;
+    netns.sh("ip link del tun0")?;
     let fails = |args: &[&str]| {
         let output = node.try_start(args).output()?;
         let left = netns.sh("ls /sys/class/net")?;

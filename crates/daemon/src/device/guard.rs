@@ -42,12 +42,16 @@ pub(crate) fn look_again() {
     }
 }
 
-/// Removes devices of this gateway that no link has any more, sets the walls, and starts the thread that keeps them. A
+/// Makes the devices stay, at the end of a start. Removes devices of this gateway that no link has any more, sets the walls, and starts the thread that keeps them. A
 /// gateway whose devices do not stay has no walls.
 ///
 /// # Errors
 /// No thread can be started. A gateway that may not change routes has no walls, and warns.
 pub(crate) fn guard(worker: &Handle, threads: &Threads) -> io::Result<()> {
+    owner::start();
+    let kept = owner::keeps();
+    // The gateway ends if the worker does not answer.
+    let _ = worker.call(move |node| node.tun_links().into_iter().for_each(|(id, ..)| node.keep_device(id, kept)));
     let Some(instance) = owner::keeper() else { return Ok(()) };
     let open = || {
         let events = rtnetlink::socket(GROUPS.iter().fold(0, |bits, group| bits | 1 << (group - 1)))?;

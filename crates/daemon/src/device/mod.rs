@@ -13,7 +13,7 @@ mod settings;
 mod wall;
 
 pub(crate) use guard::{guard, look_again};
-pub(crate) use owner::{claim, keeps, prepare, set_owner};
+pub(crate) use owner::{claim, keeps, keeps_now, prepare, set_owner};
 pub use remove::{Removed, remove};
 pub(crate) use settings::{DeviceSettings, change};
 

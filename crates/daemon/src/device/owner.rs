@@ -21,13 +21,16 @@ struct Owner {
     instance: String,
     /// Whether devices stay when the gateway ends.
     keeps: bool,
+    /// Whether the gateway runs: a start that fails leaves no new device behind.
+    has_started: AtomicBool,
     /// Whether a device was removed to be made anew with another mode, and lost routes.
     has_remade: AtomicBool,
 }
 
 /// Sets the name of this process's gateway, once, and whether its devices stay when it ends.
 pub(crate) fn set_owner(instance: &str, keeps: bool) {
-    let owner = Owner { instance: instance.to_owned(), keeps, has_remade: AtomicBool::new(false) };
+    let [has_started, has_remade] = [false, false].map(AtomicBool::new);
+    let owner = Owner { instance: instance.to_owned(), keeps, has_started, has_remade };
     // A process has one gateway.
     let _ = OWNER.set(owner);
 }
@@ -35,6 +38,18 @@ pub(crate) fn set_owner(instance: &str, keeps: bool) {
 /// Whether devices of this process stay when it ends.
 pub(crate) fn keeps() -> bool {
     OWNER.get().is_some_and(|owner| owner.keeps)
+}
+
+/// Whether a device that is made now stays: that of a gateway whose start is complete.
+pub(crate) fn keeps_now() -> bool {
+    OWNER.get().is_some_and(|owner| owner.keeps && owner.has_started.load(Ordering::Relaxed))
+}
+
+/// Notes that the start is complete.
+pub(super) fn start() {
+    if let Some(owner) = OWNER.get() {
+        owner.has_started.store(true, Ordering::Relaxed);
+    }
 }
 
 /// The name of this process's gateway, if its devices stay.

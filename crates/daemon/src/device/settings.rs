@@ -73,7 +73,7 @@ impl Done {
     }
 }
 
-/// What the kernel has.
+/// Addresses and routes that the kernel has.
 #[derive(Debug, Default)]
 struct Present {
     addresses: Vec<HostAddress>,

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn wall_is_between_a_route_of_ours_and_the_next_that_leads_elsewhere() {
+    fn wall_is_between_a_route_of_ours_and_the_next_other() {
         let net = "10.2.0.0/24";
         let cases: [(&[u32], &[u32], &[u32], usize); 8] = [
             (&[0], &[], &[1], 0),

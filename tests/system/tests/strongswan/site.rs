@@ -225,7 +225,8 @@ impl End {
     /// Routes the traffic of this end's host to the other host by its gateway.
     fn to_peer(&self, number: usize) -> Outcome {
         let peer = 3 - number;
-        self.netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
+        self.netns
+            .sh(&format!("ip addr replace 10.{number}.0.1/24 dev tun0; ip route replace 10.{peer}.0.0/24 dev tun0"))?;
         // The gateway must not lose packets when it is not scheduled for a moment.
         self.netns.sh("ip link set tun0 txqueuelen 10000")?;
         Ok(())
