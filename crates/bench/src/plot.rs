@@ -111,10 +111,9 @@ text {{ fill: #1f2328 }} .bar {{ fill: #8c959f }} .fat {{ fill: #0969da }}
         let class = if is_fat { "fat" } else { "bar" };
         let (left, value) = (LEFT - 8.0, figure(case.gbps));
         // Writing to a String does not fail.
-        let _ = write!(
+        let _ = writeln!(
             svg,
-            r#"<text x="{left}" y="{base}" text-anchor="end">{words}</text><rect class="{class}" x="{LEFT}" y="{y}" width="{width:.1}" height="{BAR}"/><text x="{end:.1}" y="{base}">{value}</text>
-"#,
+            r#"<text x="{left}" y="{base}" text-anchor="end">{words}</text><rect class="{class}" x="{LEFT}" y="{y}" width="{width:.1}" height="{BAR}"/><text x="{end:.1}" y="{base}">{value}</text>"#,
             words = escaped(&words),
         );
     }

@@ -100,6 +100,9 @@ pub fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliError> {
 }
 
 /// Path of the library: from the environment, in the directory of this program, or where it is installed.
+///
+/// # Errors
+/// There is no library in these places.
 pub fn library() -> Result<PathBuf, CliError> {
     if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);

@@ -193,7 +193,7 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Config, Vec<Warning>), CliError> 
 /// Warning about a regular file with keys that other users can read.
 fn others_can_read(path: &Path, config: &Config) -> Option<Warning> {
     let has_key = |sa: &SaConfig| !sa.algorithm.is_null();
-    let metadata = std::fs::metadata(path).ok().filter(|metadata| metadata.is_file())?;
+    let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
     let mode = metadata.permissions().mode() & 0o777;
     let text = format!("its mode {mode:04o} lets other users at its keys; use chmod 600.");
     let is_open = mode & 0o077 != 0 && config.sas.iter().any(has_key);

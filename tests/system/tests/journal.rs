@@ -172,8 +172,7 @@ fn file_wins() -> Outcome {
 fn burst() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let node = Node { scratch: &scratch, netns: &netns, name: "x" };
-    let mut rounds = 0;
-    for wait in [0, 3, 10, 40, 150, 400] {
+    for (rounds, wait) in [0, 3, 10, 40, 150, 400].into_iter().enumerate() {
         let process = node.start(&[])?;
         let old = node.ip("route")?.lines().count();
         let lines = (0..3000).map(|n| format!("route add blackhole 10.{rounds}.{}.{}/32\n", n / 250, n % 250));
@@ -195,7 +194,6 @@ fn burst() -> Outcome {
         let last = new - 1;
         assert!(now.contains(&format!("10.{rounds}.{}.{} ", last / 250, last % 250)), "{last}");
         kill(process)?;
-        rounds += 1;
     }
     Ok(())
 }

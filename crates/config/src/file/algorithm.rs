@@ -143,7 +143,7 @@ pub(super) fn key<N: Name>(table: &Table<'_>, name: N) -> Result<Key> {
 fn base64_len(text: &str) -> Option<usize> {
     let digits = text.trim_end_matches('=');
     let is_base64 = digits.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/'));
-    (is_base64 && text.len() % 4 == 0 && text.len() - digits.len() <= 2).then(|| digits.len() * 3 / 4)
+    (is_base64 && text.len().is_multiple_of(4) && text.len() - digits.len() <= 2).then(|| digits.len() * 3 / 4)
 }
 
 fn numbers<T: ToString>(numbers: &[T]) -> String {

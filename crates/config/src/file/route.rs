@@ -105,7 +105,7 @@ fn source(
     };
     let of_lo = config.lo.iter().filter(|_| domain.is_none()).copied();
     let here = config.links.iter().filter(|link| index.domain(&link.name) == domain);
-    let mut own = here.flat_map(|link| link.own_addresses()).chain(of_lo).map(IfAddr::addr);
+    let mut own = here.flat_map(crate::model::LinkConfig::own_addresses).chain(of_lo).map(IfAddr::addr);
     if own.any(|own| own == src) {
         return Ok(src);
     }

@@ -216,7 +216,7 @@ impl<'a> Reach<'a> {
     fn of(config: &'a Config) -> Self {
         let numbers = config.links.iter().enumerate().map(|(at, link)| (link.name.as_str(), at)).collect();
         let own = config.links.iter().flat_map(LinkConfig::own_addresses).chain(config.lo.iter().copied());
-        let own = own.map(|own| own.addr()).collect();
+        let own = own.map(base::IfAddr::addr).collect();
         let mut reach = Self { own, prefixes: HashMap::new(), lens: [BTreeSet::new(), BTreeSet::new()], numbers };
         for (at, link) in config.links.iter().enumerate() {
             link.addresses.iter().for_each(|address| reach.push(address.prefix(), at));

@@ -102,7 +102,7 @@ impl Keeper {
         match self.write(Keep::Later, &mut failed) {
             Ok((_, true)) => {}
             Ok((_, false)) => {
-                tracing::info!("{}: changes by programs are kept again", self.checkpointer.path().display())
+                tracing::info!("{}: changes by programs are kept again", self.checkpointer.path().display());
             }
             Err(err) => tracing::error!("the state is not written: {err}"),
         }

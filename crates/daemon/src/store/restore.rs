@@ -209,7 +209,7 @@ pub(crate) fn replay(
                     Ok(()) => replayed.counts.done += 1,
                     // An object that is removed may have been one that is not kept, such as an address with a lifetime.
                     Err(error) if is_expected(&error) || is_removal(protocol, &message) => {
-                        replayed.counts.of_files += 1
+                        replayed.counts.of_files += 1;
                     }
                     // The end of the process was between the request and its outcome.
                     Err(_) if at == last && sa.is_some() => {}

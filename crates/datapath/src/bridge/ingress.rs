@@ -82,7 +82,7 @@ pub(crate) fn receive(
 /// Logs the signs of a loop.
 #[cold]
 fn log_loop(dp: &mut Datapath, own: LinkId) {
-    let signs = dp.bridges.get_mut(own).map(|bridge| bridge.take_loop_signs()).unwrap_or_default();
+    let signs = dp.bridges.get_mut(own).map(switch::Bridge::take_loop_signs).unwrap_or_default();
     let name = |link: LinkId| dp.ports.get(link).map_or("?", |port| port.config.name.as_str());
     let vlan = |vid: Option<switch::Vid>| vid.map_or_else(String::new, |vid| format!(" in VLAN {}", vid.get()));
     let bridge = name(own);
