@@ -59,7 +59,7 @@ const MAX_WARNINGS: usize = 10;
 pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<Counts, CliError> {
     let State { links, route, sas, xfrm: others, ila: mappings, settings, checkpoints } = state;
     let mut counts = Counts::default();
-    let mut take = |kept: &Kept, outcome: Result<(), Error>| match outcome {
+    let mut take = |kept: &Kept, is_route: bool, outcome: Result<(), Error>| match outcome {
         Ok(()) => {
             counts.done += 1;
             Ok(true)
@@ -68,7 +68,8 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
             counts.of_files += 1;
             Ok(false)
         }
-        Err(error) if may_be_missing(&kept.message) => {
+        // Types of `NETLINK_XFRM` have the same numbers.
+        Err(error) if is_route && may_be_missing(&kept.message) => {
             counts.leave_out(path, &kept.label, &words(&error));
             Ok(false)
         }
@@ -86,7 +87,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     for kept in route {
         // The request for a link itself is checked when it is carried out, because it assigns the link's number.
         if kind_of(&kept.message) != RTM_NEWLINK && of_configuration.contains(&kept.label) {
-            take(kept, Err(Error::new(errno::EEXIST)))?;
+            take(kept, true, Err(Error::new(errno::EEXIST)))?;
             continue;
         }
         let model = &protocols.rtnl.model;
@@ -99,7 +100,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
             _ => carry_out(&mut protocols.rtnl, &kept.message),
         };
         let is_of_files = outcome.as_ref().is_err_and(|error| is_of_files(&kept.message, error));
-        take(kept, outcome)?;
+        take(kept, true, outcome)?;
         if is_of_files && is_alone(&kept.message) {
             of_files.extend(key);
         }
@@ -113,7 +114,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
             Err(number) => Err(gone(number, links)),
             Ok(()) => carry_out(&mut protocols.xfrm, &kept.message),
         };
-        take(kept, outcome)?;
+        take(kept, false, outcome)?;
     }
     for kept in others {
         let model = &protocols.rtnl.model;
@@ -121,7 +122,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
             Err(number) => Err(gone(number, links)),
             Ok(()) => carry_out(&mut protocols.xfrm, &kept.message),
         };
-        take(kept, outcome)?;
+        take(kept, false, outcome)?;
     }
     for kept in mappings {
         let model = &protocols.rtnl.model;
@@ -129,7 +130,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
             Err(number) => Err(gone(number, links)),
             Ok(()) => carry_out(&mut protocols.generic, &kept.message),
         };
-        take(kept, outcome)?;
+        take(kept, false, outcome)?;
     }
     let saved = settings.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     let (set, [n, left]) = sysctl::restored(*protocols.sysctl.settings(), saved).map_err(|(name, errno)| {
