@@ -30,5 +30,5 @@ pub(crate) fn main(args: &LoadArgs, instance: &str) -> Result<(), CliError> {
     let Reply::Loaded { running } = client.ask(&Request::Load { file })? else {
         return Err(client.confused());
     };
-    print(format!("{}: running with {running}\n", instance).as_bytes())
+    print(format!("{instance}: running with {running}\n").as_bytes())
 }

@@ -10,5 +10,5 @@ use ctl::{Reply, Request};
 pub(crate) fn main(instance: &str) -> Result<(), CliError> {
     let mut client = Client::connect(instance)?;
     let Reply::Saved { saved } = client.ask(&Request::Save)? else { return Err(client.confused()) };
-    print(format!("{}: {saved}\n", instance).as_bytes())
+    print(format!("{instance}: {saved}\n").as_bytes())
 }

@@ -24,7 +24,7 @@ const MOST_DISCARDED: usize = 1024;
 /// Change of a link.
 pub(crate) enum LinkChange {
     /// The link is added, and is down.
-    Open(Box<dyn Link>, LinkConfig),
+    Open(Box<dyn Link>, Box<LinkConfig>),
     /// The link is removed.
     Close,
     /// The MTU of the link is changed.
@@ -56,7 +56,7 @@ impl Node {
         match change {
             LinkChange::Open(link, config) => {
                 let wanted = config.features;
-                self.open(id, link, config);
+                self.open(id, link, *config);
                 self.set_port(id, wanted);
                 self.set_admin_up(now, id, false);
             }

@@ -404,7 +404,10 @@ mod tests {
             table.accepted(at(1 + u64::from(n)), BLUE, LinkId(4), sent(0x0100_0000 + n, Protocol::TCP).reversed());
         }
         assert!(old.iter().all(|came| table.find(at(300_001), RED, came).is_some()));
-        assert_eq!((table.len, table.unbound), (table.iter_from(at(300_001), 0).count(), table.iter_from(at(300_001), 0).count()));
+        assert_eq!(
+            (table.len, table.unbound),
+            (table.iter_from(at(300_001), 0).count(), table.iter_from(at(300_001), 0).count())
+        );
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub(super) fn text(
     let mut edits: Vec<(Range<usize>, &str)> = root.elements("tunnel").map(|range| (range.clone(), "")).collect();
     if !with_keys {
         root.each("sa", ipsec::SA_KEYS, &mut faults, |table, _| {
-            for value in algorithm::KEYS.iter().filter_map(|key| table.get(key)).filter(super::reader::Value::is_table) {
+            for value in algorithm::KEYS.iter().filter_map(|key| table.get(key)).filter(super::reader::Value::is_table)
+            {
                 if let Some(key) = value.any_table()?.get("key") {
                     edits.push((key.range(), HIDDEN));
                 }

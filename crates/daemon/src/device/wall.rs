@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn wall_is_between_a_route_of_ours_and_the_next_other() {
         let net = "10.2.0.0/24";
-        let cases: [(&[u32], &[u32], &[u32], usize); 8] = [
+        type Metrics = &'static [u32];
+        let cases: [(Metrics, Metrics, Metrics, usize); 8] = [
             (&[0], &[], &[1], 0),
             (&[0], &[100], &[1], 0),
             (&[100], &[0], &[101], 0),

@@ -55,7 +55,7 @@ impl Host for WorkerHost {
         };
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
         let host_index = link.host_index();
-        self.change(id, LinkChange::Open(link, config.clone()))?;
+        self.change(id, LinkChange::Open(link, Box::new(config.clone())))?;
         if let LinkKind::Vlan { .. } = config.kind {
             // A VLAN takes MTU, address and state from its lower link.
             let links = self.links()?;
