@@ -93,12 +93,15 @@ const EVERY: &[&str] = &[
     "run",
     "down",
     "check",
+    "genkey",
     "load",
     "save",
     "show",
     "explain",
+    "doctor",
     "demo",
     "bench",
+    "plot",
     "capture",
     "monitor",
     "trace",
@@ -106,7 +109,7 @@ const EVERY: &[&str] = &[
     "man",
 ];
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
-const WITH_SOCKET: &[&str] = &["run", "down", "load", "save", "show", "capture", "monitor", "trace"];
+const WITH_SOCKET: &[&str] = &["run", "down", "load", "save", "show", "status", "capture", "monitor", "trace"];
 
 /// Sections after clap's.
 const SECTIONS: &[(&str, &[Entry])] = &[
@@ -126,6 +129,18 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                         Else the exit code is the program's own.",
                 of: WITH_PROGRAM,
             },
+            Entry { what: "0", means: "No tunnel is down.", of: &["status"] },
+            Entry {
+                what: "1",
+                means: "A tunnel is down, a gateway does not answer, or the command line is wrong.",
+                of: &["status"],
+            },
+            Entry {
+                what: "1",
+                means: "A step failed; standard error says what. Else the exit code is that of ping, or of the shell.",
+                of: &["try"],
+            },
+            Entry { what: "3", means: "No gateway runs.", of: &["status"] },
             Entry {
                 what: "2",
                 means: "The configuration is wrong, or its file cannot be read; nothing was changed.",
@@ -151,7 +166,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 what: "FATPATH_RUNDIR",
                 means: "The directory of the sockets of gateways, in place of /run/fatpath and $XDG_RUNTIME_DIR/fatpath, and \
                         of their state.",
-                of: &["run", "down", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
+                of: &["run", "down", "load", "save", "show", "status", "capture", "monitor", "trace", "exec", "ip"],
             },
             Entry {
                 what: "FATPATH_PRELOAD",
@@ -203,8 +218,9 @@ mod tests {
         root.build();
         for (name, want) in [
             ("run", "fatpath run [-c FILE] [--state FILE] [--ephemeral] [-i NAME]"),
-            ("check", "fatpath check -c FILE"),
-            ("show", "fatpath show [-j] [-a] [-i NAME] WHAT"),
+            ("check", "fatpath check [--expand] [--with-keys] -c FILE"),
+            ("show", "fatpath show [-j] [-a] [-i NAME] [WHAT]"),
+            ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),
             ("man", "fatpath man DIR"),
         ] {

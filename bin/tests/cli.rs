@@ -269,12 +269,12 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
         (&["frobnicate"], "Error: unrecognized subcommand 'frobnicate'; try --help.\n"),
         (
             &["show", "linkz"],
-            "Error: invalid value 'linkz' for '<WHAT>' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
+            "Error: invalid value 'linkz' for '[WHAT]' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
              counters, drops, fragments, host, ila, flows] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (
             &["show", "Interfaces"],
-            "Error: invalid value 'Interfaces' for '<WHAT>' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
+            "Error: invalid value 'Interfaces' for '[WHAT]' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
              counters, drops, fragments, host, ila, flows] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (
@@ -368,18 +368,38 @@ fn bench_program_gets_the_same_words_and_gives_its_exit_code() {
 }
 
 #[test]
-fn help_is_printed_on_request_and_where_a_command_is_missing() {
+fn help_is_printed_on_request() {
     let dir = Dir::new("help");
     let help = dir.fatpath(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    for word in ["run", "check", "save", "show", "explain", "demo", "bench", "capture", "monitor", "completions", "man"]
-    {
+    for word in [
+        "run",
+        "check",
+        "save",
+        "show",
+        "status",
+        "try",
+        "doctor",
+        "explain",
+        "demo",
+        "bench",
+        "capture",
+        "monitor",
+        "completions",
+        "man",
+    ] {
         assert!(String::from_utf8_lossy(&help.stdout).contains(&format!("\n  {word} ")), "{word}: {help:?}");
     }
-    let nothing = dir.fatpath(&[]);
-    assert_eq!(nothing.status.code(), Some(1));
-    assert!(nothing.stdout.is_empty() && String::from_utf8_lossy(&nothing.stderr).contains("Usage: fatpath"));
     assert_output(&dir.fatpath(&["--version"]), 0, concat!("fatpath ", env!("CARGO_PKG_VERSION"), "\n"), "");
+}
+
+#[test]
+fn command_that_is_missing_is_status() {
+    let dir = Dir::new("no-command");
+    let want = "Error: no gateway is running; start one with `fatpath run -c FILE`.\n";
+    for args in [&[][..], &["status"], &["show"]] {
+        assert_output(&dir.fatpath(args), 3, "", want);
+    }
 }
 
 #[test]

@@ -164,7 +164,9 @@ fn gone() -> Outcome {
     let mut link = open(&netns, "fat0", TUN, true)?;
     netns.sh("ip link del fat0")?;
     let err = link.recv(&Memory::heap(), &mut Vec::new()).expect_err("the device is gone");
-    assert_eq!(err.to_string(), "fat0: readv: File descriptor in bad state");
+    let want = "fat0: readv: File descriptor in bad state (the device was deleted; make it again with `ip tuntap add`, \
+                or restart the gateway)";
+    assert_eq!(err.to_string(), want);
     Ok(())
 }
 
