@@ -320,7 +320,7 @@ pub(crate) struct SaveArgs {
 pub(crate) struct CheckArgs {
     #[command(flatten)]
     bare: BareFile,
-    /// Print the file with each [[tunnel]] replaced by the tables that it stands for, without keys
+    /// Print the file with each `[[tunnel]]` replaced by the tables that it stands for, without keys
     #[arg(long)]
     pub(crate) expand: bool,
     /// Print the keys, too: a file without them is refused
