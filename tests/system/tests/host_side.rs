@@ -809,7 +809,7 @@ s.connect(('10.2.0.1', 9)); print(s.getsockname()[0])\"";
         assert_eq!(routes.trim_end(), format!("10.2.0.0/24 dev wan proto static scope link src {addr}"));
         let shown = gateway.show("routes")?;
         assert!(shown.contains(&format!("10.2.0.0/24 dev wan src {addr} metric 0\n")), "{shown}");
-        assert!(shown.contains(&format!("local {addr} table local")), "{shown}");
+        assert!(shown.contains(&format!("local {addr} dev lo table local")), "{shown}");
         let addresses = exec("ip -br addr show dev lo")?;
         let words: Vec<&str> = addresses.split_whitespace().collect();
         assert_eq!(words, ["lo", "UNKNOWN", "127.0.0.1/8", &format!("{addr}/32"), "::1/128"], "{addresses}");

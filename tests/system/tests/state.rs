@@ -349,7 +349,7 @@ fn numbers_of_the_file() -> Outcome {
     // Twice: the second start goes on where the first one was killed, without a save between them.
     for _ in 0..2 {
         let process = start(&["--state", &state])?;
-        ends[0].2.sh("ping -q -f -c 1500 10.2.0.254")?;
+        ends[0].2.sh("ping -q -f -c 1500 10.2.0.1")?;
         kill(process)?;
     }
     let process = start(&["--state", &state])?;
@@ -357,7 +357,7 @@ fn numbers_of_the_file() -> Outcome {
     assert!(sent.contains("oseq 0x2000000"), "{sent}");
     kill(process)?;
     let _left = start(&["--state", "none"])?;
-    assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.254").is_err());
+    assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.1").is_err());
     Ok(())
 }
 

@@ -136,14 +136,14 @@ pub(crate) fn start_with(
 ) -> Outcome<Gateway> {
     let peer = 3 - own;
     let len = if esp.own.is_ipv4() { 24 } else { 64 };
-    netns.sh(&format!("ip addr add {}/{len} dev wan0", esp.own))?;
+    netns.sh(&format!("ip addr replace {}/{len} dev wan0", esp.own))?;
     let gateway = Gateway::start(netns, scratch, instance, toml)?;
     netns.sh(&format!(
-        "ip addr add 10.{own}.0.1/24 dev tun0
-        ip addr add fd0{own}::1/64 dev tun0
+        "ip addr replace 10.{own}.0.1/24 dev tun0
+        ip addr replace fd0{own}::1/64 dev tun0
         ip link set tun0 mtu 1438 up
-        ip route add 10.{peer}.0.0/24 dev tun0
-        ip route add fd0{peer}::/64 dev tun0"
+        ip route replace 10.{peer}.0.0/24 dev tun0
+        ip route replace fd0{peer}::/64 dev tun0"
     ))?;
     Ok(gateway)
 }
