@@ -31,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// A user without any capability, who mostly may not open `/dev/net/tun`.
+/// As a user without any capability, mostly without the right to open `/dev/net/tun`.
 fn unprivileged() -> Outcome {
     let scratch = Scratch::new()?;
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
