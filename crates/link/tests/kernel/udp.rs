@@ -34,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("udp/datagram_without_df_passes_a_narrow_first_link", NEEDS, without_df_over_narrow_link),
         trial("udp/path_mtu_is_reported_after_a_datagram_without_df", NEEDS, reported_without_df),
         trial("udp/error_about_one_packet_drops_no_other", NEEDS, soft_errors),
+        trial("udp/datagrams_that_overflow_the_socket_are_counted", NEEDS, overflow),
         trial("udp/unsendable_packet_is_dropped_and_counted", NEEDS, unsendable),
         trial("udp/refused_train_loses_no_packet", NEEDS, refused),
         trial("udp/offloads_are_verified_with_evidence", NEEDS, verified),
@@ -421,6 +422,32 @@ fn soft_errors() -> Outcome {
     let mut b = socket(&wire.b, V4[1], true)?;
     assert_eq!(send(b.as_mut(), train(&mem, dst, src, 0, &[7], 1400))?, Sent::All);
     assert_eq!(wait_for(a.as_mut(), &mem)?.len(), 1);
+    Ok(())
+}
+
+/// The kernel says with a later datagram how many it has dropped because the socket's buffer was full.
+fn overflow() -> Outcome {
+    let wire = wire()?;
+    let mem = Memory::heap();
+    let (src, dst): (SocketAddr, SocketAddr) = (V4[0].parse()?, V4[1].parse()?);
+    let (mut a, mut b) = (socket(&wire.a, V4[0], true)?, socket(&wire.b, V4[1], true)?);
+    // 256 MiB are more than any buffer holds.
+    for _ in 0..4096 {
+        send(a.as_mut(), train(&mem, src, dst, 0, &payload(44 * 1400), 1400))?;
+    }
+    let drain = |b: &mut dyn Link| loop {
+        let mut out = Vec::new();
+        match b.recv(&mem, &mut out) {
+            Ok(()) if out.is_empty() => return Ok(()),
+            Ok(()) => {}
+            Err(err) => return Err(err),
+        }
+    };
+    drain(b.as_mut())?;
+    assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &[1], 1400))?, Sent::All);
+    drain(b.as_mut())?;
+    let lost = b.stats().dropped_for(DropReason::SocketFull);
+    assert!(lost > 0 && b.stats().rx_dropped == lost, "{:?}", b.stats());
     Ok(())
 }
 
