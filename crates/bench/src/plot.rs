@@ -16,8 +16,8 @@ const MAX_LEN: u64 = 16 << 20;
 const MAX_BARS: usize = 32;
 
 /// Width of the chart, of the texts left of the bars, and of the longest bar, in units of the view box.
-const WIDTH: f64 = 720.0;
-const LEFT: f64 = 230.0;
+const WIDTH: f64 = 780.0;
+const LEFT: f64 = 290.0;
 const LONGEST: f64 = 400.0;
 /// Height of the heading, and of a bar with its gap.
 const TOP: f64 = 44.0;
