@@ -433,7 +433,7 @@ fn overflow() -> Outcome {
     let (mut a, mut b) = (socket(&wire.a, V4[0], true)?, socket(&wire.b, V4[1], true)?);
     // 256 MiB are more than any buffer holds.
     for _ in 0..4096 {
-        send(a.as_mut(), train(&mem, src, dst, 0, &payload(44 * 1400), 1400))?;
+        let _ = send(a.as_mut(), train(&mem, src, dst, 0, &payload(44 * 1400), 1400))?;
     }
     let drain = |b: &mut dyn Link| loop {
         let mut out = Vec::new();
