@@ -253,7 +253,7 @@ impl Datapath {
     pub(crate) fn drain_all(&mut self, cx: Cx<'_>) {
         loop {
             run_actions(self, cx);
-            if self.ipsec.is_pending() || self.gro.held() > 0 {
+            if self.ipsec.is_pending() || self.gro.held() > 0 || !self.bridges.gro.is_empty() {
                 rx::flush(self, cx, BurstEnd::Idle);
             }
             bridge::send_waiting(self, cx);

@@ -207,12 +207,13 @@ impl From<Origin> for PackedOrigin {
 }
 
 impl Meta {
-    /// Tells whether another packet has the same origin: the same link, kind of destination, tag and SAs.
+    /// Tells whether another packet has the same origin: the same link, kind of destination, tag, mark and SAs.
     #[inline]
     pub fn came_like(&self, other: &Self) -> bool {
         self.origin == other.origin
             && self.pkt_type == other.pkt_type
             && self.vlan == other.vlan
+            && self.mark == other.mark
             && is_same_path(&self.sec_path, &other.sec_path)
     }
 

@@ -1,7 +1,7 @@
 //! Ingress of a bridged port: the tag goes into metadata, and the bridge decides (Linux `br_handle_frame`, `skb_vlan_untag`).
 
 use base::{DropReason, LinkId, Origin};
-use packet::Csum;
+use packet::{Csum, Memory, Packet};
 use switch::{LoopSign, Verdict};
 use wire::eth;
 
@@ -20,18 +20,12 @@ pub(crate) enum Bridged {
     Sent,
 }
 
-/// Passes a frame, whose Ethernet header is in its head, to the bridge of its port.
+/// Prepares a frame, whose Ethernet header is in its head: the outer tag goes into metadata.
 ///
 /// # Errors
-/// The bridge's [rule](reason_of) that drops it; [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`]
-/// for a checksum that covers the Ethernet header; [`DropReason::EspDevice`] for ESP that a device has decrypted in place.
-pub(crate) fn receive(
-    dp: &mut Datapath,
-    cx: Cx<'_>,
-    own: LinkId,
-    link: LinkId,
-    pkt: &mut Carried,
-) -> Result<Bridged, DropReason> {
+/// [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`] for a checksum that covers the Ethernet header;
+/// [`DropReason::EspDevice`] for ESP that a device has decrypted in place.
+pub(crate) fn prepare(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
     if pkt.meta.esp.is_some() {
         return Err(DropReason::EspDevice);
     }
@@ -43,8 +37,26 @@ pub(crate) fn receive(
         // A guest's claim that its checksum is valid is not passed on to other stations.
         _ => pkt.meta.csum = Csum::None,
     }
-    vlan::pop_tag(cx.mem, pkt)?;
-    let frame = summary(pkt)?;
+    vlan::pop_tag(mem, pkt)
+}
+
+/// Passes a [prepared](prepare) frame to the bridge of its port. `coalesced_from` is the length of the longest frame that GRO made it
+/// of, if it did: a bridge compares that with the MTU, where the length of any other fat frame does not count.
+///
+/// # Errors
+/// The bridge's [rule](reason_of) that drops it; [`DropReason::EthTruncated`].
+pub(crate) fn receive(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    own: LinkId,
+    link: LinkId,
+    pkt: &mut Carried,
+    coalesced_from: Option<usize>,
+) -> Result<Bridged, DropReason> {
+    let mut frame = summary(pkt)?;
+    if let Some(len) = coalesced_from {
+        (frame.is_gso, frame.len) = (false, len);
+    }
     let mut places = std::mem::take(&mut dp.bridges.egress);
     let verdict = dp.bridges.get_mut(own).map(|bridge| bridge.receive(cx.now, link, &frame, &mut places));
     let up = places.up;

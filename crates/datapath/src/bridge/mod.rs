@@ -1,10 +1,11 @@
 //! Bridges: links whose frames a [`Bridge`] forwards, and the bridge's own port, a link of this node behind them.
 //!
-//! The frames of a bridged port pass [`ingress`] instead of the link layer, and leave by the ports' ordinary output, where each
+//! The frames of a bridged port pass [`gro`] and [`ingress`] instead of the link layer, and leave by the ports' ordinary output, where each
 //! frame is fitted to its device last: a tag stays in metadata until then. Frames that this node sends by the bridge's own port
 //! are queued there like frames for any link, fat ones whole, and [`send_waiting`] passes them to the bridge.
 
 mod egress;
+pub(crate) mod gro;
 pub(crate) mod ingress;
 
 use base::{Instant, LinkId};

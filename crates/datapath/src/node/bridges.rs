@@ -5,10 +5,14 @@ use packet::Packet;
 use switch::{Bridge, Egress, FdbChanges, FlushFilter, Frame, Refusal};
 use wire::eth;
 
+use crate::bridge::gro::FrameGro;
+
 /// The bridges of a node, by the links of their own ports.
 #[derive(Debug, Default)]
 pub(crate) struct Bridges {
     pub(crate) all: Vec<(LinkId, Bridge)>,
+    /// Frames that ports have received and that may grow.
+    pub(crate) gro: FrameGro,
     /// Destinations of the current frame, kept for its storage.
     pub(crate) egress: Egress,
     /// Whether changes of forwarding databases are kept.

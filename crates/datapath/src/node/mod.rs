@@ -101,6 +101,7 @@ pub struct Datapath {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) gro_out: Vec<Packet>,
+    pub(crate) bridged: Vec<Packet>,
     pub(crate) opened: Opened,
     pub(crate) pieces: Vec<Packet>,
     pub(crate) segments: Vec<Packet>,

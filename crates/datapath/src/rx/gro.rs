@@ -9,6 +9,7 @@ use packet::{Csum, Packet};
 use wire::ip::Info;
 use wire::{Protocol, Version, tcp, udp};
 
+use super::bridged;
 use super::gro_sink::{AnyLinkSink, GroSink};
 use super::l3;
 use crate::ip_packet::Framing;
@@ -88,9 +89,13 @@ pub(crate) fn pass_decrypted(dp: &mut Datapath, cx: Cx<'_>) {
 }
 
 /// Ends a burst: flushes the ciphers, in order, except for packets at a device, and then GRO. If `end` says that more input
-/// follows, it does not wait for crypto threads, and GRO keeps super-packets that may grow.
+/// follows, it does not wait for crypto threads, and GRO keeps super-packets that may grow. Frames that GRO holds for bridges go first:
+/// they may be for this node.
 pub(crate) fn flush(dp: &mut Datapath, cx: Cx<'_>, end: BurstEnd) {
     let work = if end == BurstEnd::Idle { Ipsec::work } else { Ipsec::help };
+    if end != BurstEnd::MoreComing && !dp.bridges.gro.is_empty() {
+        bridged::flush(dp, cx);
+    }
     loop {
         // A decrypted packet may be ESP again.
         while work(&mut dp.ipsec, cx.now) {

@@ -8,6 +8,7 @@ use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version, vlan};
 
+use super::bridged;
 use crate::bridge::ingress::{self, Bridged};
 use crate::host_side::{up, watch};
 use crate::ip_packet::Framing;
@@ -22,7 +23,7 @@ pub(super) enum FrameInput {
     Ip(Framing),
     /// The frame is received by another port: that of a VLAN device, or the own port of a bridge.
     Port(LinkId),
-    /// The frame was handled: ARP, or a frame for the host side, or for other ports of a bridge.
+    /// The frame was handled: ARP, or a frame for the host side, or for other ports of a bridge, or one that GRO of a bridge holds.
     Done,
 }
 
@@ -33,13 +34,15 @@ pub(super) enum FrameInput {
 /// [`arp::handle`].
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
     let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
-    let Some(mac) = port.config.mac else { return Ok(FrameInput::Ip(Framing::NONE)) };
+    if port.config.mac.is_none() {
+        return Ok(FrameInput::Ip(Framing::NONE));
+    }
     if !pkt.may_pull(cx.mem, eth::EthHeader::LEN)? {
         return Err(DropReason::EthTruncated);
     }
-    let is_bridge = port.device == Device::Bridge;
     let bridge = port.bridge;
     let has_vlans = port.has_vlans;
+    let is_gro = port.config.gro;
     if port.is_watched {
         watch::received(dp, cx, link, pkt);
     }
@@ -47,13 +50,43 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carri
         return Ok(FrameInput::Port(own));
     }
     if let Some(own) = bridge {
-        match ingress::receive(dp, cx, own, link, pkt)? {
-            Bridged::Link => {}
-            Bridged::Port => return Ok(FrameInput::Port(own)),
-            Bridged::Sent => return Ok(FrameInput::Done),
+        ingress::prepare(cx.mem, pkt)?;
+        if is_gro && bridged::push(dp, cx, pkt) {
+            return Ok(FrameInput::Done);
         }
+        return behind_gro(dp, cx, own, link, pkt, None);
     }
-    if has_vlans && let Some(own) = vlan_device::receive_behind_priority_tags(dp, cx, link, pkt)? {
+    behind_bridge(dp, cx, link, pkt)
+}
+
+/// Continues [`input`] behind GRO of the bridge with the own port `own`. `coalesced_from` is as in [`ingress::receive`].
+///
+/// # Errors
+/// As [`ingress::receive`] and [`input`].
+pub(super) fn behind_gro(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    own: LinkId,
+    link: LinkId,
+    pkt: &mut Carried,
+    coalesced_from: Option<usize>,
+) -> Result<FrameInput, DropReason> {
+    match ingress::receive(dp, cx, own, link, pkt, coalesced_from)? {
+        Bridged::Link => behind_bridge(dp, cx, link, pkt),
+        Bridged::Port => Ok(FrameInput::Port(own)),
+        Bridged::Sent => Ok(FrameInput::Done),
+    }
+}
+
+/// Continues [`input`] for a frame that no bridge has taken.
+#[inline]
+fn behind_bridge(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
+    let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
+    let mac = port.config.mac.ok_or(DropReason::LinkDown)?;
+    let is_bridge = port.device == Device::Bridge;
+    if port.has_vlans
+        && let Some(own) = vlan_device::receive_behind_priority_tags(dp, cx, link, pkt)?
+    {
         return Ok(FrameInput::Port(own));
     }
     let header = eth::EthHeader::ref_from(pkt.head())?;

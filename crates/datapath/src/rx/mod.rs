@@ -2,6 +2,7 @@
 //!
 //! [`take_in`] drives a burst; [`receive`] handles one packet, and each file is one box of the picture.
 
+mod bridged;
 pub(crate) mod gro;
 pub(crate) mod gro_sink;
 pub(crate) mod l2;

@@ -4,6 +4,7 @@ mod anycast;
 mod bad_input;
 mod bad_wire;
 mod bridge;
+mod bridge_gro;
 mod bridge_matrix;
 mod bump;
 mod bursts;
