@@ -17,12 +17,15 @@ const LINES: &str = include_str!("bridge.lines");
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 
+const WIRE_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::ETHTOOL];
+
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bridge/output_of_ip_and_bridge_is_the_same_as_on_linux", &[Need::Namespaces], compare),
         trial("bridge/guests_of_a_vlan_talk_across_a_trunk_uncut", NEEDS, trunk),
         trial("bridge/example_has_two_guests_a_trunk_and_a_tunnel", NEEDS, example),
         trial("bridge/guests_talk_across_a_trunk_by_af_xdp", NEEDS, xdp_trunk),
+        trial("bridge/wire_of_small_frames_reaches_a_guest_as_large_ones", WIRE_NEEDS, thin_wire),
         trial("bridge/lines_of_the_documentation_make_the_example", NEEDS, documented),
         trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
         trial("bridge/two_switches_are_joined_by_vhost_user", NEEDS, vhost),
@@ -276,7 +279,42 @@ fn xdp_trunk() -> Outcome {
     for gateway in &gateways {
         assert!(gateway.show("fdb")?.contains("dev up0 vlan 10"), "{}", gateway.show("fdb")?);
         assert!(gateway.sent_size("up0")? <= 1518, "a frame of the wire at most");
+        // Acknowledgements are half of what a guest receives.
+        let size = gateway.sent_size("tap0")?;
+        assert!(size > 2 * 1518, "{size} bytes a frame: tagged frames of the trunk are not coalesced");
     }
+    Ok(())
+}
+
+/// A stream from a wire whose frames have 1500 bytes each: with GRO on the port the guest receives a fifth of the frames, or less.
+/// `ethtool` switches it.
+fn thin_wire() -> Outcome {
+    const LEN: usize = 32 << 20;
+    let (scratch, far, near) = (Scratch::new()?, Netns::new("far")?, Netns::new("near")?);
+    veth((&near, "up0"), (&far, "up0"))?;
+    for netns in [&near, &far] {
+        netns.sh("ethtool -K up0 tx off sg off tso off gso off gro off >/dev/null")?;
+    }
+    far.sh("ip addr add 10.9.0.1/24 dev up0")?;
+    let toml = [bridge("br0", "vlan-filtering = true"), tap("tap0", "pvid = 10"), uplink("pvid = 10")].concat();
+    let gateway = Gateway::start(&near, &scratch, "near", &toml)?;
+    let guest = guest("guest", &near, "tap0", "10.9.0.2/24")?;
+    let frames = || -> Outcome<u64> {
+        let before = gateway.link("tap0")?["stats"]["tx_packets"].as_u64().ok_or("no counter")?;
+        transfer(&far, (&guest, "10.9.0.2".parse()?), LEN)?;
+        Ok(gateway.link("tap0")?["stats"]["tx_packets"].as_u64().ok_or("no counter")? - before)
+    };
+    let ethtool = |line: &str| {
+        run(exec(&near, "near").args(["-c", &format!("ethtool {line}")]).env("FATPATH_RUNDIR", scratch.path()))
+    };
+    let with = frames()?;
+    ethtool("-K up0 gro off")?;
+    let without = frames()?;
+    ethtool("-K up0 gro on")?;
+    assert!(without as usize > LEN / 1500, "{without} frames: not one for each of the wire");
+    assert!(with * 5 < without, "{with} frames with GRO, {without} without");
+    assert!(frames()? * 5 < without);
+    assert!(!gateway.show("drops")?.contains("Checksum"), "{}", gateway.show("drops")?);
     Ok(())
 }
 

@@ -113,11 +113,12 @@ fn large_datagrams() -> Outcome {
 
 fn switch() -> Outcome {
     let (figures, text) = figures("demo-switch", &["--switch"])?;
-    for name in ["switch/bare", "switch/thin", "switch/fat", "switch/esp", "aes-gcm-256/fat"] {
-        let case = entry(&figures["cases"], |case| case["name"] == name);
+    for name in ["bare", "thin", "fat", "esp", "wire", "wire-gro"].map(|name| format!("switch/{name}")) {
+        let case = entry(&figures["cases"], |case| case["name"] == *name);
         assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
     }
-    for of in ["fat/thin", "fat/bare", "esp/tunnel"] {
+    assert!(entry(&figures["cases"], |case| case["name"] == "aes-gcm-256/fat").is_some(), "{text}");
+    for of in ["fat/thin", "fat/bare", "wire-gro/wire", "esp/tunnel"] {
         let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == "switch" && ratio["of"] == of);
         assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
     }

@@ -32,11 +32,13 @@ impl DemoCase {
     pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
 
     /// Cases of a demo of a switch, and the tunnel of every demo to compare with.
-    pub(super) const SWITCH: [Self; 5] = [
+    pub(super) const SWITCH: [Self; 7] = [
         Self::Switch(switch::SwitchSetting::Bare),
         Self::Switch(switch::SwitchSetting::Thin),
         Self::Switch(switch::SwitchSetting::Fat),
         Self::Switch(switch::SwitchSetting::Esp),
+        Self::Switch(switch::SwitchSetting::Wire),
+        Self::Switch(switch::SwitchSetting::WireGro),
         Self::Fat,
     ];
 

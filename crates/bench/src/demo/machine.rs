@@ -24,7 +24,7 @@ pub(super) fn open_tun() -> io::Result<()> {
 }
 
 /// Fails with the first missing requirement and its remedy.
-pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure> {
+pub(super) fn check(deployment: Deployment, iperf3: bool, switch: bool) -> Result<(), Failure> {
     fatpath()?;
     if !rustix::process::geteuid().is_root() {
         let how = "run it as `fatpath demo`, which makes namespaces of its own, or with sudo";
@@ -39,6 +39,9 @@ pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure>
             }
         }
         Deployment::Router => program("ethtool", "--version", "ethtool, for --router", "apt-get install ethtool")?,
+    }
+    if switch {
+        program("ethtool", "--version", "ethtool, for --switch", "apt-get install ethtool")?;
     }
     if iperf3 {
         program("iperf3", "--version", "iperf3, for --iperf3", "apt-get install iperf3")?;

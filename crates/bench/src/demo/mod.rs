@@ -119,7 +119,7 @@ impl Plan {
     }
 
     fn measure(self) -> Result<DemoReport, Failure> {
-        machine::check(self.deployment, self.iperf3)?;
+        machine::check(self.deployment, self.iperf3, self.switch)?;
         let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
         let progress = Progress::on_stderr();
         // Both ends of each connection are in this process; the usual number of connections fits the usual limit.

@@ -1,7 +1,8 @@
 //! One TCP stream between two guests, each of which has a TAP device: through a bridge with every offload off (`thin`),
 //! with large send (`fat`), by a loop that only moves packets from one device to the other (`bare`); and through two
 //! bridges with a tunnel of ESP in UDP behind their own ports (`esp`). Open vSwitch is measured with large segments
-//! (`ovs-tso`) and without (`ovs`).
+//! (`ovs-tso`) and without (`ovs`). Another stream comes from a wire of frames of 1500 bytes, by a packet link that
+//! coalesces them (`wire-gro`) or passes each on (`wire`).
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,11 +20,12 @@ use super::meter::{Cost, Usage};
 use super::netns::Namespace;
 use super::openvswitch::OpenVswitch;
 use super::ping;
+use super::process::tool;
 use super::sample::DemoSample;
 use super::site::{Site, explain, gbps, readings};
 use super::stop::Stop;
 use super::stream::Ends;
-use super::topology::{Side, TUNNEL_MTU};
+use super::topology::{Side, TUNNEL_MTU, lend, veth};
 
 /// A path between the guests.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -32,6 +34,10 @@ pub(super) enum SwitchSetting {
     Thin,
     Fat,
     Esp,
+    /// From a wire of small frames.
+    Wire,
+    /// The same with GRO on the port.
+    WireGro,
     /// Open vSwitch's userspace datapath.
     Ovs,
     /// The same with `userspace-tso-enable`.
@@ -43,9 +49,10 @@ impl SwitchSetting {
     pub(super) const PEERS: [Self; 2] = [Self::Ovs, Self::OvsTso];
 
     /// Name of a ratio, and the two paths.
-    pub(super) const RATIOS: [(&'static str, Self, Self); 4] = [
+    pub(super) const RATIOS: [(&'static str, Self, Self); 5] = [
         ("fat/thin", Self::Fat, Self::Thin),
         ("fat/bare", Self::Fat, Self::Bare),
+        ("wire-gro/wire", Self::WireGro, Self::Wire),
         ("fat/ovs-tso", Self::Fat, Self::OvsTso),
         ("fat/ovs", Self::Fat, Self::Ovs),
     ];
@@ -56,6 +63,8 @@ impl SwitchSetting {
             Self::Thin => "switch/thin",
             Self::Fat => "switch/fat",
             Self::Esp => "switch/esp",
+            Self::Wire => "switch/wire",
+            Self::WireGro => "switch/wire-gro",
             Self::Ovs => "switch/ovs",
             Self::OvsTso => "switch/ovs-tso",
         }
@@ -80,6 +89,8 @@ pub(super) fn measure(site: &Site, setting: SwitchSetting) -> Result<DemoSample,
         SwitchSetting::Thin => bridged(site, false),
         SwitchSetting::Fat => bridged(site, true),
         SwitchSetting::Esp => esp(site),
+        SwitchSetting::Wire => wire(site, false),
+        SwitchSetting::WireGro => wire(site, true),
         SwitchSetting::Ovs => open_vswitch(site, false),
         SwitchSetting::OvsTso => open_vswitch(site, true),
     }
@@ -115,6 +126,64 @@ fn bridged(site: &Site, fat: bool) -> Result<DemoSample, Failure> {
     let after = Usage::of(gateways[0].pid())?;
     let cost = Some(Cost::between([before, Usage::default()], [after, Usage::default()], stream));
     Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+}
+
+/// Interface at either end of the wire.
+const WIRE: &str = "uplink";
+
+/// From the receiver's namespace over a wire of frames of 1500 bytes to the guest in the sender's namespace: neither end of the
+/// wire segments, coalesces or computes a checksum.
+fn wire(site: &Site, gro: bool) -> Result<DemoSample, Failure> {
+    let [near, far] = Side::BOTH.map(|side| site.topology.host(side));
+    let _wire = Wire::add(site)?;
+    let gateway = Gateway::launch(&site.topology, &site.scratch, Side::A, &wire_toml(gro), &site.stop)?;
+    near.ip(&format!("addr add {}/24 dev {}", guest(Side::A), TAPS[0]), &site.stop)?;
+    near.ip(&format!("link set {} up", TAPS[0]), &site.stop)?;
+    let mut gateways = [gateway];
+    ping::ping(far, guest(Side::A), &site.stop).map_err(|failure| explain(failure, &mut gateways))?;
+    let before = Usage::of(gateways[0].pid())?;
+    let stream = site.stream_between(Ends { sender: far, receiver: near, address: guest(Side::A) });
+    let stream = stream.map_err(|failure| explain(failure, &mut gateways))?;
+    let after = Usage::of(gateways[0].pid())?;
+    let cost = Some(Cost::between([before, Usage::default()], [after, Usage::default()], stream));
+    Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
+}
+
+/// A veth pair between the namespaces, removed on drop.
+struct Wire<'s>(&'s Site);
+
+impl<'s> Wire<'s> {
+    fn add(site: &'s Site) -> Result<Self, Failure> {
+        let [near, far] = Side::BOTH.map(|side| site.topology.host(side));
+        veth((near, WIRE), (far, WIRE), &site.stop)?;
+        let wire = Self(site);
+        for host in [near, far] {
+            let off = ["-K", WIRE, "tx", "off", "sg", "off", "tso", "off", "gso", "off", "gro", "off"];
+            host.enter(|| tool("ethtool", &off, &site.stop).map(drop))?;
+        }
+        lend(near, WIRE, &site.stop)?;
+        far.ip(&format!("addr add {}/24 dev {WIRE}", guest(Side::B)), &site.stop)?;
+        far.ip(&format!("link set {WIRE} up"), &site.stop)?;
+        Ok(wire)
+    }
+}
+
+impl Drop for Wire<'_> {
+    fn drop(&mut self) {
+        // Gone already if its namespaces are.
+        let _ = self.0.topology.host(Side::A).ip(&format!("link del {WIRE}"), &Stop::never());
+    }
+}
+
+/// The file of the gateway with a bridge of the wire and a guest.
+fn wire_toml(gro: bool) -> String {
+    format!(
+        "[[link]]\nname = \"br0\"\nkind = \"bridge\"\n\n\
+         [[link]]\nname = \"{WIRE}\"\nkind = \"packet\"\ninterface = \"{WIRE}\"\nmaster = \"br0\"\noffloads = {gro}\n\n\
+         [[link]]\nname = \"{}\"\nkind = \"tap\"\nmaster = \"br0\"\n{}",
+        TAPS[0],
+        worker(Side::A)
+    )
 }
 
 /// The guests' devices, removed on drop from any namespace.
@@ -259,6 +328,10 @@ mod tests {
             let config = Config::from_toml(&switch_toml(fat), "demo.toml").unwrap();
             assert!(matches!(config.links[0].kind, LinkKind::Bridge(_)));
             assert!(config.links[1..].iter().all(|link| link.offloads == fat && link.master.as_deref() == Some("br0")));
+        }
+        for gro in [true, false] {
+            let config = Config::from_toml(&wire_toml(gro), "demo.toml").unwrap();
+            assert_eq!(config.links[1].offloads, gro);
         }
         let keys = Keys::random().unwrap();
         for side in Side::BOTH {
