@@ -70,8 +70,7 @@ pub(crate) fn undo(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let Some(original) = original(dp, cx, domain, translated) else { return Ok(()) };
     ipv6::Ipv6Header::mut_from(ip.pkt.writable_head(cx.mem)?)?.set_dst(original);
-    ip.info.dst = IpAddr::V6(original);
-    ip.flow.dst = ip.info.dst;
+    ip.set_dst(IpAddr::V6(original));
     Ok(())
 }
 

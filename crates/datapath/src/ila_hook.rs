@@ -40,8 +40,7 @@ pub(crate) fn apply(
     let old = ip.info.dst;
     let new = rewrite.packet(cx.mem, &mut ip.pkt, &ip.info, direction, dp.ila.sign)?;
     dp.ila.translated += 1;
-    ip.info.dst = IpAddr::V6(new);
-    ip.flow.dst = ip.info.dst;
+    ip.set_dst(IpAddr::V6(new));
     if let IpAddr::V6(old) = old
         && dp.trace.is_on()
     {

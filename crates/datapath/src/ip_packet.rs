@@ -31,6 +31,19 @@ pub(crate) struct IpPacket {
     /// Length of the longest fragment of a reassembled packet that is not delivered locally, with its headers (Linux
     /// `IPCB(skb)->frag_max_size`).
     pub(crate) frag_max_size: Option<usize>,
+    /// Place of the packet's ESP header, once [`esp::offset`](crate::local::esp::offset) has looked for it.
+    pub(crate) esp_at: EspAt,
+}
+
+/// Place of an ESP header.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum EspAt {
+    /// Not looked for since the headers were parsed or the destination changed.
+    Unknown,
+    /// The packet is no ESP that this node decrypts.
+    None,
+    /// Offset in the packet.
+    Offset(usize),
 }
 
 /// A packet between stages, until the last stage takes it out.
@@ -62,13 +75,40 @@ impl IpPacket {
     /// A packet whose headers are not parsed.
     #[inline]
     pub(crate) const fn unparsed(pkt: Packet) -> Self {
-        Self { pkt: Carried(Some(pkt)), info: UNPARSED, flow: NO_FLOW, socket_device: None, frag_max_size: None }
+        Self {
+            pkt: Carried(Some(pkt)),
+            info: UNPARSED,
+            flow: NO_FLOW,
+            socket_device: None,
+            frag_max_size: None,
+            esp_at: EspAt::Unknown,
+        }
     }
 
     /// Empty slot for a packet.
     #[inline]
     pub(crate) const fn empty() -> Self {
-        Self { pkt: Carried(None), info: UNPARSED, flow: NO_FLOW, socket_device: None, frag_max_size: None }
+        Self {
+            pkt: Carried(None),
+            info: UNPARSED,
+            flow: NO_FLOW,
+            socket_device: None,
+            frag_max_size: None,
+            esp_at: EspAt::Unknown,
+        }
+    }
+
+    /// Sets the summary of the headers.
+    #[inline]
+    pub(crate) fn set_info(&mut self, info: Info) {
+        self.info = info;
+        self.esp_at = EspAt::Unknown;
+    }
+
+    /// Sets the destination in the summary and the flow, after it was translated.
+    pub(crate) fn set_dst(&mut self, dst: IpAddr) {
+        (self.info.dst, self.flow.dst) = (dst, dst);
+        self.esp_at = EspAt::Unknown;
     }
 
     /// Parses the headers.
@@ -76,7 +116,8 @@ impl IpPacket {
     /// # Errors
     /// As [`ip_headers`], or no memory for the headers.
     pub(crate) fn parse(&mut self, cx: Cx<'_>) -> Result<(), DropReason> {
-        self.info = ip_headers(cx.mem, &mut self.pkt)?;
+        let info = ip_headers(cx.mem, &mut self.pkt)?;
+        self.set_info(info);
         self.flow = flow_of(cx, &mut self.pkt, &self.info)?;
         Ok(())
     }

@@ -171,7 +171,7 @@ impl Datapath {
     /// threads or in GRO until the next call, or until [`finish`](Self::finish). The configuration must not change before that.
     pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         self.forget_if_changed();
-        rx::take_in(self, Cx { now, mem }, link, burst);
+        rx::run_burst(self, Cx { now, mem }, link, burst);
     }
 
     /// Waits for crypto threads, and runs the packets that they and GRO hold since [`take_in`](Self::take_in).

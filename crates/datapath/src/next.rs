@@ -14,6 +14,8 @@ use packet::Memory;
 pub(crate) enum Next {
     /// IP input. The packet begins with its IP header, which has not been checked.
     L3In,
+    /// IP input. The packet's IP headers are parsed, and its flow is not found yet.
+    L3Parsed,
     /// Local input: this node is a destination.
     Local(Cast),
     /// Forwarding to another node.

@@ -23,6 +23,7 @@ pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut next: Ne
         }
         next = match next {
             Next::L3In => l3::input(dp, cx, ip),
+            Next::L3Parsed => l3::input_parsed(dp, cx, ip),
             Next::Local(cast) => local::input(dp, cx, ip, cast),
             Next::Forward(hop) => forward::forward(dp, cx, ip, hop),
             Next::Output(hop) => tx::output(dp, cx, ip, hop),

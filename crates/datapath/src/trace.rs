@@ -58,7 +58,7 @@ impl Datapath {
 #[cold]
 pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next) {
     let made = match next {
-        Next::L3In => Step::Input,
+        Next::L3In | Next::L3Parsed => Step::Input,
         Next::Local(_) => Step::Local,
         Next::Forward(hop) => Step::Forward { dev: hop.dev, next_hop: hop.next_hop },
         Next::Output(hop) => Step::Output { dev: hop.dev },

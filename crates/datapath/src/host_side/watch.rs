@@ -55,7 +55,7 @@ fn is_esp(dp: &Datapath, cx: Cx<'_>, frame: &Packet, info: &Info) -> bool {
     }
     let Ok(mut packet) = frame.copy(cx.mem, CopyReason::HostSide) else { return false };
     packet.pull(eth::EthHeader::LEN);
-    esp::is_for_node(dp, &packet, info)
+    esp::copy_is_for_node(dp, &packet, info)
 }
 
 /// Tells whether the node consumes a message of ICMP: a ping that it answers itself, and all discovery but router solicitations

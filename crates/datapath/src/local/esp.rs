@@ -1,5 +1,5 @@
 //! ESP of this node, raw or in UDP: packets are submitted to the ciphers for decryption, and the results come back by
-//! [`pass_decrypted`](crate::rx::gro::pass_decrypted) (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
+//! [`pass_decrypted`](crate::rx::pass_decrypted) (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
 
 use std::net::IpAddr;
 
@@ -7,6 +7,7 @@ use packet::{Packet, PktType};
 use wire::ip::{self, Info};
 use wire::{Protocol, Spi, Version, ipv4, ipv6, udp};
 
+use crate::ip_packet::EspAt;
 use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, trace};
@@ -36,22 +37,29 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
 
 /// Tells whether a packet for this node is ESP that it decrypts.
 #[inline]
-pub(super) fn is_esp(dp: &Datapath, ip: &IpPacket, cast: Cast) -> bool {
-    let is_ours = |at| cast == Cast::Unicast || opens_for_others(dp, &ip.pkt, &ip.info, at);
-    payload_offset(dp, &ip.pkt, &ip.info).is_some_and(is_ours)
+pub(super) fn is_esp(dp: &Datapath, ip: &mut IpPacket, cast: Cast) -> bool {
+    offset(dp, ip).is_some_and(|at| cast == Cast::Unicast || opens_for_others(dp, &ip.pkt, &ip.info, at))
 }
 
 /// Tells whether a packet that was just received is ESP that this node decrypts, for itself or for a host.
 #[inline]
-pub(crate) fn is_for_node(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
-    let Some(at) = payload_offset(dp, pkt, info) else { return false };
-    dp.is_local(dp.fib.domain(pkt.meta.origin.device()), info.dst) || opens_for_others(dp, pkt, info, at)
+pub(crate) fn is_for_node(dp: &Datapath, ip: &mut IpPacket) -> bool {
+    offset(dp, ip).is_some_and(|at| is_esp_for_node(dp, &ip.pkt, &ip.info, at))
+}
+
+/// As [`is_for_node`], for a packet that is not on its way through the stages.
+pub(crate) fn copy_is_for_node(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
+    find(dp, pkt, info).is_some_and(|at| is_esp_for_node(dp, pkt, info, at))
+}
+
+fn is_esp_for_node(dp: &Datapath, pkt: &Packet, info: &Info, esp_at: usize) -> bool {
+    dp.is_local(dp.fib.domain(pkt.meta.origin.device()), info.dst) || opens_for_others(dp, pkt, info, esp_at)
 }
 
 /// Tells whether a packet to another node is ESP of an SA that this node has on behalf of that node.
 #[inline]
-pub(crate) fn is_for_others(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
-    payload_offset(dp, pkt, info).is_some_and(|at| opens_for_others(dp, pkt, info, at))
+pub(crate) fn is_for_others(dp: &Datapath, ip: &mut IpPacket) -> bool {
+    offset(dp, ip).is_some_and(|at| opens_for_others(dp, &ip.pkt, &ip.info, at))
 }
 
 fn opens_for_others(dp: &Datapath, pkt: &Packet, info: &Info, esp_at: usize) -> bool {
@@ -61,10 +69,22 @@ fn opens_for_others(dp: &Datapath, pkt: &Packet, info: &Info, esp_at: usize) -> 
         && dp.ipsec.sad().opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)), pkt.meta.mark)
 }
 
-/// Offset of the ESP header in a packet of ESP, or of ESP in UDP to a port for it. A fragment has to be reassembled first. A
-/// train of UDP may have ESP anywhere in it.
+/// Offset of the ESP header in a packet of ESP, or of ESP in UDP to a port for it. Looked for once: a packet passes here at
+/// reception, at the routing decision and at local input.
 #[inline]
-pub(super) fn payload_offset(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
+pub(crate) fn offset(dp: &Datapath, ip: &mut IpPacket) -> Option<usize> {
+    if ip.esp_at == EspAt::Unknown {
+        ip.esp_at = find(dp, &ip.pkt, &ip.info).map_or(EspAt::None, EspAt::Offset);
+    }
+    match ip.esp_at {
+        EspAt::Offset(at) => Some(at),
+        EspAt::None | EspAt::Unknown => None,
+    }
+}
+
+/// The offset, found in the headers. A fragment has to be reassembled first. A train of UDP may have ESP anywhere in it.
+#[inline]
+fn find(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
     match info.protocol {
         _ if info.fragment.is_some() => None,
         Protocol::ESP => Some(info.header_len),

@@ -41,7 +41,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     // Policies apply to the packet inside ESP, not to ESP itself (Linux `esp4_protocol.no_policy`).
     if esp::is_esp(dp, ip, cast) {
         if dp.trace.is_on() {
-            let esp_at = esp::payload_offset(dp, &ip.pkt, &ip.info);
+            let esp_at = esp::offset(dp, ip);
             let sa = esp_at.and_then(|at| trace::decrypting_sa(dp, &ip.pkt, ip.info.dst, at));
             trace::step(dp, cx, &mut ip.pkt, Step::Decrypt { sa });
         }

@@ -147,7 +147,7 @@ pub(crate) fn malformed(
     dp.count_drop(&ip.pkt, reason);
     // Link-layer padding is not quoted.
     ip.pkt.trim(info.total_len);
-    ip.info = info;
+    ip.set_info(info);
     own::icmp_error(dp, cx, ip, Problem::Parameter { code, at: pointer })
 }
 
@@ -200,7 +200,7 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
             && !dp.is_for_group(dp.fib.domain(gone.origin.device()), info.dst)
         {
             let mut ip = IpPacket::unparsed(pkt);
-            ip.info = info;
+            ip.set_info(info);
             let next = own::icmp_error(dp, cx, &mut ip, Problem::ReassemblyTimeExceeded);
             dp.defer(ip, next);
         }

@@ -4,7 +4,7 @@ use base::DropReason;
 use packet::Packet;
 
 use super::l2::{self, FrameInput};
-use super::receive;
+use super::{ip_rcv, receive};
 use crate::bridge::gro;
 use crate::{Carried, Cx, Datapath, IpPacket};
 
@@ -59,7 +59,7 @@ fn bridge(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) {
     };
     match next {
         Ok(FrameInput::Port(own)) => receive(dp, cx, own, ip.pkt.take()),
-        Ok(FrameInput::Ip(framing)) => super::gro::ip_packet(dp, cx, &mut ip, framing),
+        Ok(FrameInput::Ip(framing)) => ip_rcv::receive(dp, cx, &mut ip, framing),
         Ok(FrameInput::Done) => {}
         Err(reason) => dp.count_frame_drop(&ip.pkt, reason),
     }

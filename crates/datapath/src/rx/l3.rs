@@ -19,7 +19,7 @@ use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hooks, ip_options, route_
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     match ip_headers(cx.mem, &mut ip.pkt) {
         Ok(info) => {
-            ip.info = info;
+            ip.set_info(info);
             input_parsed(dp, cx, ip)
         }
         Err(reason) => {
@@ -97,7 +97,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
         _ if oif.is_some() && dp.has_anycast(link, dst) => Some(Cast::Anycast),
         // ESP of an SA with a host behind this node (a bump in the wire).
         Decision::Forward { .. } | Decision::Ila { .. } | Decision::Drop(_) => {
-            esp::is_for_others(dp, &ip.pkt, &ip.info).then_some(Cast::Unicast)
+            esp::is_for_others(dp, ip).then_some(Cast::Unicast)
         }
     };
     if (cast.is_some() || !matches!(decision, Decision::Drop(_))) && dp.is_martian(domain, link, ip.info.src) {

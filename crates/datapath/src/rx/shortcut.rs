@@ -14,9 +14,11 @@ use base::{Domain, LinkId, Origin};
 use packet::{Burst, Packet};
 use reassembly::Train;
 
-use super::gro::{self, decrypted};
+use super::gro;
 use super::gro_sink::{AnyLinkSink, GroSink};
+use super::ip_rcv::receive_decrypted;
 use super::l2::l3_offset;
+use super::pass_decrypted;
 use crate::addresses::{check_addresses, is_link_local};
 use crate::local::reassembly as local_reassembly;
 use crate::next::Cast;
@@ -32,7 +34,7 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
     let l3 = |pkt: &Packet| l3_offset(mac, pkt);
     if dp.ipsec.close_here(cx.now) {
         // A decrypted packet may be ESP as well.
-        gro::pass_decrypted(dp, cx);
+        pass_decrypted(dp, cx);
     }
     loop {
         let mut out = gro::storage(dp);
@@ -56,9 +58,9 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
         }
         gro::run_out(dp, cx, out);
         match broken {
-            Some(Some(pkt)) => decrypted(dp, cx, pkt),
+            Some(Some(pkt)) => receive_decrypted(dp, cx, pkt),
             Some(None) => {}
-            None if dp.ipsec.has_opened() => gro::pass_decrypted(dp, cx),
+            None if dp.ipsec.has_opened() => pass_decrypted(dp, cx),
             None => return,
         }
     }
@@ -87,7 +89,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
         let next = local_reassembly::apply_verdict(dp, cx, &mut ip, Origin::Port(link), verdict, Cast::Unicast);
         run(dp, cx, &mut ip, next);
         if dp.ipsec.has_opened() {
-            gro::pass_decrypted(dp, cx);
+            pass_decrypted(dp, cx);
         }
     }
     if is_any {

@@ -251,7 +251,8 @@ fn datagrams(mem: &Memory, ip: &mut IpPacket) -> Result<Vec<IpPacket>, DropReaso
     gso::segment(mem, &Features::BY_REFERENCE, ip.pkt.take(), 0, &mut datagrams)?;
     let parse = |pkt| {
         let mut datagram = IpPacket::unparsed(pkt);
-        datagram.info = ip_headers(mem, &mut datagram.pkt)?;
+        let info = ip_headers(mem, &mut datagram.pkt)?;
+        datagram.set_info(info);
         datagram.flow = ip.flow;
         Ok(datagram)
     };

@@ -10,6 +10,7 @@ use wire::{EtherType, MacAddr, Protocol, eth};
 use xfrm::{Dir, Mode};
 
 use crate::common::*;
+use crate::trace::{numbered, stages};
 
 const OWN: LinkId = LinkId(9);
 
@@ -220,7 +221,10 @@ fn hosts_of_the_bridge_reach_a_tunnel_uncut() {
     let mut pkt = flow.fat_tcp(&node.mem, 1, 3900, 1300);
     let header = framed(mac(9), mac(0x21), &pkt.to_vec());
     pkt.push(&node.mem, eth::EthHeader::LEN).unwrap().copy_from_slice(&header[..eth::EthHeader::LEN]);
+    node.datapath.set_trace(Some(datapath::TraceFilter::default()), 9);
     node.rx(NOW, LinkId(1), vec![pkt]);
+    let walk = ["Input", "PreRouting", "Route", "Forward", "at Forward", "Output", "Policy", "PostRouting", "Encrypt"];
+    assert_eq!(stages(&mut node), [numbered(1, &walk), numbered(2, &["Transmit", "Queued"])].concat());
     let sealed = node.tx(OUTSIDE_PORT);
     assert_eq!((sealed.len(), node.drops()), (3, vec![]));
     assert!(sealed.iter().all(|pkt| info(pkt).protocol == Protocol::ESP));

@@ -1,0 +1,106 @@
+//! Reception of IP packets, from a link or out of ESP: ESP of this node goes to IP input at once, everything else by way of GRO.
+
+use base::DropReason;
+use offload::{Features, gso, ip_headers};
+use packet::{Csum, Packet};
+use wire::ip::Info;
+use wire::{Protocol, Version, tcp, udp};
+
+use super::{BurstEnd, flush, gro, l3};
+use crate::ip_packet::Framing;
+use crate::local::{esp, reassembly};
+use crate::{Cx, Datapath, IpPacket, Next, run};
+
+/// Receives a packet that begins with its IP header: ESP of this node goes to IP input at once, everything else by way of GRO.
+pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
+    if ip.pkt.meta.esp.is_some() {
+        match dp.ipsec.take_opened(&mut ip.pkt, &mut dp.counters) {
+            Ok(true) => return receive_decrypted(dp, cx, ip.pkt.take()),
+            Ok(false) => return device_decrypted(dp, cx, ip, framing),
+            Err(reason) => return dp.count_drop(&ip.pkt, reason),
+        }
+    }
+    let next = match headers(dp, cx, ip, framing) {
+        Ok(()) if esp::is_for_node(dp, ip) => Next::L3Parsed,
+        Ok(()) => {
+            let out = gro::push(dp, cx, ip.pkt.take());
+            return gro::run_out(dp, cx, out);
+        }
+        Err(DropReason::GsoEncapsulation) => return segment_inside(dp, cx, ip.pkt.take(), framing),
+        Err(reason) => reassembly::malformed(dp, cx, ip, reason, framing),
+    };
+    run::run(dp, cx, ip, next);
+}
+
+/// Receives ESP that a device has decrypted in place. Only ESP input of this node may use the plaintext: no capture, ICMP error or
+/// reassembly queue gets it.
+#[cold]
+fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
+    let next = match headers(dp, cx, ip, framing) {
+        Ok(()) if esp::is_for_node(dp, ip) => Next::L3Parsed,
+        Ok(()) => Next::Drop(DropReason::EspDevice),
+        Err(reason) => Next::Drop(reason),
+    };
+    run::run(dp, cx, ip, next);
+}
+
+/// Receives a decrypted packet, which may be ESP again. Other packets are checked by GRO, and by IP input later.
+pub(super) fn receive_decrypted(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) {
+    if esp::may_be_esp(dp, pkt.head()) {
+        return receive(dp, cx, &mut IpPacket::unparsed(pkt), Framing::NONE);
+    }
+    let out = gro::push(dp, cx, pkt);
+    gro::run_out(dp, cx, out);
+}
+
+/// Segments a super-packet inside a tunnel, and receives its segments one by one: from here on a super-packet has TCP or UDP
+/// right behind its IP header. They go on at once: the segments of a burst of such packets may be more than memory holds.
+#[cold]
+fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) {
+    let origin = pkt.meta.origin.get();
+    let mut segments = std::mem::take(&mut dp.scratch.segments);
+    match gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments) {
+        Ok(()) => {
+            for segment in segments.drain(..) {
+                receive(dp, cx, &mut IpPacket::unparsed(segment), framing);
+            }
+        }
+        Err(reason) => dp.ports.drop(origin, reason),
+    }
+    dp.scratch.segments = segments;
+    flush(dp, cx, BurstEnd::MoreComing);
+}
+
+/// Parses the IP headers of a packet, which have to be of the version that the link layer named. Its flow is not found yet.
+///
+/// # Errors
+/// As [`ip_headers`], and [`DropReason::EthNotForUs`]; [`DropReason::GsoEncapsulation`] for a super-packet inside a tunnel,
+/// which has to be [segmented](segment_inside); [`DropReason::VirtioHeader`] for another checksum offload inside.
+fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -> Result<(), DropReason> {
+    let link = ip.pkt.meta.origin.device();
+    let version = Version::of(ip.pkt.head()).unwrap_or(Version::V4);
+    let parsed = ip_headers(cx.mem, &mut ip.pkt);
+    ip.set_info(parsed.inspect_err(|&reason| l3::count_malformed(dp, link, reason, version))?);
+    let IpPacket { pkt, info, .. } = ip;
+    if !framing.allows(info.version()) {
+        return Err(DropReason::EthNotForUs);
+    }
+    // Any other checksum, completed at output, would change bytes that the decision was based on.
+    if let Csum::Partial { start, .. } = pkt.meta.csum
+        && !is_transport_check(pkt.meta.csum, info)
+    {
+        let is_inside = pkt.meta.cut.gso().is_some() && usize::from(start) > info.header_len;
+        return Err(if is_inside { DropReason::GsoEncapsulation } else { DropReason::VirtioHeader });
+    }
+    Ok(())
+}
+
+/// Tells whether a partial checksum is that of the packet's own TCP or UDP header.
+fn is_transport_check(csum: Csum, info: &Info) -> bool {
+    let check_at = match info.protocol {
+        Protocol::TCP => tcp::CHECK_AT,
+        Protocol::UDP => udp::CHECK_AT,
+        _ => return false,
+    };
+    info.fragment.is_none() && csum == Csum::Partial { start: info.header_len as u16, offset: check_at as u16 }
+}
