@@ -81,13 +81,19 @@ pub struct DemoArgs {
     /// behind the bridge's own port (esp).
     #[arg(long, conflicts_with_all = ["router", "udp_fragments", "storm"])]
     pub switch: bool,
+    /// Measure the limit of a tunnel in user space as well
+    ///
+    /// Two loops read a TUN device, encrypt pieces of 1400 bytes with AES-256-GCM, and send them as one train; and receive,
+    /// decrypt and write, without a datapath (bare). The ratio of processor times says what fatpath needs beyond that.
+    #[arg(long, conflicts_with_all = ["router", "udp_fragments", "switch", "storm"])]
+    pub bare: bool,
     /// Count transactions of CONNECTIONS TCP connections instead, one byte each way; 200 by default
     ///
     /// The connections are between the gateways' own sockets. Their packets have their own addresses (none), or ILA
     /// addresses that are translated back by a route (lwt), or by a mapping before early demux (hook).
     #[arg(long, value_name = "CONNECTIONS", num_args = 0..=1, default_missing_value = "200",
           value_parser = clap::value_parser!(u16).range(1..=1000),
-          conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm", "switch"])]
+          conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm", "switch", "bare"])]
     pub rr: Option<u16>,
     /// Measure the tunnel with and without CHANGES changes of routes and SAs a second at the same time; 1000 by default
     ///

@@ -86,4 +86,4 @@ pub use sys::namespace::{Namespace, unshare};
 pub use sys::socket::{namespace_cookie, peer_pidfd};
 pub use sys::xsk::XdpStats;
 pub use tun::HostDevice;
-pub use udp::PeerError;
+pub use udp::{PeerError, set_trains};

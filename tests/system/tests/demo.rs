@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures("demo", &[])),
         trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
+        trial("demo/loops_without_a_datapath_are_measured", NEEDS, bare),
         trial("demo/works_without_privilege", ROUTER_NEEDS, unprivileged),
         trial("plot/result_becomes_a_chart_and_other_input_is_refused", &[], plot),
         trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
@@ -86,6 +87,17 @@ fn measures(bench: &str, options: &[&str]) -> Outcome {
     for of in ["fat/thin", "fat/veth"] {
         let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == "aes-gcm-256" && ratio["of"] == of);
         assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+    }
+    Ok(())
+}
+
+fn bare() -> Outcome {
+    let (figures, text) = figures("demo", &["--bare"])?;
+    let case = entry(&figures["cases"], |case| case["name"] == "aes-gcm-256/bare").ok_or("no such case")?;
+    assert!(case["gbps"].as_f64() > Some(0.0) && case["cpu_s_per_gb"].as_f64() > Some(0.0), "{text}");
+    for (name, of) in [("aes-gcm-256", "fat/bare"), ("aes-gcm-256/cpu-per-byte", "bare/fat")] {
+        let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == name && ratio["of"] == of);
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {text}");
     }
     Ok(())
 }

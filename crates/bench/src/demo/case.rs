@@ -14,6 +14,8 @@ pub(super) enum DemoCase {
     Fat,
     /// The same while routes and SAs are added and deleted.
     Storm,
+    /// Through two loops without a datapath.
+    Bare,
     /// Between sockets of the gateways' host sides.
     Large(fragments::FragmentsSetting),
     /// Between guests of a bridge.
@@ -27,6 +29,9 @@ pub(super) enum DemoCase {
 impl DemoCase {
     /// Cases of every demo, in the order in which a round measures them.
     pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
+
+    /// Cases of a demo with the limit of a tunnel in user space.
+    pub(super) const BARE: [Self; 4] = [Self::Veth, Self::Thin, Self::Fat, Self::Bare];
 
     /// Cases of a demo of a storm.
     pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
@@ -59,6 +64,7 @@ impl DemoCase {
             Self::Thin => "aes-gcm-256/thin",
             Self::Fat => "aes-gcm-256/fat",
             Self::Storm => "aes-gcm-256/storm",
+            Self::Bare => "aes-gcm-256/bare",
             Self::Large(setting) => setting.name(),
             Self::Requests(setting) => setting.name(),
             Self::Switch(setting) => setting.name(),
@@ -80,6 +86,7 @@ impl DemoCase {
         match self {
             Self::Fat | Self::Storm | Self::Large(_) | Self::Switch(_) | Self::Requests(_) => None,
             Self::Thin => Some("fat/thin".to_owned()),
+            Self::Bare => Some("fat/bare".to_owned()),
             Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
         }
     }

@@ -35,6 +35,14 @@ impl Keys {
         self.hex.each_ref().map(String::as_str)
     }
 
+    /// The key of what a side sends, with its salt.
+    pub(super) fn bytes(&self, sender: Side) -> Vec<u8> {
+        let digits = self.hex[sender as usize].as_bytes().chunks(2);
+        digits
+            .map(|pair| pair.iter().fold(0, |byte, &digit| byte << 4 | (digit as char).to_digit(16).unwrap_or(0) as u8))
+            .collect()
+    }
+
     fn from_bytes(bytes: &[u8; 2 * KEY_BYTES]) -> Self {
         let (a, b) = bytes.split_at(KEY_BYTES);
         let hex = |key: &[u8]| key.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));

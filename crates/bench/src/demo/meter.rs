@@ -42,6 +42,11 @@ struct Memory {
 }
 
 impl Usage {
+    /// A thread of this process that has used so much processor time.
+    pub(super) fn of_thread(cpu_seconds: f64) -> Self {
+        Self { cpu_seconds, worker_seconds: cpu_seconds, memory: Memory::default() }
+    }
+
     /// Reads a running process.
     pub(super) fn of(pid: u32) -> Result<Self, Failure> {
         let ticks = read_proc(pid, "stat", cpu_ticks)?;

@@ -9,6 +9,7 @@
 //! own, so that memory and counters begin at zero. Each namespace, device and process is owned by a value that removes
 //! it on drop, however the demo ends.
 
+mod bare;
 mod case;
 mod config;
 mod daemon;
@@ -74,6 +75,7 @@ struct Plan {
     peers: bool,
     udp_fragments: bool,
     switch: bool,
+    bare: bool,
     /// Connections that make requests.
     rr: Option<u16>,
     /// Changes a second at each gateway.
@@ -90,6 +92,7 @@ impl From<&DemoArgs> for Plan {
             peers: args.peers,
             udp_fragments: args.udp_fragments,
             switch: args.switch,
+            bare: args.bare,
             rr: args.rr,
             storm: args.storm,
         }
@@ -100,8 +103,12 @@ impl Plan {
     /// The plan, with routers in place of tunnels where `/dev/net/tun` does not open, as it mostly does not for a user
     /// without privilege; and then the reason.
     fn adapted(self) -> (Self, Option<Missing>) {
-        let is_one_stream =
-            !self.peers && !self.udp_fragments && !self.switch && self.rr.is_none() && self.storm.is_none();
+        let is_one_stream = !self.peers
+            && !self.udp_fragments
+            && !self.switch
+            && !self.bare
+            && self.rr.is_none()
+            && self.storm.is_none();
         match machine::open_tun() {
             Err(err) if is_one_stream && self.deployment == Deployment::Tunnel => {
                 let why = format!("{}: {err}; packet links on veth instead, as with --router", machine::TUN);
@@ -171,6 +178,7 @@ impl Cases {
             None if plan.udp_fragments => DemoCase::datagrams(),
             None if plan.rr.is_some() => DemoCase::requests(),
             None if plan.switch => DemoCase::SWITCH.to_vec(),
+            None if plan.bare => DemoCase::BARE.to_vec(),
             None => DemoCase::OWN.to_vec(),
         };
         let mut cases = Self { selected, missing: Vec::new() };
@@ -219,6 +227,7 @@ impl Rounds {
                 DemoCase::Veth => tunnel::veth(&self.site),
                 DemoCase::Thin => tunnel::measure(&self.site, false, None),
                 DemoCase::Fat => tunnel::measure(&self.site, true, None),
+                DemoCase::Bare => bare::measure(&self.site),
                 DemoCase::Storm => tunnel::measure(&self.site, true, self.plan.storm),
                 DemoCase::Peer(peer) => tunnel::peer(&self.site, peer),
             };
@@ -250,6 +259,7 @@ mod tests {
             peers: false,
             udp_fragments: false,
             switch: false,
+            bare: false,
             rr: None,
             storm: None,
         };

@@ -54,6 +54,7 @@ pub(super) fn report(rounds: &[DemoRound]) -> DemoReport {
     let cases = || first.keys().copied().filter(|case| rounds.iter().all(|round| round.contains_key(case)));
     let mut ratios: Vec<Ratio> = cases().filter_map(|case| ratio(rounds, case)).collect();
     ratios.sort_by_key(|ratio| ratio.of != "fat/thin");
+    ratios.extend(bare_ratio(rounds));
     ratios.extend(storm_ratios(rounds));
     ratios.extend(large_ratios(rounds));
     ratios.extend(request_ratios(rounds));
@@ -84,6 +85,14 @@ fn case_figures(case: DemoCase, rounds: &[DemoRound]) -> figures::CaseResults<Fi
 
 fn ratio(rounds: &[DemoRound], under: DemoCase) -> Option<Ratio> {
     Some(Ratio::new(CIPHER, &under.ratio()?, pairs(rounds, DemoCase::Fat, under)?.into_iter()))
+}
+
+/// Ratio of the processor time of the loops without a datapath to that of fatpath: 1 if fatpath needed nothing beyond it.
+fn bare_ratio(rounds: &[DemoRound]) -> Option<Ratio> {
+    let cpu = |round: &DemoRound, case| Some(round.get(&case)?.cost.as_ref()?.cpu_s_per_gb);
+    let of = |round: &DemoRound| Some((cpu(round, DemoCase::Bare)?, cpu(round, DemoCase::Fat)?));
+    let pairs: Vec<_> = rounds.iter().filter_map(of).collect();
+    (!pairs.is_empty()).then(|| Ratio::new(&format!("{CIPHER}/cpu-per-byte"), "bare/fat", pairs.into_iter()))
 }
 
 /// Throughput of two cases in each round that has both; `None` if none has.

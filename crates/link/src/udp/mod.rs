@@ -15,6 +15,7 @@ mod open;
 mod paths;
 mod probe;
 mod synthetic;
+mod trains;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -42,6 +43,7 @@ use message::Message;
 pub use paths::PeerError;
 use paths::{MAX_ERRORS, Paths, TooBig, is_soft, narrow};
 use synthetic::{Ends, LONGEST, Unsendable, Unwrapped, set_ip, unwrap, wrap};
+pub use trains::set_trains;
 
 /// Datagrams or trains received in one system call: as many 64 KiB pages as the second-level cache holds.
 const RECV_MESSAGES: usize = 8;

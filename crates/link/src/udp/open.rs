@@ -19,7 +19,7 @@ use crate::sys::socket::{set_buffer, set_option};
 use crate::{Common, OpenError};
 
 /// Size of the socket buffer in each direction, in bytes.
-const SOCKET_BUFFER: i32 = 8 << 20;
+pub(super) const SOCKET_BUFFER: i32 = 8 << 20;
 
 impl UdpLink {
     /// Binds a socket, and probes its offloads.
