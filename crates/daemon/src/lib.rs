@@ -39,7 +39,7 @@
 //! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace`, `device::guard` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
-//! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
+//! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
 //! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
@@ -80,6 +80,7 @@ mod processors;
 mod random;
 mod records;
 mod reload_summary;
+mod rows;
 mod rtnetlink;
 mod running;
 mod sa_name;
