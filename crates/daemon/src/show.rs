@@ -14,7 +14,6 @@ use ctl::state::{FdbState, FlowState, IlaState, LinkState, NeighbourState, Polic
 use ctl::{Shown, What};
 use ipsec::spd::Order;
 use netlink::rtnl::RouteCursor;
-use netlink::rtnl::nums::RTPROT_KERNEL;
 use rustix::time::{ClockId, clock_gettime};
 use xfrm::Dir;
 
@@ -136,9 +135,7 @@ fn routes(shared: &Shared) -> Vec<RouteState> {
         for (cursor, table, route) in model.routes_after(after).take(ROUTES) {
             after = Some(cursor);
             let dev = model.link(route.dev).map(|link| link.config.name.clone());
-            // The source of a route that the node adds for an address is that address.
-            let src = route.src.filter(|_| route.protocol != RTPROT_KERNEL);
-            states.push(to_fib(route).map(|found| snapshot::route(table, &found, dev, src)));
+            states.push(to_fib(route).map(|found| snapshot::route(table, route, &found, dev)));
         }
         if states.len() - before < ROUTES {
             break;

@@ -1,7 +1,6 @@
 //! State of the node's objects, as `fatpath show` and netlink show it.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 
 use base::{DropReason, Instant, LinkId, Mib, TableId};
 use config::features::FeatureSet;
@@ -14,7 +13,8 @@ use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::DriverKind;
 use fib::{Fib, RouteKind};
 use link::{Layer, Offload};
-use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
+use netlink::rtnl::nums::RTPROT_KERNEL;
+use netlink::rtnl::{self, LinkDetail, LinkNow, Vrf};
 use reassembly::Reassembly;
 use switch::PortStats;
 use wire::Version;
@@ -301,18 +301,65 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
     }
 }
 
-/// A route of the model in a table, by the link named `dev`, as the datapath has it.
-pub(crate) fn route(table: TableId, route: &fib::Route, dev: Option<String>, src: Option<IpAddr>) -> RouteState {
+/// A route of the model in a table, by the link named `dev`, with its form in the datapath.
+pub(crate) fn route(table: TableId, of_model: &rtnl::Route, route: &fib::Route, dev: Option<String>) -> RouteState {
     RouteState {
         kind: route.kind.word().to_owned(),
         to: route.prefix,
         via: route.kind.via(),
         dev,
-        src,
+        proto: protocol_word(of_model.protocol),
+        scope: scope_word(of_model.scope),
+        // The source of a route that the node adds for an address is that address.
+        src: of_model.src.filter(|_| of_model.protocol != RTPROT_KERNEL),
         metric: route.metric,
         table: table.0,
         encap: encap(route.kind),
     }
+}
+
+/// iproute2's name of the origin of a route (`/etc/iproute2/rt_protos`), or its number.
+fn protocol_word(protocol: u8) -> String {
+    let word = match protocol {
+        0 => "unspec",
+        1 => "redirect",
+        2 => "kernel",
+        3 => "boot",
+        4 => "static",
+        8 => "gated",
+        9 => "ra",
+        10 => "mrt",
+        11 => "zebra",
+        12 => "bird",
+        13 => "dnrouted",
+        14 => "xorp",
+        15 => "ntk",
+        16 => "dhcp",
+        17 => "mrouted",
+        18 => "keepalived",
+        42 => "babel",
+        99 => "openr",
+        186 => "bgp",
+        187 => "isis",
+        188 => "ospf",
+        189 => "rip",
+        192 => "eigrp",
+        number => return number.to_string(),
+    };
+    word.to_owned()
+}
+
+/// iproute2's name of the scope of a route, or its number.
+fn scope_word(scope: u8) -> String {
+    let word = match scope {
+        0 => "global",
+        200 => "site",
+        253 => "link",
+        254 => "host",
+        255 => "nowhere",
+        number => return number.to_string(),
+    };
+    word.to_owned()
 }
 
 fn encap(kind: RouteKind) -> Option<IlaEncapState> {
