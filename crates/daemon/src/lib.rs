@@ -111,6 +111,7 @@ use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 
 use client::{CliError, own_socket_path, raise_descriptor_limit};
+use packet::Allocations;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
@@ -203,6 +204,8 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
     }
     netlink.move_to(&socket.with_extension("netlink"))?;
     device::guard(&daemon.worker.handle, &threads).map_err(|err| CliError::system("start a thread", &err))?;
+    // Frees the memory that reading the file and planning took, before the worker would merge it between packets.
+    Allocations::trim();
     daemon.worker.hold(false).map_err(CliError::failed)?;
     daemon.worker.watch(&threads);
     sa_warnings::start(&daemon.worker.handle, &threads)?;

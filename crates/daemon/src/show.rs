@@ -154,11 +154,36 @@ fn routes(shared: &Shared) -> Vec<RouteState> {
 
 /// Links and VRF devices by index.
 fn links(worker: &Handle) -> Result<Vec<LinkState>, WorkerGone> {
-    let ids: Arc<[LinkId]> = one(worker, snapshot::link_ids)?.into();
-    let states = table(worker, (ids, 0), some_links, |state| state)?;
+    let mut ids = table(worker, IdPosition::Port(0), some_ids, |id| id)?;
+    // A VRF device may have a port.
+    ids.sort_unstable();
+    ids.dedup();
+    let states = table(worker, (ids.into(), 0), some_links, |state| state)?;
     let mut states: Vec<LinkState> = states.into_iter().flatten().collect();
     states.sort_unstable_by_key(|link| link.index);
     Ok(states)
+}
+
+/// Position in the list of links: the least number of the next port or VRF device.
+enum IdPosition {
+    Port(u32),
+    Vrf(u32),
+}
+
+fn some_ids(node: &mut Node, position: IdPosition, out: &mut Vec<LinkId>) -> Option<IdPosition> {
+    let before = out.len();
+    match position {
+        IdPosition::Port(from) => {
+            let ports = node.datapath.ports.iter().map(|(id, _)| id).filter(|id| id.0 >= from);
+            out.extend(ports.take(STEP));
+        }
+        IdPosition::Vrf(from) => out.extend(node.vrfs.range(LinkId(from)..).map(|(id, _)| *id).take(STEP)),
+    }
+    let next = out.get(before..)?.last().map(|last| last.0 + 1);
+    match position {
+        IdPosition::Port(_) => Some(next.map_or(IdPosition::Vrf(0), IdPosition::Port)),
+        IdPosition::Vrf(_) => next.map(IdPosition::Vrf),
+    }
 }
 
 /// List of links, and the number of those that have been read.

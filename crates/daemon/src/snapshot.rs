@@ -24,12 +24,6 @@ use super::node::Node;
 use super::slot::Slot;
 use super::translate::features;
 
-/// Links and VRF devices, in no particular order.
-pub(crate) fn link_ids(node: &Node) -> Vec<LinkId> {
-    let links = node.datapath.ports.iter().map(|(id, _)| id).filter(|id| slot(node, *id).is_some());
-    links.chain(node.vrfs.keys().copied()).collect()
-}
-
 /// State of a link or VRF device, if that exists.
 pub(crate) fn link_state(node: &Node, id: LinkId) -> Option<LinkState> {
     match (node.datapath.ports.get(id), slot(node, id)) {
