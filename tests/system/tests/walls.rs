@@ -32,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("walls/restart_takes_the_device_of_the_gateway_alone", NEEDS, owners),
         trial("walls/moved_device_ends_with_the_gateway", NEEDS, moved),
         trial("walls/device_of_another_program_stays", NEEDS, foreign),
+        trial("walls/gateway_without_net_admin_warns", NEEDS, without_privilege),
     ]
 }
 
@@ -385,6 +386,23 @@ fn moved() -> Outcome {
         }
         wait_until("the device is gone", PATIENCE, || red.sh("ip link show dev tun0").is_err())?;
     }
+    Ok(())
+}
+
+/// A gateway has a device that was made for its user, and no right to make routes.
+fn without_privilege() -> Outcome {
+    let host = Host::new()?;
+    host.netns.sh("ip tuntap add tun0 mode tun user 0; ip link set tun0 up; ip route add 10.2.0.0/24 dev tun0")?;
+    let mut command = host.netns.command("setpriv");
+    command.args(["--bounding-set", "-net_admin"]).arg(fatpath());
+    let mut gateway = Gateway::start_under(command, &host.scratch, "gw", &toml(""))?;
+    let warning = "WARN no routes drop packets for this gateway's devices while it is away: ";
+    gateway.wait_until("the warning", |gateway| gateway.log().contains(warning))?;
+    let log = gateway.log();
+    let line = log.lines().find(|line| line.contains(warning)).unwrap_or_default();
+    assert!(line.ends_with("; that takes CAP_NET_ADMIN"), "{line}");
+    assert_eq!(log.matches(warning).count(), 1, "{log}");
+    assert!(host.walls()?.is_empty());
     Ok(())
 }
 
