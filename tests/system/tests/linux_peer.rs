@@ -92,7 +92,9 @@ fn demo() -> Outcome {
 
 /// Files of this host for strongSwan's daemon in a guest.
 fn strongswan() -> Outcome<Vec<PathBuf>> {
-    let mut files = vec![PathBuf::from("/usr/lib/ipsec/charon"), found("swanctl")?];
+    // The C library opens libgcc_s when a thread is cancelled.
+    let libgcc = PathBuf::from("/lib/x86_64-linux-gnu/libgcc_s.so.1");
+    let mut files = vec![PathBuf::from("/usr/lib/ipsec/charon"), found("swanctl")?, libgcc];
     let names = [
         "random",
         "nonce",
@@ -149,7 +151,49 @@ fn curl() -> Outcome {
     let programs = programs()?;
     fetch(&netns, &programs, &rootless_toml(&esp.to_toml()), "", "through ESP of Linux\n")?;
     assert_eq!(guest.sh(COUNTED)?.trim(), "2", "{}", guest.sh("/programs/ip -s xfrm state")?);
+
+    // Keys by IKE between the guest's strongSwan and one that the user runs on the own gateway.
+    guest.sh("for what in state policy; do /programs/ip xfrm $what flush; done
+        echo through IKE >/tmp/www/index.html
+        export STRONGSWAN_CONF=/etc/strongswan.conf SWANCTL_DIR=/etc
+        /usr/sbin/swanctl --load-all --file /etc/swanctl.conf")?;
+    let begun = user_charon(&programs)?;
+    let fetched = fetch(&netns, &programs, &rootless_toml(""), &begun, "through IKE\n");
+    let log = |guest: &mut Guest| guest.sh("cat /tmp/charon.log").unwrap_or_default();
+    fetched
+        .map_err(|failed| format!("{}\nthe guest's charon:\n{}", failed.message().unwrap_or(""), log(&mut guest)))?;
+    let listed = guest.sh("STRONGSWAN_CONF=/etc/strongswan.conf /usr/sbin/swanctl --list-sas")?;
+    println!("{listed}");
+    assert!(listed.contains("INSTALLED, TUNNEL-in-UDP, ESP:AES_GCM_16-256"), "{listed}");
+    assert_eq!(guest.sh(COUNTED)?.trim(), "2", "{}", guest.sh("/programs/ip -s xfrm state")?);
     Ok(())
+}
+
+/// Script that starts strongSwan's daemon on the gateway of `fatpath exec` as a user without any capability, with the
+/// example's connections. IKE is on port 4500 alone, since such a user cannot open port 500.
+fn user_charon(programs: &Scratch) -> Outcome<String> {
+    let left = CharonFiles::new(programs, "left", Auth::Psk)?;
+    left.with_own_socket()?;
+    left.change("swanctl.conf", "mobike = no", "mobike = no\n    local_port = 4500\n    remote_port = 4500")?;
+    let (vici, conf) = (left.file("vici"), left.file("strongswan.conf"));
+    let directory = vici.parent().ok_or("a file has a directory")?.to_owned();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
+    // `mount` has the set-user-ID bit, and the daemon writes its process number to /run.
+    let mount = programs.file("mount");
+    run(Command::new("install").args(["-m", "755"]).arg(found("mount")?).arg(&mount))?;
+    Ok(format!(
+        "export STRONGSWAN_CONF={} SWANCTL_DIR={}
+        unshare --mount sh -c '{} -t tmpfs tmpfs /run && exec /usr/lib/ipsec/charon' >/dev/null 2>{log} &
+        charon=$!
+        for try in $(seq 300); do [ ! -e {vici} ] || break; sleep 0.1; done
+        swanctl --load-all --file {} --uri unix://{vici} >&2 || exit 1",
+        conf.display(),
+        directory.display(),
+        mount.display(),
+        left.file("swanctl.conf").display(),
+        vici = vici.display(),
+        log = directory.join("charon.log").display(),
+    ))
 }
 
 /// Fetches the guest's page as a user without any capability: `before` is a script that runs under the same
@@ -158,8 +202,10 @@ fn fetch(netns: &Netns, programs: &Scratch, toml: &str, before: &str, page: &str
     let config = programs.file("left.toml");
     fs::write(&config, toml)?;
     fs::set_permissions(&config, fs::Permissions::from_mode(0o644))?;
-    let script =
-        format!("{before}\nexec curl -sS --retry 20 --retry-connrefused --max-time 60 http://10.2.0.1:8080/index.html");
+    let script = format!(
+        "{before}\ncurl -sS --retry 20 --retry-connrefused --max-time 40 http://10.2.0.1:8080/index.html
+        status=$?; [ -z \"$charon\" ] || kill $charon; exit $status"
+    );
     let mut command = netns.command("setpriv");
     command.args(NOBODY).args(["env", "-u", "XDG_RUNTIME_DIR"]).arg(programs.file("fatpath"));
     command.args(["exec", "-c"]).arg(&config).args(["--", "sh", "-c", &script]).current_dir("/");
