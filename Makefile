@@ -6,7 +6,7 @@ help:
 	@echo "make test          every test, as CI runs them"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
 	@echo "make bench-peers   the demo's stream through wireguard-go, boringtun and strongSwan, which it installs (needs root),"
-	@echo "                   the switch demo with Open vSwitch, and reassembly by smoltcp and gVisor"
+	@echo "                   and through the kernel's ESP, if that is loaded; the switch demo with Open vSwitch, and reassembly by smoltcp and gVisor"
 
 # Both programs and the library at once: what they share is built once.
 BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench -p fatpath-preload

@@ -22,6 +22,7 @@ mod journal;
 mod keys;
 mod large_file;
 mod lines;
+mod linux_peer;
 mod nat;
 mod privilege;
 mod qdisc;
@@ -79,6 +80,7 @@ fn main() {
         vrf::trials(),
         ila::trials(),
         lines::trials(),
+        linux_peer::trials(),
         sysctl::trials(),
         journal::trials(),
         state::trials(),
