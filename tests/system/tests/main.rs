@@ -16,6 +16,7 @@ mod fragment_tools;
 mod guests;
 mod host_side;
 mod ila;
+mod install;
 mod ioctl;
 mod ip;
 mod journal;
@@ -79,6 +80,7 @@ fn main() {
         vlan::trials(),
         vrf::trials(),
         ila::trials(),
+        install::trials(),
         lines::trials(),
         linux_peer::trials(),
         sysctl::trials(),
