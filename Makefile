@@ -1,15 +1,25 @@
 # The two commands of this repository, and two more. Each does its own set-up (scripts/setup).
-.PHONY: help demo bench-peers test check
+.PHONY: help build install uninstall demo bench-peers test check
 
 help:
 	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
 	@echo "make test          every test, as CI runs them"
+	@echo "make install       install the programs built by \`make build\` (PREFIX=/usr/local, DESTDIR=, BINDIR=target/release);"
+	@echo "                   make uninstall removes them"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
 	@echo "make bench-peers   the demo's stream through wireguard-go, boringtun and strongSwan, which it installs (needs root),"
-	@echo "                   the switch demo with Open vSwitch, and reassembly by smoltcp and gVisor"
+	@echo "                   and through the kernel's ESP, if that is loaded; the switch demo with Open vSwitch, and reassembly by smoltcp and gVisor"
 
 # Both programs and the library at once: what they share is built once.
 BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench -p fatpath-preload
+
+build:
+	@scripts/setup build $(BUILD)
+
+# Nothing is built here: root need not have a toolchain.
+export PREFIX DESTDIR BINDIR SYSCONFDIR UNITDIR ZSHDIR
+install uninstall:
+	@scripts/install $@
 
 demo:
 	@scripts/setup demo $(BUILD)

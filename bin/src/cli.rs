@@ -19,7 +19,7 @@ use daemon::StatePlace;
 /// its last step. `fatpath run` starts a gateway from a file; `fatpath show` prints the state of a running one;
 /// `fatpath demo` measures, in network namespaces of its own, the benefit of fat packets on this machine.
 #[derive(Debug, Parser)]
-#[command(name = "fatpath", version, max_term_width = 100)]
+#[command(name = "fatpath", version = env!("FATPATH_VERSION"), max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     gateway: GatewayArg,

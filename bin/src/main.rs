@@ -19,6 +19,7 @@
 mod capture;
 mod check;
 mod cli;
+mod config_page;
 mod doctor;
 mod down;
 mod enter;

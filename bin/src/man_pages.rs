@@ -10,6 +10,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use client::{CliError, print};
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
+use crate::config_page;
 
 /// Prints the completion script of a shell.
 ///
@@ -21,7 +22,7 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
     print(&script)
 }
 
-/// Writes `fatpath.1` and a page for each command.
+/// Writes `fatpath.1`, a page for each command, and `fatpath.toml.5`.
 ///
 /// # Errors
 /// The directory does not exist or is not writable.
@@ -35,6 +36,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), CliError> {
         let name = command.get_name().to_owned();
         write_page(command.clone().override_usage(usage(command)), &name, &args.dir).map_err(failed)?;
     }
+    fs::write(args.dir.join("fatpath.toml.5"), config_page::render()).map_err(failed)?;
     write_page(root, "fatpath", &args.dir).map_err(failed)
 }
 

@@ -390,7 +390,7 @@ fn help_is_printed_on_request() {
     ] {
         assert!(String::from_utf8_lossy(&help.stdout).contains(&format!("\n  {word} ")), "{word}: {help:?}");
     }
-    assert_output(&dir.fatpath(&["--version"]), 0, concat!("fatpath ", env!("CARGO_PKG_VERSION"), "\n"), "");
+    assert_output(&dir.fatpath(&["--version"]), 0, concat!("fatpath ", env!("FATPATH_VERSION"), "\n"), "");
 }
 
 #[test]

@@ -85,9 +85,18 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
 }
 
-/// Both streams as one text.
+/// Both streams as one text: messages of the script, and then the output of its command.
 fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+    String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout)
+}
+
+#[test]
+fn setup_leaves_standard_output_to_its_command() {
+    let machine = Machine::new("streams", "echo 'Setting up gcc'; touch $bin/cc");
+    let output = machine.set_up();
+    let [printed, told] = [&output.stdout, &output.stderr].map(|stream| String::from_utf8_lossy(stream));
+    assert_eq!(printed, "done\n", "{told}");
+    assert!(told.contains("setup: installing "), "{told}");
 }
 
 #[test]

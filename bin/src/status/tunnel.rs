@@ -91,7 +91,10 @@ pub(super) fn tunnels(
             let local = template.src.unwrap_or_else(|| selector.src.addr());
             let peer = template.dst.unwrap_or_else(|| selector.dst.addr());
             let part = parts.entry((local, peer, template.reqid)).or_default();
-            part.networks.push(format!("{} > {}", selector.src, selector.dst));
+            let network = format!("{} > {}", selector.src, selector.dst);
+            if !part.networks.contains(&network) {
+                part.networks.push(network);
+            }
         }
     }
     for sa in sas {
@@ -108,12 +111,46 @@ pub(super) fn tunnels(
             _ => {}
         }
     }
+    fold(&mut parts);
     let errors: Vec<&PeerErrorState> = links.iter().flat_map(|link| &link.peer_errors).collect();
     let statuses = parts.into_iter().map(|(key, part)| (key, part.status(key, &errors)));
     statuses.collect()
 }
 
+/// Folds policies without a reqid and without SAs, such as those of `keys = "ike"`, into the parts of a key manager
+/// that uses the same addresses: their SAs carry the packets, and its policies precede them.
+fn fold(parts: &mut BTreeMap<TunnelKey, Parts<'_>>) {
+    let is_bare = |(key, part): (&TunnelKey, &Parts<'_>)| (key.2 == 0 && !part.has_sas()).then_some(*key);
+    let bare: Vec<TunnelKey> = parts.iter().filter_map(is_bare).collect();
+    for key in bare {
+        let Some(mut part) = parts.remove(&key) else { continue };
+        let (local, peer, _) = key;
+        let mut managed: Vec<&mut Parts<'_>> =
+            parts.range_mut((local, peer, 1)..=(local, peer, u32::MAX)).map(|(_, part)| part).collect();
+        part.networks.retain(|network| !managed.iter().any(|other| other.networks.contains(network)));
+        let target = match managed.iter().position(|other| other.has_sas()) {
+            Some(at) => Some(at),
+            // Neither has SAs: policies for the same networks are one tunnel.
+            None if part.networks.is_empty() && !managed.is_empty() => Some(0),
+            None => None,
+        };
+        match target {
+            Some(at) => {
+                managed[at].networks.append(&mut part.networks);
+                managed[at].larval |= part.larval;
+            }
+            None => {
+                parts.insert(key, part);
+            }
+        }
+    }
+}
+
 impl Parts<'_> {
+    const fn has_sas(&self) -> bool {
+        !self.outbound.is_empty() || !self.inbound.is_empty()
+    }
+
     fn status(&self, (local, peer, reqid): TunnelKey, errors: &[&PeerErrorState]) -> TunnelStatus {
         let received_secs = self.inbound.iter().filter_map(|sa| sa.last_used_secs).min();
         // An error since the last received packet.
@@ -218,6 +255,49 @@ mod tests {
         let found = tunnels(&[], &[], &sas);
         let [(_, status)] = found.as_slice() else { panic!("{found:?}") };
         (status.state, status.why.clone())
+    }
+
+    fn policy(reqid: u32, src: &str) -> PolicyState {
+        let json = format!(
+            r#"{{"dir":"out","priority":0,"action":"allow","mark":null,"if_id":0,"templates":[{{"src":"192.0.2.1",
+            "dst":"192.0.2.2","mode":"tunnel","reqid":{reqid},"level":"required"}}],"limit":{{"soft":{{}},"hard":{{}}}},
+            "selector":{{"src":"{src}","dst":"10.2.0.0/24","proto":null,"sport":null,"dport":null}},"ages":{{}}}}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    #[test]
+    fn policies_without_reqid_belong_to_the_managed_tunnel() {
+        let found = |policies: &[(u32, &str)], sas: &[(&str, &str, u32)]| {
+            let policies: Vec<_> = policies.iter().map(|(reqid, src)| policy(*reqid, src)).collect();
+            let sas: Vec<_> =
+                sas.iter().map(|(dir, state, reqid)| SaState { reqid: *reqid, ..sa(dir, state) }).collect();
+            let found = tunnels(&[], &policies, &sas);
+            let line = |((_, _, reqid), status): &(TunnelKey, TunnelStatus)| {
+                let networks: Vec<&str> = status.networks.iter().filter_map(|n| n.split('/').next()).collect();
+                format!("{reqid} {} {}", status.state.word(), networks.join(","))
+            };
+            found.iter().map(line).collect::<Vec<_>>().join("; ")
+        };
+        let (one, two) = ("10.1.0.0/24", "10.3.0.0/24");
+        let pair = [("out", "valid", 7), ("in", "valid", 7)];
+        let cases: &[(&[(u32, &str)], &[(&str, &str, u32)], &str)] = &[
+            (&[(0, one)], &[], "0 down 10.1.0.0"),
+            (&[(0, one), (7, one)], &pair, "7 idle 10.1.0.0"),
+            (&[(0, one)], &pair, "7 idle 10.1.0.0"),
+            (&[(0, one), (0, two), (7, one)], &pair, "7 idle 10.1.0.0,10.3.0.0"),
+            // A network of another child of the key manager is that child's.
+            (&[(0, one), (0, two), (7, one), (8, two)], &pair, "7 idle 10.1.0.0; 8 down 10.3.0.0"),
+            // Before the first SA.
+            (&[(0, one), (7, one)], &[], "7 down 10.1.0.0"),
+            (&[(0, one), (0, two), (7, one)], &[], "0 down 10.3.0.0; 7 down 10.1.0.0"),
+            (&[(0, one), (7, one)], &[("out", "acq", 0)], "7 down 10.1.0.0"),
+            // SAs without a reqid are a tunnel of their own.
+            (&[(0, one), (7, two)], &[("out", "valid", 0)], "0 down 10.1.0.0; 7 down 10.3.0.0"),
+        ];
+        for (policies, sas, want) in cases {
+            assert_eq!(found(policies, sas), *want, "{policies:?} with {sas:?}");
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ static ALLOCATOR: packet::Allocations = packet::Allocations;
 
 /// Measurements of fatpath: `fatpath demo`, `fatpath bench` and `fatpath plot`
 #[derive(Debug, Parser)]
-#[command(name = "fatpath-bench", version, max_term_width = 100, disable_help_subcommand = true)]
+#[command(name = "fatpath-bench", version = env!("FATPATH_VERSION"), max_term_width = 100, disable_help_subcommand = true)]
 struct Cli {
     /// Measurement
     #[command(subcommand)]

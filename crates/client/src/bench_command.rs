@@ -63,7 +63,7 @@ pub struct DemoArgs {
     /// Four namespaces: host, gateway, gateway, host; with the links owned by the gateways, and raw ESP
     #[arg(long)]
     pub router: bool,
-    /// Measure other programs in user space as well, where installed: wireguard-go, boringtun, strongSwan; with
+    /// Measure others as well, where there are any: wireguard-go, boringtun, strongSwan and the kernel's own ESP; with
     /// --switch Open vSwitch
     #[arg(long, conflicts_with = "router")]
     pub peers: bool,

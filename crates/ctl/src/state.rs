@@ -216,6 +216,12 @@ pub struct RouteState {
     pub via: Option<IpAddr>,
     /// Output link.
     pub dev: Option<String>,
+    /// Origin: iproute2's name of the protocol, such as `kernel` or `static`, or its number.
+    #[serde(default)]
+    pub proto: String,
+    /// iproute2's name of the scope, such as `global` or `link`, or its number.
+    #[serde(default)]
+    pub scope: String,
     /// Preferred source of the node's own packets, if one is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub src: Option<IpAddr>,

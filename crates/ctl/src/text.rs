@@ -21,8 +21,8 @@ impl Shown {
         match self {
             Self::Links(links) => whole(links),
             Self::Routes(routes) => whole(routes),
-            Self::Neighbours(neighbours) => whole(neighbours),
-            Self::Fdb(entries) => whole(entries),
+            Self::Neighbours(neighbours) => with_header(NEIGHBOUR_HEADER, neighbours),
+            Self::Fdb(entries) => with_header(FDB_HEADER, entries),
             Self::Pmtus(pmtus) => whole(pmtus),
             Self::Sa(sas) => whole(sas),
             Self::Policies(policies) => whole(policies),
@@ -38,6 +38,15 @@ impl Shown {
 
 fn whole<T: Display>(items: &[T]) -> String {
     items.iter().map(ToString::to_string).collect()
+}
+
+/// Headers of lists whose lines have the form of `ip neigh` and `bridge fdb`: the order of their values.
+const NEIGHBOUR_HEADER: &str = "ADDRESS dev LINK [lladdr ADDRESS] [queued PACKETS] STATE\n";
+const FDB_HEADER: &str = "ADDRESS dev PORT [vlan ID] master BRIDGE [sticky] [static|permanent]\n";
+
+/// Text of a list below its header; nothing for an empty list.
+fn with_header<T: Display>(header: &str, items: &[T]) -> String {
+    if items.is_empty() { String::new() } else { header.to_owned() + &whole(items) }
 }
 
 /// Writes ` word value`, or nothing for `None`.
@@ -186,8 +195,12 @@ impl Display for RouteState {
         optional(f, via, self.via)?;
         optional(f, "dev", self.dev.as_deref())?;
         optional(f, "table", Some(TableId(self.table)).filter(|&table| table != TableId::MAIN))?;
+        let word = |word: &str, hidden| Some(word.to_owned()).filter(|word| !word.is_empty() && word != hidden);
+        optional(f, "proto", word(&self.proto, ""))?;
+        optional(f, "scope", word(&self.scope, "global"))?;
         optional(f, "src", self.src)?;
-        writeln!(f, " metric {}", self.metric)
+        optional(f, "metric", Some(self.metric).filter(|&metric| metric != 0))?;
+        writeln!(f)
     }
 }
 

@@ -114,6 +114,8 @@ fn links() -> Shown {
 
 fn routes() -> Shown {
     let route = |kind: &str, to: &str, via: Option<&str>, dev: Option<&str>, metric, table| RouteState {
+        proto: "static".to_owned(),
+        scope: "global".to_owned(),
         kind: kind.to_owned(),
         to: to.parse().unwrap(),
         via: via.map(|via| via.parse().unwrap()),
@@ -131,8 +133,12 @@ fn routes() -> Shown {
     };
     Shown::Routes(vec![
         route("unicast", "0.0.0.0/0", Some("198.51.100.254"), Some("eth1"), 0, 254),
-        route("unicast", "10.2.0.0/24", None, Some("wan"), 0, 254),
-        route("local", "192.0.2.1", None, Some("wan"), 0, 255),
+        RouteState { scope: "link".to_owned(), ..route("unicast", "10.2.0.0/24", None, Some("wan"), 0, 254) },
+        RouteState {
+            proto: "kernel".to_owned(),
+            scope: "host".to_owned(),
+            ..route("local", "192.0.2.1", None, Some("wan"), 0, 255)
+        },
         route("blackhole", "fd00::/16", None, None, 1024, 100),
         RouteState { encap: Some(encap), ..route("unicast", "3333::/16", None, Some("eth1"), 1024, 254) },
     ])
@@ -340,18 +346,20 @@ fn links_show_offloads_with_reasons_and_what_they_moved() {
 #[test]
 fn routes_neighbours_and_path_mtus_read_as_from_ip() {
     let want = "\
-default via 198.51.100.254 dev eth1 metric 0
-10.2.0.0/24 dev wan metric 0
-local 192.0.2.1 dev wan table local metric 0
-blackhole fd00::/16 table 100 metric 1024
-3333::/16 encap ila 2001:db8:0:1 csum-mode neutral-map ident-type luid hook-type output dev eth1 metric 1024
+default via 198.51.100.254 dev eth1 proto static
+10.2.0.0/24 dev wan proto static scope link
+local 192.0.2.1 dev wan table local proto kernel scope host
+blackhole fd00::/16 table 100 proto static metric 1024
+3333::/16 encap ila 2001:db8:0:1 csum-mode neutral-map ident-type luid hook-type output dev eth1 proto static metric 1024
 ";
     assert_eq!(routes().to_text(false), want);
     let want = "\
+ADDRESS dev LINK [lladdr ADDRESS] [queued PACKETS] STATE
 198.51.100.254 dev eth1 lladdr 52:54:00:00:00:01 REACHABLE
 198.51.100.254 dev eth1 queued 3 INCOMPLETE
 ";
     assert_eq!(neighbours().to_text(false), want);
+    assert_eq!(Shown::Neighbours(Vec::new()).to_text(false), "");
     let want = "192.0.2.2 cache expires 583sec mtu 1400\nfd00::2 vrf red cache expires 0sec mtu 1280\n";
     assert_eq!(pmtus().to_text(false), want);
 }
@@ -560,12 +568,34 @@ fn every_reply_comes_back_equal_through_json() {
 #[test]
 fn json_names_are_the_words_of_the_text() {
     let want = concat!(
-        r#"[{"kind":"unicast","to":"0.0.0.0/0","via":"198.51.100.254","dev":"eth1","metric":0,"table":254},"#,
-        r#"{"kind":"unicast","to":"10.2.0.0/24","via":null,"dev":"wan","metric":0,"table":254},"#,
-        r#"{"kind":"local","to":"192.0.2.1/32","via":null,"dev":"wan","metric":0,"table":255},"#,
-        r#"{"kind":"blackhole","to":"fd00::/16","via":null,"dev":null,"metric":1024,"table":100},"#,
-        r#"{"kind":"unicast","to":"3333::/16","via":null,"dev":"eth1","metric":1024,"table":254,"#,
+        r#"[{"kind":"unicast","to":"0.0.0.0/0","via":"198.51.100.254","dev":"eth1","proto":"static","scope":"global","metric":0,"table":254},"#,
+        r#"{"kind":"unicast","to":"10.2.0.0/24","via":null,"dev":"wan","proto":"static","scope":"link","metric":0,"table":254},"#,
+        r#"{"kind":"local","to":"192.0.2.1/32","via":null,"dev":"wan","proto":"kernel","scope":"host","metric":0,"table":255},"#,
+        r#"{"kind":"blackhole","to":"fd00::/16","via":null,"dev":null,"proto":"static","scope":"global","metric":1024,"table":100},"#,
+        r#"{"kind":"unicast","to":"3333::/16","via":null,"dev":"eth1","proto":"static","scope":"global","metric":1024,"table":254,"#,
         r#""encap":{"locator":"2001:db8:0:1","csum_mode":"neutral-map","ident_type":"luid","hook_type":"output"}}]"#,
     );
     assert_eq!(routes().to_json(), want);
+}
+
+#[test]
+fn fdb_reads_as_from_bridge_below_a_header() {
+    let entry = |vlan, sticky, state: &str| FdbState {
+        mac: "52:54:00:00:00:01".to_owned(),
+        dev: "red0".to_owned(),
+        vlan,
+        master: "br0".to_owned(),
+        state: state.to_owned(),
+        sticky,
+        updated_secs: 1,
+        used_secs: 2,
+    };
+    let shown = Shown::Fdb(vec![entry(Some(10), false, "dynamic"), entry(None, true, "static")]);
+    let want = "\
+ADDRESS dev PORT [vlan ID] master BRIDGE [sticky] [static|permanent]
+52:54:00:00:00:01 dev red0 vlan 10 master br0
+52:54:00:00:00:01 dev red0 master br0 sticky static
+";
+    assert_eq!(shown.to_text(false), want);
+    assert_eq!(Shown::Fdb(Vec::new()).to_text(false), "");
 }

@@ -3,12 +3,13 @@
 use base::LinkId;
 use config::bridge::{BridgeConfig, BridgePort};
 use config::model::{Config, LinkKind};
-use ctl::state::{BridgePortState, FdbState};
+use ctl::state::BridgePortState;
 use driver::DriverKind;
 use netlink::rtnl::{BridgeNow, Bridging, PortNow};
-use switch::{BridgeError, FdbEntry, FdbKind, Port, PortState, Vid, VidSet};
+use switch::{BridgeError, Port, PortState, Vid, VidSet};
 
 use super::node::Node;
+use super::rows::FdbRow;
 
 /// Bridge of a configuration file.
 #[derive(Clone, Debug)]
@@ -121,31 +122,10 @@ fn ranges(vlans: &VidSet) -> Vec<String> {
     each.collect()
 }
 
-/// Sort key of an entry of a forwarding database: the bridge's own port, the port, the VLAN and the address.
-pub(crate) type FdbKey = (LinkId, Option<LinkId>, Option<Vid>, [u8; 6]);
-
-/// Entries of the bridge whose own port is `own`, from the entry `skip` on in the order of its table.
-pub(crate) fn fdb_states(node: &mut Node, own: LinkId, skip: usize, count: usize) -> Vec<(FdbKey, Option<FdbState>)> {
-    let now = node.now();
-    let Some(bridge) = node.datapath.bridge_mut(own) else { return Vec::new() };
-    let entries: Vec<FdbEntry> = bridge.fdb_entries(now).skip(skip).take(count).collect();
-    let master = node.name_of(own);
-    let state = |entry: &FdbEntry| {
-        let state = match entry.kind {
-            FdbKind::Local => "permanent",
-            FdbKind::Static => "static",
-            FdbKind::Dynamic => "dynamic",
-        };
-        Some(FdbState {
-            mac: entry.mac.to_string(),
-            dev: node.name_of(entry.port.unwrap_or(own))?,
-            vlan: entry.vid.map(Vid::get),
-            master: master.clone()?,
-            state: state.to_owned(),
-            sticky: entry.is_sticky,
-            updated_secs: entry.updated.as_secs(),
-            used_secs: entry.used.as_secs(),
-        })
-    };
-    entries.iter().map(|entry| ((own, entry.port, entry.vid, entry.mac.0), state(entry))).collect()
+/// Appends entries of the bridge whose own port is `own`, from the entry `skip` on in the order of its table.
+pub(crate) fn fdb_rows(node: &mut Node, own: LinkId, skip: usize, count: usize, out: &mut Vec<FdbRow>) {
+    let (before, now) = (out.len(), node.now());
+    let Some(bridge) = node.datapath.bridge_mut(own) else { return };
+    out.extend(bridge.fdb_entries(now).skip(skip).take(count).map(|entry| FdbRow::new(own, entry)));
+    out.iter_mut().skip(before).for_each(|row| row.set_names(node));
 }

@@ -140,7 +140,8 @@ impl Handle {
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<Receiver<T>, WorkerGone> {
-        let (sender, receiver) = mpsc::channel();
+        // Its place for the reply is allocated here, not on the worker.
+        let (sender, receiver) = mpsc::sync_channel(1);
         // The send fails if the caller has timed out.
         self.send(Command::Call(Box::new(move |node| drop(sender.send(what(node))))))?;
         Ok(receiver)

@@ -138,8 +138,6 @@ impl Daemon {
 
     /// Serves signals and clients until the daemon has to end, or a thread has failed.
     pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>, threads: &Threads) -> Result<(), CliError> {
-        // Frees the memory that reading the file and planning took.
-        Allocations::trim();
         let mut watchdog = service::watchdog_limit().map(|limit| Watchdog::new(threads.clone(), limit));
         while let Some(event) = next_event(&happened, &mut watchdog) {
             match event {

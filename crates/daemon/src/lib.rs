@@ -39,7 +39,7 @@
 //! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace`, `device::guard` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
-//! | functions over the node | `snapshot`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
+//! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
 //! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
@@ -80,6 +80,7 @@ mod processors;
 mod random;
 mod records;
 mod reload_summary;
+mod rows;
 mod rtnetlink;
 mod running;
 mod sa_name;
@@ -110,6 +111,7 @@ use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 
 use client::{CliError, own_socket_path, raise_descriptor_limit};
+use packet::Allocations;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tracing_subscriber::EnvFilter;
@@ -202,6 +204,8 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
     }
     netlink.move_to(&socket.with_extension("netlink"))?;
     device::guard(&daemon.worker.handle, &threads).map_err(|err| CliError::system("start a thread", &err))?;
+    // Frees the memory that reading the file and planning took, before the worker would merge it between packets.
+    Allocations::trim();
     daemon.worker.hold(false).map_err(CliError::failed)?;
     daemon.worker.watch(&threads);
     sa_warnings::start(&daemon.worker.handle, &threads)?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use arrayvec::ArrayString;
 use base::{IfIndex, Instant, LinkId};
 use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
@@ -39,6 +40,9 @@ impl Clock {
         Instant::ZERO + self.start.elapsed()
     }
 }
+
+/// Name of a link or VRF device: at most 15 bytes, as in Linux.
+pub(crate) type LinkName = ArrayString<15>;
 
 /// A node.
 #[derive(Debug)]
@@ -131,8 +135,17 @@ impl Node {
 
     /// Name of the link or VRF device `id`, if that exists.
     pub(crate) fn name_of(&self, id: LinkId) -> Option<String> {
-        let of_vrf = || self.vrfs.get(&id).map(|vrf| vrf.name.clone());
-        self.datapath.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
+        self.name(id).map(str::to_owned)
+    }
+
+    /// Same as [`name_of`](Self::name_of), without an allocation.
+    pub(crate) fn short_name_of(&self, id: LinkId) -> Option<LinkName> {
+        LinkName::from(self.name(id)?).ok()
+    }
+
+    fn name(&self, id: LinkId) -> Option<&str> {
+        let of_vrf = || self.vrfs.get(&id).map(|vrf| vrf.name.as_str());
+        self.datapath.ports.get(id).map(|port| port.config.name.as_str()).or_else(of_vrf)
     }
 
     /// The link with this interface index, or `None` for 0. For an index that no link has, the id of a link that never

@@ -14,9 +14,8 @@ use crate::command::{Handle, WorkerGone};
 use crate::node::Node;
 use crate::threads::Threads;
 
-/// Interval of looks at a node with SAs, and at one without.
+/// Interval of looks.
 const PERIOD: Duration = Duration::from_secs(1);
-const PERIOD_WITHOUT_SAS: Duration = Duration::from_secs(5);
 
 /// Least time between two warnings of an SA.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -37,8 +36,8 @@ pub(crate) fn start(worker: &Handle, threads: &Threads) -> Result<(), CliError> 
         let mut warner = Warner::default();
         loop {
             // A worker that has ended is reported elsewhere.
-            let has_sas = warner.look(&worker).unwrap_or(false);
-            thread::sleep(if has_sas { PERIOD } else { PERIOD_WITHOUT_SAS });
+            let _ = warner.look(&worker);
+            thread::sleep(PERIOD);
         }
     });
     spawned.map_err(|err| CliError::system("start a thread", &err))
@@ -71,15 +70,22 @@ struct Seen {
 
 #[derive(Debug, Default)]
 struct Warner {
+    /// Number of the worker's bursts at the last look.
+    bursts: u32,
     /// Packets that all SAs had refused at the last look.
     refused: u64,
     seen: HashMap<u64, Seen>,
 }
 
 impl Warner {
-    /// Warns of SAs. Returns whether there are any.
-    fn look(&mut self, worker: &Handle) -> Result<bool, WorkerGone> {
-        let (refused, sas) = worker.call(|node| (refused(node), node.datapath.ipsec.sad().len()))?;
+    /// Warns of SAs. A worker that has received no packets since the last look is not woken.
+    fn look(&mut self, worker: &Handle) -> Result<(), WorkerGone> {
+        let bursts = worker.bursts();
+        if bursts == self.bursts {
+            return Ok(());
+        }
+        let refused = worker.call(|node| refused(node))?;
+        self.bursts = bursts;
         if refused != self.refused {
             self.refused = refused;
             let (mut found, mut below) = (Vec::new(), u64::MAX);
@@ -97,7 +103,7 @@ impl Warner {
                 tracing::warn!("{others} other SAs refuse their packets, too");
             }
         }
-        Ok(sas > 0)
+        Ok(())
     }
 
     /// Lines for SAs that have refused more packets than they have received since they were last looked at.
@@ -169,6 +175,24 @@ fn refusing(node: &Node, below: u64) -> (Option<u64>, Vec<Refusing>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::channel;
+
+    #[test]
+    fn worker_without_packets_is_not_woken() {
+        let (handle, inbox) = channel().unwrap();
+        let mut warner = Warner::default();
+        assert!(warner.look(&handle).is_ok() && !inbox.has_commands());
+        inbox.wake_up(false, true);
+        thread::scope(|scope| {
+            let look = scope.spawn(|| warner.look(&handle).is_ok());
+            while !inbox.has_commands() {
+                thread::yield_now();
+            }
+            drop(inbox);
+            assert!(!look.join().unwrap(), "the worker has ended");
+        });
+        assert_eq!(warner.bursts, 0, "the next look asks again");
+    }
 
     #[test]
     fn sa_that_refuses_more_than_it_receives_is_named_once_a_minute() {

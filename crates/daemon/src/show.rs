@@ -2,28 +2,28 @@
 //!
 //! Routes are read from the model that netlink clients share. All other tables are read on the worker, in calls of at
 //! most [`SLICE`] each, between which it moves packets. A table that changes meanwhile is shown partly old and partly new,
-//! as a dump over netlink is.
+//! as a dump over netlink is. Large tables are copied as [`rows`](crate::rows), into storage of the client's thread.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use base::{LinkId, SaId};
-use ctl::state::{FdbState, FlowState, IlaState, NeighbourState, PolicyState, RouteState, SaState};
+use ctl::state::{FdbState, FlowState, IlaState, LinkState, NeighbourState, PolicyState, RouteState, SaState};
 use ctl::{Shown, What};
-use ila::Locator;
 use ipsec::spd::Order;
 use netlink::rtnl::RouteCursor;
-use netlink::rtnl::nums::RTPROT_KERNEL;
 use rustix::time::{ClockId, clock_gettime};
 use xfrm::Dir;
 
-use crate::bridges::{self, FdbKey};
+use crate::bridges;
 use crate::command::{Handle, WorkerGone};
 use crate::netlink::Shared;
 use crate::node::Node;
+use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
+use crate::snapshot;
 use crate::translate::fib::to_fib;
-use crate::{sadb, snapshot};
 
 /// Time after which a slice ends. Its last step may exceed it.
 const SLICE: Duration = Duration::from_micros(400);
@@ -34,6 +34,12 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// Number of objects of one step, whose time is far below a slice's.
 const STEP: usize = 32;
 
+/// Number of links of one step: each has some dozens of strings.
+const LINKS: usize = 4;
+
+/// Limit of rows of one slice.
+const ROWS: usize = 256;
+
 /// Number of routes that are read at once.
 const ROUTES: usize = 1024;
 
@@ -43,7 +49,7 @@ const ROUTES: usize = 1024;
 /// The worker does not reply.
 pub(crate) fn show(what: What, worker: &Handle, shared: &Shared) -> Result<Shown, WorkerGone> {
     Ok(match what {
-        What::Links => Shown::Links(one(worker, snapshot::link_states)?),
+        What::Links => Shown::Links(links(worker)?),
         What::Routes => Shown::Routes(routes(shared)),
         What::Neighbours => Shown::Neighbours(neighbours(worker)?),
         What::Fdb => Shown::Fdb(fdb(worker)?),
@@ -80,18 +86,25 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Reads a table from `start` on. `step` appends some objects, and returns the position behind them, or `None` at the end.
-fn table<T: Send + 'static, P: Send + 'static>(
+/// Appends at most [`STEP`] rows from a position on, and returns the position behind them, or `None` at the end.
+type Step<T, P> = fn(&mut Node, P, &mut Vec<T>) -> Option<P>;
+
+/// Reads a table from `start` on. `complete` runs on this thread, which also allocates and frees the storage of rows.
+fn table<T: Send + 'static, P: Send + 'static, S>(
     worker: &Handle,
     start: P,
-    step: fn(&mut Node, P, &mut Vec<T>) -> Option<P>,
-) -> Result<Vec<T>, WorkerGone> {
+    step: Step<T, P>,
+    mut complete: impl FnMut(T) -> S,
+) -> Result<Vec<S>, WorkerGone> {
     let mut all = Vec::new();
+    let mut rows = Vec::with_capacity(ROWS);
     let mut position = Some(start);
     while let Some(at) = position {
-        let (mut some, next) = worker.call(move |node| measured(node, |node| slice(node, at, step)))?;
-        all.append(&mut some);
-        position = next;
+        (rows, position) = worker.call(move |node| {
+            let next = measured(node, |node| slice(node, at, step, &mut rows));
+            (rows, next)
+        })?;
+        all.extend(rows.drain(..).map(&mut complete));
         if position.is_some() {
             thread::sleep(PAUSE);
         }
@@ -99,18 +112,17 @@ fn table<T: Send + 'static, P: Send + 'static>(
     Ok(all)
 }
 
-/// Runs steps until the end of the slice.
-fn slice<T, P>(node: &mut Node, at: P, step: fn(&mut Node, P, &mut Vec<T>) -> Option<P>) -> (Vec<T>, Option<P>) {
+/// Runs steps until the end of the slice, or until `rows` have no room for another step.
+fn slice<T, P>(node: &mut Node, at: P, step: Step<T, P>, rows: &mut Vec<T>) -> Option<P> {
     let begun = Instant::now();
-    let mut some = Vec::new();
     let mut position = Some(at);
     while let Some(at) = position {
-        position = step(node, at, &mut some);
-        if begun.elapsed() >= SLICE {
+        position = step(node, at, rows);
+        if begun.elapsed() >= SLICE || rows.len() + STEP > rows.capacity() {
             break;
         }
     }
-    (some, position)
+    position
 }
 
 fn routes(shared: &Shared) -> Vec<RouteState> {
@@ -123,9 +135,7 @@ fn routes(shared: &Shared) -> Vec<RouteState> {
         for (cursor, table, route) in model.routes_after(after).take(ROUTES) {
             after = Some(cursor);
             let dev = model.link(route.dev).map(|link| link.config.name.clone());
-            // The source of a route that the node adds for an address is that address.
-            let src = route.src.filter(|_| route.protocol != RTPROT_KERNEL);
-            states.push(to_fib(route).map(|found| snapshot::route(table, &found, dev, src)));
+            states.push(to_fib(route).map(|found| snapshot::route(table, route, &found, dev)));
         }
         if states.len() - before < ROUTES {
             break;
@@ -142,32 +152,84 @@ fn routes(shared: &Shared) -> Vec<RouteState> {
     states
 }
 
+/// Links and VRF devices by index.
+fn links(worker: &Handle) -> Result<Vec<LinkState>, WorkerGone> {
+    let mut ids = table(worker, IdPosition::Port(0), some_ids, |id| id)?;
+    // A VRF device may have a port.
+    ids.sort_unstable();
+    ids.dedup();
+    let states = table(worker, (ids.into(), 0), some_links, |state| state)?;
+    let mut states: Vec<LinkState> = states.into_iter().flatten().collect();
+    states.sort_unstable_by_key(|link| link.index);
+    Ok(states)
+}
+
+/// Position in the list of links: the least number of the next port or VRF device.
+enum IdPosition {
+    Port(u32),
+    Vrf(u32),
+}
+
+fn some_ids(node: &mut Node, position: IdPosition, out: &mut Vec<LinkId>) -> Option<IdPosition> {
+    let before = out.len();
+    match position {
+        IdPosition::Port(from) => {
+            let ports = node.datapath.ports.iter().map(|(id, _)| id).filter(|id| id.0 >= from);
+            out.extend(ports.take(STEP));
+        }
+        IdPosition::Vrf(from) => out.extend(node.vrfs.range(LinkId(from)..).map(|(id, _)| *id).take(STEP)),
+    }
+    let next = out.get(before..)?.last().map(|last| last.0 + 1);
+    match position {
+        IdPosition::Port(_) => Some(next.map_or(IdPosition::Vrf(0), IdPosition::Port)),
+        IdPosition::Vrf(_) => next.map(IdPosition::Vrf),
+    }
+}
+
+/// List of links, and the number of those that have been read.
+type LinkPosition = (Arc<[LinkId]>, usize);
+
+fn some_links(node: &mut Node, (ids, done): LinkPosition, out: &mut Vec<Option<LinkState>>) -> Option<LinkPosition> {
+    let some = ids.get(done..)?.iter().take(LINKS);
+    out.extend(some.map(|&id| snapshot::link_state(node, id)));
+    (done + LINKS < ids.len()).then(|| (ids, done + LINKS))
+}
+
 fn neighbours(worker: &Handle) -> Result<Vec<NeighbourState>, WorkerGone> {
-    let mut found = table(worker, 0, |node, skip: usize, out| {
-        let before = out.len();
-        let some = node.datapath.neighbours.iter().skip(skip).take(STEP);
-        out.extend(some.map(|it| ((it.link, it.addr), snapshot::neighbour(node, &it))));
-        (out.len() - before == STEP).then_some(skip + STEP)
+    let mut found = table(worker, 0, some_neighbours, |row| {
+        let key = (row.neighbour.link, row.neighbour.addr);
+        (key, row.complete())
     })?;
     found.sort_by_key(|(key, _)| *key);
     found.dedup_by_key(|(key, _)| *key);
     Ok(found.into_iter().filter_map(|(_, state)| state).collect())
 }
 
+fn some_neighbours(node: &mut Node, skip: usize, out: &mut Vec<NeighbourRow>) -> Option<usize> {
+    let before = out.len();
+    let some = node.datapath.neighbours.iter().skip(skip).take(STEP);
+    out.extend(some.map(|it| NeighbourRow::new(node, it)));
+    (out.len() - before == STEP).then_some(skip + STEP)
+}
+
 fn fdb(worker: &Handle) -> Result<Vec<FdbState>, WorkerGone> {
-    let mut found: Vec<(FdbKey, Option<FdbState>)> = Vec::new();
+    let mut found = Vec::new();
     let bridges: Vec<LinkId> = one(worker, |node| node.datapath.bridge_ids().collect())?;
     for own in bridges {
-        found.extend(table(worker, (own, 0), |node, (own, skip): (LinkId, usize), out| {
-            let mut some = bridges::fdb_states(node, own, skip, STEP);
-            let is_whole = some.len() == STEP;
-            out.append(&mut some);
-            is_whole.then_some((own, skip + STEP))
+        found.extend(table(worker, (own, 0), some_fdb, |row| {
+            let key = (row.own, row.entry.port, row.entry.vid, row.entry.mac.0);
+            (key, row.complete())
         })?);
     }
     found.sort_by_key(|(key, _)| *key);
     found.dedup_by_key(|(key, _)| *key);
     Ok(found.into_iter().filter_map(|(_, state)| state).collect())
+}
+
+fn some_fdb(node: &mut Node, (own, skip): (LinkId, usize), out: &mut Vec<FdbRow>) -> Option<(LinkId, usize)> {
+    let before = out.len();
+    bridges::fdb_rows(node, own, skip, STEP, out);
+    (out.len() - before == STEP).then_some((own, skip + STEP))
 }
 
 /// Position in the list of SAs.
@@ -182,32 +244,29 @@ enum SaPosition {
 
 /// SA to show.
 enum FoundSa {
-    OfFile(SaId, Box<SaState>),
-    Added(SaId, Box<SaState>),
+    OfFile(SaId, SaRow),
+    Added(SaId, SaRow),
     /// With the number of its acquire.
-    Larval(u32, Box<SaState>),
+    Larval(u32, SaRow),
 }
 
 /// SAs in the order of the file, then those of netlink clients, then larval ones in the order of their acquires.
 fn sas(worker: &Handle) -> Result<Vec<SaState>, WorkerGone> {
-    let found = table(worker, SaPosition::OfFile(0), some_sas)?;
     let mut of_file = HashSet::new();
-    let mut states = Vec::with_capacity(found.len());
     let mut larvae = Vec::new();
-    for sa in found {
-        match sa {
-            FoundSa::OfFile(id, state) => {
-                of_file.insert(id);
-                states.push(*state);
-            }
-            FoundSa::Added(id, _) if of_file.contains(&id) => {}
-            FoundSa::Added(_, state) => states.push(*state),
-            FoundSa::Larval(seq, state) => larvae.push((seq, *state)),
+    let states = table(worker, SaPosition::OfFile(0), some_sas, |sa| match sa {
+        FoundSa::OfFile(id, row) => {
+            of_file.insert(id);
+            Some(row.complete())
         }
-    }
+        FoundSa::Added(id, row) => (!of_file.contains(&id)).then(|| row.complete()),
+        FoundSa::Larval(seq, row) => {
+            larvae.push((seq, row.complete()));
+            None
+        }
+    })?;
     larvae.sort_by_key(|(seq, _)| *seq);
-    states.extend(larvae.into_iter().map(|(_, state)| state));
-    Ok(states)
+    Ok(states.into_iter().flatten().chain(larvae.into_iter().map(|(_, state)| state)).collect())
 }
 
 fn some_sas(node: &mut Node, position: SaPosition, out: &mut Vec<FoundSa>) -> Option<SaPosition> {
@@ -218,7 +277,7 @@ fn some_sas(node: &mut Node, position: SaPosition, out: &mut Vec<FoundSa>) -> Op
             let some = configs.iter().take(STEP);
             out.extend(some.filter_map(|config| {
                 let id = sad.by_spi(config.dst, config.spi, config.mark.sought())?;
-                Some(FoundSa::OfFile(id, Box::new(snapshot::sa(config, sad.get(id)?, now))))
+                Some(FoundSa::OfFile(id, SaRow::of_file(config, sad.get(id)?, now)))
             }));
             Some(if configs.len() > STEP { SaPosition::OfFile(first + STEP) } else { SaPosition::Added(0) })
         }
@@ -226,59 +285,167 @@ fn some_sas(node: &mut Node, position: SaPosition, out: &mut Vec<FoundSa>) -> Op
             let mut next = None;
             for (born, sa) in sad.born_from(from).take(STEP) {
                 next = Some(born + 1);
-                if let Some(config) = sadb::config(sa) {
-                    out.push(FoundSa::Added(sa.id(), Box::new(snapshot::sa(&config, sa, now))));
-                }
+                out.extend(SaRow::added(sa, now).map(|row| FoundSa::Added(sa.id(), row)));
             }
             Some(next.map_or(SaPosition::Larval(0), SaPosition::Added))
         }
         SaPosition::Larval(skip) => {
             let before = out.len();
             let some = sad.larvae().skip(skip).take(STEP);
-            out.extend(some.map(|larval| FoundSa::Larval(larval.seq, Box::new(snapshot::larval(larval)))));
+            out.extend(some.map(|larval| FoundSa::Larval(larval.seq, SaRow::larval(larval))));
             (out.len() - before == STEP).then_some(SaPosition::Larval(skip + STEP))
         }
     }
 }
 
+/// Direction of policies, by its place in [`DIRS`], and the last policy before.
+type PolicyPosition = (usize, Option<Order>);
+
+const DIRS: [Dir; 3] = [Dir::In, Dir::Out, Dir::Fwd];
+
 /// Policies in the order of their lookup.
 fn policies(worker: &Handle) -> Result<Vec<PolicyState>, WorkerGone> {
-    const DIRS: [Dir; 3] = [Dir::In, Dir::Out, Dir::Fwd];
-    table(worker, (0, None), |node, (dir, after): (usize, Option<Order>), out| {
-        let mut last = None;
-        for (order, policy) in node.datapath.ipsec.spd().after(*DIRS.get(dir)?, after).take(STEP) {
-            out.push(snapshot::policy(policy, node.now()));
-            last = Some(order);
-        }
-        Some(last.map_or((dir + 1, None), |order| (dir, Some(order))))
-    })
+    table(worker, (0, None), some_policies, PolicyRow::complete)
+}
+
+fn some_policies(node: &mut Node, (dir, after): PolicyPosition, out: &mut Vec<PolicyRow>) -> Option<PolicyPosition> {
+    let mut last = None;
+    for (order, policy) in node.datapath.ipsec.spd().after(*DIRS.get(dir)?, after).take(STEP) {
+        out.push(PolicyRow::new(policy, node.now()));
+        last = Some(order);
+    }
+    Some(last.map_or((dir + 1, None), |order| (dir, Some(order))))
 }
 
 /// Flows that are not idle.
 fn flows(worker: &Handle) -> Result<Vec<FlowState>, WorkerGone> {
-    table(worker, 0, |node, slot: usize, out| {
-        let mut next = None;
-        for (at, domain, flow) in node.datapath.established().iter_from(node.now(), slot).take(STEP) {
-            out.push(snapshot::flow(node, domain, &flow));
-            next = Some(at + 1);
-        }
-        next
-    })
+    table(worker, 0, some_flows, FlowRow::complete)
+}
+
+fn some_flows(node: &mut Node, slot: usize, out: &mut Vec<FlowRow>) -> Option<usize> {
+    let mut next = None;
+    for (at, domain, flow) in node.datapath.established().iter_from(node.now(), slot).take(STEP) {
+        out.push(FlowRow::new(node, domain, flow));
+        next = Some(at + 1);
+    }
+    next
 }
 
 /// ILA mappings by locator; among equal locators the mapping for any device comes last.
 fn ila(worker: &Handle) -> Result<Vec<IlaState>, WorkerGone> {
-    type Key = (Locator, bool, Option<LinkId>);
-    let mut found: Vec<(Key, IlaState)> = table(worker, 0, |node, bucket: usize, out| {
-        let mut next = None;
-        for (at, mapping) in node.datapath.ila().from_bucket(bucket).take(STEP) {
-            let key = (mapping.locator_match, mapping.link.is_none(), mapping.link);
-            out.push((key, snapshot::ila_mapping(node, &mapping)));
-            next = Some(at + 1);
-        }
-        next
+    let mut found = table(worker, 0, some_ila, |row| {
+        let mapping = &row.mapping;
+        let key = (mapping.locator_match, mapping.link.is_none(), mapping.link);
+        (key, row.complete())
     })?;
     found.sort_by_key(|(key, _)| *key);
     found.dedup_by_key(|(key, _)| *key);
     Ok(found.into_iter().map(|(_, state)| state).collect())
+}
+
+fn some_ila(node: &mut Node, bucket: usize, out: &mut Vec<IlaRow>) -> Option<usize> {
+    let mut next = None;
+    for (at, mapping) in node.datapath.ila().from_bucket(bucket).take(STEP) {
+        out.push(IlaRow::new(node, mapping));
+        next = Some(at + 1);
+    }
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter;
+
+    use base::Prefix;
+    use packet::Allocations;
+    use rustix::event::{EventfdFlags, eventfd};
+    use wire::Spi;
+    use xfrm::{Algorithm, Level, Mode, PolicyConfig, SaConfig, SaFlags, Selector, Template};
+
+    use super::*;
+    use crate::poller::Poller;
+    use crate::records::sa_of_file;
+
+    #[global_allocator]
+    static ALLOCATIONS: Allocations = Allocations;
+
+    const COUNT: u32 = 3 * ROWS as u32;
+
+    /// A node with SAs, half of them of a file, policies, and neighbours of a link that does not exist.
+    fn node() -> Node {
+        let inbox = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let mut node = Node::new(Poller::new(inbox).unwrap());
+        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
+        let flags = SaFlags { esn: true, decap_dscp: true, ..SaFlags::default() };
+        let mut config = config::Config::default();
+        for spi in 0x1000..0x1000 + COUNT {
+            let sa = SaConfig::new(src, dst, Spi(spi), Mode::Tunnel, Algorithm::null());
+            let sa = SaConfig { flags, replay_window: 128, ..sa };
+            node.datapath.ipsec.add_sa(&sa_of_file(&sa), 0).unwrap();
+            if spi % 2 == 0 {
+                config.sas.push(sa);
+            }
+        }
+        node.config = Arc::new(config);
+        for n in 0..COUNT {
+            let to = [10, 2, (n >> 8) as u8, n as u8].into();
+            let selector = Selector::new(Prefix::ANY_V4, Prefix::host(to));
+            let level = Level::Required;
+            let template = Template { src: Some(src), dst: Some(dst), spi: None, mode: Mode::Tunnel, reqid: n, level };
+            let policy = PolicyConfig { templates: vec![template; 2], ..PolicyConfig::new(Dir::Out, selector) };
+            node.datapath.ipsec.add_policy(policy).unwrap();
+            let known = fib::Known::Permanent(wire::MacAddr([2, 0, 0, 0, 0, 1]));
+            node.datapath.neighbours.set(base::Instant::ZERO, LinkId(7), to, known, &mut Vec::new());
+        }
+        node
+    }
+
+    /// Reads a table to its end, and checks that no slice allocates. Returns the rows and the number of slices.
+    fn read<T, P>(node: &mut Node, start: P, step: Step<T, P>) -> (Vec<T>, usize) {
+        let mut all = Vec::new();
+        let mut rows = Vec::with_capacity(ROWS);
+        let mut position = Some(start);
+        let slices = iter::from_fn(|| {
+            let at = position.take()?;
+            let before = Allocations::of_thread();
+            position = slice(node, at, step, &mut rows);
+            assert_eq!(Allocations::of_thread() - before, 0, "allocations of a slice of {} rows", rows.len());
+            all.append(&mut rows);
+            Some(())
+        });
+        let slices = slices.count();
+        (all, slices)
+    }
+
+    #[test]
+    fn slice_of_a_large_table_allocates_nothing() {
+        let mut node = node();
+        let (sas, slices) = read(&mut node, SaPosition::OfFile(0), some_sas);
+        let of_file = sas.iter().filter(|sa| matches!(sa, FoundSa::OfFile(..))).count();
+        // Those of the file come once more among all.
+        assert_eq!((of_file, sas.len()), (COUNT as usize / 2, COUNT as usize * 3 / 2));
+        assert!(slices > sas.len() / ROWS, "{slices} slices");
+        let (policies, _) = read(&mut node, (0, None), some_policies);
+        assert_eq!(policies.len(), COUNT as usize);
+        let (neighbours, _) = read(&mut node, 0, some_neighbours);
+        assert_eq!(neighbours.len(), COUNT as usize);
+    }
+
+    #[test]
+    fn row_of_an_sa_is_completed_with_its_words() {
+        let (sas, _) = read(&mut node(), SaPosition::OfFile(0), some_sas);
+        let states: Vec<SaState> = sas
+            .into_iter()
+            .map(|sa| match sa {
+                FoundSa::OfFile(_, row) | FoundSa::Added(_, row) | FoundSa::Larval(_, row) => row.complete(),
+            })
+            .collect();
+        let [first, .., last] = states.as_slice() else { panic!("{} SAs", states.len()) };
+        for sa in [first, last] {
+            assert_eq!((sa.state.as_str(), sa.algorithm.as_deref()), ("valid", Some("ecb(cipher_null)")));
+            assert_eq!((sa.flags.join(" ").as_str(), sa.replay_window), ("decap-dscp esn", 128));
+            assert_eq!((sa.bitmap.as_slice(), &sa.auth), ([0; 4].as_slice(), &None));
+        }
+        assert_eq!([first.spi, last.spi], [0x1000, 0xfff + COUNT]);
+    }
 }

@@ -1,41 +1,35 @@
 //! State of the node's objects, as `fatpath show` and netlink show it.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
 
-use base::{Domain, DropReason, Instant, LinkId, Mib, TableId};
+use base::{DropReason, Instant, LinkId, Mib, TableId};
 use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
-    Ages, CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, GuestQueueState, GuestState,
-    IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, OffloadState, PeerErrorState, PmtuState,
-    PolicyState, QdiscState, RingState, RouteState, SaState, SaStats,
+    CopyState, CounterState, CountersState, DropState, FragmentsState, GuestQueueState, GuestState, IlaEncapState,
+    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, QdiscState, RingState, RouteState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::DriverKind;
-use fib::{Fib, Neighbour, RouteKind};
-use ila::Mapping;
-use ipsec::replay::ReplayWindow;
-use ipsec::spd::Policy;
-use ipsec::{Larval, Sa, State};
+use fib::{Fib, RouteKind};
 use link::{Layer, Offload};
-use netlink::rtnl::{LinkDetail, LinkNow, Vrf};
+use netlink::rtnl::nums::RTPROT_KERNEL;
+use netlink::rtnl::{self, LinkDetail, LinkNow, Vrf};
 use reassembly::Reassembly;
 use switch::PortStats;
-use wire::{FlowKey, Version};
-use xfrm::{Mark, Name, NatTraversal, SaConfig};
+use wire::Version;
 
 use super::bridges;
 use super::node::Node;
 use super::slot::Slot;
 use super::translate::features;
 
-pub(crate) fn link_states(node: &Node) -> Vec<LinkState> {
-    let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
-    let mut links: Vec<_> = slots.map(|(id, port, slot)| link(node, id, port, slot)).collect();
-    links.extend(node.vrfs.iter().map(|(&id, vrf)| of_vrf(node, id, vrf)));
-    links.sort_unstable_by_key(|link| link.index);
-    links
+/// State of a link or VRF device, if that exists.
+pub(crate) fn link_state(node: &Node, id: LinkId) -> Option<LinkState> {
+    match (node.datapath.ports.get(id), slot(node, id)) {
+        (Some(port), Some(slot)) => Some(link(node, id, port, slot)),
+        _ => Some(of_vrf(node, id, node.vrfs.get(&id)?)),
+    }
 }
 
 /// State of a VRF.
@@ -301,18 +295,65 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
     }
 }
 
-/// A route of the model in a table, by the link named `dev`, as the datapath has it.
-pub(crate) fn route(table: TableId, route: &fib::Route, dev: Option<String>, src: Option<IpAddr>) -> RouteState {
+/// A route of the model in a table, by the link named `dev`, with its form in the datapath.
+pub(crate) fn route(table: TableId, of_model: &rtnl::Route, route: &fib::Route, dev: Option<String>) -> RouteState {
     RouteState {
         kind: route.kind.word().to_owned(),
         to: route.prefix,
         via: route.kind.via(),
         dev,
-        src,
+        proto: protocol_word(of_model.protocol),
+        scope: scope_word(of_model.scope),
+        // The source of a route that the node adds for an address is that address.
+        src: of_model.src.filter(|_| of_model.protocol != RTPROT_KERNEL),
         metric: route.metric,
         table: table.0,
         encap: encap(route.kind),
     }
+}
+
+/// iproute2's name of the origin of a route (`/etc/iproute2/rt_protos`), or its number.
+fn protocol_word(protocol: u8) -> String {
+    let word = match protocol {
+        0 => "unspec",
+        1 => "redirect",
+        2 => "kernel",
+        3 => "boot",
+        4 => "static",
+        8 => "gated",
+        9 => "ra",
+        10 => "mrt",
+        11 => "zebra",
+        12 => "bird",
+        13 => "dnrouted",
+        14 => "xorp",
+        15 => "ntk",
+        16 => "dhcp",
+        17 => "mrouted",
+        18 => "keepalived",
+        42 => "babel",
+        99 => "openr",
+        186 => "bgp",
+        187 => "isis",
+        188 => "ospf",
+        189 => "rip",
+        192 => "eigrp",
+        number => return number.to_string(),
+    };
+    word.to_owned()
+}
+
+/// iproute2's name of the scope of a route, or its number.
+fn scope_word(scope: u8) -> String {
+    let word = match scope {
+        0 => "global",
+        200 => "site",
+        253 => "link",
+        254 => "host",
+        255 => "nowhere",
+        number => return number.to_string(),
+    };
+    word.to_owned()
 }
 
 fn encap(kind: RouteKind) -> Option<IlaEncapState> {
@@ -325,17 +366,6 @@ fn encap(kind: RouteKind) -> Option<IlaEncapState> {
     })
 }
 
-/// A neighbour; `None` if its link has been removed.
-pub(crate) fn neighbour(node: &Node, neighbour: &Neighbour) -> Option<NeighbourState> {
-    Some(NeighbourState {
-        to: neighbour.addr,
-        dev: node.name_of(neighbour.link)?,
-        lladdr: neighbour.mac.map(|mac| mac.to_string()),
-        state: neighbour.state.to_owned(),
-        queued: neighbour.queued as u32,
-    })
-}
-
 pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) -> Vec<PmtuState> {
     let states = fib.path_mtus(now).map(|((domain, to), known)| PmtuState {
         to,
@@ -344,130 +374,6 @@ pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<
         expires_secs: known.expires.since(now).as_secs(),
     });
     states.collect()
-}
-
-const fn word(state: State) -> &'static str {
-    match state {
-        State::Acq => "acq",
-        State::Valid => "valid",
-        State::Expired => "expired",
-        State::Dead => "dead",
-    }
-}
-
-/// A larval SA, without a key.
-pub(crate) fn larval(larval: &Larval) -> SaState {
-    SaState {
-        src: larval.src,
-        dst: larval.dst,
-        spi: larval.spi.0,
-        state: word(State::Acq).to_owned(),
-        dir: larval.dir,
-        mode: larval.mode,
-        reqid: larval.reqid,
-        algorithm: None,
-        key_bits: 0,
-        auth: None,
-        icv_bits: 0,
-        replay_window: 0,
-        flags: Vec::new(),
-        encap: None,
-        moved_to: None,
-        tfcpad: 0,
-        nat: NatTraversal::default(),
-        selector: larval.selector.as_ref().map(Into::into),
-        oseq: 0,
-        seq: 0,
-        bitmap: Vec::new(),
-        mark: mark(larval.mark),
-        output_mark: None,
-        if_id: larval.if_id,
-        limit: LimitState::default(),
-        dying: false,
-        ages: Ages { add_secs: None, use_secs: None },
-        last_used_secs: None,
-        stats: SaStats::default(),
-    }
-}
-
-/// An SA with its configuration.
-pub(crate) fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
-    let algorithm = &config.algorithm;
-    let stats = sa.stats();
-    SaState {
-        src: config.src,
-        dst: config.dst,
-        spi: config.spi.0,
-        state: word(sa.state()).to_owned(),
-        dir: config.dir,
-        mode: config.mode,
-        reqid: config.reqid,
-        algorithm: Some(algorithm.name().to_owned()),
-        key_bits: algorithm.key_bits(),
-        auth: algorithm.auth().map(|auth| auth.name.name().to_owned()),
-        icv_bits: algorithm.icv_bits(),
-        replay_window: config.replay_window,
-        flags: config.flags.names().map(str::to_owned).collect(),
-        encap: config.encap,
-        moved_to: sa.moved_to(),
-        tfcpad: config.tfcpad,
-        nat: config.nat,
-        selector: config.selector.as_ref().map(Into::into),
-        oseq: sa.oseq(),
-        seq: sa.replay().top(),
-        bitmap: bitmap(sa.replay()),
-        mark: mark(config.mark),
-        output_mark: mark(config.output_mark),
-        if_id: config.if_id,
-        limit: (&config.lifetime).into(),
-        dying: sa.is_dying(),
-        ages: ages(now, sa.added(), sa.first_used()),
-        last_used_secs: stats.last_used.map(|used| now.since(used).as_secs()),
-        stats: SaStats {
-            packets: stats.packets,
-            bytes: stats.bytes,
-            replay: stats.replay,
-            replay_window: stats.replay_window,
-            integrity_failed: stats.failed,
-        },
-    }
-}
-
-/// Mark to show; `None` for any.
-fn mark(mark: Mark) -> Option<Mark> {
-    (mark != Mark::ANY).then_some(mark)
-}
-
-fn ages(now: Instant, added: Option<Instant>, used: Option<Instant>) -> Ages {
-    let secs = |at: Option<Instant>| at.map(|at| now.since(at).as_secs());
-    Ages { add_secs: secs(added), use_secs: secs(used) }
-}
-
-/// Bitmap of a replay window: bit `n`, counted from the first word's lowest, stands for the highest number less `n`.
-fn bitmap(window: &ReplayWindow) -> Vec<u32> {
-    let mut words = vec![0; window.size().div_ceil(u32::BITS) as usize];
-    for age in window.seen().map(|seq| (window.top() - seq) as usize) {
-        if let Some(word) = words.get_mut(age / 32) {
-            *word |= 1 << (age % 32);
-        }
-    }
-    words
-}
-
-/// A policy.
-pub(crate) fn policy(policy: &Policy, now: Instant) -> PolicyState {
-    let config = &policy.config;
-    PolicyState {
-        dir: config.dir,
-        selector: (&config.selector).into(),
-        priority: config.priority,
-        action: config.action,
-        templates: config.templates.iter().map(Into::into).collect(),
-        mark: mark(config.mark),
-        if_id: config.if_id,
-        limit: (&config.lifetime).into(),
-        ages: ages(now, policy.added(), policy.used()),
-    }
 }
 
 pub(crate) fn counters(node: &Node) -> CountersState {
@@ -516,33 +422,6 @@ pub(crate) fn drops(node: &Node) -> Vec<DropState> {
     states.collect()
 }
 
-/// A flow of a socket in a domain.
-pub(crate) fn flow(node: &Node, domain: Domain, flow: &FlowKey) -> FlowState {
-    FlowState {
-        proto: flow.protocol.to_string(),
-        local: SocketAddr::new(flow.dst, flow.dport),
-        peer: SocketAddr::new(flow.src, flow.sport),
-        vrf: domain.vrf_device().and_then(|device| node.name_of(device)),
-    }
-}
-
-/// An ILA mapping.
-pub(crate) fn ila_mapping(node: &Node, mapping: &Mapping) -> IlaState {
-    IlaState {
-        locator_match: mapping.locator_match,
-        locator: mapping.locator,
-        interface: mapping.link.map(|link| device_name(node, link)),
-        csum_mode: mapping.csum_mode.name().to_owned(),
-        ident_type: mapping.ident_type.name().to_owned(),
-    }
-}
-
-/// Name of a device that may be `lo`.
-fn device_name(node: &Node, id: LinkId) -> String {
-    let lo = || (id == LinkId::LOOPBACK).then(|| "lo".to_owned());
-    node.name_of(id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
-}
-
 /// Reassembly state under Linux's names.
 pub(crate) fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(version, name): (Version, &str)| {
@@ -556,38 +435,7 @@ pub(crate) fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
 mod tests {
     use std::time::Duration;
 
-    use base::{Counters, Prefix};
-    use ipsec::Ipsec;
-    use wire::{FlowKey, Protocol};
-    use xfrm::{Flowi, Mode, SaDir};
-
     use super::*;
-
-    #[test]
-    fn acquired_sa_is_shown_until_it_is_added_or_expires() {
-        let any = xfrm::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
-        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
-        let (mode, level) = (xfrm::Mode::Tunnel, xfrm::Level::Required);
-        let template = xfrm::Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid: 4, level };
-        let policy = xfrm::PolicyConfig { templates: vec![template], ..xfrm::PolicyConfig::new(xfrm::Dir::Out, any) };
-        let mut ipsec = Ipsec::new();
-        ipsec.add_policy(policy).unwrap();
-        ipsec.set_listener(true);
-        let [from, to] = ["10.0.0.1", "10.0.0.2"].map(|addr| addr.parse().unwrap());
-        let flow = FlowKey { src: from, dst: to, protocol: Protocol::UDP, sport: 8, dport: 9 };
-        let (now, mut counters) = (Instant::ZERO, Counters::default());
-        ipsec.lookup(now, &Flowi::from(flow), &mut counters);
-        let shown = |ipsec: &Ipsec| ipsec.sad().larvae().map(larval).collect::<Vec<_>>();
-        let states = shown(&ipsec);
-        let [state] = states.as_slice() else { panic!("{states:?}") };
-        assert_eq!((state.src, state.dst, state.spi, state.state.as_str()), (src, dst, 0, "acq"));
-        assert_eq!((state.mode, state.reqid, state.dir), (Mode::Tunnel, 4, Some(SaDir::Out)));
-        let selector = state.selector.unwrap();
-        assert_eq!((selector.src, selector.dst), (Prefix::host(from), Prefix::host(to)));
-        assert_eq!((selector.proto, selector.sport, selector.dport), (Some(17), Some(8), Some(9)));
-        ipsec.handle_timeout(now + Duration::from_secs(30), &mut counters);
-        assert!(shown(&ipsec).is_empty());
-    }
 
     #[test]
     fn a_path_mtu_is_shown_until_it_is_forgotten() {
@@ -596,16 +444,5 @@ mod tests {
         let at = |secs| pmtus(&fib, now + Duration::from_secs(secs), |_| None);
         assert_eq!(at(17), [PmtuState { to, vrf: None, mtu: 1400, expires_secs: 583 }]);
         assert!(at(600).is_empty());
-    }
-
-    #[test]
-    fn a_window_is_shown_from_its_highest_number_down() {
-        let mut window = ReplayWindow::new(64, false, 0);
-        assert_eq!(bitmap(&window), [0, 0]);
-        for seq in [1, 3, 40] {
-            window.mark(seq).unwrap();
-        }
-        assert_eq!(bitmap(&window), [1, 1 << (37 - 32) | 1 << (39 - 32)]);
-        assert!(bitmap(&ReplayWindow::new(0, false, 0)).is_empty());
     }
 }

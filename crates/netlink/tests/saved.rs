@@ -16,7 +16,11 @@ use netlink::xfrm::saved_defaults;
 use netlink::{Error, Groups, Outbox, Session, carry_out, flags_of, set_flags};
 
 use node::{RecordingHost, check, node};
+use packet::Allocations;
 use recording::recorded;
+
+#[global_allocator]
+static ALLOCATIONS: Allocations = Allocations;
 
 /// Persistent state of a node, as netlink clients see it.
 fn seen(node: &mut Rtnl<RecordingHost>) -> String {
@@ -309,6 +313,33 @@ fn saved_routes_next_to_an_existing_one_keep_their_order() {
             assert_eq!(kinds(&before), order, "{there:?}");
         }
     }
+}
+
+/// Other clients wait for a snapshot, and not for its requests.
+#[test]
+fn snapshot_allocates_nothing_for_a_route() {
+    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
+    let request = route(RTN_BLACKHOLE, flag::EXCL);
+    let mut allocations = [0, 0];
+    for (count, allocations) in [1_u16, 2000].into_iter().zip(&mut allocations) {
+        for n in node.model.routes().count() as u16..count {
+            let mut message = request.clone();
+            let last = message.len() - 4;
+            message[last..last + 2].copy_from_slice(&n.to_be_bytes());
+            carry_out(&mut node, &message).unwrap();
+        }
+        let before = Allocations::of_thread();
+        let snapshot = node.snapshot().unwrap();
+        *allocations = Allocations::of_thread() - before;
+        assert_eq!(snapshot.requests().iter().filter(|saved| saved.noun == "route").count(), usize::from(count));
+    }
+    assert_eq!(allocations[0], allocations[1]);
+    // What changes later is not in it.
+    let snapshot = node.snapshot().unwrap();
+    let before = node.saved().unwrap();
+    carry_out(&mut node, &route(RTN_THROW, flag::APPEND)).unwrap();
+    assert_eq!(snapshot.requests(), before);
+    assert_ne!(node.saved().unwrap(), before);
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub use memory::Secrets;
 pub use needs::{Need, trial, unpacked};
 pub use netns::{Cable, Netns, macvlan, veth, vxlan};
 pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
-pub use qemu::{Guest, GuestDevice, Initramfs, QEMU_NEEDS};
+pub use qemu::{ESP_GUEST_NEEDS, Guest, GuestDevice, Initramfs, QEMU_NEEDS};
 pub use scratch::Scratch;
 pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, numbered, ping_script, transfer};
 

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! The kernel is Debian's for clouds, the root is an initramfs with busybox and a few modules. The command line is that
-//! of `examples/guests/qemu`: one network device, by vhost-user. Scripts and their output pass through a serial port,
-//! one line each.
+//! of `examples/guests/qemu`: one network device, by vhost-user; or of [`Guest::with_kernel_esp`]: a TAP device or none.
+//! Scripts and their output pass through a serial port, one line each.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use crate::{Need, Outcome, Scratch, run, unpacked};
+use crate::{Need, Netns, Outcome, Scratch, run, unpacked};
 
 /// Time that booting or one script may take. On a busy machine emulation is slow.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -30,6 +30,32 @@ pub const QEMU_NEEDS: &[Need] = &[
 const QEMU: Need = Need::Unpacked { path: "usr/bin/qemu-system-x86_64", package: "qemu-system-x86" };
 const KERNEL: Need = Need::Unpacked { path: "boot/vmlinuz-cloud", package: "linux-image-cloud-amd64" };
 const BUSYBOX: Need = Need::Unpacked { path: "bin/busybox", package: "busybox-static" };
+
+/// Needs of a test with a guest whose kernel has ESP.
+#[rustfmt::skip]
+pub const ESP_GUEST_NEEDS: &[Need] = &[
+    Need::Namespaces, Need::Tun, Need::SETPRIV, Need::MODPROBE, Need::CURL, Need::CHARON, Need::CHARON_OPENSSL, Need::SWANCTL, QEMU, BUSYBOX,
+    Need::Program { name: "strip", package: "binutils" },
+    Need::Unpacked { path: "lib/modules/recent/modules.dep", package: "linux-image-cloud-amd64 of 6.12 or newer" },
+    Need::Unpacked { path: "usr/lib/x86_64-linux-gnu/qemu/accel-tcg-x86_64.so", package: "qemu-system-common" },
+    Need::Unpacked { path: "usr/share/qemu/linuxboot_dma.bin", package: "qemu-system-data" },
+    Need::Unpacked { path: "usr/share/seabios/bios-256k.bin", package: "seabios" },
+];
+
+/// Modules of a guest whose kernel has ESP; `modprobe` of this host knows what they depend on.
+const ESP_MODULES: &[&str] = &[
+    "virtio_net",
+    "veth",
+    "tun",
+    "xfrm_user",
+    "esp4",
+    "gcm",
+    "ctr",
+    "seqiv",
+    "ghash_generic",
+    "aesni_intel",
+    "ghash_clmulni_intel",
+];
 
 /// Modules of the kernel that a guest has loaded, in this order.
 const MODULES: &[&str] = &[
@@ -50,12 +76,13 @@ const MODULES: &[&str] = &[
 
 /// First process: reads scripts from the second serial port, in base64, and writes their status and output there.
 const INIT: &str = r#"#!/bin/busybox sh
-/bin/busybox mkdir -p /proc /sys /dev /tmp
+/bin/busybox mkdir -p /proc /sys /dev /tmp /run /var /etc
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/tmp
+/bin/busybox ln -s /run /var/run
+export PATH=/programs:/bin HOME=/tmp
 mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t devtmpfs dev /dev
 for scope in all default; do echo 0 >/proc/sys/net/ipv6/conf/$scope/accept_dad; done
-for module in $(cat /modules/order); do insmod /modules/$module.ko; done
+for module in $(cat /modules/order); do insmod /modules/$module; done
 ip link set lo up
 cd /tmp
 exec </dev/ttyS1 >/dev/ttyS1
@@ -68,38 +95,81 @@ while read -r number script; do
 done
 "#;
 
-/// Initramfs of a guest.
+/// Initramfs of a guest, and its kernel.
 #[derive(Debug)]
 pub struct Initramfs {
     path: PathBuf,
+    kernel: PathBuf,
 }
 
 impl Initramfs {
-    /// Writes one with `programs` of this host, in `/bin` and with the libraries that they are linked with.
+    /// Writes one with `programs` of this host, in `/programs` and with the libraries that they are linked with.
     ///
     /// # Errors
     /// A file is not there, or not to be read or written.
     pub fn new(scratch: &Scratch, programs: &[&Path]) -> Outcome<Self> {
+        let path = |module: &&str| unpacked("lib/modules/cloud/kernel").join(format!("{module}.ko"));
+        let modules: Vec<PathBuf> = MODULES.iter().map(path).collect();
+        Self::write(scratch, unpacked("boot/vmlinuz-cloud"), &modules, programs, &[])
+    }
+
+    /// Same with a kernel of Linux 6.12 or newer that has ESP, and with `files` of this host, such as plugins, at their
+    /// own paths.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn with_kernel_esp(scratch: &Scratch, programs: &[&Path], files: &[&Path]) -> Outcome<Self> {
+        let release = fs::read_link(unpacked("lib/modules/recent"))?;
+        let mut modprobe = Command::new("modprobe");
+        modprobe.arg("-d").arg(fs::canonicalize(unpacked(""))?).arg("-S").arg(release);
+        let shown = run(modprobe.args(["--show-depends", "--all"]).args(ESP_MODULES))?;
+        let mut modules: Vec<PathBuf> = Vec::new();
+        // Lines are `insmod PATH`, or `builtin NAME`.
+        for path in shown.lines().filter_map(|line| line.strip_prefix("insmod ")).map(|path| path.trim().into()) {
+            if !modules.contains(&path) {
+                modules.push(path);
+            }
+        }
+        Self::write(scratch, unpacked("boot/vmlinuz-recent"), &modules, programs, files)
+    }
+
+    fn write(
+        scratch: &Scratch,
+        kernel: PathBuf,
+        modules: &[PathBuf],
+        programs: &[&Path],
+        files: &[&Path],
+    ) -> Outcome<Self> {
         let mut archive = Archive::default();
-        for directory in ["bin", "lib", "lib64", "modules"] {
+        for directory in ["bin", "programs", "lib", "lib64", "modules"] {
             archive.directory(directory);
         }
         archive.file("init", 0o755, INIT.as_bytes());
         archive.file("bin/busybox", 0o755, &read(&unpacked("bin/busybox"))?);
         let mut order = String::new();
-        for module in MODULES {
-            let name = module.rsplit('/').next().unwrap_or(module);
-            let path = unpacked("lib/modules/cloud/kernel").join(format!("{module}.ko"));
-            archive.file(&format!("modules/{name}.ko"), 0o644, &read(&path)?);
+        for path in modules {
+            let name = path.file_name().ok_or("a module has a name")?.to_string_lossy();
+            archive.file(&format!("modules/{name}"), 0o644, &read(path)?);
             order += &format!("{name}\n");
         }
         archive.file("modules/order", 0o644, order.as_bytes());
         let mut libraries = Vec::new();
         for program in programs {
             let name = program.file_name().ok_or("a program has a name")?.to_string_lossy();
-            archive.file(&format!("bin/{name}"), 0o755, &read(program)?);
-            let linked = run(Command::new("ldd").arg(program))?;
-            libraries.extend(linked.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from));
+            archive.file(&format!("programs/{name}"), 0o755, &read(program)?);
+            libraries.extend(linked(program)?);
+        }
+        let mut directories = Vec::new();
+        for file in files {
+            let parents: Vec<&Path> = file.ancestors().skip(1).filter(|path| path.parent().is_some()).collect();
+            for parent in parents.into_iter().rev().filter_map(|path| path.strip_prefix("/").ok()) {
+                if !directories.contains(&parent) {
+                    archive.directory(&parent.display().to_string());
+                    directories.push(parent);
+                }
+            }
+            archive.file(&file.strip_prefix("/")?.display().to_string(), 0o755, &read(file)?);
+            libraries.extend(linked(file)?);
         }
         libraries.sort();
         libraries.dedup();
@@ -110,8 +180,14 @@ impl Initramfs {
         }
         let path = scratch.file("initramfs");
         fs::write(&path, archive.end())?;
-        Ok(Self { path })
+        Ok(Self { path, kernel })
     }
+}
+
+/// Libraries that a program or library is linked with.
+fn linked(program: &Path) -> Outcome<Vec<PathBuf>> {
+    let printed = run(Command::new("ldd").arg(program))?;
+    Ok(printed.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect())
 }
 
 fn read(path: &Path) -> Outcome<Vec<u8>> {
@@ -191,7 +267,6 @@ impl Guest {
     /// QEMU cannot be started.
     pub fn start(scratch: &Scratch, initramfs: &Initramfs, name: &str, device: GuestDevice<'_>) -> Outcome<Self> {
         let GuestDevice { socket, mac, queues, properties } = device;
-        let (console, errors) = (scratch.file(&format!("{name}.console")), scratch.file(&format!("{name}.qemu")));
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/guests/qemu")]);
         command.arg(socket).arg(mac).env("QUEUES", queues.to_string()).args(["-smp", &queues.to_string()]);
@@ -201,11 +276,43 @@ impl Guest {
         for property in ["vectors=0", "romfile="].iter().chain(properties) {
             command.arg("-global").arg(format!("virtio-net-pci.{property}"));
         }
+        Self::spawn(command, scratch, initramfs, name)
+    }
+
+    /// Starts a guest whose kernel has ESP, with two processors. Its network device, if it has one, is a TAP device that
+    /// exists in `tap`'s namespace.
+    ///
+    /// # Errors
+    /// QEMU cannot be started.
+    pub fn with_kernel_esp(
+        scratch: &Scratch,
+        initramfs: &Initramfs,
+        name: &str,
+        tap: Option<(&Netns, &str)>,
+    ) -> Outcome<Self> {
+        let mut command = match tap {
+            Some((netns, _)) => netns.command("setpriv"),
+            None => Command::new("setpriv"),
+        };
+        command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-machine", "q35", "-m", "768", "-smp", "2"]);
+        // With instructions for AES, and without `cmpxchg16b`: emulating it with two processors, QEMU 7.2 damages flags.
+        command.args(["-accel", "tcg", "-cpu", "Westmere,-cx16", "-nodefaults", "-no-user-config", "-display", "none"]);
+        command.args(["-vga", "none"]);
+        if let Some((_, interface)) = tap {
+            command.arg("-netdev").arg(format!("tap,id=n,ifname={interface},script=no,downscript=no"));
+            command.args(["-device", "virtio-net-pci,netdev=n,romfile="]);
+        }
+        Self::spawn(command, scratch, initramfs, name)
+    }
+
+    /// Starts QEMU by a command that lacks firmware, serial ports and kernel.
+    fn spawn(mut command: Command, scratch: &Scratch, initramfs: &Initramfs, name: &str) -> Outcome<Self> {
+        let (console, errors) = (scratch.file(&format!("{name}.console")), scratch.file(&format!("{name}.qemu")));
         for directory in ["usr/share/qemu", "usr/share/seabios"] {
             command.arg("-L").arg(unpacked(directory));
         }
         command.arg("-serial").arg(format!("file:{}", console.display())).args(["-serial", "stdio"]);
-        command.arg("-kernel").arg(unpacked("boot/vmlinuz-cloud")).arg("-initrd").arg(&initramfs.path);
+        command.arg("-kernel").arg(&initramfs.kernel).arg("-initrd").arg(&initramfs.path);
         command.args(["-append", "console=ttyS0 loglevel=4 mitigations=off"]);
         let libraries = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"].map(unpacked);
         command.env("QEMU_MODULE_DIR", libraries[0].join("qemu"));

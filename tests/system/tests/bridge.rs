@@ -32,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/port_without_a_guest_has_no_carrier", &[Need::Namespaces, Need::Tun], carrier),
         trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
         trial("bridge/guest_that_invents_addresses_fills_its_own_share", NEEDS, flood),
+        trial("bridge/loop_is_logged_and_counted", &[Need::Namespaces], looped),
         trial("bridge/monitor_prints_addresses_as_on_linux", &[Need::Namespaces], monitored),
         trial("bridge/saved_state_and_reload_make_it_again", &[Need::Namespaces, Need::Tun], kept),
     ]
@@ -47,6 +48,38 @@ fn compare() -> Outcome {
     let (linux, ours) = (near("linux")?, near("ours")?);
     let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
     compare_lines(&scratch, LINES, linux.command("sh"), exec(&ours, "ours"))
+}
+
+/// Both ports lead to one wire: an address of its hosts moves between them. The frames carry the wire's load to the end of
+/// the test.
+fn looped() -> Outcome {
+    const FILE: &str = "[[link]]\nname = \"br0\"\nkind = \"bridge\"\n\
+        [[link]]\nname = \"up0\"\nkind = \"packet\"\ninterface = \"up0\"\nmaster = \"br0\"\n\
+        [[link]]\nname = \"up1\"\nkind = \"packet\"\ninterface = \"up1\"\nmaster = \"br0\"\n";
+    let (scratch, host, lan) = (Scratch::new()?, Netns::new("host")?, Netns::new("lan")?);
+    lan.sh("ip link add lan0 type bridge; ip link set lan0 up; ip addr add 10.9.0.1/24 dev lan0")?;
+    for port in ["up0", "up1"] {
+        veth((&host, port), (&lan, port))?;
+        lan.sh(&format!("ip link set {port} master lan0"))?;
+    }
+    let mut gateway = Gateway::start(&host, &scratch, "gw", FILE)?;
+    let moves = |gateway: &Gateway| {
+        let log = gateway.log();
+        log.lines().filter(|line| line.contains("moves between ports")).count()
+    };
+    gateway.wait_until("the loop is logged", |gateway| {
+        // The address of a guest that does not answer: a broadcast.
+        let _ = lan.sh("ping -c 1 -W 1 10.9.0.77 || true");
+        moves(gateway) > 0
+    })?;
+    let warning = gateway.log().lines().find(|line| line.contains("moves between ports")).map(str::to_owned);
+    let warning = warning.unwrap_or_default();
+    assert!(warning.contains("WARN br0: ") && warning.ends_with("is there a loop?"), "{warning}");
+    assert_eq!(moves(&gateway), 1, "once in ten seconds");
+    let links = gateway.show("links")?;
+    let moved = links.lines().filter(|line| line.contains("port of br0") && line.contains(" moved "));
+    assert_eq!(moved.count(), 2, "{links}");
+    Ok(())
 }
 
 /// A guest: a namespace with a TAP device of a gateway in `gateway`.

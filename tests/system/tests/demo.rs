@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
         trial("demo/loops_without_a_datapath_are_measured", NEEDS, bare),
         trial("demo/works_without_privilege", ROUTER_NEEDS, unprivileged),
+        trial("demo/esp_of_the_kernel_is_measured_or_named_as_missing", NEEDS, esp_of_this_kernel),
         trial("plot/result_becomes_a_chart_and_other_input_is_refused", &[], plot),
         trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
         trial("demo/guests_of_a_switch_are_measured", NEEDS, switch),
@@ -47,6 +48,35 @@ fn unprivileged() -> Outcome {
     for name in ["veth", "aes-gcm-256/thin", "aes-gcm-256/fat"] {
         let case = entry(&figures["cases"], |case| case["name"] == name);
         assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
+    }
+    Ok(())
+}
+
+/// Whether this machine's kernel has ESP with AES-256-GCM, by an attempt to add such an SA. The attempt may load modules,
+/// so that the demo finds them loaded.
+fn kernel_has_esp() -> bool {
+    let key = format!("0x{}", "5a".repeat(36));
+    let mut command = Command::new("unshare");
+    command.args(["--net", "ip", "xfrm", "state", "add", "src", "192.0.2.1", "dst", "192.0.2.2", "proto", "esp"]);
+    command.args(["spi", "7", "mode", "tunnel", "aead", "rfc4106(gcm(aes))", &key, "128"]);
+    run(&mut command).is_ok()
+}
+
+fn esp_of_this_kernel() -> Outcome {
+    let has_esp = kernel_has_esp();
+    // Without other peers on the path.
+    let mut command = Command::new("timeout");
+    command.arg(PATIENCE.as_secs().to_string()).arg(fatpath()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    let (figures, text) = figures_of(&mut command, "demo", &["--peers"])?;
+    let case = entry(&figures["cases"], |case| case["name"] == "linux-esp");
+    let missing = entry(&figures["missing"], |missing| missing["name"] == "linux-esp");
+    if has_esp {
+        assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)) && missing.is_none(), "{text}");
+        let ratio = entry(&figures["ratios"], |ratio| ratio["of"] == "fat/linux-esp");
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{text}");
+    } else {
+        let why = missing.and_then(|missing| missing["why"].as_str()).unwrap_or_default();
+        assert!(case.is_none() && why.starts_with("the kernel has no ESP"), "{text}");
     }
     Ok(())
 }

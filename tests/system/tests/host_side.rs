@@ -808,7 +808,7 @@ s.connect(('10.2.0.1', 9)); print(s.getsockname()[0])\"";
         let routes = exec("ip route show 10.2.0.0/24")?;
         assert_eq!(routes.trim_end(), format!("10.2.0.0/24 dev wan proto static scope link src {addr}"));
         let shown = gateway.show("routes")?;
-        assert!(shown.contains(&format!("10.2.0.0/24 dev wan src {addr} metric 0\n")), "{shown}");
+        assert!(shown.contains(&format!("10.2.0.0/24 dev wan proto static scope link src {addr}\n")), "{shown}");
         assert!(shown.contains(&format!("local {addr} dev lo table local")), "{shown}");
         let addresses = exec("ip -br addr show dev lo")?;
         let words: Vec<&str> = addresses.split_whitespace().collect();

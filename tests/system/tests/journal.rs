@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use rustix::process::Signal;
 use system::{Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, veth, wait_until};
 
-use super::state::{LIMITED, LINES, Node, kill};
+use super::state::{INTERFACES, LIMITED, LINES, Node, kill};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,8 +28,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn changes() -> Outcome {
+    INTERFACES.into_iter().try_for_each(changes_over)
+}
+
+fn changes_over(interface: &str) -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
-    netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up; ip link set veth1 up")?;
+    netns.sh(interface)?;
     let node = Node { scratch: &scratch, netns: &netns, name: "x" };
     let process = node.start(&[])?;
     node.batch(LINES)?;
@@ -270,10 +274,14 @@ fn place() -> Outcome {
 }
 
 fn numbers() -> Outcome {
-    for (flags, window) in [("", "32"), ("flag esn", "128")] {
+    // Of the left end; the right end has the other end of the cable.
+    let macvlan = "ip link add eth0 link wire type macvlan mode bridge; ip link set eth0 up mtu 1280";
+    let bridge = "ip link add eth0 type bridge; ip link set wire master eth0; ip link set eth0 up";
+    for (flags, window, outer) in [("", "32", None), ("flag esn", "128", Some(macvlan)), ("", "32", Some(bridge))] {
         let scratch = Scratch::new()?;
         let ends = [("left", 1, Netns::new("left")?), ("right", 2, Netns::new("right")?)];
-        veth((&ends[0].2, "eth0"), (&ends[1].2, "eth0"))?;
+        veth((&ends[0].2, if outer.is_some() { "wire" } else { "eth0" }), (&ends[1].2, "eth0"))?;
+        ends[0].2.sh(outer.unwrap_or_default())?;
         let file = |name: &str| format!("{}/../../examples/ip-xfrm/{name}.toml", env!("CARGO_MANIFEST_DIR"));
         for (_, number, netns) in &ends {
             netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0"))?;
@@ -322,7 +330,7 @@ fn numbers() -> Outcome {
             traffic.signal(Signal::INT)?;
             traffic.wait(PATIENCE)?;
             for at in [0, 1] {
-                assert_eq!(refused(at)?, "", "{} after a kill of {killed}, {flags}", ends[at].0);
+                assert_eq!(refused(at)?, "", "{} after a kill of {killed}, {flags}, {outer:?}", ends[at].0);
             }
         }
     }

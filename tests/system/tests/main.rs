@@ -16,12 +16,14 @@ mod fragment_tools;
 mod guests;
 mod host_side;
 mod ila;
+mod install;
 mod ioctl;
 mod ip;
 mod journal;
 mod keys;
 mod large_file;
 mod lines;
+mod linux_peer;
 mod nat;
 mod privilege;
 mod qdisc;
@@ -78,7 +80,9 @@ fn main() {
         vlan::trials(),
         vrf::trials(),
         ila::trials(),
+        install::trials(),
         lines::trials(),
+        linux_peer::trials(),
         sysctl::trials(),
         journal::trials(),
         state::trials(),

@@ -162,9 +162,23 @@ pub(crate) fn kill(mut process: Process) -> Outcome {
     process.wait(PATIENCE).map(drop)
 }
 
+/// Commands that make the interface `veth0` of [`LINES`] as a veth, a macvlan, a bridge or a TAP device.
+pub(crate) const INTERFACES: [&str; 4] = [
+    "ip link add veth0 type veth peer name veth1; ip link set veth0 up; ip link set veth1 up",
+    "ip link add lower mtu 9000 type veth peer name veth1; ip link set lower up; ip link set veth1 up
+     ip link add veth0 link lower type macvlan mode bridge; ip link set veth0 up mtu 2000",
+    "ip link add lower mtu 9000 type veth peer name veth1; ip link set lower up; ip link set veth1 up
+     ip link add veth0 type bridge; ip link set lower master veth0; ip link set veth0 up mtu 9000",
+    "ip tuntap add veth0 mode tap; ip link set veth0 up mtu 4000",
+];
+
 fn again() -> Outcome {
+    INTERFACES.into_iter().try_for_each(again_over)
+}
+
+fn again_over(interface: &str) -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
-    netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up; ip link set veth1 up")?;
+    netns.sh(interface)?;
     let node = Node { scratch: &scratch, netns: &netns, name: "x" };
     let file = scratch.file("x.state").display().to_string();
     let process = node.start(&["--state", &file])?;

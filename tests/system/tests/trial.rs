@@ -52,7 +52,7 @@ fn pings() -> Outcome {
 }
 
 /// A directory with the programs, which a user without privilege may enter, as opposed to that of the build.
-fn programs() -> Outcome<Scratch> {
+pub(crate) fn programs() -> Outcome<Scratch> {
     let scratch = Scratch::new()?;
     fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755))?;
     for name in ["fatpath", "libfatpath_preload.so"] {
@@ -62,7 +62,8 @@ fn programs() -> Outcome<Scratch> {
 }
 
 /// Options of `setpriv` for a user without any capability.
-const NOBODY: [&str; 7] = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
+pub(crate) const NOBODY: [&str; 7] =
+    ["--reuid", "65534", "--regid", "65534", "--clear-groups", "--bounding-set", "-all"];
 
 fn pings_as_a_user() -> Outcome {
     let programs = programs()?;
@@ -86,7 +87,21 @@ fn curl_as_a_user() -> Outcome {
     server.args(["-m", "http.server", "8080", "--bind", "10.2.0.1", "--directory"]).arg(scratch.path());
     let _server = Process::spawn(&mut server, &scratch)?;
     let config = programs.file("left.toml");
-    let toml = format!(
+    let toml = rootless_toml(&esp.to_toml());
+    fs::write(&config, toml)?;
+    fs::set_permissions(&config, fs::Permissions::from_mode(0o644))?;
+    let mut command = a.command("setpriv");
+    command.args(NOBODY).args(["env", "-u", "XDG_RUNTIME_DIR"]).arg(programs.file("fatpath"));
+    command.args(["exec", "-c"]).arg(&config).args(["--", "curl", "-sS", "--retry", "20", "--retry-connrefused"]);
+    let output = command.args(["--max-time", "20", "http://10.2.0.1:8080/index.html"]).current_dir("/").output()?;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "through ESP\n", "{output:?}");
+    assert!(output.status.success(), "{output:?}");
+    Ok(())
+}
+
+/// A gateway without privilege at 192.0.2.1, with its inner address on `lo`, and with these SAs and policies.
+pub(crate) fn rootless_toml(esp: &str) -> String {
+    format!(
         r#"[[link]]
 name = "wan"
 kind = "udp"
@@ -105,18 +120,8 @@ to = "10.2.0.0/24"
 dev = "wan"
 src = "10.1.0.1"
 
-{}"#,
-        esp.to_toml()
-    );
-    fs::write(&config, toml)?;
-    fs::set_permissions(&config, fs::Permissions::from_mode(0o644))?;
-    let mut command = a.command("setpriv");
-    command.args(NOBODY).args(["env", "-u", "XDG_RUNTIME_DIR"]).arg(programs.file("fatpath"));
-    command.args(["exec", "-c"]).arg(&config).args(["--", "curl", "-sS", "--retry", "20", "--retry-connrefused"]);
-    let output = command.args(["--max-time", "20", "http://10.2.0.1:8080/index.html"]).current_dir("/").output()?;
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "through ESP\n", "{output:?}");
-    assert!(output.status.success(), "{output:?}");
-    Ok(())
+{esp}"#
+    )
 }
 
 const EMPTY: &str = "[host]\nside = \"auto\"\n";

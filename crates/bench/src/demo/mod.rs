@@ -4,10 +4,10 @@
 //! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the
 //! gateways' own sockets, in several set-ups ([`fragments`]). With `--switch` the stream is between two guests of a
 //! bridge ([`switch`]). With `--rr` transactions of many connections are counted, with and without ILA ([`ila`]). With
-//! `--peers` other tunnels in user space follow, or another switch. With `--storm` the stream through fat gateways is
-//! measured alone, with and without changes of routes and SAs at the same time. Each measurement has gateways of its
-//! own, so that memory and counters begin at zero. Each namespace, device and process is owned by a value that removes
-//! it on drop, however the demo ends.
+//! `--peers` other tunnels follow, among them the kernel's own ESP, or another switch. With `--storm` the stream through
+//! fat gateways is measured alone, with and without changes of routes and SAs at the same time. Each measurement has
+//! gateways of its own, so that memory and counters begin at zero. Each namespace, device and process is owned by a
+//! value that removes it on drop, however the demo ends.
 
 mod bare;
 mod case;

@@ -45,7 +45,7 @@ pub(super) fn measure(site: &Site, fat: bool, storm: Option<u32>) -> Result<Demo
     })
 }
 
-/// Through another tunnel, with new processes.
+/// Through another tunnel, set up anew.
 pub(super) fn peer(site: &Site, peer: Peer) -> Result<DemoSample, Failure> {
     let mut running = peer.start(&site.topology, &site.scratch, &site.stop)?;
     let host = site.topology.host(Side::A);
@@ -54,6 +54,6 @@ pub(super) fn peer(site: &Site, peer: Peer) -> Result<DemoSample, Failure> {
     let before = running.usage()?;
     let streamed = site.stream(Side::B.host());
     let stream = streamed.map_err(|failure| running.explain(failure))?;
-    let cost = Some(Cost::between(before, running.usage()?, stream));
+    let cost = before.zip(running.usage()?).map(|(before, after)| Cost::between(before, after, stream));
     Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }

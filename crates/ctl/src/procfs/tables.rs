@@ -127,6 +127,8 @@ mod tests {
             dev: (kind == "unicast").then(|| "eth0".to_owned()),
             metric: 0,
             table,
+            proto: "static".to_owned(),
+            scope: "global".to_owned(),
             src: None,
             encap: None,
         };

@@ -4,7 +4,6 @@
 //! ([`SaRecord`](super::records::SaRecord), [`PolicyRecord`](super::records::PolicyRecord)), with the names and keys of
 //! algorithms and all fields of the structures; dumps, and events of the object's end, contain the request.
 
-mod config_view;
 mod database;
 mod events;
 mod netlink_view;
@@ -16,7 +15,6 @@ mod test_client;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use config_view::config;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::note;
 pub(crate) use pending::XfrmEvents;

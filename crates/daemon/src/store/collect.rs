@@ -21,7 +21,7 @@ const CHUNK: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Collected {
     links: Vec<(u32, String)>,
-    route: Vec<Saved>,
+    route: rtnl::Snapshot,
     sas: Vec<(SaName, Saved)>,
     /// SAs with a time limit.
     limited: HashSet<SaName>,
@@ -38,7 +38,7 @@ impl Collected {
     /// # Errors
     /// The worker does not answer.
     pub(crate) fn of(protocols: &mut Protocols) -> Result<Self, String> {
-        let route = protocols.rtnl.saved().map_err(|err| err.to_string())?;
+        let route = protocols.rtnl.snapshot().map_err(|err| err.to_string())?;
         let model = &protocols.rtnl.model;
         let links = model.links_after(0);
         let links: Vec<(u32, String)> =
@@ -71,7 +71,7 @@ impl Collected {
     pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
         let Self { links, route, sas, limited, policies, ila, defaults, settings } = self;
         let limited = limited.difference(&of_files.sas).count();
-        let route = rtnl::without(route, |saved| of_files.has(saved)).into_iter();
+        let route = rtnl::without(route.requests(), |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
         // A direction that the files block is blocked after a restart too, also if a program has changed it.
         let block = [0, 1, 2].map(|dir| defaults[dir] && !of_files.defaults[dir]);
@@ -138,7 +138,8 @@ impl Collected {
             netlink::xfrm::set_numbers(&mut saved.message, netlink::xfrm::Numbers::default());
             without_flags(&saved)
         });
-        let others = self.route.iter().chain(&self.policies).chain(self.ila.iter().map(|(_, saved)| saved));
+        let route = self.route.requests();
+        let others = route.iter().chain(&self.policies).chain(self.ila.iter().map(|(_, saved)| saved));
         Fingerprint(others.map(without_flags).chain(sas).collect(), self.defaults, self.settings)
     }
 }
@@ -203,7 +204,7 @@ impl OfFiles {
         let mut of_files = Self { sas: limited, defaults, settings, ..Self::default() };
         of_files.sas.extend(sas.into_iter().map(|(name, _)| name));
         let ila = ila.into_iter().map(|(_, saved)| saved);
-        route.into_iter().chain(policies).chain(ila).for_each(|saved| of_files.add(saved));
+        route.requests().into_iter().chain(policies).chain(ila).for_each(|saved| of_files.add(saved));
         of_files
     }
 
@@ -213,7 +214,7 @@ impl OfFiles {
         let PolicyDefault { block_in, block_out, block_fwd } = config.policy_default;
         let (defaults, settings) = ([block_in, block_out, block_fwd], Settings::of(config));
         let mut of_files = Self { defaults, settings, ..Self::default() };
-        let route = collected.route.into_iter().filter(|saved| saved.noun != "neighbour");
+        let route = collected.route.requests().into_iter().filter(|saved| saved.noun != "neighbour");
         route.for_each(|saved| of_files.add(saved));
         of_files.sas.extend(config.sas.iter().map(|sa| SaName { dst: sa.dst, spi: sa.spi.0, mark: sa.mark }));
         config.policies.iter().for_each(|policy| of_files.add(convert::new_policy(policy).saved()));

@@ -47,7 +47,7 @@ pub use link_now::LinkNow;
 pub use model::{Delta, LOOPBACK, Model, RouteCursor, loopback_deltas, refusal};
 pub use node::Rtnl;
 pub(crate) use saved::changing;
-pub use saved::{RouteKey, label_of, renumber, renumber_change, without};
+pub use saved::{RouteKey, Snapshot, label_of, renumber, renumber_change, without};
 pub use table::{Key, Route, Table};
 pub use vrf::Vrf;
 

@@ -19,13 +19,62 @@ use crate::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set
 use config::model::LinkKind;
 use zeroize::Zeroizing;
 
+/// State of a node at one time. Requests for its routes, of which there may be very many, are made by
+/// [`requests`](Self::requests), when clients may change the node again.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Requests before those for routes.
+    ahead: Vec<Saved>,
+    /// Routes in the order of their tables, without connected ones, each with the interface index of its link.
+    routes: Vec<(TableId, IfIndex, Route)>,
+    /// Requests behind those for routes.
+    behind: Vec<Saved>,
+}
+
+impl Snapshot {
+    /// Requests that turn a node without links into this one, in the order of execution.
+    pub fn requests(&self) -> Vec<Saved> {
+        let mut all = self.ahead.clone();
+        all.extend(self.of_routes());
+        all.extend(self.behind.iter().cloned());
+        all
+    }
+
+    /// Routes by links come before routes with gateways, which must be reachable on a link.
+    fn of_routes(&self) -> Vec<Saved> {
+        // Routes with equal keys are adjacent, and keep their order.
+        let equal = |(table, _, route): &(TableId, IfIndex, Route), (of, _, other): &(TableId, IfIndex, Route)| {
+            table == of && route.prefix == other.prefix && route.metric == other.metric
+        };
+        let groups: Vec<&[(TableId, IfIndex, Route)]> = self.routes.chunk_by(equal).collect();
+        let (by_neighbour, by_link): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|group| group.iter().any(|(.., route)| route.via.is_some()));
+        let write = |group: &[(TableId, IfIndex, Route)]| {
+            let each = group.iter().enumerate().map(|(at, (table, ifindex, route))| {
+                let flags = flag::CREATE | if at == 0 { flag::EXCL } else { flag::APPEND };
+                let label = format!("route {}", route.prefix);
+                Saved::new("route", label, RTM_NEWROUTE, flags, |w| route::write(w, table.0, *ifindex, route))
+            });
+            each.collect::<Vec<_>>()
+        };
+        by_link.into_iter().chain(by_neighbour).flat_map(write).collect()
+    }
+}
+
 impl<H: Host> Rtnl<H> {
-    /// Requests that turn a node without links into this one, in the order of execution. Connected routes and learnt
-    /// neighbours are omitted.
+    /// Requests of a [`snapshot`](Self::snapshot).
     ///
     /// # Errors
     /// The datapath does not answer.
     pub fn saved(&mut self) -> Result<Vec<Saved>, Error> {
+        Ok(self.snapshot()?.requests())
+    }
+
+    /// State of this node. Connected routes and learnt neighbours are omitted.
+    ///
+    /// # Errors
+    /// The datapath does not answer.
+    pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
         let neighbours = self.host.neighbours()?;
         let links = self.links_now()?;
         let entries = self.saved_fdb()?;
@@ -102,13 +151,28 @@ impl<H: Host> Rtnl<H> {
             all.extend(first.iter().filter(|it| !rules.contains(it)).map(|it| rule(it, RTM_DELRULE, 0)));
             all.extend(rules.iter().filter(|it| !first.contains(it)).map(|it| rule(it, RTM_NEWRULE, made)));
         }
-        all.extend(self.saved_routes());
         let permanent = neighbours.iter().filter(|neighbour| neighbour.state == NUD_PERMANENT);
-        all.extend(permanent.map(|it| {
+        let neighbours = permanent.map(|it| {
             let label = format!("neighbour {}", it.addr);
             Saved::new("neighbour", label, RTM_NEWNEIGH, made, |w| neigh::write(w, model.ifindex(it.link.0), it))
-        }));
-        Ok(all)
+        });
+        let behind = neighbours.collect();
+        Ok(Snapshot { ahead: all, routes: self.own_routes(), behind })
+    }
+
+    fn own_routes(&self) -> Vec<(TableId, IfIndex, Route)> {
+        let model = &self.model;
+        let count = [true, false].into_iter().flat_map(|v4| model.tables(v4)).map(|(_, table)| table.len()).sum();
+        // Storage that grows is copied, and zeroed where it was.
+        let mut routes = Vec::with_capacity(count);
+        let mut last = (0, model.ifindex(0));
+        for (table, route) in model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL) {
+            if last.0 != route.dev {
+                last = (route.dev, model.ifindex(route.dev));
+            }
+            routes.push((table, last.1, route.clone()));
+        }
+        routes
     }
 
     /// Static entries of forwarding databases that clients have added.
@@ -129,30 +193,6 @@ impl<H: Host> Rtnl<H> {
             }));
         }
         Ok(all)
-    }
-
-    /// Routes by links come before routes with gateways, which must be reachable on a link.
-    fn saved_routes(&self) -> Vec<Saved> {
-        let routes = self.model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL);
-        let routes: Vec<(TableId, &Route)> = routes.collect();
-        // Routes with equal keys are adjacent, and keep their order.
-        let equal = |a: &(TableId, &Route), b: &(TableId, &Route)| {
-            a.0 == b.0 && a.1.prefix == b.1.prefix && a.1.metric == b.1.metric
-        };
-        let groups: Vec<&[(TableId, &Route)]> = routes.chunk_by(equal).collect();
-        let (by_neighbour, by_link): (Vec<_>, Vec<_>) =
-            groups.into_iter().partition(|group| group.iter().any(|(_, route)| route.via.is_some()));
-        let write = |group: &[(TableId, &Route)]| {
-            let each = group.iter().enumerate().map(|(at, (table, route))| {
-                let flags = flag::CREATE | if at == 0 { flag::EXCL } else { flag::APPEND };
-                let label = format!("route {}", route.prefix);
-                Saved::new("route", label, RTM_NEWROUTE, flags, |w| {
-                    route::write(w, table.0, self.model.ifindex(route.dev), route);
-                })
-            });
-            each.collect::<Vec<_>>()
-        };
-        by_link.into_iter().chain(by_neighbour).flat_map(write).collect()
     }
 }
 

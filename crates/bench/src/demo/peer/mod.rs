@@ -1,8 +1,9 @@
-//! Other tunnels in user space, for the same stream over the same wire.
+//! Other tunnels for the same stream over the same wire: programs in user space, and the kernel's own ESP.
 //!
 //! Each is set up as documented, with its defaults, and without options that slow it down. A peer that is not installed
 //! or does not start is skipped, and the report has the reason.
 
+mod linux;
 mod running;
 mod strongswan;
 mod wireguard;
@@ -23,11 +24,13 @@ pub(super) enum Peer {
     Boringtun,
     /// strongSwan's own ESP (its plugin kernel-libipsec), with AES-256-GCM.
     Strongswan,
+    /// The kernel's own ESP, with AES-256-GCM.
+    LinuxEsp,
 }
 
 impl Peer {
     /// Peers in the order in which a round measures them.
-    pub(super) const ALL: [Self; 3] = [Self::WireguardGo, Self::Boringtun, Self::Strongswan];
+    pub(super) const ALL: [Self; 4] = [Self::WireguardGo, Self::Boringtun, Self::Strongswan, Self::LinuxEsp];
 
     /// Name in the report.
     pub(super) const fn name(self) -> &'static str {
@@ -35,10 +38,11 @@ impl Peer {
             Self::WireguardGo => "wireguard-go",
             Self::Boringtun => "boringtun",
             Self::Strongswan => "strongswan",
+            Self::LinuxEsp => "linux-esp",
         }
     }
 
-    /// Fails with the first missing program.
+    /// Fails with the first missing program, or the kernel's lack.
     pub(super) fn check(self) -> Result<(), Failure> {
         let wg = || program("wg", "--version", "wg", "apt-get install wireguard-tools");
         match self {
@@ -51,6 +55,7 @@ impl Peer {
                     .and_then(|()| wg())
             }
             Self::Strongswan => strongswan::check(),
+            Self::LinuxEsp => linux::check(),
         }
     }
 
@@ -62,7 +67,7 @@ impl Peer {
         stop: &'t Stop,
     ) -> Result<Running<'t>, Failure> {
         let ground = Ground { topology, scratch, stop };
-        let mut running = Running { daemons: Vec::new(), addresses: Vec::new(), leftovers: Vec::new() };
+        let mut running = Running { daemons: Vec::new(), settings: Vec::new(), leftovers: Vec::new() };
         let started = match self {
             Self::WireguardGo => wireguard::start(ground, &mut running, "wireguard-go", |device| {
                 let mut command = command("wireguard-go");
@@ -76,6 +81,7 @@ impl Peer {
                 command
             }),
             Self::Strongswan => strongswan::start(ground, &mut running),
+            Self::LinuxEsp => linux::start(ground, &mut running),
         };
         match started {
             Ok(()) => Ok(running),
@@ -89,11 +95,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn missing_peer_is_reported_with_its_package() {
+    fn missing_peer_is_reported_with_its_remedy() {
         for peer in Peer::ALL {
             match peer.check() {
                 Ok(()) => {}
-                Err(Failure::Missing { how, .. }) => assert!(how.contains("install"), "{how}"),
+                Err(Failure::Missing { how, .. }) => {
+                    let word = if peer == Peer::LinuxEsp { "modprobe" } else { "install" };
+                    assert!(how.contains(word), "{how}");
+                }
+                // No package remedies a kernel.
+                Err(Failure::Step { doing, .. }) if peer == Peer::LinuxEsp => {
+                    assert!(doing.starts_with("the kernel has no ESP"), "{doing}");
+                }
                 Err(other) => panic!("{other}"),
             }
         }

@@ -8,25 +8,25 @@ use crate::demo::meter::Usage;
 use crate::demo::netns::Namespace;
 use crate::demo::process::Scratch;
 use crate::demo::stop::Stop;
-use crate::demo::topology::{Side, Topology};
+use crate::demo::topology::Topology;
 
 /// Processes and devices of one peer at both ends, removed on drop.
 #[derive(Debug)]
 pub(in crate::demo) struct Running<'t> {
     /// The sender's end first.
     pub(super) daemons: Vec<Daemon>,
-    /// Addresses that are removed at the end.
-    pub(super) addresses: Vec<Address<'t>>,
+    /// Settings of the hosts, removed at the end in the opposite order.
+    pub(super) settings: Vec<Setting<'t>>,
     /// Files outside of the scratch directory that may remain after an end has been killed.
     pub(super) leftovers: Vec<PathBuf>,
 }
 
-/// An address of a device that stays.
+/// A setting of a host that stays, removed on drop.
 #[derive(Debug)]
-pub(super) struct Address<'t> {
+pub(super) struct Setting<'t> {
     host: &'t Namespace,
-    /// Address and device, as `ip addr` takes them.
-    words: String,
+    /// The words of `ip` that remove it.
+    undo: String,
 }
 
 /// Environment in which a peer is started.
@@ -38,10 +38,12 @@ pub(super) struct Ground<'t> {
 }
 
 impl Running<'_> {
-    /// Usage of both ends so far.
-    pub(in crate::demo) fn usage(&self) -> Result<[Usage; 2], Failure> {
-        let of = |side: Side| Usage::of(self.daemons[side as usize].pid());
-        Ok([of(Side::A)?, of(Side::B)?])
+    /// Usage of both ends so far; `None` if they are no processes.
+    pub(in crate::demo) fn usage(&self) -> Result<Option<[Usage; 2]>, Failure> {
+        match &self.daemons[..] {
+            [a, b] => Ok(Some([Usage::of(a.pid())?, Usage::of(b.pid())?])),
+            _ => Ok(None),
+        }
     }
 
     /// Adds the logs of both ends to a failure.
@@ -53,6 +55,8 @@ impl Running<'_> {
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         self.daemons.clear();
+        // A route needs the address that was set before it.
+        while self.settings.pop().is_some() {}
         for file in &self.leftovers {
             // The file exists only if its daemon was killed.
             let _ = std::fs::remove_file(file);
@@ -60,17 +64,22 @@ impl Drop for Running<'_> {
     }
 }
 
-impl<'t> Address<'t> {
-    /// Adds the address to a host.
-    pub(super) fn add(host: &'t Namespace, words: String, stop: &Stop) -> Result<Self, Failure> {
-        host.ip(&format!("addr add {words}"), stop)?;
-        Ok(Self { host, words })
+impl<'t> Setting<'t> {
+    /// Adds an address to a host, in the words of `ip addr`.
+    pub(super) fn address(host: &'t Namespace, words: String, stop: &Stop) -> Result<Self, Failure> {
+        Self::set(host, &format!("addr add {words}"), format!("addr del {words}"), stop)
+    }
+
+    /// Makes a setting by words of `ip`; `undo` removes it.
+    pub(super) fn set(host: &'t Namespace, words: &str, undo: String, stop: &Stop) -> Result<Self, Failure> {
+        host.ip(words, stop)?;
+        Ok(Self { host, undo })
     }
 }
 
-impl Drop for Address<'_> {
+impl Drop for Setting<'_> {
     fn drop(&mut self) {
-        if let Err(failure) = self.host.ip(&format!("addr del {}", self.words), &Stop::never()) {
+        if let Err(failure) = self.host.ip(&self.undo, &Stop::never()) {
             warn(failure);
         }
     }

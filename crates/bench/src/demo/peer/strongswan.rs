@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-use super::running::{Address, Ground, Running};
+use super::running::{Ground, Running, Setting};
 use crate::demo::daemon::Daemon;
 use crate::demo::failure::Failure;
 use crate::demo::machine::{missing, program};
@@ -39,7 +39,7 @@ pub(super) fn start<'t>(ground: Ground<'t>, running: &mut Running<'t>) -> Result
     let secret = tool("od", &["-An", "-N16", "-tx8", "/dev/urandom"], stop)?.split_whitespace().collect::<String>();
     for side in Side::BOTH {
         let host = topology.host(side);
-        running.addresses.push(Address::add(host, format!("{}/32 dev lo", side.host()), stop)?);
+        running.settings.push(Setting::address(host, format!("{}/32 dev lo", side.host()), stop)?);
         let end = End::write(side, scratch, &secret)?;
         let (name, file) = (format!("strongswan {}", side.letter()), format!("swan-{}", side.letter()));
         let run = || {
