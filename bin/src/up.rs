@@ -93,7 +93,7 @@ fn systemctl(verb: &str, units: &[String]) -> Result<(), CliError> {
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(CliError::failed(format!(
-            "systemctl {verb} --now {}: {status}; units are in examples/systemd, and in the package.",
+            "systemctl {verb} --now {}: {status}; `make install` installs the units.",
             units.join(" ")
         ))),
         Err(err) => Err(CliError::system("systemctl", &err)),
