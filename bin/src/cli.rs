@@ -1,9 +1,10 @@
 //! The command line.
 
 use std::ffi::{OsStr, OsString};
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use base::DropReason;
+use base::{DropReason, Prefix};
 use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -47,9 +48,26 @@ pub(crate) enum Command {
     /// routes behind the routes over them: packets into a device are lost until the gateway runs again, and none leaves
     /// in clear by another route. `fatpath down` removes them.
     Run(RunArgs),
-    /// End a gateway, and remove the devices and routes that it leaves
+    /// Make a tunnel to another host: each end prints a line for the other
     ///
-    /// A gateway of that name that runs gets SIGTERM. Then the TUN and TAP devices with its mark in this network
+    /// The first call makes a key and prints the line of this end, in which nothing is secret. With the other end's line a
+    /// call writes NAME.toml, a tunnel with keys by IKEv2 and raw public keys, and NAME.ike with the files of strongSwan's
+    /// charon-systemd, and starts both as `fatpath up` does. The files are yours from then on: no later call changes them.
+    ///
+    /// Both ends print four words for each line; two people who compare them know that nobody has changed a line on its way.
+    ///
+    /// The directory is /etc/fatpath for root, and $XDG_CONFIG_HOME/fatpath or ~/.config/fatpath for other users; the environment
+    /// variable FATPATH_CONFDIR replaces it.
+    Pair(PairArgs),
+    /// Start the gateway of NAME.toml, and the IKE daemon of a pair
+    ///
+    /// NAME.toml is in the directory of `fatpath pair`. Where systemd runs, the units fatpath@NAME and fatpath-pair@NAME are
+    /// enabled and started; elsewhere both programs run in the background, with NAME.log and NAME.ike.log in the run
+    /// directory. What runs already stays.
+    Up(UpArgs),
+    /// End a gateway and the IKE daemon of a pair, and remove the devices and routes that the gateway leaves
+    ///
+    /// Units that `fatpath up` has enabled are stopped and disabled. A gateway of that name that runs gets SIGTERM. Then the TUN and TAP devices with its mark in this network
     /// namespace are removed, with all their addresses and routes, and the blackhole routes behind those. If nothing of
     /// it is here, the command says so; the exit code is 0 all the same.
     Down(DownArgs),
@@ -239,6 +257,8 @@ impl Command {
             Self::Exec(args) => &args.gateway,
             Self::Ip(args) => return Some(args.instance.as_deref()),
             Self::Check(_)
+            | Self::Pair(_)
+            | Self::Up(_)
             | Self::Down(_)
             | Self::Genkey(_)
             | Self::Doctor
@@ -298,6 +318,31 @@ impl RunArgs {
             Some(file) => StatePlace::File(file),
         }
     }
+}
+
+/// Arguments of `pair`.
+#[derive(Args, Debug)]
+pub(crate) struct PairArgs {
+    /// Name of the tunnel, its gateway and its TUN device
+    #[arg(value_name = "NAME", value_parser = instance)]
+    pub(crate) name: String,
+    /// Line of the other end
+    #[arg(value_name = "LINE")]
+    pub(crate) line: Option<String>,
+    /// Network behind this end, as 10.1.0.0/24; may be repeated
+    #[arg(long, value_name = "NETWORK", value_hint = ValueHint::Other)]
+    pub(crate) net: Vec<Prefix>,
+    /// Address of this end that the peer reaches; by default that of the route to the peer
+    #[arg(long, value_name = "ADDRESS", value_hint = ValueHint::Other)]
+    pub(crate) endpoint: Option<IpAddr>,
+}
+
+/// Arguments of `up`.
+#[derive(Args, Debug)]
+pub(crate) struct UpArgs {
+    /// Name of the gateway
+    #[arg(value_name = "NAME", value_parser = instance)]
+    pub(crate) name: String,
 }
 
 /// Arguments of `down`.

@@ -1,4 +1,4 @@
-//! `fatpath down`: ends a gateway, and removes the devices and routes that stay when it has ended.
+//! `fatpath down`: ends a gateway and its IKE daemon, and removes the devices and routes that stay when it has ended.
 
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use crate::cli::DownArgs;
+use crate::up;
 
 /// Longest time that a gateway may take to end.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -19,6 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// The gateway does not end, or the caller may not end it, or may not remove what it has left.
 pub(crate) fn main(args: &DownArgs) -> Result<(), CliError> {
     let name = &args.name;
+    let mut done = Vec::new();
+    if up::stop_units(name)? {
+        done.push("stopped its units".to_owned());
+    }
+    if up::end_ike(name)? {
+        done.push("ended its IKE daemon".to_owned());
+    }
     let has_ended = match Client::connect_running(name)? {
         Some(client) => {
             end(name, client)?;
@@ -27,7 +35,6 @@ pub(crate) fn main(args: &DownArgs) -> Result<(), CliError> {
         None => false,
     };
     let removed = daemon::remove_devices(name)?;
-    let mut done = Vec::new();
     if has_ended {
         done.push("ended".to_owned());
     }

@@ -33,12 +33,14 @@ mod man_pages;
 mod measure;
 mod monitor;
 mod own_gateway;
+mod pair;
 mod save;
 mod show;
 mod status;
 mod stream;
 mod trace;
 mod trial;
+mod up;
 
 use std::process::ExitCode;
 
@@ -75,6 +77,8 @@ fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode,
             args.parent.map(own_gateway::end_with).transpose()?;
             daemon::run(&args.config, args.state_place(), instance, !args.ephemeral)
         }
+        Command::Pair(args) => pair::main(&args),
+        Command::Up(args) => up::up(&args.name),
         Command::Down(args) => down::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Genkey(args) => genkey::main(&args),

@@ -93,6 +93,8 @@ struct Entry {
 
 const EVERY: &[&str] = &[
     "run",
+    "pair",
+    "up",
     "down",
     "check",
     "genkey",
@@ -111,7 +113,8 @@ const EVERY: &[&str] = &[
     "man",
 ];
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
-const WITH_SOCKET: &[&str] = &["run", "down", "load", "save", "show", "status", "capture", "monitor", "trace"];
+const WITH_SOCKET: &[&str] =
+    &["run", "pair", "up", "down", "load", "save", "show", "status", "capture", "monitor", "trace"];
 
 /// Sections after clap's.
 const SECTIONS: &[(&str, &[Entry])] = &[

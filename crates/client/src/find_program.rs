@@ -24,6 +24,12 @@ pub fn find_sibling(name: &str) -> Option<PathBuf> {
     beside.filter(can_run).or_else(|| find(OsStr::new(name)))
 }
 
+/// Path of a program of the system, found like a shell's command, or in the directories that are not in every user's `PATH`.
+pub fn find_program(name: &str) -> Option<PathBuf> {
+    find(OsStr::new(name))
+        .or_else(|| ["/usr/sbin", "/sbin"].map(|dir| PathBuf::from(dir).join(name)).into_iter().find(can_run))
+}
+
 /// Path of the system's `ip`.
 ///
 /// # Errors

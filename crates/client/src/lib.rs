@@ -37,7 +37,7 @@ pub use control_socket::{
 };
 pub use descriptor_limit::raise_descriptor_limit;
 pub use error::CliError;
-pub use find_program::{find_sibling, system_ip};
+pub use find_program::{find_program, find_sibling, system_ip};
 pub use output::print;
 
 /// Environment variable with the path of `fatpath` for `fatpath-bench`, which runs this program's gateways.

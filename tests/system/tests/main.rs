@@ -25,6 +25,7 @@ mod large_file;
 mod lines;
 mod linux_peer;
 mod nat;
+mod pair;
 mod privilege;
 mod qdisc;
 mod restart;
@@ -62,6 +63,7 @@ fn main() {
         devices::trials(),
         drops::trials(),
         descriptors::trials(),
+        pair::trials(),
         privilege::trials(),
         service::trials(),
         exec::trials(),

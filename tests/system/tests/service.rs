@@ -12,9 +12,10 @@ use libtest_mimic::Trial;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Signal;
-use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, unpacked, wait_until};
 
 const UNIT: &str = include_str!("../../../examples/systemd/fatpath@.service");
+const PAIR_UNIT: &str = include_str!("../../../examples/systemd/fatpath-pair@.service");
 const CHARON_UNIT: &str = include_str!("../../../examples/systemd/fatpath-charon@.service");
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,7 +29,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("service/the_unit_is_one_that_systemd_accepts", &[Need::SYSTEMD_ANALYZE], the_unit_is_accepted),
         trial(
             "service/the_unit_of_strongswan_is_one_that_systemd_accepts",
-            &[Need::SYSTEMD_ANALYZE, Need::CHARON, Need::SWANCTL],
+            &[
+                Need::SYSTEMD_ANALYZE,
+                Need::CHARON,
+                Need::SWANCTL,
+                Need::Unpacked { path: "usr/sbin/charon-systemd", package: "charon-systemd" },
+            ],
             the_unit_of_strongswan_is_accepted,
         ),
         trial("service/the_capabilities_that_the_unit_leaves_are_enough", NEEDS, the_capabilities_are_enough),
@@ -54,6 +60,10 @@ fn the_unit_of_strongswan_is_accepted() -> Outcome {
     // The unit is bound to the other one.
     verify(&scratch, "fatpath@left.service", UNIT)?;
     assert_eq!(verify(&scratch, "fatpath-charon@left.service", CHARON_UNIT)?, "");
+    // charon-systemd is not installed, as it would start a service.
+    let charon = unpacked("usr/sbin/charon-systemd");
+    let pair = PAIR_UNIT.replace("/usr/sbin/charon-systemd", charon.to_str().ok_or("a path that is no text")?);
+    assert_eq!(verify(&scratch, "fatpath-pair@left.service", &pair)?, "");
     Ok(())
 }
 

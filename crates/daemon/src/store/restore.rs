@@ -120,7 +120,10 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         let model = &protocols.rtnl.model;
         let outcome = match xfrm::renumber(&mut kept.message, |old| current(links, model, old)) {
             Err(number) => Err(gone(number, links)),
-            Ok(()) => carry_out(&mut protocols.xfrm, &kept.message),
+            Ok(()) => {
+                protocols.xfrm.replace_waiting_policy(&mut kept.message);
+                carry_out(&mut protocols.xfrm, &kept.message)
+            }
         };
         take(kept, false, outcome)?;
     }

@@ -238,6 +238,29 @@ impl<D: Database> Xfrm<D> {
     }
 }
 
+impl<D: Database> Xfrm<D> {
+    /// Makes a request that adds a policy replace the present one, if that only waits for a key manager: the policies of a
+    /// `[[tunnel]]` with `keys = "ike"` have the lowest priority and no reqid, and a key manager's replace them.
+    pub fn replace_waiting_policy(&mut self, message: &mut [u8]) {
+        let payload = message.get(HEADER_LEN..).filter(|payload| payload.len() >= PolicyInfo::LEN);
+        let Some(payload) = payload.filter(|_| kind_of(message) == msg::NEW_POLICY) else { return };
+        let PolicyInfo { sel, dir, .. } = PolicyInfo::of(payload);
+        let if_id = find(message, PolicyInfo::LEN, attr::IF_ID).and_then(|found| word(message, found - HEADER_LEN));
+        let mark = find(message, PolicyInfo::LEN, attr::MARK)
+            .map(|found| [0, 4].map(|at| word(message, found - HEADER_LEN + at)));
+        let [value, mask] = mark.unwrap_or_default().map(Option::unwrap_or_default);
+        let id = PolicyId { sel, index: 0, dir };
+        let query = PolicyQuery { id, mark: xfrm::Mark { value, mask }, if_id: if_id.unwrap_or_default() };
+        let waits =
+            |policy: Policy| policy.info.priority == u32::MAX && policy.templates.iter().all(|tmpl| tmpl.reqid == 0);
+        if self.database.find_policy(&query, false).is_ok_and(waits)
+            && let Some(field) = message.get_mut(4..6)
+        {
+            field.copy_from_slice(&msg::UPD_POLICY.to_ne_bytes());
+        }
+    }
+}
+
 /// Replaces interface indexes in a request by those that `now` returns.
 ///
 /// # Errors

@@ -1,0 +1,207 @@
+//! `fatpath pair`: two ends of a tunnel exchange a line each, and the tunnel is up.
+//!
+//! The first call of an end makes its key and prints its line. A call with the peer's line writes the files of the gateway and
+//! of IKE, which are the user's from then on, and starts both.
+
+mod base64;
+mod files;
+mod keys;
+mod line;
+
+use std::net::{IpAddr, UdpSocket};
+use std::path::PathBuf;
+
+use base::Prefix;
+use client::{CliError, own_socket_path, print};
+
+use crate::cli::PairArgs;
+use crate::up;
+
+pub(crate) use files::PairFiles;
+use line::{MAX_NETS, PairLine};
+
+/// UDP port of ESP and IKE (RFC 3948).
+const PORT: u16 = 4500;
+
+/// Socket of the IKE daemon of the gateway `name`, by which swanctl(8) configures it: `NAME.vici` in the run directory.
+pub(crate) fn vici_socket(name: &str) -> PathBuf {
+    own_socket_path(name).with_extension("vici")
+}
+
+/// Makes this end's line, or joins the peer's, and prints what to do next.
+///
+/// # Errors
+/// The line is wrong, the name is in use for something else, networks or addresses are in conflict, files cannot be written, or the
+/// tunnel does not start.
+pub(crate) fn main(args: &PairArgs) -> Result<(), CliError> {
+    let name = &args.name;
+    let files = PairFiles::of(name)?;
+    let peer = args.line.as_deref().map(PairLine::parse).transpose();
+    let peer = peer.map_err(|why| CliError::failed(format!("{name}: {why}.")))?;
+    let (own, is_new) = match files.own_line()? {
+        Some(own) => (check_own(args, &files, own)?, None),
+        None => {
+            let (own, private) = create(args, &files, peer.as_ref())?;
+            (own, Some(private))
+        }
+    };
+    if let Some(peer) = &peer {
+        check_peer(name, &files, &own, peer)?;
+    }
+    if let Some(private) = is_new {
+        files.create(&own, &private)?;
+    }
+    let Some(peer) = peer else {
+        return print(own_text(name, &own).as_bytes());
+    };
+    if files.peer_line()?.is_some() {
+        print(format!("{name}: the files are there and yours; nothing was changed in them\n").as_bytes())?;
+    } else {
+        files.add_peer(&own, &peer)?;
+    }
+    up::up(name)?;
+    // The other end needs the line of the end that had none before.
+    print(joined_text(name, &own, &peer).as_bytes())
+}
+
+/// Checks the arguments against the line that this end has.
+fn check_own(args: &PairArgs, files: &PairFiles, own: PairLine) -> Result<PairLine, CliError> {
+    let name = &args.name;
+    let differs = !args.net.is_empty() && args.net != own.nets || args.endpoint.is_some_and(|it| it != own.address);
+    if differs {
+        return Err(CliError::failed(format!(
+            "{name} exists, with {} at {}; use another name, or remove {} to begin anew.",
+            names(&own.nets),
+            own.address,
+            files.ike().display()
+        )));
+    }
+    Ok(own)
+}
+
+/// A line for this end, and its private key.
+fn create(
+    args: &PairArgs,
+    files: &PairFiles,
+    peer: Option<&PairLine>,
+) -> Result<(PairLine, zeroize::Zeroizing<String>), CliError> {
+    let name = &args.name;
+    if files.toml().exists() {
+        return Err(CliError::failed(format!(
+            "{name} exists: {} is there; use another name, or remove it.",
+            files.toml().display()
+        )));
+    }
+    if args.net.is_empty() {
+        return Err(CliError::failed(format!(
+            "{name}: --net is needed: the networks behind this end, as in --net 10.1.0.0/24."
+        )));
+    }
+    if args.net.len() > MAX_NETS {
+        return Err(CliError::failed(format!("{name}: {} networks; a line has room for {MAX_NETS}.", args.net.len())));
+    }
+    let address = match args.endpoint {
+        Some(address) => address,
+        None => source_address(peer.map(|peer| peer.address)).ok_or_else(|| {
+            CliError::failed(format!(
+                "{name}: no route leads to the peer; name this end's address: --endpoint ADDRESS."
+            ))
+        })?,
+    };
+    for (other, its) in files.others() {
+        if its.own_line()?.is_some_and(|line| (line.address, line.port) == (address, PORT)) {
+            return Err(CliError::failed(format!(
+                "{name}: {address} port {PORT} is that of tunnel {other}, and one gateway has a port; add the tunnel to {}, or use \
+                 another address: --endpoint ADDRESS.",
+                its.toml().display()
+            )));
+        }
+    }
+    let (private, key) = keys::generate()?;
+    Ok((PairLine { key, address, port: PORT, nets: args.net.clone() }, private))
+}
+
+/// Address that this host sends from to `peer`, or by its default route.
+fn source_address(peer: Option<IpAddr>) -> Option<IpAddr> {
+    // No packet is sent. The default addresses are of documentation (RFC 5737, RFC 3849).
+    let targets: Vec<IpAddr> = match peer {
+        Some(peer) => vec![peer],
+        None => ["203.0.113.1", "2001:db8::1"].iter().filter_map(|text| text.parse().ok()).collect(),
+    };
+    targets.into_iter().find_map(|target| {
+        let any: IpAddr = if target.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((target, PORT)).ok()?;
+        socket.local_addr().ok().map(|own| own.ip()).filter(|own| !own.is_unspecified() && !own.is_loopback())
+    })
+}
+
+/// Refuses a peer's line that does not fit this end.
+fn check_peer(name: &str, files: &PairFiles, own: &PairLine, peer: &PairLine) -> Result<(), CliError> {
+    let refuse = |why: String| Err(CliError::failed(format!("{name}: {why}.")));
+    if peer.key == own.key {
+        return refuse("this is this end's own line; use the one that the peer prints".to_owned());
+    }
+    if peer.address == own.address {
+        return refuse(format!("both ends have the address {}; name the right one: --endpoint ADDRESS", own.address));
+    }
+    if peer.address.is_ipv4() != own.address.is_ipv4() {
+        return refuse(format!("{} and {} are not of one family; use --endpoint ADDRESS", own.address, peer.address));
+    }
+    if let Some(known) = files.peer_line()?
+        && known != *peer
+    {
+        return refuse(format!("the tunnel has another peer, with {} at {}", names(&known.nets), known.address));
+    }
+    let overlap = |a: Prefix, b: Prefix| a.is_ipv4() == b.is_ipv4() && (a.contains(b.addr()) || b.contains(a.addr()));
+    for net in &peer.nets {
+        if let Some(own) = own.nets.iter().find(|own| overlap(**own, *net)) {
+            return refuse(format!("network {net} of the peer overlaps with {own} of this end"));
+        }
+    }
+    for (other, its) in files.others() {
+        let Some(known) = its.peer_line()? else { continue };
+        if known.key == peer.key {
+            return refuse(format!("the line is the peer's of tunnel {other} already; a line is for one tunnel"));
+        }
+        for net in &peer.nets {
+            if let Some(its) = known.nets.iter().find(|its| overlap(**its, *net)) {
+                return refuse(format!("network {net} of the peer overlaps with {its} of tunnel {other}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn names(nets: &[Prefix]) -> String {
+    nets.iter().map(Prefix::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Text of an end that waits for the peer's line.
+fn own_text(name: &str, own: &PairLine) -> String {
+    format!(
+        "{own}\n\n\
+         This is the line of this end, {} at {}; nothing in it is secret. Its words: {}\n\
+         On the other end:  fatpath pair {name} --net NETWORK {own}\n\
+         Then here, with the line that it prints:  fatpath pair {name} LINE\n",
+        names(&own.nets),
+        own.address,
+        own.fingerprint()
+    )
+}
+
+/// Text of an end that has its peer.
+fn joined_text(name: &str, own: &PairLine, peer: &PairLine) -> String {
+    format!(
+        "{own}\n\n\
+         {name}: {} at {}, to {} at {}. The first packet brings the tunnel up; fatpath status -i {name} tells.\n\
+         The other end needs the line above, unless it has it:  fatpath pair {name} {own}\n\
+         Compare by voice. Words of this end: {}   of the peer: {}\n",
+        names(&own.nets),
+        own.address,
+        names(&peer.nets),
+        peer.address,
+        own.fingerprint(),
+        peer.fingerprint()
+    )
+}
