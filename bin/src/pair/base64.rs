@@ -17,7 +17,7 @@ pub(super) fn encode_url(bytes: &[u8]) -> String {
 /// Text of `bytes` in the usual alphabet, padded.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = encode_url(bytes).replace('-', "+").replace('_', "/");
-    while text.len() % 4 != 0 {
+    while !text.len().is_multiple_of(4) {
         text.push('=');
     }
     text

@@ -117,6 +117,11 @@ impl PairFiles {
         })
     }
 
+    /// Removes the key and the line of this end.
+    pub(super) fn remove_own(&self) {
+        let _ = fs::remove_dir_all(self.ike());
+    }
+
     /// Writes the files that name the peer. The file of the gateway appears last, after a check.
     ///
     /// # Errors
@@ -142,9 +147,9 @@ impl PairFiles {
         })();
         let _ = fs::remove_file(&new);
         written.inspect_err(|_| {
-            files.iter().for_each(|(name, _)| {
+            for (name, _) in &files {
                 let _ = fs::remove_file(ike.join(name));
-            })
+            }
         })
     }
 

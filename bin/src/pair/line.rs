@@ -203,13 +203,14 @@ mod tests {
 
     #[test]
     fn right_checksum_over_wrong_content_is_refused() {
-        let contents: [&dyn Fn(&mut Vec<u8>); 6] = [
-            &|it| it.truncate(30),
-            &|it| it[32] = 5,
-            &|it| it[37..39].fill(0),
-            &|it| it[39] = 0,
-            &|it| it[39] = 255,
-            &|it| it.push(0),
+        type Change = fn(&mut Vec<u8>);
+        let contents: [Change; 6] = [
+            |it| it.truncate(30),
+            |it| it[32] = 5,
+            |it| it[37..39].fill(0),
+            |it| it[39] = 0,
+            |it| it[39] = 255,
+            |it| it.push(0),
         ];
         for change in contents {
             let mut bytes = line().content();

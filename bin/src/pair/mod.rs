@@ -48,8 +48,8 @@ pub(crate) fn main(args: &PairArgs) -> Result<(), CliError> {
     if let Some(peer) = &peer {
         check_peer(name, &files, &own, peer)?;
     }
-    if let Some(private) = is_new {
-        files.create(&own, &private)?;
+    if let Some(private) = &is_new {
+        files.create(&own, private)?;
     }
     let Some(peer) = peer else {
         return print(own_text(name, &own).as_bytes());
@@ -57,7 +57,11 @@ pub(crate) fn main(args: &PairArgs) -> Result<(), CliError> {
     if files.peer_line()?.is_some() {
         print(format!("{name}: the files are there and yours; nothing was changed in them\n").as_bytes())?;
     } else {
-        files.add_peer(&own, &peer)?;
+        files.add_peer(&own, &peer).inspect_err(|_| {
+            if is_new.is_some() {
+                files.remove_own();
+            }
+        })?;
     }
     up::up(name)?;
     // The other end needs the line of the end that had none before.

@@ -268,6 +268,8 @@ mod tests {
 
     #[test]
     fn policies_without_reqid_belong_to_the_managed_tunnel() {
+        /// Reqids and networks of policies, SAs with direction, state and reqid, and the result.
+        type Case<'a> = (&'a [(u32, &'a str)], &'a [(&'a str, &'a str, u32)], &'a str);
         let found = |policies: &[(u32, &str)], sas: &[(&str, &str, u32)]| {
             let policies: Vec<_> = policies.iter().map(|(reqid, src)| policy(*reqid, src)).collect();
             let sas: Vec<_> =
@@ -281,7 +283,7 @@ mod tests {
         };
         let (one, two) = ("10.1.0.0/24", "10.3.0.0/24");
         let pair = [("out", "valid", 7), ("in", "valid", 7)];
-        let cases: &[(&[(u32, &str)], &[(&str, &str, u32)], &str)] = &[
+        let cases: &[Case<'_>] = &[
             (&[(0, one)], &[], "0 down 10.1.0.0"),
             (&[(0, one), (7, one)], &pair, "7 idle 10.1.0.0"),
             (&[(0, one)], &pair, "7 idle 10.1.0.0"),

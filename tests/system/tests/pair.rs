@@ -236,6 +236,10 @@ fn refused() -> Outcome {
     // Networks of the other end that overlap, and a name that is a gateway's already.
     let text = right.refusal(&["pair", "site", "--net", "10.1.0.0/16", &own])?;
     assert!(text.contains("10.1.0.0/24 of the peer overlaps with 10.1.0.0/16"), "{text}");
+    // A name that no link may have is found by the check of the new file.
+    let long = "a-name-that-is-longer-than-one-of-a-link";
+    let text = right.refusal(&["pair", long, "--net", "10.2.0.0/24", &own])?;
+    assert!(text.contains("name"), "{text}");
     assert_eq!(right.files(), Vec::<String>::new());
     fs::create_dir_all(right.dir.join("conf"))?;
     fs::write(right.dir.join("conf/site.toml"), "")?;

@@ -296,11 +296,11 @@ fn random_streams_leave_as_without_gro() {
         let mut sequences = [[1_u32; 2]; 8];
         let frames: Vec<Vec<u8>> = (0..60)
             .map(|_| {
-                let which = rng.below(8) as usize;
+                let which = rng.below(8);
                 let version = which % 2;
                 let flow = Flow { sport: 1000 + (which / 4) as u16, ..flows()[version] };
                 let flow = if which & 2 == 0 { flow } else { flow.reversed() };
-                let len = *[1400_u32, 1400, 1400, 1400, 600, 1, 0].get(rng.below(7) as usize).unwrap();
+                let len = *[1400_u32, 1400, 1400, 1400, 600, 1, 0].get(rng.below(7)).unwrap();
                 let vlan = if rng.below(8) == 0 { 1 } else { 0 };
                 let seq = &mut sequences[which][vlan];
                 let from = mac(if rng.below(10) == 0 { 0x31 } else { 0x21 });
