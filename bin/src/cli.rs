@@ -54,7 +54,7 @@ pub(crate) enum Command {
     /// call writes NAME.toml, a tunnel with keys by IKEv2 and raw public keys, and NAME.ike with the files of strongSwan's
     /// charon-systemd, and starts both as `fatpath up` does. The files are yours from then on: no later call changes them.
     ///
-    /// Both ends print four words for each line; two people who compare them know that nobody has changed a line on its way.
+    /// Both ends print four words for each line; if they are the same at both ends, no line was changed on its way.
     ///
     /// The directory is /etc/fatpath for root, and $XDG_CONFIG_HOME/fatpath or ~/.config/fatpath for other users; the environment
     /// variable FATPATH_CONFDIR replaces it.

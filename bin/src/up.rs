@@ -1,7 +1,6 @@
 //! `fatpath up` and the end of what it has started: a gateway with its file, and the IKE daemon of a pair.
 //!
-//! Where systemd is the first process both are its units; elsewhere they are processes in the background, with logs in the run
-//! directory.
+//! Both are units of systemd if that is the first process, or processes in the background, with logs in the run directory.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -20,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
-use crate::pair::{PairFiles, vici_socket};
+use crate::pair::{CONF_DIR, PairFiles, vici_socket};
 
 /// Time limit for the start of the gateway, and for that of the IKE daemon.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -67,9 +66,13 @@ pub(crate) fn up(name: &str) -> Result<(), CliError> {
     print(format!("{name}: {state}; logs are in {}\n", log_file(name, "log").display()).as_bytes())
 }
 
-/// Whether systemd is the first process (sd_booted(3)).
-pub(crate) fn is_systemd() -> bool {
-    Path::new("/run/systemd/system").is_dir() && rustix::process::geteuid().is_root()
+/// Whether gateways are units: systemd is the first process (sd_booted(3)), and the files are in the directories that the units have.
+fn is_systemd() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some_and(|dir| !dir.is_empty());
+    Path::new("/run/systemd/system").is_dir()
+        && rustix::process::geteuid().is_root()
+        && !is_set(CONF_DIR)
+        && !is_set("FATPATH_RUNDIR")
 }
 
 /// Units of a gateway: its own, and that of the IKE daemon.
@@ -83,7 +86,10 @@ fn units(name: &str, has_ike: bool) -> Vec<String> {
 
 fn by_units(name: &str, has_ike: bool) -> Result<(), CliError> {
     let units = units(name, has_ike);
-    systemctl("enable", &units)?;
+    systemctl("enable", &units).inspect_err(|_| {
+        // A unit may have started before the one that failed.
+        let _ = systemctl("disable", &units);
+    })?;
     print(format!("{name}: {} run and start at boot\n", units.join(", ")).as_bytes())
 }
 
@@ -108,14 +114,17 @@ pub(crate) fn stop_units(name: &str) -> Result<bool, CliError> {
     if !is_systemd() {
         return Ok(false);
     }
-    let is_active = |unit: &String| {
-        Command::new("systemctl").args(["is-active", "--quiet", unit]).status().is_ok_and(|status| status.success())
+    // A unit that waits for its restart is not active, and would come back.
+    let runs = |unit: &String| {
+        let output = Command::new("systemctl").args(["is-active", unit]).output();
+        let state = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+        !matches!(state.as_str(), "" | "inactive" | "unknown")
     };
-    let active: Vec<String> = units(name, true).into_iter().rev().filter(is_active).collect();
-    if active.is_empty() {
+    let running: Vec<String> = units(name, true).into_iter().rev().filter(runs).collect();
+    if running.is_empty() {
         return Ok(false);
     }
-    systemctl("disable", &active)?;
+    systemctl("disable", &running)?;
     Ok(true)
 }
 
@@ -149,6 +158,14 @@ struct IkePrograms {
     swanctl: PathBuf,
 }
 
+/// Checks that the programs of strongSwan are there.
+///
+/// # Errors
+/// One is missing.
+pub(crate) fn check_ike_programs() -> Result<(), CliError> {
+    ike_programs().map(drop)
+}
+
 fn ike_programs() -> Result<IkePrograms, CliError> {
     let find = |program: &str, package: &str| {
         find_program(program).ok_or_else(|| {
@@ -162,7 +179,7 @@ fn ike_programs() -> Result<IkePrograms, CliError> {
 }
 
 /// Starts the IKE daemon on the gateway and loads the connection; a daemon that runs already only loads it. But with a new gateway a
-/// daemon that was left alone ends first: its sockets for IKE are the former gateway's, and the SAs that it believes in are gone.
+/// daemon that was left alone ends first: its sockets for IKE are the former gateway's, and its SAs are gone.
 fn start_ike(name: &str, files: &PairFiles, programs: &IkePrograms, is_new: bool) -> Result<(), CliError> {
     let is_again = is_new && end_ike(name)?;
     let (socket, ike) = (vici_socket(name), files.ike());
@@ -179,7 +196,7 @@ fn start_ike(name: &str, files: &PairFiles, programs: &IkePrograms, is_new: bool
             return Err(err);
         }
         if is_again {
-            // The peer sends by SAs that are gone until it hears of new ones. Without an answer the next packet asks for them.
+            // The peer sends by SAs that are gone until new ones are negotiated. Without an answer the next packet asks for them.
             let words = ["--initiate", "--child", name, "--timeout", "3"];
             let _ = swanctl(name, &words, programs, &ike, &settings).output();
         }
@@ -284,7 +301,7 @@ pub(crate) fn end_ike(name: &str) -> Result<bool, CliError> {
         }
         Err(err) => return Err(CliError::failed(format!("{}: {err}", path.display()))),
     };
-    let process = peer_process(&stream).map_err(failed)?;
+    let process = peer_process(&stream, &path).map_err(failed)?;
     pidfd_send_signal(&process, Signal::TERM).map_err(failed)?;
     let timeout = Timespec::try_from(END_LIMIT).map_err(|_| failed(Errno::INVAL))?;
     match poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&timeout)).map_err(failed)? {
@@ -299,10 +316,12 @@ pub(crate) fn end_ike(name: &str) -> Result<bool, CliError> {
     }
 }
 
-/// The process that listens at the other end of a connection.
-fn peer_process(stream: &UnixStream) -> Result<OwnedFd, Errno> {
-    let pid = rustix::net::sockopt::socket_peercred(stream.as_fd())?.pid;
+/// The process that listens at `path`, to which `stream` is a connection.
+fn peer_process(stream: &UnixStream, path: &Path) -> Result<OwnedFd, Errno> {
+    let listener = |stream: &UnixStream| rustix::net::sockopt::socket_peercred(stream.as_fd()).map(|cred| cred.pid);
+    let pid = listener(stream)?;
     let process = pidfd_open(pid, PidfdFlags::empty())?;
-    // The number is still that of the listener if a second connection names it.
-    Ok(process)
+    // A second connection shows that the descriptor is the listener's, and not of a process that got its number.
+    let again = UnixStream::connect(path).map_err(|_| Errno::SRCH)?;
+    if listener(&again)? == pid { Ok(process) } else { Err(Errno::SRCH) }
 }

@@ -2,25 +2,30 @@
 
 const URL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
+const USUAL: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
 /// Text of `bytes` in the alphabet of URLs, without padding.
 pub(super) fn encode_url(bytes: &[u8]) -> String {
     let mut text = String::new();
-    for group in bytes.chunks(3) {
-        let bits = group.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - group.len()));
-        for at in 0..=group.len() {
-            text.push(URL[(bits >> (18 - 6 * at) & 63) as usize].into());
-        }
-    }
+    push(&mut text, bytes, URL);
     text
 }
 
-/// Text of `bytes` in the usual alphabet, padded.
-pub(super) fn encode(bytes: &[u8]) -> String {
-    let mut text = encode_url(bytes).replace('-', "+").replace('_', "/");
-    while !text.len().is_multiple_of(4) {
+/// Appends `bytes` in the usual alphabet, padded. With room for four characters for each three bytes, `text` does not move.
+pub(super) fn push_padded(text: &mut String, bytes: &[u8]) {
+    push(text, bytes, USUAL);
+    for _ in 0..(3 - bytes.len() % 3) % 3 {
         text.push('=');
     }
-    text
+}
+
+fn push(text: &mut String, bytes: &[u8], alphabet: &[u8; 64]) {
+    for group in bytes.chunks(3) {
+        let bits = group.iter().fold(0, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - group.len()));
+        for at in 0..=group.len() {
+            text.push(alphabet[(bits >> (18 - 6 * at) & 63) as usize].into());
+        }
+    }
 }
 
 /// Bytes of a text in the alphabet of URLs without padding; `None` if it is none, or has bits beyond its bytes.
@@ -54,7 +59,11 @@ mod tests {
             assert_eq!(encode_url(bytes.as_bytes()), text);
             assert_eq!(decode(text).as_deref(), Some(bytes.as_bytes()));
         }
-        assert_eq!((encode(b"f"), encode(&[0xfb, 0xff])), ("Zg==".to_owned(), "+/8=".to_owned()));
+        for (bytes, padded) in [(&b"f"[..], "Zg=="), (&[0xfb, 0xff], "+/8="), (b"foo", "Zm9v")] {
+            let mut text = String::new();
+            push_padded(&mut text, bytes);
+            assert_eq!(text, padded);
+        }
         for wrong in ["Z", "Zh", "Zm9", "Zg==", "Zm9vY", "+/"] {
             assert_eq!(decode(wrong), None, "{wrong}");
         }

@@ -17,13 +17,13 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use base::Prefix;
-use client::CliError;
+use client::{CliError, own_socket_path};
 
 use super::keys;
 use super::line::PairLine;
 
 /// Environment variable of the directory of configuration files.
-const CONF_DIR: &str = "FATPATH_CONFDIR";
+pub(crate) const CONF_DIR: &str = "FATPATH_CONFDIR";
 
 /// Directory of the files that `pair` writes and `up` reads: `FATPATH_CONFDIR`, or `/etc/fatpath` for root, or a directory of
 /// the user.
@@ -41,6 +41,11 @@ pub(crate) fn conf_dir() -> Result<PathBuf, CliError> {
     let base = variable("XDG_CONFIG_HOME").filter(|dir| dir.is_absolute());
     let base = base.or_else(|| variable("HOME").map(|home| home.join(".config")));
     base.map(|base| base.join("fatpath")).ok_or_else(|| CliError::failed(format!("{CONF_DIR} and HOME are not set.")))
+}
+
+/// Socket of the IKE daemon of the gateway `name`, by which swanctl(8) configures it: `NAME.vici` in the run directory.
+pub(crate) fn vici_socket(name: &str) -> PathBuf {
+    own_socket_path(name).with_extension("vici")
 }
 
 /// Files of the gateway `name`.
@@ -117,15 +122,32 @@ impl PairFiles {
         })
     }
 
-    /// Removes the key and the line of this end.
-    pub(super) fn remove_own(&self) {
-        let _ = fs::remove_dir_all(self.ike());
-    }
-
-    /// Writes the files that name the peer. The file of the gateway appears last, after a check.
+    /// Checks that a gateway could run with both lines, and changes nothing.
     ///
     /// # Errors
-    /// They cannot be written, or no gateway could run with them; nothing of the peer is left.
+    /// The file of the gateway would be wrong.
+    pub(super) fn check(&self, own: &PairLine, peer: &PairLine) -> Result<(), CliError> {
+        let trial = env::temp_dir().join(format!("fatpath-pair-{}.toml", std::process::id()));
+        write(&trial, &self.gateway_toml(own, peer))?;
+        let checked = daemon::check(std::slice::from_ref(&trial));
+        let _ = fs::remove_file(&trial);
+        // The file has another name for its user.
+        checked.map(drop).map_err(|err| {
+            let text = err.messages().replace(&trial.display().to_string(), &format!("{}.toml", self.name));
+            CliError::failed(text.lines().next().unwrap_or_default().trim_start_matches("Error: ").to_owned())
+        })
+    }
+
+    /// Whether the peer's files are there.
+    pub(super) fn is_joined(&self) -> bool {
+        self.ike().join("peer").exists() && self.toml().exists()
+    }
+
+    /// Writes the files that name the peer, [checked](Self::check) before. The file of the gateway appears last: without it, those
+    /// before it are of a call that was killed.
+    ///
+    /// # Errors
+    /// They cannot be written; nothing of the peer is left.
     pub(super) fn add_peer(&self, own: &PairLine, peer: &PairLine) -> Result<(), CliError> {
         let ike = self.ike();
         let files = [
@@ -135,10 +157,15 @@ impl PairFiles {
             ("peer", format!("{peer}\n")),
         ];
         let new = self.dir.join(format!(".{}.new.toml", self.name));
-        let _ = fs::remove_file(&new);
+        let remove = || {
+            let _ = fs::remove_file(&new);
+            for (name, _) in &files {
+                let _ = fs::remove_file(ike.join(name));
+            }
+        };
+        remove();
         let written = (|| {
             write(&new, &self.gateway_toml(own, peer))?;
-            daemon::check(std::slice::from_ref(&new))?;
             for (name, content) in &files {
                 write(&ike.join(name), content)?;
             }
@@ -146,11 +173,7 @@ impl PairFiles {
             fs::hard_link(&new, self.toml()).map_err(|err| failed(&self.toml(), &err))
         })();
         let _ = fs::remove_file(&new);
-        written.inspect_err(|_| {
-            for (name, _) in &files {
-                let _ = fs::remove_file(ike.join(name));
-            }
-        })
+        written.inspect_err(|_| remove())
     }
 
     /// File of the gateway.
@@ -191,7 +214,7 @@ impl PairFiles {
 
     /// Settings of the daemon.
     fn strongswan_conf(&self) -> String {
-        let socket = super::vici_socket(&self.name);
+        let socket = vici_socket(&self.name);
         format!(
             "# strongswan.conf(5) of the daemon of this pair, written by fatpath pair; yours from now on.\n\
              charon-systemd {{\n\

@@ -33,18 +33,26 @@ pub(super) fn generate() -> Result<(Zeroizing<String>, [u8; 32]), CliError> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(PRIVATE.len() + seed.len()));
     bytes.extend_from_slice(&PRIVATE);
     bytes.extend_from_slice(&*seed);
-    Ok((Zeroizing::new(pem("PRIVATE KEY", &bytes)), public))
+    Ok((pem("PRIVATE KEY", &bytes), public))
 }
 
 /// A public key as PEM.
 pub(super) fn public_pem(key: &[u8; 32]) -> String {
-    pem("PUBLIC KEY", &[&PUBLIC[..], key].concat())
+    pem("PUBLIC KEY", &[&PUBLIC[..], key].concat()).to_string()
 }
 
 /// Text of at most one line of PEM, which has room for 48 bytes.
-fn pem(label: &str, bytes: &[u8]) -> String {
-    let coded = Zeroizing::new(base64::encode(bytes));
-    format!("-----BEGIN {label}-----\n{}\n-----END {label}-----\n", *coded)
+fn pem(label: &str, bytes: &[u8]) -> Zeroizing<String> {
+    // With enough room the text is not copied when it grows.
+    let mut text = Zeroizing::new(String::with_capacity(200));
+    for part in ["-----BEGIN ", label, "-----\n"] {
+        text.push_str(part);
+    }
+    base64::push_padded(&mut text, bytes);
+    for part in ["\n-----END ", label, "-----\n"] {
+        text.push_str(part);
+    }
+    text
 }
 
 #[cfg(test)]

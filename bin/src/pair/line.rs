@@ -1,6 +1,6 @@
 //! The line that one end of a pair gives to the other: `fp1:` and base64url of its public key, address, port and networks.
 //!
-//! Nothing in it is secret. Who changes it on its way becomes the peer, so each end prints the [fingerprint](PairLine::fingerprint) of both lines.
+//! Nothing in it is secret. A program that changes it on its way becomes the peer, so each end prints the [fingerprint](PairLine::fingerprint) of both lines.
 //! Layout of version 1, numbers big-endian:
 //!
 //! | bytes | |
@@ -96,7 +96,7 @@ impl PairLine {
         bytes
     }
 
-    /// Four words by which two people compare a line: 64 bits of its SHA-256, as proquints (Wilkerson, 2009).
+    /// Four words by which a line is compared at both ends: 64 bits of its SHA-256, as proquints (Wilkerson, 2009).
     pub(super) fn fingerprint(&self) -> String {
         const CONSONANTS: &[u8; 16] = b"bdfghjklmnprstvz";
         const VOWELS: &[u8; 4] = b"aiou";

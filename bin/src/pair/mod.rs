@@ -9,24 +9,18 @@ mod keys;
 mod line;
 
 use std::net::{IpAddr, UdpSocket};
-use std::path::PathBuf;
 
 use base::Prefix;
-use client::{CliError, own_socket_path, print};
+use client::{CliError, print};
 
 use crate::cli::PairArgs;
 use crate::up;
 
-pub(crate) use files::PairFiles;
+pub(crate) use files::{CONF_DIR, PairFiles, vici_socket};
 use line::{MAX_NETS, PairLine};
 
 /// UDP port of ESP and IKE (RFC 3948).
 const PORT: u16 = 4500;
-
-/// Socket of the IKE daemon of the gateway `name`, by which swanctl(8) configures it: `NAME.vici` in the run directory.
-pub(crate) fn vici_socket(name: &str) -> PathBuf {
-    own_socket_path(name).with_extension("vici")
-}
 
 /// Makes this end's line, or joins the peer's, and prints what to do next.
 ///
@@ -45,8 +39,13 @@ pub(crate) fn main(args: &PairArgs) -> Result<(), CliError> {
             (own, Some(private))
         }
     };
-    if let Some(peer) = &peer {
-        check_peer(name, &files, &own, peer)?;
+    match &peer {
+        Some(peer) => {
+            check_peer(name, &files, &own, peer)?;
+            files.check(&own, peer)?;
+            up::check_ike_programs()?;
+        }
+        None => files.check(&own, &stand_in(&own))?,
     }
     if let Some(private) = &is_new {
         files.create(&own, private)?;
@@ -54,18 +53,39 @@ pub(crate) fn main(args: &PairArgs) -> Result<(), CliError> {
     let Some(peer) = peer else {
         return print(own_text(name, &own).as_bytes());
     };
-    if files.peer_line()?.is_some() {
+    if files.is_joined() {
         print(format!("{name}: the files are there and yours; nothing was changed in them\n").as_bytes())?;
     } else {
-        files.add_peer(&own, &peer).inspect_err(|_| {
-            if is_new.is_some() {
-                files.remove_own();
-            }
-        })?;
+        files.add_peer(&own, &peer)?;
     }
-    up::up(name)?;
-    // The other end needs the line of the end that had none before.
-    print(joined_text(name, &own, &peer).as_bytes())
+    // The other end needs the line, also if this one does not start at once.
+    print(joined_text(name, &own, &peer).as_bytes())?;
+    up::up(name)
+}
+
+/// A peer that stands in for the one that is not known yet, so that this end's part can be checked.
+fn stand_in(own: &PairLine) -> PairLine {
+    let is_v4 = own.address.is_ipv4();
+    let addresses: [IpAddr; 2] = if is_v4 {
+        [[198, 51, 100, 254].into(), [198, 51, 100, 253].into()]
+    } else {
+        [[0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1].into(), [0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 2].into()]
+    };
+    let address = if addresses[0] == own.address { addresses[1] } else { addresses[0] };
+    // Networks of documentation and benchmarks (RFC 5737, RFC 2544, RFC 3849), one of each family that this end has.
+    let candidates: Vec<Prefix> = ["203.0.113.0/24", "198.18.0.0/24", "2001:db8:fffe::/48", "2001:db8:fffd::/48"]
+        .iter()
+        .filter_map(|text| text.parse().ok())
+        .collect();
+    let fits = |net: &&Prefix| !own.nets.iter().any(|its| overlap(*its, **net));
+    let of = |v4: bool| candidates.iter().filter(move |net| net.is_ipv4() == v4).find(fits).copied();
+    let nets = [true, false].into_iter().filter(|v4| own.nets.iter().any(|net| net.is_ipv4() == *v4)).filter_map(of);
+    PairLine { key: [0; 32], address, port: PORT, nets: nets.collect() }
+}
+
+/// Whether two networks have addresses in common.
+fn overlap(a: Prefix, b: Prefix) -> bool {
+    a.is_ipv4() == b.is_ipv4() && (a.contains(b.addr()) || b.contains(a.addr()))
 }
 
 /// Checks the arguments against the line that this end has.
@@ -112,6 +132,12 @@ fn create(
             ))
         })?,
     };
+    // The gateway's socket has this address.
+    if UdpSocket::bind((address, 0)).is_err_and(|err| err.kind() == std::io::ErrorKind::AddrNotAvailable) {
+        return Err(CliError::failed(format!(
+            "{name}: this host has no address {address}; use one that it has: --endpoint ADDRESS."
+        )));
+    }
     for (other, its) in files.others() {
         if its.own_line()?.is_some_and(|line| (line.address, line.port) == (address, PORT)) {
             return Err(CliError::failed(format!(
@@ -146,6 +172,9 @@ fn check_peer(name: &str, files: &PairFiles, own: &PairLine, peer: &PairLine) ->
     if peer.key == own.key {
         return refuse("this is this end's own line; use the one that the peer prints".to_owned());
     }
+    if peer.port != PORT {
+        return refuse(format!("the peer has port {}; this program makes tunnels to port {PORT} alone", peer.port));
+    }
     if peer.address == own.address {
         return refuse(format!("both ends have the address {}; name the right one: --endpoint ADDRESS", own.address));
     }
@@ -157,13 +186,16 @@ fn check_peer(name: &str, files: &PairFiles, own: &PairLine, peer: &PairLine) ->
     {
         return refuse(format!("the tunnel has another peer, with {} at {}", names(&known.nets), known.address));
     }
-    let overlap = |a: Prefix, b: Prefix| a.is_ipv4() == b.is_ipv4() && (a.contains(b.addr()) || b.contains(a.addr()));
     for net in &peer.nets {
-        if let Some(own) = own.nets.iter().find(|own| overlap(**own, *net)) {
+        // Everything else may be behind the peer.
+        if let Some(own) = own.nets.iter().find(|own| net.len() > 0 && overlap(**own, *net)) {
             return refuse(format!("network {net} of the peer overlaps with {own} of this end"));
         }
     }
     for (other, its) in files.others() {
+        if its.own_line()?.is_some_and(|line| line.key == peer.key) {
+            return refuse(format!("this is the own line of tunnel {other}; use the one that the peer prints"));
+        }
         let Some(known) = its.peer_line()? else { continue };
         if known.key == peer.key {
             return refuse(format!("the line is the peer's of tunnel {other} already; a line is for one tunnel"));

@@ -23,6 +23,9 @@ const NEEDS: &[Need] = &[
 /// Longest time from built programs to a ping through ESP.
 const STOPWATCH: Duration = Duration::from_secs(60);
 
+/// A name that no link may have.
+const LONG: &str = "a-name-that-is-longer";
+
 /// Longest time until a tunnel is back.
 const BACK: Duration = Duration::from_secs(5);
 
@@ -216,7 +219,7 @@ fn refused() -> Outcome {
     let own = line(&first)?;
     // The line stays the same.
     assert_eq!(line(&left.fatpath(&["pair", "site"])?)?, own);
-    let refusals: [(&[&str], &str); 10] = [
+    let refusals: [(&[&str], &str); 15] = [
         (&["pair", "site", &own[..own.len() - 3]], "cut or damaged"),
         (&["pair", "site", &own.replace("fp1:", "fp1:A")], "cut or damaged"),
         (&["pair", "site", &own.replace("fp1:", "fp9:")], "version 9"),
@@ -225,7 +228,12 @@ fn refused() -> Outcome {
         (&["pair", "site", "--net", "10.9.0.0/24"], "site exists, with 10.1.0.0/24 at 192.0.2.1"),
         (&["pair", "other", "--net", "10.9.0.0/24"], "192.0.2.1 port 4500 is that of tunnel site"),
         (&["pair", "other"], "--net is needed"),
-        (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "2001:db8::1", &own], "not of one family"),
+        (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "::1", &own], "not of one family"),
+        (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "192.0.2.77"], "this host has no address 192.0.2.77"),
+        (&["pair", "other", "--net", "224.0.0.0/4", "--endpoint", "127.0.0.1"], "multicast"),
+        (&["pair", "other", "--net", "10.9.0.0/24", "--net", "10.9.0.0/16", "--endpoint", "127.0.0.1"], "overlaps"),
+        (&["pair", LONG, "--net", "10.9.0.0/24", "--endpoint", "127.0.0.1"], "name"),
+        (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "127.0.0.1", &own], "own line of tunnel site"),
         (&["up", "other"], "there is no "),
     ];
     for (words, why) in refusals {
@@ -236,10 +244,19 @@ fn refused() -> Outcome {
     // Networks of the other end that overlap, and a name that is a gateway's already.
     let text = right.refusal(&["pair", "site", "--net", "10.1.0.0/16", &own])?;
     assert!(text.contains("10.1.0.0/24 of the peer overlaps with 10.1.0.0/16"), "{text}");
-    // A name that no link may have is found by the check of the new file.
-    let long = "a-name-that-is-longer-than-one-of-a-link";
-    let text = right.refusal(&["pair", long, "--net", "10.2.0.0/24", &own])?;
-    assert!(text.contains("name"), "{text}");
+    // Networks of a family that this end does not have.
+    let both = line(&left.fatpath(&[
+        "pair",
+        "two",
+        "--net",
+        "10.4.0.0/24",
+        "--net",
+        "fd00:4::/64",
+        "--endpoint",
+        "127.0.0.1",
+    ])?)?;
+    let text = right.refusal(&["pair", "site", "--net", "10.2.0.0/24", "--endpoint", "192.0.2.2", &both])?;
+    assert!(text.contains("family"), "{text}");
     assert_eq!(right.files(), Vec::<String>::new());
     fs::create_dir_all(right.dir.join("conf"))?;
     fs::write(right.dir.join("conf/site.toml"), "")?;
@@ -261,6 +278,8 @@ fn edited() -> Outcome {
     assert_eq!(fs::read_to_string(&file)?, text);
     // Another peer's line does not replace it, and the peer's line serves one tunnel.
     let third = End::new(&scratch, "third", 3)?;
+    third.netns.sh("ip addr add 192.0.2.7/32 dev lo")?;
+    ends[0].netns.sh("ip addr add 192.0.2.8/32 dev lo")?;
     let other = line(&third.fatpath(&["pair", "x", "--net", "10.7.0.0/24", "--endpoint", "192.0.2.7"])?)?;
     assert!(ends[0].refusal(&["pair", "site", &other])?.contains("has another peer"));
     let twice = ["pair", "y", "--net", "10.8.0.0/24", "--endpoint", "192.0.2.8", &line(&second)?];

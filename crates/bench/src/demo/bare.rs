@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_arrive_whole_in_order_and_without_a_lost_train_not_at_all() {
+    fn packets_arrive_whole_or_not_at_all() {
         let lens = [LONGEST, 61];
         let trains = sealed(lens);
         assert_eq!(trains.len(), 3);

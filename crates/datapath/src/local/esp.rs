@@ -1,5 +1,5 @@
 //! ESP of this node, raw or in UDP: packets are submitted to the ciphers for decryption, and the results come back by
-//! [`pass_decrypted`](crate::rx::pass_decrypted) (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
+//! `pass_decrypted` of `rx/ip_rcv.rs` (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
 
 use std::net::IpAddr;
 

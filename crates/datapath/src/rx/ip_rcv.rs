@@ -1,15 +1,30 @@
 //! Reception of IP packets, from a link or out of ESP: ESP of this node goes to IP input at once, everything else by way of GRO.
 
+use std::ops::ControlFlow;
+
 use base::DropReason;
+use ipsec::Ipsec;
 use offload::{Features, gso, ip_headers};
 use packet::{Csum, Packet};
 use wire::ip::Info;
 use wire::{Protocol, Version, tcp, udp};
 
-use super::{BurstEnd, flush, gro, l3};
+use super::gro_sink::{AnyLinkSink, GroSink};
+use super::{gro, l3};
 use crate::ip_packet::Framing;
 use crate::local::{esp, reassembly};
-use crate::{Cx, Datapath, IpPacket, Next, run};
+use crate::{Cx, Datapath, IpPacket, Next, run, trace, tx};
+
+/// Input that follows a burst.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum BurstEnd {
+    /// More packets.
+    MoreComing,
+    /// More packets, by a device that is low on frames: frames that no crypto thread works on are returned to it.
+    MoreComingLowOnFrames,
+    /// None.
+    Idle,
+}
 
 /// Receives a packet that begins with its IP header: ESP of this node goes to IP input at once, everything else by way of GRO.
 pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
@@ -103,4 +118,50 @@ fn is_transport_check(csum: Csum, info: &Info) -> bool {
         _ => return false,
     };
     info.fragment.is_none() && csum == Csum::Partial { start: info.header_len as u16, offset: check_at as u16 }
+}
+
+/// Passes decrypted packets on, in order: to GRO, or to another decryption. A packet has at most as many layers of ESP as a
+/// security path has room for.
+pub(super) fn pass_decrypted(dp: &mut Datapath, cx: Cx<'_>) {
+    loop {
+        let mut out = gro::storage(dp);
+        let Datapath { ipsec, gro, ports, counters, .. } = dp;
+        let mut sink = AnyLinkSink(GroSink { gro, ports, mem: cx.mem, out: &mut out });
+        let flow = ipsec.pass_opened(cx.mem, cx.now, counters, &mut sink);
+        if dp.ipsec.has_esp_drops() {
+            trace::esp_dropped(dp);
+        }
+        gro::run_out(dp, cx, out);
+        match flow {
+            ControlFlow::Break(pkt) => receive_decrypted(dp, cx, pkt),
+            ControlFlow::Continue(()) => return,
+        }
+    }
+}
+
+/// Ends a burst of packets: flushes the ciphers, in order, except for packets at a device, and then GRO. If `end` says that more input
+/// follows, it does not wait for crypto threads, and GRO keeps super-packets that may grow.
+pub(super) fn flush(dp: &mut Datapath, cx: Cx<'_>, end: BurstEnd) {
+    let work = if end == BurstEnd::Idle { Ipsec::work } else { Ipsec::help };
+    loop {
+        // A decrypted packet may be ESP again.
+        while work(&mut dp.ipsec, cx.now) {
+            pass_decrypted(dp, cx);
+            tx::xfrm::send_sealed(dp, cx);
+            if dp.has_deferred() {
+                run::run_deferred(dp, cx);
+            }
+        }
+        let keeps = match end {
+            BurstEnd::MoreComing => true,
+            BurstEnd::MoreComingLowOnFrames => dp.ipsec.is_opening(),
+            BurstEnd::Idle => false,
+        };
+        if keeps || dp.gro.held() == 0 {
+            return;
+        }
+        let mut out = gro::storage(dp);
+        dp.gro.flush(&mut out);
+        gro::run_out(dp, cx, out);
+    }
 }

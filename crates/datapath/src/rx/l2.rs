@@ -8,7 +8,6 @@ use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version, vlan};
 
-use super::bridged;
 use crate::bridge::ingress::{self, Bridged};
 use crate::host_side::{up, watch};
 use crate::ip_packet::Framing;
@@ -23,7 +22,9 @@ pub(super) enum FrameInput {
     Ip(Framing),
     /// The frame is received by another port: that of a VLAN device, or the own port of a bridge.
     Port(LinkId),
-    /// The frame was handled: ARP, or a frame for the host side, or for other ports of a bridge, or one that GRO of a bridge holds.
+    /// The frame goes to GRO of the bridge with this own port, and then [on](behind_gro).
+    Bridge(LinkId),
+    /// The frame was handled: ARP, or a frame for the host side, or for other ports of a bridge.
     Done,
 }
 
@@ -51,8 +52,8 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carri
     }
     if let Some(own) = bridge {
         ingress::prepare(cx.mem, pkt)?;
-        if is_gro && bridged::push(dp, cx, pkt) {
-            return Ok(FrameInput::Done);
+        if is_gro {
+            return Ok(FrameInput::Bridge(own));
         }
         return behind_gro(dp, cx, own, link, pkt, None);
     }

@@ -16,9 +16,8 @@ use reassembly::Train;
 
 use super::gro;
 use super::gro_sink::{AnyLinkSink, GroSink};
-use super::ip_rcv::receive_decrypted;
+use super::ip_rcv::{pass_decrypted, receive_decrypted};
 use super::l2::l3_offset;
-use super::pass_decrypted;
 use crate::addresses::{check_addresses, is_link_local};
 use crate::local::reassembly as local_reassembly;
 use crate::next::Cast;
