@@ -61,8 +61,8 @@ pub(crate) enum Command {
     Pair(PairArgs),
     /// Start the gateway of NAME.toml, and the IKE daemon of a pair
     ///
-    /// NAME.toml is in the directory of `fatpath pair`. Where systemd runs, the units fatpath@NAME and fatpath-pair@NAME are
-    /// enabled and started; elsewhere both programs run in the background, with NAME.log and NAME.ike.log in the run
+    /// NAME.toml is in the directory of `fatpath pair`. Where systemd runs, and neither FATPATH_CONFDIR nor FATPATH_RUNDIR is set, the
+    /// units fatpath@NAME and fatpath-pair@NAME are enabled and started; elsewhere both programs run in the background, with NAME.log and NAME.ike.log in the run
     /// directory. What runs already stays.
     Up(UpArgs),
     /// End a gateway and the IKE daemon of a pair, and remove the devices and routes that the gateway leaves

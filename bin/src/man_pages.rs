@@ -171,7 +171,16 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 what: "FATPATH_RUNDIR",
                 means: "The directory of the sockets of gateways, in place of /run/fatpath and $XDG_RUNTIME_DIR/fatpath, and \
                         of their state.",
-                of: &["run", "down", "load", "save", "show", "status", "capture", "monitor", "trace", "exec", "ip"],
+                of: &[
+                    "run", "pair", "up", "down", "load", "save", "show", "status", "capture", "monitor", "trace",
+                    "exec", "ip",
+                ],
+            },
+            Entry {
+                what: "FATPATH_CONFDIR",
+                means: "The directory of the files of pair and up, in place of /etc/fatpath, or $XDG_CONFIG_HOME/fatpath and \
+                        ~/.config/fatpath for users other than root. With it or FATPATH_RUNDIR, up starts no units of systemd.",
+                of: &["pair", "up"],
             },
             Entry {
                 what: "FATPATH_PRELOAD",
