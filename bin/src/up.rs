@@ -54,7 +54,7 @@ pub(crate) fn up(name: &str) -> Result<(), CliError> {
     let gateway = start_gateway(name, &toml)?;
     let started = gateway.is_some();
     if let Some(programs) = programs
-        && let Err(err) = start_ike(name, &files, &programs, started)
+        && let Err(err) = start_ike(name, &files, &programs)
     {
         if let Some(mut gateway) = gateway {
             end_child(&mut gateway);
@@ -178,10 +178,8 @@ fn ike_programs() -> Result<IkePrograms, CliError> {
     })
 }
 
-/// Starts the IKE daemon on the gateway and loads the connection; a daemon that runs already only loads it. But with a new gateway a
-/// daemon that was left alone ends first: its sockets for IKE are the former gateway's, and its SAs are gone.
-fn start_ike(name: &str, files: &PairFiles, programs: &IkePrograms, is_new: bool) -> Result<(), CliError> {
-    let is_again = is_new && end_ike(name)?;
+/// Starts the IKE daemon on the gateway and loads the connection; a daemon that runs already only loads it.
+fn start_ike(name: &str, files: &PairFiles, programs: &IkePrograms) -> Result<(), CliError> {
     let (socket, ike) = (vici_socket(name), files.ike());
     let settings = ike.join("strongswan.conf");
     if UnixStream::connect(&socket).is_err() {
@@ -194,11 +192,6 @@ fn start_ike(name: &str, files: &PairFiles, programs: &IkePrograms, is_new: bool
         if let Err(err) = ready.and_then(|()| load(name, programs, &ike, &settings)) {
             end_child(&mut child);
             return Err(err);
-        }
-        if is_again {
-            // The peer sends by SAs that are gone until new ones are negotiated. Without an answer the next packet asks for them.
-            let words = ["--initiate", "--child", name, "--timeout", "3"];
-            let _ = swanctl(name, &words, programs, &ike, &settings).output();
         }
         return Ok(());
     }

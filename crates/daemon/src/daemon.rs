@@ -316,6 +316,8 @@ impl Daemon {
             let now = Collected::of(&mut protocols).map_err(CliError::failed)?;
             is_changed = !now.fingerprint().has_all_of(&made);
         }
+        // No client is connected yet, so that larval SAs are those that state and journal name.
+        self.worker.handle.call(|node| node.datapath.ipsec.hold_lost()).map_err(gone)?;
         protocols.follow_host_side();
         self.planner.follow(&protocols.rtnl.model);
         // Files without a change are written again.

@@ -2,6 +2,12 @@
 //!
 //! It is a datagram socket at the path `NAME.ike` beside the control socket, for this user alone. A message that no key
 //! manager reads in time is lost, as on the network.
+//!
+//! The file of a program's socket under `fatpath exec` is named after the port that the program has claimed, so that the
+//! next gateway of that name sends messages to programs that run on:
+//!
+//! `NAME.ike-RANDOM-FPPPP[ADDRESS]`: 16 hexadecimal digits, the family 4 or 6, four hexadecimal digits of the port, and those
+//! of the address, unless it is any.
 
 use std::fs;
 use std::io;
@@ -23,7 +29,7 @@ const BURST: usize = 64;
 /// Separator between the socket's path and the random suffix in the socket path of a program under `fatpath exec`.
 const LISTENER: &str = "-";
 
-/// File of the socket. Drop removes the file, and the files of all listeners.
+/// File of the socket. Drop removes the file, and the files of listeners that have ended.
 #[derive(Debug)]
 pub(crate) struct IkeFile(PathBuf);
 
@@ -31,24 +37,55 @@ impl Drop for IkeFile {
     fn drop(&mut self) {
         // Another process may have removed it already.
         let _ = fs::remove_file(&self.0);
-        remove_listeners(&self.0);
+        running_listeners(&self.0);
     }
 }
 
-/// Removes the socket files of programs that registered with the socket at `path`.
-fn remove_listeners(path: &Path) {
+/// Sockets of programs that have claimed a port of the gateway whose socket is at `path`, and that run. Files of the others
+/// are removed.
+fn running_listeners(path: &Path) -> Vec<(SocketAddr, UnixAddr)> {
     let found = path.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().filter_map(Result::ok);
-    for file in found.map(|entry| entry.path()).filter(|file| is_listener(path, file)) {
-        let _ = fs::remove_file(file);
+    let is_running = |file: &Path| {
+        let connected = UnixDatagram::unbound().and_then(|probe| probe.connect(file));
+        !connected.is_err_and(|err| matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
+    };
+    let mut running = Vec::new();
+    for file in found.map(|entry| entry.path()) {
+        let Some(claim) = claim_of(path, &file) else { continue };
+        let claim = claim.filter(|_| is_running(&file)).zip(UnixAddr::from_pathname(&file).ok());
+        if claim.is_none() {
+            let _ = fs::remove_file(file);
+        }
+        running.extend(claim);
     }
+    running
 }
 
 /// Tells whether `file` is named as the socket of a program that registers with the socket at `path`.
 fn is_listener(path: &Path, file: &Path) -> bool {
-    let name = |path: &Path| path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
-    let (own, name) = (name(path), name(file));
-    let random = name.strip_prefix(&own[..]).and_then(|rest| rest.strip_prefix(LISTENER.as_bytes()));
-    random.is_some_and(|random| random.len() == 16 && random.iter().all(u8::is_ascii_hexdigit))
+    claim_of(path, file).is_some()
+}
+
+/// Port that the name of a program's socket claims, at an address or at any; `Some(None)`: the name has no claim. `None`:
+/// `file` is not named as the socket of a program that registers with the socket at `path`.
+fn claim_of(path: &Path, file: &Path) -> Option<Option<SocketAddr>> {
+    let (own, name) = (path.file_name()?.to_str()?, file.file_name()?.to_str()?);
+    let rest = name.strip_prefix(own)?.strip_prefix(LISTENER)?;
+    let is_hex = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let (_, claim) = rest.split_at_checked(16).filter(|(random, _)| is_hex(random))?;
+    if claim.is_empty() {
+        return Some(None);
+    }
+    let claim = claim.strip_prefix(LISTENER).filter(|claim| is_hex(claim))?;
+    let (port, addr) = (u16::from_str_radix(claim.get(1..5)?, 16).ok()?, claim.get(5..)?);
+    let ip = match (claim.get(..1)?, addr.len()) {
+        ("4", 0) => IpAddr::from([0; 4]),
+        ("6", 0) => IpAddr::from([0_u16; 8]),
+        ("4", 8) => IpAddr::from(u32::from_str_radix(addr, 16).ok()?.to_be_bytes()),
+        ("6", 32) => IpAddr::from(u128::from_str_radix(addr, 16).ok()?.to_be_bytes()),
+        _ => return None,
+    };
+    Some(Some(SocketAddr::new(ip, port)))
 }
 
 /// The socket of IKE messages, and the sockets registered with it.
@@ -76,14 +113,11 @@ impl IkeSocket {
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
         let socket = unix_socket::private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
-        // Programs register again with the new socket.
-        remove_listeners(path);
         // One byte more than the largest datagram, so that a longer one is detected.
         let buffer = vec![0; IKE_HEADER_LEN + MAX_IKE_LEN + 1];
-        Ok((
-            Self { socket, path: path.to_owned(), manager: None, listeners: Vec::new(), buffer },
-            IkeFile(path.to_owned()),
-        ))
+        let mut opened = Self { socket, path: path.to_owned(), manager: None, listeners: Vec::new(), buffer };
+        running_listeners(path).into_iter().for_each(|(at, program)| opened.listen(at, program));
+        Ok((opened, IkeFile(path.to_owned())))
     }
 
     /// Descriptor to poll.
@@ -304,6 +338,44 @@ mod tests {
         drop(file);
         assert!(!path.exists() && !second.exists());
         assert!(others.iter().all(|file| file.exists()), "they are not listeners of this gateway");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn next_gateway_finds_programs_by_names_of_their_sockets() {
+        let dir = std::env::temp_dir().join(format!("fatpath-ike-next-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("x.ike");
+        let program = |claim: &str| {
+            let file = dir.join(format!("x.ike-0123456789abcdef-{claim}"));
+            let socket = UnixDatagram::bind(&file).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            (socket, file)
+        };
+        let (any, any_file) = program("41194");
+        let (one, _) = program("41194c0000207");
+        let (v6, _) = program("601f420010db8000000000000000000000001");
+        let (ended, ended_file) = program("401f4");
+        drop(ended);
+        for wrong in ["4", "41194c00002", "51194", "4119g", "4+194", "4119420010db8000000000000000000000001"] {
+            std::fs::write(dir.join(format!("x.ike-0123456789abcdef-{wrong}")), "").unwrap();
+        }
+        let (mut socket, file) = IkeSocket::open(&path).unwrap();
+        assert!(any_file.exists() && !ended_file.exists());
+        let mut deliver = |local: &str| {
+            let (local, peer) = (local.parse().unwrap(), "192.0.2.2:9".parse().unwrap());
+            socket.deliver(&IkeMessage { local, peer, bytes: vec![7] });
+            [&any, &one, &v6].map(|program| program.recv(&mut [0; 100]).is_ok())
+        };
+        assert_eq!(deliver("192.0.2.1:4500"), [true, false, false]);
+        assert_eq!(deliver("192.0.2.7:4500"), [false, true, false]);
+        assert_eq!(deliver("[2001:db8::1]:500"), [false, false, true]);
+        assert_eq!(deliver("192.0.2.1:500"), [false; 3]);
+        // The end of a gateway leaves what runs on.
+        drop((v6, socket, file));
+        let left = std::fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
+        let left = left.filter(|name| claim_of(&path, Path::new(name)).is_some()).count();
+        assert_eq!((left, any_file.exists()), (2, true));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -10,6 +10,7 @@ use fib::Changed;
 use netlink::Groups;
 use netlink::rtnl::NeighbourNow;
 use netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_NEIGH};
+use netlink::xfrm::nums::group;
 
 use super::bell::{Bell, Listeners, News};
 use super::monitors::sa_event;
@@ -60,6 +61,10 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
     datapath.watch_fdb(route.has(RTNLGRP_NEIGH));
     node.listeners = Listeners::new(route, bell);
     note_listeners(node);
+    // A key manager that has run on since before a restart.
+    if xfrm.has(group::ACQUIRE) && xfrm.has(group::EXPIRE) {
+        node.datapath.ipsec.expire_lost();
+    }
 }
 
 /// Sends the events since the last call.

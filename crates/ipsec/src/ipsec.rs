@@ -136,6 +136,20 @@ impl Ipsec {
         self.sad.larvae.remove(seq).is_some()
     }
 
+    /// Marks the present larval SAs as those of lost SAs: a restart has left their names, and not their keys. Each ends by
+    /// [`expire_lost`](Self::expire_lost), or by its timeout.
+    pub fn hold_lost(&mut self) {
+        self.sad.larvae.hold_lost();
+    }
+
+    /// Ends the larval SAs of lost SAs, and reports a hard expiry of each, so that a key manager that has them makes new ones.
+    pub fn expire_lost(&mut self) {
+        let Sad { larvae, events, changes, .. } = &mut self.sad;
+        if larvae.expire_lost(events) {
+            *changes += 1;
+        }
+    }
+
     /// Sets whether a listener [takes events](Self::take_events). Initially there is none, and no SAs are acquired.
     /// The setting of [`enable_acquires`](Self::enable_acquires) is kept.
     pub fn set_listener(&mut self, listening: bool) {

@@ -335,6 +335,28 @@ fn larval_sa_is_completed_by_update_and_not_by_add() {
 }
 
 #[test]
+fn lost_sas_expire_when_they_are_asked_for_and_others_stay() {
+    let mut node = node(true);
+    for spi in [9, 7] {
+        promise(&mut node, at(0), &request(spi, spi), &mut || 0).unwrap();
+    }
+    node.hold_lost();
+    promise(&mut node, at(0), &request(8, 8), &mut || 0).unwrap();
+    assert_eq!(node.take_events().count(), 0);
+    node.expire_lost();
+    let ended: Vec<(u32, bool, IpAddr)> = node
+        .take_events()
+        .map(|event| match event {
+            Event::SaExpired(it) => (it.spi.0, it.hard, it.dst),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(ended, [(9, true, THERE[0]), (7, true, THERE[0])]);
+    node.expire_lost();
+    assert_eq!((node.take_events().count(), node.sad().larvae().map(|it| it.spi.0).collect::<Vec<_>>()), (0, vec![8]));
+}
+
+#[test]
 fn acquired_sa_with_promised_spi_is_completed_by_an_update() {
     let mut node = node(true);
     node.lookup(at(1), &flow(1), &mut Counters::default());

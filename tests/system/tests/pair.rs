@@ -189,18 +189,31 @@ fn stopwatch() -> Outcome {
     until_up(&ends[1], STOPWATCH)
 }
 
+/// Process numbers of the key managers of this end.
+fn charons(end: &End) -> Outcome<Vec<String>> {
+    let inside = run(Command::new("pgrep").args(["-f", "charon-systemd"]))?;
+    let is_ours = |pid: &&str| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        String::from_utf8_lossy(&environment).contains(&format!("{}/conf/site.ike/", end.dir.display()))
+    };
+    Ok(inside.lines().filter(is_ours).map(str::to_owned).collect())
+}
+
 fn killed() -> Outcome {
     let scratch = Scratch::new()?;
     let ends = ends(&scratch)?;
     pair(&ends)?;
     until_up(&ends[0], STOPWATCH)?;
     for end in [&ends[0], &ends[1]] {
+        let charon = charons(end)?;
+        assert_eq!(charon.len(), 1, "{charon:?}");
         run(Command::new("kill").args(["-9", &end.gateway()?.to_string()]))?;
         let begun = Instant::now();
         let up = end.fatpath(&["up", "site"])?;
         assert!(up.contains("site: up;"), "{up}");
         until_up(&ends[0], BACK)?;
         assert!(begun.elapsed() <= BACK, "{:?}", begun.elapsed());
+        assert_eq!(charons(end)?, charon, "the key manager is left alone");
         let status = end.fatpath(&["status", "-i", "site"])?;
         assert!(status.contains("1 tunnel") && status.contains(" up "), "{status}");
         // The key manager's policies replace the file's again.

@@ -182,6 +182,29 @@ fn alloc_spi_returns_the_larval_sa_of_its_seq() {
 }
 
 #[test]
+fn lost_sa_expires_for_a_key_manager_alone() {
+    let mut alone = Alone::new(true);
+    let request = NewSpi { info: info(), min: 0x100, max: 0x100, mark: NONE, if_id: 0, dir: 0 };
+    alone.database().alloc_spi(Box::new(request)).unwrap();
+    alone.node().datapath.ipsec.hold_lost();
+    let group = |groups: &[u32]| {
+        groups.iter().fold(Groups::default(), |mut all, &group| {
+            all.set(group, true);
+            all
+        })
+    };
+    for others in [&[group::EXPIRE][..], &[group::ACQUIRE], &[]] {
+        alone.subscribe(group(others));
+        assert!(alone.news().is_empty(), "{others:?}");
+    }
+    alone.subscribe(group(&[group::ACQUIRE, group::EXPIRE]));
+    let news = alone.news();
+    let [News::Xfrm(Event::Expire { info, hard: true, .. })] = &news[..] else { panic!("{news:?}") };
+    assert_eq!((info.spi, info.proto, info.daddr), (0x100, proto::ESP, self::info().daddr));
+    assert!(alone.is_empty());
+}
+
+#[test]
 fn larval_sa_cannot_be_expired() {
     let mut alone = node(0x1234);
     alone.listen(true);

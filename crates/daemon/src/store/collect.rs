@@ -25,6 +25,8 @@ pub(crate) struct Collected {
     sas: Vec<(SaName, Saved)>,
     /// SAs with a time limit.
     limited: HashSet<SaName>,
+    /// Reservations of the SPIs of SAs that a restart loses.
+    lost: Vec<(SaName, Saved)>,
     policies: Vec<Saved>,
     ila: Vec<(IlaConfig, Saved)>,
     /// Whether in, out and fwd block packets without a policy.
@@ -47,8 +49,8 @@ impl Collected {
         let settings = *protocols.sysctl.settings();
         let database = protocols.xfrm.database_mut();
         let defaults = database.defaults().map_err(|err| err.to_string())?;
-        let (sas, limited, policies) = (Vec::new(), HashSet::new(), Vec::new());
-        let mut collected = Self { links, route, sas, limited, policies, ila, defaults, settings };
+        let (sas, limited, lost, policies) = (Vec::new(), HashSet::new(), Vec::new(), Vec::new());
+        let mut collected = Self { links, route, sas, limited, lost, policies, ila, defaults, settings };
         each(|below| database.sas(below, CHUNK), |sa| collected.add_sa(&sa))?;
         each(|below| database.policies(below, CHUNK), |policy: Policy| collected.policies.push(policy.saved()))?;
         // The newest is listed first.
@@ -58,8 +60,10 @@ impl Collected {
     }
 
     fn add_sa(&mut self, sa: &Sa) {
-        let (Some(saved), Some(dst)) = (sa.saved(), sa.info.daddr.ip(sa.info.family)) else { return };
+        let Some(dst) = sa.info.daddr.ip(sa.info.family) else { return };
         let name = SaName { dst, spi: sa.info.spi, mark: sa.mark };
+        self.lost.extend(sa.lost().map(|saved| (name, saved)));
+        let Some(saved) = sa.saved() else { return };
         if sa.has_time_limit() {
             self.limited.insert(name);
         } else {
@@ -69,7 +73,7 @@ impl Collected {
 
     /// The state to save, a summary of it in words, and in the summary the number of SAs left out for their time limit.
     pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
-        let Self { links, route, sas, limited, policies, ila, defaults, settings } = self;
+        let Self { links, route, sas, limited, lost, policies, ila, defaults, settings } = self;
         let limited = limited.difference(&of_files.sas).count();
         let route = rtnl::without(route.requests(), |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
@@ -78,6 +82,8 @@ impl Collected {
         let defaults = Some(saved_defaults(block)).filter(|_| block.contains(&true));
         let policies = policies.into_iter().filter(|saved| !of_files.has(saved));
         let ila = ila.into_iter().map(|(_, saved)| saved).filter(|saved| !of_files.has(saved));
+        let lost = lost.into_iter().filter(|(name, _)| !of_files.sas.contains(name)).map(|(_, saved)| saved);
+        let lost = lost.map(|Saved { label, message, .. }| Kept { label, message });
         let mut counts = Counts::default();
         let mut keep = |saved: Saved| {
             counts.add(saved.noun);
@@ -87,7 +93,7 @@ impl Collected {
             links: links.into_iter().collect(),
             route: route.map(&mut keep).collect(),
             sas: sas.map(|(name, saved)| (name, keep(saved))).collect(),
-            xfrm: policies.chain(defaults).map(&mut keep).collect(),
+            xfrm: policies.chain(defaults).map(&mut keep).chain(lost).collect(),
             ila: ila.map(keep).collect(),
             settings: sysctl::saved(&settings, &of_files.settings)
                 .map(|(name, text)| (name.to_owned(), text))

@@ -125,7 +125,11 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
                 carry_out(&mut protocols.xfrm, &kept.message)
             }
         };
-        take(kept, false, outcome)?;
+        match outcome {
+            // The configuration has an SA of that name.
+            Err(_) if xfrm::is_lost(&kept.message) => {}
+            outcome => drop(take(kept, false, outcome)?),
+        }
     }
     for kept in mappings {
         let model = &protocols.rtnl.model;
@@ -265,7 +269,13 @@ fn repeat(
     })?;
     match protocol {
         protocol::ROUTE => carry_out(&mut protocols.rtnl, message),
-        protocol::XFRM => match carry_out(&mut protocols.xfrm, message) {
+        protocol::XFRM => match {
+            // Or an SA of that name without a time limit, which is not there any more.
+            if let Some(before) = xfrm::removal_before(message) {
+                let _ = carry_out(&mut protocols.xfrm, &before);
+            }
+            carry_out(&mut protocols.xfrm, message)
+        } {
             // It completed an SA that had been requested from a key manager.
             Err(error) if error.errno == errno::ESRCH && xfrm::is_update(message) => {
                 xfrm::make_new(message);

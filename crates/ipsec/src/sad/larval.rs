@@ -42,6 +42,8 @@ pub struct Larval {
     pub if_id: u32,
     /// Time of its request.
     pub added: Instant,
+    /// Whether it stands for an SA whose key was lost in a restart ([`Ipsec::hold_lost`](crate::Ipsec::hold_lost)).
+    pub(crate) is_lost: bool,
     pub(crate) timer: Timer,
 }
 
@@ -76,6 +78,7 @@ impl Larval {
             mark: Mark::ANY,
             if_id: 0,
             added: Instant::ZERO,
+            is_lost: false,
             timer: Timer::default(),
         }
     }
@@ -219,15 +222,33 @@ impl Larvae {
         if let Some(larval) = self.by_seq.get_mut(&seq) {
             larval.timer.clear();
         }
-        if let Some(gone) = self.remove(seq) {
-            let Larval { src, dst, spi, mark, mode, reqid, if_id, dir, .. } = gone;
-            let hard = true;
-            let first_used = None;
-            let stats = SaStats::default();
-            let request = None;
-            let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request };
-            events.push(Event::SaExpired(gone));
-        }
+        self.end(seq, events);
         true
+    }
+
+    /// Removes one, and reports its end.
+    fn end(&mut self, seq: u32, events: &mut Events) {
+        let Some(gone) = self.remove(seq) else { return };
+        let Larval { src, dst, spi, mark, mode, reqid, if_id, dir, .. } = gone;
+        let hard = true;
+        let first_used = None;
+        let stats = SaStats::default();
+        let request = None;
+        let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request };
+        events.push(Event::SaExpired(gone));
+    }
+
+    /// Marks all as lost SAs.
+    pub(crate) fn hold_lost(&mut self) {
+        self.by_seq.values_mut().for_each(|larval| larval.is_lost = true);
+    }
+
+    /// Ends the lost ones. Tells whether there were any.
+    pub(crate) fn expire_lost(&mut self, events: &mut Events) -> bool {
+        let mut lost: Vec<u32> =
+            self.by_seq.values().filter(|larval| larval.is_lost).map(|larval| larval.seq).collect();
+        lost.sort_unstable();
+        lost.iter().for_each(|&seq| self.end(seq, events));
+        !lost.is_empty()
     }
 }

@@ -8,10 +8,10 @@ use super::super::change::{Change, again, removal, word};
 use super::super::message::{HEADER_LEN, flag};
 use super::super::saved::{Saved, find, kind_of, renumber_field};
 use super::database::{Database, Xfrm};
-use super::layout::{Layout, PolicyId, PolicyInfo, ReplayEsn, SaId, SaInfo, Selector};
+use super::layout::{Layout, LifetimeCfg, PolicyId, PolicyInfo, ReplayEsn, SaId, SaInfo, Selector};
 use super::nums::{attr, msg};
 use super::protocol::BLOCK;
-use super::{Policy, PolicyQuery, Sa};
+use super::{NewSpi, Policy, PolicyQuery, Sa};
 
 /// Sequence numbers of a restored SA.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -46,6 +46,23 @@ impl Sa {
             again.info.curlft.put(w, attr::LTIME_VAL);
             w.put_u32(attr::ETIMER_THRESH, again.etimer_thresh);
             w.put_u32(attr::REPLAY_THRESH, again.replay_thresh);
+        }))
+    }
+}
+
+impl Sa {
+    /// Request that reserves the SPI of an SA with a time limit, or of a larval SA: the key is not saved, but a key manager that runs on
+    /// is told that the SA is gone (Linux `km_state_expired`). `None` for other SAs, and without an SPI.
+    pub fn lost(&self) -> Option<Saved> {
+        let is_lost = self.info.spi != 0 && (self.algorithm.is_none() || self.has_time_limit());
+        let addr = self.info.daddr.ip(self.info.family).filter(|_| is_lost)?;
+        let label = format!("SPI {addr} {:#010x}", self.info.spi);
+        Some(Saved::new("SPI", label, msg::ALLOC_SPI, 0, |w| {
+            w.fixed(&name_only(&self.info));
+            super::sa::put_mark(w, self.mark);
+            if self.dir != 0 {
+                w.put_u8(attr::SA_DIR, self.dir);
+            }
         }))
     }
 }
@@ -114,21 +131,26 @@ pub(crate) fn change(message: &[u8]) -> Change {
     let Some(payload) = message.get(HEADER_LEN..) else { return Change::None };
     let has_index = |at: usize| word(message, at).is_some_and(|index| index != 0);
     match kind_of(message) {
-        kind @ (msg::NEW_SA | msg::UPD_SA) if payload.len() >= SaInfo::LEN => {
+        msg::NEW_SA | msg::UPD_SA if payload.len() >= SaInfo::LEN => {
             let info = SaInfo::of(payload);
             let Some(dst) = info.daddr.ip(info.family) else { return Change::None };
             let mark = mark_of(message);
-            match (has_time_limit(&info), kind) {
-                (false, _) => Change::Sa { request: again(message), dst, spi: info.spi, mark },
-                (true, msg::NEW_SA) => Change::None,
-                // The SA is not saved from now on.
-                (true, _) => {
-                    let id = SaId { daddr: info.daddr, spi: info.spi, family: info.family, proto: info.proto };
-                    Change::Request(removal(message, msg::DEL_SA, &id.to_bytes(), SaInfo::LEN, &[attr::MARK]))
-                }
+            if has_time_limit(&info) {
+                let body = name_only(&info);
+                return Change::Request(removal(
+                    message,
+                    msg::ALLOC_SPI,
+                    &body,
+                    SaInfo::LEN,
+                    &[attr::MARK, attr::SA_DIR],
+                ));
             }
+            Change::Sa { request: again(message), dst, spi: info.spi, mark }
         }
-        msg::EXPIRE if payload.get(SaInfo::LEN).is_some_and(|&hard| hard != 0) => Change::Request(again(message)),
+        // An SA that a restart has lost cannot expire, but can be removed.
+        msg::EXPIRE if payload.get(SaInfo::LEN).is_some_and(|&hard| hard != 0) => {
+            Change::Request(deletion(message, &SaInfo::of(payload), SaInfo::LEN + 8))
+        }
         msg::DEL_POLICY if has_index(Selector::LEN) => Change::PolicyByIndex,
         msg::POL_EXPIRE if payload.get(PolicyInfo::LEN).is_some_and(|&hard| hard != 0) => Change::PolicyByIndex,
         msg::DEL_SA | msg::FLUSH_SA | msg::NEW_POLICY | msg::UPD_POLICY | msg::DEL_POLICY | msg::FLUSH_POLICY => {
@@ -138,6 +160,31 @@ pub(crate) fn change(message: &[u8]) -> Change {
         msg::NEW_AE => Change::Numbers,
         _ => Change::None,
     }
+}
+
+/// Fixed part of `ALLOCSPI` for the SPI of an SA, without the rest of it.
+fn name_only(info: &SaInfo) -> Vec<u8> {
+    let info = SaInfo { lft: LifetimeCfg::INFINITE, curlft: Default::default(), seq: 0, ..*info };
+    let mut body = info.to_bytes().to_vec();
+    body.extend([info.spi; 2].iter().flat_map(|spi| spi.to_ne_bytes()));
+    body
+}
+
+/// Request that removes the SA of a request with this fixed part.
+fn deletion(message: &[u8], info: &SaInfo, fixed: usize) -> Zeroizing<Vec<u8>> {
+    let id = SaId { daddr: info.daddr, spi: info.spi, family: info.family, proto: info.proto };
+    removal(message, msg::DEL_SA, &id.to_bytes(), fixed, &[attr::MARK])
+}
+
+/// Request that removes the SA whose SPI `message` reserves; `None` for other messages.
+pub fn removal_before(message: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    let payload = message.get(HEADER_LEN..).filter(|payload| payload.len() >= NewSpi::LEN)?;
+    is_lost(message).then(|| deletion(message, &SaInfo::of(payload), NewSpi::LEN))
+}
+
+/// Whether a request stands for an SA with a time limit, of which its name is saved: it reserves the SPI.
+pub fn is_lost(message: &[u8]) -> bool {
+    kind_of(message) == msg::ALLOC_SPI
 }
 
 /// Mark of the SA in a request.
@@ -176,6 +223,11 @@ pub fn label_of(message: &[u8]) -> String {
         (msg::NEW_SA | msg::UPD_SA, Some((dst, spi, _))) => format!("SA {dst} {spi:#010x}"),
         (msg::NEW_POLICY | msg::UPD_POLICY, _) if message.len() >= HEADER_LEN + PolicyInfo::LEN => {
             policy_label(&PolicyInfo::of(&message[HEADER_LEN..]))
+        }
+        (msg::ALLOC_SPI, _) if message.len() >= HEADER_LEN + SaInfo::LEN => {
+            let info = SaInfo::of(&message[HEADER_LEN..]);
+            let dst = info.daddr.ip(info.family).map_or_else(|| "?".to_owned(), |dst| dst.to_string());
+            format!("SPI {dst} {:#010x}", info.spi)
         }
         (msg::SET_DEFAULT, _) => "policy default".to_owned(),
         _ => "request".to_owned(),
@@ -269,7 +321,7 @@ pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<
     // All begin with a `struct xfrm_selector`; its `ifindex` precedes the last word.
     const IFINDEX: usize = 48;
     match kind_of(message) {
-        msg::NEW_SA | msg::UPD_SA | msg::EXPIRE | msg::NEW_POLICY | msg::UPD_POLICY | msg::DEL_POLICY
+        msg::NEW_SA | msg::UPD_SA | msg::ALLOC_SPI | msg::NEW_POLICY | msg::UPD_POLICY | msg::DEL_POLICY
             if message.len() > HEADER_LEN + IFINDEX =>
         {
             renumber_field(message, IFINDEX, |old| if old == 0 { Some(0) } else { now(old) })
@@ -280,7 +332,7 @@ pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{LifetimeCfg, LifetimeCur, ReplayEsn, family_of};
+    use super::super::layout::{LifetimeCur, ReplayEsn, family_of};
     use super::super::nums::{mode, proto, sa_flag};
     use super::super::protocol::split;
     use super::super::{NewSa, Replay};
@@ -398,6 +450,40 @@ mod tests {
         put(&mut long, at, &[u32::MAX]);
         set_numbers(&mut long, Numbers::default());
         assert_eq!(long.len(), whole.len());
+    }
+
+    #[test]
+    fn sa_with_a_time_limit_leaves_its_name_alone() {
+        let mut it = sa(1, false);
+        assert_eq!(it.lost(), None);
+        it.info.lft.hard_add_expires_seconds = 60;
+        let request = Saved::new("SA", String::new(), msg::UPD_SA, flag::ACK, |w| it.write(w)).message;
+        let Change::Request(changed) = change(&request) else { panic!("{:?}", change(&request)) };
+        let lost = it.lost().unwrap().message;
+        for message in [&changed, &lost] {
+            assert!(is_lost(message) && !message.windows(8).any(|bytes| bytes == [3; 8]), "no key");
+            let message = Messages::new(message).next().unwrap();
+            let request = Request { message, strict: false, privileged: true, port: 0 };
+            let (fixed, attrs) = split(&request).unwrap();
+            let spi = NewSpi::parse(fixed, &attrs).unwrap();
+            assert_eq!((spi.min, spi.max, spi.mark, spi.dir), (0x1000, 0x1000, it.mark, 1));
+            assert_eq!((spi.info.daddr, spi.info.seq, spi.info.lft), (it.info.daddr, 0, LifetimeCfg::INFINITE));
+        }
+        assert_eq!(label_of(&changed), "SPI 192.0.2.2 0x00001000");
+        // What has the name is removed before.
+        let removal = removal_before(&changed).unwrap();
+        assert_eq!((kind_of(&removal), sa_key(&removal)), (msg::DEL_SA, None));
+        let id = SaId::of(&removal[HEADER_LEN..]);
+        assert_eq!((id.spi, id.daddr, mark_of_removal(&removal)), (0x1000, it.info.daddr, it.mark));
+        assert!(removal_before(&request).is_none());
+        for len in 0..changed.len() {
+            let _ = (removal_before(&changed[..len]), label_of(&changed[..len]));
+        }
+    }
+
+    fn mark_of_removal(message: &[u8]) -> Mark {
+        let at = find(message, SaId::LEN, attr::MARK).unwrap() - HEADER_LEN;
+        Mark { value: word(message, at).unwrap(), mask: word(message, at + 4).unwrap() }
     }
 
     #[test]

@@ -21,6 +21,25 @@ impl End {
         self.addr == [0; 16]
     }
 
+    /// Port and address in the name of a socket: the family 4 or 6, four hexadecimal digits of the port, and those of the address,
+    /// unless it is any.
+    pub(super) fn claim(self) -> String {
+        use std::fmt::Write as _;
+        let Self { is_v6, addr, port } = self;
+        let mut text = format!("{}{port:04x}", if is_v6 { 6 } else { 4 });
+        let len = if self.is_any() {
+            0
+        } else if is_v6 {
+            16
+        } else {
+            4
+        };
+        addr.iter().take(len).for_each(|byte| {
+            let _ = write!(text, "{byte:02x}");
+        });
+        text
+    }
+
     /// Parses an address of `bind(2)` or `sendmsg(2)`, if IPv4 or IPv6.
     ///
     /// # Safety

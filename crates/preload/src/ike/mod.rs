@@ -3,7 +3,8 @@
 //! socket; the header of each message on it is converted to addresses and, on port 4500, to the non-ESP marker (RFC
 //! 3948 §2.2), and back.
 //!
-//! A process has at most one such socket for each port and family.
+//! A process has at most one such socket for each port and family. It outlives the gateway: the next one of that name finds it by
+//! its file, and it is connected to none, because a connected socket receives from its peer alone.
 
 mod address;
 
@@ -102,7 +103,7 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
     {
         return None;
     }
-    let connection = connected()?;
+    let connection = connected(local)?;
     match has_port(connection.0, local, PATIENCE) {
         Ok(false) => None,
         Ok(true) => {
@@ -116,8 +117,8 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
 
 /// Connects a socket to the gateway; `None` if the gateway does not accept IKE. The socket's name is a file in the
 /// directory of the gateway's sockets, which is reachable from another network namespace, and which the gateway removes
-/// after use.
-fn connected() -> Option<Fd> {
+/// after use. It says which port the program claims, for the next gateway of that name.
+fn connected(local: End) -> Option<Fd> {
     let address = gateway::ike_socket()?;
     let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: the call takes no pointers.
@@ -126,7 +127,10 @@ fn connected() -> Option<Fd> {
     // SAFETY: the buffer is that long.
     let got = unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), 0) };
     checked(got as c_int).ok()?;
-    let own = gateway::beside(format!(".ike-{:016x}", u64::from_ne_bytes(random)).as_bytes())?;
+    let name = format!(".ike-{:016x}", u64::from_ne_bytes(random));
+    let own = gateway::beside(format!("{name}-{}", local.claim()).as_bytes());
+    // Of a name that would be too long the next gateway does not know the port.
+    let own = own.or_else(|| gateway::beside(name.as_bytes()))?;
     // SAFETY: the address is that long.
     let bound = unsafe { libc::syscall(libc::SYS_bind, fd.0, &raw const own, mem::size_of_val(&own)) };
     // SAFETY: the address is that long.
@@ -155,8 +159,13 @@ fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
     Ok(checked(got as c_int)? == HEADER as c_int && answer == request)
 }
 
-/// Replaces `fd` by the connection.
+/// Replaces `fd` by the connection, which becomes a socket without a peer.
 fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
+    // SAFETY: an address is all zeros, and its family is that of none.
+    let no_peer: sockaddr = unsafe { mem::zeroed() };
+    // SAFETY: the address is that long.
+    let done = unsafe { libc::syscall(libc::SYS_connect, by.0, &raw const no_peer, mem::size_of_val(&no_peer)) };
+    checked(done as c_int)?;
     // SAFETY: the call takes no pointers.
     let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
     // SAFETY: the call takes no pointers.
@@ -225,6 +234,8 @@ pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<s
     // SAFETY: an empty message is all zeros.
     let mut out: msghdr = unsafe { mem::zeroed() };
     (out.msg_iov, out.msg_iovlen) = (&raw mut piece, 1);
+    let mut gateway = gateway::ike_socket().ok_or(Errno(libc::ECONNREFUSED))?;
+    (out.msg_name, out.msg_namelen) = ((&raw mut gateway).cast(), mem::size_of_val(&gateway) as socklen_t);
     // SAFETY: the message points to locals of this frame.
     checked(unsafe { libc_next::sendmsg(fd, &raw const out, flags | libc::MSG_NOSIGNAL) })?;
     Ok(whole as ssize_t)
@@ -277,6 +288,19 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+
+    #[test]
+    fn name_of_a_socket_has_family_port_and_address() {
+        let end = |is_v6, first: &[u8], port| {
+            let mut addr = [0; 16];
+            addr[..first.len()].copy_from_slice(first);
+            End { is_v6, addr, port }.claim()
+        };
+        assert_eq!(end(false, &[], 4500), "41194");
+        assert_eq!(end(true, &[], 500), "601f4");
+        assert_eq!(end(false, &[192, 0, 2, 7], 4500), "41194c0000207");
+        assert_eq!(end(true, &[0x20, 1, 0xd, 0xb8], 4500), "6119420010db8000000000000000000000000");
+    }
 
     #[test]
     fn a_gateway_that_says_nothing_is_no_gateway_without_the_port() {

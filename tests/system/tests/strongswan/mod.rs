@@ -8,7 +8,7 @@ use std::fs;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use system::{
@@ -47,6 +47,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/an_sa_that_is_about_to_end_is_replaced", NEEDS, expire),
         trial("strongswan/a_peer_that_is_gone_is_noticed_and_found_again", NEEDS, dead_peer),
         trial("strongswan/routes_may_be_its_own_in_a_table_of_its_own", NEEDS, own_routes),
+        trial("strongswan/it_runs_on_over_a_kill_of_the_gateway", NEEDS, || runs_on(true)),
+        trial("strongswan/it_runs_on_over_a_kill_without_a_host_side", NEEDS, || runs_on(false)),
         trial("strongswan/it_takes_over_policies_that_were_kept_over_a_restart", NEEDS, kept_policies),
     ];
     all.extend(libreswan::trials());
@@ -329,6 +331,29 @@ fn own_routes() -> Outcome {
     Ok(())
 }
 
+/// The gateway is killed twice, and the key manager stays: the SAs are gone, which it is told, and makes new ones.
+fn runs_on(host_side: bool) -> Outcome {
+    let mut site = Site::prepare(&Setup { host_side, ..EXAMPLE })?;
+    site.restart_with_state(0)?;
+    site.start()?;
+    site.up()?;
+    let mut before = String::new();
+    for _ in 0..2 {
+        let left = &mut site.ends[0];
+        left.gateway.kill()?;
+        let begun = Instant::now();
+        site.start_with_state(0)?;
+        let ping = || site.ends[0].netns.sh("ping -c 1 -W 0.3 10.2.0.1").is_ok();
+        wait_until("the tunnel is back", Duration::from_secs(5), ping).map_err(|failed| site.explain(&failed))?;
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+        both_have_sas(&site, true)?;
+        let sas = site.xfrm(&site.ends[0], "state")?;
+        assert_eq!((sas.matches(" reqid ").count(), sas == before), (2, false), "{sas}");
+        before = sas;
+    }
+    Ok(())
+}
+
 fn kept_policies() -> Outcome {
     let mut site = Site::prepare(&EXAMPLE)?;
     site.restart_with_state(0)?;
@@ -340,7 +365,9 @@ fn kept_policies() -> Outcome {
     assert!(printed.contains("policies, 1 setting, but not 2 SAs with a time limit"), "{printed}");
     site.restart_with_state(0)?;
     assert_eq!(site.xfrm(&site.ends[0], "policy")?, policies, "before the daemon is there");
-    assert_eq!(site.xfrm(&site.ends[0], "state")?, "");
+    // The SAs' names are kept for a key manager, and no keys.
+    let names = site.xfrm(&site.ends[0], "state")?;
+    assert!(names.matches("proto esp spi ").count() == 2 && !names.contains("aead "), "{names}");
     site.start_charon(0)?;
     site.up()?;
     let now = site.xfrm(&site.ends[0], "policy")?;

@@ -43,6 +43,8 @@ pub(crate) struct End {
     pub(crate) netns: Netns,
     pub(crate) name: &'static str,
     pub(crate) files: CharonFiles,
+    /// Text of the gateway's file.
+    toml: String,
 }
 
 /// Both ends, on one wire.
@@ -110,17 +112,21 @@ impl Site {
         Ok(())
     }
 
-    /// Restarts the gateway of an end of the example, with a file for the state that programs set. The caller restarts
-    /// its daemon too.
+    /// Restarts the gateway of an end of the example, with a file for the state that programs set. The caller starts
+    /// its daemon again.
     pub(crate) fn restart_with_state(&mut self, at: usize) -> Outcome {
+        drop(self.ends[at].charon.take());
+        self.ends[at].gateway.terminate()?;
+        self.start_with_state(at)
+    }
+
+    /// Starts the gateway of an end of the example, after its end, with a file for the state that programs set.
+    pub(crate) fn start_with_state(&mut self, at: usize) -> Outcome {
         let end = &mut self.ends[at];
-        drop(end.charon.take());
-        end.gateway.terminate()?;
         let state = self.scratch.file(&format!("{}.state", end.name));
         let mut command = end.netns.command("sh");
         command.args(["-c", &format!("exec {} \"$@\" --state {}", fatpath().display(), state.display()), "sh"]);
-        let file = strongswan_example(&format!("{}.toml", end.name))?;
-        end.gateway = Gateway::start_under(command, &self.scratch, end.name, &file)?;
+        end.gateway = Gateway::start_under(command, &self.scratch, end.name, &end.toml)?;
         end.to_peer(at + 1)
     }
 
@@ -217,7 +223,7 @@ impl End {
         for (from, to) in setup.connections {
             files.change("swanctl.conf", from, to)?;
         }
-        let end = Self { charon: None, gateway, netns, name, files };
+        let end = Self { charon: None, gateway, netns, name, files, toml };
         end.to_peer(number.into())?;
         Ok(end)
     }
