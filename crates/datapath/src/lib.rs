@@ -256,7 +256,6 @@ impl Datapath {
             if self.ipsec.is_pending() || self.gro.held() > 0 || !self.bridges.gro.is_empty() {
                 rx::flush(self, cx, BurstEnd::Idle);
             }
-            bridge::send_waiting(self, cx);
             if self.actions.is_empty() {
                 break;
             }

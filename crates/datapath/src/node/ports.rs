@@ -4,6 +4,7 @@ use base::{Counters, DropReason, LinkId, Origin};
 use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
+use wire::vlan;
 
 use crate::node::drop_watch::{DropReport, DropWatch};
 use crate::node::qdisc::PortQdisc;
@@ -78,6 +79,13 @@ pub enum Device {
     /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
     /// its domain on their way out.
     Vrf,
+}
+
+impl Device {
+    /// Tells whether a packet that is sent by the device goes on to other ports.
+    pub(crate) const fn has_ports_below(self) -> bool {
+        matches!(self, Self::Bridge | Self::Vlan { .. } | Self::Vrf)
+    }
 }
 
 /// IP packets that passed by a virtual port. A link counts its own.
@@ -453,15 +461,33 @@ impl Ports {
 
     /// Passes a frame by a VLAN device on its way out, with its IP header at `l3`: counts it, and copies it for captures.
     pub(crate) fn pass_vlan(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+        if let Some(port) = self.get_mut(own) {
+            port.traffic.tx_packets += 1;
+            port.traffic.tx_bytes += pkt.len() as u64;
+            self.copy_passing(mem, own, pkt, l3);
+        }
+    }
+
+    /// As [`pass_vlan`](Self::pass_vlan), by the own port of a bridge: the bridge itself counts frames, the port fat ones.
+    pub(crate) fn pass_bridge(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+        if let Some(port) = self.get_mut(own) {
+            if pkt.meta.cut.gso().is_some() {
+                port.fat.tx_gso_packets += 1;
+                port.fat.tx_gso_segs += pkt.meta.cut.segs();
+            }
+            self.copy_passing(mem, own, pkt, l3);
+        }
+    }
+
+    /// Copies a frame that passes a virtual device on its way out for promiscuous packet sockets and captures.
+    fn copy_passing(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
         let Self { table, tapped, hosts, .. } = self;
-        let Some(port) = table.get_mut(own) else { return };
-        port.traffic.tx_packets += 1;
-        port.traffic.tx_bytes += pkt.len() as u64;
+        let Some(port) = table.get(own) else { return };
         if port.is_watched {
             hosts.copy_sent(mem, own, pkt);
         }
         if port.tap.wire {
-            record_cut(tapped, mem, own, true, pkt, l3);
+            record_sent(tapped, mem, own, pkt, l3);
         }
     }
 
@@ -500,8 +526,11 @@ impl Ports {
             hosts.copy_sent(mem, link, &pkt);
         }
         let tap = port.tap.wire;
+        let has_tag = pkt.meta.vlan.is_some() && l3 >= eth::EthHeader::LEN;
         let queued = port.enqueue(mem, pkt, l3)?;
         if tap {
+            // The tag is in the bytes now.
+            let l3 = if has_tag { l3 + vlan::VlanHeader::LEN } else { l3 };
             queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
         }
         Ok(())
@@ -579,6 +608,18 @@ fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
         Cut::Frames(_) => pkt.frames().take(room).for_each(|frame| copy(frame.to_vec())),
         Cut::Whole | Cut::Gso(_) | Cut::Fragment if room > 0 => copy(pkt.to_vec()),
         Cut::Whole | Cut::Gso(_) | Cut::Fragment => {}
+    }
+}
+
+/// Copies a frame that leaves by a virtual device for a capture of the wire, with the tag in its metadata.
+#[cold]
+fn record_sent(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, pkt: &Packet, l3: usize) {
+    if pkt.meta.vlan.is_none() {
+        return record_cut(tapped, mem, link, true, pkt, l3);
+    }
+    let Ok(mut copy) = pkt.copy(mem, CopyReason::Tap) else { return };
+    if let Ok(l3) = offload::insert_tag(mem, &mut copy, l3) {
+        record_cut(tapped, mem, link, true, &copy, l3);
     }
 }
 
