@@ -259,6 +259,6 @@ impl Datapath {
     /// Tells whether a link has a device of the host side.
     #[must_use]
     pub fn has_host_port(&self, link: LinkId) -> bool {
-        self.ports.hosts.get(link).is_some()
+        self.ports.has_host_port(link)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! | device | packets |
 //! |---|---|
-//! | link | are fitted to the link, and queued for its driver |
+//! | link; device of the host side | are fitted to the device, and queued for its driver |
 //! | VLAN device | get its tag, and leave by the port below |
 //! | bridge | leave by the ports that the bridge chooses, each with its tag |
 //! | VRF | are routed again, when its queueing discipline has dequeued them |
@@ -17,6 +17,7 @@ use wire::{MacAddr, Version};
 
 use super::{esp_device, queue};
 use crate::bridge::egress;
+use crate::node::ports::link_of_host_port;
 use crate::node::qdisc::QueuedPacket;
 use crate::node::trace::Step;
 use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, trace, vlan};
@@ -125,8 +126,11 @@ fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usiz
         let _ = put(dp, cx, link, pkt, l3);
         return;
     }
-    if let Err(reason) = put(dp, cx, link, pkt, l3) {
-        step.step = Step::Drop(reason);
+    match put(dp, cx, link, pkt, l3) {
+        Err(reason) => step.step = Step::Drop(reason),
+        // Delivery has recorded its own step.
+        Ok(()) if link_of_host_port(link).is_some() => return,
+        Ok(()) => {}
     }
     trace::push(dp, step);
 }
