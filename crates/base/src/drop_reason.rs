@@ -297,6 +297,10 @@ drop_reasons! {
     ///
     /// Remedy: ordinary on a bridge with one port; otherwise look at the VLANs and states of the others.
     BridgeNoPort,
+    /// Passed eight virtual devices, VLAN devices and bridges one above the other, on its way out (Linux `XMIT_RECURSION_LIMIT`).
+    ///
+    /// Remedy: remove devices from the stack above the link; `fatpath ip -d link` shows it.
+    DeviceNesting,
     /// In a VRF, after the limit of look-ups of its sockets was reached.
     ///
     /// Remedy: bind the program's sockets to the VRF (`fatpath exec --vrf NAME`).

@@ -40,13 +40,23 @@ impl Node {
         let now = self.now();
         let requested = |link: LinkId| plans.iter().find(|plan| plan.ports.iter().any(|(port, _)| *port == link));
         let links: Vec<LinkId> = self.datapath.ports.iter().map(|(id, _)| id).collect();
+        let mut leave: Vec<(LinkId, Option<LinkId>)> = Vec::new();
+        let mut join: Vec<(LinkId, Option<LinkId>)> = Vec::new();
         for link in links {
-            let (before, after) = (self.datapath.bridge_of(link), requested(link).map(|plan| plan.id));
-            if before != after {
-                let name = self.name_of(link).unwrap_or_default();
-                let outcome = self.datapath.set_bridge(now, &self.mem, link, after);
-                outcome.map_err(|error| format!("link {name}: {error}"))?;
+            let before = self.datapath.bridge_of(link);
+            let after = requested(link).map(|plan| plan.id);
+            if before.is_some() && before != after {
+                leave.push((link, None));
             }
+            if after.is_some() && before != after {
+                join.push((link, after));
+            }
+        }
+        // Ports leave before others join: a bridge may have been below a port that it will be above.
+        for (link, bridge) in leave.into_iter().chain(join) {
+            let name = self.name_of(link).unwrap_or_default();
+            let outcome = self.datapath.set_bridge(now, &self.mem, link, bridge);
+            outcome.map_err(|error| format!("link {name}: {error}"))?;
         }
         for BridgePlan { id, config, own, ports } in plans {
             let Some(bridge) = self.datapath.bridge_mut(*id) else { continue };

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use base::{Instant, LinkId};
-use datapath::{PortConfig, SocketBinding, SocketQuestion};
+use base::{DropReason, Instant, LinkId};
+use datapath::{PortConfig, SocketBinding, SocketQuestion, host_port};
 use link::{Layer, Link, Sent};
 
 use super::host::SocketDiag;
@@ -101,7 +101,7 @@ impl Node {
         let received = found.device.recv(&self.mem, &mut self.burst);
         let more = !self.burst.is_empty();
         if more {
-            self.datapath.handle_host_rx(now, &self.mem, id, &mut self.burst);
+            self.datapath.handle_rx(now, &self.mem, host_port(id), &mut self.burst);
             self.send_all(now);
         }
         match received {
@@ -118,14 +118,15 @@ impl Node {
         let mut failed = Vec::new();
         let Self { host_devices, datapath, mem, poller, .. } = self;
         for (&id, found) in host_devices.iter_mut().filter(|(_, found)| !found.full) {
-            while let Some(waiting) = datapath.take_host_tx(id).filter(|waiting| !waiting.is_empty()) {
+            let port = host_port(id);
+            while let Some(waiting) = datapath.take_tx(port).filter(|waiting| !waiting.is_empty()) {
                 match found.device.send(waiting) {
                     Ok(Sent::All) => {
-                        datapath.set_host_port_busy(mem, id, false);
+                        datapath.set_busy(now, mem, port, false);
                         break;
                     }
                     Ok(Sent::Busy) => {
-                        datapath.set_host_port_busy(mem, id, true);
+                        datapath.set_busy(now, mem, port, true);
                         if found.device.room_fds().is_empty() {
                             found.retry_at = Some(now + RETRY_DEVICE);
                         } else {
@@ -134,10 +135,10 @@ impl Node {
                         }
                         break;
                     }
-                    Ok(Sent::Refit) => datapath.refit_host_port(mem, id, found.device.features()),
+                    Ok(Sent::Refit) => datapath.refit(mem, port, found.device.features()),
                     // The device is down at present; the host side sets it up again.
                     Err(_) if !found.device.is_gone() => {
-                        datapath.drop_host_tx(id);
+                        datapath.drop_tx(port, DropReason::LinkDown);
                         break;
                     }
                     Err(err) => {

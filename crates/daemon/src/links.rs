@@ -415,8 +415,7 @@ impl Node {
     pub(crate) fn send(&mut self, now: Instant, id: LinkId) {
         let Self { slots, datapath, mem, poller, .. } = self;
         let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
-        // Frames queued at the own port of a bridge belong to the bridge.
-        if slot.full || slot.down.is_some() || !slot.admin_up || matches!(slot.config.kind, LinkKind::Bridge(_)) {
+        if slot.full || slot.down.is_some() || !slot.admin_up {
             return;
         }
         loop {

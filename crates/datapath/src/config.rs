@@ -70,7 +70,7 @@ impl Datapath {
     /// Makes an Ethernet link a port of a bridge, or a link of this node again with `None`. It leaves the bridge that it was in.
     ///
     /// # Errors
-    /// [`BridgeError::NoPort`] if there is no such bridge, or no such Ethernet link; as [`Bridge::add_port`](switch::Bridge::add_port). It is in no bridge
+    /// [`BridgeError::NoPort`] if there is no such bridge, or no such Ethernet link; [`BridgeError::Loop`]; as [`Bridge::add_port`](switch::Bridge::add_port). It is in no bridge
     /// then.
     pub fn set_bridge(
         &mut self,
@@ -85,6 +85,9 @@ impl Datapath {
         self.finish(now, mem);
         bridge::forget(self, link);
         if let Some(own) = bridge {
+            if switch::is_above(link, own, |device| self.ports_below(device)) {
+                return Err(BridgeError::Loop(link));
+            }
             let is_bridge_up = self.ports.get(own).is_some_and(|port| port.up);
             let bridge = self.bridges.get_mut(own).ok_or(BridgeError::NoPort(own))?;
             bridge.add_port(link, mac, mtu)?;
@@ -95,6 +98,18 @@ impl Datapath {
         }
         self.update_shortcuts();
         Ok(())
+    }
+
+    /// Ports directly below a device: the port of a VLAN device, the ports of a bridge.
+    fn ports_below(&self, device: LinkId) -> Vec<LinkId> {
+        match self.ports.get(device).map(|port| port.device) {
+            Some(Device::Vlan { lower, .. }) => vec![lower],
+            Some(Device::Bridge) => {
+                let is_port = |port: &crate::Port| port.bridge == Some(device);
+                self.ports.iter().filter(|(_, port)| is_port(port)).map(|(id, _)| id).collect()
+            }
+            _ => Vec::new(),
+        }
     }
 
     /// Sets whether a port's link is up. While the link is down, nothing is queued for it, and its neighbours are unknown. The

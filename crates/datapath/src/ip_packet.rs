@@ -76,7 +76,7 @@ impl IpPacket {
     #[inline]
     pub(crate) const fn unparsed(pkt: Packet) -> Self {
         Self {
-            pkt: Carried(Some(pkt)),
+            pkt: Carried::new(pkt),
             info: UNPARSED,
             flow: NO_FLOW,
             socket_device: None,
@@ -175,6 +175,12 @@ pub(crate) fn flow_of(cx: Cx<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowK
 }
 
 impl Carried {
+    /// A packet for one stage.
+    #[inline]
+    pub(crate) const fn new(pkt: Packet) -> Self {
+        Self(Some(pkt))
+    }
+
     /// Takes the packet out, which ends its path through the stages.
     ///
     /// # Panics

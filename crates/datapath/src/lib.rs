@@ -41,8 +41,8 @@
 //!      ║           │                     └──── decrypted ◀── local::esp ◀── local (reassembly first)
 //!      ╚═ rx::shortcut: ESP run, fragment train, where every stage they skip is a no-op
 //!
-//!  rx::l3 hooks ─▶ host_side::demux ─▶ local ─▶ policy ─▶ host_side::deliver ─▶ take_host_tx   (where the link has a device of the host side)
-//!  handle_host_rx ─▶ host_side::down ─▶ FIB ─▶ tx::output
+//!  rx::l3 hooks ─▶ host_side::demux ─▶ local ─▶ policy ─▶ host_side::deliver ─▶ device         (where the link has a device of the host side)
+//!  handle_rx of that device ─▶ host_side::down ─▶ FIB ─▶ tx::output
 //!
 //!  tx::output ─▶ policy ─┬▶ tx::mtu ──────────────────▶ tx::transmit: fat tap ─▶ neighbour ─▶ device: fit, wire tap ─▶ take_tx
 //!                        └▶ tx::xfrm: inner MTU ─▶ ESP ──▲
@@ -53,8 +53,12 @@
 //!
 //!  rx::l2 ─▶ bridge: which ports ─┬▶ device of each                                       (of a port of a bridge)
 //!                                 └▶ rx::l2 of the bridge's own port
-//!  rx::l2 ─▶ vlan ─▶ rx::l2 of the VLAN's device;  device of it ─▶ vlan ─▶ device of the link below
-//!  take_tx of the own port ─▶ bridge: which ports ─▶ device of each
+//!  rx::l2 ─▶ vlan ─▶ rx::l2 of the VLAN's device
+//!
+//!  device ─┬▶ link, host side: fit, wire tap ─▶ take_tx                                   (by the device of the port)
+//!          ├▶ VLAN: tag ─▶ device below
+//!          ├▶ bridge: which ports ─▶ device of each
+//!          └▶ VRF, from its queueing discipline ─▶ vrf: FIB again ─▶ tx::output
 //! ```
 //!
 //! # Layers
@@ -115,7 +119,7 @@ pub use node::drop_watch::{DropReport, DroppedEsp};
 pub use node::hooks::HookPoint;
 pub use node::ike::{IkeAt, IkeMessage};
 pub use node::ports::{
-    Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
+    Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic, host_port,
 };
 pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
 pub use node::trace::{EspRef, Geometry, Step, TraceClock, TraceFilter, TraceStep, TraceTerm};
@@ -161,7 +165,8 @@ impl Datapath {
         self.ports.take_tapped()
     }
 
-    /// Runs the packets that `link` received, in order, through to the ports that they leave by. Empties `burst`.
+    /// Runs the packets that `link` received, in order, through to the ports that they leave by; packets of the port [`host_port`] of a
+    /// link were sent by sockets of the host side. Empties `burst`.
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         self.take_in(now, mem, link, burst);
         self.finish(now, mem);
@@ -171,21 +176,16 @@ impl Datapath {
     /// threads or in GRO until the next call, or until [`finish`](Self::finish). The configuration must not change before that.
     pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         self.forget_if_changed();
-        rx::run_burst(self, Cx { now, mem }, link, burst);
+        let cx = Cx { now, mem };
+        match node::ports::link_of_host_port(link) {
+            None => rx::run_burst(self, cx, link, burst),
+            Some(link) => burst.drain(..).for_each(|pkt| host_side::down::take(self, cx, link, pkt)),
+        }
     }
 
     /// Waits for crypto threads, and runs the packets that they and GRO hold since [`take_in`](Self::take_in).
     pub fn finish(&mut self, now: Instant, mem: &Memory) {
         self.drain_all(Cx { now, mem });
-    }
-
-    /// Runs the packets that sockets have sent by the host side's device of `link`, in order. Empties `burst`.
-    pub fn handle_host_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
-        let cx = Cx { now, mem };
-        for pkt in burst.drain(..) {
-            host_side::down::take(self, cx, link, pkt);
-        }
-        self.drain_all(cx);
     }
 
     /// Answers the [question](Self::socket_question), and those behind it about the same address and port.
@@ -256,7 +256,6 @@ impl Datapath {
             if self.ipsec.is_pending() || self.gro.held() > 0 || !self.bridges.gro.is_empty() {
                 rx::flush(self, cx, BurstEnd::Idle);
             }
-            bridge::send_waiting(self, cx);
             if self.actions.is_empty() {
                 break;
             }

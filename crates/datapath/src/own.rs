@@ -69,7 +69,7 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
 /// Sends the ICMP error about a packet of the host side to its socket, from the packet's own source address. For a packet that
 /// this node made itself the drop is only counted.
 fn notify_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, problem: Problem) {
-    if dp.ports.hosts.is_empty() {
+    if !dp.ports.has_host_side() {
         return;
     }
     let device = pkt.meta.origin.device();

@@ -55,7 +55,8 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
     pass_out_hooks(dp, cx, ip, vrf);
     if dp.ports.is_shaped(vrf) {
         let pkt = ip.pkt.take();
-        device::enqueue_shaped(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: true });
+        // The device's captures copy it once it is dequeued and has a route.
+        device::enqueue_shaped(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: false });
         return Next::Done;
     }
     dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);

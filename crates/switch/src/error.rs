@@ -14,6 +14,8 @@ pub enum BridgeError {
     NoPort(LinkId),
     /// The link is a port of this bridge already (`EBUSY`).
     PortExists(LinkId),
+    /// The link is above the bridge: a VLAN device of the bridge, or of a bridge below it (`EBUSY`).
+    Loop(LinkId),
     /// The bridge already has the maximum number of ports (`EXFULL`).
     TooManyPorts,
     /// The address is not a unicast address (`EADDRNOTAVAIL`).
@@ -33,6 +35,7 @@ impl fmt::Display for BridgeError {
         match self {
             Self::NoPort(link) => write!(f, "Link {} is no port of this bridge.", link.0),
             Self::PortExists(link) => write!(f, "Link {} is a port of this bridge already.", link.0),
+            Self::Loop(link) => write!(f, "Link {} is above this bridge itself.", link.0),
             Self::TooManyPorts => f.write_str("A bridge has at most 1023 ports."),
             Self::Mac(mac) => write!(f, "Invalid address {mac}: not a station's."),
             Self::GroupMask(mask) => write!(f, "Invalid group mask {mask:#x}: it has groups reserved for bridges."),

@@ -8,6 +8,7 @@
 //! - Addresses that are learnt, by VLAN and port, and their age. A frame costs two look-ups, however many addresses and
 //!   VLANs there are; nothing is scanned but ports, for a flood.
 //! - Longest frame of a port: its MTU, a header and a tag. Fat frames are never dropped for their length.
+//! - Refusal of a bridge whose port is above the bridge itself ([`is_above`]).
 //!
 //! [`Frame`] is the whole input of a decision. 802.1Q tags are in metadata from ingress to egress, so that a frame
 //! keeps its checksum and segmentation offloads. A tag of another protocol is payload.
@@ -60,6 +61,7 @@
 //! to a full port is forgotten; a request for several VLANs applies whole or not at all.
 #![forbid(unsafe_code)]
 
+mod above;
 mod bridge;
 mod error;
 mod fdb;
@@ -73,6 +75,7 @@ mod stats;
 mod vid;
 mod vlans;
 
+pub use above::is_above;
 pub use bridge::{Bridge, FdbRequest, FlushFilter};
 pub use error::{BridgeError, FdbError};
 pub use fdb::{FdbChange, FdbChanges, FdbEntry, FdbKind, TICK};

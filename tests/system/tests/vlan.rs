@@ -156,6 +156,10 @@ fn kept() -> Outcome {
         ("ip link add link tap0 name y type vlan id 6 protocol 802.1ad", "support 802.1Q only"),
         ("ip link add link tap0 name y type vlan id 6 egress-qos-map 1:2", "have no priority maps"),
         ("ip link set tap0.5 type vlan gvrp on", "have fixed settings"),
+        (
+            "{ ip link add br0 type bridge; ip link add link br0 name y type vlan id 5; ip link set y master br0; ip link del br0; }",
+            "Can not enslave a device above the bridge",
+        ),
     ] {
         let printed = sh(&format!("{line} 2>&1; true"))?;
         assert!(printed.contains(want), "{line}: {printed}");

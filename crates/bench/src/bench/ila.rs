@@ -18,7 +18,7 @@
 use std::net::IpAddr;
 
 use base::{Instant, LinkId, Prefix, TableId};
-use datapath::{Datapath, EarlyDemux, PortConfig};
+use datapath::{Datapath, EarlyDemux, PortConfig, host_port};
 use fib::{IlaRoute, Route, RouteKind};
 use ila::{AdjTransport, CsumMode, Direction, HookType, IdentType, Identifier, Locator, Mapping, Rewrite, RouteEncap};
 use offload::Features;
@@ -179,8 +179,8 @@ impl Turn for Streams {
         let Self { datapath, mem, requests, answers, up, out, .. } = self;
         for (request, answer) in requests.iter_mut().zip(answers) {
             datapath.handle_rx(now, mem, LINK, request);
-            *up += datapath.take_host_tx(LINK).map_or(0, |waiting| waiting.drain(..).count() as u64);
-            datapath.handle_host_rx(now, mem, LINK, answer);
+            *up += datapath.take_tx(host_port(LINK)).map_or(0, |waiting| waiting.drain(..).count() as u64);
+            datapath.handle_rx(now, mem, host_port(LINK), answer);
             *out += datapath.take_tx(LINK).map_or(0, |waiting| waiting.drain(..).count() as u64);
         }
     }

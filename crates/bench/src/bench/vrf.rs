@@ -17,7 +17,7 @@ use std::fs;
 use std::time::Duration;
 
 use base::{Domain, Instant, LinkId, Prefix, TableId};
-use datapath::{Datapath, PortConfig, SocketBinding, Step, TapPoints, TraceFilter};
+use datapath::{Datapath, PortConfig, SocketBinding, Step, TapPoints, TraceFilter, host_port};
 use fib::{Decision, Route, RouteKind, Rule, Vrf};
 use offload::Features;
 use packet::{Memory, Packet};
@@ -238,9 +238,9 @@ impl Turn for Transactions {
                 datapath.answer_socket_question(now, mem, SocketBinding::Vrf);
             }
             *up += datapath
-                .take_host_tx(device)
+                .take_tx(host_port(device))
                 .map_or(0, |waiting| waiting.drain(..).map(|pkt| pkt.meta.cut.segs()).sum());
-            datapath.handle_host_rx(now, mem, device, answers);
+            datapath.handle_rx(now, mem, host_port(device), answers);
             *out += datapath.take_tx(LINK).map_or(0, |waiting| waiting.drain(..).count() as u64);
             *tapped += datapath.take_tapped().count() as u64;
         }

@@ -198,6 +198,9 @@ mod tests {
             assert!(error.contains(want), "{port}: {error}");
         }
         let tun = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n";
+        let above = "[[link]]\nname = \"br0.5\"\nkind = \"vlan\"\nlink = \"br0\"\nid = 5\n";
+        let second = "[[link]]\nname = \"br1\"\nkind = \"bridge\"\n\
+            [[link]]\nname = \"br1.6\"\nkind = \"vlan\"\nlink = \"br1\"\nid = 6\nmaster = \"br0\"\n";
         let vm =
             |socket: &str| format!("[[link]]\nname = \"{socket}\"\nkind = \"vhost-user\"\nsocket = \"{socket}\"\n");
         for (toml, want) in [
@@ -218,6 +221,8 @@ mod tests {
             (format!("{BRIDGE}group-fwd-mask = 4\n"), "Invalid group mask"),
             (tap("").replace("master = \"br0\"\n", ""), "name the bridge as its master"),
             (tap("").replace("master = \"br0\"", "master = \"br1\""), "no VRF or bridge is named br1"),
+            (format!("{BRIDGE}{above}master = \"br0\"\n"), "br0.5 is above the bridge br0 itself"),
+            (format!("{BRIDGE}{above}master = \"br1\"\n{second}"), "br0.5 is above the bridge br1 itself"),
             (tap("").replace("kind = \"bridge\"", "kind = \"vrf\"\ntable = 10"), "and br0 is a VRF"),
         ] {
             let error = refused(&toml);

@@ -230,6 +230,19 @@ fn read_driver(driver: &mut DriverKind, table: &Table<'_>, others: &[LinkConfig]
     Ok(())
 }
 
+/// Tells whether a link is above a bridge: a VLAN device of the bridge, or of a bridge below it.
+fn is_above(links: &[LinkConfig], link: &LinkConfig, bridge: &LinkConfig) -> bool {
+    let below = |name| match links.iter().find(|link| link.name == name).map(|link| &link.kind) {
+        Some(LinkKind::Vlan { link, .. }) => vec![link.as_str()],
+        Some(LinkKind::Bridge(_)) => {
+            let is_port = |link: &&LinkConfig| link.master.as_deref() == Some(name);
+            links.iter().filter(is_port).map(|link| link.name.as_str()).collect()
+        }
+        _ => Vec::new(),
+    };
+    matches!(link.kind, LinkKind::Vlan { .. }) && switch::is_above(link.name.as_str(), bridge.name.as_str(), below)
+}
+
 /// Checks that a link's VRF or bridge exists, anywhere in the file.
 pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()> {
     let is_bridge = |link: &&LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
@@ -256,6 +269,10 @@ pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()
     let own_name = table.get("name").map(|name| name.str()).transpose()?;
     let own = links.iter().find(|link| Some(link.name.as_str()) == own_name);
     let Some(own) = own else { return Ok(()) };
+    if matches!(master.kind, LinkKind::Bridge(_)) && is_above(links, own, master) {
+        let text = format!("{} is above the bridge {name} itself, and so cannot be its port", own.name);
+        return Err(value.error(text).about(Refers::Link(name.to_owned())));
+    }
     match (&master.kind, &own.kind) {
         (LinkKind::Bridge(_), own) if own.is_ethernet() && !matches!(own, LinkKind::Bridge(_)) => Ok(()),
         (LinkKind::Bridge(_), _) => Err(value.error(format!(

@@ -5,8 +5,8 @@ use packet::{Csum, Memory, Packet};
 use switch::{LoopSign, Verdict};
 use wire::eth;
 
-use super::egress;
 use crate::node::bridges::{reason_of, summary};
+use crate::tx::device;
 use crate::{Carried, Cx, Datapath, vlan};
 
 /// Way of a frame that a bridged port has received.
@@ -68,7 +68,7 @@ pub(crate) fn receive(
         Some(Verdict::Forward) => {
             let mut frame = pkt.take();
             let copy = up.map(|_| frame.clone_shared());
-            egress::send(dp, cx, &places, frame);
+            device::enqueue_by_ports(dp, cx, &places, frame);
             if let Some(copy) = copy {
                 pkt.put(copy);
             }

@@ -1,10 +1,10 @@
 //! Bridges: links whose frames a [`Bridge`] forwards, and the bridge's own port, a link of this node behind them.
 //!
 //! The frames of a bridged port pass [`gro`] and [`ingress`] instead of the link layer, and leave by the ports' ordinary output, where each
-//! frame is fitted to its device last: a tag stays in metadata until then. Frames that this node sends by the bridge's own port
-//! are queued there like frames for any link, fat ones whole, and [`send_waiting`] passes them to the bridge.
+//! frame is fitted to its device last: a tag stays in metadata until then. Frames that this node sends by the bridge's own port,
+//! fat ones whole, leave by the ports that [`egress`] chooses. No frame waits in a bridge.
 
-mod egress;
+pub(crate) mod egress;
 pub(crate) mod gro;
 pub(crate) mod ingress;
 
@@ -16,14 +16,8 @@ use wire::MacAddr;
 use crate::node::bridges::Bridges;
 use crate::{Datapath, Device, PortConfig};
 
-pub(crate) use egress::send_waiting;
-
-/// Time at which an address expires, or at once if frames of this node wait for a bridge.
+/// Time at which an address expires.
 pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
-    let waits = |&(own, _): &(LinkId, Bridge)| dp.ports.get(own).is_some_and(|port| port.tx_bytes() > 0);
-    if dp.bridges.all.iter().any(waits) {
-        return Some(Instant::ZERO);
-    }
     dp.bridges.all.iter().filter_map(|(_, bridge)| bridge.poll_timeout()).min()
 }
 

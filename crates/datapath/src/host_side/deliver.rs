@@ -21,6 +21,7 @@ use super::up;
 use crate::icmp_quote::answer_to_quoted;
 use crate::local::{tcp, udp};
 use crate::next::Cast;
+use crate::node::ports::host_port;
 use crate::node::sockets::{L3mdevAccept, SocketBinding, SocketQuestion, WaitingPacket};
 use crate::node::trace::Step;
 use crate::tx::tcp::clamp_delivered;
@@ -41,7 +42,7 @@ pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Ca
 fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, device: LinkId) -> Next {
     let pkt_type = ip.pkt.meta.pkt_type;
     // The kernel refuses TCP in a frame to several stations, but a VRF's device shows no stations.
-    let shows_stations = dp.ports.hosts.get(device).is_some_and(|port| port.config.mac.is_some());
+    let shows_stations = dp.ports.get(host_port(device)).is_some_and(|port| port.config.mac.is_some());
     if ip.info.protocol == Protocol::TCP && pkt_type != PktType::Host && !shows_stations {
         return tcp::input(dp, cx, ip, cast);
     }

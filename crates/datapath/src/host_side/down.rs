@@ -17,7 +17,7 @@ use super::deliver::SentFlow;
 use super::demux;
 use crate::local::reassembly;
 use crate::next::Hop;
-use crate::node::ports::Port;
+use crate::node::ports::{Port, host_port};
 use crate::run::run;
 use crate::tx::device;
 use crate::{Cx, Datapath, IpPacket, Next, own};
@@ -38,7 +38,7 @@ pub(crate) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet)
 fn try_take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Result<(), (u64, DropReason)> {
     let packets = pkt.meta.cut.packets();
     let lost = |reason: DropReason| (packets, reason);
-    let port = dp.ports.hosts.get(link).ok_or(lost(DropReason::LinkDown))?;
+    let port = dp.ports.get(host_port(link)).ok_or(lost(DropReason::LinkDown))?;
     let mut to = Addressee::Node;
     if let Some(mac) = port.config.mac {
         if !pkt.may_pull(cx.mem, eth::EthHeader::LEN).map_err(|dry| lost(dry.into()))? {

@@ -9,6 +9,8 @@ use wire::{FlowKey, MacAddr, Version};
 
 use super::flows::device_of;
 use crate::next::Cast;
+use crate::node::ports::host_port;
+use crate::tx::device;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Source address of frames to the host side: no station's, and not the device's own, which Linux would drop.
@@ -16,16 +18,17 @@ const SOURCE: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 0]);
 
 /// Delivers an ICMP error about a packet of flow `sent` to the socket that sent it: by the device that the flow was sent by, else by
 /// that of a link of `link`'s domain with the source address, else by any device of the domain.
-pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: LinkId, error: Packet) {
+pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: LinkId, mut error: Packet) {
     let domain = dp.fib.domain(link);
     let of_flow = device_of(dp, cx, domain, &sent.reversed());
     let has_device = |&link: &LinkId| dp.has_host_port(link) && dp.fib.domain(link) == domain;
-    let devices = dp.ports.hosts.iter().map(|(link, _)| link);
+    let devices = dp.ports.with_host_port();
     let Some(link) =
         of_flow.into_iter().chain(dp.fib.links_with(sent.src)).chain([link]).chain(devices).find(has_device)
     else {
         return dp.ports.drop(Origin::NODE, DropReason::LinkDown);
     };
+    error.meta.origin = Origin::NODE.into();
     if let Err(reason) = send(dp, cx, link, error, None) {
         dp.ports.drop(Origin::NODE, reason);
     }
@@ -35,14 +38,13 @@ pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: 
 #[cold]
 pub(crate) fn copy_frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
     let Ok(copy) = frame.copy(cx.mem, CopyReason::HostSide) else { return };
-    if let Err(reason) = dp.ports.hosts.enqueue(cx.mem, link, copy, eth::EthHeader::LEN) {
-        dp.ports.drop(Origin::Port(link), reason);
-    }
+    device::enqueue(dp, cx, host_port(link), copy, eth::EthHeader::LEN);
 }
 
 /// Copies a router's message of neighbour discovery, which hosts read as well, to the device of its link.
 pub(crate) fn copy_packet(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &IpPacket) {
-    let Ok(copy) = ip.pkt.copy(cx.mem, CopyReason::HostSide) else { return };
+    let Ok(mut copy) = ip.pkt.copy(cx.mem, CopyReason::HostSide) else { return };
+    copy.meta.trace = 0;
     let cast = if ip.info.dst.is_multicast() { Cast::Group } else { Cast::Unicast };
     let to = destination(copy.meta.pkt_type, cast, ip.info.dst);
     if let Err(reason) = send(dp, cx, link, copy, to) {
@@ -62,7 +64,10 @@ pub(super) fn destination(pkt_type: PktType, cast: Cast, dst: IpAddr) -> Option<
     }
 }
 
-/// Queues an IP packet for the device of `link`, behind an Ethernet header if the device has stations.
+/// Sends an IP packet by the device of `link`, behind an Ethernet header if the device has stations. A drop at the device is counted.
+///
+/// # Errors
+/// [`DropReason::LinkDown`] without a device, [`DropReason::NoMemory`], or the reason why the packet is no IP packet; not counted yet.
 pub(super) fn send(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -70,7 +75,7 @@ pub(super) fn send(
     mut pkt: Packet,
     to: Option<MacAddr>,
 ) -> Result<(), DropReason> {
-    let port = dp.ports.hosts.get(link).ok_or(DropReason::LinkDown)?;
+    let port = dp.ports.get(host_port(link)).ok_or(DropReason::LinkDown)?;
     let mut l3 = 0;
     if let Some(mac) = port.config.mac {
         let ethertype = match Version::of(pkt.head())? {
@@ -81,6 +86,6 @@ pub(super) fn send(
         pkt.push(cx.mem, eth::EthHeader::LEN)?.copy_from_slice(header.as_bytes());
         l3 = eth::EthHeader::LEN;
     }
-    dp.ports.hosts.enqueue(cx.mem, link, pkt, l3)?;
+    device::enqueue(dp, cx, host_port(link), pkt, l3);
     Ok(())
 }

@@ -17,7 +17,7 @@ use crate::{Cx, Datapath};
 #[cold]
 pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
     if !is_seen(dp, cx, link, frame) {
-        dp.ports.hosts.copy_frame(cx.mem, link, frame);
+        dp.ports.copy_received(cx.mem, link, frame);
     }
 }
 

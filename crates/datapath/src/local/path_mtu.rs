@@ -70,7 +70,7 @@ pub(crate) fn report(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     let learnt = reported_mtu(ip).ok_or(DropReason::IcmpIgnored).and_then(|mtu| learn(dp, cx, ip, mtu));
     match answer_to_quoted(ip) {
         // The quoted packet may be a socket's.
-        Some(answer) if !dp.ports.hosts.is_empty() => {
+        Some(answer) if dp.ports.has_host_side() => {
             let link = ip.pkt.meta.origin.device();
             up::deliver_error(dp, cx, answer.reversed(), link, ip.pkt.take());
             Next::Done

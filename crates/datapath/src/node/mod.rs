@@ -62,6 +62,8 @@ pub struct Datapath {
     pub path_mtus_learnt: u64,
     pub(crate) bridges: Bridges,
     pub(crate) vlans: VlanDevices,
+    /// Virtual devices that the packet being sent has passed, each above the next.
+    pub(crate) nested_devices: u8,
     pub(crate) established: Established,
     pub(crate) socket_lookups: SocketLookups,
     pub(crate) ike: Ike,
@@ -162,6 +164,7 @@ impl Datapath {
             path_mtus_learnt: 0,
             bridges: Bridges::default(),
             vlans: VlanDevices::default(),
+            nested_devices: 0,
             established: Established::default(),
             socket_lookups: SocketLookups::default(),
             ike: Ike::default(),
@@ -256,6 +259,6 @@ impl Datapath {
     /// Tells whether a link has a device of the host side.
     #[must_use]
     pub fn has_host_port(&self, link: LinkId) -> bool {
-        self.ports.hosts.get(link).is_some()
+        self.ports.has_host_port(link)
     }
 }

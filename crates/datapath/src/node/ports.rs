@@ -4,12 +4,31 @@ use base::{Counters, DropReason, LinkId, Origin};
 use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
+use wire::vlan;
 
 use crate::node::drop_watch::{DropReport, DropWatch};
 use crate::node::qdisc::PortQdisc;
 
 /// Limit of the truesize of packets queued for a busy link.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
+
+/// Bit of the ids of the host side's devices. No link has it: links are numbered from 1.
+const HOST_SIDE: u32 = 1 << 31;
+
+/// Port of the host side's device of a link.
+#[must_use]
+pub const fn host_port(link: LinkId) -> LinkId {
+    LinkId(link.0 | HOST_SIDE)
+}
+
+/// Link whose host side's device a port is; `None` for any other port.
+#[must_use]
+pub(crate) const fn link_of_host_port(port: LinkId) -> Option<LinkId> {
+    match port.0.checked_sub(HOST_SIDE) {
+        Some(link) => Some(LinkId(link)),
+        None => None,
+    }
+}
 
 /// Configuration of a port.
 #[derive(Clone, Debug)]
@@ -64,7 +83,7 @@ pub struct FatCounts {
 pub enum Device {
     /// A link: packets are received and sent by it.
     Link,
-    /// A device of the host side, in a table of its own.
+    /// The device of the host side of a link, with the id [`host_port`] of that link: the sockets behind it send and receive.
     HostSide,
     /// A bridge: its own port, by which this node sends and receives frames (Linux `br_device.c`).
     Bridge,
@@ -78,6 +97,13 @@ pub enum Device {
     /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
     /// its domain on their way out.
     Vrf,
+}
+
+impl Device {
+    /// Tells whether a packet that is sent by the device goes on to other ports.
+    pub(crate) const fn has_ports_below(self) -> bool {
+        matches!(self, Self::Bridge | Self::Vlan { .. } | Self::Vrf)
+    }
 }
 
 /// IP packets that passed by a virtual port. A link counts its own.
@@ -328,8 +354,20 @@ impl PortTable {
 
     /// Tells whether there never was a port.
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.ports.is_empty()
+    }
+
+    /// Place of a port; `None` beyond the largest number.
+    #[inline]
+    fn place(&self, id: LinkId) -> Option<&Option<Port>> {
+        self.ports.get(id.0 as usize)
+    }
+
+    /// Place of a port; `None` beyond the largest number.
+    #[inline]
+    fn place_mut(&mut self, id: LinkId) -> Option<&mut Option<Port>> {
+        self.ports.get_mut(id.0 as usize)
     }
 
     /// Every port with its number.
@@ -364,7 +402,7 @@ impl PortTable {
 
     /// Copies a frame to the device of a link, addressed to no station. If the queue is full, the copy is lost to packet sockets
     /// only.
-    pub(crate) fn copy_frame(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+    fn copy_frame(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
         let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
         let mut frames = Vec::new();
         match copy.meta.cut {
@@ -386,8 +424,8 @@ impl PortTable {
 #[derive(Debug, Default)]
 pub struct Ports {
     table: PortTable,
-    /// Devices of the host side, by the numbers of their links.
-    pub(crate) hosts: PortTable,
+    /// Devices of the host side, by the numbers of their links. Their own numbers, of [`host_port`], are beyond those of `table`.
+    hosts: PortTable,
     /// Links that have a queueing discipline.
     pub(crate) shaped: Vec<LinkId>,
     drops: Vec<[u64; DropReason::COUNT]>,
@@ -396,25 +434,57 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The port of that link.
-    pub fn get(&self, link: LinkId) -> Option<&Port> {
-        self.table.get(link)
+    /// The port of that number: a link, a virtual device, or a device of the host side.
+    #[inline]
+    pub fn get(&self, id: LinkId) -> Option<&Port> {
+        match self.table.place(id) {
+            Some(port) => port.as_ref(),
+            None => self.hosts.get(link_of_host_port(id)?),
+        }
     }
 
-    /// The port of that link.
-    pub fn get_mut(&mut self, link: LinkId) -> Option<&mut Port> {
-        self.table.get_mut(link)
+    /// The port of that number: a link, a virtual device, or a device of the host side.
+    #[inline]
+    pub fn get_mut(&mut self, id: LinkId) -> Option<&mut Port> {
+        let Self { table, hosts, .. } = self;
+        match table.place_mut(id) {
+            Some(port) => port.as_mut(),
+            None => hosts.get_mut(link_of_host_port(id)?),
+        }
+    }
+
+    /// Tells whether a link has a device of the host side.
+    #[inline]
+    pub(crate) fn has_host_port(&self, link: LinkId) -> bool {
+        self.hosts.get(link).is_some()
+    }
+
+    /// Tells whether any link has had a device of the host side.
+    #[inline]
+    pub(crate) fn has_host_side(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    /// Links that have a device of the host side.
+    pub(crate) fn with_host_port(&self) -> impl Iterator<Item = LinkId> {
+        self.hosts.iter().map(|(link, _)| link)
     }
 
     /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
-    pub(crate) fn set(&mut self, link: LinkId, device: Device, config: PortConfig) {
-        self.table.set(link, device, config);
+    pub(crate) fn set(&mut self, id: LinkId, device: Device, config: PortConfig) {
+        match link_of_host_port(id) {
+            None => self.table.set(id, device, config),
+            Some(link) => self.hosts.set(link, device, config),
+        }
     }
 
     /// Removes a port, with the packets queued in it.
-    pub(crate) fn remove(&mut self, link: LinkId) -> Option<Port> {
-        self.shaped.retain(|&shaped| shaped != link);
-        self.table.remove(link)
+    pub(crate) fn remove(&mut self, id: LinkId) -> Option<Port> {
+        self.shaped.retain(|&shaped| shaped != id);
+        match link_of_host_port(id) {
+            None => self.table.remove(id),
+            Some(link) => self.hosts.remove(link),
+        }
     }
 
     /// Tells whether packets pass a queueing discipline before they go to the link.
@@ -423,12 +493,12 @@ impl Ports {
         !self.shaped.is_empty() && self.get(link).is_some_and(|port| port.qdisc.is_some())
     }
 
-    /// Every port with its number.
+    /// Every link and virtual device with its number, without the devices of the host side.
     pub fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
         self.table.iter()
     }
 
-    /// Every port.
+    /// Same as [`iter`](Self::iter), to change them.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
         self.table.iter_mut()
     }
@@ -453,16 +523,39 @@ impl Ports {
 
     /// Passes a frame by a VLAN device on its way out, with its IP header at `l3`: counts it, and copies it for captures.
     pub(crate) fn pass_vlan(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+        if let Some(port) = self.get_mut(own) {
+            port.traffic.tx_packets += 1;
+            port.traffic.tx_bytes += pkt.len() as u64;
+            self.copy_passing(mem, own, pkt, l3);
+        }
+    }
+
+    /// As [`pass_vlan`](Self::pass_vlan), by the own port of a bridge: the bridge itself counts frames, the port fat ones.
+    pub(crate) fn pass_bridge(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+        if let Some(port) = self.get_mut(own) {
+            if pkt.meta.cut.gso().is_some() {
+                port.fat.tx_gso_packets += 1;
+                port.fat.tx_gso_segs += pkt.meta.cut.segs();
+            }
+            self.copy_passing(mem, own, pkt, l3);
+        }
+    }
+
+    /// Copies a frame that passes a virtual device on its way out for promiscuous packet sockets and captures.
+    fn copy_passing(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
         let Self { table, tapped, hosts, .. } = self;
-        let Some(port) = table.get_mut(own) else { return };
-        port.traffic.tx_packets += 1;
-        port.traffic.tx_bytes += pkt.len() as u64;
+        let Some(port) = table.get(own) else { return };
         if port.is_watched {
             hosts.copy_sent(mem, own, pkt);
         }
         if port.tap.wire {
-            record_cut(tapped, mem, own, true, pkt, l3);
+            record_sent(tapped, mem, own, pkt, l3);
         }
+    }
+
+    /// Copies a frame that a link has received to the host side's device of the link, for promiscuous packet sockets.
+    pub(crate) fn copy_received(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+        self.hosts.copy_frame(mem, link, frame);
     }
 
     /// Counts a packet for which a VRF has no route.
@@ -495,13 +588,21 @@ impl Ports {
     /// As `Port::enqueue`, with a copy for a capture of the wire.
     pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
         let Self { table, tapped, hosts, .. } = self;
-        let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
+        let Some(port) = table.place_mut(link) else {
+            // Captures and packet sockets at a device of the host side are its kernel's.
+            let link = link_of_host_port(link).ok_or(DropReason::LinkDown)?;
+            return hosts.enqueue(mem, link, pkt, l3).map(drop);
+        };
+        let port = port.as_mut().ok_or(DropReason::LinkDown)?;
         if port.is_watched {
             hosts.copy_sent(mem, link, &pkt);
         }
         let tap = port.tap.wire;
+        let has_tag = pkt.meta.vlan.is_some() && l3 >= eth::EthHeader::LEN;
         let queued = port.enqueue(mem, pkt, l3)?;
         if tap {
+            // The tag is in the bytes now.
+            let l3 = if has_tag { l3 + vlan::VlanHeader::LEN } else { l3 };
             queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
         }
         Ok(())
@@ -542,7 +643,8 @@ impl Ports {
         if n == 0 {
             return;
         }
-        let link = origin.port();
+        // Packets of a device of the host side are counted at its link.
+        let link = origin.port().map(|port| link_of_host_port(port).unwrap_or(port));
         let name = link.and_then(|link| self.get(link)).map_or("-", |port| &port.config.name);
         tracing::trace!(link = name, reason = reason.name(), n, "drop");
         // No link has the number 0.
@@ -579,6 +681,18 @@ fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
         Cut::Frames(_) => pkt.frames().take(room).for_each(|frame| copy(frame.to_vec())),
         Cut::Whole | Cut::Gso(_) | Cut::Fragment if room > 0 => copy(pkt.to_vec()),
         Cut::Whole | Cut::Gso(_) | Cut::Fragment => {}
+    }
+}
+
+/// Copies a frame that leaves by a virtual device for a capture of the wire, with the tag in its metadata.
+#[cold]
+fn record_sent(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, pkt: &Packet, l3: usize) {
+    if pkt.meta.vlan.is_none() {
+        return record_cut(tapped, mem, link, true, pkt, l3);
+    }
+    let Ok(mut copy) = pkt.copy(mem, CopyReason::Tap) else { return };
+    if let Ok(l3) = offload::insert_tag(mem, &mut copy, l3) {
+        record_cut(tapped, mem, link, true, &copy, l3);
     }
 }
 

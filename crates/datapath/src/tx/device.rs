@@ -1,14 +1,29 @@
-//! Device: the link-layer header, and the queue of packets that fit the link.
+//! Device: the link-layer header, and the exit of the datapath by the device of a port ([`put`]).
+//!
+//! | device | packets |
+//! |---|---|
+//! | link; device of the host side | are fitted to the device, and queued for its driver |
+//! | VLAN device | get its tag, and leave by the port below |
+//! | bridge | leave by the ports that the bridge chooses, each with its tag |
+//! | VRF | are routed again, when its queueing discipline has dequeued them |
+//!
+//! A queueing discipline is in front of the device, whatever the device is.
 
 use base::{DropReason, LinkId};
 use packet::{Memory, Packet};
+use switch::Egress;
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version};
 
 use super::{esp_device, queue};
+use crate::bridge::egress;
+use crate::node::ports::link_of_host_port;
 use crate::node::qdisc::QueuedPacket;
 use crate::node::trace::Step;
-use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, Port, trace, vlan};
+use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, trace, vlan};
+
+/// Limit of the virtual devices that a packet passes on its way out, one above the other (Linux `XMIT_RECURSION_LIMIT`).
+const MAX_NESTED: u8 = 8;
 
 /// Puts an Ethernet header in front of an IP packet and queues it.
 pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: &mut Carried) -> Next {
@@ -70,18 +85,12 @@ pub(crate) fn enqueue_shaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, queued
     run_queue(dp, cx, link);
 }
 
-/// Dequeues packets from a link's discipline while the link has room (Linux `__qdisc_run`). Packets of a VRF's discipline are routed
-/// again.
+/// Dequeues packets from a link's discipline while the link has room (Linux `__qdisc_run`).
 #[cold]
 pub(crate) fn run_queue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
-    let is_vrf = dp.ports.get(link).is_some_and(|port| port.device == Device::Vrf);
     while let Some(QueuedPacket { pkt, l3, .. }) = queue::dequeue(dp, cx, link) {
-        if is_vrf {
-            dp.defer(IpPacket::unparsed(pkt), Next::VrfOut(link));
-        } else {
-            // Counted as a drop if it fails.
-            let _ = put(dp, cx, link, pkt, l3);
-        }
+        // Counted as a drop if it fails.
+        let _ = put(dp, cx, link, pkt, l3);
     }
 }
 
@@ -96,35 +105,111 @@ pub(crate) fn run_queues(dp: &mut Datapath, cx: Cx<'_>) {
     }
 }
 
-/// Fits a packet to its link, and queues it.
+/// Passes a packet to the device of its port.
 fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
-    if !dp.trace.is_on() {
+    if dp.trace.is_on() {
+        return put_traced(dp, cx, link, pkt, l3);
+    }
+    let _ = put(dp, cx, link, pkt, l3);
+}
+
+/// As [`put`], with a trace.
+#[cold]
+fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+    let Some(mut step) = trace::prepare(dp, &pkt, l3, Step::Queued { dev: link }) else {
+        let _ = put(dp, cx, link, pkt, l3);
+        return;
+    };
+    if dp.ports.get(link).is_some_and(|port| port.device.has_ports_below()) {
+        // The steps of the ports below follow.
+        trace::push(dp, step);
         let _ = put(dp, cx, link, pkt, l3);
         return;
     }
-    let step = trace::prepare(dp, &pkt, l3, Step::Queued { dev: link });
-    let fitted = put(dp, cx, link, pkt, l3);
-    if let Some(mut step) = step {
-        if let Err(reason) = fitted {
-            step.step = Step::Drop(reason);
-        }
-        trace::push(dp, step);
+    match put(dp, cx, link, pkt, l3) {
+        Err(reason) => step.step = Step::Drop(reason),
+        // Delivery has recorded its own step.
+        Ok(()) if link_of_host_port(link).is_some() => return,
+        Ok(()) => {}
     }
+    trace::push(dp, step);
 }
 
-/// Fits a packet to its link and queues it, or sends it by the link below a VLAN device. Without a trace.
+/// Passes a packet, whose IP header begins at `l3`, to the device of its port: the only exit of the datapath. A link's packets are
+/// fitted and queued for its driver, those of a virtual device go on to another port or stage. Without a trace.
 ///
 /// # Errors
-/// As [`fit`] or [`vlan::tag`]; counted as a drop.
-fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
-    if !matches!(dp.ports.get(link), Some(Port { device: Device::Vlan { .. }, .. })) {
-        return fit(dp, cx.mem, link, pkt, l3);
+/// As [`fit`]; counted as a drop. Drops at and below a virtual device are no errors.
+fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+    match dp.ports.get(link).map_or(Device::Link, |port| port.device) {
+        Device::Link | Device::HostSide => return fit(dp, cx.mem, link, pkt, l3),
+        Device::Vlan { .. } => pass_down(dp, cx, link, pkt, l3, put_by_vlan),
+        Device::Bridge => pass_down(dp, cx, link, pkt, l3, put_by_bridge),
+        Device::Vrf => dp.defer(IpPacket::unparsed(pkt), Next::VrfOut(link)),
     }
-    let (origin, packets) = (pkt.meta.origin.get(), pkt.meta.cut.packets());
-    let (lower, l3) =
-        vlan::tag(dp, cx, link, &mut pkt, l3).inspect_err(|&reason| dp.ports.drops(origin, reason, packets))?;
-    enqueue(dp, cx, lower, pkt, l3);
     Ok(())
+}
+
+/// Output of a virtual device by the ports below it. The packet is left in its place only with an error.
+type PutBelow = fn(&mut Datapath, Cx<'_>, LinkId, &mut Carried, usize) -> Result<(), DropReason>;
+
+/// Passes a packet of a virtual device to the ports below it, unless it has passed [`MAX_NESTED`] such devices. Failures are counted
+/// as drops.
+fn pass_down(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: Packet, l3: usize, put_below: PutBelow) {
+    if dp.nested_devices == MAX_NESTED {
+        return dp.count_packet_drop(&pkt, l3, DropReason::DeviceNesting);
+    }
+    let mut pkt = Carried::new(pkt);
+    dp.nested_devices += 1;
+    if let Err(reason) = put_below(dp, cx, own, &mut pkt, l3) {
+        dp.count_packet_drop(&pkt, trace::l3_of_frame(&pkt), reason);
+    }
+    dp.nested_devices -= 1;
+}
+
+/// Sends a packet of a VLAN device by the link below.
+///
+/// # Errors
+/// As [`vlan::tag`].
+fn put_by_vlan(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: &mut Carried, l3: usize) -> Result<(), DropReason> {
+    let (lower, l3) = vlan::tag(dp, cx, own, pkt, l3)?;
+    enqueue(dp, cx, lower, pkt.take(), l3);
+    Ok(())
+}
+
+/// Sends a frame of this node by the ports of a bridge (Linux `br_dev_xmit`); several frames in one packet one by one.
+///
+/// # Errors
+/// As [`egress::choose`].
+fn put_by_bridge(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: &mut Carried, l3: usize) -> Result<(), DropReason> {
+    while let Some(frame) = pkt.take_frame() {
+        let mut frame = Carried::new(frame);
+        if let Err(reason) = put_by_bridge(dp, cx, own, &mut frame, l3) {
+            dp.count_packet_drop(&frame, trace::l3_of_frame(&frame), reason);
+        }
+    }
+    let mut places = std::mem::take(&mut dp.bridges.egress);
+    let chosen = egress::choose(dp, cx, own, pkt, l3, &mut places);
+    if chosen.is_ok() {
+        enqueue_by_ports(dp, cx, &places, pkt.take());
+    }
+    dp.bridges.egress = places;
+    chosen
+}
+
+/// Queues a frame at each port that a bridge has chosen, with the port's tag (Linux `br_dev_queue_push_xmit`). All but one get a
+/// shared clone, which is never written in place.
+pub(crate) fn enqueue_by_ports(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, mut pkt: Packet) {
+    let Some((last, others)) = places.exits.split_last() else { return };
+    // Offloads of a frame are found behind the tags that are payload here.
+    let l3 = offload::behind_tags(cx.mem, &mut pkt, eth::EthHeader::LEN);
+    for exit in others {
+        let mut clone = pkt.clone_shared();
+        clone.meta.vlan = exit.tag.map(|tci| tci.0);
+        enqueue(dp, cx, exit.port, clone, l3);
+    }
+    pkt.meta.vlan = last.tag.map(|tci| tci.0);
+    enqueue(dp, cx, last.port, pkt, l3);
 }
 
 /// Fits a packet to its link, and queues it, without a trace.

@@ -26,7 +26,7 @@ pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
     if dp.ipsec.is_idle() && !quotes_secret {
         return clear(dp, cx, ip, hop);
     }
-    if ip.pkt.meta.origin.is_local() && !dp.ports.hosts.is_empty() && policy::is_exempt(dp, ip) {
+    if ip.pkt.meta.origin.is_local() && dp.ports.has_host_side() && policy::is_exempt(dp, ip) {
         return clear(dp, cx, ip, hop);
     }
     let flow = ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device());

@@ -7,7 +7,6 @@ use base::{DropReason, Instant, LinkId};
 use packet::{Cut, Packet};
 use qdisc::{Kind, Refusal, Stats};
 
-use crate::node::ports::Device;
 use crate::node::qdisc::{Cutter, QueuedPacket};
 use crate::node::trace::{Step, TraceStep};
 use crate::{Cx, Datapath, trace};
@@ -62,7 +61,7 @@ fn reason_of(refusal: Refusal) -> DropReason {
 pub(super) fn dequeue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) -> Option<QueuedPacket> {
     let port = dp.ports.get_mut(link).filter(|port| has_room(port))?;
     let queued = port.qdisc.as_mut()?.dequeue(cx.now)?;
-    if port.device != Device::Vrf && queued.is_transmitted && port.tap.fat {
+    if queued.is_transmitted && port.tap.fat {
         tap_fat(dp, cx, link, &queued.pkt, queued.l3);
     }
     Some(queued)

@@ -41,13 +41,13 @@ pub(crate) fn fit_tcp(
     dev: LinkId,
     mtu: usize,
 ) -> Result<bool, DropReason> {
-    if ip.info.protocol != Protocol::TCP || (dp.ports.hosts.is_empty() && dp.clamp_mss.is_empty()) {
+    if ip.info.protocol != Protocol::TCP || (!dp.ports.has_host_side() && dp.clamp_mss.is_empty()) {
         return Ok(false);
     }
     if !ip.pkt.meta.origin.is_local() {
         return clamp_forwarded(dp, cx, ip, dev, mtu).map(|()| false);
     }
-    if dp.ports.hosts.is_empty() {
+    if !dp.ports.has_host_side() {
         return Ok(false);
     }
     clamp_mss(cx.mem, ip, mtu)?;

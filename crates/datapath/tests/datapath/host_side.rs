@@ -2,7 +2,7 @@
 //! node.
 
 use base::{DropReason, LinkId, Mib};
-use datapath::PortConfig;
+use datapath::{PortConfig, host_port};
 use fib::Known;
 use offload::Features;
 use packet::{Csum, Cut, GsoKind, Packet};
@@ -43,11 +43,11 @@ fn router_with_host_side() -> Node {
 
 /// Packets queued for the device of a link.
 pub(crate) fn up(node: &mut Node, link: LinkId) -> Vec<Packet> {
-    node.datapath.take_host_tx(link).map(std::mem::take).unwrap_or_default()
+    node.datapath.take_tx(host_port(link)).map(std::mem::take).unwrap_or_default()
 }
 
 pub(crate) fn down(node: &mut Node, link: LinkId, pkt: Packet) {
-    node.datapath.handle_host_rx(NOW, &node.mem, link, &mut vec![pkt]);
+    node.datapath.handle_rx(NOW, &node.mem, host_port(link), &mut vec![pkt]);
 }
 
 pub(crate) fn down_bytes(node: &mut Node, link: LinkId, bytes: &[u8]) {

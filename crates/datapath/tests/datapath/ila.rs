@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use base::{Domain, DropReason, LinkId, Mib, TableId};
-use datapath::{HookPoint, PortConfig, Step, TraceFilter};
+use datapath::{HookPoint, PortConfig, Step, TraceFilter, host_port};
 use ila::{AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
 use offload::checksum;
 use packet::{Csum, Packet};
@@ -201,7 +201,7 @@ fn translated_packet_of_established_flow_skips_route_lookup() {
     node.datapath.fib.add_address(INSIDE, format!("{own}/64").parse().unwrap());
     node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
     let answer = Packet::with_data(&node.mem, &flow.reversed().tcp(1, 10)).unwrap();
-    node.datapath.handle_host_rx(NOW, &node.mem, INSIDE, &mut vec![answer]);
+    node.datapath.handle_rx(NOW, &node.mem, host_port(INSIDE), &mut vec![answer]);
     // The first packet needs a route lookup; then two segments at once are one packet.
     for segments in [0..1, 1..2, 2..4, 4..5] {
         let bytes = segments.map(|nth: u32| to_ila(&flow.tcp(1 + nth * 100, 100), ILA));
@@ -210,7 +210,7 @@ fn translated_packet_of_established_flow_skips_route_lookup() {
     }
     let counts = node.datapath.demux_counts;
     assert_eq!((counts.hits, counts.misses, node.datapath.ila_translated()), (3, 1, 4));
-    let up = |node: &mut Node| node.datapath.take_host_tx(INSIDE).map(std::mem::take).unwrap_or_default();
+    let up = |node: &mut Node| node.datapath.take_tx(host_port(INSIDE)).map(std::mem::take).unwrap_or_default();
     let got = up(&mut node);
     assert_eq!(got.iter().map(|pkt| pkt.meta.cut.segs()).collect::<Vec<_>>(), [1, 1, 2, 1]);
     assert_eq!(got[0].to_vec(), flow.tcp(1, 100));

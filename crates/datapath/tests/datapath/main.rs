@@ -39,6 +39,7 @@ mod refused;
 mod route_encap;
 mod shortcuts;
 mod trace;
+mod virtual_devices;
 mod vlan;
 mod vrf;
 mod vrf_device;

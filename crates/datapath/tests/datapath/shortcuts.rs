@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use base::{Domain, DropReason, LinkId, Mib};
-use datapath::{FatCounts, PortConfig, TapPoints, Tapped, TraceFilter, Traffic};
+use datapath::{FatCounts, PortConfig, TapPoints, Tapped, TraceFilter, Traffic, host_port};
 use packet::{Cut, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
 use wire::Spi;
@@ -124,7 +124,7 @@ fn seen(node: &mut Node) -> Seen {
         captured.entry((link.0, flow_of(&bytes))).or_default().push(shape);
     }
     let mut up: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for pkt in node.datapath.take_host_tx(OUTSIDE).map(std::mem::take).unwrap_or_default() {
+    for pkt in node.datapath.take_tx(host_port(OUTSIDE)).map(std::mem::take).unwrap_or_default() {
         let bytes = pkt.to_vec();
         up.entry(flow_of(&bytes)).or_default().push((bytes.len(), hash(&bytes, false)));
     }

@@ -10,7 +10,7 @@ use xfrm::Dir;
 use crate::common::*;
 use crate::gateways::{self, TUNNELS, tunnelled};
 
-fn every() -> Option<TraceFilter> {
+pub(crate) fn every() -> Option<TraceFilter> {
     Some(TraceFilter::default())
 }
 

@@ -18,7 +18,11 @@ use config::model::LinkKind;
 pub(super) fn check(model: &Model, index: Option<u32>, kind: &LinkKind, master: u32) -> Result<Master, Error> {
     let upper = model.link(master).ok_or(Error::new(errno::EINVAL))?;
     if upper.is_bridge() {
-        return check_port(kind).map(|()| Master { index: master, table: None });
+        check_port(kind)?;
+        if is_above(model, kind, master) {
+            return Err(Error::text(errno::EBUSY, "Can not enslave a device above the bridge to it"));
+        }
+        return Ok(Master { index: master, table: None });
     }
     let LinkKind::Vrf { table } = upper.config.kind else { return Err(Error::new(errno::EOPNOTSUPP)) };
     match kind {
@@ -26,6 +30,20 @@ pub(super) fn check(model: &Model, index: Option<u32>, kind: &LinkKind, master: 
         _ if index == Some(LOOPBACK) => Err(Error::text(errno::EOPNOTSUPP, "Can not enslave loopback device to a VRF")),
         _ => Ok(Master { index: master, table: Some(table) }),
     }
+}
+
+/// Tells whether a link of kind `kind` is above a bridge (Linux `__netdev_upper_dev_link`).
+fn is_above(model: &Model, kind: &LinkKind, bridge: u32) -> bool {
+    let lower = |kind: &LinkKind| match kind {
+        LinkKind::Vlan { link, .. } => model.index_of(link),
+        _ => None,
+    };
+    let below = |index| match model.link(index).map(|link| &link.config.kind) {
+        Some(LinkKind::Bridge(_)) => model.slaves(index),
+        Some(kind) => lower(kind).into_iter().collect(),
+        None => Vec::new(),
+    };
+    lower(kind).is_some_and(|lower| switch::is_above(lower, bridge, below))
 }
 
 impl<H: Host> Rtnl<H> {

@@ -10,7 +10,7 @@ pub(super) fn refusal(error: BridgeError) -> Error {
         BridgeError::NoPort(_) | BridgeError::GroupMask(_) | BridgeError::PvidRange(..) | BridgeError::Range(..) => {
             errno::EINVAL
         }
-        BridgeError::PortExists(_) => errno::EBUSY,
+        BridgeError::PortExists(_) | BridgeError::Loop(_) => errno::EBUSY,
         BridgeError::TooManyPorts => errno::EXFULL,
         BridgeError::Mac(_) => errno::EADDRNOTAVAIL,
         BridgeError::Filtering => errno::EPERM,
