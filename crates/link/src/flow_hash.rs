@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use foldhash::quality::RandomState;
 use packet::Packet;
 use wire::ip::Info;
-use wire::{FlowKey, FragInfo, Protocol};
+use wire::{FlowKey, Protocol};
 
 /// Keyed hash of flows. Each link has a key of its own, so that a sender who selects addresses and ports does not select
 /// the queue.
@@ -40,7 +40,7 @@ impl FlowHash {
 mod tests {
     use packet::Memory;
     use wire::frag::FragHeader;
-    use wire::{FragOffset, ipv4, ipv6, udp};
+    use wire::{FragInfo, FragOffset, ipv4, ipv6, udp};
 
     use super::*;
 

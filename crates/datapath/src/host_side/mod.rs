@@ -55,6 +55,11 @@ impl Datapath {
         self.ports.hosts.get_mut(link).map(crate::Port::take_tx)
     }
 
+    /// As [`next_to_send`](Self::next_to_send), among the host side's devices.
+    pub fn next_to_send_to_host(&mut self, first: LinkId) -> Option<LinkId> {
+        self.ports.hosts.next_to_send(first)
+    }
+
     /// Drops the packets queued for the host side's device of `link`.
     pub fn drop_host_tx(&mut self, link: LinkId) {
         let Some(port) = self.ports.hosts.get_mut(link) else { return };

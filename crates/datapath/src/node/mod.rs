@@ -6,6 +6,7 @@ pub(crate) mod fragment_ids;
 pub(crate) mod hooks;
 pub(crate) mod ike;
 pub(crate) mod ila_translations;
+pub(crate) mod link_set;
 pub(crate) mod ports;
 pub(crate) mod qdisc;
 pub(crate) mod recent_routes;

@@ -6,6 +6,7 @@ use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
 use crate::node::drop_watch::{DropReport, DropWatch};
+use crate::node::link_set::LinkSet;
 use crate::node::qdisc::PortQdisc;
 
 /// Limit of the truesize of packets queued for a busy link.
@@ -291,6 +292,8 @@ const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
 #[derive(Debug, Default)]
 pub(crate) struct PortTable {
     ports: Vec<Option<Port>>,
+    /// Ports that packets were queued at. A port whose queue is empty again is removed when it is met.
+    queued: LinkSet,
 }
 
 impl PortTable {
@@ -350,7 +353,20 @@ impl PortTable {
         pkt: Packet,
         l3: usize,
     ) -> Result<&[Packet], DropReason> {
-        self.get_mut(id).ok_or(DropReason::LinkDown)?.enqueue(mem, pkt, l3)
+        let port = self.ports.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(DropReason::LinkDown)?;
+        self.queued.insert(id);
+        port.enqueue(mem, pkt, l3)
+    }
+
+    /// The port of the lowest number from `first` on that has packets to be sent.
+    pub(crate) fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+        while let Some(id) = self.queued.next(first) {
+            if self.get(id).is_some_and(|port| !port.tx.is_empty()) {
+                return Some(id);
+            }
+            self.queued.remove(id);
+        }
+        None
     }
 
     /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
@@ -495,12 +511,12 @@ impl Ports {
     /// As `Port::enqueue`, with a copy for a capture of the wire.
     pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
         let Self { table, tapped, hosts, .. } = self;
-        let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
+        let port = table.get(link).ok_or(DropReason::LinkDown)?;
         if port.is_watched {
             hosts.copy_sent(mem, link, &pkt);
         }
         let tap = port.tap.wire;
-        let queued = port.enqueue(mem, pkt, l3)?;
+        let queued = table.enqueue(mem, link, pkt, l3)?;
         if tap {
             queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
         }
@@ -516,6 +532,11 @@ impl Ports {
             port.fat.rx_gro_packets += 1;
             port.fat.rx_gro_segs += pkt.meta.cut.segs();
         }
+    }
+
+    /// The link of the lowest number from `first` on that has packets to be sent.
+    pub(crate) fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+        self.table.next_to_send(first)
     }
 
     /// Captured packets.
