@@ -234,10 +234,10 @@ fn payload_is_copied_at_most_once_out_and_never_in() {
 
 /// Copied bytes of payload of a train of 46 segments that its sender owns alone, with this algorithm.
 fn copied_by(algorithm: Algorithm) -> u64 {
-    let mut pair = Pair::new(&SaConfig { algorithm, ..sa() });
+    let mut pair = Pair::new(&SaConfig { algorithm, encap: NAT_T, ..sa() });
     let (bytes, csum, cut) = fat(Version::V4, true, 1386, 46 * 1386);
     let want = segments(&pair.mem, &bytes, csum, cut);
-    let wire = pair.seal(packet(&Memory::heap(), &bytes, csum, cut), Train::Frames);
+    let wire = pair.seal(packet(&Memory::heap(), &bytes, csum, cut), Train::Udp);
     let copied = pair.mem.copies().get(CopyReason::WireFrame).bytes;
     let got: Vec<_> = wire.into_iter().flat_map(|pkt| pair.open(pkt)).map(|pkt| pkt.to_vec()).collect();
     assert!(got == want, "{:?}", pair.opened.drops);
