@@ -158,7 +158,6 @@ spi = 0x1000
 mode = "tunnel"
 reqid = 1
 aead = {{ name = "rfc4106(gcm(aes))", key = "0x{key}", icv = 128 }}
-flags = ["esn"]
 
 [[policy]]
 dir = "out"

@@ -170,7 +170,7 @@ fn receiver() -> Node {
 const RED: LinkId = LinkId(9);
 
 /// Toggles one condition of the shortcuts: a capture, a trace, the outer link's VRF, its device of the host side, an ILA mapping of
-/// the node's address, and one of another.
+/// the node's address, one of another, and one of decrypted packets' destination.
 fn change(node: &mut Node, which: usize, is_on: bool) {
     let datapath = &mut node.datapath;
     match which {
@@ -183,6 +183,7 @@ fn change(node: &mut Node, which: usize, is_on: bool) {
         }
         4 => set_mapping(node, is_on, "2001:db8::"),
         5 => set_mapping(node, is_on, "2001:db8:0:7::"),
+        6 => set_mapping(node, is_on, "fd00:2::"),
         _ => {
             let config = PortConfig { name: "up".to_owned(), ..datapath.ports.get(OUTSIDE).unwrap().config.clone() };
             datapath.set_host_port(OUTSIDE, is_on.then_some(config));
@@ -298,7 +299,7 @@ fn bursts_with_and_without_shortcuts_look_the_same() {
             rest = later;
             // A change in mid-flow, except for a third of the seeds.
             if seed % 3 != 0 && rng.happens(300) {
-                let (which, is_on) = (rng.below(6), rng.happens(500));
+                let (which, is_on) = (rng.below(7), rng.happens(500));
                 for node in [&mut with, &mut without] {
                     change(node, which, is_on);
                 }
