@@ -9,6 +9,8 @@
 //! - `vhost-user`: front ends in this process send and receive.
 //! - `linux`: the kernel forwards between the same veth pairs, without a gateway. All of its work is done by the sending
 //!   thread, so the time is that of the thread less that of packets for another station, which the kernel drops at the input.
+//! - `testpmd`: as `packet` by DPDK's testpmd, if it is installed: `net_af_packet`, `--forward-mode=mac`, which changes addresses of
+//!   Ethernet alone. It polls, so its time includes waits unless `offered` is above 1.
 //!
 //! A packet's time is processor time of the gateway's worker for each packet that left: `user_ns` and `kernel_ns`. The second has
 //! the way through the veth pair to the sink. `source_ns` is processor time of the sending thread for each packet that it sent,
@@ -16,7 +18,10 @@
 //! that left.
 
 use std::cell::OnceCell;
+use std::env;
+use std::fs;
 use std::net::UdpSocket;
+use std::process::Command;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -31,7 +36,9 @@ use wire::{MacAddr, Protocol, ipv4, udp};
 
 use super::case::{Comparison, Group, Plan, Round, Sample};
 use super::cpu;
-use crate::demo::lab::{Failure, Gateway, Keys, Namespace, Scratch, Side, Stop, ThreadTime, lend, veth, worker};
+use crate::demo::lab::{
+    Daemon, Failure, Gateway, Keys, Namespace, Scratch, Side, Stop, ThreadTime, lend, veth, worker,
+};
 
 /// Bytes of a packet from its IP header on, and of a frame with it.
 const PACKET: usize = 50;
@@ -57,6 +64,10 @@ const OUT: MacAddr = MacAddr([2, 0, 0, 0, 2, 1]);
 const SINK: MacAddr = MacAddr([2, 0, 0, 0, 2, 2]);
 const NO_STATION: MacAddr = MacAddr([2, 0, 0, 0, 9, 9]);
 
+/// DPDK's program for tests of forwarding, and the thread of its second processor.
+const TESTPMD: &str = "dpdk-testpmd";
+const TESTPMD_THREAD: &str = "rte-worker-";
+
 const RATIOS: &[Comparison] = &[
     Comparison { of: "xdp/packet", over: &["xdp"], under: &["packet"] },
     Comparison { of: "packet/linux", over: &["packet"], under: &["linux"] },
@@ -73,7 +84,7 @@ pub(super) fn groups() -> Vec<Group> {
             measured.map_err(|failure| failure.to_string())
         })
     };
-    let cases = vec![
+    let mut cases = vec![
         case("tun", tun),
         case("packet", |lab, time| by_veth(lab, &two_links("packet"), time)),
         case("xdp", |lab, time| by_veth(lab, &two_links("xdp"), time)),
@@ -81,7 +92,16 @@ pub(super) fn groups() -> Vec<Group> {
         case("esp", |lab, time| by_veth(lab, &(two_links("packet") + &sealed()?), time)),
         case("linux", linux),
     ];
+    if has_testpmd() {
+        cases.push(case("testpmd", testpmd));
+    }
     vec![Group { name: "forward".to_owned(), cases, ratios: RATIOS }]
+}
+
+/// Tells whether DPDK's testpmd is installed.
+pub(super) fn has_testpmd() -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|dir| dir.join(TESTPMD).is_file())
 }
 
 fn lab_of(lab: &OnceCell<Lab>) -> Result<&Lab, Failure> {
@@ -130,7 +150,7 @@ impl Lab {
 /// Sets whether a namespace's kernel forwards IPv4.
 fn set_forwarding(namespace: &Namespace, on: bool) -> Result<(), Failure> {
     let path = "/proc/sys/net/ipv4/ip_forward";
-    namespace.enter(|| std::fs::write(path, if on { "1" } else { "0" }).map_err(|err| Failure::step(path, err)))
+    namespace.enter(|| fs::write(path, if on { "1" } else { "0" }).map_err(|err| Failure::step(path, err)))
 }
 
 /// Two links on the veth pairs, and the route.
@@ -284,6 +304,67 @@ fn send_frames(lab: &Lab, dst: MacAddr, source: &Source) -> Result<(), Failure> 
     })
 }
 
+/// Program that forwards, with the link or device that packets leave by.
+enum Forwarder {
+    Gateway(Gateway, &'static str),
+    Testpmd(Daemon, &'static str),
+}
+
+impl Forwarder {
+    /// Name of the thread that moves packets.
+    const fn thread(&self) -> &'static str {
+        match self {
+            Self::Gateway(..) => "worker",
+            Self::Testpmd(..) => TESTPMD_THREAD,
+        }
+    }
+
+    fn pid(&self) -> u32 {
+        match self {
+            Self::Gateway(gateway, _) => gateway.pid(),
+            Self::Testpmd(testpmd, _) => testpmd.pid(),
+        }
+    }
+
+    /// Fails if it has ended.
+    fn check(&mut self) -> Result<(), Failure> {
+        match self {
+            Self::Gateway(gateway, _) => gateway.check(),
+            Self::Testpmd(testpmd, _) => testpmd.check(),
+        }
+    }
+
+    /// Packets that have left.
+    fn left(&self) -> Result<u64, Failure> {
+        match self {
+            Self::Gateway(gateway, out) => {
+                let links = gateway.links()?;
+                let out = links.iter().find(|link| link.name == *out);
+                Ok(out.ok_or_else(|| Failure::step("gateway", "no output link"))?.stats.tx_wire_packets)
+            }
+            Self::Testpmd(testpmd, out) => {
+                let path = format!("/proc/{}/net/dev", testpmd.pid());
+                let table = fs::read_to_string(&path).map_err(|err| Failure::step(&path, err))?;
+                sent_by(&table, out).ok_or_else(|| Failure::step(path, "no output device"))
+            }
+        }
+    }
+
+    /// Reasons why no packet leaves.
+    fn drops(&self) -> Result<String, Failure> {
+        match self {
+            Self::Gateway(gateway, _) => gateway.drops(),
+            Self::Testpmd(..) => Ok("testpmd sends nothing".to_owned()),
+        }
+    }
+}
+
+/// Packets sent by a device, out of `/proc/net/dev`.
+fn sent_by(table: &str, device: &str) -> Option<u64> {
+    let counters = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))?;
+    counters.split_ascii_whitespace().nth(9)?.parse().ok()
+}
+
 /// Readings at one moment.
 struct Reading {
     left: u64,
@@ -293,35 +374,28 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(gateway: &Gateway, out: &str, source: &Source) -> Result<Self, Failure> {
-        let worker = ThreadTime::of(gateway.pid(), "worker")?;
+    fn take(forwarder: &Forwarder, source: &Source) -> Result<Self, Failure> {
+        let worker = ThreadTime::of(forwarder.pid(), forwarder.thread())?;
         let (source, at) = (source.now(), Instant::now());
-        Ok(Self { left: left(gateway, out)?, worker, source, at })
+        Ok(Self { left: forwarder.left()?, worker, source, at })
     }
 }
 
-/// Packets that left by a link.
-fn left(gateway: &Gateway, out: &str) -> Result<u64, Failure> {
-    let links = gateway.links()?;
-    let out = links.iter().find(|link| link.name == out).ok_or_else(|| Failure::step("gateway", "no output link"))?;
-    Ok(out.stats.tx_wire_packets)
-}
-
-/// Measures a gateway that forwards packets of a source to the link `out`.
-fn measure(stop: &Stop, gateway: &mut Gateway, out: &str, source: &Source, time: Duration) -> Result<Sample, Failure> {
+/// Measures a program that forwards packets of a source.
+fn measure(stop: &Stop, mut forwarder: Forwarder, source: &Source, time: Duration) -> Result<Sample, Failure> {
     let first = || {
-        gateway.check()?;
+        forwarder.check()?;
         stop.check()?;
-        Ok((left(gateway, out)? > 1000).then_some(()))
+        Ok((forwarder.left()? > 1000).then_some(()))
     };
     if let Err(failure) = stop.wait("packets to leave", START_LIMIT, first) {
-        let drops = gateway.drops()?;
+        let drops = forwarder.drops()?;
         return Err(Failure::step(failure.to_string(), drops));
     }
     thread::sleep(WARM_UP);
-    let before = Reading::take(gateway, out, source)?;
+    let before = Reading::take(&forwarder, source)?;
     thread::sleep(time);
-    let after = Reading::take(gateway, out, source)?;
+    let after = Reading::take(&forwarder, source)?;
     stop.check()?;
     let packets = (after.left - before.left) as f64;
     if packets == 0.0 {
@@ -352,11 +426,29 @@ fn sample(nanos: f64, rate: f64, more: Vec<(&'static str, f64)>) -> Sample {
 
 /// A gateway between the veth pairs.
 fn by_veth(lab: &Lab, config: &str, time: Duration) -> Result<Sample, Failure> {
-    let mut gateway = lab.launch(config)?;
-    Source::during(
-        |source| send_frames(lab, IN, source),
-        |source| measure(&lab.stop, &mut gateway, "out", source, time),
-    )
+    let gateway = Forwarder::Gateway(lab.launch(config)?, "out");
+    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, gateway, source, time))
+}
+
+/// DPDK's testpmd between the veth pairs, without huge pages.
+fn testpmd(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
+    let ours = sched_getaffinity(None).unwrap_or_default();
+    let cpus: Vec<String> = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).map(|cpu| cpu.to_string()).collect();
+    let [first, second, ..] = &cpus[..] else { return Err(Failure::step("testpmd", "it needs two processors")) };
+    let peer = format!("1,{SINK}");
+    let command = || {
+        let mut command = Command::new(TESTPMD);
+        command.args(["--no-huge", "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry"]);
+        command.args(["-l", &format!("{first},{second}"), "--main-lcore", first]);
+        command.args(["--vdev=net_af_packet0,iface=in", "--vdev=net_af_packet1,iface=out", "--"]);
+        // Statistics, of which there are none in so short a time, keep it from reading its standard input.
+        command.args(["--forward-mode=mac", "--eth-peer", &peer, "--auto-start", "--stats-period", "3600"]);
+        command.args(["--total-num-mbufs", "4096"]);
+        command
+    };
+    let daemon = Daemon::start(TESTPMD.to_owned(), "testpmd", &lab.scratch, &lab.gateway, command)?;
+    let testpmd = Forwarder::Testpmd(daemon, "out");
+    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, testpmd, source, time))
 }
 
 /// The kernel between the veth pairs.
@@ -411,14 +503,14 @@ addresses = ["10.2.0.254/24"]
 to = "10.3.0.0/24"
 dev = "out0"
 "#;
-    let mut gateway = lab.launch(config)?;
+    let gateway = Forwarder::Gateway(lab.launch(config)?, "out0");
     let send = |source: &Source| {
         lab.gateway.enter(|| {
             leave_the_workers_processor();
             send_datagrams(source).map_err(|err| Failure::step("source", err))
         })
     };
-    Source::during(send, |source| measure(&lab.stop, &mut gateway, "out0", source, time))
+    Source::during(send, |source| measure(&lab.stop, gateway, source, time))
 }
 
 /// Sends datagrams by sockets of the gateway's namespace until the end.
@@ -448,7 +540,7 @@ fn vhost_user(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
             "[[link]]\nname = \"{name}\"\nkind = \"vhost-user\"\nsocket = \"{socket}\"\naddresses = [\"{address}/24\"]\n\n"
         )
     };
-    let mut gateway = lab.launch(&(link("in", "10.1.0.254") + &link("out", "10.2.0.254") + ROUTE))?;
+    let gateway = lab.launch(&(link("in", "10.1.0.254") + &link("out", "10.2.0.254") + ROUTE))?;
     let links = gateway.links()?;
     let station = links.iter().find(|link| link.name == "in").and_then(|link| link.lladdr.as_deref()?.parse().ok());
     let station: MacAddr = station.ok_or_else(|| Failure::step("gateway", "no address of its guest's link"))?;
@@ -457,7 +549,8 @@ fn vhost_user(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
     };
     let (from, to) = (open("in", SOURCE)?, open("out", SINK)?);
     let send = |source: &Source| pass_frames(from, to, station, source);
-    Source::during(send, |source| measure(&lab.stop, &mut gateway, "out", source, time))
+    let gateway = Forwarder::Gateway(gateway, "out");
+    Source::during(send, |source| measure(&lab.stop, gateway, source, time))
 }
 
 /// Sends frames by one front end, and drops frames from the other, until the end.
@@ -514,6 +607,13 @@ mod tests {
         assert!(frames.all.iter().all(|frame| frame.len() == FRAME));
         let mut burst = Vec::new();
         assert_eq!((frames.fill(&mut burst), frames.fill(&mut burst), frames.next), (BURST, BURST, BURST));
+    }
+
+    #[test]
+    fn sent_packets_are_read_of_the_named_device() {
+        let line = |name: &str, sent| format!("  {name}: 8104 12 0 0 0 0 0 0 516 {sent} 0 0 0 0 0 0\n");
+        let table = format!("Inter-| Receive\n face |bytes\n{}{}{}", line("outer", 1), line("out", 77), line("in", 3));
+        assert_eq!((sent_by(&table, "out"), sent_by(&table, "absent")), (Some(77), None));
     }
 
     #[test]

@@ -53,6 +53,9 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let seconds = if is_by_gateways { seconds * f64::from(forward::SLICES) } else { seconds };
     let library = Library::fastest();
     progress.announce(&format!("fatpath bench {bench}: about {seconds:.0} s, {cpu}, AES-GCM by {library}"));
+    if is_by_gateways && !forward::has_testpmd() {
+        progress.announce("forward/testpmd: no dpdk-testpmd in PATH (apt-get install dpdk-dev)");
+    }
     let mut tally = Tally::default();
     for group in &groups {
         progress.say(&group.name);

@@ -108,9 +108,9 @@ pub(crate) struct ThreadTime {
 }
 
 impl ThreadTime {
-    /// Time of the first thread of that name in a process.
+    /// Time of the first thread in a process whose name begins so.
     pub(crate) fn of(pid: u32, name: &str) -> Result<Self, Failure> {
-        let name = format!(" ({name}) ");
+        let name = format!(" ({name}");
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         for thread in threads {
             let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
@@ -123,7 +123,7 @@ impl ThreadTime {
                 }
             }
         }
-        Err(Failure::step(format!("/proc/{pid}/task"), format!("no times of a thread{name}")))
+        Err(Failure::step(format!("/proc/{pid}/task"), format!("no times of a thread{name})")))
     }
 
     /// User and system time since an earlier reading, in nanoseconds.

@@ -54,6 +54,7 @@ use topology::{Deployment, Topology};
 /// Namespaces and gateways, for benchmarks that measure gateways too.
 pub(crate) mod lab {
     pub(crate) use super::config::{Keys, worker};
+    pub(crate) use super::daemon::Daemon;
     pub(crate) use super::failure::Failure;
     pub(crate) use super::gateway::Gateway;
     pub(crate) use super::meter::ThreadTime;
