@@ -8,7 +8,8 @@ help:
 	@echo "                   make uninstall removes them"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
 	@echo "make bench-peers   the demo's stream through wireguard-go, boringtun and strongSwan, which it installs (needs root),"
-	@echo "                   and through the kernel's ESP, if that is loaded; the switch demo with Open vSwitch, and reassembly by smoltcp and gVisor"
+	@echo "                   and through the kernel's ESP, if that is loaded; the switch demo with Open vSwitch, reassembly by smoltcp and gVisor,"
+	@echo "                   and forwarding of small packets by DPDK's testpmd"
 
 # Both programs and the library at once: what they share is built once.
 BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench -p fatpath-preload
@@ -29,6 +30,7 @@ bench-peers:
 	@scripts/setup peers $(BUILD)
 	@scripts/setup peers target/release/fatpath demo --peers
 	@scripts/setup peers target/release/fatpath demo --switch --peers
+	@scripts/setup peers target/release/fatpath bench forward
 	@scripts/setup peers cargo run --locked --release --manifest-path bench/peers/Cargo.toml --target-dir target
 
 test:

@@ -139,6 +139,9 @@ impl BenchArgs {
 pub enum BenchName {
     /// ESP: encryption and decryption, fat or packet by packet
     Esp,
+    /// Forwarding: packets of 64 bytes through a gateway, over TUN, packet sockets, AF_XDP and vhost-user, with ESP, and by
+    /// Linux; needs root, of a user namespace at least
+    Forward,
     /// ILA: 200 request/response streams, with and without translation of the destination by a hook
     Ila,
     /// vhost-user: frames from a front end to a back end in another process, compared with copies of the same size

@@ -117,8 +117,11 @@ impl Node {
     pub(crate) fn send_to_host_side(&mut self, now: Instant) {
         let mut failed = Vec::new();
         let Self { host_devices, datapath, mem, poller, .. } = self;
-        for (&id, found) in host_devices.iter_mut().filter(|(_, found)| !found.full) {
+        let mut first = LinkId(0);
+        while let Some(id) = datapath.next_to_send_to_host(first) {
+            first = LinkId(id.0 + 1);
             let port = host_port(id);
+            let Some(found) = host_devices.get_mut(&id).filter(|found| !found.full) else { continue };
             while let Some(waiting) = datapath.take_tx(port).filter(|waiting| !waiting.is_empty()) {
                 match found.device.send(waiting) {
                     Ok(Sent::All) => {

@@ -403,11 +403,13 @@ impl Node {
         self.send_all(now);
     }
 
-    /// Sends the queued packets of all ports.
+    /// Sends the queued packets of all ports, in the order of their numbers.
     pub(crate) fn send_all(&mut self, now: Instant) {
         self.answer_socket_questions(now);
-        for at in 0..self.slots.len() {
-            self.send(now, LinkId(at as u32));
+        let mut first = LinkId(0);
+        while let Some(id) = self.datapath.next_to_send(first) {
+            self.send(now, id);
+            first = LinkId(id.0 + 1);
         }
         self.send_to_host_side(now);
     }

@@ -1,7 +1,7 @@
 //! ILA: the destination of an IPv6 packet is translated at pre-routing, before its route is looked up (Linux `ila_nf_input`).
 //!
-//! The mappings belong to the worker. The first mapping adds ILA as a user of the hook, which keeps received packets off the
-//! shortcuts; the removal of the last one removes the user.
+//! The mappings belong to the worker. The first mapping adds ILA as a user of the hook; the removal of the last one removes the
+//! user. Received packets whose destination has a mapping take no shortcut.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -22,6 +22,13 @@ pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: LinkId, ip: &mut IpP
     let Some(rewrite) = dp.ila.mappings.lookup(Locator::of(old), dev) else { return Ok(false) };
     apply(dp, cx, ip, rewrite, Direction::IlaToSir)?;
     Ok(true)
+}
+
+/// Tells whether packets to an address that pass `dev` are translated.
+#[inline]
+pub(crate) fn is_mapped(dp: &Datapath, dev: LinkId, dst: IpAddr) -> bool {
+    let IpAddr::V6(dst) = dst else { return false };
+    dp.hooks.is_set(HookUser::Ila) && dp.ila.mappings.lookup(Locator::of(dst), dev).is_some()
 }
 
 /// Translates the destination of a parsed packet.
@@ -110,7 +117,6 @@ impl Datapath {
         if self.hooks.is_set(HookUser::Ila) != is_used {
             self.hooks.set(HookUser::Ila, is_used);
             self.ipsec.invalidate_templates();
-            self.update_shortcuts();
         }
     }
 }

@@ -282,6 +282,12 @@ impl Datapath {
         self.ports.get_mut(id).map(Port::take_tx)
     }
 
+    /// The link of the lowest number from `first` on that has packets to be sent. A caller that sends on all links asks for the next
+    /// number after each, so that links without packets cost it nothing.
+    pub fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+        self.ports.next_to_send(first)
+    }
+
     /// Sets whether a link is busy, so that its queueing discipline holds packets back (back-pressure). A link that is not busy
     /// is given more packets.
     pub fn set_busy(&mut self, now: Instant, mem: &Memory, id: LinkId, is_busy: bool) {

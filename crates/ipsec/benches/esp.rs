@@ -136,6 +136,22 @@ fn cipher(bencher: Bencher<'_, '_>, library: Library) {
     });
 }
 
+/// The same from another buffer: in one pass, or by a copy that the library encrypts in place.
+#[divan::bench(args = Library::ALL)]
+fn cipher_from(bencher: Bencher<'_, '_>, library: Library) {
+    let cipher = Cipher::with_library(&sa(false).algorithm, library).unwrap();
+    let text = (HEADERS + PAYLOAD + 2).next_multiple_of(4);
+    let from = vec![0; SEGMENTS * text];
+    let mut bytes = vec![0; SEGMENTS * (cipher.overhead() + text)];
+    let mut number = 0u64;
+    bencher.counter(ItemsCount::new(SEGMENTS)).bench_local(|| {
+        for (text, packet) in from.chunks(text).zip(bytes.chunks_mut(cipher.overhead() + text)) {
+            number += 1;
+            cipher.seal_from(packet, text, &[], number.to_be_bytes(), None);
+        }
+    });
+}
+
 /// Every cipher and code, sealing as many bytes as `cipher` does.
 #[divan::bench(args = NAMED.iter().map(|(name, _)| *name))]
 fn seal_by(bencher: Bencher<'_, '_>, name: &str) {

@@ -28,6 +28,9 @@ const FRAME_HEADROOM: usize = 32;
 /// Most datagrams in a train, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
 const MAX_TRAIN: usize = 64;
 
+/// Longest trailer without traffic flow confidentiality: padding to a block of AES, pad length, next header.
+const LONGEST_TRAILER: usize = 15 + 2;
+
 /// Bytes of repeated headers that need no allocation.
 const FEW_HEADERS: usize = 160;
 
@@ -355,8 +358,12 @@ impl Plan {
             inside[..head_len].copy_from_slice(repeated);
             segmenter.patch(inside, self.outside, index, sum);
             let trailer = form.short_trailer;
-            let Some(behind) = behind.first_chunk_mut() else {
-                return cipher.seal_from(frame, inside, &trailer.to_le_bytes()[..trailer_len], number.iv, high);
+            let behind = if trailer_len < size_of::<u64>() { behind.first_chunk_mut() } else { None };
+            let Some(behind) = behind else {
+                let mut trailer = [0; LONGEST_TRAILER];
+                let trailer = &mut trailer[..trailer_len];
+                esp::write_trailer(trailer, self.next_header);
+                return cipher.seal_from(frame, inside, trailer, number.iv, high);
             };
             // One contiguous text is sealed faster than two: the trailer temporarily replaces the first bytes of the
             // next segment.

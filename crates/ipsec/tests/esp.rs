@@ -7,16 +7,16 @@ use std::sync::Arc;
 use base::{Counters, SaId};
 use common::{BOTH_FAMILIES, NAT_T, Pair, cbc, decode, fat, gcm, ip_header, sa, segments, split_wire, udp_packet};
 use ipsec::Train;
-use ipsec::engine::Cipher;
+use ipsec::engine::{Cipher, Library};
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Packet, geometry};
 use wire::{Protocol, Version, checksum, ipv4, ipv6};
 use xfrm::{Aead, Algorithm, Auth, AuthConfig, Enc, Mode, SaConfig, SaFlags};
 
-/// SAs of all modes, outer families and algorithms, with and without UDP.
-fn configs() -> Vec<SaConfig> {
+/// Algorithms of every kind, with whole and short ICVs.
+fn algorithms() -> Vec<Algorithm> {
     let key = |len| vec![9; len].into();
     let auth = Some(AuthConfig::new(Auth::HmacSha1, key(20), 96));
-    let algorithms = [
+    vec![
         gcm(20, 8),
         gcm(20, 16),
         gcm(28, 12),
@@ -33,9 +33,13 @@ fn configs() -> Vec<SaConfig> {
         Algorithm::aead(Aead::CcmAes, key(19), 64),
         Algorithm::aead(Aead::ChaCha20Poly1305, key(36), 128),
         Algorithm::aead(Aead::GmacAes, key(36), 128),
-    ];
+    ]
+}
+
+/// SAs of all modes, outer families and algorithms, with and without UDP.
+fn configs() -> Vec<SaConfig> {
     let mut all = Vec::new();
-    for (i, algorithm) in algorithms.into_iter().enumerate() {
+    for (i, algorithm) in algorithms().into_iter().enumerate() {
         for mode in [Mode::Tunnel, Mode::Transport] {
             for outer in [0, 1] {
                 for encap in [None, NAT_T] {
@@ -225,6 +229,43 @@ fn payload_is_copied_at_most_once_out_and_never_in() {
         let got: Vec<_> = wire.into_iter().flat_map(|pkt| pair.open(pkt)).collect();
         assert_eq!((got.len(), pair.mem.copies().total_bytes() - before), (46, 0));
         assert!(got.iter().all(|pkt| pkt.is_linear() && pkt.headroom() >= 16));
+    }
+}
+
+/// Copied bytes of payload of a train of 46 segments that its sender owns alone, with this algorithm.
+fn copied_by(algorithm: Algorithm) -> u64 {
+    let mut pair = Pair::new(&SaConfig { algorithm, encap: NAT_T, ..sa() });
+    let (bytes, csum, cut) = fat(Version::V4, true, 1386, 46 * 1386);
+    let want = segments(&pair.mem, &bytes, csum, cut);
+    let wire = pair.seal(packet(&Memory::heap(), &bytes, csum, cut), Train::Udp);
+    let copied = pair.mem.copies().get(CopyReason::WireFrame).bytes;
+    let got: Vec<_> = wire.into_iter().flat_map(|pkt| pair.open(pkt)).map(|pkt| pkt.to_vec()).collect();
+    assert!(got == want, "{:?}", pair.opened.drops);
+    copied
+}
+
+#[test]
+fn no_cipher_with_separate_input_copies_payload_whatever_its_icv() {
+    for algorithm in algorithms() {
+        let cipher = Cipher::new(&algorithm).unwrap();
+        let copied = if cipher.reads_elsewhere() { 0 } else { 46 * 1386 };
+        assert_eq!(copied_by(algorithm.clone()), copied, "{algorithm:?}");
+    }
+}
+
+#[test]
+fn ciphers_that_encrypt_in_place_alone_are_ring_and_those_that_do_not_encrypt() {
+    for library in Library::ALL {
+        for algorithm in algorithms() {
+            let cipher = Cipher::with_library(&algorithm, *library).unwrap();
+            let is_in_place = match &algorithm {
+                Algorithm::Aead { name: Aead::GmacAes, .. } => true,
+                Algorithm::Aead { name: Aead::GcmAes, key, .. } => *library == Library::Ring && key.bytes().len() != 28,
+                Algorithm::Aead { .. } => false,
+                Algorithm::Separate { enc, .. } => *enc == Enc::Null,
+            };
+            assert_eq!(cipher.reads_elsewhere(), !is_in_place, "{library}, {algorithm:?}");
+        }
     }
 }
 

@@ -51,6 +51,7 @@ pub mod capture;
 mod common;
 mod config;
 mod error;
+mod flow_hash;
 mod host_links;
 mod internal;
 mod link;

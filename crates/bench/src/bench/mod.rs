@@ -6,6 +6,7 @@
 mod case;
 mod cpu;
 mod esp;
+mod forward;
 mod ila;
 mod reassembly;
 mod report;
@@ -29,6 +30,7 @@ use client::{BenchArgs, BenchName, CliError, print};
 pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let (bench, groups) = match args.name {
         BenchName::Esp => ("esp", esp::groups()),
+        BenchName::Forward => ("forward", forward::groups()),
         BenchName::Ila => ("ila", ila::groups()),
         BenchName::Vhost => ("vhost", vhost::groups()),
         BenchName::Vrf => ("vrf", vrf::groups()),
@@ -45,8 +47,15 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let seconds = groups.iter().map(|group| group.cases.len()).sum::<usize>() as f64
         * f64::from(args.rounds)
         * args.slice().as_secs_f64();
-    let (cpu, library) = (cpu::settle(), Library::fastest());
+    // Gateways are processes, and have priorities and processors of their own.
+    let is_by_gateways = matches!(args.name, BenchName::Forward);
+    let cpu = if is_by_gateways { "by gateways in network namespaces".to_owned() } else { cpu::settle() };
+    let seconds = if is_by_gateways { seconds * f64::from(forward::SLICES) } else { seconds };
+    let library = Library::fastest();
     progress.announce(&format!("fatpath bench {bench}: about {seconds:.0} s, {cpu}, AES-GCM by {library}"));
+    if is_by_gateways && !forward::has_testpmd() {
+        progress.announce("forward/testpmd: no dpdk-testpmd in PATH (apt-get install dpdk-dev)");
+    }
     let mut tally = Tally::default();
     for group in &groups {
         progress.say(&group.name);

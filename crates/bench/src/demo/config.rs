@@ -15,14 +15,14 @@ const KEY_BYTES: usize = 36;
 /// The keys of the two directions. Sequence numbers start anew with each pair of gateways, so each pair has new keys:
 /// AES-GCM must never see one key and nonce twice (RFC 4106 §2).
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
+pub(crate) struct Keys {
     /// Keys by sending side, in hexadecimal.
     hex: [String; 2],
 }
 
 impl Keys {
     /// Reads both keys from the kernel's random number generator.
-    pub(super) fn random() -> Result<Self, Failure> {
+    pub(crate) fn random() -> Result<Self, Failure> {
         let mut bytes = [0; 2 * KEY_BYTES];
         File::open("/dev/urandom")
             .and_then(|mut file| file.read_exact(&mut bytes))
@@ -31,7 +31,7 @@ impl Keys {
     }
 
     /// The keys in hexadecimal, by sending side.
-    pub(super) fn of_sides(&self) -> [&str; 2] {
+    pub(crate) fn of_sides(&self) -> [&str; 2] {
         self.hex.each_ref().map(String::as_str)
     }
 
@@ -75,7 +75,7 @@ fn rest_of_toml(mut toml: String, deployment: Deployment, side: Side, keys: &Key
 
 /// A processor for each gateway's worker, on a machine with more than one: otherwise both workers may share one while
 /// another is idle.
-pub(super) fn worker(side: Side) -> String {
+pub(crate) fn worker(side: Side) -> String {
     let ours = sched_getaffinity(None).unwrap_or_default();
     let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).collect();
     match all.get(side as usize) {

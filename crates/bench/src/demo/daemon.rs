@@ -18,7 +18,7 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running child, ended on drop. Its output goes to a log.
 #[derive(Debug)]
-pub(super) struct Daemon {
+pub(crate) struct Daemon {
     name: String,
     child: Child,
     log: PathBuf,
@@ -26,7 +26,7 @@ pub(super) struct Daemon {
 
 impl Daemon {
     /// Starts a daemon, with `name` in messages; its log is `file` with the suffix `.log`.
-    pub(super) fn start(
+    pub(crate) fn start(
         name: String,
         file: &str,
         scratch: &Scratch,
@@ -48,12 +48,12 @@ impl Daemon {
     }
 
     /// Process number.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Fails, with its last error lines, if it has ended by itself.
-    pub(super) fn check(&mut self) -> Result<(), Failure> {
+    pub(crate) fn check(&mut self) -> Result<(), Failure> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(Failure::step(format!("{} ended ({status})", self.name), self.last_words())),

@@ -8,7 +8,7 @@ const TAIL_LINES: usize = 3;
 
 /// Reason for which the demo ended without a report.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     /// SIGINT, SIGTERM or SIGHUP arrived.
     Interrupted,
     /// A requirement of the demo is missing on this machine.
@@ -29,7 +29,7 @@ pub(super) enum Failure {
 
 impl Failure {
     /// The failure of one step, from any error.
-    pub(super) fn step(doing: impl Into<String>, why: impl fmt::Display) -> Self {
+    pub(crate) fn step(doing: impl Into<String>, why: impl fmt::Display) -> Self {
         Self::Step { doing: doing.into(), why: why.to_string() }
     }
 }

@@ -15,7 +15,7 @@ use super::config::{Keys, gateway_toml};
 use super::daemon::Daemon;
 use super::failure::Failure;
 use super::machine::fatpath;
-use super::netns::Opened;
+use super::netns::{Namespace, Opened};
 use super::process::{Scratch, command};
 use super::stop::Stop;
 use super::topology::{Side, Topology};
@@ -25,7 +25,7 @@ const START_LIMIT: Duration = Duration::from_secs(5);
 
 /// A running gateway, ended on drop.
 #[derive(Debug)]
-pub(super) struct Gateway {
+pub(crate) struct Gateway {
     daemon: Daemon,
     instance: String,
     socket: PathBuf,
@@ -55,6 +55,17 @@ impl Gateway {
         config: &str,
         stop: &Stop,
     ) -> Result<Self, Failure> {
+        Self::launch_in(topology.gateway(side), scratch, side, config, stop)
+    }
+
+    /// Starts a gateway with a configuration in a namespace, named by a side, and waits until it answers.
+    pub(crate) fn launch_in(
+        inside: &Namespace,
+        scratch: &Scratch,
+        side: Side,
+        config: &str,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let instance = format!("demo-{}-{}", std::process::id(), side.letter());
         let name = format!("gateway {}", side.letter());
         let config = scratch.write(&format!("{instance}.toml"), config)?;
@@ -69,7 +80,7 @@ impl Gateway {
             command.env("FATPATH_RUNDIR", scratch.path());
             command
         };
-        let daemon = Daemon::start(name, &instance, scratch, topology.gateway(side), run)?;
+        let daemon = Daemon::start(name, &instance, scratch, inside, run)?;
         let mut gateway = Self { daemon, instance, socket };
         stop.wait(&format!("{} to answer", gateway.name()), START_LIMIT, || gateway.answers())
             .map_err(|failure| gateway.daemon.explain(failure))?;
@@ -92,12 +103,12 @@ impl Gateway {
     }
 
     /// Process number of the gateway.
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.daemon.pid()
     }
 
     /// Links of the gateway.
-    pub(super) fn links(&self) -> Result<Vec<LinkState>, Failure> {
+    pub(crate) fn links(&self) -> Result<Vec<LinkState>, Failure> {
         match self.show(What::Links)? {
             Shown::Links(links) => Ok(links),
             other => Err(self.confused(&other)),
@@ -129,7 +140,7 @@ impl Gateway {
     }
 
     /// Non-zero drop counters in words, for a message about packets that did not arrive.
-    pub(super) fn drops(&self) -> Result<String, Failure> {
+    pub(crate) fn drops(&self) -> Result<String, Failure> {
         let drops = self.drop_counts()?;
         let words = drops.iter().filter(|drop| drop.count > 0).map(|drop| {
             let link = drop.link.as_deref().unwrap_or("itself");
@@ -144,7 +155,7 @@ impl Gateway {
     }
 
     /// Fails, with its last error lines, if it has ended by itself.
-    pub(super) fn check(&mut self) -> Result<(), Failure> {
+    pub(crate) fn check(&mut self) -> Result<(), Failure> {
         self.daemon.check()
     }
 

@@ -74,12 +74,16 @@ fn read_proc<T>(pid: u32, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> 
 
 /// utime and stime out of `/proc/PID/stat` (proc_pid_stat(5), fields 14 and 15). The command's name, field 2, may hold
 /// blanks and parentheses.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+fn user_and_system_ticks(stat: &str) -> Option<[u64; 2]> {
     let (_, after_name) = stat.rsplit_once(')')?;
     let mut fields = after_name.split_ascii_whitespace().skip(11);
-    let utime: u64 = fields.next()?.parse().ok()?;
-    let stime: u64 = fields.next()?.parse().ok()?;
-    utime.checked_add(stime)
+    Some([fields.next()?.parse().ok()?, fields.next()?.parse().ok()?])
+}
+
+/// Sum of both.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let [user, system] = user_and_system_ticks(stat)?;
+    user.checked_add(system)
 }
 
 fn seconds(ticks: u64) -> f64 {
@@ -92,6 +96,45 @@ pub(super) fn thread_seconds(pid: u32, name: &str) -> f64 {
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
     seconds(stats.filter(|stat| stat.contains(&name)).filter_map(|stat| cpu_ticks(&stat)).sum())
+}
+
+/// Processor time of a thread so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ThreadTime {
+    /// Time on a processor, in nanoseconds.
+    pub(crate) nanos: u64,
+    /// User and system time in ticks of the clock, by which the time is divided.
+    pub(crate) ticks: [u64; 2],
+}
+
+impl ThreadTime {
+    /// Time of the first thread in a process whose name begins so.
+    pub(crate) fn of(pid: u32, name: &str) -> Result<Self, Failure> {
+        let name = format!(" ({name}");
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        for thread in threads {
+            let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
+            let stat = read("stat");
+            if stat.contains(&name) {
+                // proc_pid_schedstat(5): the first field is the time on a processor.
+                let nanos = read("schedstat").split(' ').next().and_then(|number| number.parse().ok());
+                if let (Some(nanos), Some(ticks)) = (nanos, user_and_system_ticks(&stat)) {
+                    return Ok(Self { nanos, ticks });
+                }
+            }
+        }
+        Err(Failure::step(format!("/proc/{pid}/task"), format!("no times of a thread{name})")))
+    }
+
+    /// User and system time since an earlier reading, in nanoseconds.
+    pub(crate) fn since(self, before: Self) -> [f64; 2] {
+        let nanos = self.nanos.saturating_sub(before.nanos) as f64;
+        let [user, system] = [0, 1].map(|at| self.ticks[at].saturating_sub(before.ticks[at]) as f64);
+        match user + system {
+            0.0 => [0.0, nanos],
+            all => [nanos * user / all, nanos * system / all],
+        }
+    }
 }
 
 /// VmRSS and VmHWM out of `/proc/PID/status`.
@@ -238,6 +281,17 @@ mod tests {
             assert_eq!(cpu_ticks(bad), None, "{bad}");
         }
         assert!(read_proc(std::process::id(), "stat", cpu_ticks).is_ok());
+    }
+
+    #[test]
+    fn time_of_a_thread_is_divided_by_its_ticks() {
+        let before = ThreadTime { nanos: 1_000, ticks: [10, 10] };
+        assert_eq!(ThreadTime { nanos: 5_000, ticks: [11, 13] }.since(before), [1_000.0, 3_000.0]);
+        assert_eq!(ThreadTime { nanos: 5_000, ..before }.since(before), [0.0, 4_000.0]);
+        let here = std::thread::Builder::new().name("of its own".to_owned());
+        let read = here.spawn(|| ThreadTime::of(std::process::id(), "of its own")).unwrap().join().unwrap();
+        assert!(read.unwrap().nanos > 0);
+        assert!(ThreadTime::of(std::process::id(), "absent").is_err());
     }
 
     #[test]

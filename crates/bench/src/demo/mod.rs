@@ -51,6 +51,19 @@ use site::Site;
 use stop::Stop;
 use topology::{Deployment, Topology};
 
+/// Namespaces and gateways, for benchmarks that measure gateways too.
+pub(crate) mod lab {
+    pub(crate) use super::config::{Keys, worker};
+    pub(crate) use super::daemon::Daemon;
+    pub(crate) use super::failure::Failure;
+    pub(crate) use super::gateway::Gateway;
+    pub(crate) use super::meter::ThreadTime;
+    pub(crate) use super::netns::Namespace;
+    pub(crate) use super::process::Scratch;
+    pub(crate) use super::stop::Stop;
+    pub(crate) use super::topology::{Side, lend, veth};
+}
+
 /// Time of a measurement besides its stream: two gateways to start, ping and end.
 const OVERHEAD_SECONDS: f64 = 0.4;
 

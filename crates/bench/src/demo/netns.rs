@@ -17,7 +17,7 @@ const NETNS_RUN_DIR: &str = "/var/run/netns";
 
 /// A named network namespace, removed on drop. Its devices go with it.
 #[derive(Debug)]
-pub(super) struct Namespace {
+pub(crate) struct Namespace {
     name: Name,
     file: File,
 }
@@ -28,7 +28,7 @@ struct Name(String);
 
 impl Namespace {
     /// Makes the namespace and sets its loopback up.
-    pub(super) fn create(name: String) -> Result<Self, Failure> {
+    pub(crate) fn create(name: String) -> Result<Self, Failure> {
         let name = Name(name);
         // Not interruptible: a half-created namespace is harder to remove than a whole one.
         tool("ip", &["netns", "add", &name.0], &Stop::never())?;
@@ -40,19 +40,19 @@ impl Namespace {
     }
 
     /// Name of the namespace.
-    pub(super) fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.name.0
     }
 
     /// Runs `ip -n NAME` with the words of `args`.
-    pub(super) fn ip(&self, args: &str, stop: &Stop) -> Result<(), Failure> {
+    pub(crate) fn ip(&self, args: &str, stop: &Stop) -> Result<(), Failure> {
         let mut words = vec!["-n", self.name()];
         words.extend(args.split_whitespace());
         tool("ip", &words, stop).map(drop)
     }
 
     /// As [`Opened::enter`].
-    pub(super) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
         enter(&self.file, self.name(), inside)
     }
 

@@ -104,11 +104,11 @@ fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
 
 /// A directory for configurations with keys, control sockets and logs, readable by its owner only and removed on drop.
 #[derive(Debug)]
-pub(super) struct Scratch(PathBuf);
+pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {
     /// Makes the directory, which must not exist: no other user can have put a symbolic link into it.
-    pub(super) fn create(name: &str) -> Result<Self, Failure> {
+    pub(crate) fn create(name: &str) -> Result<Self, Failure> {
         let path = std::env::temp_dir().join(name);
         let made = DirBuilder::new().mode(0o700).create(&path);
         made.map_err(|err| Failure::step(format!("mkdir {}", path.display()), err))?;
@@ -116,7 +116,7 @@ impl Scratch {
     }
 
     /// Path of the directory.
-    pub(super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.0
     }
 

@@ -15,16 +15,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(4);
 
 /// Whether a signal has stopped the demo. Every wait checks it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stop(Arc<AtomicBool>);
+pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// A stop that no signal sets, for the clean-up itself.
-    pub(super) fn never() -> Self {
+    pub(crate) fn never() -> Self {
         Self::default()
     }
 
     /// A stop set by SIGINT, SIGTERM and SIGHUP, which from now on do not end the process by themselves.
-    pub(super) fn on_signals() -> io::Result<Self> {
+    pub(crate) fn on_signals() -> io::Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop.0))?;
@@ -33,12 +33,12 @@ impl Stop {
     }
 
     /// Fails once a signal has arrived.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(crate) fn check(&self) -> Result<(), Failure> {
         if self.0.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
     /// Polls `ready` until it returns a value, for at most `limit`; `doing` names the wait in its failure.
-    pub(super) fn wait<T>(
+    pub(crate) fn wait<T>(
         &self,
         doing: &str,
         limit: Duration,

@@ -29,7 +29,7 @@ pub(super) enum Deployment {
 
 /// The sending end or the receiving end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Side {
+pub(crate) enum Side {
     /// The TCP sender's end.
     A,
     /// The TCP receiver's end.
@@ -195,7 +195,7 @@ fn kernel_has_ipv6() -> bool {
 
 /// Sets a device up on which the kernel only carries frames, as docs/router.md advises: without IPv6, or the kernel
 /// would answer each frame that it cannot route.
-pub(super) fn lend(namespace: &Namespace, device: &str, stop: &Stop) -> Result<(), Failure> {
+pub(crate) fn lend(namespace: &Namespace, device: &str, stop: &Stop) -> Result<(), Failure> {
     if kernel_has_ipv6() {
         let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
         namespace.enter(|| fs::write(&setting, "1").map_err(|err| Failure::step(&setting, err)))?;
@@ -204,7 +204,7 @@ pub(super) fn lend(namespace: &Namespace, device: &str, stop: &Stop) -> Result<(
 }
 
 /// A veth pair of 1500-byte devices between two namespaces.
-pub(super) fn veth(one: (&Namespace, &str), other: (&Namespace, &str), stop: &Stop) -> Result<(), Failure> {
+pub(crate) fn veth(one: (&Namespace, &str), other: (&Namespace, &str), stop: &Stop) -> Result<(), Failure> {
     let (peer, device) = (other.0.name(), other.1);
     one.0.ip(&format!("link add {} mtu 1500 type veth peer name {device} mtu 1500 netns {peer}", one.1), stop)
 }

@@ -48,4 +48,10 @@ impl Datapath {
         self.update_shortcuts();
         is_watched
     }
+
+    /// The link of the lowest number from `first` on whose host side's device has packets to be sent, as
+    /// [`next_to_send`](Self::next_to_send).
+    pub fn next_to_send_to_host(&mut self, first: LinkId) -> Option<LinkId> {
+        self.ports.next_to_send_to_host(first)
+    }
 }

@@ -69,9 +69,10 @@ impl Hooks {
         self.of_users[user as usize] != 0
     }
 
-    /// Tells whether any point of the receive side has a user, so that received packets may not take a shortcut.
-    pub(crate) fn is_used_on_receive(self) -> bool {
-        self.used & RECEIVE != 0
+    /// Tells whether a point of the receive side has a user that every packet has to pass, so that received packets may not take
+    /// a shortcut. ILA changes only packets that it has a mapping for; shortcuts leave these alone.
+    pub(crate) fn needs_every_packet(self) -> bool {
+        self.of_users[HookUser::Trace as usize] & RECEIVE != 0
     }
 
     #[inline]

@@ -6,6 +6,7 @@ pub(crate) mod fragment_ids;
 pub(crate) mod hooks;
 pub(crate) mod ike;
 pub(crate) mod ila_translations;
+pub(crate) mod link_set;
 pub(crate) mod ports;
 pub(crate) mod qdisc;
 pub(crate) mod recent_routes;
@@ -194,7 +195,7 @@ impl Datapath {
     /// Decides which shortcuts the packets received by each port may take: those for which every stage that a shortcut skips is a
     /// no-op. Called whenever a tap, a hook, a domain or a setting has changed.
     pub(crate) fn update_shortcuts(&mut self) {
-        let no_hook = !self.no_shortcuts && !self.hooks.is_used_on_receive();
+        let no_hook = !self.no_shortcuts && !self.hooks.needs_every_packet();
         let Self { ports, fib, .. } = self;
         for (id, port) in ports.iter_mut() {
             let no_tap = !port.tap.wire && !port.tap.fat && !port.is_watched;

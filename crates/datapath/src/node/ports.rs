@@ -7,6 +7,7 @@ use wire::eth::{self, MacAddr};
 use wire::vlan;
 
 use crate::node::drop_watch::{DropReport, DropWatch};
+use crate::node::link_set::LinkSet;
 use crate::node::qdisc::PortQdisc;
 
 /// Limit of the truesize of packets queued for a busy link.
@@ -317,6 +318,8 @@ const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
 #[derive(Debug, Default)]
 pub(crate) struct PortTable {
     ports: Vec<Option<Port>>,
+    /// Ports that packets were queued at. A port whose queue is empty again is removed when it is met.
+    queued: LinkSet,
 }
 
 impl PortTable {
@@ -388,7 +391,20 @@ impl PortTable {
         pkt: Packet,
         l3: usize,
     ) -> Result<&[Packet], DropReason> {
-        self.get_mut(id).ok_or(DropReason::LinkDown)?.enqueue(mem, pkt, l3)
+        let port = self.ports.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(DropReason::LinkDown)?;
+        self.queued.insert(id);
+        port.enqueue(mem, pkt, l3)
+    }
+
+    /// The port of the lowest number from `first` on that has packets to be sent.
+    pub(crate) fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+        while let Some(id) = self.queued.next(first) {
+            if self.get(id).is_some_and(|port| !port.tx.is_empty()) {
+                return Some(id);
+            }
+            self.queued.remove(id);
+        }
+        None
     }
 
     /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
@@ -588,18 +604,18 @@ impl Ports {
     /// As `Port::enqueue`, with a copy for a capture of the wire.
     pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
         let Self { table, tapped, hosts, .. } = self;
-        let Some(port) = table.place_mut(link) else {
+        let Some(port) = table.place(link) else {
             // Captures and packet sockets at a device of the host side are its kernel's.
             let link = link_of_host_port(link).ok_or(DropReason::LinkDown)?;
             return hosts.enqueue(mem, link, pkt, l3).map(drop);
         };
-        let port = port.as_mut().ok_or(DropReason::LinkDown)?;
+        let port = port.as_ref().ok_or(DropReason::LinkDown)?;
         if port.is_watched {
             hosts.copy_sent(mem, link, &pkt);
         }
         let tap = port.tap.wire;
         let has_tag = pkt.meta.vlan.is_some() && l3 >= eth::EthHeader::LEN;
-        let queued = port.enqueue(mem, pkt, l3)?;
+        let queued = table.enqueue(mem, link, pkt, l3)?;
         if tap {
             // The tag is in the bytes now.
             let l3 = if has_tag { l3 + vlan::VlanHeader::LEN } else { l3 };
@@ -617,6 +633,16 @@ impl Ports {
             port.fat.rx_gro_packets += 1;
             port.fat.rx_gro_segs += pkt.meta.cut.segs();
         }
+    }
+
+    /// The link of the lowest number from `first` on whose host side's device has packets to be sent.
+    pub(crate) fn next_to_send_to_host(&mut self, first: LinkId) -> Option<LinkId> {
+        self.hosts.next_to_send(first)
+    }
+
+    /// The link of the lowest number from `first` on that has packets to be sent.
+    pub(crate) fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+        self.table.next_to_send(first)
     }
 
     /// Captured packets.

@@ -13,6 +13,7 @@ use std::net::IpAddr;
 use base::{Domain, LinkId, Origin};
 use packet::{Burst, Packet};
 use reassembly::Train;
+use wire::ipv6::Ipv6Header;
 
 use super::gro;
 use super::gro_sink::{AnyLinkSink, GroSink};
@@ -21,8 +22,9 @@ use super::l2::l3_offset;
 use crate::addresses::{check_addresses, is_link_local};
 use crate::local::reassembly as local_reassembly;
 use crate::next::Cast;
+use crate::node::hooks::HookUser;
 use crate::run::run;
-use crate::{Cx, Datapath, IpPacket, trace};
+use crate::{Cx, Datapath, IpPacket, ila_hook, trace};
 
 /// Decrypts the run of ESP packets at the front of a burst that match the previous packet's receive template.
 #[inline]
@@ -36,6 +38,12 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
         pass_decrypted(dp, cx);
     }
     loop {
+        if is_first_mapped(dp, link, burst, l3) {
+            if dp.ipsec.has_opened() {
+                pass_decrypted(dp, cx);
+            }
+            return;
+        }
         let mut out = gro::storage(dp);
         let Datapath { ipsec, gro, ports, counters, .. } = dp;
         let mut sink = GroSink { gro, ports, mem: cx.mem, out: &mut out };
@@ -63,6 +71,19 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
             None => return,
         }
     }
+}
+
+/// Tells whether ILA translates the destination of the first packet of a burst. The packets of a run have the same destination.
+#[inline]
+fn is_first_mapped(dp: &Datapath, link: LinkId, burst: &Burst<'_>, l3: impl Fn(&Packet) -> Option<usize>) -> bool {
+    dp.hooks.is_set(HookUser::Ila) && is_mapped_packet(dp, link, burst, l3)
+}
+
+#[inline(never)]
+fn is_mapped_packet(dp: &Datapath, link: LinkId, burst: &Burst<'_>, l3: impl Fn(&Packet) -> Option<usize>) -> bool {
+    let first = burst.first();
+    let header = first.and_then(|first| Ipv6Header::ref_from(first.head().get(l3(first)?..)?).ok());
+    header.is_some_and(|header| header.version() == 6 && ila_hook::is_mapped(dp, link, header.dst().into()))
 }
 
 /// Reassembles the fragments for this node at the front of a burst that have equal headers.
@@ -100,6 +121,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
 fn is_for_node_alone(dp: &Datapath, domain: Domain, link: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
     !is_link_local(dst)
         && check_addresses(src, dst).is_ok()
+        && !ila_hook::is_mapped(dp, link, dst)
         && dp.is_local(domain, dst)
         && !dp.is_martian(domain, link, src)
 }

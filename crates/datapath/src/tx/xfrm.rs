@@ -123,7 +123,7 @@ fn submit_offloaded(
     }
 }
 
-/// Submits a packet to the ciphers, and records its next hop.
+/// Encrypts a packet at once and sends it, or submits it to the ciphers and records its next hop.
 fn submit(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -135,6 +135,14 @@ fn submit(
     if dp.trace.is_on() {
         let sa = dp.ipsec.sa(sa).map(|sa| EspRef { spi: sa.spi(), reqid: sa.reqid() });
         trace::step(dp, cx, &mut pkt, Step::Encrypt { sa });
+    }
+    if dp.ipsec.seals_at_once() {
+        let mut sealed = std::mem::take(&mut dp.scratch.sealed_out);
+        let Datapath { ipsec, counters, .. } = dp;
+        let result = ipsec.seal(cx.mem, cx.now, sa, pkt, train, pending.mtu, &mut sealed, counters);
+        send_all(dp, cx, &mut sealed, pending);
+        dp.scratch.sealed_out = sealed;
+        return result;
     }
     let Datapath { ipsec, counters, .. } = dp;
     let before = ipsec.sealing();
@@ -149,12 +157,17 @@ fn submit(
 pub(crate) fn send_sealed(dp: &mut Datapath, cx: Cx<'_>) {
     let mut sealed = std::mem::take(&mut dp.scratch.sealed_out);
     while dp.ipsec.next_sealed(cx.mem, &mut sealed) {
-        let PendingTx { hop, mtu } = dp.pending_tx.pop_front().expect("one for each packet that was submitted");
-        for pkt in sealed.drain(..) {
-            let version = Version::of(pkt.head()).unwrap_or(Version::V6);
-            dp.count_all(hop.dev, MibPair::OUT_REQUESTS.of(version), pkt.meta.cut.packets());
-            mtu::run_fitted(dp, cx, pkt, mtu, hop);
-        }
+        let pending = dp.pending_tx.pop_front().expect("one for each packet that was submitted");
+        send_all(dp, cx, &mut sealed, pending);
     }
     dp.scratch.sealed_out = sealed;
+}
+
+/// Transmits the encrypted packets of one job.
+fn send_all(dp: &mut Datapath, cx: Cx<'_>, sealed: &mut Vec<Packet>, PendingTx { hop, mtu }: PendingTx) {
+    for pkt in sealed.drain(..) {
+        let version = Version::of(pkt.head()).unwrap_or(Version::V6);
+        dp.count_all(hop.dev, MibPair::OUT_REQUESTS.of(version), pkt.meta.cut.packets());
+        mtu::run_fitted(dp, cx, pkt, mtu, hop);
+    }
 }

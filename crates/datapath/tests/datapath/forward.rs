@@ -434,6 +434,44 @@ fn queue_of_a_slow_link_is_bounded() {
     assert_eq!(node.pages_in_use(), 0);
 }
 
+/// The links that a caller visits who sends all queued packets, as the daemon does after each burst.
+fn visits(node: &mut Node) -> Vec<u32> {
+    let mut first = LinkId(0);
+    std::iter::from_fn(|| {
+        let id = node.datapath.next_to_send(first)?;
+        first = LinkId(id.0 + 1);
+        Some(id.0)
+    })
+    .collect()
+}
+
+#[test]
+fn only_links_with_packets_are_visited_and_in_order() {
+    const LINKS: u32 = 500;
+    let mut node = router();
+    for id in 3..LINKS {
+        node.port(id, PortOptions::BARE, &[&format!("10.{}.{}.1/24", 3 + id / 200, id % 200)]);
+    }
+    let to = |id: u32| Flow::new("10.1.0.1", &format!("10.{}.{}.9", 3 + id / 200, id % 200));
+    assert_eq!(visits(&mut node), []);
+    for id in [400, 77, 3, 77] {
+        node.rx_bytes(NOW, INSIDE, &to(id).udp(10));
+    }
+    assert_eq!(visits(&mut node), [3, 77, 400]);
+    // The first is sent, the next is busy, the last is removed with its packets.
+    drop(node.tx(LinkId(3)));
+    node.datapath.set_busy(NOW, &node.mem, LinkId(77), true);
+    node.datapath.remove_port(NOW, &node.mem, LinkId(400));
+    assert_eq!(visits(&mut node), [77]);
+    // Packets that are fitted again stay queued.
+    node.datapath.refit(&node.mem, LinkId(77), Features::NONE);
+    assert_eq!(visits(&mut node), [77]);
+    assert_eq!(node.tx(LinkId(77)).len(), 2);
+    assert_eq!(visits(&mut node), []);
+    node.rx_bytes(NOW, INSIDE, &to(3).udp(10));
+    assert_eq!(visits(&mut node), [3], "queued again");
+}
+
 /// The ring of the device that received the packet would run dry otherwise.
 #[test]
 fn packets_queued_for_a_busy_link_release_device_frames() {

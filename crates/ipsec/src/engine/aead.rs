@@ -20,6 +20,9 @@ pub(super) const IV_LEN: usize = 8;
 /// Bytes of the ciphers' whole integrity check value; fewer may be sent.
 pub(super) const FULL_ICV: usize = 16;
 
+/// Most bytes of an ESP trailer (RFC 4303 §2).
+const MAX_TRAILER: usize = 255 + 2;
+
 /// Bytes in front of the text.
 const FRONT: usize = EspHeader::LEN + IV_LEN;
 
@@ -63,12 +66,11 @@ impl SaltedKey {
         self.key.seal(self.nonce(iv), Aad::new(header, high).bytes(), text, icv);
     }
 
-    /// Tells whether [`seal_from`](Self::seal_from) can be used: the library supports it, and AWS-LC writes whole ICVs
-    /// only.
-    pub(super) const fn reads_elsewhere(&self, icv_len: usize) -> bool {
+    /// Tells whether [`seal_from`](Self::seal_from) can be used: `ring` encrypts in place alone.
+    pub(super) const fn reads_elsewhere(&self) -> bool {
         match self.key {
             AeadKey::Ring(_) => false,
-            AeadKey::AwsLc(_) => icv_len == FULL_ICV,
+            AeadKey::AwsLc(_) => true,
             #[cfg(feature = "ipsec-mb")]
             AeadKey::IpsecMb(_) => true,
         }
@@ -92,11 +94,24 @@ impl SaltedKey {
         match &self.key {
             AeadKey::Ring(_) => unreachable!("checked before"),
             AeadKey::AwsLc(key) => {
-                debug_assert_eq!(icv_len, FULL_ICV, "checked before");
                 let (to, behind) = rest.split_at_mut(text.len());
-                let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
-                key.seal_out_of_place_scatter(nonce, aws_lc::Aad::from(aad.bytes()), text, to, trailer, behind)
-                    .expect("a packet within 64 GiB, with room for trailer and ICV");
+                let seal = |to: &mut [u8], behind: &mut [u8]| {
+                    let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
+                    key.seal_out_of_place_scatter(nonce, aws_lc::Aad::from(aad.bytes()), text, to, trailer, behind)
+                        .expect("a packet within 64 GiB, with room for trailer and ICV");
+                };
+                if icv_len == FULL_ICV {
+                    return seal(to, behind);
+                }
+                // The library writes whole ICVs only: this one is shortened on its way to the packet.
+                let mut whole = [0; FULL_ICV];
+                if trailer.is_empty() {
+                    seal(to, &mut whole);
+                    return behind.copy_from_slice(&whole[..icv_len]);
+                }
+                let mut whole = [0; MAX_TRAILER + FULL_ICV];
+                seal(to, &mut whole[..trailer.len() + FULL_ICV]);
+                behind.copy_from_slice(&whole[..trailer.len() + icv_len]);
             }
             #[cfg(feature = "ipsec-mb")]
             AeadKey::IpsecMb(key) => {

@@ -33,6 +33,20 @@ impl Drop for Schedule {
 /// A schedule of round keys that encrypts.
 pub(super) struct EncryptingKey(Schedule);
 
+/// Progress of a key stream.
+struct CtrState {
+    counter: Block,
+    /// The last block of the key stream, and the number of its bytes that are used.
+    last: Block,
+    used_of_last: c_uint,
+}
+
+impl CtrState {
+    const fn new(counter: Block) -> Self {
+        Self { counter, last: [0; BLOCK_LEN], used_of_last: 0 }
+    }
+}
+
 /// A schedule of round keys that decrypts.
 pub(super) struct DecryptingKey(Schedule);
 
@@ -92,22 +106,70 @@ impl EncryptingKey {
         self.0.cbc(iv, text, aws_lc::AES_ENCRYPT);
     }
 
+    /// As [`cbc`](Self::cbc), from two other buffers, one behind the other.
+    ///
+    /// # Panics
+    /// When `to` is not whole blocks, or not as long as both.
+    pub(super) fn cbc_from(&self, mut iv: Block, (front, behind): (&[u8], &[u8]), to: &mut [u8]) {
+        let whole = front.len() / BLOCK_LEN * BLOCK_LEN;
+        let (front, tail) = front.split_at(whole);
+        let (to, rest) = to.split_at_mut(whole);
+        // SAFETY: the schedule encrypts, by the invariant; both texts are `whole` bytes, whole blocks, and apart from each other, one
+        // being borrowed alone; `iv` is one block, and becomes the last one that was written.
+        unsafe {
+            aws_lc::AES_cbc_encrypt(
+                front.as_ptr(),
+                to.as_mut_ptr(),
+                whole,
+                self.0.as_ptr(),
+                iv.as_mut_ptr(),
+                aws_lc::AES_ENCRYPT,
+            );
+        }
+        let (tail_to, behind_to) = rest.split_at_mut(tail.len());
+        tail_to.copy_from_slice(tail);
+        behind_to.copy_from_slice(behind);
+        self.cbc(iv, rest);
+    }
+
     /// Encrypts or decrypts in place with the key stream of `counter` and its successors (NIST SP 800-38A §6.5).
-    pub(super) fn ctr(&self, mut counter: Block, text: &mut [u8]) {
+    pub(super) fn ctr(&self, counter: Block, text: &mut [u8]) {
         let at = text.as_mut_ptr();
-        let mut last: Block = [0; BLOCK_LEN];
-        let mut used_of_last = 0;
-        // SAFETY: the schedule encrypts, by the invariant; each byte of `text` is read before it is written; counter and last
-        // block of the key stream are blocks, and none of the latter is used yet.
+        // SAFETY: each byte of `text` is read before it is written.
+        unsafe { self.apply_ctr(&mut CtrState::new(counter), at, at, text.len()) }
+    }
+
+    /// As [`ctr`](Self::ctr), from two other buffers, one behind the other.
+    ///
+    /// # Panics
+    /// When `to` is not as long as both.
+    pub(super) fn ctr_from(&self, counter: Block, (front, behind): (&[u8], &[u8]), to: &mut [u8]) {
+        assert_eq!(to.len(), front.len() + behind.len(), "a key stream changes no length");
+        let (front_to, behind_to) = to.split_at_mut(front.len());
+        let mut state = CtrState::new(counter);
+        for (from, to) in [(front, front_to), (behind, behind_to)] {
+            // SAFETY: both are as long, and apart from each other, one being borrowed alone.
+            unsafe { self.apply_ctr(&mut state, from.as_ptr(), to.as_mut_ptr(), from.len()) }
+        }
+    }
+
+    /// Encrypts or decrypts the next `len` bytes.
+    ///
+    /// # Safety
+    /// `from` may be read and `to` written for `len` bytes; they are the same or apart.
+    unsafe fn apply_ctr(&self, state: &mut CtrState, from: *const u8, to: *mut u8, len: usize) {
+        let CtrState { counter, last, used_of_last } = state;
+        // SAFETY: the schedule encrypts, by the invariant; the caller promises valid pointers; counter and last block of the key
+        // stream are blocks, and as many bytes of the latter are used as the last call has said.
         unsafe {
             aws_lc::AES_ctr128_encrypt(
-                at,
-                at,
-                text.len(),
+                from,
+                to,
+                len,
                 self.0.as_ptr(),
                 counter.as_mut_ptr(),
                 last.as_mut_ptr(),
-                &raw mut used_of_last,
+                used_of_last,
             );
         }
     }
@@ -177,6 +239,26 @@ mod tests {
         }
         for len in [0, 15, 17, 33] {
             assert!(EncryptingKey::new(&vec![0; len]).is_none() && DecryptingKey::new(&vec![0; len]).is_none());
+        }
+    }
+
+    #[test]
+    fn text_in_two_buffers_is_encrypted_as_in_one() {
+        let key = EncryptingKey::new(&[7; 32]).unwrap();
+        let text: Vec<u8> = (0..160).map(|at| at as u8 ^ 0x5a).collect();
+        for len in (0..=text.len()).step_by(BLOCK_LEN) {
+            for at in 0..=len {
+                let parts = text[..len].split_at(at);
+                let [mut cbc, mut ctr] = [(); 2].map(|()| text[..len].to_vec());
+                key.cbc([9; BLOCK_LEN], &mut cbc);
+                key.ctr([9; BLOCK_LEN], &mut ctr);
+                let mut to = vec![0xee; len];
+                key.cbc_from([9; BLOCK_LEN], parts, &mut to);
+                assert_eq!(to, cbc, "CBC, {at} of {len} bytes");
+                to.fill(0xee);
+                key.ctr_from([9; BLOCK_LEN], parts, &mut to);
+                assert_eq!(to, ctr, "CTR, {at} of {len} bytes");
+            }
         }
     }
 

@@ -38,8 +38,27 @@ impl CcmAes {
         iv_room.copy_from_slice(&iv);
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
         let nonce = self.nonce(&iv);
-        let tag = self.tag(nonce, &Aad::new(header, high), text, icv_len);
+        let tag = self.tag(nonce, &Aad::new(header, high), (text, &[]), icv_len);
         self.key.ctr(counter(nonce, 1), text);
+        icv.copy_from_slice(&tag[..icv_len]);
+    }
+
+    /// As [`seal`](Self::seal), for a text in two other buffers, one behind the other.
+    pub(super) fn seal_from(
+        &self,
+        packet: &mut [u8],
+        text: (&[u8], &[u8]),
+        iv: [u8; IV_LEN],
+        high: Option<u32>,
+        icv_len: usize,
+    ) {
+        let (front, rest) = packet.split_at_mut(EspHeader::LEN + IV_LEN);
+        let (header, iv_room) = front.split_at_mut(EspHeader::LEN);
+        iv_room.copy_from_slice(&iv);
+        let (to, icv) = rest.split_at_mut(rest.len() - icv_len);
+        let nonce = self.nonce(&iv);
+        let tag = self.tag(nonce, &Aad::new(header, high), text, icv_len);
+        self.key.ctr_from(counter(nonce, 1), text, to);
         icv.copy_from_slice(&tag[..icv_len]);
     }
 
@@ -55,14 +74,14 @@ impl CcmAes {
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
         let nonce = self.nonce(iv);
         self.key.ctr(counter(nonce, 1), text);
-        let tag = self.tag(nonce, &Aad::new(header, high), text, icv_len);
+        let tag = self.tag(nonce, &Aad::new(header, high), (text, &[]), icv_len);
         judge(tag[..icv_len].ct_eq(icv).into(), text)?;
         Ok(text)
     }
 
-    /// The encrypted integrity check value; the first `icv_len` bytes are sent (RFC 3610 §2.2, §2.3).
-    fn tag(&self, nonce: Nonce, aad: &Aad, text: &[u8], icv_len: usize) -> Block {
-        let text_len = u32::try_from(text.len()).expect("a packet within 4 GiB");
+    /// The encrypted integrity check value of a text in two buffers; the first `icv_len` bytes are sent (RFC 3610 §2.2, §2.3).
+    fn tag(&self, nonce: Nonce, aad: &Aad, (text, behind): (&[u8], &[u8]), icv_len: usize) -> Block {
+        let text_len = u32::try_from(text.len() + behind.len()).expect("a packet within 4 GiB");
         let mut first = counter(nonce, text_len);
         first[0] |= 1 << 6 | (((icv_len - 2) / 2) << 3) as u8;
         // The additional authenticated data has fewer than 14 bytes, so it fills one block together with its length.
@@ -75,9 +94,17 @@ impl CcmAes {
         self.key.chain(&mut mac, &first);
         self.key.chain(&mut mac, &beside);
         self.key.chain(&mut mac, blocks);
+        // The last block of the first buffer is filled up from the second.
+        let (filling, behind) = behind.split_at(behind.len().min((BLOCK_LEN - tail.len()) % BLOCK_LEN));
         if !tail.is_empty() {
             let mut padded = [0; BLOCK_LEN];
             padded[..tail.len()].copy_from_slice(tail);
+            padded[tail.len()..tail.len() + filling.len()].copy_from_slice(filling);
+            self.key.chain(&mut mac, &padded);
+        }
+        for part in behind.chunks(BLOCK_LEN) {
+            let mut padded = [0; BLOCK_LEN];
+            padded[..part.len()].copy_from_slice(part);
             self.key.chain(&mut mac, &padded);
         }
         self.key.ctr(counter(nonce, 0), &mut mac);

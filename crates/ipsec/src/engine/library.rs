@@ -5,9 +5,10 @@ use std::fmt;
 /// Library that implements AES-GCM.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Library {
-    /// `ring`, the fastest with vectors of 256 bits. It has no 192-bit keys.
+    /// `ring`, the fastest with vectors of 256 bits, although it encrypts in place alone, so that texts are copied first. It has
+    /// no 192-bit keys.
     Ring,
-    /// AWS-LC, faster than `ring` with vectors of 512 bits.
+    /// AWS-LC, faster than `ring` with vectors of 512 bits, and without vectors of AES (AES-NI), where it saves the copy.
     AwsLc,
     /// Intel's Multi-Buffer Crypto for IPsec, the fastest with vectors of 512 bits. Algorithms that it lacks are
     /// AWS-LC's.
@@ -27,16 +28,18 @@ impl Library {
     /// The fastest one on this processor.
     pub fn fastest() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("vaes")
-            && is_x86_feature_detected!("vpclmulqdq")
         {
+            let has_vectors = is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("vaes")
+                && is_x86_feature_detected!("vpclmulqdq");
+            let is_wide = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vl");
             #[cfg(feature = "ipsec-mb")]
-            if super::ipsec_mb::is_wide() {
+            if has_vectors && is_wide && super::ipsec_mb::is_wide() {
                 return Self::IpsecMb;
             }
-            return Self::AwsLc;
+            if is_wide || !has_vectors {
+                return Self::AwsLc;
+            }
         }
         Self::Ring
     }

@@ -161,11 +161,14 @@ impl Cipher {
         matches!(self.engine, Engine::Null)
     }
 
-    /// Tells whether [`seal_from`](Self::seal_from) reads the text in place, in the pass that encrypts it.
+    /// Tells whether [`seal_from`](Self::seal_from) reads the text in place, in the pass that encrypts it. A cipher that encrypts
+    /// nothing copies it.
     pub const fn reads_elsewhere(&self) -> bool {
         match &self.engine {
-            Engine::Aead(key) => key.reads_elsewhere(self.icv_len),
-            Engine::Null | Engine::Gmac(_) | Engine::Ccm(_) | Engine::Separate(_) => false,
+            Engine::Aead(key) => key.reads_elsewhere(),
+            Engine::Ccm(_) => true,
+            Engine::Separate(keys) => keys.reads_elsewhere(),
+            Engine::Null | Engine::Gmac(_) => false,
         }
     }
 
@@ -173,13 +176,18 @@ impl Cipher {
     /// their own buffers; the packet has room for both.
     ///
     /// # Panics
-    /// As [`seal`](Self::seal), and when the packet has another length.
+    /// As [`seal`](Self::seal), and when the packet has another length, or the trailer more than 257 bytes.
     #[inline]
     pub fn seal_from(&self, packet: &mut [u8], text: &[u8], trailer: &[u8], iv: [u8; 8], high: Option<u32>) {
-        if let Engine::Aead(key) = &self.engine
-            && key.reads_elsewhere(self.icv_len)
-        {
-            return key.seal_from(packet, text, trailer, iv, high, self.icv_len);
+        match &self.engine {
+            Engine::Aead(key) if key.reads_elsewhere() => {
+                return key.seal_from(packet, text, trailer, iv, high, self.icv_len);
+            }
+            Engine::Ccm(key) => return key.seal_from(packet, (text, trailer), iv, high, self.icv_len),
+            Engine::Separate(keys) if keys.reads_elsewhere() => {
+                return keys.seal_from(packet, (text, trailer), iv, high, self.icv_len);
+            }
+            Engine::Aead(_) | Engine::Separate(_) | Engine::Null | Engine::Gmac(_) => {}
         }
         let end = packet.len() - self.icv_len;
         let (to, trailer_to) = packet[EspHeader::LEN + self.iv_len..end].split_at_mut(text.len());

@@ -78,6 +78,39 @@ impl Separate {
         }
     }
 
+    /// Tells whether [`seal_from`](Self::seal_from) encrypts.
+    pub(super) const fn reads_elsewhere(&self) -> bool {
+        !matches!(self.cipher, Cipher::Null)
+    }
+
+    /// As [`seal`](Self::seal), for a text in two other buffers, one behind the other.
+    pub(super) fn seal_from(
+        &self,
+        packet: &mut [u8],
+        text: (&[u8], &[u8]),
+        iv: [u8; 8],
+        high: Option<u32>,
+        icv_len: usize,
+    ) {
+        let (protected, icv) = packet.split_at_mut(packet.len() - icv_len);
+        let (room, to) = protected[EspHeader::LEN..].split_at_mut(self.iv_len());
+        match &self.cipher {
+            Cipher::Null => unreachable!("checked before"),
+            Cipher::Cbc(cbc) => {
+                let iv = cbc.vector(iv);
+                room.copy_from_slice(&iv);
+                cbc.encrypting.cbc_from(iv, text, to);
+            }
+            Cipher::Ctr(key, nonce) => {
+                room.copy_from_slice(&iv);
+                key.ctr_from(ctr_counter(*nonce, iv), text, to);
+            }
+        }
+        if let Some(auth) = &self.auth {
+            icv.copy_from_slice(&auth.code(protected, high)[..icv_len]);
+        }
+    }
+
     /// Opens a packet of at least a header, an initialisation vector and an ICV. It is decrypted only if it is
     /// authentic.
     pub(super) fn open<'a>(
@@ -115,10 +148,16 @@ impl Cbc {
         Some(Self { encrypting, decrypting, vectors })
     }
 
-    fn seal(&self, number: [u8; 8], room: &mut [u8], text: &mut [u8]) {
+    /// The initialisation vector of a packet's number.
+    fn vector(&self, number: [u8; 8]) -> Block {
         let mut iv: Block = [0; BLOCK_LEN];
         iv[..8].copy_from_slice(&number);
         self.vectors.block(&mut iv);
+        iv
+    }
+
+    fn seal(&self, number: [u8; 8], room: &mut [u8], text: &mut [u8]) {
+        let iv = self.vector(number);
         room.copy_from_slice(&iv);
         self.encrypting.cbc(iv, text);
     }
@@ -138,11 +177,16 @@ fn ctr(material: &[u8]) -> Option<Cipher> {
     Some(Cipher::Ctr(EncryptingKey::new(key)?, nonce))
 }
 
-/// Encrypts or decrypts. The first block's counter is 1 (RFC 3686 §4).
+/// Encrypts or decrypts.
 fn key_stream(key: &EncryptingKey, nonce: [u8; CTR_NONCE_LEN], iv: [u8; CTR_IV_LEN], text: &mut [u8]) {
+    key.ctr(ctr_counter(nonce, iv), text);
+}
+
+/// The first block before it is encrypted; its counter is 1 (RFC 3686 §4).
+fn ctr_counter(nonce: [u8; CTR_NONCE_LEN], iv: [u8; CTR_IV_LEN]) -> Block {
     let mut counter: Block = [0; BLOCK_LEN];
     counter[..4].copy_from_slice(&nonce);
     counter[4..12].copy_from_slice(&iv);
     counter[15] = 1;
-    key.ctr(counter, text);
+    counter
 }

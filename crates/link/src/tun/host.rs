@@ -9,6 +9,7 @@ use super::TunLink;
 use super::open::{attach, set_up_queue};
 use crate::af_packet::{PacketLink, Station};
 use crate::config::Config;
+use crate::flow_hash::FlowHash;
 use crate::posted::Posted;
 use crate::sys::ifreq::{Interface, tun_set_persistent};
 use crate::{Common, Layer, OpenError};
@@ -123,6 +124,7 @@ impl TunLink {
             virtio: true,
             longest: super::longest(true, mtu, layer),
             posted: Posted::new(),
+            flow_hash: FlowHash::default(),
             interface,
             index,
             down: false,

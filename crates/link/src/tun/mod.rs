@@ -6,19 +6,19 @@
 mod host;
 mod open;
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use arrayvec::ArrayVec;
 use base::DropReason;
 use packet::{Memory, Packet};
-use wire::{FlowKey, MacAddr, eth, vlan};
+use wire::{MacAddr, eth, vlan};
 
 pub use host::HostDevice;
 
 use crate::config::DEFAULT_MTU;
 use crate::error::failed;
+use crate::flow_hash::FlowHash;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::sys::ifreq::{Interface, tun_is_attached, tun_set_persistent};
@@ -46,6 +46,7 @@ pub(crate) struct TunLink {
     /// The longest packet that can be read.
     longest: usize,
     posted: Posted,
+    flow_hash: FlowHash,
     interface: Interface,
     /// Index of the interface.
     index: i32,
@@ -112,15 +113,8 @@ impl TunLink {
     /// Queue that a packet is written to: one per flow, which keeps a flow in order; the kernel's replies use the same
     /// queue.
     fn queue_of(&self, packet: &Packet) -> usize {
-        if self.queues.len() == 1 {
-            return 0;
-        }
         let l3 = if self.layer == Layer::Ip { 0 } else { eth::EthHeader::LEN };
-        let head = packet.head().get(l3..).unwrap_or_default();
-        let Ok(flow) = FlowKey::parse(head, packet.len().saturating_sub(l3)) else { return 0 };
-        let mut hasher = DefaultHasher::new();
-        flow.hash(&mut hasher);
-        (hasher.finish() % self.queues.len() as u64) as usize
+        self.flow_hash.queue(packet, l3, self.queues.len())
     }
 
     /// Handles an error of the kernel about a packet. `None` if the packet was dropped and the burst goes on.

@@ -9,6 +9,7 @@ use wire::MacAddr;
 use super::{TunLink, longest};
 use crate::config::Config;
 use crate::error::text;
+use crate::flow_hash::FlowHash;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::posted::Posted;
 use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_index, tun_set_offload};
@@ -71,6 +72,7 @@ impl TunLink {
             virtio: config.offloads,
             longest: longest(config.offloads, mtu, layer),
             posted: Posted::new(),
+            flow_hash: FlowHash::default(),
             interface,
             index,
             down: false,

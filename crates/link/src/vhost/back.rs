@@ -14,8 +14,10 @@ use offload::Features;
 use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use wire::MacAddr;
+use wire::eth::EthHeader;
 
 use crate::error::failed;
+use crate::flow_hash::FlowHash;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::sys::aio;
 use crate::sys::discard::{self, Discarded};
@@ -27,7 +29,7 @@ use super::device::{Device, Vring};
 use super::features::{self, Bits};
 use super::frames::{Delivered, Scratch};
 use super::guest::{GuestState, QueueState};
-use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
+use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS};
 use super::ring::{BadRing, Ring};
 
 /// Limit of messages that one call handles.
@@ -86,6 +88,7 @@ pub struct VhostUser {
     negotiated: Option<Bits>,
     offered: bool,
     scratch: Scratch,
+    flow_hash: FlowHash,
     /// The queue pair to receive from next.
     next: usize,
     connections: u64,
@@ -145,6 +148,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         negotiated: None,
         offered: config.offloads,
         scratch: Scratch::default(),
+        flow_hash: FlowHash::default(),
         next: 0,
         connections: 0,
         violations: 0,
@@ -401,7 +405,8 @@ impl VhostUser {
         let mut outcome = Ok(Sent::All);
         let copied = self.copied;
         while let Some(packet) = burst.get_mut(gone) {
-            let vring = ready.get(queue_of(packet, ready.len())).map(|&queue| &mut vrings[queue]);
+            let pair = self.flow_hash.queue(packet, EthHeader::LEN, ready.len());
+            let vring = ready.get(pair).map(|&queue| &mut vrings[queue]);
             let Some((vring, ring)) = vring.and_then(Vring::running) else {
                 self.common.stats.tx_drop(DropReason::LinkDown);
                 gone += 1;

@@ -19,15 +19,17 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use wire::MacAddr;
+use wire::eth::EthHeader;
 
 use super::driver_ring::BadUsed;
 use super::features::{self, Bits, LONG_HEADER};
 use super::frames::{Scatter, copy_in, header_for};
 use super::guest::{GuestState, QueueState};
 use super::handshake::{Handshake, Proposal, RX_BUFFER, Session, TX_BUFFER};
-use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS, queue_of};
+use super::queues::{BURST_BYTES, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS};
 use super::ring::WRITE;
 use crate::error::failed;
+use crate::flow_hash::FlowHash;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::pieces::{tagged, vlan_tag};
 use crate::sys::aio;
@@ -89,6 +91,7 @@ pub struct VhostFront {
     /// Negotiated features now.
     current: Features,
     pieces: Vec<GuestPiece>,
+    flow_hash: FlowHash,
     connections: u64,
     violations: u64,
     copied: u64,
@@ -151,6 +154,7 @@ pub(super) fn open_requesting(config: &FrontConfig, requested: Bits) -> Result<V
         running: None,
         current: features,
         pieces: Vec::new(),
+        flow_hash: FlowHash::default(),
         connections: 0,
         violations: 0,
         copied: 0,
@@ -395,7 +399,7 @@ impl VhostFront {
             }
         }
         while let Some(packet) = burst.get_mut(gone) {
-            let pair = queue_of(packet, running.free.len());
+            let pair = self.flow_hash.queue(packet, EthHeader::LEN, running.free.len());
             if running.free[pair].is_empty()
                 && let Err(bad) = running.reclaim(pair)
             {
