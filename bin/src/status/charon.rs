@@ -205,7 +205,8 @@ impl Answer {
             tunnel.ike = Some(ike);
             return;
         }
-        let is_expected = tunnel.keying.has_open_policy || matches!(daemon, Daemon::Pairs(_));
+        let keying = &tunnel.keying;
+        let is_expected = keying.has_open_policy || keying.is_larval || matches!(daemon, Daemon::Pairs(_));
         if tunnel.keying.needs_sas && is_expected {
             tunnel.charon = self.why_unknown(tunnel, name, daemon, is_own);
         }
@@ -760,6 +761,9 @@ mod tests {
         };
         let mut of_static_keys = tunnel(5, NETS);
         of_static_keys.keying.has_open_policy = false;
+        // A key manager was asked before it was killed.
+        assert!(of_machine(of_static_keys.clone(), &ended).is_some());
+        of_static_keys.keying.is_larval = false;
         assert_eq!(of_machine(of_static_keys, &ended), None);
         let of = |error| of_machine(tunnel(0, NETS), &failed(error)).unwrap();
         assert_eq!(of(AnswerError::Vici(ViciError::NotRunning)), "not running at /run/charon.vici");

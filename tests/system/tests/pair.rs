@@ -219,7 +219,7 @@ fn refused() -> Outcome {
     let own = line(&first)?;
     // The line stays the same.
     assert_eq!(line(&left.fatpath(&["pair", "site"])?)?, own);
-    let refusals: [(&[&str], &str); 15] = [
+    let refusals: [(&[&str], &str); 16] = [
         (&["pair", "site", &own[..own.len() - 3]], "cut or damaged"),
         (&["pair", "site", &own.replace("fp1:", "fp1:A")], "cut or damaged"),
         (&["pair", "site", &own.replace("fp1:", "fp9:")], "version 9"),
@@ -228,6 +228,7 @@ fn refused() -> Outcome {
         (&["pair", "site", "--net", "10.9.0.0/24"], "site exists, with 10.1.0.0/24 at 192.0.2.1"),
         (&["pair", "other", "--net", "10.9.0.0/24"], "192.0.2.1 port 4500 is that of tunnel site"),
         (&["pair", "other"], "--net is needed"),
+        (&["pair", "a.b", "--net", "10.9.0.0/24"], "no connection with a dot in its name"),
         (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "::1", &own], "not of one family"),
         (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "192.0.2.77"], "this host has no address 192.0.2.77"),
         (&["pair", "other", "--net", "224.0.0.0/4", "--endpoint", "127.0.0.1"], "multicast"),
