@@ -223,13 +223,25 @@ fn log_file(name: &str, ending: &str) -> PathBuf {
     own_socket_path(name).with_file_name(format!("{name}.{ending}"))
 }
 
-/// Starts a command in a process group of its own, with a log and without the terminal.
+/// Log of the process before.
+fn old_log(log: &Path) -> PathBuf {
+    let mut name = log.as_os_str().to_owned();
+    name.push(".old");
+    PathBuf::from(name)
+}
+
+/// Starts a command in a process group of its own, with a new log and without the terminal. The former log stays as `.old`, so that
+/// logs of many starts do not fill the run directory.
 fn background(command: &mut Command, log: &Path) -> Result<Child, CliError> {
     let failed = |err: io::Error| CliError::failed(format!("{}: {err}", log.display()));
     if let Some(dir) = log.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     }
-    let file = OpenOptions::new().append(true).create(true).mode(0o600).open(log).map_err(failed)?;
+    match std::fs::rename(log, old_log(log)) {
+        Err(err) if err.kind() != ErrorKind::NotFound => return Err(failed(err)),
+        _ => {}
+    }
+    let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(log).map_err(failed)?;
     let errors = file.try_clone().map_err(failed)?;
     command.stdin(Stdio::null()).stdout(file).stderr(errors).process_group(0);
     command.spawn().map_err(|err| CliError::system(&command.get_program().to_string_lossy(), &err))

@@ -221,7 +221,7 @@ impl PairFiles {
              \x20 load = random nonce openssl kdf pem pkcs1 pkcs8 pubkey vici kernel-netlink socket-default\n\
              \x20 install_routes = no\n  install_virtual_ip = no\n  interfaces_ignore = {}\n\
              \x20 plugins {{\n    vici {{\n      socket = unix://{}\n    }}\n  }}\n\
-             \x20 filelog {{\n    stderr {{\n      default = 1\n    }}\n  }}\n  journal {{\n    default = -1\n  }}\n}}\n\n\
+             \x20 filelog {{\n    stderr {{\n      default = 1\n      # No lines for each packet, of which there is one in ten seconds.\n      enc = 0\n      net = 0\n    }}\n  }}\n  journal {{\n    default = -1\n  }}\n}}\n\n\
              swanctl {{\n  load = random openssl pem pkcs1 pkcs8 pubkey\n}}\n",
             self.name,
             socket.display()

@@ -110,6 +110,11 @@ fn create(
     peer: Option<&PairLine>,
 ) -> Result<(PairLine, zeroize::Zeroizing<String>), CliError> {
     let name = &args.name;
+    if name.contains('.') {
+        return Err(CliError::failed(format!(
+            "{name}: strongSwan has no connection with a dot in its name; use another name."
+        )));
+    }
     if files.toml().exists() {
         return Err(CliError::failed(format!(
             "{name} exists: {} is there; use another name, or remove it.",

@@ -1,8 +1,10 @@
 //! `fatpath status`: one line for each tunnel of the running gateways, and reasons for those that do not work.
 
+mod charon;
 mod gateway;
 mod text;
 mod tunnel;
+mod vici;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -114,7 +116,10 @@ fn sample(gateways: &mut [Asked]) -> Vec<GatewayStatus> {
         }
         Err(err) => GatewayStatus::unreachable(&gateway.name, err.message),
     };
-    gateways.iter_mut().map(status).collect()
+    let mut statuses: Vec<(GatewayStatus, PathBuf)> =
+        gateways.iter_mut().map(|gateway| (status(gateway), gateway.path.clone())).collect();
+    charon::add(&mut statuses);
+    statuses.into_iter().map(|(status, _)| status).collect()
 }
 
 fn shown(statuses: &[GatewayStatus], json: bool) -> String {

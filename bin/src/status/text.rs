@@ -24,8 +24,8 @@ fn write(text: &mut String, status: &GatewayStatus) -> std::fmt::Result {
     let count = |n: usize, one: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") };
     let (links, tunnels) = (count(status.links.len(), "link"), count(status.tunnels.len(), "tunnel"));
     writeln!(text, "{name}: running, {links} ({}), {tunnels}", status.links.join(", "))?;
-    let rows: Vec<[String; 6]> = status.tunnels.iter().map(cells).collect();
-    let mut widths = [0; 6];
+    let rows: Vec<[String; 7]> = status.tunnels.iter().map(cells).collect();
+    let mut widths = [0; 7];
     for row in &rows {
         widths.iter_mut().zip(row).for_each(|(width, cell)| *width = cell.chars().count().max(*width));
     }
@@ -53,7 +53,7 @@ fn write(text: &mut String, status: &GatewayStatus) -> std::fmt::Result {
 }
 
 /// Columns of a tunnel.
-fn cells(tunnel: &TunnelStatus) -> [String; 6] {
+fn cells(tunnel: &TunnelStatus) -> [String; 7] {
     let why = tunnel.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
     let rate = |word: &str, rate: Option<u64>| rate.map_or_else(String::new, |rate| format!("{word} {}", bits(rate)));
     [
@@ -62,8 +62,18 @@ fn cells(tunnel: &TunnelStatus) -> [String; 6] {
         tunnel.received_secs.map_or_else(String::new, |secs| format!("received {} ago", duration(secs))),
         [rate("rx", tunnel.rx_bits_per_second), rate("tx", tunnel.tx_bits_per_second)].join("  ").trim().to_owned(),
         tunnel.rekey_secs.map_or_else(String::new, |secs| format!("rekey in {}", duration(secs))),
+        ike(tunnel),
         tunnel.networks.join(", "),
     ]
+}
+
+/// State of IKE, or the reason for which charon does not tell it.
+fn ike(tunnel: &TunnelStatus) -> String {
+    let Some(ike) = &tunnel.ike else {
+        return tunnel.charon.as_ref().map_or_else(String::new, |why| format!("charon: {why}"));
+    };
+    let rekey = ike.rekey_secs.map_or_else(String::new, |secs| format!(", rekey in {}", duration(secs)));
+    format!("IKE: {}{rekey}", ike.text)
 }
 
 /// Formats a rate with three digits, such as `1.20 Mb/s`.
@@ -95,6 +105,7 @@ fn duration(secs: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::charon::{IkeState, IkeStatus};
     use super::super::gateway::{DropSum, LinkDown};
     use super::super::tunnel::TunnelState;
     use super::*;
@@ -102,18 +113,15 @@ mod tests {
     #[test]
     fn tunnel_is_a_line_and_faults_follow() {
         let tunnel = |peer: &str, state, why: Option<&str>| TunnelStatus {
-            local: "192.0.2.1".parse().unwrap(),
             peer: peer.to_owned(),
-            reqid: 1,
             state,
             why: why.map(str::to_owned),
             networks: vec!["10.1.0.0/24 > 10.2.0.0/24".to_owned()],
             received_secs: (state == TunnelState::Up).then_some(1),
-            rx_bytes: 0,
-            tx_bytes: 0,
             rx_bits_per_second: (state == TunnelState::Up).then_some(1_200_000),
             tx_bits_per_second: (state == TunnelState::Up).then_some(0),
             rekey_secs: (state == TunnelState::Up).then_some(3300),
+            ..TunnelStatus::of_peer("192.0.2.2", 1)
         };
         let drop = DropSum {
             reason: "NoRoute".to_owned(),
@@ -141,6 +149,27 @@ mod tests {
 ";
         assert_eq!(text(&status), want);
         assert_eq!(text(&GatewayStatus::unreachable("x", "no answer".to_owned())), "x: no answer\n");
+    }
+
+    #[test]
+    fn row_has_the_state_of_ike() {
+        let ike = |rekey_secs| IkeStatus {
+            state: IkeState::Established,
+            text: "established".to_owned(),
+            established_secs: Some(5),
+            rekey_secs,
+        };
+        let mut tunnel = TunnelStatus::of_peer("192.0.2.2", 1);
+        for (ike_status, charon, want) in [
+            (None, None, ""),
+            (Some(ike(Some(9000))), None, "IKE: established, rekey in 2h"),
+            (Some(ike(None)), None, "IKE: established"),
+            (None, Some("not running"), "charon: not running"),
+        ] {
+            tunnel.ike = ike_status;
+            tunnel.charon = charon.map(str::to_owned);
+            assert_eq!(cells(&tunnel)[5], want);
+        }
     }
 
     #[test]

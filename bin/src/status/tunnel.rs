@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use base::Prefix;
 use ctl::state::{LinkState, PeerErrorState, PolicyState, SaState};
 use serde::Serialize;
 use xfrm::{Dir, SaDir};
+
+use super::charon::IkeStatus;
 
 /// Seconds without a received packet after which a tunnel is idle.
 const IDLE_SECS: u64 = 120;
@@ -61,9 +64,51 @@ pub(super) struct TunnelStatus {
     pub(super) rx_bits_per_second: Option<u64>,
     /// Sent bits a second between two samples.
     pub(super) tx_bits_per_second: Option<u64>,
-    /// Seconds until the next rekeying, for SAs with a limit of time.
+    /// Seconds until the next rekeying, as charon says, or for SAs with a limit of time.
     pub(super) rekey_secs: Option<u64>,
+    /// State of IKE, if charon manages the tunnel.
+    pub(super) ike: Option<IkeStatus>,
+    /// Reason for which charon says nothing about a tunnel that needs SAs of it.
+    pub(super) charon: Option<String>,
+    /// Facts about its SAs.
+    #[serde(skip)]
+    pub(super) keying: Keying,
 }
+
+/// Facts by which a tunnel and the SAs of a key manager belong together.
+#[derive(Clone, Debug)]
+pub(super) struct Keying {
+    /// Outer address of the peer in the policies.
+    pub(super) peer: IpAddr,
+    /// Outer address that the peer has moved to.
+    pub(super) moved_to: Option<IpAddr>,
+    /// Networks of this end and of the peer.
+    pub(super) networks: Vec<(Prefix, Prefix)>,
+    /// SPIs of the SAs that receive.
+    pub(super) spis_in: Vec<u32>,
+    /// SPIs of the SAs that send.
+    pub(super) spis_out: Vec<u32>,
+    /// Whether a key manager has been asked for SAs.
+    pub(super) is_larval: bool,
+    /// Whether SAs are missing in a direction.
+    pub(super) needs_sas: bool,
+    /// Whether it has a policy without reqid, which any SA of the peer matches, such as that of `keys = "ike"`.
+    pub(super) has_open_policy: bool,
+}
+
+impl TunnelStatus {
+    /// Replaces the general reason for missing SAs; another reason stays.
+    pub(super) fn explain(&mut self, why: &str) {
+        if self.why.as_deref().is_some_and(|why| [ASKED, NO_SA].contains(&why)) {
+            self.why = Some(why.to_owned());
+        }
+    }
+}
+
+/// Reason of a tunnel for whose SAs a key manager has been asked.
+const ASKED: &str = "no SA yet: a key manager has been asked for one";
+/// Reason of a tunnel without SAs.
+const NO_SA: &str = "the policy has no SA: add SAs, or start a key manager";
 
 /// Key of a tunnel: outer addresses of this end and of the peer, and the reqid.
 pub(super) type TunnelKey = (IpAddr, IpAddr, u32);
@@ -71,11 +116,12 @@ pub(super) type TunnelKey = (IpAddr, IpAddr, u32);
 /// Policies and SAs of a tunnel.
 #[derive(Debug, Default)]
 struct Parts<'a> {
-    networks: Vec<String>,
+    networks: Vec<(Prefix, Prefix)>,
     outbound: Vec<&'a SaState>,
     inbound: Vec<&'a SaState>,
     /// Larval SAs, which a key manager has been asked for.
     larval: bool,
+    has_open_policy: bool,
 }
 
 /// Tunnels of the policies and SAs of a gateway, in the order of their keys.
@@ -91,7 +137,8 @@ pub(super) fn tunnels(
             let local = template.src.unwrap_or_else(|| selector.src.addr());
             let peer = template.dst.unwrap_or_else(|| selector.dst.addr());
             let part = parts.entry((local, peer, template.reqid)).or_default();
-            let network = format!("{} > {}", selector.src, selector.dst);
+            part.has_open_policy |= template.reqid == 0;
+            let network = (selector.src, selector.dst);
             if !part.networks.contains(&network) {
                 part.networks.push(network);
             }
@@ -127,7 +174,14 @@ fn fold(parts: &mut BTreeMap<TunnelKey, Parts<'_>>) {
         let (local, peer, _) = key;
         let mut managed: Vec<&mut Parts<'_>> =
             parts.range_mut((local, peer, 1)..=(local, peer, u32::MAX)).map(|(_, part)| part).collect();
-        part.networks.retain(|network| !managed.iter().any(|other| other.networks.contains(network)));
+        part.networks.retain(|network| {
+            let mut is_others = false;
+            for other in managed.iter_mut().filter(|other| other.networks.contains(network)) {
+                other.has_open_policy = true;
+                is_others = true;
+            }
+            !is_others
+        });
         let target = match managed.iter().position(|other| other.has_sas()) {
             Some(at) => Some(at),
             // Neither has SAs: policies for the same networks are one tunnel.
@@ -138,6 +192,7 @@ fn fold(parts: &mut BTreeMap<TunnelKey, Parts<'_>>) {
             Some(at) => {
                 managed[at].networks.append(&mut part.networks);
                 managed[at].larval |= part.larval;
+                managed[at].has_open_policy = true;
             }
             None => {
                 parts.insert(key, part);
@@ -166,6 +221,16 @@ impl Parts<'_> {
         };
         let newest = self.outbound.last();
         let port = newest.and_then(|sa| sa.encap).map(|encap| encap.dport);
+        let keying = Keying {
+            peer,
+            moved_to: newest.and_then(|sa| sa.moved_to).map(|moved| moved.ip()),
+            networks: self.networks.clone(),
+            spis_in: self.inbound.iter().map(|sa| sa.spi).collect(),
+            spis_out: self.outbound.iter().map(|sa| sa.spi).collect(),
+            is_larval: self.larval,
+            needs_sas: self.outbound.is_empty() || self.inbound.is_empty(),
+            has_open_policy: self.has_open_policy,
+        };
         let peer = match (newest.and_then(|sa| sa.moved_to), port) {
             (Some(moved), _) => moved.to_string(),
             (None, Some(port)) => SocketAddr::new(peer, port).to_string(),
@@ -178,13 +243,16 @@ impl Parts<'_> {
             reqid,
             state,
             why,
-            networks: self.networks.clone(),
+            networks: self.networks.iter().map(|(local, remote)| format!("{local} > {remote}")).collect(),
             received_secs,
             rx_bytes: self.inbound.iter().map(|sa| sa.stats.bytes).sum(),
             tx_bytes: self.outbound.iter().map(|sa| sa.stats.bytes).sum(),
             rx_bits_per_second: None,
             tx_bits_per_second: None,
             rekey_secs: self.outbound.iter().filter_map(until_soft).max(),
+            ike: None,
+            charon: None,
+            keying,
         }
     }
 
@@ -192,8 +260,8 @@ impl Parts<'_> {
     fn verdict(&self, received_secs: Option<u64>) -> (TunnelState, Option<String>) {
         let down = |why: &str| (TunnelState::Down, Some(why.to_owned()));
         match (self.outbound.is_empty(), self.inbound.is_empty()) {
-            (true, _) if self.larval => return down("no SA yet: a key manager has been asked for one"),
-            (true, true) => return down("the policy has no SA: add SAs, or start a key manager"),
+            (true, _) if self.larval => return down(ASKED),
+            (true, true) => return down(NO_SA),
             (true, false) => return down("no SA towards the peer"),
             (false, true) => return down("no SA from the peer"),
             (false, false) => {}
@@ -229,6 +297,15 @@ impl Parts<'_> {
 /// Description of an error that the network has reported.
 fn reported(error: &str) -> &str {
     if error.starts_with("Connection refused") { "port unreachable" } else { error }
+}
+
+#[cfg(test)]
+impl TunnelStatus {
+    /// A tunnel from 192.0.2.1 that is down, without networks and SAs.
+    pub(super) fn of_peer(peer: &str, reqid: u32) -> Self {
+        let parts = Parts { larval: true, ..Parts::default() };
+        parts.status((IpAddr::from([192, 0, 2, 1]), peer.parse().unwrap(), reqid), &[])
+    }
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,6 +20,8 @@ const LIBRARY: &str = "libfatpath_preload.so";
 const LIBRARY_VARIABLE: &str = "FATPATH_PRELOAD";
 /// Variable with the gateway for the library.
 const NETLINK_VARIABLE: &str = "FATPATH_NETLINK";
+/// Most bytes that are read of the environment of a process.
+const MAX_ENVIRONMENT: u64 = 4 << 20;
 
 /// Command that runs `program` with its netlink sockets connected to the gateway whose netlink socket is `netlink`.
 ///
@@ -87,6 +91,26 @@ fn netlink_variable(netlink: &Path, host_side: Option<HostSidePlace<'_>>) -> Res
     Ok(value)
 }
 
+/// Path of the netlink socket of the gateway that process `pid` was started for, if it was by a [`command`].
+///
+/// # Errors
+/// Its environment cannot be read.
+pub fn gateway_of_process(pid: u32) -> io::Result<Option<PathBuf>> {
+    let mut environment = Vec::new();
+    File::open(format!("/proc/{pid}/environ"))?.take(MAX_ENVIRONMENT).read_to_end(&mut environment)?;
+    Ok(gateway_of(&environment))
+}
+
+/// Path of the gateway's netlink socket in an environment, whose variables end with NUL.
+fn gateway_of(environment: &[u8]) -> Option<PathBuf> {
+    let variables = environment.split(|byte| *byte == 0);
+    let mut values = variables.filter_map(|text| text.strip_prefix(NETLINK_VARIABLE.as_bytes())?.strip_prefix(b"="));
+    let value = values.next()?;
+    let option = b",host-side";
+    let path_len = value.windows(option.len()).rposition(|part| part == option).unwrap_or(value.len());
+    Some(PathBuf::from(OsStr::from_bytes(&value[..path_len])))
+}
+
 /// Checks that the program of `command`, `program` on the command line, loads the library.
 ///
 /// # Errors
@@ -121,4 +145,23 @@ pub fn library() -> Result<PathBuf, CliError> {
     let dir = program.parent().ok_or_else(missing)?;
     let places = [dir.join(LIBRARY), dir.join("../lib/fatpath").join(LIBRARY)];
     places.into_iter().find(|path| path.is_file()).ok_or_else(missing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gateway_of_a_program_is_in_its_environment() {
+        let host_side = HostSidePlace { vrf: Some("red"), host_firewall: true };
+        for place in [None, Some(host_side)] {
+            let mut environment = b"A=1\0XFATPATH_NETLINK=/no\0FATPATH_NETLINK=".to_vec();
+            environment.extend(netlink_variable(Path::new("/run/fatpath/a.netlink"), place).unwrap().as_bytes());
+            environment.extend(b"\0B=2\0");
+            assert_eq!(gateway_of(&environment), Some(PathBuf::from("/run/fatpath/a.netlink")), "{place:?}");
+        }
+        assert_eq!(gateway_of(b"FATPATH_NETLINKS=/a\0"), None);
+        assert_eq!(gateway_of(b""), None);
+        assert!(gateway_of_process(std::process::id()).is_ok());
+    }
 }

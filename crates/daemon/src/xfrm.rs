@@ -1,6 +1,6 @@
 //! Changes of SAs and policies from one configuration to the next, in the terms of the `ipsec` crate.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use base::SaId;
@@ -75,13 +75,50 @@ impl Steps {
 pub(crate) struct OfFile {
     sas: HashSet<SaId>,
     policies: HashSet<PolicyKey>,
+    /// Policies that wait for a key manager, and that its policies have replaced.
+    waiting: HashMap<PolicyKey, PolicyConfig>,
 }
 
 impl OfFile {
-    /// Records that a netlink client has replaced or removed that policy.
-    pub(crate) fn forget_policy(&mut self, key: &PolicyKey) {
-        self.policies.remove(key);
+    /// Adds or replaces a policy of a netlink client. A policy of the file that waits for a key manager is back when that policy
+    /// is removed.
+    ///
+    /// # Errors
+    /// See [`Ipsec::add_policy`] and [`Ipsec::update_policy`].
+    pub(crate) fn set_policy(
+        &mut self,
+        ipsec: &mut Ipsec,
+        config: PolicyConfig,
+        update: bool,
+    ) -> Result<(), ConfigError> {
+        let key = config.key();
+        let before = || ipsec.spd().find(&key).and_then(|id| ipsec.spd().get(id)).map(|policy| policy.config.clone());
+        let waiting = before().filter(|before| self.policies.contains(&key) && waits(before));
+        if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) }?;
+        self.policies.remove(&key);
+        self.waiting.extend(waiting.map(|waiting| (key, waiting)));
+        Ok(())
     }
+
+    /// Removes a policy for a netlink client. One of the file that waited behind it takes its place at once, so that no packet passes
+    /// in clear when a key manager ends.
+    pub(crate) fn remove_policy(&mut self, ipsec: &mut Ipsec, key: &PolicyKey) {
+        if let Some(waiting) = self.waiting.remove(key)
+            && ipsec.update_policy(waiting).is_ok()
+        {
+            self.policies.insert(*key);
+            return;
+        }
+        self.policies.remove(key);
+        drop(ipsec.remove_policy(key));
+    }
+}
+
+/// Whether a policy only waits for a key manager, such as those of a `[[tunnel]]` with `keys = "ike"`: it has the lowest priority,
+/// and its SAs any reqid.
+fn waits(policy: &PolicyConfig) -> bool {
+    let has_templates = !policy.templates.is_empty();
+    has_templates && policy.priority == u32::MAX && policy.templates.iter().all(|template| template.reqid == 0)
 }
 
 /// Removes the SA or larval SA with the SPI of `config`. False if there is none.
@@ -128,12 +165,19 @@ impl Step {
                 ipsec.replace_sa(&config).map(drop)
             }
             Self::RemovePolicy(key) => {
+                of_file.waiting.remove(&key);
                 if of_file.policies.remove(&key) {
                     drop(ipsec.remove_policy(&key));
                 }
                 Ok(())
             }
             Self::AddPolicy(config) => {
+                let there = ipsec.spd().find(&config.key()).and_then(|id| ipsec.spd().get(id));
+                let is_managed = there.is_some_and(|policy| !policy.config.templates.is_empty());
+                if waits(&config) && is_managed && !of_file.policies.contains(&config.key()) {
+                    of_file.waiting.insert(config.key(), config);
+                    return Ok(());
+                }
                 of_file.policies.insert(config.key());
                 ipsec.update_policy(config)
             }
@@ -226,7 +270,7 @@ mod tests {
     fn change(ipsec: &mut Ipsec, old: &Config, new: &Config) -> Result<usize, CliError> {
         let sas = ipsec.sad().iter().map(ipsec::Sa::id).collect();
         let policies = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
-        change_of((ipsec, &mut OfFile { sas, policies }), old, new)
+        change_of((ipsec, &mut OfFile { sas, policies, ..OfFile::default() }), old, new)
     }
 
     /// Same as [`change`], where some objects do not belong to the file.
@@ -301,8 +345,7 @@ mod tests {
         ipsec.remove_sa(other.dst, other.spi, 0).unwrap();
         let theirs = ipsec.add_sa(&other, 1).unwrap();
         let open = PolicyConfig { templates: Vec::new(), ..old.policies[0].clone() };
-        ipsec.update_policy(open.clone()).unwrap();
-        of_file.forget_policy(&open.key());
+        of_file.set_policy(&mut ipsec, open.clone(), true).unwrap();
         let is_theirs = |ipsec: &Ipsec| ipsec.sa(theirs).is_some_and(|sa| sa.flags().esn && sa.replay().size() == 64);
         let wider = config(&[&SA.replace("= 64", "= 128"), POLICIES].concat());
         change_of((&mut ipsec, &mut of_file), &old, &wider).unwrap();
@@ -334,6 +377,44 @@ mod tests {
             let spis: Vec<_> = ipsec.sad().iter().map(ipsec::Sa::spi).collect();
             assert_eq!((spis, ipsec.sad().larvae().count()), (vec![of_file.spi], 0));
         }
+    }
+
+    #[test]
+    fn waiting_policy_is_back_when_a_key_manager_removes_its_own() {
+        let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
+        let tunnel = |nets: &str| {
+            let local = "local = { address = \"192.0.2.1\", nets = [\"10.1.0.0/24\"] }";
+            let remote = format!("remote = {{ address = \"192.0.2.2\", nets = [{nets}] }}");
+            config(&format!("[[tunnel]]\nname = \"tun0\"\n{local}\n{remote}\nkeys = \"ike\"\n"))
+        };
+        let one = tunnel("\"10.2.0.0/24\"");
+        change_of((&mut ipsec, &mut of_file), &Config::default(), &one).unwrap();
+        let waiting = one.policies[0].clone();
+        let key = waiting.key();
+        let priority = |ipsec: &Ipsec| ipsec.spd().find(&key).and_then(|id| Some(ipsec.spd().get(id)?.config.priority));
+        let mut of_manager = PolicyConfig { priority: 1000, ..waiting.clone() };
+        of_manager.templates[0].reqid = 1;
+        // Twice, as for a rekeyed SA.
+        for _ in 0..2 {
+            of_file.set_policy(&mut ipsec, of_manager.clone(), true).unwrap();
+            assert_eq!(priority(&ipsec), Some(1000));
+        }
+        // A reload with more networks leaves the key manager's policy alone.
+        let two = tunnel("\"10.2.0.0/24\", \"10.3.0.0/24\"");
+        change_of((&mut ipsec, &mut of_file), &one, &two).unwrap();
+        assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(1000), 6));
+        of_file.remove_policy(&mut ipsec, &key);
+        assert_eq!((priority(&ipsec), of_file.policies.contains(&key)), (Some(u32::MAX), true));
+        // The file's own can be removed.
+        of_file.remove_policy(&mut ipsec, &key);
+        assert_eq!(priority(&ipsec), None);
+        // A policy that the file no longer has does not come back.
+        let other = &two.policies.iter().find(|policy| policy.key() != key).unwrap().clone();
+        of_file.set_policy(&mut ipsec, PolicyConfig { priority: 1, ..other.clone() }, true).unwrap();
+        change_of((&mut ipsec, &mut of_file), &two, &Config::default()).unwrap();
+        assert_eq!(ipsec.spd().len(), 1);
+        of_file.remove_policy(&mut ipsec, &other.key());
+        assert!(ipsec.is_idle());
     }
 
     #[test]

@@ -33,6 +33,7 @@ mod router;
 mod service;
 mod state;
 mod status;
+mod status_ike;
 mod strongswan;
 mod sysctl;
 mod trial;
@@ -89,6 +90,7 @@ fn main() {
         journal::trials(),
         state::trials(),
         status::trials(),
+        status_ike::trials(),
         trial::trials(),
         keys::trials(),
         large_file::trials(),

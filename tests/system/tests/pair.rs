@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use system::{Need, Netns, Outcome, Scratch, fatpath, run, trial, unpacked, veth, wait_until};
 
 const CHARON: Need = Need::Unpacked { path: "usr/sbin/charon-systemd", package: "charon-systemd" };
-const NEEDS: &[Need] = &[
+pub(crate) const NEEDS: &[Need] = &[
     Need::Namespaces,
     Need::Tun,
     Need::PING,
@@ -21,7 +21,7 @@ const NEEDS: &[Need] = &[
 ];
 
 /// Longest time from built programs to a ping through ESP.
-const STOPWATCH: Duration = Duration::from_secs(60);
+pub(crate) const STOPWATCH: Duration = Duration::from_secs(60);
 
 /// A name that no link may have.
 const LONG: &str = "a-name-that-is-longer";
@@ -40,9 +40,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// One host with its gateway's directories.
-struct End {
-    netns: Netns,
-    dir: PathBuf,
+pub(crate) struct End {
+    pub(crate) netns: Netns,
+    pub(crate) dir: PathBuf,
     number: u8,
 }
 
@@ -53,7 +53,7 @@ impl End {
         Ok(Self { netns, dir, number })
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = self.netns.command(fatpath());
         command.args(words).env("FATPATH_CONFDIR", self.dir.join("conf")).env("FATPATH_RUNDIR", self.dir.join("run"));
         let path = std::env::var("PATH").unwrap_or_default();
@@ -61,7 +61,7 @@ impl End {
         command
     }
 
-    fn fatpath(&self, words: &[&str]) -> Outcome<String> {
+    pub(crate) fn fatpath(&self, words: &[&str]) -> Outcome<String> {
         run(&mut self.command(words))
     }
 
@@ -75,12 +75,12 @@ impl End {
         Ok(text)
     }
 
-    fn net(&self) -> String {
+    pub(crate) fn net(&self) -> String {
         format!("10.{}.0.0/24", self.number)
     }
 
     /// Sends one ping to the other end's network.
-    fn ping(&self) -> bool {
+    pub(crate) fn ping(&self) -> bool {
         let (own, far) = (self.number, 3 - self.number);
         self.netns.sh(&format!("ping -q -c 1 -W 0.3 -I 10.{own}.0.1 10.{far}.0.1")).is_ok()
     }
@@ -109,7 +109,7 @@ impl Drop for End {
 }
 
 /// Two hosts with a wire, and an address in its network on each.
-fn ends(scratch: &Scratch) -> Outcome<[End; 2]> {
+pub(crate) fn ends(scratch: &Scratch) -> Outcome<[End; 2]> {
     let ends = [End::new(scratch, "left", 1)?, End::new(scratch, "right", 2)?];
     veth((&ends[0].netns, "eth0"), (&ends[1].netns, "eth0"))?;
     for End { netns, number, .. } in &ends {
@@ -124,20 +124,20 @@ fn ends(scratch: &Scratch) -> Outcome<[End; 2]> {
 }
 
 /// The line in the output of `pair`.
-fn line(printed: &str) -> Outcome<String> {
+pub(crate) fn line(printed: &str) -> Outcome<String> {
     let line = printed.lines().find(|line| line.starts_with("fp1:"));
     Ok(line.ok_or_else(|| format!("no line in {printed}"))?.to_owned())
 }
 
 /// Three commands and two lines.
-fn pair([left, right]: &[End; 2]) -> Outcome<[String; 3]> {
+pub(crate) fn pair([left, right]: &[End; 2]) -> Outcome<[String; 3]> {
     let first = left.fatpath(&["pair", "site", "--net", &left.net()])?;
     let second = right.fatpath(&["pair", "site", "--net", &right.net(), &line(&first)?])?;
     let third = left.fatpath(&["pair", "site", &line(&second)?])?;
     Ok([first, second, third])
 }
 
-fn until_up(end: &End, limit: Duration) -> Outcome {
+pub(crate) fn until_up(end: &End, limit: Duration) -> Outcome {
     wait_until("a ping comes through", limit, || end.ping())
 }
 
@@ -232,7 +232,7 @@ fn refused() -> Outcome {
     let own = line(&first)?;
     // The line stays the same.
     assert_eq!(line(&left.fatpath(&["pair", "site"])?)?, own);
-    let refusals: [(&[&str], &str); 15] = [
+    let refusals: [(&[&str], &str); 16] = [
         (&["pair", "site", &own[..own.len() - 3]], "cut or damaged"),
         (&["pair", "site", &own.replace("fp1:", "fp1:A")], "cut or damaged"),
         (&["pair", "site", &own.replace("fp1:", "fp9:")], "version 9"),
@@ -241,6 +241,7 @@ fn refused() -> Outcome {
         (&["pair", "site", "--net", "10.9.0.0/24"], "site exists, with 10.1.0.0/24 at 192.0.2.1"),
         (&["pair", "other", "--net", "10.9.0.0/24"], "192.0.2.1 port 4500 is that of tunnel site"),
         (&["pair", "other"], "--net is needed"),
+        (&["pair", "a.b", "--net", "10.9.0.0/24"], "no connection with a dot in its name"),
         (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "::1", &own], "not of one family"),
         (&["pair", "other", "--net", "10.9.0.0/24", "--endpoint", "192.0.2.77"], "this host has no address 192.0.2.77"),
         (&["pair", "other", "--net", "224.0.0.0/4", "--endpoint", "127.0.0.1"], "multicast"),

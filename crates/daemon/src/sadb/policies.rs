@@ -15,12 +15,8 @@ use netlink::xfrm::convert;
 pub(super) fn add_policy(node: &mut Node, request: Policy, update: bool) -> Result<(), Error> {
     let config = convert::policy(&request, node.link_of(request.info.sel.ifindex))?;
     let config = PolicyConfig { request: Some(Request::new(PolicyRecord::now(request))), ..config };
-    let key = config.key();
-    let ipsec = &mut node.datapath.ipsec;
-    let added = if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) };
-    added.map_err(|err| convert::refusal(&err))?;
-    node.of_file.forget_policy(&key);
-    Ok(())
+    let Node { datapath, of_file, .. } = node;
+    of_file.set_policy(&mut datapath.ipsec, config, update).map_err(|err| convert::refusal(&err))
 }
 
 pub(super) fn find_policy(node: &mut Node, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
@@ -46,8 +42,7 @@ pub(super) fn find_policy(node: &mut Node, query: &PolicyQuery, remove: bool) ->
     let policy = spd.get(id).ok_or_else(not_there)?;
     let shown = netlink_view::policy(node, policy).ok_or_else(not_there)?;
     if remove {
-        drop(node.datapath.ipsec.remove_policy(&key));
-        node.of_file.forget_policy(&key);
+        node.of_file.remove_policy(&mut node.datapath.ipsec, &key);
     }
     Ok(shown)
 }
@@ -56,8 +51,7 @@ pub(super) fn flush_policies(node: &mut Node) -> bool {
     let ipsec = &mut node.datapath.ipsec;
     let keys: Vec<PolicyKey> = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
     for key in &keys {
-        drop(ipsec.remove_policy(key));
-        node.of_file.forget_policy(key);
+        node.of_file.remove_policy(ipsec, key);
     }
     !keys.is_empty()
 }
