@@ -18,6 +18,20 @@ pub(crate) struct Results<F> {
     /// Cases that could not be measured.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) missing: Vec<Missing>,
+    /// Other load of the machine, if it was busy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) busy: Option<Busy>,
+}
+
+/// Load of a machine by others than the benchmark.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(crate) struct Busy {
+    /// Load average of the minute before the benchmark.
+    pub(crate) load: f64,
+    /// Number of processors.
+    pub(crate) processors: usize,
+    /// Percentage of the processors' time that the hypervisor gave to other machines during the benchmark.
+    pub(crate) steal_percent: f64,
 }
 
 /// A case that could not be measured.

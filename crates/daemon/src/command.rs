@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use netlink::rtnl::Delta;
@@ -47,6 +47,10 @@ struct Doorbell {
     asleep: AtomicBool,
     /// Number of times that packets have woken the worker; wraps.
     bursts: AtomicU32,
+    /// Whether a thread sleeps until packets wake the worker.
+    burst_is_awaited: AtomicBool,
+    /// Lock and wake-up of such threads.
+    sleepers: (Mutex<()>, Condvar),
 }
 
 /// Handle of other threads to the worker.
@@ -78,8 +82,9 @@ impl fmt::Display for WorkerGone {
 /// A worker's inbox and the handle to it.
 pub(crate) fn channel() -> std::io::Result<(Handle, Inbox)> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let [some, asleep] = [false, false].map(AtomicBool::new);
-    let bell = Arc::new(Doorbell { fd, some, asleep, bursts: AtomicU32::new(0) });
+    let [some, asleep, burst_is_awaited] = [false; 3].map(AtomicBool::new);
+    let bursts = AtomicU32::new(0);
+    let bell = Arc::new(Doorbell { fd, some, asleep, bursts, burst_is_awaited, sleepers: Default::default() });
     let (sender, receiver) = mpsc::channel();
     let deltas = Arc::<Deltas>::default();
     let handle = Handle { commands: sender, deltas: Arc::clone(&deltas), bell: Arc::clone(&bell) };
@@ -113,6 +118,20 @@ impl Handle {
     /// and a thread that busy-polls meanwhile delays the stream.
     pub(crate) fn bursts(&self) -> u32 {
         self.bell.bursts.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until the number of [bursts](Self::bursts) differs from `seen`. The caller is not woken meanwhile.
+    pub(crate) fn wait_for_burst(&self, seen: u32) {
+        let (lock, woken) = &self.bell.sleepers;
+        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            // Dekker pattern: with SeqCst this thread sees the worker's new count, or the worker sees that it is awaited.
+            self.bell.burst_is_awaited.store(true, Ordering::SeqCst);
+            if self.bell.bursts.load(Ordering::SeqCst) != seen {
+                return;
+            }
+            guard = woken.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     fn wake(&self) -> Result<(), WorkerGone> {
@@ -166,7 +185,10 @@ impl Inbox {
     pub(crate) fn wake_up(&self, rung: bool, packets: bool) {
         if packets {
             // The worker is the only writer of this counter.
-            self.bell.bursts.store(self.bell.bursts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+            self.bell.bursts.store(self.bell.bursts.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
+            if self.bell.burst_is_awaited.load(Ordering::SeqCst) {
+                self.wake_sleepers();
+            }
         }
         self.bell.asleep.store(false, Ordering::SeqCst);
         if rung {
@@ -174,6 +196,16 @@ impl Inbox {
             // A failed read means that no sender wrote to the eventfd.
             let _ = rustix::io::read(&self.bell.fd, &mut count);
         }
+    }
+
+    /// Wakes the threads that sleep until packets wake the worker.
+    #[cold]
+    fn wake_sleepers(&self) {
+        let (lock, woken) = &self.bell.sleepers;
+        // A thread that holds the lock has yet to compare the counter, or is asleep when the lock is free.
+        drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.bell.burst_is_awaited.store(false, Ordering::SeqCst);
+        woken.notify_all();
     }
 
     /// Waits until a sender has sent a command, or queued many changes.
@@ -269,6 +301,35 @@ mod tests {
             inbox.wake_up(rung, packets);
             assert_eq!(handle.bursts(), bursts);
         }
+    }
+
+    #[test]
+    fn thread_that_awaits_packets_sleeps_until_they_come() {
+        let (handle, inbox) = channel().unwrap();
+        let wakeups = AtomicU32::new(0);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                for seen in 0..3 {
+                    handle.wait_for_burst(seen);
+                    wakeups.fetch_add(1, Ordering::SeqCst);
+                }
+            });
+            for burst in 0..3 {
+                while !inbox.bell.burst_is_awaited.load(Ordering::SeqCst) {
+                    thread::yield_now();
+                }
+                // Commands are no packets.
+                inbox.wake_up(false, false);
+                thread::sleep(Duration::from_millis(20));
+                assert_eq!(wakeups.load(Ordering::SeqCst), burst);
+                inbox.wake_up(false, true);
+                while wakeups.load(Ordering::SeqCst) == burst {
+                    thread::yield_now();
+                }
+            }
+            sleeper.join().unwrap();
+        });
+        handle.wait_for_burst(2);
     }
 
     const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -211,18 +211,20 @@ fn refuse_one_that_leaves<'a>(
     }
 }
 
-/// Keys of a file in which two links differ.
-fn differing_keys(old: &LinkConfig, new: &LinkConfig) -> &'static str {
-    let is_same = match (old.kind.driver(), new.kind.driver()) {
-        (Some(old), Some(new)) => discriminant(old) == discriminant(new),
-        _ => discriminant(&old.kind) == discriminant(&new.kind),
+/// Keys of a file in which two links differ: ``another `kind` ``, ``other `offloads` and `queues` ``.
+fn differing_keys(old: &LinkConfig, new: &LinkConfig) -> String {
+    let (Some(old_driver), Some(new_driver)) = (old.kind.driver(), new.kind.driver()) else {
+        return "another `kind`".to_owned();
     };
-    match (is_same, old.kind == new.kind, old.offloads == new.offloads) {
-        (false, ..) => "another `kind`",
-        (true, true, true) => "another name",
-        (true, true, false) => "other `offloads`",
-        (true, false, true) => "other settings of its `kind`",
-        (true, false, false) => "other `offloads` and settings of its `kind`",
+    if discriminant(old_driver) != discriminant(new_driver) {
+        return "another `kind`".to_owned();
+    }
+    let offloads = Some("offloads").filter(|_| old.offloads != new.offloads);
+    let keys: Vec<_> = offloads.into_iter().chain(old_driver.differing_keys(new_driver)).collect();
+    match keys.split_last() {
+        None => "another name".to_owned(),
+        Some((last, [])) => format!("other `{last}`"),
+        Some((last, before)) => format!("other `{}` and `{last}`", before.join("`, `")),
     }
 }
 
@@ -349,6 +351,7 @@ mod tests {
 
     use config::features::FeatureSet;
     use config::model::DeviceConfig;
+    use driver::XdpMode;
     use fib::Decision;
 
     use super::*;
@@ -534,5 +537,24 @@ mod tests {
         let err = node.plan(config(&[LinkConfig { offloads: true, ..udp("wan", port) }], "")).unwrap_err();
         assert!(err.message.starts_with("link wan: link wan is open with other `offloads`, and only"), "{err}");
         assert_eq!(plan.opened.len(), 1);
+    }
+
+    #[test]
+    fn refused_change_of_a_link_names_the_keys() {
+        let link = |kind, offloads| LinkConfig { kind: LinkKind::Driver(kind), offloads, ..udp("a", 0) };
+        let guest = |queues, ring| DriverKind::VirtioUser { socket: "/run/a".to_owned(), queues, ring };
+        let xdp = |ring, mode| DriverKind::Xdp { interface: "eth0".to_owned(), ring, mode };
+        let (tun, tap) = (DriverKind::Tun { queues: 1 }, DriverKind::Tap { queues: 1 });
+        for (old, new, want) in [
+            (link(tun.clone(), true), link(tap, true), "another `kind`"),
+            (link(tun.clone(), true), link(DriverKind::Tun { queues: 2 }, true), "other `queues`"),
+            (link(tun.clone(), true), link(tun.clone(), false), "other `offloads`"),
+            (link(tun.clone(), true), link(tun, true), "another name"),
+            (link(guest(1, 256), true), link(guest(2, 512), false), "other `offloads`, `queues` and `ring`"),
+            (link(xdp(64, XdpMode::Native), true), link(xdp(64, XdpMode::Generic), true), "other `mode`"),
+            (link(xdp(64, XdpMode::Native), true), link(xdp(128, XdpMode::Native), true), "other `ring`"),
+        ] {
+            assert_eq!(differing_keys(&old, &new), want, "{old:?}, {new:?}");
+        }
     }
 }

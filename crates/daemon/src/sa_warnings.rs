@@ -1,5 +1,6 @@
 //! Warnings of SAs whose packets are refused: a peer with another key, or one that was restarted without its sequence
-//! numbers. They are derived from counters, once a second, so that packets do nothing for them.
+//! numbers. They are derived from counters, at most once a second, so that packets do nothing for them. Without packets the
+//! thread sleeps.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -14,7 +15,7 @@ use crate::command::{Handle, WorkerGone};
 use crate::node::Node;
 use crate::threads::Threads;
 
-/// Interval of looks.
+/// Least time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Least time between two warnings of an SA.
@@ -35,6 +36,7 @@ pub(crate) fn start(worker: &Handle, threads: &Threads) -> Result<(), CliError> 
     let spawned = threads.spawn("sa-warnings", move || -> Result<(), Infallible> {
         let mut warner = Warner::default();
         loop {
+            worker.wait_for_burst(warner.bursts);
             // A worker that has ended is reported elsewhere.
             let _ = warner.look(&worker);
             thread::sleep(PERIOD);

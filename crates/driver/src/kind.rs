@@ -57,6 +57,40 @@ pub enum DriverKind {
 }
 
 impl DriverKind {
+    /// Keys of a file in which two links of one kind differ. Links of different kinds have none in common.
+    pub fn differing_keys(&self, other: &Self) -> Vec<&'static str> {
+        let keys = match (self, other) {
+            (Self::Tun { queues }, Self::Tun { queues: other })
+            | (Self::Tap { queues }, Self::Tap { queues: other }) => vec![("queues", queues != other)],
+            (Self::Udp { bind }, Self::Udp { bind: other }) => vec![("bind", bind != other)],
+            (
+                Self::Packet { interface, exclusive },
+                Self::Packet { interface: other_interface, exclusive: other_exclusive },
+            ) => vec![("interface", interface != other_interface), ("exclusive", exclusive != other_exclusive)],
+            (
+                Self::Xdp { interface, ring, mode },
+                Self::Xdp { interface: other_interface, ring: other_ring, mode: other_mode },
+            ) => vec![
+                ("interface", interface != other_interface),
+                ("ring", ring != other_ring),
+                ("mode", mode != other_mode),
+            ],
+            (Self::VhostUser { socket, queues }, Self::VhostUser { socket: other_socket, queues: other_queues }) => {
+                vec![("socket", socket != other_socket), ("queues", queues != other_queues)]
+            }
+            (
+                Self::VirtioUser { socket, queues, ring },
+                Self::VirtioUser { socket: other_socket, queues: other_queues, ring: other_ring },
+            ) => vec![
+                ("socket", socket != other_socket),
+                ("queues", queues != other_queues),
+                ("ring", ring != other_ring),
+            ],
+            _ => Vec::new(),
+        };
+        keys.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
+    }
+
     /// The most queues of a TUN or TAP device (Linux `MAX_TAP_QUEUES`).
     pub const MAX_TUN_QUEUES: u16 = 256;
 

@@ -75,7 +75,7 @@ impl Tally {
 
     /// The report of all groups.
     pub(super) fn report(self, bench: &'static str, rounds: usize) -> BenchReport {
-        BenchReport { bench, rounds, cases: self.cases, ratios: self.ratios, missing: Vec::new() }
+        BenchReport { bench, rounds, cases: self.cases, ratios: self.ratios, missing: Vec::new(), busy: None }
     }
 }
 
@@ -93,15 +93,34 @@ impl fmt::Display for BenchReport {
             let Costs { ns_per_packet, copied_bytes_per_byte, header_bytes_per_byte, allocs_per_packet, mpps, more } =
                 &case.figures;
             let mpps = mpps.map(|mpps| format!(" {mpps:>7.2}")).unwrap_or_default();
-            let more: String = more.iter().map(|(name, value)| format!("  {name} {value}")).collect();
+            // Figures of a name are aligned; a case without small packets leaves their column empty.
+            let gap = if mpps.is_empty() && !more.is_empty() { " ".repeat(8) } else { String::new() };
+            let more: String = more
+                .iter()
+                .map(|(name, value)| format!("  {name} {value:>width$.2}", width = self.width_of(name)))
+                .collect();
             writeln!(
                 f,
                 "{:<width$} {:>8.2} {ns_per_packet:>10.1} {copied_bytes_per_byte:>11.4} {header_bytes_per_byte:>11.4} \
-                 {allocs_per_packet:>13.4}{mpps}{more}",
+                 {allocs_per_packet:>13.4}{mpps}{gap}{more}",
                 case.name, case.gbps
             )?;
         }
+        if self.cases.iter().any(|case| case.name.ends_with("/limit")) {
+            writeln!(
+                f,
+                "\nlimit: the cipher alone, on one processor; worker has a crypto thread on a second one, and may exceed it"
+            )?;
+        }
         write!(f, "\nratios of Gb/s, round by round:\n{}", self.ratio_lines())
+    }
+}
+
+impl BenchReport {
+    /// Width of the longest value of a further figure.
+    fn width_of(&self, name: &str) -> usize {
+        let values = self.cases.iter().filter_map(|case| case.figures.more.get(name));
+        values.map(|value| format!("{value:.2}").len()).max().unwrap_or(0)
     }
 }
 
@@ -129,6 +148,7 @@ mod tests {
             cases: vec![case("baseline", 10.0, None), case("fat", 30.5, Some(2.5))],
             ratios: vec![Ratio::new("tx/tunnel/null", "fat/baseline", pairs.into_iter())],
             missing: Vec::new(),
+            busy: None,
         }
     }
 
@@ -148,10 +168,26 @@ medians of 2 rounds; Gb/s of payload, packets as the wire has them
 
                             Gb/s  ns/packet  copied B/B headers B/B allocs/packet    Mpps
 tx/tunnel/null/baseline    10.00       50.2      1.0500      0.0400        0.0000
-tx/tunnel/null/fat         30.50       50.2      1.0500      0.0400        0.0000    2.50  rx_no_buffer 7
+tx/tunnel/null/fat         30.50       50.2      1.0500      0.0400        0.0000    2.50  rx_no_buffer 7.00
 
 ratios of Gb/s, round by round:
   tx/tunnel/null fat/baseline    3.05  (3.00 to 3.10)";
         assert_eq!(report().to_string(), want);
+    }
+
+    #[test]
+    fn table_aligns_further_figures_and_explains_the_limit() {
+        let mut report = report();
+        assert!(!report.to_string().contains("limit"));
+        for (case, (name, cpu)) in report.cases.iter_mut().zip([("limit", 674.8269), ("worker", 12.0)]) {
+            case.name = format!("tx/{name}");
+            case.figures.mpps = None;
+            case.figures.more = [("copies", 1.0), ("cpu_ns", cpu)].into();
+        }
+        let text = report.to_string();
+        let ends: Vec<&str> =
+            text.lines().filter_map(|line| line.split_once("0.0000        ")).map(|(_, end)| end).collect();
+        assert_eq!(ends, ["  copies 1.00  cpu_ns 674.83", "  copies 1.00  cpu_ns  12.00"], "{text}");
+        assert!(text.contains("\nlimit: the cipher alone, on one processor; worker has a crypto thread"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! Requirements of the demo on the machine, checked before the demo changes the machine.
 
 use std::env;
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -11,6 +11,7 @@ use client::{PROGRAM_VARIABLE, find_sibling};
 use super::failure::Failure;
 use super::process::command;
 use super::topology::Deployment;
+use crate::figures::{Busy, rounded};
 
 /// TUN and TAP devices.
 pub(super) const TUN: &str = "/dev/net/tun";
@@ -78,9 +79,65 @@ pub(super) fn missing(what: &str, how: &'static str) -> Failure {
     Failure::Missing { what: what.to_owned(), how }
 }
 
+/// Load average from which a machine is busy, for each processor; and percentage of stolen time.
+const BUSY_LOAD: f64 = 0.5;
+const BUSY_STEAL_PERCENT: f64 = 1.0;
+
+/// Load of the machine at the start of a demo.
+#[derive(Debug)]
+pub(super) struct LoadBefore {
+    load: f64,
+    times: [u64; 2],
+}
+
+impl LoadBefore {
+    /// The load now. Without procfs no machine is busy.
+    pub(super) fn now() -> Self {
+        let load = read("/proc/loadavg").split(' ').next().and_then(|word| word.parse().ok());
+        Self { load: load.unwrap_or(0.0), times: processor_times(&read("/proc/stat")) }
+    }
+
+    /// The load by others, if the machine was busy since.
+    pub(super) fn busy_since(&self) -> Option<Busy> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        self.busy_until(processor_times(&read("/proc/stat")), processors)
+    }
+
+    fn busy_until(&self, times: [u64; 2], processors: usize) -> Option<Busy> {
+        let [steal, all] = [0, 1].map(|at| times[at].saturating_sub(self.times[at]));
+        let steal_percent = rounded(100.0 * steal as f64 / all.max(1) as f64);
+        let is_busy = self.load >= BUSY_LOAD * processors as f64 || steal_percent >= BUSY_STEAL_PERCENT;
+        is_busy.then_some(Busy { load: self.load, processors, steal_percent })
+    }
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// Stolen and whole time of all processors in ticks, by the first line of `/proc/stat` (proc(5)): user, nice, system, idle, iowait, irq,
+/// softirq, steal. The columns behind these are parts of the first two.
+fn processor_times(stat: &str) -> [u64; 2] {
+    let line = stat.lines().next().and_then(|line| line.strip_prefix("cpu "));
+    let ticks: Vec<u64> =
+        line.unwrap_or_default().split_whitespace().take(8).filter_map(|word| word.parse().ok()).collect();
+    [ticks.get(7).copied().unwrap_or(0), ticks.iter().fold(0, |sum, value| sum.saturating_add(*value))]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn busy_machine_is_told_by_load_or_steal() {
+        let times = processor_times("cpu  10 20 30 40 50 60 70 80 900 900\ncpu0 1 1 1 1 1 1 1 1 1 1\n");
+        assert_eq!((times, processor_times(""), processor_times("cpu 1 x")), ([80, 360], [0, 0], [0, 1]));
+        let busy = |load, steal| LoadBefore { load, times: [0, 0] }.busy_until([steal, 1000], 2);
+        assert_eq!(busy(0.9, 9), None);
+        assert_eq!(busy(1.0, 0), Some(Busy { load: 1.0, processors: 2, steal_percent: 0.0 }));
+        assert_eq!(busy(0.0, 10), Some(Busy { load: 0.0, processors: 2, steal_percent: 1.0 }));
+        assert!(LoadBefore::now().times[1] > 0);
+    }
 
     #[test]
     fn missing_program_is_named_with_its_package() {

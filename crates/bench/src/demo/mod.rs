@@ -133,7 +133,9 @@ impl Plan {
 
     fn run(self) -> Result<DemoReport, Failure> {
         let (plan, missing) = self.adapted();
+        let before = machine::LoadBefore::now();
         let mut report = plan.measure()?;
+        report.busy = before.busy_since();
         report.missing.extend(missing);
         Ok(report)
     }
