@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redb::{Database, TableDefinition};
 use system::{
-    Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, ping_script, run, trial, unpacked,
+    Capture, Esp, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, ping_script, run, trial, unpacked,
     veth, wait_until,
 };
 
@@ -34,8 +34,6 @@ const NEEDS: &[Need] = &[
     Need::File { path: "/lib/systemd/systemd", package: "systemd" },
 ];
 
-const CONTAINER: &[Need] = &[Need::Namespaces, Need::Tun, Need::SETPRIV];
-
 const PARSER: Need = Need::Unpacked { path: "sbin/apparmor_parser", package: "apparmor" };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,7 +47,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("package/upgrade_under_traffic_keeps_tunnels_and_purge_leaves_nothing", NEEDS, lifetime),
         trial("package/full_disk_keeps_the_installed_version", NEEDS, full_disk),
         trial("package/wrong_variables_are_refused_by_name", TOOLS, refused),
-        trial("package/privileges_of_the_container_examples_suffice", CONTAINER, container),
         trial("package/apparmor_profile_is_accepted", &[PARSER], profile),
     ]
 }
@@ -192,43 +189,6 @@ fn profile() -> Outcome {
     let output = parse(&older)?;
     assert!(output.status.success(), "{output:?}");
     assert!(!parse(&older.replace("flags=", "flag="))?.status.success(), "a wrong keyword is found");
-    Ok(())
-}
-
-/// A gateway with the capabilities of the examples starts, and with none if it has UDP links alone; the command of the health
-/// check succeeds. A TUN device takes the capability that the examples add.
-fn container() -> Outcome {
-    let read = |path: &str| fs::read_to_string(repository().join(path));
-    let (compose, daemonset) = (read("examples/container/compose.yaml")?, read("examples/container/daemonset.yaml")?);
-    assert!(compose.contains("    cap_add: [NET_ADMIN]\n") && compose.contains("    cap_drop: [ALL]\n"), "{compose}");
-    assert!(daemonset.contains("drop: [ALL]\n") && daemonset.contains("add: [NET_ADMIN]\n"), "{daemonset}");
-    let image = read("Containerfile")?;
-    assert!(image.contains("CMD [\"fatpath\", \"status\"]\n") && image.contains("ENTRYPOINT [\"fatpath\", \"run\"]\n"), "{image}");
-    for (device, capabilities, starts) in [("none", "-all", true), ("tun", "-all,+net_admin", true), ("tun", "-all", false)] {
-        let (scratch, host) = (Scratch::new()?, Netns::new("container")?);
-        host.sh("ip addr add 192.0.2.1/32 dev lo")?;
-        let mut toml = read("examples/tunnel-left.toml")?;
-        if device == "none" {
-            let addresses = r#"nets = ["10.1.0.1/32", "fd00:1::1/128"] }"#;
-            let local = toml.lines().find(|line| line.starts_with("local = ")).ok_or("no local end")?.to_owned();
-            let start = local.split("nets = ").next().unwrap_or_default();
-            toml = toml.replace(&local, &format!("device = \"none\"\n{start}{addresses}"));
-        }
-        let mut command = host.command("setpriv");
-        command.args(["--no-new-privs", "--bounding-set", capabilities, "--inh-caps", capabilities]).arg(fatpath());
-        match Gateway::start_under(command, &scratch, "left", &toml) {
-            Ok(_gateway) => {
-                assert!(starts, "{device} {capabilities}");
-                let mut status = Command::new(fatpath());
-                let shown = run(status.args(["status", "-i", "left"]).env("FATPATH_RUNDIR", scratch.path()))?;
-                assert!(shown.starts_with("left: running, "), "{shown}");
-            }
-            Err(failed) => {
-                let text = failed.message().unwrap_or_default();
-                assert!(!starts && text.contains("Operation not permitted"), "{device} {capabilities}: {text}");
-            }
-        }
-    }
     Ok(())
 }
 
