@@ -1,11 +1,14 @@
 # The two commands of this repository, and two more. Each does its own set-up (scripts/setup).
-.PHONY: help build install uninstall demo bench-peers test check
+.PHONY: help build install uninstall deb release release-check demo bench-peers test check
 
 help:
 	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
 	@echo "make test          every test, as CI runs them"
 	@echo "make install       install the programs built by \`make build\` (PREFIX=/usr/local, DESTDIR=, BINDIR=target/release);"
 	@echo "                   make uninstall removes them"
+	@echo "make deb           Debian packages of the built programs below target/package (OUT=, VERSION=)"
+	@echo "make release       packages, tar file, SBOM and checksums of the last commit, in target/dist (OUT=); make release-check"
+	@echo "                   builds them twice and compares"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
 	@echo "make bench-peers   the demo's stream through wireguard-go, boringtun and strongSwan, which it installs (needs root),"
 	@echo "                   and through the kernel's ESP, if that is loaded; the switch demo with Open vSwitch, reassembly by smoltcp and gVisor,"
@@ -21,6 +24,18 @@ build:
 export PREFIX DESTDIR BINDIR SYSCONFDIR UNITDIR ZSHDIR
 install uninstall:
 	@scripts/install $@
+
+# Makes packages of a release build, and installs nothing but what is needed to make them.
+export OUT VERSION SOURCE_DATE_EPOCH COMPRESSION DEBFULLNAME DEBEMAIL SBOM
+deb: build
+	@scripts/setup package scripts/package
+
+# cargo-cyclonedx, which writes the SBOM, is installed below target/.
+release:
+	@scripts/setup release scripts/release
+
+release-check:
+	@scripts/setup release scripts/release check
 
 demo:
 	@scripts/setup demo $(BUILD)

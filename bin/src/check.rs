@@ -1,4 +1,4 @@
-//! `fatpath check`: validates configuration files.
+//! `fatpath check`: validates configuration files, and tells whether a state can be read.
 
 use std::io::{self, Write as _};
 
@@ -10,7 +10,7 @@ use crate::cli::CheckArgs;
 /// Validates the files and prints warnings, and the number of objects in the files or their tables.
 ///
 /// # Errors
-/// The files' errors.
+/// The files' errors, and those of the state.
 pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
     let (made, warnings) = daemon::check(&args.config)?;
     for warning in &warnings {
@@ -22,6 +22,10 @@ pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
             return Err(CliError::failed("--expand takes one file"));
         };
         return print(daemon::expand_config(file, args.with_keys)?.as_bytes());
+    }
+    if let Some(state) = &args.state {
+        daemon::check_state(state)?;
+        print(format!("{}: ok\n", state.display()).as_bytes())?;
     }
     let names: Vec<_> = args.config.iter().map(|path| path.display().to_string()).collect();
     print(format!("{}: {}: ok\n", names.join(", "), summary(&made)).as_bytes())

@@ -371,6 +371,9 @@ pub(crate) struct CheckArgs {
     /// Print the keys, too: a file without them is refused
     #[arg(long, requires = "expand")]
     pub(crate) with_keys: bool,
+    /// Check that this version can read a state and its journal, also that of a running gateway
+    #[arg(long, value_name = "FILE", conflicts_with = "expand", value_hint = ValueHint::FilePath)]
+    pub(crate) state: Option<PathBuf>,
     /// The configuration, TOML or lines for ip, `-` for standard input
     #[arg(short, long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,

@@ -125,6 +125,7 @@ pub use dry_run::{ObjectCounts, check};
 use events::Event;
 pub use host::{make as make_host_side, place as host_place};
 use server::Server;
+pub use store::check_state;
 use store::{KeptState, Store};
 use threads::Threads;
 

@@ -25,6 +25,7 @@ mod large_file;
 mod lines;
 mod linux_peer;
 mod nat;
+mod package;
 mod pair;
 mod privilege;
 mod qdisc;
@@ -64,6 +65,7 @@ fn main() {
         devices::trials(),
         drops::trials(),
         descriptors::trials(),
+        package::trials(),
         pair::trials(),
         privilege::trials(),
         service::trials(),

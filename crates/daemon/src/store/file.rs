@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use client::CliError;
-use redb::backends::FileBackend;
-use redb::{Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::backends::{FileBackend, InMemoryBackend};
+use redb::{
+    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition,
+};
 use zeroize::Zeroizing;
 
 use crate::random::random;
@@ -160,19 +162,7 @@ impl Store {
         if !path.try_exists().map_err(|err| failed(&err))? {
             make(path).map_err(|err| failed(&err))?;
         }
-        let file = File::options().read(true).write(true).open(path).map_err(|err| failed(&err))?;
-        let metadata = file.metadata().map_err(|err| failed(&err))?;
-        if !metadata.is_file() {
-            return Err(failed(&"is no file; name another with --state."));
-        }
-        if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err(failed(
-                &"holds keys, and other users have access; restrict it to this user (chown, chmod 600).",
-            ));
-        }
-        if metadata.len() == 0 {
-            return Err(unusable(path, &"it is empty"));
-        }
+        let file = open_private(path, File::options().read(true).write(true))?;
         let database = FileBackend::new(file).and_then(|file| {
             Builder::new().set_cache_size(CACHE).set_check_integrity_on_open(true).create_with_backend(file)
         });
@@ -180,6 +170,30 @@ impl Store {
             DatabaseError::DatabaseAlreadyOpen => failed(&"in use by another gateway; name another with --state."),
             err => unusable(path, &err),
         })?;
+        Self::of(path, database)
+    }
+
+    /// Opens a copy in memory of the file at `path`, which a running gateway may have open and write: such a copy may be
+    /// torn. The file is not changed.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open), and a file that does not exist.
+    pub(crate) fn open_copy(path: &Path) -> Result<Self, CliError> {
+        let failed = |err: io::Error| CliError::failed(format!("{}: {err}", path.display()));
+        let mut bytes = Zeroizing::new(Vec::new());
+        // A FIFO is refused, and not waited for.
+        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+        open_private(path, File::options().read(true).custom_flags(nonblocking))?
+            .read_to_end(&mut bytes)
+            .map_err(failed)?;
+        let backend = InMemoryBackend::new();
+        backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, &bytes)).map_err(failed)?;
+        let builder =
+            Builder::new().set_cache_size(CACHE).set_check_integrity_on_open(true).create_with_backend(backend);
+        Self::of(path, builder.map_err(|err| unusable(path, &err))?)
+    }
+
+    fn of(path: &Path, database: Database) -> Result<Self, CliError> {
         let store = Self { path: path.to_owned(), database };
         match store.format().map_err(|err| unusable(path, &err))? {
             FIRST_FORMAT..=FORMAT => Ok(store),
@@ -354,6 +368,26 @@ fn put_checkpoints<'a>(
 
 fn sa_name(bytes: &[u8]) -> Result<SaName, redb::Error> {
     SaName::from_bytes(bytes).ok_or_else(|| redb::Error::Corrupted("an SA's name has another length".to_owned()))
+}
+
+/// Opens a file with keys.
+///
+/// # Errors
+/// Exit code 1 if it cannot be opened, or if other users have access; 2 if it is empty.
+fn open_private(path: &Path, options: &OpenOptions) -> Result<File, CliError> {
+    let failed = |what: &dyn std::fmt::Display| CliError::failed(format!("{}: {what}", path.display()));
+    let file = options.open(path).map_err(|err| failed(&err))?;
+    let metadata = file.metadata().map_err(|err| failed(&err))?;
+    if !metadata.is_file() {
+        return Err(failed(&"is no file; name another with --state."));
+    }
+    if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
+        return Err(failed(&"holds keys, and other users have access; restrict it to this user (chown, chmod 600)."));
+    }
+    if metadata.len() == 0 {
+        return Err(unusable(path, &"it is empty"));
+    }
+    Ok(file)
 }
 
 /// Creates an empty file atomically, or finds one that another process has created in the meantime.

@@ -19,9 +19,19 @@ pub(crate) use keeper::Keeper;
 pub(crate) use restore::{Counts, replay, restore};
 pub(crate) use sequence_checkpoint::{Checkpointer, reserve_added, skip};
 
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
 use crate::journal::{self, Record};
 use crate::sa_name::SaName;
 use client::CliError;
+
+/// Copies of a state that are made until one is readable.
+const COPIES: u32 = 5;
+
+/// Time between two copies.
+const COPY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// State and journal that a start finds.
 #[derive(Debug)]
@@ -47,10 +57,7 @@ impl KeptState {
         if !found.is_of_boot {
             journal::remove_from(store.path(), found.journal);
         }
-        let (records, next) = journal::read(store.path(), found.journal).map_err(|(path, why)| {
-            let text = "Move it away to start with the state before it.";
-            CliError::bad_config(format!("{}: no journal that can be carried out: {why}. {text}", path.display()))
-        })?;
+        let (records, next) = read_journal(store.path(), found.journal)?;
         Ok(Self { store, found, records, next, boot })
     }
 
@@ -58,6 +65,40 @@ impl KeptState {
     pub(crate) fn has_changes(&self) -> bool {
         self.records.iter().any(|record| matches!(record, Record::Request(..) | Record::Setting(..)))
     }
+}
+
+/// Checks that this version can read the state at `path` and its journal. A running gateway may have the file open.
+/// Nothing is changed.
+///
+/// # Errors
+/// Those of a start, and a file that does not exist.
+pub fn check_state(path: &Path) -> Result<(), CliError> {
+    let boot = boot();
+    let check = || {
+        let found = Store::open_copy(path)?.read(&boot)?;
+        if found.is_of_boot && !boot.is_empty() {
+            read_journal(path, found.journal)?;
+        }
+        Ok(())
+    };
+    // A copy that was torn by a write is followed by another one.
+    let mut outcome = check();
+    for _ in 1..COPIES {
+        if outcome.is_ok() {
+            break;
+        }
+        thread::sleep(COPY_INTERVAL);
+        outcome = check();
+    }
+    outcome
+}
+
+/// Records of the journal of `state` from the file `number` on, and the number of the next file.
+fn read_journal(state: &Path, number: u64) -> Result<(Vec<Record>, u64), CliError> {
+    journal::read(state, number).map_err(|(path, why)| {
+        let text = "Move it away to start with the state before it.";
+        CliError::bad_config(format!("{}: no journal that can be carried out: {why}. {text}", path.display()))
+    })
 }
 
 /// Name of an SA of a configuration.

@@ -155,7 +155,27 @@ fn unknown_file_is_refused_with_a_remedy() {
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    assert!(matches!(refusal(&newer), (2, error) if error.contains("format 5, and this version supports 4")));
+    let wanted = "format 5, and this version supports 4";
+    assert!(matches!(refusal(&newer), (2, error) if error.contains(wanted)));
+    assert!(
+        matches!(crate::store::check_state(&newer), Err(err) if err.exit_code == 2 && err.message.contains(wanted))
+    );
+}
+
+#[test]
+fn copy_of_an_open_file_is_read() {
+    let dir = Dir::new("copy");
+    let path = dir.file("state");
+    let store = Store::open(&path).unwrap();
+    store.replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
+    let before = fs::read(&path).unwrap();
+    assert!(matches!(refusal(&path), (1, error) if error.contains("in use by another gateway")));
+    assert_eq!(Store::open_copy(&path).unwrap().read(BOOT_ID).unwrap().state, state(3));
+    crate::store::check_state(&path).unwrap();
+    assert!(fs::read(&path).unwrap() == before, "the file is unchanged");
+    assert!(crate::store::check_state(&dir.file("none")).is_err() && dir.names() == ["state"]);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(crate::store::check_state(&path).unwrap_err().message.contains("other users have access"));
 }
 
 #[test]
