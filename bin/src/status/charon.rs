@@ -1,4 +1,4 @@
-//! What charon tells about the tunnels of gateways: its IKE_SAs, and its connections for tunnels without SAs.
+//! charon's answers about the tunnels of gateways: its IKE_SAs, and its connections for tunnels without SAs.
 //!
 //! A tunnel and an SA of charon belong together by outer addresses, and by reqid and SPI; without SAs, by outer addresses and the
 //! networks of the connection that the IKE_SA has its name from. The daemon at a pair's own socket is that pair's; the one at the
@@ -14,15 +14,14 @@ use std::str::FromStr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base::Prefix;
-use client::gateway_program::gateway_of_process;
-use client::netlink_path;
-use serde::Serialize;
-
 use super::gateway::GatewayStatus;
+use super::ike::{IkeState, IkeStatus};
 use super::tunnel::TunnelStatus;
 use super::vici::{Element, Elements, Vici, ViciError};
 use crate::pair::PairFiles;
+use base::Prefix;
+use client::gateway_program::gateway_of_process;
+use client::netlink_path;
 
 /// Time limit for the answers of all daemons, which are asked at once.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -31,74 +30,12 @@ const MACHINES_SOCKET: &str = "/run/charon.vici";
 /// Most SAs, connections, addresses and networks that an answer may have.
 const MAX_ITEMS: usize = 100_000;
 
-/// State of an IKE_SA, by charon's names.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum IkeState {
-    /// There is no IKE_SA.
-    None,
-    /// A name that this program does not know.
-    Unknown,
-    Destroying,
-    Deleting,
-    Rekeyed,
-    Passive,
-    Created,
-    Connecting,
-    Rekeying,
-    Established,
-}
-
-impl IkeState {
-    fn by_name(name: &[u8]) -> Self {
-        match name {
-            b"CREATED" => Self::Created,
-            b"CONNECTING" => Self::Connecting,
-            b"ESTABLISHED" => Self::Established,
-            b"PASSIVE" => Self::Passive,
-            b"REKEYING" => Self::Rekeying,
-            b"REKEYED" => Self::Rekeyed,
-            b"DELETING" => Self::Deleting,
-            b"DESTROYING" => Self::Destroying,
-            _ => Self::Unknown,
-        }
-    }
-
-    const fn word(self) -> &'static str {
-        match self {
-            Self::None => "not connected",
-            Self::Unknown => "in a state that fatpath does not know",
-            Self::Destroying => "ends",
-            Self::Deleting => "deletes its IKE_SA",
-            Self::Rekeyed => "rekeyed",
-            Self::Passive => "passive",
-            Self::Created => "begins",
-            Self::Connecting => "connecting",
-            Self::Rekeying => "rekeying",
-            Self::Established => "established",
-        }
-    }
-}
-
-/// State of IKE for a tunnel.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
-pub(super) struct IkeStatus {
-    /// State of the IKE_SA.
-    pub(super) state: IkeState,
-    /// Text about the state.
-    pub(super) text: String,
-    /// Seconds since the IKE_SA was established.
-    pub(super) established_secs: Option<u64>,
-    /// Seconds until the IKE_SA is rekeyed.
-    pub(super) rekey_secs: Option<u64>,
-}
-
 /// Daemon that may manage the SAs of a gateway.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Daemon {
-    /// That of a pair, whose socket is beside the gateway's.
+    /// The daemon of a pair, whose socket is beside the gateway's.
     Pairs(PathBuf),
-    /// That at the machine's socket, which may be of this gateway or not.
+    /// The daemon at the machine's socket, which may be of this gateway or not.
     Machines,
 }
 

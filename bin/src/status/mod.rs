@@ -2,6 +2,7 @@
 
 mod charon;
 mod gateway;
+mod ike;
 mod text;
 mod tunnel;
 mod vici;

@@ -105,8 +105,8 @@ fn duration(secs: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::charon::{IkeState, IkeStatus};
     use super::super::gateway::{DropSum, LinkDown};
+    use super::super::ike::{IkeState, IkeStatus};
     use super::super::tunnel::TunnelState;
     use super::*;
 

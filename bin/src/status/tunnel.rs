@@ -8,7 +8,7 @@ use ctl::state::{LinkState, PeerErrorState, PolicyState, SaState};
 use serde::Serialize;
 use xfrm::{Dir, SaDir};
 
-use super::charon::IkeStatus;
+use super::ike::IkeStatus;
 
 /// Seconds without a received packet after which a tunnel is idle.
 const IDLE_SECS: u64 = 120;

@@ -94,7 +94,7 @@ fn netlink_variable(netlink: &Path, host_side: Option<HostSidePlace<'_>>) -> Res
 /// Path of the netlink socket of the gateway that process `pid` was started for, if it was by a [`command`].
 ///
 /// # Errors
-/// Its environment cannot be read.
+/// The environment of the process cannot be read.
 pub fn gateway_of_process(pid: u32) -> io::Result<Option<PathBuf>> {
     let mut environment = Vec::new();
     File::open(format!("/proc/{pid}/environ"))?.take(MAX_ENVIRONMENT).read_to_end(&mut environment)?;

@@ -7,8 +7,8 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{FlowKey, Protocol};
 
-/// Keyed hash of flows. Each link has a key of its own, so that a sender who selects addresses and ports does not select
-/// the queue.
+/// Keyed hash of flows. Each link has a key of its own, so that the sender of a packet selects addresses
+/// and ports, and not the queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FlowHash {
     hasher: RandomState,

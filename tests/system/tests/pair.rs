@@ -40,13 +40,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// One host with its gateway's directories.
-pub(crate) struct End {
+pub(crate) struct PairEnd {
     pub(crate) netns: Netns,
     pub(crate) dir: PathBuf,
     number: u8,
 }
 
-impl End {
+impl PairEnd {
     fn new(scratch: &Scratch, role: &str, number: u8) -> Outcome<Self> {
         let (netns, dir) = (Netns::new(role)?, scratch.file(role));
         fs::create_dir_all(dir.join("run"))?;
@@ -101,7 +101,7 @@ impl End {
     }
 }
 
-impl Drop for End {
+impl Drop for PairEnd {
     fn drop(&mut self) {
         // Without a failure nothing runs any more.
         let _ = self.command(&["down", "site"]).output();
@@ -109,10 +109,10 @@ impl Drop for End {
 }
 
 /// Two hosts with a wire, and an address in its network on each.
-pub(crate) fn ends(scratch: &Scratch) -> Outcome<[End; 2]> {
-    let ends = [End::new(scratch, "left", 1)?, End::new(scratch, "right", 2)?];
+pub(crate) fn ends(scratch: &Scratch) -> Outcome<[PairEnd; 2]> {
+    let ends = [PairEnd::new(scratch, "left", 1)?, PairEnd::new(scratch, "right", 2)?];
     veth((&ends[0].netns, "eth0"), (&ends[1].netns, "eth0"))?;
-    for End { netns, number, .. } in &ends {
+    for PairEnd { netns, number, .. } in &ends {
         netns.sh(&format!(
             "ip addr add 192.0.2.{number}/24 dev eth0
             ip addr add 10.{number}.0.1/32 dev lo
@@ -130,14 +130,14 @@ pub(crate) fn line(printed: &str) -> Outcome<String> {
 }
 
 /// Three commands and two lines.
-pub(crate) fn pair([left, right]: &[End; 2]) -> Outcome<[String; 3]> {
+pub(crate) fn pair([left, right]: &[PairEnd; 2]) -> Outcome<[String; 3]> {
     let first = left.fatpath(&["pair", "site", "--net", &left.net()])?;
     let second = right.fatpath(&["pair", "site", "--net", &right.net(), &line(&first)?])?;
     let third = left.fatpath(&["pair", "site", &line(&second)?])?;
     Ok([first, second, third])
 }
 
-pub(crate) fn until_up(end: &End, limit: Duration) -> Outcome {
+pub(crate) fn until_up(end: &PairEnd, limit: Duration) -> Outcome {
     wait_until("a ping comes through", limit, || end.ping())
 }
 
@@ -190,7 +190,7 @@ fn stopwatch() -> Outcome {
 }
 
 /// Process numbers of the key managers of this end.
-fn charons(end: &End) -> Outcome<Vec<String>> {
+fn charons(end: &PairEnd) -> Outcome<Vec<String>> {
     let inside = run(Command::new("pgrep").args(["-f", "charon-systemd"]))?;
     let is_ours = |pid: &&str| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -291,7 +291,7 @@ fn edited() -> Outcome {
     assert!(again.contains("nothing was changed"), "{again}");
     assert_eq!(fs::read_to_string(&file)?, text);
     // Another peer's line does not replace it, and the peer's line serves one tunnel.
-    let third = End::new(&scratch, "third", 3)?;
+    let third = PairEnd::new(&scratch, "third", 3)?;
     third.netns.sh("ip addr add 192.0.2.7/32 dev lo")?;
     ends[0].netns.sh("ip addr add 192.0.2.8/32 dev lo")?;
     let other = line(&third.fatpath(&["pair", "x", "--net", "10.7.0.0/24", "--endpoint", "192.0.2.7"])?)?;
@@ -304,7 +304,7 @@ fn edited() -> Outcome {
 
 fn without_ike() -> Outcome {
     let scratch = Scratch::new()?;
-    let end = End::new(&scratch, "alone", 1)?;
+    let end = PairEnd::new(&scratch, "alone", 1)?;
     fs::create_dir_all(end.dir.join("conf"))?;
     fs::write(end.dir.join("conf/site.toml"), "[[link]]\nname = \"site\"\nkind = \"tun\"\n")?;
     assert!(end.fatpath(&["up", "site"])?.contains("site: up;"));

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use system::{Need, Netns, Outcome, Process, Scratch, fatpath, run, strongswan_example, trial, veth, wait_until};
 
-use crate::pair::{self, End, STOPWATCH, ends, line, until_up};
+use crate::pair::{self, PairEnd, STOPWATCH, ends, line, until_up};
 
 const MACHINES_NEEDS: &[Need] =
     &[Need::Namespaces, Need::Tun, Need::PING, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL];
@@ -34,7 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Output of `fatpath status` of a pair's end, and its exit code.
-fn status(end: &End, words: &[&str]) -> Outcome<(String, Option<i32>)> {
+fn status(end: &PairEnd, words: &[&str]) -> Outcome<(String, Option<i32>)> {
     let begun = Instant::now();
     let output = end.command(&[&["status", "-i", "site"], words].concat()).output()?;
     assert!(begun.elapsed() < STATUS_LIMIT, "{:?}", begun.elapsed());
@@ -42,7 +42,7 @@ fn status(end: &End, words: &[&str]) -> Outcome<(String, Option<i32>)> {
 }
 
 /// Waits until the status of `end` contains `want`, with pings meanwhile.
-fn wait_for(end: &End, want: &str) -> Outcome<String> {
+fn wait_for(end: &PairEnd, want: &str) -> Outcome<String> {
     let mut last = String::new();
     let is_shown = wait_until(want, PATIENCE, || {
         let _ = end.ping();
@@ -53,14 +53,14 @@ fn wait_for(end: &End, want: &str) -> Outcome<String> {
     Ok(last)
 }
 
-fn json(end: &End) -> Outcome<Value> {
+fn json(end: &PairEnd) -> Outcome<Value> {
     let (text, _) = status(end, &["--json"])?;
     let shown: Value = serde_json::from_str(&text)?;
     Ok(shown[0]["tunnels"][0].clone())
 }
 
 /// Process of the charon of a pair.
-fn charon(end: &End) -> Outcome<Pid> {
+fn charon(end: &PairEnd) -> Outcome<Pid> {
     let stream = UnixStream::connect(end.dir.join("run/site.vici"))?;
     Ok(socket_peercred(stream.as_fd())?.pid)
 }
@@ -108,7 +108,7 @@ fn established() -> Outcome {
 }
 
 /// Replaces `from` in the left end's connection and starts it again.
-fn with_edited(end: &End, from: &str, to: &str) -> Outcome {
+fn with_edited(end: &PairEnd, from: &str, to: &str) -> Outcome {
     end.fatpath(&["down", "site"])?;
     let file = end.dir.join("conf/site.ike/swanctl.conf");
     let text = fs::read_to_string(&file)?;

@@ -269,21 +269,23 @@ fn repeat(
     })?;
     match protocol {
         protocol::ROUTE => carry_out(&mut protocols.rtnl, message),
-        protocol::XFRM => match {
-            // Or an SA of that name without a time limit, which is not there any more.
-            if let Some(before) = xfrm::removal_before(message) {
-                let _ = carry_out(&mut protocols.xfrm, &before);
-            }
-            carry_out(&mut protocols.xfrm, message)
-        } {
-            // It completed an SA that had been requested from a key manager.
-            Err(error) if error.errno == errno::ESRCH && xfrm::is_update(message) => {
-                xfrm::make_new(message);
-                carry_out(&mut protocols.xfrm, message)
-            }
-            outcome => outcome,
-        },
+        protocol::XFRM => repeat_xfrm(message, protocols),
         _ => carry_out(&mut protocols.generic, message),
+    }
+}
+
+fn repeat_xfrm(message: &mut [u8], protocols: &mut Protocols) -> Result<(), Error> {
+    // An SA without a time limit has become one with a limit.
+    if let Some(before) = xfrm::removal_before(message) {
+        let _ = carry_out(&mut protocols.xfrm, &before);
+    }
+    match carry_out(&mut protocols.xfrm, message) {
+        // It completed an SA that had been requested from a key manager.
+        Err(error) if error.errno == errno::ESRCH && xfrm::is_update(message) => {
+            xfrm::make_new(message);
+            carry_out(&mut protocols.xfrm, message)
+        }
+        outcome => outcome,
     }
 }
 

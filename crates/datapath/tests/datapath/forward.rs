@@ -434,7 +434,7 @@ fn queue_of_a_slow_link_is_bounded() {
     assert_eq!(node.pages_in_use(), 0);
 }
 
-/// The links that a caller visits who sends all queued packets, as the daemon does after each burst.
+/// The links that a caller visits to send all queued packets, as the daemon does after each burst.
 fn visits(node: &mut Node) -> Vec<u32> {
     let mut first = LinkId(0);
     std::iter::from_fn(|| {

@@ -184,7 +184,7 @@ fn packet_passes_eight_devices_and_no_more() {
         for _ in 0..2 {
             node.rx_bytes(NOW, SOURCE, &to_vlan().udp(10));
         }
-        let is_last = matches!(node.datapath.take_trace().last(), Some(step) if step.step == datapath::Step::Drop(DropReason::DeviceNesting));
+        let is_last = matches!(node.datapath.take_trace().next_back(), Some(step) if step.step == datapath::Step::Drop(DropReason::DeviceNesting));
         let (sent, drops) = match depth {
             ..=8 => (2, vec![]),
             _ => (0, vec![(SOURCE.0, DropReason::DeviceNesting, 2)]),
