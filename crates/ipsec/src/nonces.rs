@@ -29,6 +29,10 @@ pub(crate) fn fingerprint(key: &[u8]) -> u64 {
 /// On a repetition.
 pub(crate) fn register(fingerprint: u64, iv: [u8; 8]) {
     SEEN.with_borrow_mut(|seen| {
+        if seen.capacity() == 0 {
+            // Growth in between would count as an allocation of the packet.
+            seen.reserve(LIMIT);
+        }
         if seen.len() >= LIMIT {
             seen.clear();
         }

@@ -144,7 +144,7 @@ fn logged() -> Outcome {
     let before = log.len();
     site.gateway.reload(&PlainSite::config_by(true, Port::Xdp("generic", 512)))?;
     site.gateway.wait_until("the reason is logged", |gateway| {
-        gateway.log()[before..].contains("link left is open with other settings of its `kind`")
+        gateway.log()[before..].contains("link left is open with other `ring`")
     })?;
     site.a.sh(&ping_script(B_V4.parse()?, &[56])).map(drop)
 }
