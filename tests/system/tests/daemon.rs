@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/an_empty_gateway_is_configured_at_run_time", NEEDS, an_empty_gateway_is_configured_at_run_time),
         trial("daemon/log_without_a_reader_does_not_end_the_gateway", &[], log_without_a_reader),
         trial("daemon/discard_thread_takes_no_signals", NEEDS, discard_thread_takes_no_signals),
+        trial("daemon/sa_warnings_sleep_without_packets", NEEDS, sa_warnings_sleep),
         trial("daemon/worker_has_a_raised_priority_if_allowed", NEEDS, raised_priority),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
         trial("daemon/a_link_is_as_its_interface", NEEDS, a_link_is_as_its_interface),
@@ -39,6 +40,30 @@ fn sigterm_ends_it_cleanly() -> Outcome {
     assert!(status.success(), "{status}: {}", site.gateway_a.log());
     assert!(!site.gateway_a.socket().exists(), "its socket is left");
     assert!(site.a.sh("ip link show tun0")?.contains("alias fatpath "), "its TUN device stays, and has its mark");
+    Ok(())
+}
+
+/// Counts the sleeps of the thread `sa-warnings` of a gateway that receives nothing.
+fn sa_warnings_sleep() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (netns, toml) = (Netns::new("idle")?, "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n");
+    netns.sh("ip link set lo up")?;
+    let gateway = Gateway::start(&netns, &scratch, "idle", toml)?;
+    let sleeps = || -> Outcome<String> {
+        for thread in fs::read_dir(format!("/proc/{}/task", gateway.id()))? {
+            let thread = thread?.path();
+            if fs::read_to_string(thread.join("comm"))?.trim() == "sa-warnings" {
+                let status = fs::read_to_string(thread.join("status"))?;
+                let sleeps = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+                return Ok(sleeps.ok_or("no count")?.trim().to_owned());
+            }
+        }
+        Err("no thread sa-warnings".into())
+    };
+    std::thread::sleep(Duration::from_millis(1500));
+    let before = sleeps()?;
+    std::thread::sleep(Duration::from_millis(3500));
+    assert_eq!(sleeps()?, before, "times that the thread slept");
     Ok(())
 }
 
