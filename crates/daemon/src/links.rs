@@ -398,8 +398,8 @@ impl Node {
     }
 
     /// Passes the burst that was received from a link to the datapath.
-    pub(crate) fn take_in(&mut self, now: Instant, id: LinkId) {
-        self.datapath.take_in(now, &self.mem, id, &mut self.burst);
+    pub(crate) fn receive_burst(&mut self, now: Instant, id: LinkId) {
+        self.datapath.receive_burst(now, &self.mem, id, &mut self.burst);
         self.send_all(now);
     }
 

@@ -242,7 +242,7 @@ impl Worker {
         if more {
             // A change that a client saw confirmed before it sent these packets applies to them.
             self.learn(now);
-            self.node.take_in(now, id);
+            self.node.receive_burst(now, id);
         }
         match received {
             Ok(()) => more,

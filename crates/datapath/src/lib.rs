@@ -168,22 +168,22 @@ impl Datapath {
     /// Runs the packets that `link` received, in order, through to the ports that they leave by; packets of the port [`host_port`] of a
     /// link were sent by sockets of the host side. Empties `burst`.
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
-        self.take_in(now, mem, link, burst);
+        self.receive_burst(now, mem, link, burst);
         self.finish(now, mem);
     }
 
     /// As [`handle_rx`](Self::handle_rx) while more input follows, on this link or another: packets may stay in flight at crypto
     /// threads or in GRO until the next call, or until [`finish`](Self::finish). The configuration must not change before that.
-    pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
+    pub fn receive_burst(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         self.forget_if_changed();
         let cx = Cx { now, mem };
         match node::ports::link_of_host_port(link) {
             None => rx::run_burst(self, cx, link, burst),
-            Some(link) => burst.drain(..).for_each(|pkt| host_side::down::take(self, cx, link, pkt)),
+            Some(link) => burst.drain(..).for_each(|pkt| host_side::down::receive(self, cx, link, pkt)),
         }
     }
 
-    /// Waits for crypto threads, and runs the packets that they and GRO hold since [`take_in`](Self::take_in).
+    /// Waits for crypto threads, and runs the packets that they and GRO hold since [`receive_burst`](Self::receive_burst).
     pub fn finish(&mut self, now: Instant, mem: &Memory) {
         self.drain_all(Cx { now, mem });
     }

@@ -105,9 +105,9 @@ impl Ipsec {
         match pkt.meta.cut.gso() {
             Some(gso) if usize::from(gso.size) < len => {
                 let (size, id_step) = (usize::from(gso.size).max(1), u16::from(!gso.fixed_id));
-                self.take_in_train(mem, now, pkt, info, payload_at, (size, id_step), opened, counters);
+                self.submit_train(mem, now, pkt, info, payload_at, (size, id_step), opened, counters);
             }
-            _ => self.take_in_one(mem, now, pkt, info, payload_at, is_udp, opened, counters),
+            _ => self.submit_one(mem, now, pkt, info, payload_at, is_udp, opened, counters),
         }
         self.crypto.close_if_large(now, false);
     }
@@ -137,7 +137,7 @@ impl Ipsec {
     /// Submits a packet that is no train.
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
     #[inline]
-    fn take_in_one(
+    fn submit_one(
         &mut self,
         mem: &Memory,
         now: Instant,
@@ -161,7 +161,7 @@ impl Ipsec {
             }
         }
         if !pkt.is_linear() || pkt.head_mut().is_none() {
-            return self.take_in_train(mem, now, pkt, info, payload_at, (len.max(1), 0), opened, counters);
+            return self.submit_train(mem, now, pkt, info, payload_at, (len.max(1), 0), opened, counters);
         }
         let arrival = Arrival { now, info, headers: &pkt.head()[..payload_at], meta: &pkt.meta, is_udp };
         match arrival.find(&mut self.sad, None, front, len) {

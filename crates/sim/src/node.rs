@@ -158,7 +158,7 @@ impl Node {
     /// If some packets are not taken.
     pub fn rx_all(&mut self, now: Instant, link: LinkId, bursts: impl IntoIterator<Item = Vec<Packet>>) {
         for mut burst in bursts {
-            self.datapath.take_in(now, &self.mem, link, &mut burst);
+            self.datapath.receive_burst(now, &self.mem, link, &mut burst);
             assert!(burst.is_empty(), "a burst is taken whole");
         }
         self.datapath.finish(now, &self.mem);

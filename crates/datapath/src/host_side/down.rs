@@ -23,7 +23,7 @@ use crate::tx::device;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Handles a packet that came down by the device of `link`.
-pub(crate) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
+pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
     let origin = Origin::Local(dp.fib.domain(link));
     pkt.meta.origin = origin.into();
     pkt.meta.pkt_type = PktType::Host;

@@ -2,7 +2,7 @@
 //!
 //! A link may have a device of the same name in that namespace. Packets for this node that no protocol of the node consumes are
 //! [delivered](deliver::deliver) by the device of their input link, each as one packet of any length; packets that sockets send are [output of
-//! the node](down::take): policies, ESP and routes are the node's.
+//! the node](down::receive): policies, ESP and routes are the node's.
 //!
 //! A device of the host side is a [`Port`](crate::Port) with a queue and offloads of its own, and the number [`host_port`] of its
 //! link: [`handle_rx`](Datapath::handle_rx) takes packets of sockets by that number, and

@@ -1,5 +1,5 @@
 //! ESP of this node, raw or in UDP: packets are submitted to the ciphers for decryption, and the results come back by
-//! `pass_decrypted` of `rx/ip_rcv.rs` (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
+//! `receive_opened` of `rx/ip_rcv.rs` (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
 
 use std::net::IpAddr;
 

@@ -85,10 +85,10 @@ pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
     let mut payload = vec![0; payload_len];
     ip.pkt.read_at(at, &mut payload);
     if payload.is_empty() {
-        take_in_datagram(dp, &ip.pkt, [local, peer], &[]);
+        deliver_datagram(dp, &ip.pkt, [local, peer], &[]);
     }
     for datagram in payload.chunks(size.unwrap_or(payload_len).max(1)) {
-        take_in_datagram(dp, &ip.pkt, [local, peer], datagram);
+        deliver_datagram(dp, &ip.pkt, [local, peer], datagram);
     }
     Some(Next::Done)
 }
@@ -137,7 +137,7 @@ pub(super) fn ask_for_checksum(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), Drop
 
 /// Takes in the payload of one datagram to a port of IKE (Linux `xfrm4_udp_encap_rcv`): a message for the IKE daemon, a
 /// keepalive, which is dropped, or ESP without an SA.
-fn take_in_datagram(dp: &mut Datapath, pkt: &Packet, [local, peer]: [SocketAddr; 2], payload: &[u8]) {
+fn deliver_datagram(dp: &mut Datapath, pkt: &Packet, [local, peer]: [SocketAddr; 2], payload: &[u8]) {
     dp.counters.count(MibPair::UDP_IN_DATAGRAMS.of(Version::of_addr(local.ip())));
     let marker = marker(local.port());
     let is_encap = !marker.is_empty();

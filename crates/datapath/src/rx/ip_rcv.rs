@@ -122,7 +122,7 @@ fn is_transport_check(csum: Csum, info: &Info) -> bool {
 
 /// Passes decrypted packets on, in order: to GRO, or to another decryption. A packet has at most as many layers of ESP as a
 /// security path has room for.
-pub(super) fn pass_decrypted(dp: &mut Datapath, cx: Cx<'_>) {
+pub(super) fn receive_opened(dp: &mut Datapath, cx: Cx<'_>) {
     loop {
         let mut out = gro::storage(dp);
         let Datapath { ipsec, gro, ports, counters, .. } = dp;
@@ -146,7 +146,7 @@ pub(super) fn flush(dp: &mut Datapath, cx: Cx<'_>, end: BurstEnd) {
     loop {
         // A decrypted packet may be ESP again.
         while work(&mut dp.ipsec, cx.now) {
-            pass_decrypted(dp, cx);
+            receive_opened(dp, cx);
             tx::xfrm::send_sealed(dp, cx);
             if dp.has_deferred() {
                 run::run_deferred(dp, cx);

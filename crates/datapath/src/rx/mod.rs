@@ -40,7 +40,7 @@ pub(crate) fn run_burst(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut
             run_deferred(dp, cx);
         }
         if dp.ipsec.has_opened() {
-            ip_rcv::pass_decrypted(dp, cx);
+            ip_rcv::receive_opened(dp, cx);
         }
     }
     drop(burst);

@@ -17,7 +17,7 @@ use wire::ipv6::Ipv6Header;
 
 use super::gro;
 use super::gro_sink::{AnyLinkSink, GroSink};
-use super::ip_rcv::{pass_decrypted, receive_decrypted};
+use super::ip_rcv::{receive_decrypted, receive_opened};
 use super::l2::l3_offset;
 use crate::addresses::{check_addresses, is_link_local};
 use crate::local::reassembly as local_reassembly;
@@ -35,12 +35,12 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
     let l3 = |pkt: &Packet| l3_offset(mac, pkt);
     if dp.ipsec.close_here(cx.now) {
         // A decrypted packet may be ESP as well.
-        pass_decrypted(dp, cx);
+        receive_opened(dp, cx);
     }
     loop {
         if is_first_mapped(dp, link, burst, l3) {
             if dp.ipsec.has_opened() {
-                pass_decrypted(dp, cx);
+                receive_opened(dp, cx);
             }
             return;
         }
@@ -67,7 +67,7 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
         match broken {
             Some(Some(pkt)) => receive_decrypted(dp, cx, pkt),
             Some(None) => {}
-            None if dp.ipsec.has_opened() => pass_decrypted(dp, cx),
+            None if dp.ipsec.has_opened() => receive_opened(dp, cx),
             None => return,
         }
     }
@@ -109,7 +109,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
         let next = local_reassembly::apply_verdict(dp, cx, &mut ip, Origin::Port(link), verdict, Cast::Unicast);
         run(dp, cx, &mut ip, next);
         if dp.ipsec.has_opened() {
-            pass_decrypted(dp, cx);
+            receive_opened(dp, cx);
         }
     }
     if is_any {

@@ -158,7 +158,7 @@ fn frames_of_two_links_are_not_merged() {
     // Two links in one call of the worker.
     for (link, at) in [(1, 0), (4, 1)] {
         let mut burst = burst(&node, at);
-        node.datapath.take_in(NOW, &node.mem, LinkId(link), &mut burst);
+        node.datapath.receive_burst(NOW, &node.mem, LinkId(link), &mut burst);
     }
     node.datapath.finish(NOW, &node.mem);
     assert_eq!(fat_counts(&mut node, 2), [1, 1]);
@@ -262,7 +262,7 @@ fn frames_held_when_a_port_changes_are_forwarded_before() {
         let mut node = bridged();
         let frames = segments(flows()[0], 2);
         let mut burst: Vec<_> = frames.iter().map(|bytes| Packet::with_data(&node.mem, bytes).unwrap()).collect();
-        node.datapath.take_in(NOW, &node.mem, LinkId(1), &mut burst);
+        node.datapath.receive_burst(NOW, &node.mem, LinkId(1), &mut burst);
         change(&mut node);
         node.datapath.finish(NOW, &node.mem);
         let lost: u64 = node.drops().iter().map(|(_, _, count)| count).sum();

@@ -129,9 +129,9 @@ fn receive_alone(node: &mut Node, frame: &[u8]) {
 }
 
 /// Receives one of several bursts.
-fn take_in(node: &mut Node, frames: &[Vec<u8>]) {
+fn receive_burst(node: &mut Node, frames: &[Vec<u8>]) {
     let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
-    node.datapath.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+    node.datapath.receive_burst(NOW, &node.mem, OUTSIDE, &mut burst);
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn burst_of_esp_is_opened_as_its_packets_one_by_one() {
         while !frames.is_empty() {
             let rest = frames.split_off((rng.below(frames.len()) + 1).min(1 + rng.below(80)));
             for node in [&mut in_parts, &mut by_threads] {
-                take_in(node, &frames);
+                receive_burst(node, &frames);
             }
             frames = rest;
         }
@@ -322,7 +322,7 @@ fn stalled_crypto_device_gets_a_bounded_number_of_packets() {
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     is_busy.store(true, Relaxed);
     // All are copies of one packet, which the replay check finds after decryption.
-    (0..MOST + 100).for_each(|_| take_in(&mut node, &frames[1..2]));
+    (0..MOST + 100).for_each(|_| receive_burst(&mut node, &frames[1..2]));
     assert_eq!(node.drops(), [(OUTSIDE.0, DropReason::CryptoQueueFull, 100)]);
     is_busy.store(false, Relaxed);
     node.datapath.finish(NOW, &node.mem);
@@ -389,7 +389,7 @@ fn esp_of_more_sas_than_templates_is_opened() {
         if threads > 0 {
             at_once.datapath.ipsec.set_crypto(Some(pool(threads)));
         }
-        frames.chunks(64).for_each(|frames| take_in(&mut at_once, frames));
+        frames.chunks(64).for_each(|frames| receive_burst(&mut at_once, frames));
         at_once.datapath.finish(NOW, &at_once.mem);
         let remembered = format!("{:?}", at_once.datapath.ipsec).matches("PooledBox(Some(").count();
         assert_eq!(remembered, 256, "with {threads} threads");
@@ -405,7 +405,7 @@ fn template_of_an_sa_in_use_again_is_cached() {
     // Each once, then a few again and again.
     let (frames, receiver) = sealed_by_many(SAS, SAS + 3 * BUSY, |at| if at < SAS { at } else { at % BUSY });
     let mut node = receiver();
-    frames.chunks(64).for_each(|frames| take_in(&mut node, frames));
+    frames.chunks(64).for_each(|frames| receive_burst(&mut node, frames));
     node.datapath.finish(NOW, &node.mem);
     let ipsec = format!("{:?}", node.datapath.ipsec);
     let is_remembered = |nth: &u32| ipsec.contains(&format!("{:?}: PooledBox(Some(", Spi(0x1000 + nth)));
@@ -421,8 +421,8 @@ fn burst_beyond_the_task_queue_is_opened_without_loss() {
     frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
     node.datapath.ipsec.set_crypto(Some(Box::<Device>::default()));
     let (each_once, the_rest) = frames.split_at(SAS as usize);
-    take_in(&mut node, each_once);
-    take_in(&mut node, the_rest);
+    receive_burst(&mut node, each_once);
+    receive_burst(&mut node, the_rest);
     node.datapath.finish(NOW, &node.mem);
     let (want, made) = (made(&mut one_by_one), made(&mut node));
     assert_eq!(made.drops, []);
@@ -441,7 +441,7 @@ fn packets_of_alternating_sas_are_batched_per_sa() {
     node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     for frames in frames.chunks(6 * SAS as usize) {
         let before = given.load(Relaxed);
-        take_in(&mut node, frames);
+        receive_burst(&mut node, frames);
         assert_eq!(given.load(Relaxed) - before, SAS as usize);
     }
     node.datapath.finish(NOW, &node.mem);
@@ -475,7 +475,7 @@ fn burst_is_taken_in_whole_before_waiting_for_threads() {
     node.datapath.ipsec.set_crypto(Some(Box::<Reluctant>::default()));
     frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
     for frames in frames.chunks(5) {
-        take_in(&mut node, frames);
+        receive_burst(&mut node, frames);
         assert!(node.datapath.ipsec.is_pending() && node.datapath.take_tx(INSIDE).unwrap().is_empty());
     }
     node.datapath.finish(NOW, &node.mem);
@@ -510,7 +510,7 @@ fn crypto_thread_gets_more_flag_once_a_task_follows() {
     let offered = Arc::<Mutex<_>>::default();
     node.datapath.ipsec.set_crypto(Some(Box::new(Offered(Arc::clone(&offered)))));
     let mut offers = |frames: &[Vec<u8>]| {
-        take_in(&mut node, frames);
+        receive_burst(&mut node, frames);
         std::mem::take(&mut *offered.lock().unwrap())
     };
     assert_eq!(offers(&frames[..1]), [(1, false)], "the first packet makes the template");
@@ -534,7 +534,7 @@ fn packets_of_an_ample_ring_are_merged_across_bursts() {
                 Packet::from_buf(buf)
             });
             let mut burst = received.collect();
-            node.datapath.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+            node.datapath.receive_burst(NOW, &node.mem, OUTSIDE, &mut burst);
             let sent = node.datapath.take_tx(INSIDE).unwrap();
             assert_eq!(sent.len(), usize::from(is_short), "with {of_device} frames");
             sent.clear();

@@ -326,9 +326,9 @@ fn segments_that_come_in_a_burst_leave_as_one_packet() {
 const THIRD: LinkId = LinkId(3);
 
 /// Takes in a packet while more input follows.
-fn take_in(node: &mut Node, link: LinkId, packet: &[u8]) {
+fn receive_burst(node: &mut Node, link: LinkId, packet: &[u8]) {
     let mut burst = vec![Packet::with_data(&node.mem, packet).unwrap()];
-    node.datapath.take_in(NOW, &node.mem, link, &mut burst);
+    node.datapath.receive_burst(NOW, &node.mem, link, &mut burst);
 }
 
 #[test]
@@ -340,7 +340,7 @@ fn packet_held_by_gro_survives_removal_of_its_link() {
     ];
     for (flow, end) in flows().into_iter().flat_map(|flow| ends.map(|end| (flow, end))) {
         let mut node = router();
-        take_in(&mut node, INSIDE, &flow.tcp(1, 1000));
+        receive_burst(&mut node, INSIDE, &flow.tcp(1, 1000));
         assert!(node.tx(OUTSIDE).is_empty());
         end(&mut node);
         assert_eq!(only(node.tx(OUTSIDE)).to_vec(), Flow { ttl: 63, ..flow }.tcp(1, 1000));
@@ -356,8 +356,8 @@ fn packet_by_a_link_without_gro_overtakes_no_held_packet() {
         let mut config = node.datapath.ports.get(THIRD).unwrap().config.clone();
         config.gro = false;
         node.datapath.set_port(THIRD, config);
-        take_in(&mut node, INSIDE, &flow.tcp(1, 1000));
-        take_in(&mut node, THIRD, &flow.tcp(1001, 1000));
+        receive_burst(&mut node, INSIDE, &flow.tcp(1, 1000));
+        receive_burst(&mut node, THIRD, &flow.tcp(1001, 1000));
         node.datapath.finish(NOW, &node.mem);
         let sent: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::to_vec).collect();
         let flow = Flow { ttl: 63, ..flow };

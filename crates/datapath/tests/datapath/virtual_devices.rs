@@ -58,7 +58,7 @@ fn packet_leaves_by_all_devices_in_one_call() {
     let mut node = router();
     for flow in [to_vlan(), to_bridge()] {
         let pkt = Packet::with_data(&node.mem, &flow.ping(1, 8)).unwrap();
-        node.datapath.take_in(NOW, &node.mem, SOURCE, &mut vec![pkt]);
+        node.datapath.receive_burst(NOW, &node.mem, SOURCE, &mut vec![pkt]);
         assert_eq!(node.datapath.take_tx(PORT).map(|waiting| waiting.drain(..).count()), Some(1), "{flow:?}");
         assert_eq!(node.datapath.take_tx(BRIDGE).map(|waiting| waiting.len()), Some(0));
         assert_eq!(node.datapath.poll_timeout(), None, "nothing is due");

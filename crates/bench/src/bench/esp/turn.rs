@@ -68,7 +68,7 @@ impl EspGateway {
     /// Runs simultaneous bursts from one link to the other, which accepts all packets.
     fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
-            self.datapath.take_in(Instant::ZERO, &self.mem, from, burst);
+            self.datapath.receive_burst(Instant::ZERO, &self.mem, from, burst);
             self.datapath.take_tx(to).expect("a port").clear();
         }
         self.datapath.finish(Instant::ZERO, &self.mem);
