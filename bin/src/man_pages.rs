@@ -232,7 +232,7 @@ mod tests {
         root.build();
         for (name, want) in [
             ("run", "fatpath run [-c FILE] [--state FILE] [--ephemeral] [-i NAME]"),
-            ("check", "fatpath check [--expand] [--with-keys] -c FILE"),
+            ("check", "fatpath check [--expand] [--with-keys] [--state FILE] -c FILE"),
             ("show", "fatpath show [-j] [-a] [-i NAME] [WHAT]"),
             ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),

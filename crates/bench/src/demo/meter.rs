@@ -289,7 +289,12 @@ mod tests {
         assert_eq!(ThreadTime { nanos: 5_000, ticks: [11, 13] }.since(before), [1_000.0, 3_000.0]);
         assert_eq!(ThreadTime { nanos: 5_000, ..before }.since(before), [0.0, 4_000.0]);
         let here = std::thread::Builder::new().name("of its own".to_owned());
-        let read = here.spawn(|| ThreadTime::of(std::process::id(), "of its own")).unwrap().join().unwrap();
+        let read = here.spawn(|| {
+            // The kernel counts the time when the thread leaves its processor.
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            ThreadTime::of(std::process::id(), "of its own")
+        });
+        let read = read.unwrap().join().unwrap();
         assert!(read.unwrap().nanos > 0);
         assert!(ThreadTime::of(std::process::id(), "absent").is_err());
     }
