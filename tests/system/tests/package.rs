@@ -237,7 +237,7 @@ exec ip netns exec "$NETNS" unshare --mount --pid --fork --kill-child --cgroup -
 /// A machine whose first process is systemd: its root is a layer over this machine's, which is not changed.
 struct Machine {
     process: Process,
-    /// Its first process.
+    /// Number of the first process.
     init: u32,
     netns: Netns,
     cgroup: PathBuf,
