@@ -256,30 +256,23 @@ impl IkeSa {
 
     /// Reads the message of an event `list-sa`.
     fn read(message: &[u8], sas: &mut Vec<Self>, items: &mut usize) -> Result<(), ViciError> {
-        let mut path = SectionPath::default();
-        for element in Elements::new(message) {
-            let element = element?;
-            path.follow(element);
-            count(element, items)?;
-            match (path.sections.as_slice(), element) {
-                ([name], Element::SectionStart(_)) => sas.push(Self::new(name)),
-                ([_, "child-sas", _], Element::SectionStart(_)) => {
-                    sas.last_mut().into_iter().for_each(|sa| sa.children.push(ChildSa::default()));
-                }
-                ([_], Element::KeyValue(key, value)) => {
-                    sas.last_mut().into_iter().for_each(|sa| sa.set(key, value));
-                }
-                ([_], Element::ListItem(b"CHILD_CREATE" | b"QUICK_MODE")) => {
-                    sas.last_mut().into_iter().for_each(|sa| sa.asks_for_child = true);
-                }
-                ([_, "child-sas", _], _) => {
-                    let child = sas.last_mut().and_then(|sa| sa.children.last_mut());
-                    child.into_iter().for_each(|child| child.set(path.list, element));
-                }
-                _ => {}
+        each_element(message, items, |path, element| match (path.sections.as_slice(), element) {
+            ([name], Element::SectionStart(_)) => sas.push(Self::new(name)),
+            ([_, "child-sas", _], Element::SectionStart(_)) => {
+                sas.last_mut().into_iter().for_each(|sa| sa.children.push(ChildSa::default()));
             }
-        }
-        Ok(())
+            ([_], Element::KeyValue(key, value)) => {
+                sas.last_mut().into_iter().for_each(|sa| sa.set(key, value));
+            }
+            ([_], Element::ListItem(b"CHILD_CREATE" | b"QUICK_MODE")) => {
+                sas.last_mut().into_iter().for_each(|sa| sa.asks_for_child = true);
+            }
+            ([_, "child-sas", _], _) => {
+                let child = sas.last_mut().and_then(|sa| sa.children.last_mut());
+                child.into_iter().for_each(|child| child.set(path.list, element));
+            }
+            _ => {}
+        })
     }
 
     fn set(&mut self, key: &str, value: &[u8]) {
@@ -402,34 +395,27 @@ impl Address {
 impl Connection {
     /// Reads the message of an event `list-conn`.
     fn read(message: &[u8], connections: &mut Vec<Self>, items: &mut usize) -> Result<(), ViciError> {
-        let mut path = SectionPath::default();
-        for element in Elements::new(message) {
-            let element = element?;
-            path.follow(element);
-            count(element, items)?;
-            match (path.sections.as_slice(), element) {
-                ([name], Element::SectionStart(_)) => {
-                    connections.push(Self { name: (*name).to_owned(), ..Self::default() });
-                }
-                ([_, "children", _], Element::SectionStart(_)) => {
-                    connections.last_mut().into_iter().for_each(|it| it.children.push(Networks::default()));
-                }
-                ([_], Element::ListItem(value)) => {
-                    let Some(connection) = connections.last_mut() else { continue };
-                    match path.list {
-                        Some("local_addrs") => connection.local.push(Address::parse(value)),
-                        Some("remote_addrs") => connection.remote.push(Address::parse(value)),
-                        _ => {}
-                    }
-                }
-                ([_, "children", _], Element::ListItem(value)) => {
-                    let child = connections.last_mut().and_then(|it| it.children.last_mut());
-                    child.into_iter().for_each(|child| child.add(path.list.unwrap_or_default(), value));
-                }
-                _ => {}
+        each_element(message, items, |path, element| match (path.sections.as_slice(), element) {
+            ([name], Element::SectionStart(_)) => {
+                connections.push(Self { name: (*name).to_owned(), ..Self::default() });
             }
-        }
-        Ok(())
+            ([_, "children", _], Element::SectionStart(_)) => {
+                connections.last_mut().into_iter().for_each(|it| it.children.push(Networks::default()));
+            }
+            ([_], Element::ListItem(value)) => {
+                let Some(connection) = connections.last_mut() else { return };
+                match path.list {
+                    Some("local_addrs") => connection.local.push(Address::parse(value)),
+                    Some("remote_addrs") => connection.remote.push(Address::parse(value)),
+                    _ => {}
+                }
+            }
+            ([_, "children", _], Element::ListItem(value)) => {
+                let child = connections.last_mut().and_then(|it| it.children.last_mut());
+                child.into_iter().for_each(|child| child.add(path.list.unwrap_or_default(), value));
+            }
+            _ => {}
+        })
     }
 
     /// Whether it is between these addresses.
@@ -506,6 +492,22 @@ impl<'a> SectionPath<'a> {
             Element::KeyValue(..) | Element::ListItem(_) => {}
         }
     }
+}
+
+/// Passes the elements of a message to `each`, with the sections and the list that each is in.
+fn each_element<'a>(
+    message: &'a [u8],
+    items: &mut usize,
+    mut each: impl FnMut(&SectionPath<'a>, Element<'a>),
+) -> Result<(), ViciError> {
+    let mut path = SectionPath::default();
+    for element in Elements::new(message) {
+        let element = element?;
+        path.follow(element);
+        count(element, items)?;
+        each(&path, element);
+    }
+    Ok(())
 }
 
 /// Counts the elements that may take memory.
