@@ -100,7 +100,11 @@ fn with_version(directory: &Path, version: &str) -> Outcome {
     let text = fs::read_to_string(&control)?.replace("Version: 0.1.0", &format!("Version: {version}"));
     fs::write(&control, text)?;
     let deb = directory.join(format!("{version}.deb"));
-    run(Command::new("dpkg-deb").args(["--root-owner-group", "-Znone", "-b"]).arg(&tree).arg(&deb))?;
+    run(Command::new("dpkg-deb")
+        .args(["--root-owner-group", "-Znone", "-b"])
+        .arg(&tree)
+        .arg(&deb)
+        .env("SOURCE_DATE_EPOCH", "1000000000"))?;
     Ok(fs::remove_dir_all(tree)?)
 }
 
