@@ -9,8 +9,10 @@
 //! ciphers for this node and returns the packets.
 
 mod driver;
+mod software;
 mod table;
 
 pub(crate) use driver::leave_seed;
 pub use driver::{Device, NewState, OffloadDecision, OffloadFacts, PacketDevice, Refused, seed};
+pub use software::{DeviceStates, ReceivedEsp, SoftwareDevice, find_esp};
 pub(crate) use table::Devices;

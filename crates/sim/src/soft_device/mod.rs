@@ -2,26 +2,21 @@
 
 mod engine;
 
-use std::collections::HashMap;
 use std::net::IpAddr;
-use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Instant, SaId};
 use ipsec::SaStats;
-use ipsec::device::{Device, NewState, OffloadFacts, PacketDevice, Refused, seed};
-use ipsec::engine::{Cipher, OpenError};
-use packet::{Csum, Cut, Esp, EspStatus, Memory, Packet};
+use ipsec::device::{
+    Device, DeviceStates, NewState, OffloadFacts, PacketDevice, ReceivedEsp, Refused, find_esp,
+};
+use packet::{Csum, Esp, EspStatus, Memory, Packet};
 use wire::eth::EtherType;
 use wire::ip::Info;
-use wire::{Protocol, Spi, Version, esp, eth};
-use xfrm::{Offload, OffloadMode};
-use xfrm::{PolicyConfig, PolicyKey, SaDir};
+use wire::{Spi, Version, eth};
+use xfrm::{OffloadMode, PolicyConfig, PolicyKey};
 
 use engine::Engine;
-
-/// Number of bytes at the front of a packet in which ESP has to begin.
-const LOOKED_AT: usize = 128;
 
 /// A software device. All clones are one device: one clone is [given to the node](ipsec::Ipsec::set_device), another
 /// processes its packets.
@@ -31,24 +26,11 @@ pub struct SoftDevice(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     follows_esn: bool,
-    states: HashMap<SaId, CryptoState>,
-    /// Inbound SAs, by destination and SPI.
-    inbound: HashMap<(IpAddr, Spi), SaId>,
+    states: DeviceStates,
     /// The packet mode, if enabled.
     engine: Option<Engine>,
     faults: Faults,
     stats: SoftStats,
-}
-
-/// An SA of crypto mode.
-#[derive(Debug)]
-struct CryptoState {
-    cipher: Cipher,
-    esn: bool,
-    /// Highest sequence number that the node has reported.
-    top: u64,
-    key: (IpAddr, Spi),
-    dir: SaDir,
 }
 
 /// Injected faults.
@@ -82,8 +64,7 @@ impl SoftDevice {
     pub fn new(packet_mode: bool, follows_esn: bool) -> Self {
         Self(Arc::new(Mutex::new(State {
             follows_esn,
-            states: HashMap::new(),
-            inbound: HashMap::new(),
+            states: DeviceStates::default(),
             engine: packet_mode.then(Engine::default),
             faults: Faults::default(),
             stats: SoftStats::default(),
@@ -118,7 +99,7 @@ impl SoftDevice {
         for mut pkt in std::mem::take(packets) {
             match pkt.meta.esp.take() {
                 None => packets.push(pkt),
-                Some(Esp::Seal { sa, high }) => match state.seal(sa, high, &mut pkt, l3) {
+                Some(Esp::Seal { sa, high }) => match state.states.seal(sa, high, &mut pkt, l3) {
                     Some(()) => {
                         state.stats.sealed += 1;
                         packets.push(pkt);
@@ -138,11 +119,11 @@ impl SoftDevice {
             return;
         }
         for mut pkt in std::mem::take(packets) {
-            match esp_of(mem, &mut pkt, l3) {
+            match find_esp(mem, &mut pkt, l3) {
                 None => packets.push(pkt),
-                Some((info, key)) => match state.inbound.get(&key) {
-                    Some(&sa) => {
-                        let status = state.open(mem, sa, &mut pkt, l3 + info.header_len..l3 + info.total_len);
+                Some(ReceivedEsp { info, key }) => match state.states.inbound(key) {
+                    Some(sa) => {
+                        let status = state.open(mem, sa, &mut pkt, l3, &info);
                         pkt.meta.esp = Some(Esp::Opened { sa, status });
                         packets.push(pkt);
                     }
@@ -153,66 +134,15 @@ impl SoftDevice {
     }
 }
 
-/// Headers, destination and SPI of a complete packet of raw ESP.
-fn esp_of(mem: &Memory, pkt: &mut Packet, l3: usize) -> Option<(Info, (IpAddr, Spi))> {
-    if pkt.meta.cut != Cut::Whole || !pkt.may_pull(mem, pkt.len().min(l3 + LOOKED_AT)).ok()? {
-        return None;
-    }
-    let info = Info::parse(pkt.head().get(l3..)?, pkt.len() - l3).ok()?;
-    if info.protocol != Protocol::ESP || info.fragment.is_some() {
-        return None;
-    }
-    let mut front = [0; esp::EspHeader::LEN];
-    let whole = pkt.read_at(l3 + info.header_len, &mut front);
-    let header = esp::EspHeader::ref_from(&front).ok().filter(|_| whole)?;
-    Some((info, (info.dst, header.spi())))
-}
-
 impl State {
-    fn seal(&mut self, sa: SaId, high: u32, pkt: &mut Packet, l3: usize) -> Option<()> {
-        let CryptoState { cipher, esn, .. } = self.states.get(&sa)?;
-        let at = l3 + Info::parse(pkt.head().get(l3..)?, pkt.len() - l3).ok()?.header_len;
-        let frame = if pkt.is_linear() { pkt.head_mut()?.get_mut(at..)? } else { return None };
-        let iv = seed(frame, cipher.iv_len())?;
-        cipher.seal(frame, iv, esn.then_some(high));
-        Some(())
-    }
-
-    /// Decrypts the ESP at `at` in place.
-    fn open(&mut self, mem: &Memory, sa: SaId, pkt: &mut Packet, at: Range<usize>) -> EspStatus {
+    /// Decrypts the ESP behind the IP headers `info` in place.
+    fn open(&mut self, mem: &Memory, sa: SaId, pkt: &mut Packet, l3: usize, info: &Info) -> EspStatus {
         if let Some(status) = self.faults.status {
             return status;
         }
-        let Self { states, stats, .. } = self;
-        let Some(state) = states.get(&sa) else { return EspStatus::Failed };
-        if pkt.linearize(mem).is_err() {
-            return EspStatus::Failed;
-        }
-        let Ok(head) = pkt.writable_head(mem) else { return EspStatus::Failed };
-        let Some(frame) = head.get_mut(at) else { return EspStatus::BadSyntax };
-        if frame.len() < state.cipher.overhead() + esp::TRAILER_LEN {
-            return EspStatus::BadSyntax;
-        }
-        let low = esp::EspHeader::ref_from(frame).map_or(0, esp::EspHeader::seq);
-        let high = state.esn.then(|| (state.number(low) >> 32) as u32);
-        // A cipher does not move the text, but returns its range.
-        match state.cipher.open(frame, high) {
-            Ok(_) => {
-                stats.opened += 1;
-                EspStatus::Success
-            }
-            Err(OpenError::IcvWrong) => EspStatus::AuthFailed,
-            Err(OpenError::NotBlocks) => EspStatus::BadSyntax,
-        }
-    }
-}
-
-impl CryptoState {
-    /// The full sequence number of a packet with the lower half `low`: the first match at or above 2³⁰ below the number
-    /// that the node reported.
-    const fn number(&self, low: u32) -> u64 {
-        let from = self.top.saturating_sub(1 << 30);
-        from + low.wrapping_sub(from as u32) as u64
+        let status = self.states.open(mem, sa, pkt, l3, info);
+        self.stats.opened += u64::from(status == EspStatus::Success);
+        status
     }
 }
 
@@ -222,33 +152,21 @@ impl Device for SoftDevice {
         if let Some(refused) = state.faults.refuse {
             return Err(refused);
         }
-        let Some(Offload { dir, mode, .. }) = new.config.offload else { return Err(Refused::Unsupported) };
-        if mode == OffloadMode::Packet {
+        if new.config.offload.is_some_and(|offload| offload.mode == OffloadMode::Packet) {
             return state.engine.as_mut().ok_or(Refused::Unsupported)?.add_state(new);
         }
         if new.config.encap.is_some() {
             return Err(Refused::Unsupported);
         }
-        let cipher = Cipher::new(&new.config.algorithm).map_err(|_| Refused::Failed("the key is wrong"))?;
-        let key = (new.config.dst, new.config.spi);
-        if dir == SaDir::In {
-            state.inbound.insert(key, new.id);
-        }
-        let (esn, top) = (new.config.flags.esn, new.config.seq);
-        state.states.insert(new.id, CryptoState { cipher, esn, top, key, dir });
-        Ok(())
+        state.states.add(new)
     }
 
     fn delete_state(&mut self, id: SaId) {
         let mut state = self.state();
-        match state.states.remove(&id) {
-            Some(CryptoState { key, dir: SaDir::In, .. }) => drop(state.inbound.remove(&key)),
-            Some(_) => {}
-            None => {
-                if let Some(engine) = &mut state.engine {
-                    engine.delete_state(id);
-                }
-            }
+        if !state.states.remove(id)
+            && let Some(engine) = &mut state.engine
+        {
+            engine.delete_state(id);
         }
     }
 
@@ -261,9 +179,7 @@ impl Device for SoftDevice {
     }
 
     fn advance_esn(&mut self, id: SaId, top: u64) {
-        if let Some(state) = self.state().states.get_mut(&id) {
-            state.top = top;
-        }
+        self.state().states.advance(id, top);
     }
 
     fn packet_mode(&mut self) -> Option<&mut dyn PacketDevice> {
