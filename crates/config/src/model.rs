@@ -213,6 +213,8 @@ pub struct LinkConfig {
     /// Initial value of the feature [`FeatureSet::ESP_GRO`]: ESP may be decrypted before IP input. A client can switch
     /// it.
     pub esp_gro: bool,
+    /// Device that encrypts and decrypts the packets of SAs that are offloaded to the link; `None` if it has none.
+    pub esp_offload: Option<EspOffload>,
     /// Requested features, among those that can be switched while the link is open (Linux `wanted_features`). A
     /// configuration file does not set them.
     pub features: FeatureSet,
@@ -222,6 +224,13 @@ pub struct LinkConfig {
     pub port: Option<Box<BridgePort>>,
     /// Queueing discipline; without one, packets are queued in the device only.
     pub qdisc: Option<qdisc::Options>,
+}
+
+/// Device of a link that offloads ESP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum EspOffload {
+    /// Software does the work of the device.
+    Software,
 }
 
 /// Kind of a link: with a driver, or virtual.

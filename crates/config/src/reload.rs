@@ -117,10 +117,12 @@ impl ListChange {
 }
 
 /// Whether the link is the same device, socket or bridge. MTU, addresses, the host's side, queueing discipline and settings of bridges
-/// can change while a link is open; offloads and queues cannot.
+/// can change while a link is open; offloads, a device for ESP and queues cannot.
 fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     let is_bridge = |link: &LinkConfig| matches!(link.kind, LinkKind::Bridge(_));
-    (old.kind == new.kind || is_bridge(old) && is_bridge(new)) && old.offloads == new.offloads
+    (old.kind == new.kind || is_bridge(old) && is_bridge(new))
+        && old.offloads == new.offloads
+        && old.esp_offload == new.esp_offload
 }
 
 /// Whether two SAs with the same destination, SPI and mark (RFC 4301 §4.1) have the same algorithm and cipher key.

@@ -36,6 +36,7 @@ fn file_with_every_section_becomes_the_expected_config() {
         qdisc: None,
         offloads: true,
         esp_gro: true,
+        esp_offload: None,
         features: FeatureSet::SWITCHED,
         master: None,
         port: None,

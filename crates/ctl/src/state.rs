@@ -417,6 +417,9 @@ pub struct SaState {
     pub mark: Option<Mark>,
     /// Mark that the SA sets on its packets.
     pub output_mark: Option<Mark>,
+    /// Device that processes the SA's packets, with its link and the direction: `dev wan dir out mode crypto`.
+    #[serde(default)]
+    pub offload: Option<String>,
     /// Number of the SA's XFRM interface; 0 for none.
     pub if_id: u32,
     /// Limits of the SA's lifetime.

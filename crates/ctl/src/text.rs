@@ -335,6 +335,9 @@ impl Display for SaState {
             writeln!(f, "\tnat-follow")?;
         }
         self.anti_replay(f)?;
+        if let Some(offload) = &self.offload {
+            writeln!(f, "\tcrypto offload parameters: {offload}")?;
+        }
         if self.if_id != 0 {
             writeln!(f, "\tif_id {:#x}", self.if_id)?;
         }

@@ -190,6 +190,7 @@ fn sas() -> Shown {
         bitmap: vec![0xffff_ffff, 0x3ff, 0, 0, 0, 0, 0, 0, 0],
         mark: None,
         output_mark: None,
+        offload: None,
         if_id: 0,
         limit: LimitState::default(),
         dying: false,
@@ -223,6 +224,7 @@ fn sas() -> Shown {
         icv_bits: 96,
         mark: Some(Mark { value: 1, mask: u32::MAX }),
         output_mark: Some(Mark { value: 2, mask: 3 }),
+        offload: Some("dev wan dir in mode crypto".to_owned()),
         if_id: 10,
         limit: LimitState {
             soft: BoundsState { bytes: Some(1000), packets: Some(7), ..BoundsState::default() },
@@ -402,6 +404,7 @@ src 192.0.2.1 dst 192.0.2.2
 \tauth-trunc hmac(sha256) <<Keys hidden>> 96
 \tenc cbc(aes) <<Keys hidden>> (128-bit key)
 \tanti-replay context: seq 0x2, oseq 0x0, bitmap 0x00000003
+\tcrypto offload parameters: dev wan dir in mode crypto
 \tif_id 0xa
 \tdir in
 \tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20

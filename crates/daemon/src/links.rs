@@ -4,10 +4,11 @@ use std::io;
 
 use base::{DropReason, Instant, LinkId};
 use config::features::FeatureSet;
-use config::model::{LinkConfig, LinkKind};
+use config::model::{EspOffload, LinkConfig, LinkKind};
 use ctl::event::Event;
 use datapath::{HostRole, PortConfig};
 use driver::DriverKind;
+use ipsec::device::SoftwareDevice;
 use link::{Layer, Link, Sent};
 use qdisc::Options;
 use wire::eth::MacAddr;
@@ -152,11 +153,16 @@ impl Node {
             }
         }
         let can = features::of(&*link);
+        let esp = config.esp_offload.map(|EspOffload::Software| SoftwareDevice::default());
+        if let Some(device) = &esp {
+            self.datapath.set_device(self.now(), &self.mem, id, Some(Box::new(device.clone())));
+        }
         let has_carrier = link.has_carrier();
         self.slots[at] = Some(Slot {
             can,
             wanted: can,
             link,
+            esp,
             config,
             mac: None,
             admin_up: true,
@@ -389,7 +395,7 @@ impl Node {
         if slot.down.is_some() || !slot.admin_up {
             return None;
         }
-        let received = slot.link.recv(&self.mem, &mut self.burst);
+        let received = slot.recv(&self.mem, &mut self.burst);
         if received.is_ok() && self.follow_state(now, id) {
             self.log_carrier(id);
             self.listeners.link_changed(id);
@@ -422,7 +428,12 @@ impl Node {
         }
         loop {
             let Some(waiting) = datapath.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
-            match slot.link.send(waiting) {
+            let mut lost = slot.encrypt(waiting);
+            let sent = slot.link.send(waiting);
+            if !lost.is_empty() {
+                datapath.discard(id, &mut lost, DropReason::PolicyNoState);
+            }
+            match sent {
                 // The queueing discipline may release more packets.
                 Ok(Sent::All) => datapath.set_busy(now, mem, id, false),
                 Ok(Sent::Busy) => {
@@ -492,7 +503,7 @@ impl Node {
     /// Tries to read a link that failed.
     fn retry_link(&mut self, now: Instant, id: LinkId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        let received = slot.link.recv(&self.mem, &mut self.burst);
+        let received = slot.recv(&self.mem, &mut self.burst);
         let Some(down) = &mut slot.down else { return };
         if let Err(err) = received {
             down.retry_at = now + RETRY_DOWN;

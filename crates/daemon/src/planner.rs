@@ -373,6 +373,7 @@ mod tests {
             defrag: false,
             offloads: false,
             esp_gro: false,
+            esp_offload: None,
             features: FeatureSet::initial(false, false),
             master: None,
             port: None,

@@ -91,6 +91,7 @@ impl SaRow {
             bitmap: Vec::new(),
             mark: mark(sa.mark()),
             output_mark: mark(sa.output_mark()),
+            offload: None,
             if_id: sa.if_id(),
             limit: (&sa.lifetime()).into(),
             dying: sa.is_dying(),
@@ -140,6 +141,7 @@ impl SaRow {
             bitmap: Vec::new(),
             mark: mark(larval.mark),
             output_mark: None,
+            offload: None,
             if_id: larval.if_id,
             limit: LimitState::default(),
             dying: false,
@@ -149,6 +151,12 @@ impl SaRow {
         };
         let (algorithm, auth, flags, bitmap) = (None, None, SaFlags::default(), ArrayVec::new_const());
         Self { plain, state: State::Acq, algorithm, auth, flags, bitmap }
+    }
+
+    /// The row, with the offload of the SA to a device.
+    pub(crate) fn with_offload(mut self, offload: Option<String>) -> Self {
+        self.plain.offload = offload;
+        self
     }
 
     /// State for the client.

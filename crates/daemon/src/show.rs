@@ -15,7 +15,7 @@ use ctl::{Shown, What};
 use ipsec::spd::Order;
 use netlink::rtnl::RouteCursor;
 use rustix::time::{ClockId, clock_gettime};
-use xfrm::Dir;
+use xfrm::{Dir, Offload, OffloadMode};
 
 use crate::bridges;
 use crate::command::{Handle, WorkerGone};
@@ -269,6 +269,17 @@ fn sas(worker: &Handle) -> Result<Vec<SaState>, WorkerGone> {
     Ok(states.into_iter().flatten().chain(larvae.into_iter().map(|(_, state)| state)).collect())
 }
 
+/// Offload of an SA in words of iproute2.
+fn offload_text(node: &Node, sa: &ipsec::Sa) -> Option<String> {
+    let Offload { dev, dir, mode } = sa.offload()?;
+    let name = node.datapath.ports.get(dev).map_or("?", |port| port.config.name.as_str());
+    let mode = match mode {
+        OffloadMode::Crypto => "crypto",
+        OffloadMode::Packet => "packet",
+    };
+    Some(format!("dev {name} dir {dir} mode {mode}"))
+}
+
 fn some_sas(node: &mut Node, position: SaPosition, out: &mut Vec<FoundSa>) -> Option<SaPosition> {
     let (sad, now) = (node.datapath.ipsec.sad(), node.now());
     match position {
@@ -285,7 +296,8 @@ fn some_sas(node: &mut Node, position: SaPosition, out: &mut Vec<FoundSa>) -> Op
             let mut next = None;
             for (born, sa) in sad.born_from(from).take(STEP) {
                 next = Some(born + 1);
-                out.extend(SaRow::added(sa, now).map(|row| FoundSa::Added(sa.id(), row)));
+                let row = SaRow::added(sa, now).map(|row| row.with_offload(offload_text(node, sa)));
+                out.extend(row.map(|row| FoundSa::Added(sa.id(), row)));
             }
             Some(next.map_or(SaPosition::Larval(0), SaPosition::Added))
         }

@@ -10,9 +10,11 @@ use base::Instant;
 use client::CliError;
 use config::features::FeatureSet;
 use config::model::LinkConfig;
-use link::Link;
+use ipsec::device::SoftwareDevice;
+use link::{Layer, Link};
 use offload::Features;
-use wire::eth::MacAddr;
+use packet::{Memory, Packet};
+use wire::eth::{EthHeader, MacAddr};
 
 use super::open;
 use super::translate::features;
@@ -30,6 +32,8 @@ const REOPEN_POLL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
+    /// Device that offloads ESP, between the link and the datapath.
+    pub(crate) esp: Option<SoftwareDevice>,
     /// Configuration with which the link was opened.
     pub(crate) config: LinkConfig,
     /// Link-layer address that an operator has set.
@@ -74,7 +78,31 @@ impl Slot {
 
     /// Offloads of sent packets that the link performs.
     pub(crate) fn features(&self) -> Features {
-        features::limited(self.link.features(), self.on())
+        Features { esp: self.esp.is_some(), ..features::limited(self.link.features(), self.on()) }
+    }
+
+    /// Receives one burst, as [`Link::recv`]. The device decrypts ESP of its SAs.
+    pub(crate) fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        let first = out.len();
+        let received = self.link.recv(mem, out);
+        if let Some(device) = &self.esp {
+            device.receive(mem, self.l3(), &mut out[first..]);
+        }
+        received
+    }
+
+    /// Encrypts the packets of `burst` that are left to the device: the only place that a packet in clear passes on its way to the
+    /// wire. Returns the packets that cannot be encrypted, as their SA is gone.
+    pub(crate) fn encrypt(&self, burst: &mut Vec<Packet>) -> Vec<Packet> {
+        self.esp.as_ref().map_or_else(Vec::new, |device| device.transmit(self.l3(), burst))
+    }
+
+    /// Offset of the IP header in packets of the link.
+    fn l3(&self) -> usize {
+        match self.link.layer() {
+            Layer::Ethernet(_) => EthHeader::LEN,
+            Layer::Ip => 0,
+        }
     }
 
     /// Counts a change of the carrier: gained (`up`) or lost.

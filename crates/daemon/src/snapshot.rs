@@ -132,7 +132,7 @@ pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);
     let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == Some(id));
     let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
-    let (can, on) = (slot.can, slot.on() | features::always(&*slot.link, &slot.config.kind));
+    let (can, on) = (slot.can, slot.on() | features::always(&*slot.link, &slot.config.kind, slot.esp.is_some()));
     let fat = fat_counts(&port.fat);
     Some(LinkDetail { state: link(node, id, port, slot), drops: drops.collect(), fat, can, on })
 }
@@ -179,6 +179,8 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
     let why = (!esp_gro).then(|| SWITCHED.to_owned());
     let esp_gro = OffloadState { name: "rx-esp-gro".to_owned(), on: esp_gro, why };
     let offloads = slot.link.offloads().iter().map(|found| offload(found, on)).chain([esp_gro]);
+    let esp_offload = OffloadState { name: "esp-hw-offload".to_owned(), on: true, why: None };
+    let offloads = offloads.chain(slot.esp.is_some().then_some(esp_offload));
     LinkState {
         index: node.ifindex(id).0,
         name: port.config.name.clone(),

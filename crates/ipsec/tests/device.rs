@@ -4,7 +4,7 @@ mod common;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
 use common::*;
-use ipsec::device::{OffloadDecision, OffloadFacts, Refused};
+use ipsec::device::{Device, OffloadDecision, OffloadFacts, Refused, SoftwareDevice};
 use ipsec::engine::Cipher;
 use ipsec::{Ipsec, Train};
 use packet::{Esp, EspStatus, Memory, Packet};
@@ -56,6 +56,74 @@ fn fat_packet(mem: &Memory) -> Packet {
     let mut pkt = Packet::with_data(mem, &bytes).unwrap();
     (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
     pkt
+}
+
+#[test]
+fn software_device_encrypts_what_is_left_to_it_and_nothing_else() {
+    for config in configs() {
+        let device = SoftwareDevice::default();
+        let mut pair = Pair::new(&config);
+        pair.sender = Ipsec::new();
+        pair.sender.set_device(WAN, Some(Box::new(device.clone())));
+        pair.out_sa = pair.sender.add_sa(&SaConfig { offload: CRYPTO_OUT, ..config.clone() }, mask()).unwrap();
+        let fat = fat_packet(&pair.mem);
+        let mut frames = pair.seal(fat, Train::Inline);
+        let in_clear: Vec<_> = frames.iter().map(Packet::to_vec).collect();
+        assert!(device.transmit(0, &mut frames).is_empty(), "{config:?}");
+        assert!(frames.iter().all(|frame| frame.meta.esp.is_none()), "{config:?}");
+        let on_wire: Vec<_> = frames.iter().map(Packet::to_vec).collect();
+        let has_cipher = config.algorithm != Algorithm::null();
+        assert!(on_wire.iter().zip(&in_clear).all(|(sealed, clear)| (sealed != clear) == has_cipher), "{config:?}");
+        // Packets that are encrypted already pass unchanged, as after a full queue.
+        assert!(device.transmit(0, &mut frames).is_empty(), "{config:?}");
+        assert_eq!(frames.iter().map(Packet::to_vec).collect::<Vec<_>>(), on_wire, "{config:?}");
+        assert!(frames.into_iter().all(|frame| pair.open(frame).len() == 1), "{config:?}");
+
+        // A packet whose SA is gone is not sent in clear.
+        let fat = fat_packet(&pair.mem);
+        let mut frames = pair.seal(fat, Train::Inline);
+        let (count, sa) = (frames.len(), pair.out_sa);
+        drop(pair.sender.remove_sa_of(sa));
+        assert_eq!((device.transmit(0, &mut frames).len(), frames.len()), (count, 0), "{config:?}");
+    }
+}
+
+#[test]
+fn software_device_decrypts_packets_of_its_sas_and_marks_them() {
+    for config in configs() {
+        let device = SoftwareDevice::default();
+        let mut pair = Pair::new(&config);
+        pair.receiver = Ipsec::new();
+        pair.receiver.set_device(WAN, Some(Box::new(device.clone())));
+        let id = pair.receiver.add_sa(&SaConfig { offload: CRYPTO_IN, ..config.clone() }, mask()).unwrap();
+        let fat = fat_packet(&pair.mem);
+        let mut frames = pair.seal(fat, Train::None);
+        let mut of_another = Packet::with_data(&pair.mem, &frames[0].to_vec()).unwrap();
+        device.receive(&pair.mem, 0, &mut frames);
+        let opened = Some(Esp::Opened { sa: id, status: EspStatus::Success });
+        assert!(frames.iter().all(|frame| frame.meta.esp == opened), "{config:?}");
+        SoftwareDevice::default().receive(&pair.mem, 0, std::slice::from_mut(&mut of_another));
+        assert_eq!(of_another.meta.esp, None, "{config:?}");
+    }
+}
+
+#[test]
+fn software_device_names_sas_that_it_refuses() {
+    let encap = Some(xfrm::EspInUdp { sport: 4500, dport: 4500 });
+    let cases = [
+        (SaConfig { encap, ..sa() }, "an SA with UDP encapsulation"),
+        (SaConfig { mark: xfrm::Mark { value: 1, mask: 1 }, ..sa() }, "an SA with a mark"),
+    ];
+    for (config, why) in cases {
+        let mut node = Ipsec::new();
+        node.set_device(WAN, Some(Box::new(SoftwareDevice::default())));
+        let refused = node.add_sa(&SaConfig { offload: CRYPTO_IN, ..config.clone() }, mask()).unwrap_err();
+        assert_eq!(refused, ConfigError::OffloadFailed(WAN, why));
+        let packet_mode = on(WAN, SaDir::In, OffloadMode::Packet);
+        let refused = node.add_sa(&SaConfig { offload: packet_mode, ..sa() }, mask()).unwrap_err();
+        assert_eq!(refused, ConfigError::OffloadUnsupported(WAN));
+    }
+    assert!(SoftwareDevice::default().follows_esn());
 }
 
 #[test]

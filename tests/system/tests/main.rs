@@ -8,6 +8,7 @@ mod demo;
 mod descriptors;
 mod devices;
 mod drops;
+mod esp_offload;
 mod ethtool;
 mod exec;
 mod fail_closed;
@@ -64,6 +65,7 @@ fn main() {
         daemon::trials(),
         devices::trials(),
         drops::trials(),
+        esp_offload::trials(),
         descriptors::trials(),
         package::trials(),
         pair::trials(),

@@ -10,7 +10,7 @@ use super::reader::{Refers, Result, Table, Value, quoted};
 use super::route::table_id;
 use super::{bridge, device, qdisc};
 use crate::features::FeatureSet;
-use crate::model::{BridgeConfig, LinkConfig, LinkKind};
+use crate::model::{BridgeConfig, EspOffload, LinkConfig, LinkKind};
 
 pub(super) const KEYS: &[&str] = &[
     "name",
@@ -20,6 +20,7 @@ pub(super) const KEYS: &[&str] = &[
     "device",
     "offloads",
     "esp-gro",
+    "esp-offload",
     "queues",
     "bind",
     "interface",
@@ -144,6 +145,9 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig], places: &[Place]) -
     belongs(table, "interface", is_packet || is_xdp, "packet or xdp")?;
     belongs(table, "ring", has_ring, "xdp or virtio-user")?;
     belongs(table, "mode", is_xdp, "xdp")?;
+    // Packets of a UDP link are ESP in UDP, which is not offloaded.
+    let has_esp_offload = driver.is_some() && !is_udp;
+    belongs(table, "esp-offload", has_esp_offload, "tun, tap, packet, xdp, vhost-user or virtio-user")?;
     belongs(table, "table", is_vrf, "vrf")?;
     for key in ["mtu", "offloads", "esp-gro", "master"] {
         belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
@@ -178,6 +182,12 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig], places: &[Place]) -
         let value = table.need("esp-gro", "true or false")?;
         return Err(value.error("esp-gro is an offload, and offloads = false switches every one off"));
     }
+    let esp_offload = table.get("esp-offload").map(|value| value.word(&[("software", EspOffload::Software)]));
+    let esp_offload = esp_offload.transpose()?;
+    if esp_offload.is_some() && !offloads {
+        let value = table.need("esp-offload", "software")?;
+        return Err(value.error("esp-offload is an offload, and offloads = false switches every one off"));
+    }
     let features = FeatureSet::initial(offloads, esp_gro);
     let qdisc = table.get("qdisc").map(|value| qdisc::read(&value)).transpose()?;
     let port = table.get("port").map(|value| bridge::port(&value, is_bridge)).transpose()?.map(Box::new);
@@ -192,6 +202,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig], places: &[Place]) -
         defrag,
         offloads,
         esp_gro,
+        esp_offload,
         features,
         master,
         port,

@@ -4,11 +4,11 @@ use base::{Instant, LinkId, Prefix};
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, SaStats};
 use netlink::xfrm::convert;
-use netlink::xfrm::layout::{LifetimeCfg, LifetimeCur, ReplayEsn, SaInfo, family_of};
+use netlink::xfrm::layout::{LifetimeCfg, LifetimeCur, ReplayEsn, SaInfo, UserOffload, family_of};
 use netlink::xfrm::nums::proto;
 use netlink::xfrm::{NewSa, Policy, Replay, Sa};
 
-use xfrm::Selector;
+use xfrm::{Offload, OffloadMode, SaDir, Selector};
 
 use crate::node::Node;
 use crate::records::{PolicyRecord, SaRecord, wall_clock};
@@ -48,6 +48,7 @@ pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
         set_mark: Default::default(),
         extra_flags: 0,
         replay: Replay::Legacy([0; 3]),
+        offload: None,
         tfcpad: 0,
         if_id: larval.if_id,
         dir: convert::sa_dir_number(larval.dir),
@@ -56,6 +57,13 @@ pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
         replay_thresh: 0,
         etimer_thresh: 0,
     }
+}
+
+/// Offload of an SA (Linux `copy_user_offload`).
+fn user_offload(node: &Node, offload: Offload) -> UserOffload {
+    let direction = if offload.dir == SaDir::In { UserOffload::INBOUND } else { 0 };
+    let mode = if offload.mode == OffloadMode::Packet { UserOffload::PACKET } else { 0 };
+    UserOffload { ifindex: node.ifindex(offload.dev).0, flags: direction | mode }
 }
 
 impl SaRecord {
@@ -84,6 +92,7 @@ impl SaRecord {
                 }
                 as_made => replay(as_made.as_ref(), sa.replay(), sa.oseq()),
             },
+            offload: sa.offload().map(|offload| user_offload(node, offload)),
             tfcpad: request.tfcpad,
             if_id: request.if_id,
             dir: request.dir,

@@ -6,11 +6,11 @@ use base::SaId;
 use ipsec::{Larval, SpiRequest};
 use netlink::Error;
 use netlink::error::errno;
-use netlink::xfrm::layout::{Addr, LifetimeCur};
+use netlink::xfrm::layout::{Addr, LifetimeCur, UserOffload};
 use netlink::xfrm::nums::proto;
 use netlink::xfrm::{Counts, Event, NewSa, NewSpi, Replay, Sa, SaQuery};
 use wire::Spi;
-use xfrm::{Request, SaConfig};
+use xfrm::{ConfigError, Offload, OffloadMode, Request, SaConfig, SaDir};
 
 use super::netlink_view::{self, larval_view};
 use crate::node::Node;
@@ -27,6 +27,7 @@ fn not_there() -> Error {
 /// Adds an SA, completes a larval one, or updates an existing one.
 pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -> Result<(), Error> {
     let config = convert::sa(&request, node.link_of(request.info.sel.ifindex))?;
+    let config = SaConfig { offload: request.offload.map(|it| offload(node, it)).transpose()?, ..config };
     let ipsec = &mut node.datapath.ipsec;
     let there = ipsec.sad().by_spi(config.dst, config.spi, config.mark.value & config.mark.mask);
     let known = there.and_then(|id| ipsec.sa(id)?.request::<SaRecord>());
@@ -37,12 +38,38 @@ pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -
     };
     let config = SaConfig { request: Some(Request::new(record)), ..config };
     let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
-    let id = added.map_err(|err| convert::refusal(&err))?;
-    if let (Some((replay, used)), Some(sa)) = (numbers, ipsec.sa_mut(id)) {
+    let id = added.map_err(|err| refusal(node, &err))?;
+    if let (Some((replay, used)), Some(sa)) = (numbers, node.datapath.ipsec.sa_mut(id)) {
         resume(sa, replay.as_ref(), used.as_ref());
         sa.note_numbers_reported();
     }
     Ok(())
+}
+
+/// Offload to the device of a link, in the form of crate `xfrm`.
+fn offload(node: &Node, wanted: UserOffload) -> Result<Offload, Error> {
+    let dev = node.link_of(wanted.ifindex).filter(|&dev| node.datapath.ports.get(dev).is_some());
+    let no_link = || Error::text(errno::ENODEV, "No link has the index of the offload request");
+    let has = |flag| wanted.flags & flag != 0;
+    Ok(Offload {
+        dev: dev.ok_or_else(no_link)?,
+        dir: if has(UserOffload::INBOUND) { SaDir::In } else { SaDir::Out },
+        mode: if has(UserOffload::PACKET) { OffloadMode::Packet } else { OffloadMode::Crypto },
+    })
+}
+
+/// Refusal of an SA. That of a device names the link.
+fn refusal(node: &Node, err: &ConfigError) -> Error {
+    let name = |dev| node.datapath.ports.get(dev).map_or("the link", |port| port.config.name.as_str());
+    match *err {
+        ConfigError::OffloadUnsupported(dev) => {
+            Error::owned_text(errno::EINVAL, format!("{} does not support packet offload", name(dev)))
+        }
+        ConfigError::OffloadFailed(dev, what) => {
+            Error::owned_text(errno::EINVAL, format!("The device of {} does not offload {what}", name(dev)))
+        }
+        _ => convert::refusal(err),
+    }
 }
 
 /// Continues the sequence numbers and counts of another SA in a new one.

@@ -55,14 +55,14 @@ pub(crate) fn limited(features: Features, on: FeatureSet) -> Features {
 }
 
 /// Offloads of a link that cannot be switched while it is open, in the link and in the datapath.
-pub(crate) fn always(link: &dyn Link, kind: &LinkKind) -> FeatureSet {
+pub(crate) fn always(link: &dyn Link, kind: &LinkKind, has_esp_device: bool) -> FeatureSet {
     let has = |names: &[&str]| link.offloads().iter().any(|offload| offload.on && names.contains(&offload.name));
     let ethernet = matches!(link.layer(), link::Layer::Ethernet(_));
     let is_udp = matches!(kind, LinkKind::Driver(DriverKind::Udp { .. }));
     let each = [
         (FeatureSet::GSO, true),
         (FeatureSet::UDP_GRO_FORWARDING, true),
-        (FeatureSet::ESP, link.features().esp),
+        (FeatureSet::ESP, has_esp_device),
         (FeatureSet::VLAN_CHALLENGED, !ethernet),
         // The kernel has verified the checksums of a UDP socket's datagrams.
         (FeatureSet::RX_CSUM, is_udp || has(&["rx-checksum", "rx-super-packets"])),

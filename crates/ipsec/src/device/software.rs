@@ -53,7 +53,10 @@ pub struct ReceivedEsp {
 /// Finds raw ESP in a received packet, whose IP header begins at `l3`. `None` for other packets, and for fragments, tagged frames and
 /// super-packets, which a device passes on unchanged.
 pub fn find_esp(mem: &Memory, pkt: &mut Packet, l3: usize) -> Option<ReceivedEsp> {
-    if pkt.meta.cut != Cut::Whole || pkt.meta.vlan.is_some() || !pkt.may_pull(mem, pkt.len().min(l3 + LOOKED_AT)).ok()? {
+    if pkt.meta.cut != Cut::Whole
+        || pkt.meta.vlan.is_some()
+        || !pkt.may_pull(mem, pkt.len().min(l3 + LOOKED_AT)).ok()?
+    {
         return None;
     }
     let info = Info::parse(pkt.head().get(l3..)?, pkt.len().checked_sub(l3)?).ok()?;
@@ -77,19 +80,24 @@ impl SoftwareDevice {
     }
 
     /// Encrypts the marked packets among those that the link is about to send, whose IP headers begin at `l3`. A packet that cannot
-    /// be encrypted, as its SA is gone, is removed. Returns the number of removed packets.
-    pub fn transmit(&self, l3: usize, packets: &mut Vec<Packet>) -> u64 {
+    /// be encrypted, as its SA is gone, is removed and returned.
+    pub fn transmit(&self, l3: usize, packets: &mut Vec<Packet>) -> Vec<Packet> {
         if packets.iter().all(|pkt| pkt.meta.esp.is_none()) {
-            return 0;
+            return Vec::new();
         }
         let states = self.states();
-        let before = packets.len();
-        packets.retain_mut(|pkt| match pkt.meta.esp.take() {
-            None => true,
-            Some(Esp::Seal { sa, high }) => states.seal(sa, high, pkt, l3).is_some(),
-            Some(Esp::Protect(_) | Esp::Opened { .. }) => false,
-        });
-        (before - packets.len()) as u64
+        let fails = |pkt: &mut Packet| match pkt.meta.esp {
+            None => false,
+            Some(Esp::Seal { sa, high }) => {
+                let sealed = states.seal(sa, high, pkt, l3);
+                if sealed.is_some() {
+                    pkt.meta.esp = None;
+                }
+                sealed.is_none()
+            }
+            Some(Esp::Protect(_) | Esp::Opened { .. }) => true,
+        };
+        packets.extract_if(.., fails).collect()
     }
 
     /// Decrypts packets that the link has received, whose IP headers begin at `l3`, and marks them with the result.

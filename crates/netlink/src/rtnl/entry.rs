@@ -230,6 +230,7 @@ impl Link {
             defrag,
             offloads,
             esp_gro,
+            esp_offload: None,
             features,
             master,
             port: None,

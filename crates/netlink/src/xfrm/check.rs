@@ -3,7 +3,7 @@
 
 use super::algorithm::has_its_key;
 use super::attributes::Attributes;
-use super::layout::{Encap, Layout, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
+use super::layout::{Encap, Layout, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl, UserOffload};
 use super::nums::{AF_INET, AF_INET6, MAX_DEPTH, attr, mode, policy_flag, proto, sa_flag};
 use super::replay::{self, Replay};
 use crate::attr::Attr;
@@ -210,36 +210,29 @@ pub(super) fn interface(attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
-/// Bits of `struct xfrm_user_offload`'s flags.
-const OFFLOAD_IPV6: u8 = 1;
-const OFFLOAD_INBOUND: u8 = 2;
-const OFFLOAD_PACKET: u8 = 4;
-
 /// Flags of an offload request: `struct xfrm_user_offload`, behind the device's number.
 fn offload_flags(attr: &Attr<'_>) -> u8 {
     attr.data.get(4).copied().unwrap_or_default()
 }
 
-/// Validates an offload request for an SA (Linux `xfrm_dev_state_add`). No link supports offload: in crypto mode the SA
-/// is created without offload, and in packet mode it is refused.
+/// Validates an offload request for an SA (Linux `xfrm_dev_state_add`), except for the link, which the database knows.
 fn sa_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::OFFLOAD_DEV) else { return Ok(()) };
     let flags = offload_flags(attr);
-    let unknown = flags & !(OFFLOAD_IPV6 | OFFLOAD_INBOUND | OFFLOAD_PACKET) != 0;
+    let unknown = flags & !(UserOffload::IPV6 | UserOffload::INBOUND | UserOffload::PACKET) != 0;
     if_wrong(unknown, "Unrecognized flags in offload request")?;
-    let inbound = flags & OFFLOAD_INBOUND != 0;
+    let inbound = flags & UserOffload::INBOUND != 0;
     let against = if inbound { OUT } else { IN };
     if_wrong(direction_of(attrs) == against, "Mismatched SA and offload direction")?;
     let is_set = |kind| attrs.get(kind).is_some_and(|attr| attr.u32() != 0);
     if_wrong(inbound && is_set(attr::IF_ID), "XFRM if_id is not supported in RX path")?;
-    if_wrong(is_set(attr::TFCPAD), "TFC padding can't be offloaded")?;
-    if flags & OFFLOAD_PACKET != 0 { Err(Error::new(errno::EINVAL)) } else { Ok(()) }
+    if_wrong(is_set(attr::TFCPAD), "TFC padding can't be offloaded")
 }
 
 /// Validates an offload request for a policy, which must be in packet mode (Linux `xfrm_dev_policy_add`).
 pub(super) fn policy_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
     let Some(attr) = attrs.get(attr::OFFLOAD_DEV) else { return Ok(()) };
-    if_wrong(offload_flags(attr) != OFFLOAD_PACKET, "Unrecognized flags in offload request")?;
+    if_wrong(offload_flags(attr) != UserOffload::PACKET, "Unrecognized flags in offload request")?;
     Err(invalid("Policy offload is not supported"))
 }
 
@@ -512,20 +505,20 @@ mod tests {
     }
 
     #[test]
-    fn sa_offload_is_software_in_crypto_mode_and_refused_in_packet() {
-        type Answer = Result<(), Option<&'static str>>;
+    fn sa_offload_is_checked_in_linux_words() {
+        type Answer = Result<(), &'static str>;
         let cases: &[(u8, u8, Put, Answer)] = &[
             (0, 0, |_| {}, Ok(())),
-            (OFFLOAD_IPV6, OUT, |_| {}, Ok(())),
-            (OFFLOAD_INBOUND, IN, |_| {}, Ok(())),
-            (OFFLOAD_PACKET, 0, |_| {}, Err(None)),
-            (OFFLOAD_PACKET | OFFLOAD_INBOUND, IN, |_| {}, Err(None)),
-            (8, 0, |_| {}, Err(Some("Unrecognized flags in offload request"))),
-            (OFFLOAD_INBOUND, OUT, |_| {}, Err(Some("Mismatched SA and offload direction"))),
-            (0, IN, |_| {}, Err(Some("Mismatched SA and offload direction"))),
+            (UserOffload::IPV6, OUT, |_| {}, Ok(())),
+            (UserOffload::INBOUND, IN, |_| {}, Ok(())),
+            (UserOffload::PACKET, 0, |_| {}, Ok(())),
+            (UserOffload::PACKET | UserOffload::INBOUND, IN, |_| {}, Ok(())),
+            (8, 0, |_| {}, Err("Unrecognized flags in offload request")),
+            (UserOffload::INBOUND, OUT, |_| {}, Err("Mismatched SA and offload direction")),
+            (0, IN, |_| {}, Err("Mismatched SA and offload direction")),
             (0, OUT, |w| w.put_u32(attr::IF_ID, 0), Ok(())),
-            (OFFLOAD_INBOUND, 0, |w| w.put_u32(attr::IF_ID, 7), Err(Some("XFRM if_id is not supported in RX path"))),
-            (0, 0, |w| w.put_u32(attr::TFCPAD, 100), Err(Some("TFC padding can't be offloaded"))),
+            (UserOffload::INBOUND, 0, |w| w.put_u32(attr::IF_ID, 7), Err("XFRM if_id is not supported in RX path")),
+            (0, 0, |w| w.put_u32(attr::TFCPAD, 100), Err("TFC padding can't be offloaded")),
         ];
         for &(flags, dir, put, want) in cases {
             let put = |w: &mut Writer| {
@@ -535,8 +528,9 @@ mod tests {
                     w.put_u8(attr::SA_DIR, dir);
                 }
             };
-            let got = new_sa(info(), put).map(drop).map_err(|err| (err.errno, err.text));
-            let want = want.map_err(|text| (errno::EINVAL, text.map(Into::into)));
+            let got = new_sa(info(), put).map(|sa| sa.offload).map_err(|err| (err.errno, err.text));
+            let want = want.map(|()| Some(UserOffload { ifindex: 1, flags }));
+            let want = want.map_err(|text| (errno::EINVAL, Some(text.into())));
             assert_eq!(got, want, "flags {flags}, dir {dir}");
         }
     }
@@ -589,9 +583,9 @@ mod tests {
     #[test]
     fn policy_offload_is_refused_in_linux_words() {
         for (flags, want) in [
-            (OFFLOAD_PACKET, "Policy offload is not supported"),
+            (UserOffload::PACKET, "Policy offload is not supported"),
             (0, "Unrecognized flags in offload request"),
-            (OFFLOAD_PACKET | OFFLOAD_INBOUND, "Unrecognized flags in offload request"),
+            (UserOffload::PACKET | UserOffload::INBOUND, "Unrecognized flags in offload request"),
         ] {
             let got = read(
                 msg::NEW_POLICY,

@@ -324,6 +324,7 @@ pub fn new_sa(config: &SaConfig) -> NewSa {
         mapping_threshold: config.nat.mapping_threshold,
         nat_keepalive: config.nat.keepalive_interval,
         aevents: config.aevents,
+        offload: None,
     }
 }
 

@@ -475,6 +475,36 @@ impl Layout for Encap {
     }
 }
 
+/// `struct xfrm_user_offload`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[expect(missing_docs, reason = "Linux's names")]
+pub struct UserOffload {
+    pub ifindex: u32,
+    pub flags: u8,
+}
+
+impl UserOffload {
+    /// `XFRM_OFFLOAD_IPV6`.
+    pub const IPV6: u8 = 1;
+    /// `XFRM_OFFLOAD_INBOUND`.
+    pub const INBOUND: u8 = 2;
+    /// `XFRM_OFFLOAD_PACKET`.
+    pub const PACKET: u8 = 4;
+}
+
+impl Layout for UserOffload {
+    const LEN: usize = 8;
+
+    fn read(from: &mut Fields<'_>) -> Self {
+        Self { ifindex: from.u32(), flags: from.u8() }
+    }
+
+    fn write(&self, to: &mut Vec<u8>) {
+        to.extend(self.ifindex.to_ne_bytes());
+        to.extend([self.flags, 0, 0, 0]);
+    }
+}
+
 /// `struct xfrm_replay_state_esn`, with its bitmap.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[expect(missing_docs, reason = "Linux's names")]
@@ -540,5 +570,6 @@ mod tests {
         round::<PolicyInfo>(&[(45, 48), (164, 168)]);
         round::<PolicyId>(&[(45, 48), (61, 64)]);
         round::<Encap>(&[(6, 8)]);
+        round::<UserOffload>(&[(5, 8)]);
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! [`Xfrm`] is the protocol over a [`Database`]; [`Event`]s are notifications that no request causes. Requests are
 //! refused in Linux's order and with its texts. Features of Linux that do not exist here are refused as unsupported, by
-//! name: AH and IPComp, BEET and route optimisation, sub-policies, security labels, offload to devices, migration, SAs
-//! of one processor, IP-TFS.
+//! name: AH and IPComp, BEET and route optimisation, sub-policies, security labels, offload of policies to devices,
+//! migration, SAs of one processor, IP-TFS.
 //!
 //! Keys are shown to clients that may change them, as by Linux, and to no others.
 

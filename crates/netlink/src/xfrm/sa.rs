@@ -8,7 +8,7 @@ use xfrm::{Aevents, Algorithm, Mark};
 use super::algorithm;
 use super::attributes::Attributes;
 use super::check;
-use super::layout::{Addr, Encap, Layout, LifetimeCur, SaInfo};
+use super::layout::{Addr, Encap, Layout, LifetimeCur, SaInfo, UserOffload};
 use super::nums::{attr, sa_flag};
 use super::replay::{self, Replay};
 use crate::attr::Attr;
@@ -48,6 +48,8 @@ pub struct NewSa {
     pub nat_keepalive: u32,
     /// Thresholds for notifications of the SA's sequence numbers.
     pub aevents: Aevents,
+    /// Device that is to process the SA's packets.
+    pub offload: Option<UserOffload>,
 }
 
 /// Unit of the timer of async events, independent of a kernel's `HZ`.
@@ -95,6 +97,7 @@ impl NewSa {
             mapping_threshold: word(attr::MTIMER_THRESH),
             nat_keepalive: word(attr::NAT_KEEPALIVE_INTERVAL),
             aevents: aevents(attrs),
+            offload: attrs.get(attr::OFFLOAD_DEV).map(|attr| UserOffload::of(attr.data)),
             info,
         })
     }
@@ -141,6 +144,8 @@ pub struct Sa {
     pub extra_flags: u32,
     /// Sequence numbers.
     pub replay: Replay,
+    /// Device that processes the SA's packets.
+    pub offload: Option<UserOffload>,
     /// Length that packets are padded to.
     pub tfcpad: u32,
     /// Number of the SA's XFRM interface.
@@ -197,6 +202,9 @@ impl Sa {
             w.put_u32(attr::SET_MARK_MASK, self.set_mark.mask);
         }
         self.write_replay(w);
+        if let Some(offload) = self.offload {
+            offload.put(w, attr::OFFLOAD_DEV);
+        }
         put_if_set(w, attr::IF_ID, self.if_id);
         put_if_set(w, attr::MTIMER_THRESH, self.mapping_threshold);
         if self.dir != 0 {

@@ -6,7 +6,7 @@ use zeroize::Zeroizing;
 
 use super::super::change::{Change, again, removal, word};
 use super::super::message::{HEADER_LEN, flag};
-use super::super::saved::{Saved, find, kind_of, renumber_field};
+use super::super::saved::{Saved, find, kind_of, renumber_attribute, renumber_field};
 use super::database::{Database, Xfrm};
 use super::layout::{Layout, LifetimeCfg, PolicyId, PolicyInfo, ReplayEsn, SaId, SaInfo, Selector};
 use super::nums::{attr, msg};
@@ -324,7 +324,12 @@ pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<
         msg::NEW_SA | msg::UPD_SA | msg::ALLOC_SPI | msg::NEW_POLICY | msg::UPD_POLICY | msg::DEL_POLICY
             if message.len() > HEADER_LEN + IFINDEX =>
         {
-            renumber_field(message, IFINDEX, |old| if old == 0 { Some(0) } else { now(old) })
+            let now = |old| if old == 0 { Some(0) } else { now(old) };
+            renumber_field(message, IFINDEX, now)?;
+            match kind_of(message) {
+                msg::NEW_SA | msg::UPD_SA => renumber_attribute(message, SaInfo::LEN, attr::OFFLOAD_DEV, now),
+                _ => Ok(()),
+            }
         }
         _ => Ok(()),
     }
@@ -332,7 +337,7 @@ pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::{LifetimeCur, ReplayEsn, family_of};
+    use super::super::layout::{LifetimeCur, ReplayEsn, UserOffload, family_of};
     use super::super::nums::{mode, proto, sa_flag};
     use super::super::protocol::split;
     use super::super::{NewSa, Replay};
@@ -379,6 +384,7 @@ mod tests {
             set_mark: Mark::default(),
             extra_flags: 0,
             replay,
+            offload: Some(UserOffload { ifindex: 4, flags: UserOffload::INBOUND }),
             tfcpad: 0,
             if_id: 0,
             dir,

@@ -168,6 +168,7 @@ pub(super) fn create<H: Host>(
         defrag,
         offloads,
         esp_gro: true,
+        esp_offload: None,
         features,
         master: None,
         port: None,
