@@ -44,7 +44,7 @@ pub use host::{Host, NeighbourNow};
 pub use lifetime::Lifetime;
 pub use link_detail::LinkDetail;
 pub use link_now::LinkNow;
-pub use model::{Delta, LOOPBACK, Model, RouteCursor, loopback_deltas, refusal};
+pub use model::{Delta, LOOPBACK, Model, RouteCursor, refusal};
 pub use node::Rtnl;
 pub(crate) use saved::changing;
 pub use saved::{RouteKey, Snapshot, label_of, renumber, renumber_change, without};
