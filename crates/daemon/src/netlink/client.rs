@@ -1,8 +1,22 @@
 //! Netlink socket of one program: a connection with the datagrams of [`nlsock`].
 
+macro_rules! with_session {
+    ($socket:expr, $session:ident => $do:expr, $none:expr) => {
+        match $socket {
+            Socket::New | Socket::File(_) => $none,
+            Socket::Route($session) => $do,
+            Socket::Xfrm($session) => $do,
+            Socket::Generic($session) => $do,
+        }
+    };
+}
+
+mod adoption;
+mod datagram;
+mod delivery;
+mod privilege;
+
 use std::collections::VecDeque;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,31 +24,20 @@ use std::time::{Duration, Instant};
 use link::Discard;
 use netlink::message::{Messages, align};
 use netlink::{Groups, Outbox, Protocol, Session, To};
-use nlsock::{Answer, FromDaemon, Sysctl, ToDaemon, protocol};
+use nlsock::{Answer, Sysctl, ToDaemon, protocol};
 use rustix::event::epoll::{self, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
-use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, SocketType, recv, recvmsg, sendmsg, shutdown, sockopt,
-};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown, sockopt};
 use zeroize::Zeroizing;
 
 use super::protocols::{Generic, Protocols, Route, Xfrm};
 use super::sysctl::{self, OpenFile};
 use crate::journal::Journal;
 use crate::privilege::{Peer, Privilege};
+use datagram::{has_unread_rights, is_pipe, write_answer};
+use privilege::Heir;
 
-/// A received datagram.
-#[derive(Debug)]
-pub(super) struct Received {
-    pub(super) len: usize,
-    /// Process ID of the sender.
-    pub(super) sender: Option<u32>,
-    /// Pipe that the sender passed for the reply.
-    pub(super) answer: Option<OwnedFd>,
-}
+pub(super) use datagram::{Received, inode_of_socket};
 
 /// Kind of the client's socket.
 #[derive(Debug)]
@@ -46,17 +49,6 @@ enum Socket {
     Generic(Session<Generic>),
     /// No protocol: a file of `/proc/sys/net` that is open for writing.
     File(OpenFile),
-}
-
-macro_rules! with_session {
-    ($socket:expr, $session:ident => $do:expr, $none:expr) => {
-        match $socket {
-            Socket::New | Socket::File(_) => $none,
-            Socket::Route($session) => $do,
-            Socket::Xfrm($session) => $do,
-            Socket::Generic($session) => $do,
-        }
-    };
 }
 
 /// A program's socket.
@@ -105,18 +97,6 @@ pub(super) struct Client {
     /// Inode number of this end, if the program's library holds a duplicate of this end.
     pub(super) kept: Option<u64>,
 }
-
-/// Process that inherited a connection from its claimant, as a daemon inherits the connections that it opened before its
-/// `fork`, and that held `CAP_NET_ADMIN` when it claimed the privilege.
-#[derive(Debug)]
-struct Heir {
-    peer: Peer,
-    /// Datagrams from this position of the connection on, in bytes, were sent after the check.
-    since: u64,
-}
-
-/// Maximum number of [heirs](Heir) of a connection. The oldest is forgotten.
-const MAX_HEIRS: usize = 8;
 
 /// Error: the connection is to be closed.
 #[derive(Debug)]
@@ -184,51 +164,6 @@ impl Client {
         })
     }
 
-    /// A socket that an earlier gateway served, with the rights of this connection. `fd`: the gateway's end of the
-    /// socket, with that inode number.
-    pub(super) fn adopt(&self, fd: OwnedFd, inode: u64) -> Self {
-        let mut adopted = Self {
-            fd: Some(fd),
-            discard: self.discard.clone(),
-            epoll: Arc::clone(&self.epoll),
-            privileged: self.privileged,
-            claimant: self.claimant.clone(),
-            heirs: Vec::new(),
-            sender: None,
-            received: 0,
-            uid: self.uid,
-            pid: self.pid,
-            socket: Socket::New,
-            waiting: VecDeque::new(),
-            unserved: Zeroizing::default(),
-            looking: false,
-            room: None,
-            grown: false,
-            overrun: false,
-            interest: EventFlags::IN,
-            bypass: Vec::new(),
-            kept: Some(inode),
-        };
-        // Messages in the socket may predate the [claim](Self::claim).
-        adopted.privileged &= adopted.claimant.is_none() || adopted.is_drained();
-        adopted
-    }
-
-    /// Restores the state of an adopted socket from these calls. Refused calls are skipped: the program may have lost
-    /// rights.
-    pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), Gone> {
-        for call in ToDaemon::calls(state) {
-            let outcome = match call.ok_or(Gone)? {
-                ToDaemon::Bind { .. } => return Err(Gone),
-                call => self.call(call, |_, _| Err(nlsock::errno::EINVAL))?,
-            };
-            if let Err(errno) = outcome {
-                tracing::debug!(errno, "netlink: {call:?} of an adopted socket is refused");
-            }
-        }
-        self.protocol().map(|_| ()).ok_or(Gone)
-    }
-
     /// UDP ports that bypass policies while the client is connected.
     pub(super) fn bypass(&self) -> &[u16] {
         &self.bypass
@@ -239,22 +174,6 @@ impl Client {
         if !self.privileged {
             fds.into_iter().for_each(|fd| self.discard.close(fd));
         }
-    }
-
-    /// Sends `to` a duplicate of this end of the connection, with `name`.
-    fn keep(&mut self, to: OwnedFd, name: u64) -> Result<(), Gone> {
-        let inode = inode_of_socket(self.fd()).ok_or(Gone)?;
-        let end = [self.fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&end));
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let sent = sendmsg(&to, &[IoSlice::new(&name.to_ne_bytes())], &mut control, flags);
-        if sent.is_ok() {
-            self.kept = Some(inode);
-        }
-        self.put_away([to]);
-        Ok(())
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -293,111 +212,6 @@ impl Client {
             (Socket::Generic(session), protocol::GENERIC) => session.groups(),
             _ => Groups::default(),
         }
-    }
-
-    /// Receives one datagram. `None`: there is none.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
-        if !self.privileged && !self.has_datagram_to_take()? {
-            return Ok(None);
-        }
-        let mut space = control_space();
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(self.fd(), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-            Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(_) => return Err(Gone),
-        };
-        let (sender, mut rights) = sender_and_rights(&mut control);
-        if received.flags.contains(ReturnFlags::CTRUNC) || !may_be_sent(&rights) {
-            self.put_away(rights);
-            return Err(Gone);
-        }
-        let answer = rights.pop();
-        // Every datagram carries a descriptor or bytes: this is the end of the stream.
-        if received.bytes == 0 && answer.is_none() {
-            return Err(Gone);
-        }
-        Ok(Some(Received { len: received.bytes, sender, answer }))
-    }
-
-    /// Tells whether a datagram can be received. A datagram with other descriptors than [allowed](may_be_sent) is left
-    /// in the socket, and the connection is to be closed: the kernel would close descriptors that it does not pass on,
-    /// and the sender decides how long that takes.
-    fn has_datagram_to_take(&self) -> Result<bool, Gone> {
-        let mut space = control_space();
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
-        match recvmsg(self.fd(), &mut [], &mut control, flags) {
-            Ok(looked) => {
-                // The descriptors are duplicates, whose close is never the last one.
-                let (_, rights) = sender_and_rights(&mut control);
-                let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
-                if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
-            }
-            // A later datagram needs the same check first.
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(_) => Err(Gone),
-        }
-    }
-
-    /// Makes the client privileged if its process holds `CAP_NET_ADMIN` and no datagram is queued behind the present
-    /// one. From then on the sender is the program that holds the capability; earlier datagrams may be from another
-    /// program in the same process, without the capability.
-    ///
-    /// If the client is privileged already, the sender of the present datagram becomes an [heir](Heir) under the same
-    /// conditions. Linux, too, requires the capability of the opener and of the sender (`netlink_capable`).
-    fn claim(&mut self) {
-        let Some(peer) = self.claimant.as_ref() else { return };
-        if self.privileged {
-            self.inherit();
-        } else if peer.holds_net_admin() && self.is_drained() {
-            self.privileged = true;
-            with_session!(&mut self.socket, session => session.set_privileged(true), {});
-        }
-    }
-
-    /// Makes the sender of the present datagram an heir, if it holds `CAP_NET_ADMIN`, for datagrams that are not queued
-    /// yet: a process that had its number, or another program in the same process, has sent none of those.
-    fn inherit(&mut self) {
-        let Some(sender) = self.sender.filter(|&sender| !self.is_authorized(sender)) else { return };
-        self.heirs.retain(|heir| heir.peer.pid != sender && heir.peer.is_alive());
-        let Some(peer) = Peer::with_pid(sender, self.uid).filter(Peer::holds_net_admin) else { return };
-        // The length is determined after the check.
-        let Ok(queued) = ioctl_fionread(self.fd()) else { return };
-        if self.heirs.len() == MAX_HEIRS {
-            self.heirs.remove(0);
-        }
-        self.heirs.push(Heir { peer, since: self.received.saturating_add(queued) });
-    }
-
-    /// Tells whether the present datagram, from the process `sender`, has the privilege of this connection.
-    fn is_authorized(&self, sender: u32) -> bool {
-        let is = |peer: &Peer| peer.pid == sender && peer.is_alive();
-        self.claimant.as_ref().is_some_and(|peer| is(peer))
-            || self.heirs.iter().any(|heir| heir.since < self.received && is(&heir.peer))
-    }
-
-    /// Tells whether no datagram is queued.
-    fn is_drained(&self) -> bool {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        matches!(recv(self.fd(), &mut [0; 0], flags), Err(Errno::AGAIN))
-    }
-
-    /// Checks the sender of a received datagram. Only the process that claimed the privilege and its [heirs](Heir) may
-    /// use it.
-    pub(super) fn note_sender(&mut self, received: &Received) -> Result<(), Gone> {
-        self.sender = received.sender;
-        self.received = self.received.saturating_add(received.len as u64);
-        if self.claimant.is_none() || !self.privileged {
-            return Ok(());
-        }
-        let is_authorized = received.sender.is_some_and(|sender| self.is_authorized(sender));
-        if self.is_file() && !is_authorized {
-            return Err(Gone);
-        }
-        with_session!(&mut self.socket, session => session.set_privileged(is_authorized), {});
-        Ok(())
     }
 
     /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol, the requested one or any,
@@ -594,117 +408,6 @@ impl Client {
         Ok(Ok(()))
     }
 
-    /// Sets the socket buffer to the requested size. False if no size was requested.
-    fn give_room(&mut self) -> bool {
-        let Some(bytes) = self.room.take() else { return false };
-        self.grown = true;
-        // The kernel doubles the value, for its overhead per datagram.
-        let half = bytes.clamp(MIN_ROOM, MAX_ROOM) as usize / 2;
-        let set = if self.privileged {
-            sockopt::set_socket_send_buffer_size_force(self.fd(), half)
-        } else {
-            sockopt::set_socket_send_buffer_size(self.fd(), half)
-        };
-        // A kernel that refuses leaves the old size.
-        if set.is_err() {
-            let _ = sockopt::set_socket_send_buffer_size(self.fd(), half);
-        }
-        true
-    }
-
-    /// Sends the client its answers in `outbox`. Parts of a dump wait until the client has room; other answers without
-    /// room are lost, and the client gets an overrun later. `prompt`: the gateway will answer the next request soon.
-    pub(super) fn deliver(&mut self, outbox: &Outbox, prompt: bool) -> Result<(), Gone> {
-        let mut parts = outbox.iter().filter(|(to, _)| *to == To::Dumper).count();
-        let is_dump = parts > 0;
-        let goes_on = self.is_dumping();
-        let mut answers = outbox.iter().filter(|(to, _)| *to == To::Requester).count();
-        for (to, bytes) in outbox.iter() {
-            match to {
-                To::Requester => {
-                    answers -= 1;
-                    let last = answers == 0 && !is_dump && !self.overrun && self.unserved.is_empty();
-                    self.offer(FromDaemon::Answer { prompt, last }, bytes)?;
-                }
-                To::Dumper => {
-                    parts -= 1;
-                    let word = FromDaemon::Part { last: parts == 0 && !goes_on }.to_word();
-                    if !self.waiting.is_empty() || !self.try_send(word, bytes)? {
-                        self.waiting.push_back([&word, bytes].concat());
-                    }
-                }
-                To::Group { .. } => {}
-            }
-        }
-        let full = !self.waiting.is_empty();
-        with_session!(&mut self.socket, session => session.set_full(full), {});
-        Ok(())
-    }
-
-    /// Notifies the client of an event in a group that it listens to, if it has room.
-    pub(super) fn notify(&mut self, group: u32, bytes: &[u8]) -> Result<(), Gone> {
-        self.offer(FromDaemon::Group(group), bytes)
-    }
-
-    /// Sends a datagram, or loses it (Linux `netlink_attachskb` of the kernel's own messages).
-    fn offer(&mut self, from: FromDaemon, bytes: &[u8]) -> Result<(), Gone> {
-        if !self.is_through()? || !self.try_send(from.to_word(), bytes)? {
-            self.lose();
-        }
-        Ok(())
-    }
-
-    /// Records that a message to the client was lost.
-    pub(super) fn lose(&mut self) {
-        self.overrun = with_session!(&self.socket, session => session.reports_overruns(), false);
-    }
-
-    /// Tells whether nothing is pending for the client, overruns included. Pending messages are sent only when the
-    /// socket has much room again.
-    fn is_through(&mut self) -> Result<bool, Gone> {
-        if self.waiting.is_empty() && !self.overrun {
-            return Ok(true);
-        }
-        let now = Timespec::default();
-        let fd = self.fd();
-        let mut room = [PollFd::new(&fd, PollFlags::OUT)];
-        let has_room = poll(&mut room, Some(&now)).is_ok() && room[0].revents().contains(PollFlags::OUT);
-        if has_room {
-            self.flush()?;
-        }
-        Ok(self.waiting.is_empty() && !self.overrun)
-    }
-
-    /// Sends pending parts and overruns, as long as the client has room.
-    fn flush(&mut self) -> Result<(), Gone> {
-        while let Some(waiting) = self.waiting.pop_front() {
-            let (word, bytes) = waiting.split_first_chunk().ok_or(Gone)?;
-            if !self.try_send::<{ nlsock::WORD }>(*word, bytes)? {
-                self.waiting.push_front(waiting);
-                return Ok(());
-            }
-        }
-        with_session!(&mut self.socket, session => session.set_full(false), {});
-        if self.overrun && self.try_send(FromDaemon::Overrun.to_word(), &[])? {
-            self.overrun = false;
-        }
-        Ok(())
-    }
-
-    /// Sends a datagram. False: the client has no room now.
-    fn try_send<const N: usize>(&mut self, word: [u8; N], bytes: &[u8]) -> Result<bool, Gone> {
-        let parts = [IoSlice::new(&word), IoSlice::new(bytes)];
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        loop {
-            match sendmsg(self.fd(), &parts, &mut SendAncillaryBuffer::default(), flags) {
-                Ok(_) => return Ok(true),
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) if self.give_room() => {}
-                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => return Ok(false),
-                Err(_) => return Err(Gone),
-            }
-        }
-    }
-
     /// Events for epoll, if they have changed: requests, and room in the socket if messages are pending.
     pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
         let more = !self.waiting.is_empty() || self.overrun || self.is_dumping();
@@ -716,49 +419,7 @@ impl Client {
         };
         (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
-
-    /// Sends queued parts and continues the dump, until the client's buffer is full or the dump is complete.
-    pub(super) fn go_on(&mut self, protocols: &mut Protocols, outbox: &mut Outbox) -> Result<(), Gone> {
-        self.flush()?;
-        if !self.waiting.is_empty() {
-            return Ok(());
-        }
-        let parts = if self.privileged { PARTS } else { 1 };
-        for _ in 0..parts {
-            match &mut self.socket {
-                Socket::Route(session) if session.is_dumping() => {
-                    outbox.clear();
-                    session.continue_dump(&mut protocols.rtnl, outbox);
-                }
-                Socket::Xfrm(session) if session.is_dumping() => {
-                    outbox.clear();
-                    session.continue_dump(&mut protocols.xfrm, outbox);
-                }
-                Socket::Generic(session) if session.is_dumping() => {
-                    outbox.clear();
-                    session.continue_dump(&mut protocols.generic, outbox);
-                }
-                _ => return Ok(()),
-            }
-            self.looking = outbox.is_empty() && self.is_dumping();
-            self.deliver(outbox, false)?;
-            if self.protocol() == Some(protocol::XFRM) {
-                outbox.wipe();
-            }
-            if !self.waiting.is_empty() {
-                return Ok(());
-            }
-        }
-        Ok(())
-    }
 }
-
-/// Limits of the socket buffer: room for the longest datagram, as the kernel accounts it; and the largest allowed size.
-const MIN_ROOM: u32 = 256 << 10;
-const MAX_ROOM: u32 = 16 << 20;
-
-/// Parts of a dump that are written before other clients are served, for a client that may change the node.
-const PARTS: usize = 4;
 
 /// Share of a turn for a read-only client: requests are handled until this time, or until their answers reach this many
 /// bytes. The last request of a slice is completed.
@@ -802,71 +463,4 @@ fn carry_out<'a, P: Protocol>(
         }
     }
     &[]
-}
-
-/// Room for the credentials of a datagram's sender and for one descriptor. Padding leaves room for a second one.
-const fn control_space() -> [MaybeUninit<u8>; CONTROL_LEN] {
-    [MaybeUninit::uninit(); CONTROL_LEN]
-}
-
-const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(1), ScmCredentials(1));
-
-/// The process that sent a datagram, and the passed descriptors.
-fn sender_and_rights(control: &mut RecvAncillaryBuffer<'_>) -> (Option<u32>, Vec<OwnedFd>) {
-    let (mut sender, mut rights) = (None, Vec::new());
-    for message in control.drain() {
-        match message {
-            RecvAncillaryMessage::ScmRights(fds) => rights.extend(fds),
-            RecvAncillaryMessage::ScmCredentials(by) => sender = Some(by.pid.as_raw_nonzero().get().unsigned_abs()),
-            _ => {}
-        }
-    }
-    (sender, rights)
-}
-
-/// Shuts a connection down, and returns whether it holds unread datagrams with descriptors, which its close would
-/// close.
-fn has_unread_rights(fd: &OwnedFd) -> bool {
-    // Nothing more arrives, and the peer sees the end of the connection.
-    let _ = shutdown(fd, Shutdown::Both);
-    loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        match recvmsg(fd, &mut [], &mut control, flags) {
-            // The descriptors did not fit.
-            Ok(looked) if looked.flags.contains(ReturnFlags::CTRUNC) => return true,
-            Err(Errno::INTR) => continue,
-            Ok(_) if control.drain().next().is_some() => {}
-            // Every datagram carries its sender's credentials: the queue is empty.
-            Ok(_) | Err(_) => return false,
-        }
-        let _ = recv(fd, &mut [0; 0], RecvFlags::DONTWAIT);
-    }
-}
-
-/// Inode number of a Unix socket of type seqpacket; `None` for any other descriptor.
-pub(super) fn inode_of_socket(fd: BorrowedFd<'_>) -> Option<u64> {
-    let is_unix = sockopt::socket_domain(fd).ok()? == AddressFamily::UNIX;
-    let is_right = is_unix && sockopt::socket_type(fd).ok()? == SocketType::SEQPACKET;
-    is_right.then(|| rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)).flatten()
-}
-
-/// Tells whether a datagram may carry these descriptors: none, one pipe for an answer, or one Unix socket.
-fn may_be_sent(rights: &[OwnedFd]) -> bool {
-    rights.len() <= 1 && rights.iter().all(|fd| is_pipe(fd) || inode_of_socket(fd.as_fd()).is_some())
-}
-
-/// Tells whether a descriptor is a pipe. The check is safe for any descriptor; other file types might block even on a
-/// query of their type.
-fn is_pipe(fd: &OwnedFd) -> bool {
-    rustix::pipe::fcntl_getpipe_size(fd).is_ok()
-}
-
-/// Writes the answer of a call to its pipe.
-fn write_answer(fd: &OwnedFd, answer: Answer) {
-    if rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
-        // A client that does not read the answer does not need it.
-        let _ = rustix::io::write(fd, &answer.to_bytes());
-    }
 }
