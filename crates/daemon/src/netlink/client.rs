@@ -1,41 +1,33 @@
 //! Netlink socket of one program: a connection with the datagrams of [`nlsock`].
 
-macro_rules! with_session {
-    ($socket:expr, $session:ident => $do:expr, $none:expr) => {
-        match $socket {
-            Socket::New | Socket::File(_) => $none,
-            Socket::Route($session) => $do,
-            Socket::Xfrm($session) => $do,
-            Socket::Generic($session) => $do,
-        }
-    };
-}
-
 mod adoption;
+mod calls;
 mod datagram;
 mod delivery;
 mod privilege;
+mod slice;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use link::Discard;
-use netlink::message::{Messages, align};
-use netlink::{Groups, Outbox, Protocol, Session, To};
-use nlsock::{Answer, Sysctl, ToDaemon, protocol};
+use netlink::message::Messages;
+use netlink::{Groups, Outbox, To};
+use nlsock::{Answer, Sysctl, ToDaemon};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use zeroize::Zeroizing;
 
-use super::protocols::{Generic, Protocols, Route, Xfrm};
+use super::protocols::Protocols;
+use super::socket::NetlinkSocket;
 use super::sysctl::{self, OpenFile};
 use crate::journal::Journal;
 use crate::privilege::{Peer, Privilege};
 use datagram::{has_unread_rights, is_pipe, write_answer};
 use privilege::Heir;
+use slice::{Slice, carry_out};
 
 pub(super) use datagram::{Received, inode_of_socket};
 
@@ -44,11 +36,22 @@ pub(super) use datagram::{Received, inode_of_socket};
 enum Socket {
     /// Not chosen yet.
     New,
-    Route(Session<Route>),
-    Xfrm(Session<Xfrm>),
-    Generic(Session<Generic>),
+    /// Socket of a netlink protocol.
+    Netlink(Box<dyn NetlinkSocket>),
     /// No protocol: a file of `/proc/sys/net` that is open for writing.
     File(OpenFile),
+}
+
+impl Socket {
+    /// The netlink socket, after the client has chosen a protocol.
+    fn netlink(&self) -> Option<&dyn NetlinkSocket> {
+        if let Self::Netlink(socket) = self { Some(&**socket) } else { None }
+    }
+
+    /// The netlink socket, after the client has chosen a protocol.
+    fn netlink_mut(&mut self) -> Option<&mut dyn NetlinkSocket> {
+        if let Self::Netlink(socket) = self { Some(&mut **socket) } else { None }
+    }
 }
 
 /// A program's socket.
@@ -133,34 +136,28 @@ impl Client {
         // With this option each datagram carries credentials and the end of the stream carries none, which
         // distinguishes an empty datagram from the end.
         sockopt::set_socket_passcred(&fd, true)?;
-        let (uid, pid) = (peer.uid, peer.pid);
-        let privileged = privilege == Privilege::Full;
-        let claimant = (privilege == Privilege::Claimable).then(|| Arc::new(peer));
-        let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
-        let (room, grown, overrun, kept, bypass) = (None, false, false, None, Vec::new());
-        let (fd, discard, epoll) = (Some(fd), discard.clone(), Arc::clone(epoll));
-        let (unserved, looking) = (Zeroizing::default(), false);
+        let (uid, pid, privileged) = (peer.uid, peer.pid, privilege == Privilege::Full);
         Ok(Self {
-            fd,
-            discard,
-            epoll,
+            fd: Some(fd),
+            discard: discard.clone(),
+            epoll: Arc::clone(epoll),
             privileged,
-            claimant,
+            claimant: (privilege == Privilege::Claimable).then(|| Arc::new(peer)),
             heirs: Vec::new(),
             sender: None,
             received: 0,
             uid,
             pid,
-            socket,
-            waiting,
-            unserved,
-            looking,
-            room,
-            grown,
-            overrun,
-            interest,
-            bypass,
-            kept,
+            socket: Socket::New,
+            waiting: VecDeque::new(),
+            unserved: Zeroizing::default(),
+            looking: false,
+            room: None,
+            grown: false,
+            overrun: false,
+            interest: EventFlags::IN,
+            bypass: Vec::new(),
+            kept: None,
         })
     }
 
@@ -181,13 +178,8 @@ impl Client {
     }
 
     /// Protocol of the socket, after the client has chosen one.
-    pub(super) const fn protocol(&self) -> Option<u32> {
-        match self.socket {
-            Socket::New | Socket::File(_) => None,
-            Socket::Route(_) => Some(protocol::ROUTE),
-            Socket::Xfrm(_) => Some(protocol::XFRM),
-            Socket::Generic(_) => Some(protocol::GENERIC),
-        }
+    pub(super) fn protocol(&self) -> Option<u32> {
+        self.socket.netlink().map(NetlinkSocket::protocol)
     }
 
     /// Tells whether the client is a file, without a netlink protocol.
@@ -196,7 +188,7 @@ impl Client {
     }
 
     fn port(&self) -> u32 {
-        with_session!(&self.socket, session => session.port(), 0)
+        self.socket.netlink().map_or(0, |socket| socket.port())
     }
 
     /// Protocol and port of the socket, if it has a port.
@@ -206,12 +198,8 @@ impl Client {
 
     /// Groups of `protocol` that the client has joined.
     pub(super) fn groups(&self, protocol: u32) -> Groups {
-        match (&self.socket, protocol) {
-            (Socket::Route(session), protocol::ROUTE) => session.groups(),
-            (Socket::Xfrm(session), protocol::XFRM) => session.groups(),
-            (Socket::Generic(session), protocol::GENERIC) => session.groups(),
-            _ => Groups::default(),
-        }
+        let socket = self.socket.netlink().filter(|socket| socket.protocol() == protocol);
+        socket.map_or(Groups::default(), |socket| socket.groups())
     }
 
     /// Handles one datagram; answers go to `outbox`. `port` allocates a port of a protocol, the requested one or any,
@@ -290,7 +278,7 @@ impl Client {
     }
 
     fn is_dumping(&self) -> bool {
-        with_session!(&self.socket, session => session.is_dumping(), false)
+        self.socket.netlink().is_some_and(NetlinkSocket::is_dumping)
     }
 
     /// Handles requests; for a read-only client, as many as fit into a [`Slice`].
@@ -302,110 +290,30 @@ impl Client {
         port: impl Fn(u32, u32) -> Result<u32, i32>,
         outbox: &mut Outbox,
     ) -> Result<(), Gone> {
-        if let Some(number) = self.protocol().filter(|_| self.port() == 0) {
-            let port = port(number, 0).map_err(|_| Gone)?;
-            with_session!(&mut self.socket, session => session.set_port(port), {});
-        }
         let (slice, was_dumping) = ((!self.privileged).then(Slice::begin), self.is_dumping());
-        let number = self.protocol().ok_or(Gone)?;
-        if self.privileged && protocols.journal.is_some() {
-            let listeners = listeners(number);
+        let socket = self.socket.netlink_mut().ok_or(Gone)?;
+        let number = socket.protocol();
+        if socket.port() == 0 {
+            socket.set_port(port(number, 0).map_err(|_| Gone)?);
+        }
+        let listeners = listeners(number).union(socket.groups());
+        let left = if self.privileged && protocols.journal.is_some() {
             for message in Messages::new(messages) {
                 let pending = protocols.begin_change(number, message.bytes);
-                let is_done = match &mut self.socket {
-                    Socket::New | Socket::File(_) => return Err(Gone),
-                    Socket::Route(session) => session.handle(message.bytes, &mut protocols.rtnl, listeners, outbox),
-                    Socket::Xfrm(session) => session.handle(message.bytes, &mut protocols.xfrm, listeners, outbox),
-                    Socket::Generic(session) => {
-                        session.handle(message.bytes, &mut protocols.generic, listeners, outbox)
-                    }
-                };
+                let is_done = socket.handle(message.bytes, protocols, listeners, outbox);
                 protocols.end_change(pending, is_done);
             }
             // The acknowledgements are sent later.
             protocols.journal.iter_mut().for_each(Journal::write);
-        }
-        let left = match &mut self.socket {
-            Socket::New | Socket::File(_) => return Err(Gone),
-            _ if self.privileged && protocols.journal.is_some() => &[],
-            Socket::Route(session) => {
-                carry_out(session, messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox, slice)
-            }
-            Socket::Xfrm(session) => {
-                carry_out(session, messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox, slice)
-            }
-            Socket::Generic(session) => {
-                carry_out(session, messages, &mut protocols.generic, listeners(protocol::GENERIC), outbox, slice)
-            }
+            &[]
+        } else {
+            carry_out(socket, messages, protocols, listeners, outbox, slice)
         };
         self.unserved.extend_from_slice(left);
         if !was_dumping {
             self.looking = self.is_dumping() && !outbox.iter().any(|(to, _)| to == To::Dumper);
         }
         Ok(())
-    }
-
-    /// Handles a library call that is not a netlink message, and returns the `errno` of a refusal.
-    fn call(
-        &mut self,
-        call: ToDaemon<'_>,
-        port: impl Fn(u32, u32) -> Result<u32, i32>,
-    ) -> Result<Result<(), i32>, Gone> {
-        let outcome = match call {
-            ToDaemon::Data(_) | ToDaemon::Sysctl { .. } | ToDaemon::Keep { .. } | ToDaemon::Adopt { .. } => {
-                return Err(Gone);
-            }
-            ToDaemon::RecvLen(len) => {
-                with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
-                Ok(())
-            }
-            ToDaemon::RecvRoom(bytes) => {
-                self.room = Some(bytes);
-                if self.grown {
-                    self.give_room();
-                }
-                Ok(())
-            }
-            ToDaemon::Port(port) => {
-                with_session!(&mut self.socket, session => session.set_port(port), return Err(Gone));
-                Ok(())
-            }
-            ToDaemon::Bypass(_) if !self.privileged => Err(nlsock::errno::EPERM),
-            ToDaemon::Bypass(port) => {
-                if !self.bypass.contains(&port) && self.bypass.len() < nlsock::MAX_BYPASS {
-                    self.bypass.push(port);
-                }
-                Ok(())
-            }
-            ToDaemon::Hello { protocol } => return self.hello(protocol),
-            ToDaemon::SetOption { option, value } => {
-                with_session!(&mut self.socket, session => session.set_option(option, value), return Err(Gone))
-            }
-            ToDaemon::Bind { port: wish, groups } => {
-                let number = self.protocol().ok_or(Gone)?;
-                with_session!(&mut self.socket, session => match (session.port(), wish) {
-                    (0, _) => port(number, wish).and_then(|port| session.bind(port, groups)),
-                    (bound, 0) => session.bind(bound, groups),
-                    (_, wish) => session.bind(wish, groups),
-                }, return Err(Gone))
-            }
-        };
-        Ok(outcome)
-    }
-
-    /// Makes the socket one of `protocol`.
-    fn hello(&mut self, protocol: u32) -> Result<Result<(), i32>, Gone> {
-        let privileged = self.privileged;
-        self.socket = match (&self.socket, protocol) {
-            (Socket::New, protocol::ROUTE) => Socket::Route(Session::new(privileged)),
-            (Socket::New, protocol::XFRM) => Socket::Xfrm(Session::new(privileged)),
-            (Socket::New, protocol::GENERIC) => Socket::Generic(Session::new(privileged)),
-            (Socket::New, _) => return Ok(Err(nlsock::errno::EPROTONOSUPPORT)),
-            // A child may repeat its parent's calls.
-            _ if self.protocol() == Some(protocol) => return Ok(Ok(())),
-            _ => return Err(Gone),
-        };
-        Ok(Ok(()))
     }
 
     /// Events for epoll, if they have changed: requests, and room in the socket if messages are pending.
@@ -419,48 +327,4 @@ impl Client {
         };
         (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
-}
-
-/// Share of a turn for a read-only client: requests are handled until this time, or until their answers reach this many
-/// bytes. The last request of a slice is completed.
-#[derive(Clone, Copy, Debug)]
-struct Slice {
-    end: Instant,
-}
-
-impl Slice {
-    const TIME: Duration = Duration::from_millis(1);
-    const ANSWERS: usize = 32 << 10;
-
-    fn begin() -> Self {
-        Self { end: Instant::now() + Self::TIME }
-    }
-
-    fn is_over(self, outbox: &Outbox) -> bool {
-        outbox.len() >= Self::ANSWERS || Instant::now() >= self.end
-    }
-}
-
-/// Handles requests until `slice` is over, and returns the remaining ones.
-fn carry_out<'a, P: Protocol>(
-    session: &mut Session<P>,
-    messages: &'a [u8],
-    protocol: &mut P,
-    listeners: Groups,
-    outbox: &mut Outbox,
-    slice: Option<Slice>,
-) -> &'a [u8] {
-    let Some(slice) = slice else {
-        session.handle(messages, protocol, listeners, outbox);
-        return &[];
-    };
-    let mut left = messages;
-    while let Some(message) = Messages::new(left).next() {
-        session.handle(message.bytes, protocol, listeners, outbox);
-        left = left.get(align(message.bytes.len())..).unwrap_or_default();
-        if slice.is_over(outbox) {
-            return left;
-        }
-    }
-    &[]
 }

@@ -14,8 +14,8 @@ use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
 
 use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER, Master};
 use super::fib_rule::Rule;
-use super::link_now::LinkNow;
 use super::nums::*;
+use super::state::LinkNow;
 use super::table::{Key, Route, Table};
 use super::vrf::{MTU, Vrf, mac, masters_of};
 use config::model::{Config, LinkKind, RouteAction};

@@ -8,7 +8,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 
-use super::{Client, Gone, Socket};
+use super::{Client, Gone};
 use crate::netlink::protocols::Protocols;
 
 /// Limits of the socket buffer: room for the longest datagram, as the kernel accounts it; and the largest allowed size.
@@ -44,7 +44,7 @@ impl Client {
             }
         }
         let full = !self.waiting.is_empty();
-        with_session!(&mut self.socket, session => session.set_full(full), {});
+        self.socket.netlink_mut().into_iter().for_each(|socket| socket.set_full(full));
         Ok(())
     }
 
@@ -63,7 +63,7 @@ impl Client {
 
     /// Records that a message to the client was lost.
     pub(in super::super) fn lose(&mut self) {
-        self.overrun = with_session!(&self.socket, session => session.reports_overruns(), false);
+        self.overrun = self.socket.netlink().is_some_and(|socket| socket.reports_overruns());
     }
 
     /// Tells whether nothing is pending for the client, overruns included. Pending messages are sent only when the
@@ -91,7 +91,7 @@ impl Client {
                 return Ok(());
             }
         }
-        with_session!(&mut self.socket, session => session.set_full(false), {});
+        self.socket.netlink_mut().into_iter().for_each(|socket| socket.set_full(false));
         if self.overrun && self.try_send(FromDaemon::Overrun.to_word(), &[])? {
             self.overrun = false;
         }
@@ -120,21 +120,10 @@ impl Client {
         }
         let parts = if self.privileged { PARTS } else { 1 };
         for _ in 0..parts {
-            match &mut self.socket {
-                Socket::Route(session) if session.is_dumping() => {
-                    outbox.clear();
-                    session.continue_dump(&mut protocols.rtnl, outbox);
-                }
-                Socket::Xfrm(session) if session.is_dumping() => {
-                    outbox.clear();
-                    session.continue_dump(&mut protocols.xfrm, outbox);
-                }
-                Socket::Generic(session) if session.is_dumping() => {
-                    outbox.clear();
-                    session.continue_dump(&mut protocols.generic, outbox);
-                }
-                _ => return Ok(()),
-            }
+            let dumping = self.socket.netlink_mut().filter(|socket| socket.is_dumping());
+            let Some(socket) = dumping else { return Ok(()) };
+            outbox.clear();
+            socket.continue_dump(protocols, outbox);
             self.looking = outbox.is_empty() && self.is_dumping();
             self.deliver(outbox, false)?;
             if self.protocol() == Some(protocol::XFRM) {

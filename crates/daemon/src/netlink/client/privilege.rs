@@ -4,7 +4,7 @@ use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, recv};
 
 use super::datagram::Received;
-use super::{Client, Gone, Socket};
+use super::{Client, Gone};
 use crate::privilege::Peer;
 
 /// Process that inherited a connection from its claimant, as a daemon inherits the connections that it opened before its
@@ -32,7 +32,7 @@ impl Client {
             self.inherit();
         } else if peer.holds_net_admin() && self.is_drained() {
             self.privileged = true;
-            with_session!(&mut self.socket, session => session.set_privileged(true), {});
+            self.socket.netlink_mut().into_iter().for_each(|socket| socket.set_privileged(true));
         }
     }
 
@@ -75,7 +75,7 @@ impl Client {
         if self.is_file() && !is_authorized {
             return Err(Gone);
         }
-        with_session!(&mut self.socket, session => session.set_privileged(is_authorized), {});
+        self.socket.netlink_mut().into_iter().for_each(|socket| socket.set_privileged(is_authorized));
         Ok(())
     }
 }
