@@ -195,9 +195,7 @@ impl Worker {
             let mut messages = Vec::new();
             socket.receive(|at| datapath.has_ike(at), |message| messages.push(message));
             for message in &messages {
-                if let Err(reason) = datapath.send_ike(now, mem, message) {
-                    tracing::debug!(peer = %message.peer, reason = reason.name(), "IKE is not sent");
-                }
+                datapath.send_ike(now, mem, message);
             }
         }
         datapath.take_ike().for_each(|message| socket.deliver(&message));
