@@ -120,7 +120,8 @@ pub use node::drop_watch::{DropReport, DroppedEsp};
 pub use node::hooks::HookPoint;
 pub use node::ike::{IkeAt, IkeMessage};
 pub use node::ports::{
-    Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic, host_port,
+    Device, Dropped, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
+    host_port,
 };
 pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
 pub use node::trace::{EspRef, Geometry, Step, TraceClock, TraceFilter, TraceStep, TraceTerm};

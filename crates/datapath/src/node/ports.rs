@@ -442,14 +442,14 @@ impl PortTable {
 /// nothing has counted yet.
 #[derive(Debug)]
 #[must_use = "the packet goes to no other stage"]
-pub(crate) struct Dropped(());
+pub struct Dropped(());
 
 const _: () = assert!(size_of::<Dropped>() == 0, "a packet's path has no more to carry");
 
 impl Dropped {
     /// Ends a packet's way in a function that returns no next stage.
     #[inline(always)]
-    pub(crate) fn end(self) {}
+    pub fn end(self) {}
 }
 
 /// The ports by their number, and the drops of each.
@@ -667,7 +667,7 @@ impl Ports {
     }
 
     /// Counts a packet from there that was dropped.
-    pub(crate) fn drop(&mut self, origin: Origin, reason: DropReason) -> Dropped {
+    pub fn drop(&mut self, origin: Origin, reason: DropReason) -> Dropped {
         self.drops(origin, reason, 1)
     }
 
