@@ -121,7 +121,7 @@ impl Ipsec {
     /// Hands in the open batch if this thread decrypts it and can pass its packets on at once.
     #[inline]
     pub fn close_here(&mut self, now: Instant) -> bool {
-        let closes = self.crypto.is_here() && self.crypto.batcher.latest().is_some_and(|job| job.may_be_template);
+        let closes = self.crypto.is_inline() && self.crypto.batcher.latest().is_some_and(|job| job.may_be_template);
         if closes {
             self.crypto.close(now);
         }

@@ -70,7 +70,7 @@ impl Ipsec {
     /// saves the move of a job into the queue and out of it.
     #[inline]
     pub fn seals_at_once(&self) -> bool {
-        self.crypto.is_here() && self.crypto.sealing.len() == 0
+        self.crypto.is_inline() && self.crypto.sealing.len() == 0
     }
 
     /// Number of packets that were submitted to be sealed and not taken yet.
