@@ -13,7 +13,7 @@ impl Ipsec {
     ///
     /// # Errors
     /// The reason, which is counted; `out` is unchanged.
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     pub fn seal(
         &mut self,
         mem: &Memory,
@@ -41,7 +41,7 @@ impl Ipsec {
     ///
     /// # Errors
     /// As [`seal`](Self::seal).
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     pub fn submit_seal(
         &mut self,
         mem: &Memory,
@@ -85,7 +85,7 @@ impl Ipsec {
         true
     }
 
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     fn seal_job(
         &mut self,
         mem: &Memory,

@@ -14,7 +14,7 @@ use crate::pieces::Pieces;
 
 impl Ipsec {
     /// Submits a train whose packets are of `size` bytes and have IPv4 identifications that go up by `id_step`.
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     pub(super) fn submit_train(
         &mut self,
         mem: &Memory,
