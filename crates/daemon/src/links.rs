@@ -107,7 +107,7 @@ impl Node {
 
     /// Sets the queueing discipline that a file has for a link. A discipline of the same kind gets the new options, and
     /// keeps its queued packets.
-    pub(crate) fn become_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
+    pub(crate) fn set_qdisc_from_file(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
         let before = self.datapath.qdisc_kind(id);
         self.change_link(
             id,

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use base::{LinkId, TableId};
-use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, Then};
+use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
 use netlink::rtnl::{self, Delta, NeighbourNow};
@@ -78,9 +78,9 @@ const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
 
 fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
     let then = match rule.verdict(v4).as_ref().and_then(to_fib) {
-        Some(route) => Then::Take(route),
-        None if rule.l3mdev => Then::AskVrf,
-        None => Then::Ask(TableId(rule.table)),
+        Some(route) => RuleAction::Take(route),
+        None if rule.l3mdev => RuleAction::AskVrf,
+        None => RuleAction::Ask(TableId(rule.table)),
     };
     fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
 }

@@ -178,11 +178,11 @@ pub struct Neighbour {
 
 /// Neighbours whose state has changed without the operator, for `ip monitor neigh`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Changed {
+pub struct Changes {
     /// Entries that changed or were removed, in order; possibly with duplicates.
-    pub who: Vec<(LinkId, IpAddr)>,
+    pub entries: Vec<(LinkId, IpAddr)>,
     /// Entries that were removed with their link, with their last state.
-    pub gone: Vec<Neighbour>,
+    pub removed: Vec<Neighbour>,
     /// Whether changes beyond the limit were lost.
-    pub more: bool,
+    pub is_truncated: bool,
 }
