@@ -136,13 +136,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
 
 impl<K, V> Default for SlabMap<K, V> {
     fn default() -> Self {
-        Self {
-            secret: Secret::new(),
-            index: HashTable::new(),
-            places: Vec::new(),
-            free: Vec::new(),
-            latest: None,
-        }
+        Self { secret: Secret::new(), index: HashTable::new(), places: Vec::new(), free: Vec::new(), latest: None }
     }
 }
 
