@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules.
-const SOURCES: [&str; 6] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "tests", "xtask"];
+const SOURCES: [&str; 7] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "models", "tests", "xtask"];
 
 /// Files, and directories of files, whose comments begin with `#`.
 const SCRIPTS: [&str; 5] = [".ci", "Cargo.toml", "Makefile", "examples", "scripts"];

@@ -10,14 +10,10 @@ use std::time::Duration;
 use client::Client;
 use ctl::state::{CountersState, DropState, LinkState};
 use ctl::{Reply, Request, Shown, StateKind};
+use testbed::{Daemon, Failure, Namespace, Opened, Scratch, Stop, command};
 
 use super::config::{Keys, gateway_toml};
-use super::daemon::Daemon;
-use super::failure::Failure;
 use super::machine::fatpath;
-use super::netns::{Namespace, Opened};
-use super::process::{Scratch, command};
-use super::stop::Stop;
 use super::topology::{Side, Topology};
 
 /// Longest time that a gateway may take until it answers.
