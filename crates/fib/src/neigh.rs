@@ -35,7 +35,7 @@ use wire::MacAddr;
 use state::{State, Waiting};
 use table::{NeighbourTable, Place, Worth};
 
-pub use types::{Action, Changes, Known, Limits, LladdrUpdate, Neighbour, Resolution};
+pub use types::{Action, Changes, Known, Limits, LladdrUpdate, Neighbour, NudState, Resolution};
 
 type Key = (LinkId, IpAddr);
 
@@ -192,7 +192,7 @@ impl Neighbours {
         let is_answer = entry.state.is_solicited() && matches!(next, State::Reachable { .. });
         let had_failed = entry.place.is_some_and(|place| place.worth == Worth::Failed);
         let mac = next.mac();
-        let word = next.word();
+        let kind = next.kind();
         let begun = next.deadline();
         let before = std::mem::replace(&mut entry.state, next);
         self.rearm(key, before.deadline(), begun);
@@ -201,7 +201,7 @@ impl Neighbours {
         } else if had_failed {
             self.put_behind(key, Some(Worth::Unused));
         }
-        if (before.mac(), before.word()) != (mac, word) {
+        if (before.mac(), before.kind()) != (mac, kind) {
             self.record_change(now, key);
         }
         if let Some(mac) = mac {
@@ -333,7 +333,7 @@ impl Neighbours {
         let (link, addr) = key;
         let protocol = self.protocols.get(&key).copied().unwrap_or_default();
         let state = &entry.state;
-        Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued(), protocol }
+        Neighbour { link, addr, mac: state.mac(), state: state.kind(), queued: state.queued(), protocol }
     }
 
     /// Creates a STALE entry for a station that has solicited an address of this node, if the rate and the table allow

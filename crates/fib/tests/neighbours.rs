@@ -73,7 +73,7 @@ impl World {
     }
 
     fn state_of(&self, addr: IpAddr) -> &'static str {
-        self.neighbours.iter().find(|entry| entry.addr == addr).map_or("none", |entry| entry.state)
+        self.neighbours.iter().find(|entry| entry.addr == addr).map_or("none", |entry| entry.state.name())
     }
 
     /// Actions since the last call, in short form.
@@ -379,7 +379,7 @@ fn scan_does_not_evict_confirmed_neighbours() {
         }
     }
     assert_eq!(world.state(), "REACHABLE");
-    assert!(world.neighbours.iter().any(|entry| entry.addr == stale && entry.state == "STALE"));
+    assert!(world.neighbours.iter().any(|entry| entry.addr == stale && entry.state.name() == "STALE"));
     // Every evicted packet is accounted for, and the resolution of the last next hop is in progress.
     let last = IpAddr::from((0x0a01_0000u32 + 9_999).to_be_bytes());
     assert!(world.neighbours.iter().any(|entry| entry.addr == last && entry.queued == 1));

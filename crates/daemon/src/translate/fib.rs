@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use base::{LinkId, TableId};
-use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, RuleAction};
+use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NudState, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
 use netlink::rtnl::{self, Delta, NeighbourNow};
@@ -17,13 +17,13 @@ pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
 /// A neighbour in netlink's form.
 pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
     let state = match neighbour.state {
-        "INCOMPLETE" => NUD_INCOMPLETE,
-        "REACHABLE" => NUD_REACHABLE,
-        "STALE" => NUD_STALE,
-        "DELAY" => NUD_DELAY,
-        "PROBE" => NUD_PROBE,
-        "PERMANENT" => NUD_PERMANENT,
-        _ => NUD_FAILED,
+        NudState::Incomplete => NUD_INCOMPLETE,
+        NudState::Reachable => NUD_REACHABLE,
+        NudState::Stale => NUD_STALE,
+        NudState::Delay => NUD_DELAY,
+        NudState::Probe => NUD_PROBE,
+        NudState::Permanent => NUD_PERMANENT,
+        NudState::Failed => NUD_FAILED,
     };
     let &Neighbour { link, addr, protocol, .. } = neighbour;
     NeighbourNow { link, addr, mac: neighbour.mac.map(|mac| mac.0), state, protocol }
