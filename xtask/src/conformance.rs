@@ -59,7 +59,7 @@ pub(crate) const RULES: [&str; 38] = [
 ];
 
 /// Directories whose Rust files are searched for annotations.
-const SOURCES: [&str; 3] = ["bin", "crates", "tests"];
+const SOURCES: [&str; 4] = ["bin", "crates", "models", "tests"];
 
 /// Annotations of one rule.
 #[derive(Debug, Default)]

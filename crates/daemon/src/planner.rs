@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base::{IfIndex, LinkId};
@@ -12,7 +11,7 @@ use config::Change;
 use config::model::{Config, IlaConfig, LinkConfig, LinkKind};
 use config::settings::Settings;
 use datapath::IkeAt;
-use driver::DriverKind;
+use driver::{DriverKind, Resource};
 use fib::Fib;
 use ila::{Mapping, Mappings};
 use link::Link;
@@ -66,9 +65,7 @@ impl Planner {
 
     /// TUN and TAP devices of the host, with their settings in the file.
     pub(crate) fn devices(&self) -> Vec<DeviceSettings> {
-        let is_tun =
-            |link: &&LinkConfig| matches!(link.kind, LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }));
-        let links = self.config.links.iter().zip(&self.host_indexes).filter(|(link, _)| is_tun(link));
+        let links = self.config.links.iter().zip(&self.host_indexes).filter(|(link, _)| link.kind.is_tun());
         let device = |(link, index): (&LinkConfig, &Option<u32>)| {
             Some(DeviceSettings { name: link.name.clone(), index: (*index)?, config: link.device.clone() })
         };
@@ -147,20 +144,10 @@ impl Planner {
             plan.opened.push((ids[at], link, config.clone()));
             plan.ports.push((ids[at], config.features));
         }
-        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
-            _ if !link.ike => None,
-            LinkKind::Driver(DriverKind::Udp { bind }) => Some((id, IkeAt::Port(bind))),
-            LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Xdp { .. }) => Some((id, IkeAt::Node)),
-            LinkKind::Loopback
-            | LinkKind::Vrf { .. }
-            | LinkKind::Bridge(_)
-            | LinkKind::Vlan { .. }
-            | LinkKind::Driver(
-                DriverKind::VhostUser { .. }
-                | DriverKind::VirtioUser { .. }
-                | DriverKind::Tun { .. }
-                | DriverKind::Tap { .. },
-            ) => None,
+        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind.resource().filter(|_| link.ike)? {
+            Resource::UdpSocket(bind) => Some((id, IkeAt::Port(bind))),
+            Resource::Interface(_) => Some((id, IkeAt::Node)),
+            Resource::Device | Resource::VhostSocket(_) => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         plan.defrag = new.links.iter().zip(&ids).filter(|(link, _)| link.defrag).map(|(_, &id)| id).collect();
@@ -239,29 +226,12 @@ fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link)
     why.map_or(Ok(()), |why| Err(CliError::failed(format!("link {}: {why}.", link.name()))))
 }
 
-/// Resource that at most one link can have.
-#[derive(Debug, Eq, PartialEq)]
-enum OnlyOnce<'a> {
-    Device(&'a str),
-    Port(SocketAddr),
-    Interface(&'a str),
-    Socket(&'a str),
-}
-
-fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
-    match link.kind {
-        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => Some(OnlyOnce::Device(&link.name)),
-        LinkKind::Driver(DriverKind::Udp { bind }) => Some(OnlyOnce::Port(bind)),
-        LinkKind::Loopback
-        | LinkKind::Vrf { .. }
-        | LinkKind::Bridge(_)
-        | LinkKind::Vlan { .. }
-        | LinkKind::Driver(DriverKind::Packet { .. }) => None,
-        LinkKind::Driver(DriverKind::VhostUser { ref socket, .. } | DriverKind::VirtioUser { ref socket, .. }) => {
-            Some(OnlyOnce::Socket(socket))
-        }
-        LinkKind::Driver(DriverKind::Xdp { ref interface, .. }) => Some(OnlyOnce::Interface(interface)),
-    }
+/// Resource that at most one link can have, with the name of the link's own device.
+fn only_once(link: &LinkConfig) -> Option<(Resource<'_>, Option<&str>)> {
+    // An interface can have several packet sockets.
+    let is_shared = matches!(link.kind, LinkKind::Driver(DriverKind::Packet { .. }));
+    let name = link.kind.is_tun().then_some(link.name.as_str());
+    link.kind.resource().filter(|_| !is_shared).map(|resource| (resource, name))
 }
 
 /// Positions of links with a device.

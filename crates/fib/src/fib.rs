@@ -10,7 +10,7 @@ use ila::{HookType, RouteEncap};
 
 use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::{Decision, IlaHop, IlaRoute, Route, RouteExists, RouteKind};
-use crate::rule::{Rule, Then};
+use crate::rule::{Rule, RuleAction};
 use crate::table::Table;
 use crate::vrf::{Vrf, Vrfs};
 
@@ -181,15 +181,15 @@ impl Fib {
     ) -> Option<(Option<TableId>, &Route)> {
         let rules = self.rules[usize::from(dst.is_ipv6())].iter();
         let mut found = rules.filter(|rule| rule.is_for(domain, dst)).filter_map(|rule| match &rule.then {
-            Then::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| Some((Some(*table), route))),
-            Then::AskVrf => {
+            RuleAction::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| Some((Some(*table), route))),
+            RuleAction::AskVrf => {
                 let table = self.vrf_table(domain)?;
                 self.lookup_in(table, dst, oif).map(|route| Some((Some(table), route)))
             }
             // The error is *network unreachable* and not *host unreachable* (Linux `fib4_rule_action`), as without a
             // route.
-            Then::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
-            Then::Take(route) => Some(Some((None, route))),
+            RuleAction::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
+            RuleAction::Take(route) => Some(Some((None, route))),
         });
         found.find(|found| found.is_none_or(|(_, route)| route.kind != RouteKind::Throw)).flatten()
     }

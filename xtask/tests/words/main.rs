@@ -1,6 +1,7 @@
 //! Plain words, as far as a program can tell: first words of paragraphs of documentation, persons in comments and
-//! documents, and names of tests.
+//! documents, names of tests, functions and types, reasons of attributes, and texts of errors.
 
+mod code;
 mod prose;
 
 use std::ffi::OsStr;
@@ -8,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules.
-const SOURCES: [&str; 6] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "tests", "xtask"];
+const SOURCES: [&str; 7] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "models", "tests", "xtask"];
 
 /// Files, and directories of files, whose comments begin with `#`.
 const SCRIPTS: [&str; 5] = [".ci", "Cargo.toml", "Makefile", "examples", "scripts"];
@@ -97,6 +98,7 @@ fn faults(text: &str) -> Vec<String> {
             found.push(format!("{}: {word:?} in a comment; name the caller, thread or type", number + 1));
         }
         is_test |= line.starts_with("#[test]");
+        found.extend(code::fault_of_declaration(line, is_test).map(|fault| format!("{}: {fault}", number + 1)));
         if is_test && let Some(name) = function_name(line) {
             is_test = false;
             found.extend(faults_of_name(name).map(|fault| format!("{}: {fault}: {name}", number + 1)));
@@ -105,6 +107,7 @@ fn faults(text: &str) -> Vec<String> {
     for (number, name) in trials(text) {
         found.extend(faults_of_name(name).map(|fault| format!("{number}: {fault}: {name}")));
     }
+    found.extend(code::faults_of_literals(text));
     found
 }
 

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use base::{LinkId, TableId};
-use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, Then};
+use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NudState, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
 use netlink::rtnl::{self, Address, Delta, LOOPBACK, NeighbourNow};
@@ -17,13 +17,13 @@ pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
 /// A neighbour in netlink's form.
 pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
     let state = match neighbour.state {
-        "INCOMPLETE" => NUD_INCOMPLETE,
-        "REACHABLE" => NUD_REACHABLE,
-        "STALE" => NUD_STALE,
-        "DELAY" => NUD_DELAY,
-        "PROBE" => NUD_PROBE,
-        "PERMANENT" => NUD_PERMANENT,
-        _ => NUD_FAILED,
+        NudState::Incomplete => NUD_INCOMPLETE,
+        NudState::Reachable => NUD_REACHABLE,
+        NudState::Stale => NUD_STALE,
+        NudState::Delay => NUD_DELAY,
+        NudState::Probe => NUD_PROBE,
+        NudState::Permanent => NUD_PERMANENT,
+        NudState::Failed => NUD_FAILED,
     };
     let &Neighbour { link, addr, protocol, .. } = neighbour;
     NeighbourNow { link, addr, mac: neighbour.mac.map(|mac| mac.0), state, protocol }
@@ -83,9 +83,9 @@ const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
 
 fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
     let then = match rule.verdict(v4).as_ref().and_then(to_fib) {
-        Some(route) => Then::Take(route),
-        None if rule.l3mdev => Then::AskVrf,
-        None => Then::Ask(TableId(rule.table)),
+        Some(route) => RuleAction::Take(route),
+        None if rule.l3mdev => RuleAction::AskVrf,
+        None => RuleAction::Ask(TableId(rule.table)),
     };
     fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
 }

@@ -2,7 +2,6 @@
 
 use ::switch::{FdbEntry, FdbKind};
 use base::{IfIndex, LinkId, TableId};
-use driver::DriverKind;
 
 use super::fib_rule::Rule;
 use super::host::Host;
@@ -16,7 +15,6 @@ use crate::change::{again, removal, word};
 use crate::error::Error;
 use crate::message::{HEADER_LEN, Writer, flag};
 use crate::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
-use config::model::LinkKind;
 use zeroize::Zeroizing;
 
 /// State of a node at one time. Requests for its routes, of which there may be very many, are made by
@@ -115,15 +113,12 @@ impl<H: Host> Rtnl<H> {
         for (index, link) in model.links_after(0) {
             let name = &link.config.name;
             // A UDP link has the address of its socket automatically.
-            let bound: Vec<_> = match link.config.kind {
-                LinkKind::Driver(DriverKind::Udp { .. }) => link.config.own_addresses().collect(),
-                _ => Vec::new(),
-            };
+            let bound = link.config.bound_address();
             // The newest IPv6 address is listed first.
             let v4 = link.addresses.iter().filter(|address| address.addr.addr().is_ipv4());
             let v6 = link.addresses.iter().rev().filter(|address| address.addr.addr().is_ipv6());
             // An address with a finite lifetime is not saved: its DHCP client requests it again.
-            let each = v4.chain(v6).filter(|it| !bound.contains(&it.addr) && it.lifetime.is_permanent());
+            let each = v4.chain(v6).filter(|it| bound != Some(it.addr) && it.lifetime.is_permanent());
             all.extend(each.map(|address| {
                 let label = format!("address {} dev {name}", address.addr);
                 Saved::new("address", label, RTM_NEWADDR, made, |w| {

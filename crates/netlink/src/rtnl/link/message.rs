@@ -1,7 +1,6 @@
 //! Serialisation of links (Linux `rtnl_fill_ifinfo`, `inet6_fill_ifinfo`).
 
 use base::IfIndex;
-use driver::DriverKind;
 
 use crate::message::Writer;
 use crate::rtnl::bridge::{put_bridge, put_port};
@@ -168,24 +167,16 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
             w.put_u8(attr, value);
         }
     };
-    match link.config.kind {
-        LinkKind::Driver(DriverKind::Tun { .. }) => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
-        LinkKind::Driver(DriverKind::Tap { .. }) => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
-        LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table)),
+    match &link.config.kind {
+        kind if kind.is_tun() => w.nest(IFLA_INFO_DATA, |w| of_tun(w, if kind.is_ethernet() { 2 } else { 1 })),
+        LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, *table)),
         LinkKind::Bridge(_) => {
             if let Some(Bridging::Bridge(bridge)) = bridging {
                 w.nest(IFLA_INFO_DATA, |w| put_bridge(w, bridge));
             }
         }
-        LinkKind::Vlan { id, .. } => w.nest(IFLA_INFO_DATA, |w| put_vlan(w, id)),
-        LinkKind::Loopback
-        | LinkKind::Driver(
-            DriverKind::VhostUser { .. }
-            | DriverKind::VirtioUser { .. }
-            | DriverKind::Udp { .. }
-            | DriverKind::Packet { .. }
-            | DriverKind::Xdp { .. },
-        ) => {}
+        LinkKind::Vlan { id, .. } => w.nest(IFLA_INFO_DATA, |w| put_vlan(w, *id)),
+        LinkKind::Loopback | LinkKind::Driver(_) => {}
     }
     match (link.master, bridging) {
         (Some(Master { table: Some(table), .. }), _) => {
@@ -229,9 +220,6 @@ pub(in super::super) fn counters(stats: &LinkStats) -> [u64; COUNTERS] {
 }
 
 /// Keyword of the link's kind in `ip link … type`.
-pub(super) const fn kind_word(link: &Link) -> &'static str {
-    match &link.config.kind {
-        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => "tun",
-        kind => kind.word(),
-    }
+pub(super) fn kind_word(link: &Link) -> &'static str {
+    if link.config.kind.is_tun() { "tun" } else { link.config.kind.word() }
 }
