@@ -420,12 +420,8 @@ impl Service {
         // `choose_port` and `listeners` read the other clients while this one is changed.
         let mut client = self.clients.remove(&token).ok_or(Gone)?;
         let clients = &self.clients;
-        let listeners = |protocol| {
-            let others = clients.values().map(|other| other.groups(protocol));
-            others.fold(client.groups(protocol), Groups::union)
-        };
-        let own = [protocol::ROUTE, protocol::XFRM, protocol::GENERIC].map(|number| (number, listeners(number)));
-        let of = |number: u32| own.iter().find(|(own, _)| *own == number).map_or(Groups::default(), |(_, of)| *of);
+        let listeners =
+            |protocol| clients.values().map(|other| other.groups(protocol)).fold(Groups::default(), Groups::union);
         let pid = client.pid;
         let port = |protocol, wish| choose_port(clients, protocol, wish, pid);
         let mut protocols = self.shared.lock();
@@ -435,9 +431,9 @@ impl Service {
                 let noted = client.note_sender(&received);
                 let Received { len, answer, .. } = received;
                 let datagram = &self.buffer[..len];
-                (noted.and_then(|()| client.handle(datagram, answer, &mut protocols, of, port, outbox)), len)
+                (noted.and_then(|()| client.handle(datagram, answer, &mut protocols, listeners, port, outbox)), len)
             }
-            ClientInput::Unserved(messages) => (client.request(&messages, &mut protocols, of, port, outbox), 0),
+            ClientInput::Unserved(messages) => (client.request(&messages, &mut protocols, listeners, port, outbox), 0),
         };
         protocols.follow_host_side();
         drop(protocols);

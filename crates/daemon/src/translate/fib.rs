@@ -6,7 +6,7 @@ use base::{LinkId, TableId};
 use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NudState, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
-use netlink::rtnl::{self, Delta, NeighbourNow};
+use netlink::rtnl::{self, Address, Delta, LOOPBACK, NeighbourNow};
 use wire::eth::MacAddr;
 
 /// All neighbours in netlink's form.
@@ -61,8 +61,7 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
             (None, Some(new)) => fib.insert(*table, new, false),
             (None, None) => {}
         },
-        // An address of scope host or narrower is never a source of packets to other nodes.
-        Delta::AddAddress(_, address) | Delta::RemoveAddress(_, address) if address.scope >= RT_SCOPE_HOST => {}
+        Delta::AddAddress(link, address) | Delta::RemoveAddress(link, address) if !is_source(*link, address) => {}
         Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
         Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
         Delta::Rules { v4, rules } => fib.set_rules(*v4, rules.iter().map(|rule| to_rule(*v4, rule)).collect()),
@@ -70,6 +69,12 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
         Delta::Domain(link, domain) => fib.set_domain(*link, *domain),
         Delta::ChangeAddress(..) => {}
     }
+}
+
+/// Tells whether an address may be a source of packets to other nodes: an IPv4 address of scope host or narrower is none
+/// (Linux `inet_select_addr`), and neither is `::1` of `lo`.
+fn is_source(link: LinkId, address: &Address) -> bool {
+    address.scope < RT_SCOPE_HOST || address.addr.addr().is_ipv6() && link != LinkId(LOOPBACK)
 }
 
 const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
@@ -86,7 +91,7 @@ fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
 }
 
 /// Type of a route, with its ILA encapsulation if the route has one.
-pub(crate) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
+const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
     match encap {
         Some(encap) => RouteKind::Ila { encap, to },
         None => to.plain(),

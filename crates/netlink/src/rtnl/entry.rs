@@ -191,7 +191,7 @@ impl Address {
         let mut routes = vec![(locals, local)];
         routes.extend(self.broadcast.filter(|addr| *addr != Ipv4Addr::BROADCAST).map(broadcast));
         if let IpAddr::V4(start) = subnet.addr()
-            && !start.is_unspecified()
+            && start.octets()[0] != 0
             && !self.is_secondary()
             && (subnet.addr() != own || !subnet.is_host())
         {

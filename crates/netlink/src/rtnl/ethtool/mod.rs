@@ -1,6 +1,5 @@
 //! Commands of `ethtool` (Linux `net/ethtool/ioctl.c`), carried in messages of [`nlsock::ethtool`].
 
-mod answer;
 mod features;
 mod stats;
 mod target;
@@ -13,15 +12,14 @@ use nlsock::ethtool::{
 
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
-use crate::rtnl::fixed_part::{behind, fixed, word};
+use crate::rtnl::header::{behind, fixed, word};
 use crate::rtnl::host::Host;
-use crate::rtnl::link_detail::LinkDetail;
 use crate::rtnl::node::Rtnl;
+use crate::rtnl::state::LinkDetail;
 use crate::saved::find;
 use crate::session::{Reply, Request};
-use answer::{Answer, put_text};
 use config::model::LinkKind;
-use target::{Target, unsupported};
+use target::{Answer, Target, put_text, unsupported};
 
 pub(super) use nlsock::ethtool::MESSAGE;
 

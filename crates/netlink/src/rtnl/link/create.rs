@@ -6,15 +6,14 @@ use base::{IfIndex, LinkId};
 use driver::DriverKind;
 
 use super::super::entry::Link;
-use super::attributes::{LEN, LinkInfo, features_of, info_of};
+use super::attributes::{LinkInfo, features_of, info_of};
 use super::change::{refuse_unsupported, requested_mac, requested_mtu, requested_up};
-use super::header::put_header;
 use super::message::put_vlan;
 use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
 use crate::rtnl::entry::Master;
-use crate::rtnl::fixed_part::word;
+use crate::rtnl::header::{LEN, put_header, word};
 use crate::rtnl::host::Host;
 use crate::rtnl::model::{LOOPBACK, Model};
 use crate::rtnl::node::Rtnl;

@@ -2,13 +2,12 @@
 
 use base::IfIndex;
 
-use super::header::{put_header, put_header_of};
 use crate::message::Writer;
 use crate::rtnl::bridge::{put_bridge, put_port};
-use crate::rtnl::bridging::Bridging;
 use crate::rtnl::entry::{Link, Master};
-use crate::rtnl::link_now::LinkNow;
+use crate::rtnl::header::{arphrd, operstate, put_header, put_header_of};
 use crate::rtnl::nums::*;
+use crate::rtnl::state::{Bridging, LinkNow};
 use crate::rtnl::vrf;
 use config::model::LinkKind;
 use ctl::state::LinkStats;
@@ -62,24 +61,6 @@ pub(super) const FAT_SIZES: [(u16, u32); 7] =
 /// Broadcast link-layer address of a link.
 pub(super) fn broadcast(link: &Link) -> [u8; 6] {
     if link.is_loopback() { [0; 6] } else { [0xff; 6] }
-}
-
-pub(in super::super) fn arphrd(link: &Link) -> u16 {
-    match link.mac {
-        _ if link.is_loopback() => ARPHRD_LOOPBACK,
-        Some(_) => ARPHRD_ETHER,
-        None => ARPHRD_NONE,
-    }
-}
-
-/// Whether packets can pass; and RFC 2863's operational state, by the numbers of `linux/if.h`. The state of `lo` is
-/// unknown.
-pub(in super::super) fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
-    match (link.up, link.is_virtual() || now.is_some_and(|now| now.running)) {
-        (true, true) if link.is_loopback() => (true, 0),
-        (true, true) => (true, 6),
-        _ => (false, 2),
-    }
 }
 
 /// Number of carrier changes.
