@@ -35,10 +35,7 @@ deb: build
 release:
 	@scripts/setup release scripts/release
 
-release-test-aarch64:
-	@scripts/setup aarch64 cargo xtask test-aarch64
-
-check:
+release-check:
 	@scripts/setup release scripts/release check
 
 demo:
@@ -54,6 +51,9 @@ bench-peers:
 
 test:
 	@scripts/setup test cargo xtask test
+
+test-aarch64:
+	@scripts/setup aarch64 cargo xtask test-aarch64
 
 check:
 	@scripts/setup build cargo xtask check

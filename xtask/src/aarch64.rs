@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::report::Report;
-use crate::workspace::{cargo, root};
+use crate::workspace::{cargo, has_program, has_standard_library, root};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 
@@ -89,21 +89,14 @@ pub(crate) fn test(report: &mut Report) {
 
 /// First missing prerequisite of a build.
 fn lack() -> Option<&'static str> {
-    let succeeds = |command: &mut Command| command.output().is_ok_and(|output| output.status.success());
-    if !has_standard_library() {
+    if !has_standard_library(TARGET) {
         return Some("needs Rust's standard library for it: rustup target add aarch64-unknown-linux-gnu");
     }
-    if !succeeds(Command::new(COMPILER).arg("--version")) {
+    if !has_program(COMPILER) {
         return Some("needs the Debian package gcc-aarch64-linux-gnu");
     }
     let headers = Path::new(SYSTEM_ROOT).join("include/stdio.h");
     (!headers.exists()).then_some("needs the Debian package libc6-dev-arm64-cross")
-}
-
-fn has_standard_library() -> bool {
-    let mut rustc = Command::new("rustc");
-    rustc.current_dir(root()).args(["--print", "target-libdir", "--target", TARGET]);
-    rustc.output().is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
 /// Emulator of processors, which `scripts/setup` unpacks.

@@ -1,8 +1,8 @@
 //! Chores of this repository, run as `cargo xtask CHORE`.
 //!
 //! # Decides
-//! Stages of `check` and `test` and their order (`stages`), tests on another processor (`aarch64`), and rules of RFCs that have a place in the source and
-//! a test (`conformance`); the page of reasons for drops (`drops`).
+//! Stages of `check` and `test` and their order (`stages`), tests on another processor (`aarch64`), and rules of RFCs
+//! that have a place in the source and a test (`conformance`); the page of reasons for drops (`drops`).
 //!
 //! # Leaves to others
 //! Tests themselves (each crate's; crates `system` and `interop` against real kernels), installation of packages

@@ -1,13 +1,12 @@
 //! The stages of each chore, in the order they run.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::aarch64;
 use crate::report::Report;
-use crate::workspace::{cargo, root};
+use crate::workspace::{cargo, root, target_dir};
 
 /// The test crates that need root, namespaces and Debian packages; each prints its missing needs.
 const PRIVILEGED: [&str; 2] = ["fatpath-system-tests", "fatpath-interop-tests"];
@@ -121,10 +120,4 @@ fn fuzz_cargo(words: &str) -> Command {
 
 fn fuzz_dir() -> PathBuf {
     root().join("fuzz")
-}
-
-/// Directory in which cargo builds: this program lies there, in `debug/`.
-fn target_dir() -> PathBuf {
-    let program = env::current_exe().expect("the running program has a path");
-    program.ancestors().nth(2).expect("the program lies in target/debug").to_owned()
 }
