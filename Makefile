@@ -1,9 +1,10 @@
 # The two commands of this repository, and two more. Each does its own set-up (scripts/setup).
-.PHONY: help build install uninstall deb release release-check demo bench-peers test check
+.PHONY: help build install uninstall deb release release-check demo bench-peers test test-aarch64 check
 
 help:
 	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
 	@echo "make test          every test, as CI runs them"
+	@echo "make test-aarch64  tests without a network, built for aarch64 and run by QEMU's emulation of that processor"
 	@echo "make install       install the programs built by \`make build\` (PREFIX=/usr/local, DESTDIR=, BINDIR=target/release);"
 	@echo "                   make uninstall removes them"
 	@echo "make deb           Debian packages of the built programs below target/package (OUT=, VERSION=)"
@@ -50,6 +51,9 @@ bench-peers:
 
 test:
 	@scripts/setup test cargo xtask test
+
+test-aarch64:
+	@scripts/setup aarch64 cargo xtask test-aarch64
 
 check:
 	@scripts/setup build cargo xtask check

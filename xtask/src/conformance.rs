@@ -253,7 +253,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stages::root;
+    use crate::workspace::root;
 
     fn read(text: &str) -> Annotations {
         let mut annotations = Annotations::default();

@@ -32,7 +32,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::stages::root;
+    use crate::workspace::root;
 
     #[test]
     fn document_is_that_of_the_reasons() {
