@@ -1,10 +1,11 @@
 # The two commands of this repository, and two more. Each does its own set-up (scripts/setup).
-.PHONY: help build install uninstall deb release release-check demo bench-peers test test-aarch64 check
+.PHONY: help build install uninstall deb release release-check demo bench-peers test test-aarch64 static test-static check
 
 help:
 	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
 	@echo "make test          every test, as CI runs them"
 	@echo "make test-aarch64  tests without a network, built for aarch64 and run by QEMU's emulation of that processor"
+	@echo "make static        the gateway as one static program, without \`fatpath exec\`; make test-static tests it (needs root)"
 	@echo "make install       install the programs built by \`make build\` (PREFIX=/usr/local, DESTDIR=, BINDIR=target/release);"
 	@echo "                   make uninstall removes them"
 	@echo "make deb           Debian packages of the built programs below target/package (OUT=, VERSION=)"
@@ -54,6 +55,14 @@ test:
 
 test-aarch64:
 	@scripts/setup aarch64 cargo xtask test-aarch64
+
+# The C library is musl's.
+static:
+	@scripts/setup static cargo build --locked --release --target-dir target --target x86_64-unknown-linux-musl -p fatpath
+	@echo target/x86_64-unknown-linux-musl/release/fatpath
+
+test-static:
+	@scripts/setup static cargo xtask test-static
 
 check:
 	@scripts/setup build cargo xtask check

@@ -1,8 +1,9 @@
 //! Chores of this repository, run as `cargo xtask CHORE`.
 //!
 //! # Decides
-//! Stages of `check` and `test` and their order (`stages`), tests on another processor (`aarch64`), and rules of RFCs
-//! that have a place in the source and a test (`conformance`); the page of reasons for drops (`drops`).
+//! Stages of `check` and `test` and their order (`stages`), tests on another processor (`aarch64`) and of the static
+//! program (`static_build`), and rules of RFCs that have a place in the source and a test (`conformance`); the page of
+//! reasons for drops (`drops`).
 //!
 //! # Leaves to others
 //! Tests themselves (each crate's; crates `system` and `interop` against real kernels), installation of packages
@@ -21,6 +22,7 @@ mod conformance;
 mod drops;
 mod report;
 mod stages;
+mod static_build;
 mod workspace;
 
 use std::env;
@@ -32,6 +34,7 @@ usage: cargo xtask CHORE
   check             fmt, clippy, doc and every test that needs no privilege
   test              check, benchmarks once, system and interop tests, fuzz targets built, cargo deny
   test-aarch64      tests without a network, built for aarch64 and run by emulation
+  test-static       the gateway as one static program, in a root with busybox alone (needs root)
   conformance       write docs/conformance.md, which check compares
   drops             write docs/drops.md, which check compares
   fuzz [SECONDS]    run each fuzz target for that long (default 20)";
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         ["check"] => stages::check(&mut report),
         ["test"] => stages::test(&mut report),
         ["test-aarch64"] => aarch64::test(&mut report),
+        ["test-static"] => static_build::test(&mut report),
         ["conformance"] => return write_conformance(),
         ["drops"] => return write(drops::DOCUMENT, &drops::document()),
         ["fuzz"] => stages::fuzz(&mut report, 20),

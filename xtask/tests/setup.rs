@@ -147,6 +147,7 @@ fn setup_adds_the_compilers_target_for_its_purpose_alone() {
     let cases = [
         ("build", None, None),
         ("aarch64", Some("gcc-aarch64-linux-gnu"), Some("target add aarch64-unknown-linux-gnu")),
+        ("static", Some("musl-tools"), Some("target add x86_64-unknown-linux-musl")),
     ];
     for (purpose, package, target) in cases {
         let machine = Machine::new(purpose, "touch $bin/cc");
@@ -165,7 +166,7 @@ fn setup_adds_the_compilers_target_for_its_purpose_alone() {
 fn setup_names_a_target_that_cannot_be_added() {
     let machine = Machine::new("target", "touch $bin/cc");
     machine.program("rustup", "exit 1");
-    let printed = text(&machine.set_up_for("aarch64"));
-    assert!(printed.contains("setup: missing: Rust's standard library for aarch64-unknown-linux-gnu"), "{printed}");
+    let printed = text(&machine.set_up_for("static"));
+    assert!(printed.contains("setup: missing: Rust's standard library for x86_64-unknown-linux-musl"), "{printed}");
     assert!(printed.ends_with("done\n"), "{printed}");
 }
