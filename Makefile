@@ -1,12 +1,15 @@
 # The two commands of this repository, and two more. Each does its own set-up (scripts/setup).
-.PHONY: help build install uninstall deb release release-check demo bench-peers test check
+.PHONY: help build install uninstall deb image-check release release-check demo bench-peers test test-aarch64 static test-static check
 
 help:
 	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
 	@echo "make test          every test, as CI runs them"
+	@echo "make test-aarch64  tests without a network, built for aarch64 and run by QEMU's emulation of that processor"
+	@echo "make static        the gateway as one static program, without \`fatpath exec\`; make test-static tests it (needs root)"
 	@echo "make install       install the programs built by \`make build\` (PREFIX=/usr/local, DESTDIR=, BINDIR=target/release);"
 	@echo "                   make uninstall removes them"
 	@echo "make deb           Debian packages of the built programs below target/package (OUT=, VERSION=)"
+	@echo "make image-check   an image of these packages on a root by mmdebstrap, run by podman with no capability (needs root)"
 	@echo "make release       packages, tar file, SBOM and checksums of the last commit, in target/dist (OUT=); make release-check"
 	@echo "                   builds them twice and compares"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
@@ -30,6 +33,10 @@ export OUT VERSION SOURCE_DATE_EPOCH COMPRESSION DEBFULLNAME DEBEMAIL SBOM
 deb: build
 	@scripts/setup package scripts/package
 
+# Needs Debian's mirror, and two minutes at its first run. Nothing is installed.
+image-check:
+	@scripts/image-check
+
 # cargo-cyclonedx, which writes the SBOM, is installed below target/.
 release:
 	@scripts/setup release scripts/release
@@ -50,6 +57,17 @@ bench-peers:
 
 test:
 	@scripts/setup test cargo xtask test
+
+test-aarch64:
+	@scripts/setup aarch64 cargo xtask test-aarch64
+
+# The C library is musl's.
+static:
+	@scripts/setup static cargo build --locked --release --target-dir target --target x86_64-unknown-linux-musl -p fatpath
+	@echo target/x86_64-unknown-linux-musl/release/fatpath
+
+test-static:
+	@scripts/setup static cargo xtask test-static
 
 check:
 	@scripts/setup build cargo xtask check

@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use client::{BenchCommand, CliError};
-use ctl::{Request, What};
+use ctl::{Request, StateKind};
 use daemon::StatePlace;
 
 /// A Linux-style network data path in user space that keeps packets fat
@@ -470,18 +470,18 @@ pub(crate) enum ShowWhat {
 impl From<ShowWhat> for Request {
     fn from(what: ShowWhat) -> Self {
         let what = match what {
-            ShowWhat::Links => What::Links,
-            ShowWhat::Routes => What::Routes,
-            ShowWhat::Neighbours => What::Neighbours,
-            ShowWhat::Fdb => What::Fdb,
-            ShowWhat::Pmtus => What::Pmtus,
-            ShowWhat::Sa => What::Sa,
-            ShowWhat::Policies => What::Policies,
-            ShowWhat::Counters => What::Counters,
-            ShowWhat::Drops => What::Drops,
-            ShowWhat::Fragments => What::Fragments,
-            ShowWhat::Ila => What::Ila,
-            ShowWhat::Flows => What::Flows,
+            ShowWhat::Links => StateKind::Links,
+            ShowWhat::Routes => StateKind::Routes,
+            ShowWhat::Neighbours => StateKind::Neighbours,
+            ShowWhat::Fdb => StateKind::Fdb,
+            ShowWhat::Pmtus => StateKind::Pmtus,
+            ShowWhat::Sa => StateKind::Sa,
+            ShowWhat::Policies => StateKind::Policies,
+            ShowWhat::Counters => StateKind::Counters,
+            ShowWhat::Drops => StateKind::Drops,
+            ShowWhat::Fragments => StateKind::Fragments,
+            ShowWhat::Ila => StateKind::Ila,
+            ShowWhat::Flows => StateKind::Flows,
             ShowWhat::Host => return Self::ShowHost,
         };
         Self::Show { what }

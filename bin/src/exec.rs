@@ -9,7 +9,7 @@ use std::process::Command;
 use client::gateway_program::HostSidePlace;
 use client::{CliError, Client, gateway_program, netlink_path, system_ip, unreachable};
 use ctl::state::HostDeviceState;
-use ctl::{Reply, Request, Shown, What};
+use ctl::{Reply, Request, Shown, StateKind};
 use launch::filter::{Internet, Netfilter};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
@@ -103,7 +103,7 @@ fn exec(
 /// The VRF does not exist, or has no device there.
 fn check_vrf(instance: &str, vrf: &str) -> Result<(), CliError> {
     let mut client = Client::connect(instance)?;
-    let Reply::Show { shown: Shown::Links(links) } = client.ask(&Request::Show { what: What::Links })? else {
+    let Reply::Show { shown: Shown::Links(links) } = client.ask(&Request::Show { what: StateKind::Links })? else {
         return Err(client.confused());
     };
     let refused = |why: &str| Err(CliError::failed(format!("--vrf {vrf}: {why}.")));

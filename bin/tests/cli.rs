@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ctl::state::{CounterState, CountersState, DropState};
-use ctl::{Reply, Request, Shown, What};
+use ctl::{Reply, Request, Shown, StateKind};
 
 const GOOD: &str = r#"
 [[link]]
@@ -433,7 +433,7 @@ fn instance_is_named_anywhere_or_by_the_environment() {
             command.env("FATPATH_INSTANCE", variable);
         }
         assert_output(&command.output().unwrap(), 0, "", "");
-        assert_eq!(gateway.join().unwrap(), [Request::Show { what: What::Drops }], "{args:?}");
+        assert_eq!(gateway.join().unwrap(), [Request::Show { what: StateKind::Drops }], "{args:?}");
         fs::remove_file(dir.0.join("left.sock")).unwrap();
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
@@ -490,16 +490,21 @@ fn show_prints_text_or_json() {
     let counters = Shown::Counters(CountersState { counters, ..CountersState::default() });
     let drops = Shown::Drops(vec![DropState { link: None, reason: "NoRoute".to_owned(), count: 2 }]);
     let none = Shown::Links(Vec::new());
-    let cases: &[(&[&str], What, &Shown, &str)] = &[
-        (&["show", "counters"], What::Counters, &counters, "IpInReceives                    7\n"),
-        (&["show", "drops", "--json"], What::Drops, &drops, "[{\"link\":null,\"reason\":\"NoRoute\",\"count\":2}]\n"),
+    let cases: &[(&[&str], StateKind, &Shown, &str)] = &[
+        (&["show", "counters"], StateKind::Counters, &counters, "IpInReceives                    7\n"),
+        (
+            &["show", "drops", "--json"],
+            StateKind::Drops,
+            &drops,
+            "[{\"link\":null,\"reason\":\"NoRoute\",\"count\":2}]\n",
+        ),
         (
             &["show", "drops"],
-            What::Drops,
+            StateKind::Drops,
             &drops,
             "NoRoute                         2                        No route leads to the destination\n",
         ),
-        (&["show", "links"], What::Links, &none, ""),
+        (&["show", "links"], StateKind::Links, &none, ""),
     ];
     for (n, (args, what, shown, want)) in cases.iter().enumerate() {
         let instance = format!("i{n}");

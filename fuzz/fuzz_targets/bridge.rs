@@ -10,7 +10,7 @@ use base::{Instant, LinkId};
 use libfuzzer_sys::fuzz_target;
 use offload::Features;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, Packet};
-use sim::{Choices, Flow, Node, PortOptions};
+use sim::{AddAddress as _, Choices, Flow, Node, PortOptions};
 use switch::{FdbKind, FdbRequest, FlushFilter, PortConfig, PortState, TrunkPriority, Vid, VlanFlags};
 use wire::{EtherType, MacAddr, eth};
 

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Instant, LinkId, Rate};
-use fib::{Action, LladdrUpdate, Known, Limits, Neighbours, Resolution};
+use fib::{Action, LladdrUpdate, Known, Limits, Neighbours, NudState, Resolution};
 use libfuzzer_sys::fuzz_target;
 use packet::{Memory, Packet};
 use sim::Choices;
@@ -101,7 +101,7 @@ impl World {
         for link in [LinkId(1), LinkId(2)] {
             for v4 in [true, false] {
                 let of_table = self.neighbours.iter().filter(|it| it.link == link && it.addr.is_ipv4() == v4);
-                let evictable = of_table.filter(|it| it.state != "PERMANENT").count();
+                let evictable = of_table.filter(|it| it.state != NudState::Permanent).count();
                 assert!(evictable <= ENTRIES, "{evictable} entries");
             }
         }

@@ -1,8 +1,9 @@
 //! Chores of this repository, run as `cargo xtask CHORE`.
 //!
 //! # Decides
-//! Stages of `check` and `test` and their order (`stages`), and rules of RFCs that have a place in the source and
-//! a test (`conformance`); the page of reasons for drops (`drops`).
+//! Stages of `check` and `test` and their order (`stages`), tests on another processor (`aarch64`) and of the static
+//! program (`static_build`), and rules of RFCs that have a place in the source and a test (`conformance`); the page of
+//! reasons for drops (`drops`).
 //!
 //! # Leaves to others
 //! Tests themselves (each crate's; crates `system` and `interop` against real kernels), installation of packages
@@ -16,10 +17,13 @@
 //! No RFC is implemented; rules of RFC 4301, RFC 4303, RFC 5722, RFC 6864 and RFC 8200 are listed.
 #![forbid(unsafe_code)]
 
+mod aarch64;
 mod conformance;
 mod drops;
 mod report;
 mod stages;
+mod static_build;
+mod workspace;
 
 use std::env;
 use std::fs;
@@ -29,6 +33,8 @@ const USAGE: &str = "\
 usage: cargo xtask CHORE
   check             fmt, clippy, doc and every test that needs no privilege
   test              check, benchmarks once, system and interop tests, fuzz targets built, cargo deny
+  test-aarch64      tests without a network, built for aarch64 and run by emulation
+  test-static       the gateway as one static program, in a root with busybox alone (needs root)
   conformance       write docs/conformance.md, which check compares
   drops             write docs/drops.md, which check compares
   fuzz [SECONDS]    run each fuzz target for that long (default 20)";
@@ -40,6 +46,8 @@ fn main() -> ExitCode {
     match words[..] {
         ["check"] => stages::check(&mut report),
         ["test"] => stages::test(&mut report),
+        ["test-aarch64"] => aarch64::test(&mut report),
+        ["test-static"] => static_build::test(&mut report),
         ["conformance"] => return write_conformance(),
         ["drops"] => return write(drops::DOCUMENT, &drops::document()),
         ["fuzz"] => stages::fuzz(&mut report, 20),
@@ -54,7 +62,7 @@ fn main() -> ExitCode {
 
 /// Writes the document of the RFC rules, if every annotation is right.
 fn write_conformance() -> ExitCode {
-    let annotations = conformance::Annotations::of_tree(stages::root());
+    let annotations = conformance::Annotations::of_tree(workspace::root());
     let faults = annotations.faults();
     if !faults.is_empty() {
         eprintln!("{}", faults.join("\n"));
@@ -65,7 +73,7 @@ fn write_conformance() -> ExitCode {
 
 /// Writes a document of the tree.
 fn write(name: &str, text: &str) -> ExitCode {
-    let path = stages::root().join(name);
+    let path = workspace::root().join(name);
     if let Err(error) = fs::write(&path, text) {
         eprintln!("xtask: {}: {error}", path.display());
         return ExitCode::FAILURE;

@@ -131,6 +131,18 @@ impl Report {
         }
     }
 
+    /// Records that the stage `name` has failed because `what` is missing.
+    pub(crate) fn unable(&mut self, name: &str, what: &str) {
+        let started = begin(name);
+        self.fail(name, what, started);
+    }
+
+    /// Records that the test `name` was not run for `reason`, also in continuous integration.
+    pub(crate) fn left_out(&mut self, name: &str, reason: &str) {
+        let started = begin(name);
+        self.skip(name, reason, started);
+    }
+
     /// Prints what failed, the stages, what failed in short, since some look at the end alone, and as the last line the
     /// count of tests.
     pub(crate) fn finish(self) -> ExitCode {

@@ -1,11 +1,12 @@
 //! The stages of each chore, in the order they run.
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::aarch64;
 use crate::report::Report;
+use crate::workspace::{cargo, root, target_dir};
 
 /// The test crates that need root, namespaces and Debian packages; each prints its missing needs.
 const PRIVILEGED: [&str; 2] = ["fatpath-system-tests", "fatpath-interop-tests"];
@@ -30,8 +31,8 @@ pub(crate) fn check(report: &mut Report) {
     report.run("unit, property and simulation tests", &mut tests);
 }
 
-/// All stages: `check`, each benchmark once, the tests against real kernels, crates built on demand, the fuzz targets
-/// and the dependencies.
+/// All stages: `check`, each benchmark once, the tests against real kernels, crates built on demand, another
+/// processor, the fuzz targets and the dependencies.
 pub(crate) fn test(report: &mut Report) {
     check(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
@@ -45,6 +46,7 @@ pub(crate) fn test(report: &mut Report) {
         report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
     }
     intel(report);
+    aarch64::check(report);
     report.run("fuzz targets", &mut fuzz_cargo("check --locked --target-dir target"));
     let peers = "clippy --locked --manifest-path bench/peers/Cargo.toml --target-dir target/peers-check -- -D warnings";
     report.run("the benchmark beside peers", &mut cargo(peers));
@@ -109,12 +111,6 @@ fn fuzz_targets() -> Vec<String> {
     names
 }
 
-fn cargo(words: &str) -> Command {
-    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(root()).args(words.split_whitespace());
-    command
-}
-
 /// Cargo in the fuzz crate, a workspace of its own; its dependencies use unstable flags of the pinned compiler.
 fn fuzz_cargo(words: &str) -> Command {
     let mut command = cargo(words);
@@ -124,15 +120,4 @@ fn fuzz_cargo(words: &str) -> Command {
 
 fn fuzz_dir() -> PathBuf {
     root().join("fuzz")
-}
-
-/// Root of the workspace.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
-}
-
-/// Directory in which cargo builds: this program lies there, in `debug/`.
-fn target_dir() -> PathBuf {
-    let program = env::current_exe().expect("the running program has a path");
-    program.ancestors().nth(2).expect("the program lies in target/debug").to_owned()
 }

@@ -70,7 +70,7 @@ fn every_relative_link_in_the_documentation_leads_to_a_file() {
 }
 
 /// Directories of the root, with which the path of a file begins.
-const ROOTS: [&str; 8] = ["bench/", "bin/", "crates/", "docs/", "examples/", "scripts/", "tests/", "xtask/"];
+const ROOTS: [&str; 9] = ["bench/", "bin/", "crates/", "docs/", "examples/", "models/", "scripts/", "tests/", "xtask/"];
 
 /// Paths from the root that a text has between backquotes.
 fn quoted_paths(text: &str) -> impl Iterator<Item = &str> {

@@ -50,8 +50,13 @@ impl Machine {
 
     /// `scripts/setup build echo done`, without a terminal.
     fn set_up(&self) -> Output {
+        self.set_up_for("build")
+    }
+
+    /// The same for another purpose.
+    fn set_up_for(&self, purpose: &str) -> Output {
         let mut command = Command::new(root().join("scripts/setup"));
-        command.args(["build", "echo", "done"]).stdin(Stdio::null());
+        command.args([purpose, "echo", "done"]).stdin(Stdio::null());
         self.isolated(&mut command).output().unwrap()
     }
 
@@ -135,4 +140,33 @@ fn setup_asks_at_a_terminal_before_it_installs() {
         assert_eq!(machine.calls().contains("install -y"), installs, "{answer:?} {yes}: {}", machine.calls());
         assert_eq!(printed.contains("setup: as root: apt-get install"), !installs, "{answer:?} {yes}: {printed}");
     }
+}
+
+#[test]
+fn setup_adds_the_compilers_target_for_its_purpose_alone() {
+    let cases = [
+        ("build", None, None),
+        ("aarch64", Some("gcc-aarch64-linux-gnu"), Some("target add aarch64-unknown-linux-gnu")),
+        ("static", Some("musl-tools"), Some("target add x86_64-unknown-linux-musl")),
+    ];
+    for (purpose, package, target) in cases {
+        let machine = Machine::new(purpose, "touch $bin/cc");
+        machine.program("rustup", "echo \"$@\" >>$bin/calls");
+        let printed = text(&machine.set_up_for(purpose));
+        let calls = machine.calls();
+        assert!(printed.ends_with("done\n"), "{purpose}: {printed}");
+        assert_eq!(calls.contains("target add"), target.is_some(), "{purpose}: {calls}");
+        for wanted in [package, target].into_iter().flatten() {
+            assert!(calls.contains(wanted), "{purpose}: {calls}");
+        }
+    }
+}
+
+#[test]
+fn setup_names_a_target_that_cannot_be_added() {
+    let machine = Machine::new("target", "touch $bin/cc");
+    machine.program("rustup", "exit 1");
+    let printed = text(&machine.set_up_for("static"));
+    assert!(printed.contains("setup: missing: Rust's standard library for x86_64-unknown-linux-musl"), "{printed}");
+    assert!(printed.ends_with("done\n"), "{printed}");
 }

@@ -5,8 +5,14 @@ use std::path::Path;
 use std::process::Command;
 
 /// Crates that `fatpath` must not link.
-const FOR_MEASUREMENTS: [&str; 5] =
-    ["fatpath-bench", "fatpath-ibmveth", "fatpath-interop-tests", "fatpath-sim", "fatpath-system-tests"];
+const FOR_MEASUREMENTS: [&str; 6] = [
+    "fatpath-bench",
+    "fatpath-ibmveth",
+    "fatpath-interop-tests",
+    "fatpath-sim",
+    "fatpath-system-tests",
+    "fatpath-testbed",
+];
 
 /// Names of the packages that `package` links, itself among them, with all of its features.
 fn linked_by(package: &str) -> Vec<String> {

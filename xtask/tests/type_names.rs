@@ -46,7 +46,9 @@ fn visible_type_is_unique_in_its_crate() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut packages: Vec<PathBuf> =
         ["bin", "bench/peers", "tests/interop", "tests/system", "xtask"].map(|name| root.join(name)).into();
-    packages.extend(fs::read_dir(root.join("crates")).unwrap().map(|entry| entry.unwrap().path()));
+    for parent in ["crates", "models"] {
+        packages.extend(fs::read_dir(root.join(parent)).unwrap().map(|entry| entry.unwrap().path()));
+    }
     // Files of `tests` are a crate, or several.
     let directories = packages.iter().flat_map(|package| ["src", "tests"].map(|name| package.join(name)));
     let mut twice = Vec::new();

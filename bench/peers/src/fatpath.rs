@@ -6,6 +6,7 @@ use base::{LinkId, Mib};
 use datapath::{Datapath, PortConfig};
 use offload::Features;
 use packet::{Csum, Memory, Packet};
+use sim::AddAddress as _;
 
 use crate::train::Train;
 

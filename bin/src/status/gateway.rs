@@ -7,7 +7,7 @@ use std::time::Instant;
 use base::DropReason;
 use client::{CliError, Client};
 use ctl::state::{DropState, LinkState, PolicyState, SaState};
-use ctl::{Reply, Request, Shown, What};
+use ctl::{Reply, Request, Shown, StateKind};
 use serde::Serialize;
 
 use super::tunnel::{TunnelKey, TunnelState, TunnelStatus, tunnels};
@@ -70,10 +70,10 @@ impl Sample {
             _ => Err(client.confused()),
         };
         let mismatch = || CliError::failed(format!("{}: the answer is to another question", path.display()));
-        let Shown::Links(links) = show(What::Links)? else { return Err(mismatch()) };
-        let Shown::Policies(policies) = show(What::Policies)? else { return Err(mismatch()) };
-        let Shown::Sa(sas) = show(What::Sa)? else { return Err(mismatch()) };
-        let Shown::Drops(drops) = show(What::Drops)? else { return Err(mismatch()) };
+        let Shown::Links(links) = show(StateKind::Links)? else { return Err(mismatch()) };
+        let Shown::Policies(policies) = show(StateKind::Policies)? else { return Err(mismatch()) };
+        let Shown::Sa(sas) = show(StateKind::Sa)? else { return Err(mismatch()) };
+        let Shown::Drops(drops) = show(StateKind::Drops)? else { return Err(mismatch()) };
         Ok(Self { at: Instant::now(), links, policies, sas, drops })
     }
 

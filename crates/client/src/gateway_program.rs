@@ -126,8 +126,14 @@ pub fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliError> {
 /// Path of the library: from the environment, in the directory of this program, or where it is installed.
 ///
 /// # Errors
-/// There is no library in these places.
+/// There is no library in these places, or this program is a static one, without the C library of the programs that load it.
 pub fn library() -> Result<PathBuf, CliError> {
+    if !cfg!(target_env = "gnu") {
+        return Err(CliError::failed(format!(
+            "this fatpath is built without the GNU C library, which {LIBRARY} is for: it starts no programs on a gateway; \
+             a fatpath for *-linux-gnu does."
+        )));
+    }
     if let Some(path) = env::var_os(LIBRARY_VARIABLE).filter(|path| !path.is_empty()) {
         let path = PathBuf::from(path);
         return match std::path::absolute(&path) {

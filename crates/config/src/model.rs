@@ -3,10 +3,10 @@
 //! A [`Config`] is plain data. [`Config::from_toml`] validates the whole file, so code that applies a `Config` does not
 //! validate again: names are unique, links of routes exist, keys have their algorithm's length.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base::{IfAddr, Prefix, TableId};
-use driver::DriverKind;
+use driver::{DriverKind, Resource};
 use xfrm::{PolicyConfig, SaConfig};
 
 use crate::features::FeatureSet;
@@ -265,9 +265,30 @@ impl LinkKind {
         }
     }
 
+    /// Part of the host that the link is on; `None` for a virtual link.
+    pub fn resource(&self) -> Option<Resource<'_>> {
+        self.driver().map(DriverKind::resource)
+    }
+
+    /// Whether the link has a TUN or TAP device of its own.
+    pub fn is_tun(&self) -> bool {
+        self.resource() == Some(Resource::Device)
+    }
+
+    /// Address and port of the link's UDP socket.
+    pub fn bind(&self) -> Option<SocketAddr> {
+        match self.resource() {
+            Some(Resource::UdpSocket(bind)) => Some(bind),
+            _ => None,
+        }
+    }
+
     /// Path of a vhost-user socket.
     pub fn socket(&self) -> Option<&str> {
-        self.driver()?.socket()
+        match self.resource() {
+            Some(Resource::VhostSocket(path)) => Some(path),
+            _ => None,
+        }
     }
 
     /// Whether the link's packets begin with an Ethernet header.
@@ -281,7 +302,10 @@ impl LinkKind {
 
     /// Underlying interface of this host.
     pub fn interface(&self) -> Option<&str> {
-        self.driver()?.interface()
+        match self.resource() {
+            Some(Resource::Interface(name)) => Some(name),
+            _ => None,
+        }
     }
 
     /// Keyword in a configuration and in `fatpath show links`.
@@ -367,12 +391,13 @@ impl LinkConfig {
         FeatureSet::initial(self.offloads, self.esp_gro)
     }
 
+    /// Address of a UDP link's socket.
+    pub fn bound_address(&self) -> Option<IfAddr> {
+        self.kind.bind().map(|bind| IfAddr::host(bind.ip()))
+    }
+
     /// Addresses of the node on this link, including that of a UDP link's socket.
     pub fn own_addresses(&self) -> impl Iterator<Item = IfAddr> + '_ {
-        let bound = match self.kind {
-            LinkKind::Driver(DriverKind::Udp { bind }) => Some(IfAddr::host(bind.ip())),
-            _ => None,
-        };
-        bound.into_iter().chain(self.addresses.iter().copied())
+        self.bound_address().into_iter().chain(self.addresses.iter().copied())
     }
 }

@@ -649,7 +649,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             vrf,
             "table = 5\nclamp-mss = true",
-            "f:5: link[0].clamp-mss: is only for links of kind tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user; take it out.",
+            "f:5: link[0].clamp-mss: is only for links of kind tun, tap, udp, packet, xdp, vhost-user, virtio-user, bridge or vlan; take it out.",
         ),
         (tap, "exclusive = true", "f:4: link[0].exclusive: is only for links of kind packet; take it out."),
         (tap, "table = 1", "f:4: link[0].table: is only for links of kind vrf; take it out."),
@@ -658,7 +658,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             vrf,
             "mtu = 1500\ntable = 5",
-            "f:4: link[0].mtu: is only for links of kind tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user; take it out.",
+            "f:4: link[0].mtu: is only for links of kind tun, tap, udp, packet, xdp, vhost-user, virtio-user, bridge or vlan; take it out.",
         ),
         (VRFS, "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"x\"", "f:23: route[0].vrf: no VRF is named x."),
         (

@@ -28,4 +28,4 @@ pub mod state;
 mod text;
 pub mod trace;
 
-pub use request::{Reply, Request, Shown, What};
+pub use request::{Reply, Request, Shown, StateKind};

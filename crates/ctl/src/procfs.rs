@@ -6,7 +6,7 @@ mod tables;
 
 use std::fmt::Write;
 
-use crate::request::{Shown, What};
+use crate::request::{Shown, StateKind};
 use crate::state::{CounterState, LinkState};
 
 /// `/proc/net/snmp`: groups, and the counters of each.
@@ -69,29 +69,29 @@ const XFRM_STAT: &str = "XfrmInError XfrmInBufferError XfrmInHdrError XfrmInNoSt
      XfrmInStateDirError XfrmInIptfsError XfrmOutNoQueueSpace";
 
 /// Files, and the state that each shows.
-const FILES: [(&str, What); 13] = [
-    ("snmp", What::Counters),
-    ("netstat", What::Counters),
-    ("snmp6", What::Counters),
-    ("xfrm_stat", What::Counters),
-    ("dev", What::Links),
-    ("if_inet6", What::Links),
-    ("dev_mcast", What::Links),
-    ("igmp", What::Links),
-    ("igmp6", What::Links),
-    ("route", What::Routes),
-    ("arp", What::Neighbours),
-    ("sockstat", What::Fragments),
-    ("sockstat6", What::Fragments),
+const FILES: [(&str, StateKind); 13] = [
+    ("snmp", StateKind::Counters),
+    ("netstat", StateKind::Counters),
+    ("snmp6", StateKind::Counters),
+    ("xfrm_stat", StateKind::Counters),
+    ("dev", StateKind::Links),
+    ("if_inet6", StateKind::Links),
+    ("dev_mcast", StateKind::Links),
+    ("igmp", StateKind::Links),
+    ("igmp6", StateKind::Links),
+    ("route", StateKind::Routes),
+    ("arp", StateKind::Neighbours),
+    ("sockstat", StateKind::Fragments),
+    ("sockstat6", StateKind::Fragments),
 ];
 
 /// Directory with a file of IPv6 counters for each link, under the link's name.
 const DEV_SNMP6: &str = "dev_snmp6/";
 
 /// State that the file `name` shows. `None`: the file does not exist.
-pub fn shows(name: &str) -> Option<What> {
+pub fn shows(name: &str) -> Option<StateKind> {
     if name.starts_with(DEV_SNMP6) {
-        return Some(What::Links);
+        return Some(StateKind::Links);
     }
     FILES.iter().find(|(known, _)| *known == name).map(|&(_, what)| what)
 }

@@ -23,7 +23,7 @@ pub enum Request {
     /// Show one kind of state.
     Show {
         /// State to show.
-        what: What,
+        what: StateKind,
     },
     /// Show the host side, the node's own network namespace.
     ShowHost,
@@ -65,7 +65,7 @@ pub enum Request {
 /// Kinds of state.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum StateKind {
     /// Links with their offloads and statistics.
     Links,
     /// Routing tables.
@@ -245,7 +245,7 @@ mod tests {
     fn a_request_is_one_line_of_json() {
         let cases = [
             (Request::Ping, r#"{"request":"ping"}"#),
-            (Request::Show { what: What::Neighbours }, r#"{"request":"show","what":"neighbours"}"#),
+            (Request::Show { what: StateKind::Neighbours }, r#"{"request":"show","what":"neighbours"}"#),
             (
                 Request::Capture { link: "wan".to_owned(), after_gro: true },
                 r#"{"request":"capture","link":"wan","after_gro":true}"#,

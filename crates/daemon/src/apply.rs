@@ -54,7 +54,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     }
     node.set_promiscuous_links();
     for (id, options) in plan.qdiscs {
-        node.become_qdisc(id, options)?;
+        node.set_qdisc_from_file(id, options)?;
     }
     if let Some(worker) = plan.worker {
         processors::bind("worker", worker.cpu);

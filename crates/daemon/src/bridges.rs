@@ -4,7 +4,6 @@ use base::LinkId;
 use config::bridge::{BridgeConfig, BridgePort};
 use config::model::{Config, LinkKind};
 use ctl::state::BridgePortState;
-use driver::DriverKind;
 use netlink::rtnl::{BridgeNow, Bridging, PortNow};
 use switch::{BridgeError, Port, PortState, Vid, VidSet};
 
@@ -83,8 +82,7 @@ pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
     let port = bridge.port(id)?;
     let (number, config, vlans) = (port.number(), *port.config(), port.vlans().clone());
     // Linux assumes 10 Mb/s for TAP devices; other drivers report their speed.
-    let is_tap =
-        matches!(node.slots.get(id.0 as usize)?.as_ref()?.config.kind, LinkKind::Driver(DriverKind::Tap { .. }));
+    let is_tap = node.slots.get(id.0 as usize)?.as_ref()?.config.kind.is_tun();
     let cost = if is_tap { 100 } else { 2 };
     Some(Bridging::Port(Box::new(PortNow { number, cost, bridge_mac: bridge.mac().0, config, vlans })))
 }

@@ -180,9 +180,9 @@ impl Inbox {
         !self.bell.some.load(Ordering::SeqCst)
     }
 
-    /// Makes senders stop writing to the eventfd; `rung`: a sender has written to it; `packets`: there are packets to
+    /// Makes senders stop writing to the eventfd; `woken`: a sender has written to it; `packets`: there are packets to
     /// process.
-    pub(crate) fn wake_up(&self, rung: bool, packets: bool) {
+    pub(crate) fn wake_up(&self, woken: bool, packets: bool) {
         if packets {
             // The worker is the only writer of this counter.
             self.bell.bursts.store(self.bell.bursts.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
@@ -191,7 +191,7 @@ impl Inbox {
             }
         }
         self.bell.asleep.store(false, Ordering::SeqCst);
-        if rung {
+        if woken {
             let mut count = [0; 8];
             // A failed read means that no sender wrote to the eventfd.
             let _ = rustix::io::read(&self.bell.fd, &mut count);
@@ -296,9 +296,9 @@ mod tests {
     #[test]
     fn only_packets_are_bursts() {
         let (handle, inbox) = channel().unwrap();
-        for (rung, packets, bursts) in [(false, false, 0), (false, true, 1), (true, true, 2), (true, false, 2)] {
+        for (woken, packets, bursts) in [(false, false, 0), (false, true, 1), (true, true, 2), (true, false, 2)] {
             assert!(inbox.may_sleep());
-            inbox.wake_up(rung, packets);
+            inbox.wake_up(woken, packets);
             assert_eq!(handle.bursts(), bursts);
         }
     }

@@ -8,8 +8,7 @@ use std::sync::mpsc::channel;
 
 use client::CliError;
 use config::Config;
-use config::model::{LinkConfig, LinkKind};
-use driver::DriverKind;
+use config::model::LinkConfig;
 use link::memory::{End, pair};
 use link::{Layer, Link};
 use netlink::rtnl::LOOPBACK;
@@ -99,20 +98,11 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
 
 /// Opens an unconnected link.
 fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> {
-    let layer = match config.kind {
-        LinkKind::Loopback
-        | LinkKind::Vrf { .. }
-        | LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Udp { .. }) => Layer::Ip,
-        // These links use a locally administered address and no device.
-        LinkKind::Bridge(_) | LinkKind::Vlan { .. } => return super::open::open(config, None),
-        LinkKind::Driver(
-            DriverKind::VhostUser { .. }
-            | DriverKind::VirtioUser { .. }
-            | DriverKind::Tap { .. }
-            | DriverKind::Packet { .. }
-            | DriverKind::Xdp { .. },
-        ) => Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1])),
-    };
+    if config.kind.driver().is_none() {
+        // A virtual link uses a locally administered address and no device.
+        return super::open::open(config, None);
+    }
+    let layer = if config.kind.is_ethernet() { Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1])) } else { Layer::Ip };
     let end = End::new(&config.name);
     let mtu = config.mtu.map_or(end.mtu, usize::from);
     let (link, _) = pair(End { layer, mtu, ..end.clone() }, end);

@@ -41,12 +41,11 @@
 //! | calls that other threads send to it | `command` |
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
-//! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
+//! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
 //! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
-mod bell;
 mod bridges;
 mod capture;
 mod captures;
@@ -57,6 +56,7 @@ mod crypto;
 mod daemon;
 mod device;
 mod dry_run;
+mod event_queue;
 mod events;
 mod host;
 mod host_device;

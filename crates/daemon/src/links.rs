@@ -7,7 +7,7 @@ use config::features::FeatureSet;
 use config::model::{EspOffload, LinkConfig, LinkKind};
 use ctl::event::Event;
 use datapath::{HostRole, PortConfig};
-use driver::DriverKind;
+use driver::Resource;
 use ipsec::device::SoftwareDevice;
 use link::{Layer, Link, Sent};
 use qdisc::Options;
@@ -108,7 +108,7 @@ impl Node {
 
     /// Sets the queueing discipline that a file has for a link. A discipline of the same kind gets the new options, and
     /// keeps its queued packets.
-    pub(crate) fn become_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
+    pub(crate) fn set_qdisc_from_file(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
         let before = self.datapath.qdisc_kind(id);
         self.change_link(
             id,
@@ -207,9 +207,7 @@ impl Node {
     /// TUN and TAP links, with the numbers of their devices, and whether these exist.
     pub(crate) fn tun_links(&self) -> Vec<(LinkId, u32, bool)> {
         let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
-        let is_tun =
-            |slot: &Slot| matches!(slot.config.kind, LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }));
-        let of_tun = slots.filter(|(_, slot)| is_tun(slot));
+        let of_tun = slots.filter(|(_, slot)| slot.config.kind.is_tun());
         of_tun.filter_map(|(id, slot)| Some((id, slot.link.host_index()?, slot.link.has_device()))).collect()
     }
 
@@ -237,19 +235,10 @@ impl Node {
             LinkKind::Vlan { link, id } => Some((link.clone(), *id)),
             _ => None,
         };
-        let role = match slot.config.kind {
-            LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => HostRole::Peer,
-            LinkKind::Driver(DriverKind::Udp { .. }) => HostRole::SharesAddress,
-            LinkKind::Loopback
-            | LinkKind::Vrf { .. }
-            | LinkKind::Bridge(_)
-            | LinkKind::Vlan { .. }
-            | LinkKind::Driver(
-                DriverKind::VhostUser { .. }
-                | DriverKind::VirtioUser { .. }
-                | DriverKind::Packet { .. }
-                | DriverKind::Xdp { .. },
-            ) => HostRole::None,
+        let role = match slot.config.kind.resource() {
+            Some(Resource::Device) => HostRole::Peer,
+            Some(Resource::UdpSocket(_)) => HostRole::SharesAddress,
+            Some(Resource::Interface(_) | Resource::VhostSocket(_)) | None => HostRole::None,
         };
         let (is_new, is_up) = (self.datapath.ports.get(id).is_none(), slot.is_up());
         self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });

@@ -10,8 +10,8 @@ use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
 
-use super::bell::Listeners;
 use super::captures::Captures;
+use super::event_queue::Listeners;
 use super::host::SocketDiag;
 use super::host_device::HostDevice;
 use super::ike::IkeSocket;
@@ -20,7 +20,7 @@ use super::poller::Poller;
 use super::sadb::XfrmEvents;
 use super::slot::Slot;
 use super::traces::Traces;
-use super::xfrm::OfFile;
+use super::xfrm::FileObjects;
 
 /// The clock that supplies every core's `now`.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(crate) struct Node {
     /// Events of SAs and policies for netlink's clients.
     pub(crate) xfrm_events: XfrmEvents,
     /// The SAs and policies that belong to the configuration file.
-    pub(crate) of_file: OfFile,
+    pub(crate) of_file: FileObjects,
     /// Listeners for events of links and neighbours.
     pub(crate) listeners: Listeners,
     /// Slices of work for `fatpath show`.
@@ -78,7 +78,7 @@ pub(crate) struct Node {
     /// The burst that was received last. Kept for its storage.
     pub(crate) burst: Vec<Packet>,
     /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
-    pub(crate) held: bool,
+    pub(crate) paused: bool,
 }
 
 /// Counters of the work for `fatpath show`, which is done in slices.
@@ -115,10 +115,10 @@ impl Node {
             traces: Traces::default(),
             monitors: Monitors::default(),
             xfrm_events: XfrmEvents::default(),
-            of_file: OfFile::default(),
+            of_file: FileObjects::default(),
             listeners: Listeners::default(),
             burst: Vec::new(),
-            held: false,
+            paused: false,
         }
     }
 

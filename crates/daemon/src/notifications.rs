@@ -6,13 +6,13 @@ use std::sync::{Arc, Weak};
 
 use base::Instant;
 use ctl::event;
-use fib::Changed;
+use fib::Changes;
 use netlink::Groups;
 use netlink::rtnl::NeighbourNow;
 use netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_NEIGH};
 use netlink::xfrm::nums::group;
 
-use super::bell::{Bell, Listeners, News};
+use super::event_queue::{EventQueue, KernelEvent, Listeners};
 use super::monitors::sa_event;
 use super::node::Node;
 use super::sadb;
@@ -20,26 +20,26 @@ use super::snapshot::links;
 use super::translate::fib::shown;
 
 /// Runs timers. Events of objects that expire are recorded before a command replaces the objects.
-pub(crate) fn pass_time(node: &mut Node, now: Instant) {
+pub(crate) fn run_timers(node: &mut Node, now: Instant) {
     node.datapath.handle_timeout(now, &node.mem);
-    note(node);
+    record(node);
 }
 
 /// Records events of SAs and policies for their listeners.
-fn note(node: &mut Node) {
+fn record(node: &mut Node) {
     if !node.monitors.is_empty() || node.xfrm_events.has_listener() {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
-        events.iter().for_each(|event| sadb::note(node, event));
+        events.iter().for_each(|event| sadb::record(node, event));
         let was_monitored = !node.monitors.is_empty();
         node.monitors.send(&events);
         if was_monitored && node.monitors.is_empty() {
-            note_listeners(node);
+            update_listeners(node);
         }
     }
 }
 
 /// Enables the events that have listeners; acquires are sent only if a listener receives acquires.
-fn note_listeners(node: &mut Node) {
+fn update_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
     let Node { datapath, xfrm_events, .. } = node;
     datapath.ipsec.set_listener(monitored || xfrm_events.has_listener());
@@ -50,17 +50,17 @@ fn note_listeners(node: &mut Node) {
 /// Adds a monitor, which receives events from `sink`.
 pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>, client: Weak<()>) {
     node.monitors.add(sink, client);
-    note_listeners(node);
+    update_listeners(node);
 }
 
-/// Enables events of these groups, of `NETLINK_XFRM` and of rtnetlink, for netlink's clients; `bell` queues them.
-pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
+/// Enables events of these groups, of `NETLINK_XFRM` and of rtnetlink, for netlink's clients; `queue` queues them.
+pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], queue: Arc<EventQueue>) {
     let Node { xfrm_events, datapath, .. } = node;
-    xfrm_events.set_bell(xfrm, Arc::clone(&bell));
+    xfrm_events.set_queue(xfrm, Arc::clone(&queue));
     datapath.neighbours.watch(route.has(RTNLGRP_NEIGH));
     datapath.watch_fdb(route.has(RTNLGRP_NEIGH));
-    node.listeners = Listeners::new(route, bell);
-    note_listeners(node);
+    node.listeners = Listeners::new(route, queue);
+    update_listeners(node);
     // A key manager that has run on since before a restart.
     if xfrm.has(group::ACQUIRE) && xfrm.has(group::EXPIRE) {
         node.datapath.ipsec.expire_lost();
@@ -70,8 +70,8 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
 /// Sends the events since the last call.
 pub(crate) fn publish(node: &mut Node) {
     let lost = node.datapath.ipsec.lost_events();
-    note(node);
-    node.xfrm_events.ring(lost);
+    record(node);
+    node.xfrm_events.flush(lost);
     publish_sa_changes(node);
     publish_route(node);
 }
@@ -103,27 +103,27 @@ fn publish_sa_changes(node: &mut Node) {
 
 /// Sends the events of links, neighbours and bridges' addresses.
 fn publish_route(node: &mut Node) {
-    let Some((bell, changed)) = node.listeners.take_changed() else { return };
+    let Some((queue, changed)) = node.listeners.take_changed() else { return };
     let neighbours = node.datapath.neighbours.take_changed();
     let fdb = node.datapath.take_fdb_changes();
-    if changed.is_empty() && neighbours == Changed::default() && fdb.is_empty() {
+    if changed.is_empty() && neighbours == Changes::default() && fdb.is_empty() {
         return;
     }
     let of_links = if changed.is_empty() { Vec::new() } else { links(node) };
-    let of_links = of_links.into_iter().filter(|link| changed.contains(&link.id)).map(News::Link);
+    let of_links = of_links.into_iter().filter(|link| changed.contains(&link.id)).map(KernelEvent::Link);
     let all = &node.datapath.neighbours;
-    let of_neighbours = neighbours.who.iter().map(|&(link, addr)| match all.get(link, addr) {
-        Some(now) => News::Neighbour { now: shown(&now), gone: false },
+    let of_neighbours = neighbours.entries.iter().map(|&(link, addr)| match all.get(link, addr) {
+        Some(now) => KernelEvent::Neighbour { now: shown(&now), gone: false },
         None => {
             let now = NeighbourNow { link, addr, mac: None, state: NUD_FAILED, protocol: 0 };
-            News::Neighbour { now, gone: true }
+            KernelEvent::Neighbour { now, gone: true }
         }
     });
-    let gone = neighbours.gone.iter().map(|was| News::Neighbour { now: shown(was), gone: true });
+    let gone = neighbours.removed.iter().map(|was| KernelEvent::Neighbour { now: shown(was), gone: true });
     let mut lost = Groups::default();
-    lost.set(RTNLGRP_NEIGH, neighbours.more || fdb.iter().any(|(_, noted)| noted.is_truncated));
+    lost.set(RTNLGRP_NEIGH, neighbours.is_truncated || fdb.iter().any(|(_, noted)| noted.is_truncated));
     let of_bridges = fdb
         .into_iter()
-        .flat_map(|(bridge, noted)| noted.changes.into_iter().map(move |change| News::Fdb { bridge, change }));
-    bell.ring_route(of_links.chain(of_neighbours).chain(gone).chain(of_bridges), lost);
+        .flat_map(|(bridge, noted)| noted.changes.into_iter().map(move |change| KernelEvent::Fdb { bridge, change }));
+    queue.push_route(of_links.chain(of_neighbours).chain(gone).chain(of_bridges), lost);
 }

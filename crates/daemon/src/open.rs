@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use client::CliError;
 use config::model::{LinkConfig, LinkKind};
-use driver::DriverKind;
+use driver::{DriverKind, Resource};
 use link::{InternalLink, Link};
 use wire::eth::MacAddr;
 
@@ -18,36 +18,6 @@ const DEFAULT_MTU: u16 = 1500;
 /// Opener of links. A device that is created for the link gets the interface index, if one is given.
 pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
 
-/// Configuration of a link's driver. A device that is created for the link gets the interface index `index`, if one is
-/// given.
-///
-/// # Errors
-/// The link has no driver.
-fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config, CliError> {
-    let kind = match &config.kind {
-        LinkKind::Loopback => {
-            return Err(CliError::failed(format!("link {}: every node has it by itself", config.name)));
-        }
-        LinkKind::Vrf { .. } => {
-            return Err(CliError::failed(format!("link {}: a VRF is no device of this host", config.name)));
-        }
-        LinkKind::Bridge(_) | LinkKind::Vlan { .. } => {
-            return Err(CliError::failed(format!("link {}: it is no device of this host", config.name)));
-        }
-        LinkKind::Driver(kind) => kind.clone(),
-    };
-    let mac = match kind {
-        DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. } => Some(random_station()?),
-        DriverKind::Tun { .. }
-        | DriverKind::Tap { .. }
-        | DriverKind::Udp { .. }
-        | DriverKind::Packet { .. }
-        | DriverKind::Xdp { .. } => None,
-    };
-    let LinkConfig { ref name, mtu, offloads, .. } = *config;
-    Ok(link::Config { name: name.clone(), kind, mac, mtu, offloads, index })
-}
-
 /// Tells whether the link's device exists on the host.
 pub(crate) fn has_device(config: &LinkConfig) -> bool {
     config.kind.driver().is_some_and(|kind| link::has_device(&config.name, kind))
@@ -56,18 +26,22 @@ pub(crate) fn has_device(config: &LinkConfig) -> bool {
 /// Opens a link of the host, or creates one of this node. A device that is created for the link gets the interface
 /// index `index`, if one is given.
 pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
-    if let LinkKind::Vlan { .. } = config.kind {
-        return Ok(Box::new(InternalLink::vlan(&config.name, config.mtu)));
-    }
-    if let LinkKind::Bridge(_) = config.kind {
-        return Ok(Box::new(InternalLink::bridge(&config.name, random_station()?, config.mtu)));
-    }
+    let kind = match &config.kind {
+        LinkKind::Vlan { .. } => return Ok(Box::new(InternalLink::vlan(&config.name, config.mtu))),
+        LinkKind::Bridge(_) => {
+            return Ok(Box::new(InternalLink::bridge(&config.name, random_station()?, config.mtu)));
+        }
+        LinkKind::Loopback | LinkKind::Vrf { .. } => {
+            let kind = config.kind.word();
+            return Err(CliError::failed(format!("link {}: a link of kind {kind} has no device", config.name)));
+        }
+        LinkKind::Driver(kind) => kind.clone(),
+    };
     let is_own = device::prepare(config)?;
-    let mut driver_config = driver_config(config, index)?;
-    if is_own {
-        // The device may be there already, with the MTU of an earlier file.
-        driver_config.mtu.get_or_insert(DEFAULT_MTU);
-    }
+    let mac = matches!(kind.resource(), Resource::VhostSocket(_)).then(random_station).transpose()?;
+    // A device may be there already, with the MTU of an earlier file.
+    let mtu = config.mtu.or(is_own.then_some(DEFAULT_MTU));
+    let driver_config = link::Config { name: config.name.clone(), kind, mac, mtu, offloads: config.offloads, index };
     let opened = link::open(&driver_config);
     let mut opened = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };

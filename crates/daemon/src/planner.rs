@@ -3,20 +3,20 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
-use base::{Domain, IfIndex, LinkId, Prefix};
+use base::{IfIndex, LinkId};
 use client::CliError;
 use config::Change;
-use config::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, RouteConfig};
+use config::model::{Config, IlaConfig, LinkConfig, LinkKind};
 use config::settings::Settings;
 use datapath::IkeAt;
-use driver::DriverKind;
-use fib::{Fib, IlaRoute, Route, RouteKind};
+use driver::{DriverKind, Resource};
+use fib::Fib;
 use ila::{Mapping, Mappings};
 use link::Link;
-use netlink::rtnl::{self, LOOPBACK, Model, Vrf};
+use netlink::rtnl::nums::RTPROT_STATIC;
+use netlink::rtnl::{self, Delta, LOOPBACK, Model, Vrf};
 
 use super::bridges;
 use super::command::Handle;
@@ -28,7 +28,7 @@ use super::plan::Plan;
 use super::processors;
 use super::random::random;
 use super::snapshot;
-use super::translate::fib::{self as to_fib, translated};
+use super::translate::fib as to_fib;
 use super::xfrm::Steps;
 
 /// State of the last configuration that the worker applied.
@@ -65,9 +65,7 @@ impl Planner {
 
     /// TUN and TAP devices of the host, with their settings in the file.
     pub(crate) fn devices(&self) -> Vec<DeviceSettings> {
-        let is_tun =
-            |link: &&LinkConfig| matches!(link.kind, LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }));
-        let links = self.config.links.iter().zip(&self.host_indexes).filter(|(link, _)| is_tun(link));
+        let links = self.config.links.iter().zip(&self.host_indexes).filter(|(link, _)| link.kind.is_tun());
         let device = |(link, index): (&LinkConfig, &Option<u32>)| {
             Some(DeviceSettings { name: link.name.clone(), index: (*index)?, config: link.device.clone() })
         };
@@ -101,9 +99,8 @@ impl Planner {
             ..Plan::default()
         };
         if !change.links.is_empty() || change.routes || self.routes_changed {
-            let vrfs = vrfs(&new, &ids);
-            plan.fib = Some(fib(&new, &ids, &vrfs)?);
-            plan.vrfs = vrfs;
+            plan.fib = Some(fib(&Model::default().read(&new, &ids, &[], last_id))?);
+            plan.vrfs = vrfs(&new, &ids);
             plan.bridges = Some(bridges::plans(&new, &ids));
         }
         if change.worker {
@@ -147,20 +144,10 @@ impl Planner {
             plan.opened.push((ids[at], link, config.clone()));
             plan.ports.push((ids[at], config.features));
         }
-        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
-            _ if !link.ike => None,
-            LinkKind::Driver(DriverKind::Udp { bind }) => Some((id, IkeAt::Port(bind))),
-            LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Xdp { .. }) => Some((id, IkeAt::Node)),
-            LinkKind::Loopback
-            | LinkKind::Vrf { .. }
-            | LinkKind::Bridge(_)
-            | LinkKind::Vlan { .. }
-            | LinkKind::Driver(
-                DriverKind::VhostUser { .. }
-                | DriverKind::VirtioUser { .. }
-                | DriverKind::Tun { .. }
-                | DriverKind::Tap { .. },
-            ) => None,
+        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind.resource().filter(|_| link.ike)? {
+            Resource::UdpSocket(bind) => Some((id, IkeAt::Port(bind))),
+            Resource::Interface(_) => Some((id, IkeAt::Node)),
+            Resource::Device | Resource::VhostSocket(_) => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         plan.defrag = new.links.iter().zip(&ids).filter(|(link, _)| link.defrag).map(|(_, &id)| id).collect();
@@ -239,29 +226,12 @@ fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link)
     why.map_or(Ok(()), |why| Err(CliError::failed(format!("link {}: {why}.", link.name()))))
 }
 
-/// Resource that at most one link can have.
-#[derive(Debug, Eq, PartialEq)]
-enum OnlyOnce<'a> {
-    Device(&'a str),
-    Port(SocketAddr),
-    Interface(&'a str),
-    Socket(&'a str),
-}
-
-fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
-    match link.kind {
-        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => Some(OnlyOnce::Device(&link.name)),
-        LinkKind::Driver(DriverKind::Udp { bind }) => Some(OnlyOnce::Port(bind)),
-        LinkKind::Loopback
-        | LinkKind::Vrf { .. }
-        | LinkKind::Bridge(_)
-        | LinkKind::Vlan { .. }
-        | LinkKind::Driver(DriverKind::Packet { .. }) => None,
-        LinkKind::Driver(DriverKind::VhostUser { ref socket, .. } | DriverKind::VirtioUser { ref socket, .. }) => {
-            Some(OnlyOnce::Socket(socket))
-        }
-        LinkKind::Driver(DriverKind::Xdp { ref interface, .. }) => Some(OnlyOnce::Interface(interface)),
-    }
+/// Resource that at most one link can have, with the name of the link's own device.
+fn only_once(link: &LinkConfig) -> Option<(Resource<'_>, Option<&str>)> {
+    // An interface can have several packet sockets.
+    let is_shared = matches!(link.kind, LinkKind::Driver(DriverKind::Packet { .. }));
+    let name = link.kind.is_tun().then_some(link.name.as_str());
+    link.kind.resource().filter(|_| !is_shared).map(|resource| (resource, name))
 }
 
 /// Positions of links with a device.
@@ -270,7 +240,7 @@ fn real<'a>(config: &'a Config, places: &'a [usize]) -> impl Iterator<Item = usi
 }
 
 /// The VRFs, by the indexes of their devices, which are up.
-pub(crate) fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
+fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
     let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
         LinkKind::Vrf { table } => Some((*id, Vrf::of_file(&link.name, table))),
         _ => None,
@@ -278,52 +248,22 @@ pub(crate) fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
     each.collect()
 }
 
-/// All routes: those to the links' addresses, and the static ones; and the VRFs.
-fn fib(config: &Config, ids: &[LinkId], vrfs: &BTreeMap<LinkId, Vrf>) -> Result<Fib, CliError> {
+/// The FIB that the changes of a configuration's model build.
+///
+/// # Errors
+/// A route of the configuration has prefix and metric of another route.
+fn fib(deltas: &[Delta]) -> Result<Fib, CliError> {
     let mut fib = Fib::default();
-    for (&device, &Vrf { table, up, .. }) in vrfs {
-        fib.set_vrf(device, Some(fib::Vrf { table, up }));
-    }
-    if !vrfs.is_empty() {
-        for v4 in [true, false] {
-            let mut rules = fib::Rule::first(v4);
-            rules.insert(1, fib::Rule::ask_vrf());
-            fib.set_rules(v4, rules);
+    for delta in deltas {
+        match delta {
+            Delta::AddRoute { table, route, .. } if route.protocol == RTPROT_STATIC => {
+                let added = to_fib::to_fib(route).map_or(Ok(()), |route| fib.add(*table, route));
+                added.map_err(|err| CliError::bad_config(format!("{err}; use another metric.")))?;
+            }
+            delta => to_fib::apply(&mut fib, delta),
         }
-    }
-    for (link, &id) in config.links.iter().zip(ids) {
-        let domain = vrfs.iter().find(|(_, vrf)| link.master.as_ref() == Some(&vrf.name)).map(|(device, _)| *device);
-        if let Some(domain) = domain {
-            fib.set_domain(id, Domain::vrf(domain));
-        }
-    }
-    for delta in rtnl::loopback_deltas(&config.lo) {
-        to_fib::apply(&mut fib, &delta);
-    }
-    for (link, &id) in config.links.iter().zip(ids) {
-        link.own_addresses().for_each(|address| fib.add_address(id, address));
-    }
-    for route in &config.routes {
-        let kind = route_kind(route, config, ids)?;
-        let RouteConfig { to, metric, table, .. } = *route;
-        fib.add(table, Route { prefix: to, kind, metric })
-            .map_err(|err| CliError::bad_config(format!("{err}; use another metric.")))?;
     }
     Ok(fib)
-}
-
-fn route_kind(route: &RouteConfig, config: &Config, ids: &[LinkId]) -> Result<RouteKind, CliError> {
-    Ok(match &route.action {
-        RouteAction::Unicast { via, dev } => {
-            let at = config.links.iter().position(|link| link.name == *dev);
-            let missing = |to: Prefix| CliError::bad_config(format!("Route to {to}: no link is named {dev}."));
-            let to = IlaRoute::Unicast { via: *via, dev: ids[at.ok_or_else(|| missing(route.to))?] };
-            translated(route.encap, to)
-        }
-        RouteAction::Blackhole => RouteKind::Blackhole,
-        RouteAction::Unreachable => RouteKind::Unreachable,
-        RouteAction::Prohibit => RouteKind::Prohibit,
-    })
 }
 
 /// The ILA mappings.
@@ -349,8 +289,9 @@ fn mappings(config: &Config, ids: &[LinkId]) -> Result<Mappings, CliError> {
 mod tests {
     use std::net::UdpSocket;
 
+    use base::{Domain, TableId};
     use config::features::FeatureSet;
-    use config::model::DeviceConfig;
+    use config::model::{DeviceConfig, RouteAction, RouteConfig};
     use driver::XdpMode;
     use fib::Decision;
 
@@ -434,7 +375,7 @@ mod tests {
         let mut new = config(&[udp("wan", 0)], "[[route]]\nto = \"10.0.0.0/8\"\ntype = \"blackhole\"\n");
         let action = RouteAction::Unicast { via: None, dev: "wan".to_owned() };
         let to = "10.1.0.0/16".parse().unwrap();
-        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN, src: None, encap: None });
+        new.routes.push(RouteConfig { to, action, metric: 0, table: TableId::MAIN, src: None, encap: None });
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
@@ -448,6 +389,91 @@ mod tests {
         for (dst, want) in cases {
             assert_eq!(fib.decide(Domain::DEFAULT, dst.parse().unwrap(), None), want, "{dst}");
         }
+    }
+
+    /// Routes and addresses of a node whose link 3 has `addresses`, in a VRF with table 10 if `is_in_vrf`.
+    fn made_by(addresses: &[&str], is_in_vrf: bool) -> (Vec<String>, Vec<String>) {
+        let (vrf, master) = match is_in_vrf {
+            true => ("[[link]]\nname = \"red\"\nkind = \"vrf\"\ntable = 10\n", "master = \"red\"\n"),
+            false => ("[[link]]\nname = \"spare\"\nkind = \"tun\"\n", ""),
+        };
+        let text = format!("{vrf}[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = {addresses:?}\n{master}");
+        let config = Config::from_toml(&text, "test.toml").unwrap();
+        let ids = [LinkId(2), LinkId(3)];
+        let fib = fib(&Model::default().read(&config, &ids, &[], 3)).unwrap();
+        let shown = |(table, route): (TableId, &fib::Route)| {
+            let fib::Route { prefix, kind, metric } = *route;
+            format!("{} {prefix} dev {} table {table} metric {metric}", kind.word(), kind.dev().map_or(0, |dev| dev.0))
+        };
+        (fib.routes().map(shown).collect(), fib.addresses(LinkId(3)).map(|addr| addr.to_string()).collect())
+    }
+
+    #[test]
+    fn addresses_of_a_file_make_linuxs_routes() {
+        // Routes without ` dev 3`, in the order of the tables; a VRF's are all in its table.
+        let cases: &[(&[&str], &[&str], &[&str])] = &[
+            (&["10.0.0.1/24"], &["local 10.0.0.1/32", "broadcast 10.0.0.255/32"], &["unicast 10.0.0.0/24"]),
+            // A secondary address has no routes to the subnet of its own.
+            (
+                &["10.0.0.1/24", "10.0.0.2/24"],
+                &["local 10.0.0.1/32", "local 10.0.0.2/32", "broadcast 10.0.0.255/32"],
+                &["unicast 10.0.0.0/24"],
+            ),
+            // Two subnets with one broadcast address: two routes with different sources, so that one stays if the other
+            // goes with its address.
+            (
+                &["10.0.0.1/24", "10.0.0.129/25"],
+                &["local 10.0.0.1/32", "local 10.0.0.129/32", "broadcast 10.0.0.255/32", "broadcast 10.0.0.255/32"],
+                &["unicast 10.0.0.0/24", "unicast 10.0.0.128/25"],
+            ),
+            (&["192.0.2.1/31"], &["local 192.0.2.1/32"], &["unicast 192.0.2.0/31"]),
+            (&["192.0.2.1/32"], &["local 192.0.2.1/32"], &[]),
+            // Subnets of 0.0.0.0/8 have no routes (`ipv4_is_zeronet`).
+            (&["10.0.0.1/0"], &["local 10.0.0.1/32"], &[]),
+            (&["0.1.2.3/24"], &["local 0.1.2.3/32"], &[]),
+            (
+                &["2001:db8::1/64"],
+                &["anycast 2001:db8::/128", "local 2001:db8::1/128"],
+                &["unicast 2001:db8::/64 metric 256"],
+            ),
+            (&["2001:db8::/64"], &["local 2001:db8::/128"], &["unicast 2001:db8::/64 metric 256"]),
+            (&["2001:db8::1/127"], &["local 2001:db8::1/128"], &["unicast 2001:db8::/127 metric 256"]),
+            // `addrconf_prefix_route` adds a route to a single address, too.
+            (&["2001:db8::1/128"], &["local 2001:db8::1/128"], &["unicast 2001:db8::1/128 metric 256"]),
+            (&["2001:db8::1/0"], &["local 2001:db8::1/128"], &["unicast ::/0 metric 256"]),
+            (&["::1/128"], &["local ::1/128"], &["unicast ::1/128 metric 256"]),
+        ];
+        for &(addresses, locals, on_link) in cases {
+            for is_in_vrf in [false, true] {
+                let row = |table: &str, routes: &[&str]| -> Vec<String> {
+                    let each = routes.iter().map(|route| {
+                        let (prefix, metric) = route.split_once(" metric ").unwrap_or((route, "0"));
+                        format!("{prefix} dev 3 table {table} metric {metric}")
+                    });
+                    each.collect()
+                };
+                let [local, main] = if is_in_vrf { ["10"; 2] } else { ["local", "main"] };
+                let mut want = [row(local, locals), row(main, on_link)].concat();
+                let (mut routes, sources) = made_by(addresses, is_in_vrf);
+                want.sort_unstable();
+                routes.sort_unstable();
+                assert_eq!(routes, want, "{addresses:?}, in a VRF: {is_in_vrf}");
+                assert_eq!(sources, addresses);
+            }
+        }
+    }
+
+    #[test]
+    fn route_of_a_file_that_exists_is_refused() {
+        let tun = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.0.0.1/24\"]\n";
+        let read = |to: &str, metric: u32| {
+            let route = format!("[[route]]\nto = \"{to}\"\ntype = \"blackhole\"\nmetric = {metric}\n");
+            let config = Config::from_toml(&format!("{tun}{route}"), "test.toml").unwrap();
+            fib(&Model::default().read(&config, &[LinkId(2)], &[], 2)).map(|_| ()).map_err(|err| err.message)
+        };
+        let exists = "Route to 10.0.0.0/24 metric 0 exists in table main; use another metric.";
+        assert_eq!(read("10.0.0.0/24", 0), Err(exists.to_owned()));
+        assert_eq!(read("10.0.0.0/24", 1), Ok(()));
     }
 
     #[test]

@@ -257,7 +257,7 @@ impl NeighbourRow {
             to: addr,
             dev: self.dev?.to_string(),
             lladdr: mac.map(|mac| mac.to_string()),
-            state: state.to_owned(),
+            state: state.name().to_owned(),
             queued: queued as u32,
         })
     }

@@ -72,7 +72,7 @@ impl Running {
 
     /// Pauses or resumes forwarding.
     pub(super) fn hold(&self, held: bool) -> Result<(), String> {
-        self.handle.call(move |node| node.held = held).map_err(|gone| gone.to_string())
+        self.handle.call(move |node| node.paused = held).map_err(|gone| gone.to_string())
     }
 
     /// Adds the worker to the threads that the watchdog pings.

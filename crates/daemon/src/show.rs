@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use base::{LinkId, SaId};
 use ctl::state::{FdbState, FlowState, IlaState, LinkState, NeighbourState, PolicyState, RouteState, SaState};
-use ctl::{Shown, What};
+use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
 use netlink::rtnl::RouteCursor;
 use rustix::time::{ClockId, clock_gettime};
@@ -47,22 +47,22 @@ const ROUTES: usize = 1024;
 ///
 /// # Errors
 /// The worker does not reply.
-pub(crate) fn show(what: What, worker: &Handle, shared: &Shared) -> Result<Shown, WorkerGone> {
+pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<Shown, WorkerGone> {
     Ok(match what {
-        What::Links => Shown::Links(links(worker)?),
-        What::Routes => Shown::Routes(routes(shared)),
-        What::Neighbours => Shown::Neighbours(neighbours(worker)?),
-        What::Fdb => Shown::Fdb(fdb(worker)?),
-        What::Pmtus => {
+        StateKind::Links => Shown::Links(links(worker)?),
+        StateKind::Routes => Shown::Routes(routes(shared)),
+        StateKind::Neighbours => Shown::Neighbours(neighbours(worker)?),
+        StateKind::Fdb => Shown::Fdb(fdb(worker)?),
+        StateKind::Pmtus => {
             Shown::Pmtus(one(worker, |node| snapshot::pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id)))?)
         }
-        What::Sa => Shown::Sa(sas(worker)?),
-        What::Policies => Shown::Policies(policies(worker)?),
-        What::Counters => Shown::Counters(one(worker, snapshot::counters)?),
-        What::Drops => Shown::Drops(one(worker, snapshot::drops)?),
-        What::Fragments => Shown::Fragments(one(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
-        What::Ila => Shown::Ila(ila(worker)?),
-        What::Flows => Shown::Flows(flows(worker)?),
+        StateKind::Sa => Shown::Sa(sas(worker)?),
+        StateKind::Policies => Shown::Policies(policies(worker)?),
+        StateKind::Counters => Shown::Counters(one(worker, snapshot::counters)?),
+        StateKind::Drops => Shown::Drops(one(worker, snapshot::drops)?),
+        StateKind::Fragments => Shown::Fragments(one(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
+        StateKind::Ila => Shown::Ila(ila(worker)?),
+        StateKind::Flows => Shown::Flows(flows(worker)?),
     })
 }
 

@@ -10,7 +10,7 @@ use ctl::state::{
     LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, QdiscState, RingState, RouteState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
-use driver::DriverKind;
+use driver::Resource;
 use fib::{Fib, RouteKind};
 use link::{Layer, Offload};
 use netlink::rtnl::nums::RTPROT_KERNEL;
@@ -186,9 +186,12 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         name: port.config.name.clone(),
         kind: slot.config.kind.word().to_owned(),
         on: match &slot.config.kind {
-            LinkKind::Driver(DriverKind::Udp { bind }) => Some(bind.to_string()),
             LinkKind::Vlan { link, id } => Some(format!("{link} id {id}")),
-            kind => kind.interface().or(kind.socket()).map(str::to_owned),
+            kind => match kind.resource() {
+                Some(Resource::UdpSocket(bind)) => Some(bind.to_string()),
+                Some(Resource::Interface(on) | Resource::VhostSocket(on)) => Some(on.to_owned()),
+                Some(Resource::Device) | None => None,
+            },
         },
         vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| node.name_of(device)),
         port: bridges::port_state(node, id),

@@ -63,23 +63,23 @@ impl Worker {
     /// Runs until a stop command.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
-            while self.node.held {
+            while self.node.paused {
                 self.inbox.wait()?;
-                if !self.obey() {
+                if !self.run_commands() {
                     return Ok(());
                 }
             }
             let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
             self.node.poller.wait(limit)?;
-            let rung = self.look_what_is_ready();
-            self.inbox.wake_up(rung, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
+            let woken = self.poll_events();
+            self.inbox.wake_up(woken, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
             let now = self.node.now();
-            self.learn(now);
-            notifications::pass_time(&mut self.node, now);
-            if !self.obey() {
+            self.apply_deltas(now);
+            notifications::run_timers(&mut self.node, now);
+            if !self.run_commands() {
                 return Ok(());
             }
-            self.look_at_host(now);
+            self.check_interfaces(now);
             self.serve_ready();
             self.serve_host_side();
             let now = self.node.now();
@@ -105,14 +105,14 @@ impl Worker {
 
     /// Records which links have packets and which have room again. Returns whether a sender has written to the inbox's
     /// eventfd.
-    fn look_what_is_ready(&mut self) -> bool {
+    fn poll_events(&mut self) -> bool {
         let Self { node, ready, ready_host_devices, ike_ready, host_changed, .. } = self;
         let Node { poller, slots, .. } = node;
-        let mut rung = false;
+        let mut woken = false;
         let mut with_room = Vec::new();
         for found in poller.ready() {
             match found {
-                Ready::Inbox => rung = true,
+                Ready::Inbox => woken = true,
                 Ready::Ike => *ike_ready = true,
                 Ready::Host => *host_changed = true,
                 Ready::Link { id, input, room } => {
@@ -139,16 +139,16 @@ impl Worker {
         for id in with_room {
             node.host_device_has_room(id);
         }
-        rung
+        woken
     }
 
     /// Runs queued commands. False: stop.
-    fn obey(&mut self) -> bool {
+    fn run_commands(&mut self) -> bool {
         if !self.inbox.has_commands() {
             return true;
         }
         while let Some(command) = self.inbox.next() {
-            self.learn(self.node.now());
+            self.apply_deltas(self.node.now());
             match command {
                 Command::Stop => return false,
                 Command::Call(call) => call(&mut self.node),
@@ -158,7 +158,7 @@ impl Worker {
     }
 
     /// Applies queued changes. They do not affect packets that were received before them.
-    fn learn(&mut self, now: Instant) {
+    fn apply_deltas(&mut self, now: Instant) {
         if !self.inbox.take_deltas(&mut self.deltas) {
             return;
         }
@@ -182,7 +182,7 @@ impl Worker {
     }
 
     /// Checks every link, if an interface of the host has changed.
-    fn look_at_host(&mut self, now: Instant) {
+    fn check_interfaces(&mut self, now: Instant) {
         if std::mem::take(&mut self.host_changed) && self.host.as_ref().is_some_and(HostLinks::have_changed) {
             self.node.look_at_links(now);
         }
@@ -195,9 +195,7 @@ impl Worker {
             let mut messages = Vec::new();
             socket.receive(|at| datapath.has_ike(at), |message| messages.push(message));
             for message in &messages {
-                if let Err(reason) = datapath.send_ike(now, mem, message) {
-                    tracing::debug!(peer = %message.peer, reason = reason.name(), "IKE is not sent");
-                }
+                datapath.send_ike(now, mem, message);
             }
         }
         datapath.take_ike().for_each(|message| socket.deliver(&message));
@@ -228,7 +226,7 @@ impl Worker {
                 break;
             }
             let now = self.node.now();
-            self.learn(now);
+            self.apply_deltas(now);
             ready.retain(|&id| self.node.serve_host_device(now, id));
         }
         ready.clear();
@@ -241,7 +239,7 @@ impl Worker {
         let more = !self.node.burst.is_empty();
         if more {
             // A change that a client saw confirmed before it sent these packets applies to them.
-            self.learn(now);
+            self.apply_deltas(now);
             self.node.receive_burst(now, id);
         }
         match received {

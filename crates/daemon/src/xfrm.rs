@@ -59,7 +59,7 @@ impl Steps {
 
     /// Applies the steps. SAs and policies that netlink clients have changed meanwhile stay, unless the file adds one
     /// of that name.
-    pub(crate) fn apply(self, ipsec: &mut Ipsec, of_file: &mut OfFile) {
+    pub(crate) fn apply(self, ipsec: &mut Ipsec, of_file: &mut FileObjects) {
         for step in self.0 {
             if let Err(err) = step.take(ipsec, of_file) {
                 // The file was validated: an object of a netlink client has the same name.
@@ -72,14 +72,14 @@ impl Steps {
 
 /// SAs and policies of a node that belong to the file, and not to a netlink client.
 #[derive(Debug, Default)]
-pub(crate) struct OfFile {
+pub(crate) struct FileObjects {
     sas: HashSet<SaId>,
     policies: HashSet<PolicyKey>,
     /// Policies that wait for a key manager, and that its policies have replaced.
     waiting: HashMap<PolicyKey, PolicyConfig>,
 }
 
-impl OfFile {
+impl FileObjects {
     /// Adds or replaces a policy of a netlink client. A policy of the file that waits for a key manager is back when that policy
     /// is removed.
     ///
@@ -133,7 +133,7 @@ fn make_way(ipsec: &mut Ipsec, config: &SaConfig) -> bool {
 }
 
 impl Step {
-    fn take(self, ipsec: &mut Ipsec, of_file: &mut OfFile) -> Result<(), ConfigError> {
+    fn take(self, ipsec: &mut Ipsec, of_file: &mut FileObjects) -> Result<(), ConfigError> {
         match self {
             Self::RemoveSa(SaConfig { dst, spi, mark, .. }) => {
                 // The SA may have expired, or been replaced.
@@ -270,11 +270,15 @@ mod tests {
     fn change(ipsec: &mut Ipsec, old: &Config, new: &Config) -> Result<usize, CliError> {
         let sas = ipsec.sad().iter().map(ipsec::Sa::id).collect();
         let policies = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
-        change_of((ipsec, &mut OfFile { sas, policies, ..OfFile::default() }), old, new)
+        change_of((ipsec, &mut FileObjects { sas, policies, ..FileObjects::default() }), old, new)
     }
 
     /// Same as [`change`], where some objects do not belong to the file.
-    fn change_of((ipsec, of_file): (&mut Ipsec, &mut OfFile), old: &Config, new: &Config) -> Result<usize, CliError> {
+    fn change_of(
+        (ipsec, of_file): (&mut Ipsec, &mut FileObjects),
+        old: &Config,
+        new: &Config,
+    ) -> Result<usize, CliError> {
         let mut mask = 0;
         let random = || {
             mask += 1 << 40;
@@ -334,7 +338,7 @@ mod tests {
 
     #[test]
     fn reload_keeps_programs_sas_unless_the_file_newly_has_them() {
-        let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
+        let (mut ipsec, mut of_file) = (Ipsec::new(), FileObjects::default());
         let old = config(&[SA, POLICIES].concat());
         change_of((&mut ipsec, &mut of_file), &Config::default(), &old).unwrap();
         let mine = ipsec.sad().iter().next().unwrap().id();
@@ -381,7 +385,7 @@ mod tests {
 
     #[test]
     fn waiting_policy_is_back_when_a_key_manager_removes_its_own() {
-        let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
+        let (mut ipsec, mut of_file) = (Ipsec::new(), FileObjects::default());
         let tunnel = |nets: &str| {
             let local = "local = { address = \"192.0.2.1\", nets = [\"10.1.0.0/24\"] }";
             let remote = format!("remote = {{ address = \"192.0.2.2\", nets = [{nets}] }}");

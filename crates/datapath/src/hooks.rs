@@ -37,9 +37,7 @@ pub(crate) fn pre_routing(
     if !dp.hooks.has(HookPoint::PreRouting, version) {
         return Ok(is_translated);
     }
-    if dp.trace.is_on() {
-        run_users(dp, cx, HookPoint::PreRouting, dev, ip);
-    }
+    trace::step(dp, cx, &mut ip.pkt, Step::Hook { point: HookPoint::PreRouting, dev });
     if is_translated || version == Version::V4 || !dp.hooks.is_set(HookUser::Ila) {
         return Ok(is_translated);
     }
@@ -50,11 +48,6 @@ pub(crate) fn pre_routing(
 #[inline]
 pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, point: HookPoint, dev: LinkId, ip: &mut IpPacket) {
     if dp.hooks.has(point, ip.info.version()) {
-        run_users(dp, cx, point, dev, ip);
+        trace::step(dp, cx, &mut ip.pkt, Step::Hook { point, dev });
     }
-}
-
-#[cold]
-fn run_users(dp: &mut Datapath, cx: Cx<'_>, point: HookPoint, dev: LinkId, ip: &mut IpPacket) {
-    trace::step(dp, cx, &mut ip.pkt, Step::Hook { point, dev });
 }

@@ -3,7 +3,7 @@
 //! The mappings belong to the worker. The first mapping adds ILA as a user of the hook; the removal of the last one removes the
 //! user. Received packets whose destination has a mapping take no shortcut.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use base::{DropReason, LinkId, Mib};
 use ila::{AdjTransport, Direction, Exists, Locator, Mapping, Mappings, Rewrite};
@@ -48,20 +48,13 @@ pub(crate) fn apply(
     let new = rewrite.packet(cx.mem, &mut ip.pkt, &ip.info, direction, dp.ila.sign)?;
     dp.ila.translated += 1;
     ip.set_dst(IpAddr::V6(new));
-    if let IpAddr::V6(old) = old
-        && dp.trace.is_on()
-    {
-        record(dp, cx, old, ip);
+    if let IpAddr::V6(from) = old {
+        trace::step(dp, cx, &mut ip.pkt, Step::Ila { from });
     }
     // The sender chooses the identifier.
     check_addresses(ip.info.src, ip.info.dst).inspect_err(|_| {
         dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InAddrErrors);
     })
-}
-
-#[cold]
-fn record(dp: &mut Datapath, cx: Cx<'_>, from: Ipv6Addr, ip: &mut IpPacket) {
-    trace::step(dp, cx, &mut ip.pkt, Step::Ila { from });
 }
 
 impl Datapath {

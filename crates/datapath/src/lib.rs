@@ -75,6 +75,7 @@
 //! | `rx`, `host_side::down` | input, which gives packets to the loop |
 //! | this one, `config`, `rx_mode` | the calls of the node's owner |
 #![forbid(unsafe_code)]
+#![deny(unused_must_use)]
 
 mod addresses;
 mod bridge;
@@ -119,7 +120,8 @@ pub use node::drop_watch::{DropReport, DroppedEsp};
 pub use node::hooks::HookPoint;
 pub use node::ike::{IkeAt, IkeMessage};
 pub use node::ports::{
-    Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic, host_port,
+    Device, Dropped, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
+    host_port,
 };
 pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
 pub use node::trace::{EspRef, Geometry, Step, TraceClock, TraceFilter, TraceStep, TraceTerm};
@@ -206,19 +208,15 @@ impl Datapath {
         self.drain_all(cx);
     }
 
-    /// Sends a message by the link of its port, or by the route to its peer; with the non-ESP marker from any port but 500.
-    ///
-    /// # Errors
-    /// [`DropReason::IkeUnsendable`] if the message's source is no port of IKE, or its addresses are of two families;
-    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. The drop is counted.
-    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
+    /// Sends a message by the link of its port, or by the route to its peer; with the non-ESP marker from any port but 500. A message
+    /// whose source is no port of IKE, or whose addresses are of two families, is dropped ([`DropReason::IkeUnsendable`]).
+    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) {
         let cx = Cx { now, mem };
-        let sent = local::ike::send(self, cx, message);
-        if let Err(reason) = sent {
-            self.ports.drop(Origin::NODE, reason);
+        if let Err(reason) = local::ike::send(self, cx, message) {
+            tracing::debug!(peer = %message.peer, reason = reason.name(), "IKE is not sent");
+            self.ports.drop(Origin::NODE, reason).end();
         }
         self.drain_all(cx);
-        sent
     }
 
     /// Handles all timers that are due.
@@ -305,7 +303,7 @@ impl Datapath {
     pub fn discard(&mut self, id: LinkId, burst: &mut Vec<Packet>, reason: DropReason) {
         for mut pkt in burst.drain(..) {
             pkt.meta.origin = Origin::Port(id).into();
-            self.count_frame_drop(&pkt, reason);
+            self.count_frame_drop(&pkt, reason).end();
         }
     }
 
@@ -313,7 +311,7 @@ impl Datapath {
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };
         for pkt in std::mem::take(port.take_tx()) {
-            self.count_frame_drop(&pkt, reason);
+            self.count_frame_drop(&pkt, reason).end();
         }
     }
 
@@ -325,8 +323,7 @@ impl Datapath {
         for mut pkt in std::mem::take(port.take_tx()) {
             // The tags of a frame that was fitted before are in its bytes.
             let l3 = offload::behind_tags(mem, &mut pkt, l3);
-            // Counted as a drop if it fails.
-            let _ = device::fit(self, mem, id, pkt, l3);
+            device::fit(self, mem, id, pkt, l3);
         }
     }
 }

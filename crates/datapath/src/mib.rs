@@ -4,6 +4,7 @@ use base::{DropReason, LinkId, Mib};
 use packet::Packet;
 use wire::Version;
 
+use crate::node::ports::Dropped;
 use crate::{Datapath, trace};
 
 /// Counter of IPv4 and its counterpart of IPv6.
@@ -78,22 +79,20 @@ impl Datapath {
     }
 
     /// Counts a dropped packet by its reason and the link that it came in by.
-    pub(crate) fn count_drop(&mut self, pkt: &Packet, reason: DropReason) {
-        self.count_packet_drop(pkt, 0, reason);
+    pub(crate) fn count_drop(&mut self, pkt: &Packet, reason: DropReason) -> Dropped {
+        self.count_packet_drop(pkt, 0, reason)
     }
 
     /// As [`count_drop`](Self::count_drop), for a packet whose IP header begins at `l3`.
-    pub(crate) fn count_packet_drop(&mut self, pkt: &Packet, l3: usize, reason: DropReason) {
-        self.ports.count_drops(pkt.meta.origin.get(), reason, pkt.meta.cut.packets());
-        if self.trace.is_on() || self.ports.drop_watch.is_on {
-            trace::dropped(self, pkt, l3, reason);
-        }
+    pub(crate) fn count_packet_drop(&mut self, pkt: &Packet, l3: usize, reason: DropReason) -> Dropped {
+        trace::dropped(self, pkt, l3, reason);
+        self.ports.count_drops(pkt.meta.origin.get(), reason, pkt.meta.cut.packets())
     }
 
     /// Counts a dropped frame of a link that may have link-layer headers.
-    pub(crate) fn count_frame_drop(&mut self, pkt: &Packet, reason: DropReason) {
+    pub(crate) fn count_frame_drop(&mut self, pkt: &Packet, reason: DropReason) -> Dropped {
         let device = self.ports.get(pkt.meta.origin.device());
         let l3 = if device.is_some_and(|port| port.config.mac.is_some()) { trace::l3_of_frame(pkt) } else { 0 };
-        self.count_packet_drop(pkt, l3, reason);
+        self.count_packet_drop(pkt, l3, reason)
     }
 }

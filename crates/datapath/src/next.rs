@@ -8,6 +8,8 @@ use host::icmp::Problem;
 use ila::{HookType, RouteEncap};
 use packet::Memory;
 
+use crate::node::ports::Dropped;
+
 /// Stage that a packet goes to next. Every stage returns one, and [`run`](crate::run::run) is the only loop over them.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -30,10 +32,17 @@ pub(crate) enum Next {
     Discovery(LinkId),
     /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
     Reject(DropReason, Problem),
-    /// Drop. Its headers may not have been parsed.
+    /// Drop, which is not counted yet. Its headers may not have been parsed.
     Drop(DropReason),
-    /// End: sent, delivered, held, or counted as dropped.
+    /// End: sent, delivered, held, or counted as [`Dropped`].
     Done,
+}
+
+impl From<Dropped> for Next {
+    #[inline(always)]
+    fn from(_: Dropped) -> Self {
+        Self::Done
+    }
 }
 
 impl Next {

@@ -23,7 +23,7 @@ const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// Drops a packet, and sends the ICMP error about it, as far as rules and rate limits allow.
 pub(crate) fn reject(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason, problem: Problem) -> Next {
-    dp.count_drop(&ip.pkt, reason);
+    dp.count_drop(&ip.pkt, reason).end();
     icmp_error(dp, cx, ip, problem)
 }
 
@@ -40,16 +40,12 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
     let version = info.version();
     if !problem.is_unlimited() && !dp.icmp_limit.allow(cx.now, info.src) {
         dp.counters.count(MibPair::ICMP_OUT_RATE_LIMITED.of(version));
-        dp.ports.drop(Origin::NODE, DropReason::IcmpRateLimited);
-        return Next::Done;
+        return dp.ports.drop(Origin::NODE, DropReason::IcmpRateLimited).into();
     }
     let Some(src) = source_for(dp, pkt, info) else { return Next::Done };
     let mut error = match icmp::error(cx.mem, pkt, info, problem, src) {
         Ok(error) => error,
-        Err(reason) => {
-            dp.ports.drop(Origin::NODE, reason);
-            return Next::Done;
-        }
+        Err(reason) => return dp.ports.drop(Origin::NODE, reason).into(),
     };
     let kind = match (version, problem) {
         (Version::V4, Problem::TtlExceeded | Problem::ReassemblyTimeExceeded) => Mib::IcmpOutTimeExcds,
@@ -75,7 +71,7 @@ fn notify_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, pr
     let device = pkt.meta.origin.device();
     match icmp::error(cx.mem, pkt, info, problem, info.src) {
         Ok(error) => up::deliver_error(dp, cx, FlowKey::new(info, pkt.head()), device, error),
-        Err(reason) => dp.ports.drop(Origin::NODE, reason),
+        Err(reason) => dp.ports.drop(Origin::NODE, reason).end(),
     }
 }
 
@@ -168,9 +164,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     let dst = ip.info.dst;
     let version = ip.info.version();
     let link_local = is_link_local(dst);
-    if dp.trace.is_on() {
-        trace::route(dp, cx, &mut ip.pkt, domain, dst, link_local.then_some(link));
-    }
+    trace::route(dp, cx, &mut ip.pkt, domain, dst, link_local.then_some(link));
     let decision = if link_local { dp.fib.decide(domain, dst, Some(link)) } else { dp.decide(domain, dst) };
     let vrf = domain.vrf_device();
     if let (Decision::Local { dev }, Some(vrf)) = (decision, vrf)

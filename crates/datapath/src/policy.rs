@@ -14,9 +14,7 @@ pub(crate) fn check(dp: &mut Datapath, cx: Cx<'_>, dir: Dir, ip: &IpPacket, link
         return Ok(());
     }
     let flow = flowi(dp, dir, ip, link);
-    if dp.trace.is_on() {
-        trace::policy(dp, cx, &ip.pkt, dir, &flow);
-    }
+    trace::policy(dp, cx, &ip.pkt, dir, &flow);
     let quoted = || answer_to_quoted(ip);
     let sec_path = &ip.pkt.meta.sec_path;
     dp.ipsec.check(cx.now, dir, &flow, sec_path, quoted, &mut dp.counters)?;

@@ -18,9 +18,7 @@ pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut next: Ne
         if dp.has_deferred() {
             run_deferred(dp, cx);
         }
-        if dp.trace.is_on() {
-            trace::stage(dp, cx, ip, next);
-        }
+        trace::stage(dp, cx, ip, next);
         next = match next {
             Next::L3In => l3::input(dp, cx, ip),
             Next::L3Parsed => l3::input_parsed(dp, cx, ip),
@@ -34,10 +32,7 @@ pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut next: Ne
                 Next::Done
             }
             Next::Reject(reason, problem) => own::reject(dp, cx, ip, reason, problem),
-            Next::Drop(reason) => {
-                dp.count_drop(&ip.pkt, reason);
-                return;
-            }
+            Next::Drop(reason) => return dp.count_drop(&ip.pkt, reason).end(),
             Next::Done => return,
         }
     }

@@ -5,12 +5,13 @@
 
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, LinkId, Origin};
+use base::{Domain, DropReason, LinkId, Origin, SaId};
 use ipsec::EspDrop;
 use packet::{Cut, Packet};
 use wire::{FlowKey, Spi, eth};
 use xfrm::{Dir, Flowi};
 
+use crate::ip_packet::EspAt;
 use crate::next::Next;
 use crate::node::drop_watch::{DropReport, DroppedEsp};
 use crate::node::hooks::HookUser;
@@ -33,7 +34,13 @@ impl Datapath {
 
     /// Requests details of dropped ESP packets if they have a reader.
     pub(crate) fn update_esp_watch(&mut self) {
-        self.ipsec.watch_esp_drops(self.trace.is_on() || self.ports.drop_watch.is_on);
+        self.ipsec.watch_esp_drops(self.has_drop_readers());
+    }
+
+    /// Tells whether a trace or a monitor reads drops.
+    #[inline]
+    fn has_drop_readers(&self) -> bool {
+        self.trace.is_on() || self.ports.drop_watch.is_on
     }
 
     /// Tells whether there are steps to be taken.
@@ -54,9 +61,16 @@ impl Datapath {
     }
 }
 
-/// Records the stage that a packet goes to.
-#[cold]
+/// Records the stage that a packet goes to, if a trace is on.
+#[inline]
 pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next) {
+    if dp.trace.is_on() {
+        record_stage(dp, cx, ip, next);
+    }
+}
+
+#[cold]
+fn record_stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next) {
     let made = match next {
         Next::L3In | Next::L3Parsed => Step::Input,
         Next::Local(_) => Step::Local,
@@ -71,12 +85,19 @@ pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next
         }
         Next::VrfOut(_) | Next::Discovery(_) | Next::Done => return,
     };
-    step(dp, cx, &mut ip.pkt, made);
+    record_step(dp, cx, &mut ip.pkt, made);
 }
 
-/// Records a step of a packet if it is traced, or is chosen now.
-#[cold]
+/// Records a step of a packet if a trace is on, and the packet is traced or chosen now.
+#[inline]
 pub(crate) fn step(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, step: Step) {
+    if dp.trace.is_on() {
+        record_step(dp, cx, pkt, step);
+    }
+}
+
+#[cold]
+fn record_step(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, step: Step) {
     if choose(dp, cx, pkt) {
         let step = record(&dp.trace, pkt, 0, step);
         push(dp, step);
@@ -101,9 +122,16 @@ fn choose(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet) -> bool {
     true
 }
 
-/// Records a drop: as the last step of a traced packet, and as a report. The IP header begins at `l3`.
-#[cold]
+/// Records a drop for its readers: as the last step of a traced packet, and as a report. The IP header begins at `l3`.
+#[inline]
 pub(crate) fn dropped(dp: &mut Datapath, pkt: &Packet, l3: usize, reason: DropReason) {
+    if dp.has_drop_readers() {
+        record_drop(dp, pkt, l3, reason);
+    }
+}
+
+#[cold]
+fn record_drop(dp: &mut Datapath, pkt: &Packet, l3: usize, reason: DropReason) {
     if dp.trace.is_on() && dp.trace.has_chosen(pkt.meta.trace) {
         let step = record(&dp.trace, pkt, l3, Step::Drop(reason));
         push(dp, step);
@@ -114,8 +142,15 @@ pub(crate) fn dropped(dp: &mut Datapath, pkt: &Packet, l3: usize, reason: DropRe
 }
 
 /// Records drops of received ESP packets, which are counted already: as the last steps of traced packets, and as reports.
-#[cold]
+#[inline]
 pub(crate) fn esp_dropped(dp: &mut Datapath) {
+    if dp.ipsec.has_esp_drops() {
+        record_esp_drops(dp);
+    }
+}
+
+#[cold]
+fn record_esp_drops(dp: &mut Datapath) {
     let Datapath { ipsec, ports, trace, .. } = dp;
     for EspDrop { reason, origin, spi, src, dst, trace: packet } in ipsec.take_esp_drops() {
         if trace.is_on() && trace.has_chosen(packet) {
@@ -127,10 +162,11 @@ pub(crate) fn esp_dropped(dp: &mut Datapath) {
     }
 }
 
-/// Records the drop of a packet that ESP was to encrypt; `packet` is its number in a trace. The SA is given if it exists.
+/// Records the drop of a packet that an SA was to encrypt; `packet` is its number in a trace.
 #[cold]
-pub(crate) fn not_sealed(dp: &mut Datapath, packet: u16, origin: Origin, reason: DropReason, sa: Option<EspEnds>) {
-    let Datapath { ports, trace, .. } = dp;
+pub(crate) fn not_sealed(dp: &mut Datapath, packet: u16, origin: Origin, reason: DropReason, sa: SaId) {
+    let Datapath { ipsec, ports, trace, .. } = dp;
+    let sa = ipsec.sa(sa).map(|sa| EspEnds { spi: sa.spi(), src: sa.src(), dst: sa.dst() });
     if trace.is_on() && trace.has_chosen(packet) {
         let step = match sa {
             Some(EspEnds { spi, dst, .. }) => Step::EspDrop { reason, spi: Some(spi), peer: dst, outbound: true },
@@ -144,15 +180,22 @@ pub(crate) fn not_sealed(dp: &mut Datapath, packet: u16, origin: Origin, reason:
 
 /// SPI and outer addresses of an SA.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct EspEnds {
-    pub(crate) spi: Spi,
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
+struct EspEnds {
+    spi: Spi,
+    src: IpAddr,
+    dst: IpAddr,
 }
 
 /// Records the match of a policy by a traced packet.
-#[cold]
+#[inline]
 pub(crate) fn policy(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, dir: Dir, flow: &Flowi) {
+    if dp.trace.is_on() {
+        record_policy(dp, cx, pkt, dir, flow);
+    }
+}
+
+#[cold]
+fn record_policy(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, dir: Dir, flow: &Flowi) {
     if !dp.trace.has_chosen(pkt.meta.trace) {
         return;
     }
@@ -164,32 +207,59 @@ pub(crate) fn policy(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, dir: Dir, flow
     push(dp, step);
 }
 
-/// SA that will decrypt a packet whose ESP header begins at `esp_at`.
+/// Records that a packet of ESP is submitted for decryption.
+#[inline]
+pub(crate) fn decrypt(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) {
+    if dp.trace.is_on() {
+        let sa = decrypting_sa(dp, ip);
+        record_step(dp, cx, &mut ip.pkt, Step::Decrypt { sa });
+    }
+}
+
+/// Records that a packet is submitted to an SA for encryption.
+#[inline]
+pub(crate) fn encrypt(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, sa: SaId) {
+    if dp.trace.is_on() {
+        let sa = dp.ipsec.sa(sa).map(|sa| EspRef { spi: sa.spi(), reqid: sa.reqid() });
+        record_step(dp, cx, pkt, Step::Encrypt { sa });
+    }
+}
+
+/// SA that will decrypt a packet of ESP.
 #[cold]
-pub(crate) fn decrypting_sa(dp: &Datapath, pkt: &Packet, dst: IpAddr, esp_at: usize) -> Option<EspRef> {
+fn decrypting_sa(dp: &Datapath, ip: &IpPacket) -> Option<EspRef> {
+    let EspAt::Offset(esp_at) = ip.esp_at else { return None };
     let mut spi = [0; size_of::<u32>()];
-    let is_train = pkt.meta.cut.gso().is_some();
-    if is_train || !pkt.read_at(esp_at, &mut spi) {
+    let is_train = ip.pkt.meta.cut.gso().is_some();
+    if is_train || !ip.pkt.read_at(esp_at, &mut spi) {
         return None;
     }
     let spi = Spi(u32::from_be_bytes(spi));
-    let sa = dp.ipsec.sad().by_spi(dst, spi, pkt.meta.mark).and_then(|id| dp.ipsec.sa(id))?;
+    let sa = dp.ipsec.sad().by_spi(ip.info.dst, spi, ip.pkt.meta.mark).and_then(|id| dp.ipsec.sa(id))?;
     Some(EspRef { spi, reqid: sa.reqid() })
 }
 
 /// Records the lookup of a packet's route.
-#[cold]
+#[inline]
 pub(crate) fn route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<LinkId>) {
+    if dp.trace.is_on() {
+        record_route(dp, cx, pkt, domain, dst, oif);
+    }
+}
+
+#[cold]
+fn record_route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<LinkId>) {
     let found = dp.fib.lookup_with_table(domain, dst, oif);
     let prefix = found.map(|(_, route)| route.prefix);
     let table = found.and_then(|(table, _)| table);
-    step(dp, cx, pkt, Step::Route { table, prefix, domain });
+    record_step(dp, cx, pkt, Step::Route { table, prefix, domain });
 }
 
 /// Step of a traced packet whose IP header begins at `l3`, to be [pushed](push) once it is known to have been made.
 #[cold]
 pub(crate) fn prepare(dp: &Datapath, pkt: &Packet, l3: usize, step: Step) -> Option<TraceStep> {
-    dp.trace.has_chosen(pkt.meta.trace).then(|| record(&dp.trace, pkt, l3, step))
+    let is_traced = dp.trace.is_on() && dp.trace.has_chosen(pkt.meta.trace);
+    is_traced.then(|| record(&dp.trace, pkt, l3, step))
 }
 
 /// Records a prepared step.

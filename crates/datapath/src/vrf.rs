@@ -78,9 +78,7 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: Li
 fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
     let domain = Domain::vrf(vrf);
     let dst = ip.info.dst;
-    if dp.trace.is_on() {
-        trace::route(dp, cx, &mut ip.pkt, domain, dst, None);
-    }
+    trace::route(dp, cx, &mut ip.pkt, domain, dst, None);
     let hop_of = if ip.pkt.meta.of_socket { Hop::of_socket } else { Hop::of };
     let found = if dp.fib.may_send(domain) { hop_of(dp.decide(domain, dst)) } else { Err(DropReason::LinkDown) };
     match found {

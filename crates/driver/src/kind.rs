@@ -1,5 +1,6 @@
-//! Kinds of links that have a driver.
+//! Kinds of links that have a driver, and their properties.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
 
 use crate::XdpMode;
@@ -56,41 +57,20 @@ pub enum DriverKind {
     },
 }
 
-impl DriverKind {
-    /// Keys of a file in which two links of one kind differ. Links of different kinds have none in common.
-    pub fn differing_keys(&self, other: &Self) -> Vec<&'static str> {
-        let keys = match (self, other) {
-            (Self::Tun { queues }, Self::Tun { queues: other })
-            | (Self::Tap { queues }, Self::Tap { queues: other }) => vec![("queues", queues != other)],
-            (Self::Udp { bind }, Self::Udp { bind: other }) => vec![("bind", bind != other)],
-            (
-                Self::Packet { interface, exclusive },
-                Self::Packet { interface: other_interface, exclusive: other_exclusive },
-            ) => vec![("interface", interface != other_interface), ("exclusive", exclusive != other_exclusive)],
-            (
-                Self::Xdp { interface, ring, mode },
-                Self::Xdp { interface: other_interface, ring: other_ring, mode: other_mode },
-            ) => vec![
-                ("interface", interface != other_interface),
-                ("ring", ring != other_ring),
-                ("mode", mode != other_mode),
-            ],
-            (Self::VhostUser { socket, queues }, Self::VhostUser { socket: other_socket, queues: other_queues }) => {
-                vec![("socket", socket != other_socket), ("queues", queues != other_queues)]
-            }
-            (
-                Self::VirtioUser { socket, queues, ring },
-                Self::VirtioUser { socket: other_socket, queues: other_queues, ring: other_ring },
-            ) => vec![
-                ("socket", socket != other_socket),
-                ("queues", queues != other_queues),
-                ("ring", ring != other_ring),
-            ],
-            _ => Vec::new(),
-        };
-        keys.into_iter().filter_map(|(key, differs)| differs.then_some(key)).collect()
-    }
+/// Part of the host that a link is on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Resource<'a> {
+    /// TUN or TAP device of the link's name, made if it does not exist; the host's stack is the peer.
+    Device,
+    /// UDP socket, bound to this address and port, which the host's stack has too.
+    UdpSocket(SocketAddr),
+    /// Network interface of this name, which exists before the link.
+    Interface(&'a str),
+    /// Socket of vhost-user at this path; the link-layer address is the daemon's choice.
+    VhostSocket(&'a str),
+}
 
+impl DriverKind {
     /// The most queues of a TUN or TAP device (Linux `MAX_TAP_QUEUES`).
     pub const MAX_TUN_QUEUES: u16 = 256;
 
@@ -115,6 +95,20 @@ impl DriverKind {
     /// Numbers of descriptors that a ring of vhost-user can have.
     pub const VIRTIO_RINGS: [u16; 5] = [64, 128, 256, 512, Self::MAX_VIRTIO_RING];
 
+    /// Link of each kind with default settings, in the order of texts that list the kinds.
+    pub fn defaults() -> [Self; 7] {
+        let bind = SocketAddr::from(([0; 4], 0));
+        [
+            Self::Tun { queues: 1 },
+            Self::Tap { queues: 1 },
+            Self::Udp { bind },
+            Self::Packet { interface: String::new(), exclusive: false },
+            Self::Xdp { interface: String::new(), ring: Self::XDP_RING, mode: XdpMode::Auto },
+            Self::VhostUser { socket: String::new(), queues: 1 },
+            Self::VirtioUser { socket: String::new(), queues: 1, ring: Self::VIRTIO_RING },
+        ]
+    }
+
     /// Word of the kind in a configuration and in `fatpath show links`.
     pub const fn word(&self) -> &'static str {
         match self {
@@ -131,32 +125,59 @@ impl DriverKind {
     /// Whether the link's packets begin with an Ethernet header.
     pub const fn is_ethernet(&self) -> bool {
         match self {
-            Self::Tap { .. }
-            | Self::Packet { .. }
-            | Self::Xdp { .. }
-            | Self::VhostUser { .. }
-            | Self::VirtioUser { .. } => true,
             Self::Tun { .. } | Self::Udp { .. } => false,
+            Self::Tap { .. } | Self::Packet { .. } | Self::Xdp { .. } => true,
+            Self::VhostUser { .. } | Self::VirtioUser { .. } => true,
         }
     }
 
-    /// Interface of the host that the link is on.
-    pub fn interface(&self) -> Option<&str> {
+    /// Part of the host that the link is on.
+    pub fn resource(&self) -> Resource<'_> {
         match self {
-            Self::Packet { interface, .. } | Self::Xdp { interface, .. } => Some(interface),
-            Self::Tun { .. }
-            | Self::Tap { .. }
-            | Self::Udp { .. }
-            | Self::VhostUser { .. }
-            | Self::VirtioUser { .. } => None,
+            Self::Tun { .. } | Self::Tap { .. } => Resource::Device,
+            Self::Udp { bind } => Resource::UdpSocket(*bind),
+            Self::Packet { interface, .. } | Self::Xdp { interface, .. } => Resource::Interface(interface),
+            Self::VhostUser { socket, .. } | Self::VirtioUser { socket, .. } => Resource::VhostSocket(socket),
         }
     }
 
-    /// Socket of vhost-user.
-    pub fn socket(&self) -> Option<&str> {
+    /// Queues, or pairs of queues; `None`: those of the interface.
+    pub const fn queues(&self) -> Option<u16> {
         match self {
-            Self::VhostUser { socket, .. } | Self::VirtioUser { socket, .. } => Some(socket),
-            Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } | Self::Packet { .. } | Self::Xdp { .. } => None,
+            Self::Tun { queues } | Self::Tap { queues } => Some(*queues),
+            Self::VhostUser { queues, .. } | Self::VirtioUser { queues, .. } => Some(*queues),
+            Self::Udp { .. } | Self::Packet { .. } => Some(1),
+            Self::Xdp { .. } => None,
         }
+    }
+
+    /// Keys of a file that the driver's settings have, with the values as text.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let text = |value: &dyn Debug| format!("{value:?}");
+        match self {
+            Self::Tun { queues } | Self::Tap { queues } => vec![("queues", text(queues))],
+            Self::Udp { bind } => vec![("bind", text(bind))],
+            Self::Packet { interface, exclusive } => {
+                vec![("interface", text(interface)), ("exclusive", text(exclusive))]
+            }
+            Self::Xdp { interface, ring, mode } => {
+                vec![("interface", text(interface)), ("ring", text(ring)), ("mode", text(mode))]
+            }
+            Self::VhostUser { socket, queues } => vec![("socket", text(socket)), ("queues", text(queues))],
+            Self::VirtioUser { socket, queues, ring } => {
+                vec![("socket", text(socket)), ("queues", text(queues)), ("ring", text(ring))]
+            }
+        }
+    }
+
+    /// Whether one of the driver's settings has this key of a file.
+    pub fn has_key(&self, key: &str) -> bool {
+        self.settings().iter().any(|(own, _)| *own == key)
+    }
+
+    /// Keys of a file in which two links of one kind differ.
+    pub fn differing_keys(&self, other: &Self) -> Vec<&'static str> {
+        let others = other.settings();
+        self.settings().into_iter().filter(|setting| !others.contains(setting)).map(|(key, _)| key).collect()
     }
 }

@@ -1,7 +1,8 @@
 //! Kinds of links that have a driver, as plain data: the settings that a configuration gives, and that a driver opens.
 //!
 //! # Decides
-//! [Kinds](DriverKind) of links, with their settings, limits and keywords; places of an XDP program ([`XdpMode`]).
+//! [Kinds](DriverKind) of links, with their settings, limits and properties: keyword, layer, queues, part of the host
+//! ([`Resource`]), keys of a file. Places of an XDP program ([`XdpMode`]).
 //!
 //! # Leaves to others
 //! Reading and checking of settings (crate `config`), and opening of devices and sockets (crate `link`). Nothing here
@@ -20,5 +21,5 @@
 mod kind;
 mod xdp_mode;
 
-pub use kind::DriverKind;
+pub use kind::{DriverKind, Resource};
 pub use xdp_mode::XdpMode;

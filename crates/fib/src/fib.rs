@@ -3,23 +3,21 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{Domain, DropReason, IfAddr, Instant, LinkId, Prefix, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, LinkId, TableId};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ila::{HookType, RouteEncap};
 
 use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::{Decision, IlaHop, IlaRoute, Route, RouteExists, RouteKind};
-use crate::rule::{Rule, Then};
+use crate::rule::{Rule, RuleAction};
 use crate::table::Table;
 use crate::vrf::{Vrf, Vrfs};
 
-/// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`). A connected IPv4 route has 0.
-const METRIC_V6_CONNECTED: u32 = 256;
 /// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
 const METRIC_V6_DEFAULT: u32 = 1024;
 
-/// Routing tables by number, and the addresses of the links, which give connected and local routes.
+/// Routing tables by number, and the addresses of the links.
 #[derive(Clone)]
 pub struct Fib {
     /// The two tables that every lookup reads.
@@ -66,34 +64,6 @@ impl Fib {
         let generation = self.generation;
         *self = with;
         self.generation = generation;
-        self.changed();
-    }
-
-    /// Adds the address `addr` to `dev`: a local route to the address, a connected route to its subnet, and an IPv4
-    /// broadcast route to the last address of a subnet that has hosts, or an IPv6 anycast route to the first (Linux's
-    /// `fib_add_ifaddr`, `addrconf_prefix_route`, `addrconf_join_anycast`). Several links may share a subnet; the first
-    /// link's route is used. Routes of a link in a VRF are added to the VRF's table.
-    pub fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
-        let table = self.vrfs.of(self.vrfs.domain(dev)).map(|vrf| vrf.table);
-        let [locals, connected] = [TableId::LOCAL, TableId::MAIN].map(|usual| table.unwrap_or(usual));
-        let local = Route { prefix: Prefix::host(addr.addr()), kind: RouteKind::Local { dev }, metric: 0 };
-        self.append(locals, local);
-        if let Some(last) = subnet_broadcast(addr) {
-            let prefix = Prefix::host(last.into());
-            self.append(locals, Route { prefix, kind: RouteKind::Broadcast { dev }, metric: 0 });
-        }
-        if let Some(first) = addr.subnet_router_anycast() {
-            let prefix = Prefix::host(first);
-            self.append(locals, Route { prefix, kind: RouteKind::Anycast { dev }, metric: 0 });
-        }
-        let prefix = addr.prefix();
-        if !prefix.is_host() {
-            let metric = if prefix.is_ipv4() { 0 } else { METRIC_V6_CONNECTED };
-            self.append(connected, Route { prefix, kind: RouteKind::Unicast { via: None, dev }, metric });
-        }
-        if !self.addresses.contains(&(dev, addr)) {
-            self.addresses.push((dev, addr));
-        }
         self.changed();
     }
 
@@ -185,6 +155,12 @@ impl Fib {
         self.vrfs.domain(link)
     }
 
+    /// Table of a domain; `None` for the default domain, whose rules name its tables.
+    #[inline]
+    pub fn vrf_table(&self, domain: Domain) -> Option<TableId> {
+        self.vrfs.of(domain).map(|vrf| vrf.table)
+    }
+
     /// Tells whether this node may send its own packets in a domain: a VRF's device must be up.
     pub fn may_send(&self, domain: Domain) -> bool {
         domain == Domain::DEFAULT || self.vrfs.of(domain).is_some_and(|vrf| vrf.up)
@@ -205,15 +181,15 @@ impl Fib {
     ) -> Option<(Option<TableId>, &Route)> {
         let rules = self.rules[usize::from(dst.is_ipv6())].iter();
         let mut found = rules.filter(|rule| rule.is_for(domain, dst)).filter_map(|rule| match &rule.then {
-            Then::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| Some((Some(*table), route))),
-            Then::AskVrf => {
-                let table = self.vrfs.of(domain)?.table;
+            RuleAction::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| Some((Some(*table), route))),
+            RuleAction::AskVrf => {
+                let table = self.vrf_table(domain)?;
                 self.lookup_in(table, dst, oif).map(|route| Some((Some(table), route)))
             }
             // The error is *network unreachable* and not *host unreachable* (Linux `fib4_rule_action`), as without a
             // route.
-            Then::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
-            Then::Take(route) => Some(Some((None, route))),
+            RuleAction::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
+            RuleAction::Take(route) => Some(Some((None, route))),
         });
         found.find(|found| found.is_none_or(|(_, route)| route.kind != RouteKind::Throw)).flatten()
     }
@@ -390,14 +366,6 @@ impl Fib {
         local.chain(main).chain(others)
     }
 
-    /// Adds a route of a link's address, after the existing ones.
-    fn append(&mut self, table: TableId, route: Route) {
-        let table = self.table_mut(table);
-        if !table.exact(route.prefix).contains(&route) {
-            table.insert(route);
-        }
-    }
-
     fn table(&self, id: TableId) -> Option<&Table> {
         match id {
             TableId::LOCAL => Some(&self.local),
@@ -424,15 +392,6 @@ impl Fib {
 impl fmt::Debug for Fib {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.routes()).finish()
-    }
-}
-
-/// The broadcast address of an IPv4 subnet; `None` for a /31 (RFC 3021) and a single address.
-fn subnet_broadcast(addr: IfAddr) -> Option<Ipv4Addr> {
-    let prefix = addr.prefix();
-    match prefix.addr() {
-        IpAddr::V4(first) if prefix.len() < 31 => Some(Ipv4Addr::from_bits(first.to_bits() | u32::MAX >> prefix.len())),
-        _ => None,
     }
 }
 

@@ -35,7 +35,7 @@ use wire::MacAddr;
 use state::{State, Waiting};
 use table::{NeighbourTable, Place, Worth};
 
-pub use types::{Action, Changed, Known, Limits, LladdrUpdate, Neighbour, Resolution};
+pub use types::{Action, Changes, Known, Limits, LladdrUpdate, Neighbour, NudState, Resolution};
 
 type Key = (LinkId, IpAddr);
 
@@ -78,7 +78,7 @@ impl Entry {
 /// Changes since the last call of `take_changed`.
 #[derive(Default)]
 struct Watch {
-    changed: Changed,
+    changed: Changes,
     budget: Option<TokenBucket>,
 }
 
@@ -109,7 +109,7 @@ impl Neighbours {
 
     /// Changes since the last call without those by the operator: the changes of which Linux sends notifications
     /// (`neigh_update_notify`), so the start of a resolution does not count.
-    pub fn take_changed(&mut self) -> Changed {
+    pub fn take_changed(&mut self) -> Changes {
         self.watch.as_mut().map(|watch| std::mem::take(&mut watch.changed)).unwrap_or_default()
     }
 
@@ -192,7 +192,7 @@ impl Neighbours {
         let is_answer = entry.state.is_solicited() && matches!(next, State::Reachable { .. });
         let had_failed = entry.place.is_some_and(|place| place.worth == Worth::Failed);
         let mac = next.mac();
-        let word = next.word();
+        let kind = next.kind();
         let begun = next.deadline();
         let before = std::mem::replace(&mut entry.state, next);
         self.rearm(key, before.deadline(), begun);
@@ -201,8 +201,8 @@ impl Neighbours {
         } else if had_failed {
             self.put_behind(key, Some(Worth::Unused));
         }
-        if (before.mac(), before.word()) != (mac, word) {
-            self.note(now, key);
+        if (before.mac(), before.kind()) != (mac, kind) {
+            self.record_change(now, key);
         }
         if let Some(mac) = mac {
             self.send_waiting(key, before, mac, actions);
@@ -280,9 +280,9 @@ impl Neighbours {
             let was = self.get(key.0, key.1);
             self.remove(key, actions);
             if let Some((Watch { changed, .. }, was)) = self.watch.as_mut().zip(was) {
-                match changed.gone.len() {
-                    MAX_CHANGED.. => changed.more = true,
-                    _ => changed.gone.push(was),
+                match changed.removed.len() {
+                    MAX_CHANGED.. => changed.is_truncated = true,
+                    _ => changed.removed.push(was),
                 }
             }
         }
@@ -333,7 +333,7 @@ impl Neighbours {
         let (link, addr) = key;
         let protocol = self.protocols.get(&key).copied().unwrap_or_default();
         let state = &entry.state;
-        Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued(), protocol }
+        Neighbour { link, addr, mac: state.mac(), state: state.kind(), queued: state.queued(), protocol }
     }
 
     /// Creates a STALE entry for a station that has solicited an address of this node, if the rate and the table allow
@@ -343,7 +343,7 @@ impl Neighbours {
         let rate = self.limits.solicitations;
         if self.table(key).solicitations.take(rate, now) && self.make_room(now, key, Worth::Unused, actions) {
             self.insert(key, State::Stale { mac }, Some(Worth::Unused));
-            self.note(now, key);
+            self.record_change(now, key);
         }
     }
 
@@ -447,7 +447,7 @@ impl Neighbours {
             }
             State::Failed { .. } => {
                 self.remove(key, actions);
-                return self.note(now, key);
+                return self.record_change(now, key);
             }
             // Without a deadline there is no timer.
             State::Stale { .. } | State::Permanent { .. } => return,
@@ -460,7 +460,7 @@ impl Neighbours {
         if has_failed && !was_confirmed {
             self.put_behind(key, Some(Worth::Failed));
         }
-        self.note(now, key);
+        self.record_change(now, key);
         self.drop_waiting(key, before, actions);
     }
 
@@ -479,7 +479,7 @@ impl Neighbours {
                 continue;
             }
             self.remove(victim, actions);
-            self.note(now, victim);
+            self.record_change(now, victim);
             break;
         }
         true
@@ -541,12 +541,12 @@ impl Neighbours {
     }
 
     /// Records a change for [`take_changed`](Self::take_changed), within the rate limit.
-    fn note(&mut self, now: Instant, key: Key) {
+    fn record_change(&mut self, now: Instant, key: Key) {
         let Some(Watch { changed, budget }) = &mut self.watch else { return };
-        if changed.who.len() < MAX_CHANGED && budget.get_or_insert(TokenBucket::FULL).take(CHANGES, now) {
-            changed.who.push(key);
+        if changed.entries.len() < MAX_CHANGED && budget.get_or_insert(TokenBucket::FULL).take(CHANGES, now) {
+            changed.entries.push(key);
         } else {
-            changed.more = true;
+            changed.is_truncated = true;
         }
     }
 

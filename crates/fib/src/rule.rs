@@ -14,12 +14,12 @@ pub struct Rule {
     /// Whether the rule applies only to packets in VRFs (`FRA_L3MDEV`).
     pub l3mdev: bool,
     /// The rule's action.
-    pub then: Then,
+    pub then: RuleAction,
 }
 
 /// Action of a rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Then {
+pub enum RuleAction {
     /// Look up that table.
     Ask(TableId),
     /// Look up the table of the packet's VRF.
@@ -31,12 +31,12 @@ pub enum Then {
 impl Rule {
     /// Rule for all destinations.
     pub const fn ask(table: TableId) -> Self {
-        Self { to: None, l3mdev: false, then: Then::Ask(table) }
+        Self { to: None, l3mdev: false, then: RuleAction::Ask(table) }
     }
 
     /// Rule that is added with the first VRF.
     pub const fn ask_vrf() -> Self {
-        Self { to: None, l3mdev: true, then: Then::AskVrf }
+        Self { to: None, l3mdev: true, then: RuleAction::AskVrf }
     }
 
     /// Default rules of Linux: numbers 0, 32766 and, for IPv4 alone, 32767.
@@ -75,10 +75,10 @@ mod tests {
         fib.set_rules(true, rules(some));
         assert_eq!([near, far].map(|dst| lookup(&fib, dst)), [Ok(2), Ok(1)]);
         let prohibit = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Prohibit, metric: 0 };
-        fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(prohibit) }));
+        fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: RuleAction::Take(prohibit) }));
         assert_eq!(lookup(&fib, far), Err(DropReason::RouteProhibit));
         let unreachable = Route { kind: RouteKind::Unreachable, ..prohibit };
-        fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(unreachable) }));
+        fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: RuleAction::Take(unreachable) }));
         assert_eq!(lookup(&fib, far), Err(DropReason::NoRoute));
         // If a table has no route, or a `throw` route, the next table is looked up.
         fib.set_rules(true, rules(Rule::ask(TableId(7))));

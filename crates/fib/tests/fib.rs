@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use base::{Domain, DropReason, IfAddr, LinkId, Prefix, TableId};
 use fib::{Decision, Fib, IlaHop, IlaRoute, Route, RouteExists, RouteKind, Rule, Vrf};
 use proptest::prelude::*;
+use sim::AddAddress as _;
 
 const LAN: LinkId = LinkId(1);
 const WAN: LinkId = LinkId(2);

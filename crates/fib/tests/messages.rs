@@ -48,7 +48,7 @@ fn neighbours(known: bool) -> Neighbours {
 fn outcome(neighbours: &Neighbours, addr: IpAddr, result: Result<(), DropReason>, actions: Vec<Action>) -> Outcome {
     let mut outcome = Outcome { result, ..NOTHING };
     let entry = neighbours.iter().find(|entry| entry.addr == addr);
-    outcome.neighbour = entry.and_then(|entry| Some((entry.mac?, entry.state)));
+    outcome.neighbour = entry.and_then(|entry| Some((entry.mac?, entry.state.name())));
     for action in actions {
         match action {
             Action::Answer { link: LINK, frame } => outcome.answer = Some(frame.to_vec()),
@@ -340,7 +340,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
         let sent = here.resolve(now, &mem, LINK, hop, packet, &mut actions);
         assert!(matches!(sent, Resolution::Send(B, _)), "{hop}: {sent:?}");
     }
-    assert!(here.iter().all(|entry| entry.state == "REACHABLE"));
+    assert!(here.iter().all(|entry| entry.state.name() == "REACHABLE"));
 }
 
 #[test]

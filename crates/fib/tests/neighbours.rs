@@ -73,7 +73,7 @@ impl World {
     }
 
     fn state_of(&self, addr: IpAddr) -> &'static str {
-        self.neighbours.iter().find(|entry| entry.addr == addr).map_or("none", |entry| entry.state)
+        self.neighbours.iter().find(|entry| entry.addr == addr).map_or("none", |entry| entry.state.name())
     }
 
     /// Actions since the last call, in short form.
@@ -189,8 +189,8 @@ fn neighbours_removed_with_their_link_are_reported() {
     let was = world.neighbours.get(LINK, hop()).unwrap();
     world.neighbours.remove_link(LINK, &mut world.actions);
     let changed = world.neighbours.take_changed();
-    assert_eq!((changed.who, changed.gone, changed.more), (vec![], vec![was], false));
-    assert!(world.neighbours.take_changed().gone.is_empty());
+    assert_eq!((changed.entries, changed.removed, changed.is_truncated), (vec![], vec![was], false));
+    assert!(world.neighbours.take_changed().removed.is_empty());
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn scan_does_not_evict_confirmed_neighbours() {
         }
     }
     assert_eq!(world.state(), "REACHABLE");
-    assert!(world.neighbours.iter().any(|entry| entry.addr == stale && entry.state == "STALE"));
+    assert!(world.neighbours.iter().any(|entry| entry.addr == stale && entry.state.name() == "STALE"));
     // Every evicted packet is accounted for, and the resolution of the last next hop is in progress.
     let last = IpAddr::from((0x0a01_0000u32 + 9_999).to_be_bytes());
     assert!(world.neighbours.iter().any(|entry| entry.addr == last && entry.queued == 1));
@@ -662,13 +662,13 @@ fn changes_are_reported_at_a_limited_rate() {
     };
     flip(&mut world);
     let changed = world.neighbours.take_changed();
-    assert_eq!((changed.who.len(), changed.more), (1024, true));
+    assert_eq!((changed.entries.len(), changed.is_truncated), (1024, true));
     flip(&mut world);
     let changed = world.neighbours.take_changed();
-    assert_eq!((changed.who.len(), changed.more), (0, true));
+    assert_eq!((changed.entries.len(), changed.is_truncated), (0, true));
     world.pass(0.5);
     flip(&mut world);
-    assert_eq!(world.neighbours.take_changed().who.len(), 500);
+    assert_eq!(world.neighbours.take_changed().entries.len(), 500);
 }
 
 #[test]
@@ -681,7 +681,7 @@ fn full_table_evicts_one_entry_for_each_that_comes() {
         } else {
             let _ = world.send(nth(n), b"scan");
         }
-        let changed = world.neighbours.take_changed().who;
+        let changed = world.neighbours.take_changed().entries;
         let gone = changed.iter().filter(|&&(_, addr)| world.state_of(addr) == "none").count();
         assert_eq!(gone, usize::from(n >= 64), "at {n}");
     }

@@ -18,14 +18,14 @@ impl Sad {
     #[inline]
     pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<&mut Sa, (Mib, DropReason)> {
         if !self.get(id).is_some_and(Sa::may_skip_admission) {
-            self.look_closely(id, now)?;
+            self.admit_checked(id, now)?;
         }
         self.get_mut(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))
     }
 
     /// Slow path of [`admit_in`](Self::admit_in), for an SA that is [near its limits or not valid](Sa::may_skip_admission).
     #[cold]
-    pub(crate) fn look_closely(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
+    pub(crate) fn admit_checked(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
         self.get(id).map_or(Ok(()), Sa::check_valid)?;
         self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))
     }

@@ -2,7 +2,24 @@
 //!
 //! Packets of a train are decrypted in place. A forged packet costs a look-up and one pass of the cipher at most, and
 //! never a copy before its SA is known. The order of checks and the counters are those of Linux's `xfrm_input` and
-//! `esp_input`.
+//! `esp_input`. The way of a received packet or train:
+//!
+//! ```text
+//! submit_open        the offset of ESP (esp_at); room in the ciphers' queue
+//!   submit_one       a packet in one piece: ESP, a keepalive or IKE (kind)
+//!   submit_train     a train or a packet in pieces: TrainInput::next for each packet, by its kind
+//! Arrival::find      the SA by its SPI, checks, the sequence number (Arrival::admit)
+//! join_or_begin      the batch of that SA that is open (crypto::batcher), or a new one
+//! OpenJob::push      the packet in the batch; push_buf: its bytes
+//! Queue::close       the batch goes to a crypto thread, or to the queue of this one (work)
+//! OpenJob::run       decryption on a thread; without one, OpenJob::next decrypts as packets are passed on
+//! pass_opened        the batches that are done, in the order of submission
+//!   pass_plain       packets that decapsulation does not change (pass_noop_decap): DecryptSink::take_plain
+//!   pass, accept     all others: the SA, the window, the peer's address
+//!     decap          tunnel or transport mode: DecryptSink::take
+//! ```
+//!
+//! [`open_run`](Ipsec::open_run) (fast_path.rs) takes packets of a template from the burst to the sink, past these steps.
 
 mod accept;
 mod arrival;
@@ -121,7 +138,7 @@ impl Ipsec {
     /// Hands in the open batch if this thread decrypts it and can pass its packets on at once.
     #[inline]
     pub fn close_here(&mut self, now: Instant) -> bool {
-        let closes = self.crypto.is_here() && self.crypto.batcher.latest().is_some_and(|job| job.may_be_template);
+        let closes = self.crypto.is_inline() && self.crypto.batcher.latest().is_some_and(|job| job.may_be_template);
         if closes {
             self.crypto.close(now);
         }
@@ -135,7 +152,7 @@ impl Ipsec {
     }
 
     /// Submits a packet that is no train.
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     #[inline]
     fn submit_one(
         &mut self,

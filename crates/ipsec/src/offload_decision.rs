@@ -95,7 +95,7 @@ impl Ipsec {
         let result = match self.sad.get_mut(sa) {
             None => Err((Mib::XfrmInStateInvalid, DropReason::EspNoState)),
             Some(it) if it.packet_device().is_none() => return Ok(false),
-            Some(it) => it.judge(link, pkt.meta.esp),
+            Some(it) => it.check_offload(link, pkt.meta.esp),
         };
         let full = (Mib::XfrmInBufferError, DropReason::PolicyDepth);
         let result = result.and_then(|()| pkt.meta.sec_path.try_push(sa).map_err(|_| full));

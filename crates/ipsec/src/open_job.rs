@@ -260,7 +260,7 @@ impl OpenJob {
 
     /// Match of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and qualifies for the fast
     /// path: then nothing found out for earlier packets has to be found out again.
-    #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
+    #[expect(clippy::inline_always, reason = "a call would write what it finds of a packet to memory")]
     #[inline(always)]
     pub(crate) fn match_next(&mut self, pkt: &Packet, l3: usize) -> Option<NextMatch> {
         let packet = pkt.head().get(l3..)?;
@@ -342,7 +342,7 @@ impl OpenJob {
     }
 
     /// Appends the packet that begins at `next` in `buf`.
-    #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
+    #[expect(clippy::inline_always, reason = "a call would write what it finds of a packet to memory")]
     #[inline(always)]
     pub(crate) fn push_whole(&mut self, next: NextMatch, seq: u64, mut buf: Buf) {
         let NextMatch { at, len, id, .. } = next;
@@ -508,7 +508,7 @@ impl OpenJob {
 
 impl Opening {
     /// Decrypts one ESP packet, from `pieces` or, if there are none, in place, and returns its state.
-    #[expect(clippy::inline_always, reason = "what is in it would be written to memory, and read in other pieces")]
+    #[expect(clippy::inline_always, reason = "a call would write its text to memory, to be read again in other pieces")]
     #[inline(always)]
     fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64, sums: Sums) -> PieceState {
         if self.by_device {

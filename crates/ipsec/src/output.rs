@@ -13,7 +13,7 @@ impl Ipsec {
     ///
     /// # Errors
     /// The reason, which is counted; `out` is unchanged.
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     pub fn seal(
         &mut self,
         mem: &Memory,
@@ -41,7 +41,7 @@ impl Ipsec {
     ///
     /// # Errors
     /// As [`seal`](Self::seal).
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     pub fn submit_seal(
         &mut self,
         mem: &Memory,
@@ -70,7 +70,7 @@ impl Ipsec {
     /// saves the move of a job into the queue and out of it.
     #[inline]
     pub fn seals_at_once(&self) -> bool {
-        self.crypto.is_here() && self.crypto.sealing.len() == 0
+        self.crypto.is_inline() && self.crypto.sealing.len() == 0
     }
 
     /// Number of packets that were submitted to be sealed and not taken yet.
@@ -85,7 +85,7 @@ impl Ipsec {
         true
     }
 
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     fn seal_job(
         &mut self,
         mem: &Memory,

@@ -102,10 +102,19 @@ enum Call {
 }
 
 /// Bit of x86-64 calls with 32-bit pointers: their numbers are those of x86-64, or separate ones from 512 on.
+#[cfg(any(test, target_arch = "x86_64"))]
 const X32_BIT: u32 = 1 << 30;
 
 #[cfg(target_arch = "x86_64")]
-const ABIS: &[Abi] = &[
+const ABIS: &[Abi] = X86_64;
+#[cfg(target_arch = "aarch64")]
+const ABIS: &[Abi] = AARCH64;
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ABIS: &[Abi] = &[];
+
+/// Calls of x86-64, of its variant x32, and of i386. Tests of each processor check the lists of all.
+#[cfg(any(test, target_arch = "x86_64"))]
+const X86_64: &[Abi] = &[
     Abi {
         arch: 0xc000_003e,
         number_bits: !X32_BIT,
@@ -144,8 +153,9 @@ const ABIS: &[Abi] = &[
     },
 ];
 
-#[cfg(target_arch = "aarch64")]
-const ABIS: &[Abi] = &[Abi {
+/// Calls of aarch64. Programs of 32-bit ARM are not started, and are ended at their first call.
+#[cfg(any(test, target_arch = "aarch64"))]
+const AARCH64: &[Abi] = &[Abi {
     arch: 0xc000_00b7,
     number_bits: !0,
     calls: &[
@@ -161,9 +171,6 @@ const ABIS: &[Abi] = &[Abi {
         (435, Call::Missing),
     ],
 }];
-
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-const ABIS: &[Abi] = &[];
 
 /// `TUNSETIFF`.
 const TUN_SET_INTERFACE: u32 = 0x4004_54ca;
@@ -405,12 +412,14 @@ mod tests {
 
     const NO_SYS: u32 = fails_with(libc::ENOSYS);
 
-    /// Numbers of socket, ioctl, clone, unshare, setns, bpf, io_uring_setup, clone3, getpid, setsockopt and getsockopt.
-    #[cfg(target_arch = "x86_64")]
-    const NUMBERS: [(u32, [u32; 11]); 3] = [
-        (0xc000_003e, [41, 16, 56, 272, 308, 321, 425, 435, 39, 54, 55]),
+    /// Numbers of socket, ioctl, clone, unshare, setns, bpf, io_uring_setup, clone3, getpid, setsockopt and getsockopt,
+    /// for the architectures of a list.
+    type Numbers = [(u32, [u32; 11])];
+
+    const X86_64_NUMBERS: &Numbers = &[
+        (AUDIT_X86_64, [41, 16, 56, 272, 308, 321, 425, 435, 39, 54, 55]),
         (
-            0xc000_003e,
+            AUDIT_X86_64,
             [
                 X32_BIT + 41,
                 X32_BIT + 514,
@@ -427,11 +436,38 @@ mod tests {
         ),
         (0x4000_0003, [359, 54, 120, 310, 346, 357, 425, 435, 20, 366, 365]),
     ];
-    #[cfg(target_arch = "aarch64")]
-    const NUMBERS: [(u32, [u32; 11]); 1] = [(0xc000_00b7, [198, 29, 220, 97, 268, 280, 425, 435, 172, 208, 209])];
+    const AARCH64_NUMBERS: &Numbers = &[(AUDIT_AARCH64, [198, 29, 220, 97, 268, 280, 425, 435, 172, 208, 209])];
 
-    fn refusing_program(internet: Internet) -> Vec<sock_filter> {
-        program(ABIS, internet, Netfilter::None)
+    /// Lists of all processors, each with its numbers.
+    const LISTS: [(&[Abi], &Numbers); 2] = [(X86_64, X86_64_NUMBERS), (AARCH64, AARCH64_NUMBERS)];
+
+    /// `AUDIT_ARCH_X86_64` and `AUDIT_ARCH_AARCH64`.
+    const AUDIT_X86_64: u32 = 0xc000_003e;
+    const AUDIT_AARCH64: u32 = 0xc000_00b7;
+
+    fn refusing_program(abis: &[Abi], internet: Internet) -> Vec<sock_filter> {
+        program(abis, internet, Netfilter::None)
+    }
+
+    #[test]
+    fn filter_numbers_of_this_processor_are_the_c_librarys() {
+        let known = [
+            libc::SYS_socket,
+            libc::SYS_ioctl,
+            libc::SYS_clone,
+            libc::SYS_unshare,
+            libc::SYS_setns,
+            libc::SYS_bpf,
+            libc::SYS_io_uring_setup,
+            libc::SYS_clone3,
+            libc::SYS_getpid,
+            libc::SYS_setsockopt,
+            libc::SYS_getsockopt,
+        ];
+        let own = LISTS.iter().find(|(abis, _)| abis[0].arch == ABIS[0].arch).map(|(_, numbers)| numbers[0].1);
+        assert_eq!(own, Some(known.map(|number| number as u32)));
+        let arch = if cfg!(target_arch = "aarch64") { AUDIT_AARCH64 } else { AUDIT_X86_64 };
+        assert_eq!(ABIS[0].arch, arch);
     }
 
     #[test]
@@ -465,11 +501,13 @@ mod tests {
             (7, [0, 88, 0], NO_SYS),
             (8, [16, 0, 0], ALLOW),
         ];
-        let program = refusing_program(Internet::Any);
-        for (arch, numbers) in NUMBERS {
-            for &(which, [first, second, third], want) in cases {
-                let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
-                assert_eq!(run(&program, data), want, "{data:x?}");
+        for (abis, lists) in LISTS {
+            let program = refusing_program(abis, Internet::Any);
+            for &(arch, numbers) in lists {
+                for &(which, [first, second, third], want) in cases {
+                    let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
+                    assert_eq!(run(&program, data), want, "{data:x?}");
+                }
             }
         }
     }
@@ -482,12 +520,14 @@ mod tests {
             0x89a3, 0x89b0, 0x89f1, 0x89f2, 0x89f3, 0x89ff, 0x8900,
         ];
         let allowed = [0x8901, 0x8905, 0x8907, 0x8910, 0x8912, 0x8913, 0x8927, 0x8933, 0x8954, 0x89e1, 0x88ff, 0x8a00];
-        let program = refusing_program(Internet::Any);
-        let (arch, numbers) = NUMBERS[0];
-        for (requests, want) in [(&refused[..], REFUSE), (&allowed[..], ALLOW)] {
-            for &request in requests {
-                let data = Data { number: numbers[1], arch, arguments: [3, request, 0, 0, 0, 0] };
-                assert_eq!(run(&program, data), want, "{request:#x}");
+        for (abis, lists) in LISTS {
+            let program = refusing_program(abis, Internet::Any);
+            let (arch, numbers) = lists[0];
+            for (requests, want) in [(&refused[..], REFUSE), (&allowed[..], ALLOW)] {
+                for &request in requests {
+                    let data = Data { number: numbers[1], arch, arguments: [3, request, 0, 0, 0, 0] };
+                    assert_eq!(run(&program, data), want, "{arch:#x} {request:#x}");
+                }
             }
         }
     }
@@ -525,12 +565,15 @@ mod tests {
             cases.extend([9, 10].map(|which| (which, [3, level, name], verdict)));
             assert_eq!(netfilter::is_option(level as c_int, name as c_int), verdict != ALLOW, "{level} {name}");
         }
-        let (refused, allowed) = (refusing_program(Internet::Any), program(ABIS, Internet::Any, Netfilter::HostSide));
-        for (arch, numbers) in NUMBERS {
-            for &(which, [first, second, third], want) in &cases {
-                let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
-                assert_eq!(run(&refused, data), want, "{data:x?}");
-                assert_eq!(run(&allowed, data), ALLOW, "{data:x?}");
+        for (abis, lists) in LISTS {
+            let refused = refusing_program(abis, Internet::Any);
+            let allowed = program(abis, Internet::Any, Netfilter::HostSide);
+            for &(arch, numbers) in lists {
+                for &(which, [first, second, third], want) in &cases {
+                    let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
+                    assert_eq!(run(&refused, data), want, "{data:x?}");
+                    assert_eq!(run(&allowed, data), ALLOW, "{data:x?}");
+                }
             }
         }
     }
@@ -545,10 +588,9 @@ mod tests {
         assert!(known_abis(ABIS).is_ok());
     }
 
-    #[cfg(target_arch = "x86_64")]
     #[test]
     fn filter_socketcall_makes_no_socket_of_any_kind() {
-        let program = refusing_program(Internet::Any);
+        let program = refusing_program(X86_64, Internet::Any);
         let of = |first| Data { number: 102, arch: 0x4000_0003, arguments: [first, 0, 0, 0, 0, 0] };
         assert_eq!([1, 14, 15].map(|call| run(&program, of(call))), [REFUSE; 3]);
         assert_eq!([2, 3, 8, 11].map(|call| run(&program, of(call))), [ALLOW; 4]);
@@ -556,13 +598,12 @@ mod tests {
 
     #[test]
     fn filter_unknown_architecture_ends_the_process() {
-        // 32-bit ARM, RISC-V, and an invalid architecture.
-        for arch in [0x4000_0028, 0xc000_00f3, 0] {
-            assert_eq!(
-                run(&refusing_program(Internet::Any), Data { number: 1, arch, arguments: [0; 6] }),
-                KILL,
-                "{arch:#x}"
-            );
+        // 32-bit ARM, RISC-V, an invalid architecture, and the one of the other list.
+        for (abis, other) in [(X86_64, AUDIT_AARCH64), (AARCH64, AUDIT_X86_64)] {
+            for arch in [0x4000_0028, 0xc000_00f3, 0, other] {
+                let program = refusing_program(abis, Internet::Any);
+                assert_eq!(run(&program, Data { number: 1, arch, arguments: [0; 6] }), KILL, "{arch:#x}");
+            }
         }
     }
 
@@ -582,7 +623,7 @@ mod tests {
 
     #[test]
     fn internet_sockets_of_a_vrf_are_the_librarys_alone() {
-        for abi in ABIS {
+        for (abis, abi) in LISTS.iter().flat_map(|&(abis, _)| abis.iter().map(move |abi| (abis, abi))) {
             for &(number, _) in abi.calls.iter().filter(|(_, call)| matches!(call, Call::Socket)) {
                 for (family, mark, internet, verdict) in [
                     (libc::AF_INET, 0, Internet::Any, ALLOW),
@@ -596,7 +637,7 @@ mod tests {
                 ] {
                     let arguments = [family as u64, 2, 0, 0, 0, mark.into()];
                     let data = Data { number, arch: abi.arch, arguments };
-                    assert_eq!(run(&refusing_program(internet), data), verdict, "{data:?} {internet:?}");
+                    assert_eq!(run(&refusing_program(abis, internet), data), verdict, "{data:?} {internet:?}");
                 }
             }
         }

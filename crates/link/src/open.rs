@@ -4,7 +4,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-use driver::DriverKind;
+use driver::{DriverKind, Resource};
 
 use crate::af_packet::PacketLink;
 use crate::af_xdp::XdpLink;
@@ -33,10 +33,10 @@ pub fn has_interface(index: u32) -> bool {
 
 /// Tells whether the host has the device of a link of that name. A UDP socket has no device.
 pub fn has_device(name: &str, kind: &DriverKind) -> bool {
-    let device = match kind {
-        DriverKind::Tun { .. } | DriverKind::Tap { .. } => name,
-        DriverKind::Packet { interface, .. } | DriverKind::Xdp { interface, .. } => interface,
-        DriverKind::Udp { .. } | DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. } => return true,
+    let device = match kind.resource() {
+        Resource::Device => name,
+        Resource::Interface(interface) => interface,
+        Resource::UdpSocket(_) | Resource::VhostSocket(_) => return true,
     };
     Interface::new(device).and_then(|interface| interface.index()).is_ok()
 }

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use ::switch::BridgeError;
+
 use super::message::{HEADER_LEN, Header, Message, Writer, flag, kind};
 
 /// Linux's error numbers that this crate uses.
@@ -172,6 +174,23 @@ pub fn write_done(w: &mut Writer, seq: u32, port: u32, flags: u16, outcome: &Res
             error.put(w);
         }
     });
+}
+
+impl From<BridgeError> for Error {
+    /// Converts an error of a bridge to an `errno` and a text.
+    fn from(error: BridgeError) -> Self {
+        let errno = match error {
+            BridgeError::NoPort(_)
+            | BridgeError::GroupMask(_)
+            | BridgeError::PvidRange(..)
+            | BridgeError::Range(..) => errno::EINVAL,
+            BridgeError::PortExists(_) | BridgeError::Loop(_) => errno::EBUSY,
+            BridgeError::TooManyPorts => errno::EXFULL,
+            BridgeError::Mac(_) => errno::EADDRNOTAVAIL,
+            BridgeError::Filtering => errno::EPERM,
+        };
+        Self::owned_text(errno, error.to_string())
+    }
 }
 
 #[cfg(test)]

@@ -39,4 +39,6 @@ pub mod xfrm;
 pub use change::Change;
 pub use error::Error;
 pub use saved::{Saved, flags_of, kind_of, set_flags};
-pub use session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, To, carry_out};
+pub use session::{
+    Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, SocketState, To, carry_out,
+};

@@ -4,6 +4,7 @@
 //! carries requests out.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use super::error::{AckOptions, Error, errno, write_ack, write_done};
 use super::message::{Header, Message, Messages, Writer, flag, kind};
@@ -285,28 +286,68 @@ impl Part<'_> {
     }
 }
 
+/// Writes messages until one does not fit into the part, and sets `last` to the key of the last one written.
+pub(crate) fn write_each<K: Copy, T>(
+    part: &mut Part<'_>,
+    last: &mut Option<K>,
+    mut items: impl Iterator<Item = (K, T)>,
+    mut write: impl FnMut(&mut Part<'_>, K, T) -> bool,
+) -> Progress {
+    let full = items.any(|(key, item)| {
+        let written = write(part, key, item);
+        if written {
+            *last = Some(key);
+        }
+        !written
+    });
+    if full { Progress::More } else { Progress::Done }
+}
+
 /// Length of a dump's datagrams for a client whose receive buffer is unknown: Linux's `NLMSG_GOODSIZE`.
 const PART_LEN: usize = 3776;
 /// Maximum length of a dump's datagrams (Linux `netlink_dump`).
 const MAX_PART_LEN: usize = 32768 - 320;
 
-/// One client's socket.
-pub struct Session<P: Protocol> {
+/// State of one client's socket that all protocols have.
+#[derive(Debug)]
+pub struct SocketState {
     port: u32,
     privileged: bool,
     groups: Groups,
+    /// [`Protocol::GROUPS`].
+    last_group: u32,
+    /// [`Protocol::ANYONE_LISTENS`].
+    anyone_listens: bool,
     acks: AckOptions,
     strict: bool,
     no_enobufs: bool,
     full: bool,
     part_len: usize,
+}
+
+/// One client's socket.
+pub struct Session<P: Protocol> {
+    state: SocketState,
     dump: Option<Running<P>>,
 }
 
 impl<P: Protocol> fmt::Debug for Session<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { port, groups, .. } = self;
-        f.debug_struct("Session").field("port", port).field("groups", groups).finish_non_exhaustive()
+        self.state.fmt(f)
+    }
+}
+
+impl<P: Protocol> Deref for Session<P> {
+    type Target = SocketState;
+
+    fn deref(&self) -> &SocketState {
+        &self.state
+    }
+}
+
+impl<P: Protocol> DerefMut for Session<P> {
+    fn deref_mut(&mut self) -> &mut SocketState {
+        &mut self.state
     }
 }
 
@@ -316,22 +357,7 @@ struct Running<P: Protocol> {
     interrupted: bool,
 }
 
-impl<P: Protocol> Session<P> {
-    /// Session of a privileged client, or of a client with read access only.
-    pub fn new(privileged: bool) -> Self {
-        Self {
-            port: 0,
-            privileged,
-            groups: Groups::default(),
-            acks: AckOptions::default(),
-            strict: false,
-            no_enobufs: false,
-            full: false,
-            part_len: PART_LEN,
-            dump: None,
-        }
-    }
-
+impl SocketState {
     /// Sets whether later requests may change the state (`privileged`) or only read it.
     pub const fn set_privileged(&mut self, privileged: bool) {
         self.privileged = privileged;
@@ -361,7 +387,7 @@ impl<P: Protocol> Session<P> {
         if self.port != 0 && self.port != port {
             return Err(errno::EINVAL);
         }
-        if groups != 0 && !P::ANYONE_LISTENS && !self.privileged {
+        if groups != 0 && !self.anyone_listens && !self.privileged {
             return Err(errno::EPERM);
         }
         self.port = port;
@@ -385,10 +411,10 @@ impl<P: Protocol> Session<P> {
         let on = value != 0;
         match option {
             o::ADD_MEMBERSHIP | o::DROP_MEMBERSHIP => {
-                if !P::ANYONE_LISTENS && !self.privileged {
+                if !self.anyone_listens && !self.privileged {
                     return Err(errno::EPERM);
                 }
-                if value == 0 || value > P::GROUPS {
+                if value == 0 || value > self.last_group {
                     return Err(errno::EINVAL);
                 }
                 self.groups.set(value, option == o::ADD_MEMBERSHIP);
@@ -413,6 +439,25 @@ impl<P: Protocol> Session<P> {
     pub const fn set_full(&mut self, full: bool) {
         self.full = full;
     }
+}
+
+impl<P: Protocol> Session<P> {
+    /// Session of a privileged client, or of a client with read access only.
+    pub fn new(privileged: bool) -> Self {
+        let state = SocketState {
+            port: 0,
+            privileged,
+            groups: Groups::default(),
+            last_group: P::GROUPS,
+            anyone_listens: P::ANYONE_LISTENS,
+            acks: AckOptions::default(),
+            strict: false,
+            no_enobufs: false,
+            full: false,
+            part_len: PART_LEN,
+        };
+        Self { state, dump: None }
+    }
 
     /// Carries out the requests of a datagram, and writes the replies. Later parts of a dump are written by
     /// [`continue_dump`](Self::continue_dump). Returns whether all requests were carried out.
@@ -425,7 +470,7 @@ impl<P: Protocol> Session<P> {
                     outbox: &mut *outbox,
                     listeners,
                     seq: header.seq,
-                    port: self.port,
+                    port: self.state.port,
                     echo: header.has(flag::ECHO),
                 };
                 match self.carry_out(message, protocol, &mut reply) {
@@ -440,7 +485,7 @@ impl<P: Protocol> Session<P> {
             };
             is_done &= outcome.is_ok();
             if header.has(flag::ACK) || outcome.is_err() {
-                let (port, acks) = (self.port, self.acks);
+                let (port, acks) = (self.state.port, self.state.acks);
                 outbox.push(To::Requester, |w| write_ack(w, &message, port, &outcome, acks));
             }
         }
@@ -448,8 +493,9 @@ impl<P: Protocol> Session<P> {
     }
 
     fn carry_out(&mut self, message: Message<'_>, protocol: &mut P, reply: &mut Reply<'_>) -> Outcome {
-        let request = Request { message, strict: self.strict, privileged: self.privileged, port: self.port };
-        if !self.privileged && !P::only_reads(&request) {
+        let request =
+            Request { message, strict: self.state.strict, privileged: self.state.privileged, port: self.state.port };
+        if !self.state.privileged && !P::only_reads(&request) {
             return Outcome::Done(Err(Error::new(errno::EPERM)));
         }
         let is_dump = P::is_dump(&request);
@@ -462,7 +508,7 @@ impl<P: Protocol> Session<P> {
         if self.dump.is_some() {
             return Outcome::Done(Err(Error::new(errno::EBUSY)));
         }
-        if self.full {
+        if self.state.full {
             return Outcome::Done(Err(Error::new(errno::ENOBUFS)));
         }
         match protocol.dump(&request) {
@@ -484,9 +530,9 @@ impl<P: Protocol> Session<P> {
         let Some(running) = &mut self.dump else { return };
         let Outbox { writer, ends } = outbox;
         let start = writer.len();
-        let header = Header { kind: 0, flags: flag::MULTI, seq: running.seq, port: self.port };
+        let header = Header { kind: 0, flags: flag::MULTI, seq: running.seq, port: self.state.port };
         let interrupted = running.interrupted;
-        let limit = self.part_len;
+        let limit = self.state.part_len;
         let mut part = Part { writer: &mut *writer, start, limit, header, interrupted, end_flags: 0 };
         let progress = (running.next)(protocol, &mut part);
         running.interrupted = part.interrupted;
@@ -507,7 +553,7 @@ impl<P: Protocol> Session<P> {
             ends.push((writer.len(), To::Dumper));
         }
         let flags = end_flags | if running.interrupted { flag::DUMP_INTR } else { 0 };
-        write_done(writer, running.seq, self.port, flags, &done, self.acks);
+        write_done(writer, running.seq, self.state.port, flags, &done, self.state.acks);
         ends.push((writer.len(), To::Dumper));
         self.dump = None;
     }

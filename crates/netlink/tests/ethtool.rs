@@ -3,12 +3,14 @@
 #[path = "common/node.rs"]
 mod common;
 
-use base::DropReason;
+use base::{DropReason, LinkId};
 use common::{RecordingHost, node};
+use config::Config;
 use config::features::{FeatureSet, NAMES};
 use ctl::state::RingState;
 use netlink::message::{Header, Messages, Writer, flag};
-use netlink::rtnl::Rtnl;
+use netlink::rtnl::nums::{IFLA_NUM_TX_QUEUES, RTM_GETLINK};
+use netlink::rtnl::{Host, Rtnl};
 use netlink::{Groups, Outbox, Session};
 use nlsock::ethtool::command::*;
 use nlsock::ethtool::{BLOCK, FIXED, MESSAGE, NAME, RESULT, room};
@@ -99,6 +101,41 @@ fn ethtool_shows_driver_link_state_and_channels() {
         assert_eq!(ask(&mut node, true, "lo", request), Err(EOPNOTSUPP), "{command:x}");
     }
     assert_eq!(ask(&mut node, true, "lo", &block(&[GLINK])), Ok((block(&[GLINK, 0]), 0)));
+}
+
+/// Number of transmit queues of link 2 in the reply to `ip -d link`.
+fn shown_queues(node: &mut Rtnl<RecordingHost>) -> u32 {
+    let mut w = Writer::default();
+    w.message(Header { kind: RTM_GETLINK, flags: flag::REQUEST, seq: 1, port: 0 }, |w| {
+        [0, 2, 0, 0].iter().for_each(|word: &u32| w.fixed(&word.to_ne_bytes()));
+    });
+    let (mut session, mut outbox) = (Session::new(true), Outbox::default());
+    session.handle(w.as_bytes(), node, Groups::default(), &mut outbox);
+    let datagrams: Vec<_> = outbox.iter().map(|(_, bytes)| bytes.to_vec()).collect();
+    let mut rest = Messages::new(&datagrams[0]).next().unwrap().payload()[16..].to_vec();
+    while rest[2..4] != IFLA_NUM_TX_QUEUES.to_ne_bytes() {
+        let len = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
+        rest.drain(..len.next_multiple_of(4));
+    }
+    u32::from_ne_bytes(*rest[4..].first_chunk().unwrap())
+}
+
+#[test]
+fn queues_of_a_kind_are_the_same_for_ip_and_ethtool() {
+    let cases = [
+        ("kind = \"tun\"\nqueues = 3", 3),
+        ("kind = \"vhost-user\"\nsocket = \"/run/a\"\nqueues = 4", 4),
+        ("kind = \"virtio-user\"\nsocket = \"/run/a\"\nqueues = 2", 2),
+        ("kind = \"udp\"\nbind = \"192.0.2.1:4500\"", 1),
+    ];
+    for (keys, want) in cases {
+        let mut node = node();
+        let config = Config::from_toml(&format!("[[link]]\nname = \"eth0\"\n{keys}\n"), "test.toml").unwrap();
+        let now = node.host.links().unwrap();
+        node.model.read(&config, &[LinkId(2)], &now, 2);
+        assert_eq!(query(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, want, 0, 0, 0, want]), "{keys}");
+        assert_eq!(shown_queues(&mut node), want, "{keys}");
+    }
 }
 
 #[test]

@@ -130,6 +130,8 @@ pub mod protocol {
     pub const XFRM: u32 = 6;
     /// Generic netlink families.
     pub const GENERIC: u32 = 16;
+    /// The protocols, each with the number of 32-bit words in a list of its groups (`NETLINK_LIST_MEMBERSHIPS`).
+    pub const SERVED: [(u32, usize); 3] = [(ROUTE, 2), (XFRM, 1), (GENERIC, 4)];
 }
 
 /// Linux's numbers for options at `SOL_NETLINK`. For others the daemon returns [`ENOPROTOOPT`](errno::ENOPROTOOPT).

@@ -359,7 +359,7 @@ mod tests {
     use crate::pool::Memory;
 
     #[test]
-    fn a_charge_keeps_who_may_see_the_bytes() {
+    fn charge_keeps_access_to_the_bytes() {
         for access in [Access::Exclusive, Access::Shared, Access::Foreign] {
             for (truesize, kept) in [(0, 0), (2048, 2048), (Charge::MAX, Charge::MAX), (Charge::MAX + 1, Charge::MAX)] {
                 let charge = Charge::new(truesize, access);

@@ -42,7 +42,7 @@ macro_rules! name {
 macro_rules! next {
     ($($name:ident($($arg:ident: $type:ty),*) -> $returned:ty;)*) => {
         /// Cached addresses of the functions.
-        #[allow(non_upper_case_globals, reason = "they are named as the functions are")]
+        #[allow(non_upper_case_globals, reason = "statics have the names of the functions")]
         mod found {
             use super::{AtomicPtr, c_void, ptr};
 

@@ -15,7 +15,7 @@ use crate::{libc_next, reconnect};
 
 /// Tells whether the gateway serves sockets of `protocol`.
 pub(crate) fn is_served(protocol: c_int) -> bool {
-    [protocol::ROUTE, protocol::XFRM, protocol::GENERIC].iter().any(|&served| u32::try_from(protocol) == Ok(served))
+    protocol::SERVED.iter().any(|&(served, _)| u32::try_from(protocol) == Ok(served))
 }
 
 /// `socket(AF_NETLINK, …)`.

@@ -68,7 +68,10 @@ struct Shaper {
 impl Shaper {
     /// Shaper with these options and full buckets; `None` for a FIFO.
     fn new(now: Instant, options: &Options) -> Result<Option<Self>, OptionsError> {
-        let Options::Tbf(tbf) = options else { return Ok(None) };
+        let tbf = match options {
+            Options::Pfifo { .. } | Options::Bfifo { .. } => return Ok(None),
+            Options::Tbf(tbf) => tbf,
+        };
         let (rate, peak, max_len) = tbf.buckets()?;
         Ok(Some(Self { buckets: Buckets::full(now, rate, peak), max_len }))
     }

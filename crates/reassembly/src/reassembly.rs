@@ -120,7 +120,7 @@ impl Reassembly {
     }
 
     /// Adds a fragment to its queue.
-    #[expect(clippy::too_many_arguments, reason = "all that is known of it")]
+    #[expect(clippy::too_many_arguments, reason = "facts of one fragment, from three parsers")]
     fn enqueue(
         &mut self,
         now: Instant,

@@ -27,6 +27,7 @@
 //! No RFC.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod choices;
 mod config;
 mod crypto;
@@ -42,6 +43,7 @@ mod soft_device;
 mod watch;
 mod world;
 
+pub use addresses::AddAddress;
 pub use choices::Choices;
 pub use config::{esp, link_pair, policy, template, unique_mask};
 pub use crypto::SlowCrypto;

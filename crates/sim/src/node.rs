@@ -7,6 +7,7 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::{MacAddr, eth};
 
+use crate::addresses::AddAddress;
 use crate::soft_device::SoftDevice;
 
 /// A node under test.

@@ -3,7 +3,7 @@
 //!
 //! # Decides
 //! - End of resources: a [`Netns`] is deleted, a [`Process`] killed, a [`Scratch`] directory removed when its value is
-//!   dropped, also when a test panics. Namespaces that a killed run left behind are removed by the next.
+//!   dropped, also when a test panics (crate `testbed`). Namespaces that a killed run left behind are removed by the next.
 //! - Tests that run: a test lists its needs ([`Need`]) and is reported as ignored, with the reason, where one is
 //!   missing; with `CI=true` in the environment it fails instead.
 //!
@@ -28,7 +28,6 @@ mod needs;
 mod netns;
 mod process;
 mod qemu;
-mod scratch;
 mod traffic;
 
 pub use capture::{Capture, decrypted, wire_checksums};
@@ -40,7 +39,7 @@ pub use needs::{Need, trial, unpacked};
 pub use netns::{Cable, Netns, macvlan, veth, vxlan};
 pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
 pub use qemu::{ESP_GUEST_NEEDS, Guest, GuestDevice, Initramfs, QEMU_NEEDS};
-pub use scratch::Scratch;
+pub use testbed::Scratch;
 pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, numbered, ping_script, transfer};
 
 /// Outcome of a test or of one of its steps; any error that can be displayed becomes its failure.

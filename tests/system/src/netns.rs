@@ -1,16 +1,14 @@
 //! Network namespaces by name, as `ip netns` keeps them.
 
-use std::fs::{self, File};
-use std::os::fd::AsFd;
+use std::fs;
 use std::path::Path;
 use std::process::{self, Command};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use testbed::Namespace;
 
 use crate::{Outcome, run, wait_until};
 
@@ -21,9 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A network namespace of its own, deleted when dropped.
 #[derive(Debug)]
-pub struct Netns {
-    name: String,
-}
+pub struct Netns(Namespace);
 
 impl Netns {
     /// Makes a namespace whose loopback is up and whose IPv6 addresses can be used at once. Its name ends in `role`.
@@ -35,10 +31,8 @@ impl Netns {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         TIDY.call_once(remove_leftovers);
         let name = format!("{PREFIX}{}-{}-{role}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        run(Command::new("ip").args(["netns", "add", &name]))?;
-        let netns = Self { name };
-        netns.sh("ip link set lo up
-            for scope in all default; do
+        let netns = Self(Namespace::create(name)?);
+        netns.sh("for scope in all default; do
                 echo 0 >/proc/sys/net/ipv6/conf/$scope/accept_dad
                 echo 0 >/proc/sys/net/ipv6/conf/$scope/accept_ra
             done")?;
@@ -48,14 +42,14 @@ impl Netns {
     /// Name of the namespace, as `ip netns` has it.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        self.0.name()
     }
 
     /// The command `program`, to run in it.
     #[must_use]
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name]).arg(program.as_ref());
+        command.args(["netns", "exec", self.name()]).arg(program.as_ref());
         command
     }
 
@@ -82,23 +76,7 @@ impl Netns {
     /// # Panics
     /// `action` does, or the namespace cannot be entered.
     pub fn enter<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
-        let path = Path::new("/run/netns").join(&self.name);
-        let inside = || {
-            let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-            action()
-        };
-        thread::scope(|scope| match scope.spawn(inside).join() {
-            Ok(value) => value,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    }
-}
-
-impl Drop for Netns {
-    fn drop(&mut self) {
-        delete(&self.name);
+        self.0.enter(|| Ok(action())).unwrap_or_else(|failure| panic!("{failure}"))
     }
 }
 
@@ -110,7 +88,7 @@ pub type Cable = fn((&Netns, &str), (&Netns, &str)) -> Outcome;
 /// # Errors
 /// The error of `ip`.
 pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome {
-    a.sh(&format!("ip link add {a_name} type veth peer name {b_name} netns {}; ip link set {a_name} up", b.name))?;
+    a.sh(&format!("ip link add {a_name} type veth peer name {b_name} netns {}; ip link set {a_name} up", b.name()))?;
     b.sh(&format!("ip link set {b_name} up"))?;
     a.wait_for_carrier(a_name)
 }
@@ -149,11 +127,6 @@ pub fn vxlan((a, a_addr): (&Netns, &str), (b, b_addr): (&Netns, &str), is_checke
     Ok(ENDS)
 }
 
-/// Deletes a namespace, if it exists.
-fn delete(name: &str) {
-    let _ = run(Command::new("ip").args(["netns", "del", name]));
-}
-
 /// Removes the namespaces, and the programs in them, of test runs that were killed.
 fn remove_leftovers() {
     let list = run(Command::new("ip").args(["netns", "list"])).unwrap_or_default();
@@ -166,6 +139,6 @@ fn remove_leftovers() {
         for pid in inside.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)) {
             let _ = kill_process(pid, Signal::KILL);
         }
-        delete(name);
+        let _ = run(Command::new("ip").args(["netns", "del", name]));
     }
 }

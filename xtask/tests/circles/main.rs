@@ -141,8 +141,10 @@ fn root() -> &'static Path {
 fn crate_roots() -> Vec<PathBuf> {
     let mut packages: Vec<PathBuf> =
         ["bin", "xtask", "tests/interop", "tests/system"].map(|name| root().join(name)).into();
-    let entries = fs::read_dir(root().join("crates")).unwrap();
-    packages.extend(entries.map(|entry| entry.unwrap().path()));
+    for parent in ["crates", "models"] {
+        let entries = fs::read_dir(root().join(parent)).unwrap();
+        packages.extend(entries.map(|entry| entry.unwrap().path()));
+    }
     let files = packages.iter().flat_map(|package| ["src/lib.rs", "src/main.rs"].map(|name| package.join(name)));
     files.filter(|file| file.exists()).collect()
 }

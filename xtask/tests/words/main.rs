@@ -1,6 +1,9 @@
 //! Plain words, as far as a program can tell: first words of paragraphs of documentation, persons in comments and
-//! documents, and names of tests.
+//! documents, names of tests, functions and types, reasons of attributes, and texts of errors;
+//! and the layout of documents.
 
+mod code;
+mod layout;
 mod prose;
 
 use std::ffi::OsStr;
@@ -8,7 +11,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules.
-const SOURCES: [&str; 6] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "tests", "xtask"];
+const SOURCES: [&str; 7] = ["bench/peers", "bin", "crates", "fuzz/fuzz_targets", "models", "tests", "xtask"];
 
 /// Files, and directories of files, whose comments begin with `#`.
 const SCRIPTS: [&str; 5] = [".ci", "Cargo.toml", "Makefile", "examples", "scripts"];
@@ -21,6 +24,9 @@ const DOCUMENTS: [&str; 4] = ["ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.m
 
 /// Generated documents, whose sentences are comments of the source.
 const GENERATED: [&str; 2] = ["docs/conformance.md", "docs/drops.md"];
+
+/// Pages whose tables have short cells.
+const PAGES_OF_SHORT_CELLS: [&str; 2] = ["docs/configuration.md", "docs/features.md"];
 
 /// Words that begin a noun clause, name a person, or refer to something outside the sentence.
 const FORBIDDEN: [&str; 17] = [
@@ -97,6 +103,7 @@ fn faults(text: &str) -> Vec<String> {
             found.push(format!("{}: {word:?} in a comment; name the caller, thread or type", number + 1));
         }
         is_test |= line.starts_with("#[test]");
+        found.extend(code::fault_of_declaration(line, is_test).map(|fault| format!("{}: {fault}", number + 1)));
         if is_test && let Some(name) = function_name(line) {
             is_test = false;
             found.extend(faults_of_name(name).map(|fault| format!("{}: {fault}: {name}", number + 1)));
@@ -105,6 +112,7 @@ fn faults(text: &str) -> Vec<String> {
     for (number, name) in trials(text) {
         found.extend(faults_of_name(name).map(|fault| format!("{number}: {fault}: {name}")));
     }
+    found.extend(code::faults_of_literals(text));
     found
 }
 
@@ -202,6 +210,22 @@ fn comments_documents_and_test_names_are_in_plain_words() {
         found.extend(faults.iter().map(|fault| format!("{name}:{fault}")));
     }
     assert!(found.is_empty(), "CONTRIBUTING.md, \"Plain words\":\n{}", found.join("\n"));
+}
+
+#[test]
+fn documents_have_short_lines_and_references_short_cells() {
+    let generated = GENERATED.map(|name| root().join(name));
+    let mut found = Vec::new();
+    for file in documents(root()).into_iter().chain(generated) {
+        let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let name = file.strip_prefix(root()).unwrap().display().to_string();
+        let mut faults = layout::long_lines(&text);
+        if PAGES_OF_SHORT_CELLS.contains(&name.as_str()) {
+            faults.extend(layout::long_cells(&text));
+        }
+        found.extend(faults.iter().map(|fault| format!("{name}:{fault}")));
+    }
+    assert!(found.is_empty(), "wrap lines; move sentences of cells below their table:\n{}", found.join("\n"));
 }
 
 #[test]

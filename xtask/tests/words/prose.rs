@@ -68,7 +68,7 @@ pub(crate) fn faults(text: &str) -> Vec<String> {
 
 /// Kind of a line.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Block {
+pub(crate) enum Block {
     /// A fenced or indented block of code, or its fence.
     Code,
     /// First line of a paragraph, item, heading or row, or a blank line.
@@ -79,7 +79,7 @@ enum Block {
 
 /// Position in the block structure of a file.
 #[derive(Debug)]
-struct Blocks {
+pub(crate) struct Blocks {
     is_fenced: bool,
     /// The line before was blank, a heading or code, so that indentation begins code.
     is_gap: bool,
@@ -95,7 +95,7 @@ impl Default for Blocks {
 
 impl Blocks {
     /// The kind of the next line.
-    fn next(&mut self, line: &str) -> Block {
+    pub(crate) fn next(&mut self, line: &str) -> Block {
         let text = line.trim_start();
         let indent = line.len() - text.len();
         if text.starts_with("```") {

@@ -32,13 +32,12 @@ use link::vhost::{self, FrontConfig, VhostFront};
 use link::{Config, Link, Sent};
 use packet::{Memory, Packet};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use testbed::{Daemon, Failure, Namespace, Scratch, Stop};
 use wire::{MacAddr, Protocol, ipv4, udp};
 
 use super::case::{Comparison, Group, Plan, Round, Sample};
 use super::cpu;
-use crate::demo::lab::{
-    Daemon, Failure, Gateway, Keys, Namespace, Scratch, Side, Stop, ThreadTime, lend, veth, worker,
-};
+use crate::demo::lab::{Gateway, Keys, Side, ThreadTime, lend, veth, worker};
 
 /// Bytes of a packet from its IP header on, and of a frame with it.
 const PACKET: usize = 50;

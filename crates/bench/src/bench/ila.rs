@@ -23,7 +23,7 @@ use fib::{IlaRoute, Route, RouteKind};
 use ila::{AdjTransport, CsumMode, Direction, HookType, IdentType, Identifier, Locator, Mapping, Rewrite, RouteEncap};
 use offload::Features;
 use packet::{Memory, Packet};
-use sim::Flow;
+use sim::{AddAddress as _, Flow};
 use wire::ip::Info;
 
 use super::case::{Comparison, Copied, Group, Load, Plan, Turn};

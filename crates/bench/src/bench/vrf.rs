@@ -22,7 +22,7 @@ use fib::{Decision, Route, RouteKind, Rule, Vrf};
 use offload::Features;
 use packet::{Memory, Packet};
 use qdisc::Options;
-use sim::Flow;
+use sim::{AddAddress as _, Flow};
 
 use super::case::{Comparison, Copied, Group, Load, Plan, Turn};
 use super::cpu::thread_time;

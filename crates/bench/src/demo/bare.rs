@@ -14,10 +14,10 @@ use link::{Config, Link};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
+use testbed::Failure;
 use xfrm::{Aead, Algorithm};
 
 use super::config::Keys;
-use super::failure::Failure;
 use super::meter::{Cost, Usage};
 use super::ping;
 use super::sample::DemoSample;

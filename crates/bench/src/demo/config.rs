@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Read;
 
 use rustix::thread::{CpuSet, sched_getaffinity};
+use testbed::Failure;
 
-use super::failure::Failure;
 use super::topology::{Deployment, Side, TUNNEL_MTU};
 
 /// `rfc4106(gcm(aes))` with a 256-bit key: 32 bytes of key and 4 of salt (RFC 4106 §8.1).

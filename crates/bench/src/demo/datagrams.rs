@@ -10,10 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use testbed::{Failure, Opened, Stop};
 
-use super::failure::Failure;
-use super::netns::Opened;
-use super::stop::Stop;
 use super::stream::Stream;
 
 /// Bytes of payload of a datagram: the most that crosses a TAP device whole over IPv6.

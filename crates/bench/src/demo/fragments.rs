@@ -9,9 +9,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use testbed::Failure;
+
 use super::config::{Keys, worker};
 use super::datagrams::{self, DatagramEnds};
-use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::Cost;
 use super::sample::DemoSample;

@@ -9,15 +9,11 @@ use std::time::Duration;
 
 use client::Client;
 use ctl::state::{CountersState, DropState, LinkState};
-use ctl::{Reply, Request, Shown, What};
+use ctl::{Reply, Request, Shown, StateKind};
+use testbed::{Daemon, Failure, Namespace, Opened, Scratch, Stop, command};
 
 use super::config::{Keys, gateway_toml};
-use super::daemon::Daemon;
-use super::failure::Failure;
 use super::machine::fatpath;
-use super::netns::{Namespace, Opened};
-use super::process::{Scratch, command};
-use super::stop::Stop;
 use super::topology::{Side, Topology};
 
 /// Longest time that a gateway may take until it answers.
@@ -109,7 +105,7 @@ impl Gateway {
 
     /// Links of the gateway.
     pub(crate) fn links(&self) -> Result<Vec<LinkState>, Failure> {
-        match self.show(What::Links)? {
+        match self.show(StateKind::Links)? {
             Shown::Links(links) => Ok(links),
             other => Err(self.confused(&other)),
         }
@@ -117,7 +113,7 @@ impl Gateway {
 
     /// Counters of the gateway.
     pub(super) fn counters(&self) -> Result<CountersState, Failure> {
-        match self.show(What::Counters)? {
+        match self.show(StateKind::Counters)? {
             Shown::Counters(counters) => Ok(counters),
             other => Err(self.confused(&other)),
         }
@@ -133,7 +129,7 @@ impl Gateway {
     }
 
     fn drop_counts(&self) -> Result<Vec<DropState>, Failure> {
-        match self.show(What::Drops)? {
+        match self.show(StateKind::Drops)? {
             Shown::Drops(drops) => Ok(drops),
             other => Err(self.confused(&other)),
         }
@@ -170,7 +166,7 @@ impl Gateway {
         answer.map_err(|err| Failure::step(self.name(), err.message))
     }
 
-    fn show(&self, what: What) -> Result<Shown, Failure> {
+    fn show(&self, what: StateKind) -> Result<Shown, Failure> {
         match self.ask(&Request::Show { what })? {
             Reply::Show { shown } => Ok(shown),
             other => Err(self.confused(&other)),

@@ -6,8 +6,9 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
+use testbed::Failure;
+
 use super::config::worker;
-use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::Cost;
 use super::requests::{self, RequestEnds, Transactions};

@@ -7,9 +7,8 @@ use std::path::PathBuf;
 use std::process::Stdio;
 
 use client::{PROGRAM_VARIABLE, find_sibling};
+use testbed::{Failure, command};
 
-use super::failure::Failure;
-use super::process::command;
 use super::topology::Deployment;
 use crate::figures::{Busy, rounded};
 

@@ -6,8 +6,8 @@ use std::fs;
 use ctl::state::{CountersState, LinkStats};
 use rustix::param::clock_ticks_per_second;
 use serde::Serialize;
+use testbed::Failure;
 
-use super::failure::Failure;
 use super::gateway::Gateway;
 use super::stream::Stream;
 

@@ -12,24 +12,19 @@
 mod bare;
 mod case;
 mod config;
-mod daemon;
 mod datagrams;
-mod failure;
 mod fragments;
 mod gateway;
 mod ila;
 mod machine;
 mod meter;
-mod netns;
 mod openvswitch;
 mod peer;
 mod ping;
-mod process;
 mod report;
 mod requests;
 mod sample;
 mod site;
-mod stop;
 mod storm;
 mod stream;
 mod switch;
@@ -39,28 +34,21 @@ mod tunnel;
 use std::time::Duration;
 
 use client::{CliError, DemoArgs, print, raise_descriptor_limit};
+use testbed::{Failure, Scratch, Stop};
 
 use crate::figures::Missing;
 use crate::progress::Progress;
 use case::DemoCase;
-use failure::Failure;
 use peer::Peer;
-use process::Scratch;
 use report::{DemoReport, DemoRound, report};
 use site::Site;
-use stop::Stop;
 use topology::{Deployment, Topology};
 
 /// Namespaces and gateways, for benchmarks that measure gateways too.
 pub(crate) mod lab {
     pub(crate) use super::config::{Keys, worker};
-    pub(crate) use super::daemon::Daemon;
-    pub(crate) use super::failure::Failure;
     pub(crate) use super::gateway::Gateway;
     pub(crate) use super::meter::ThreadTime;
-    pub(crate) use super::netns::Namespace;
-    pub(crate) use super::process::Scratch;
-    pub(crate) use super::stop::Stop;
     pub(crate) use super::topology::{Side, lend, veth};
 }
 

@@ -4,11 +4,10 @@
 
 use std::time::Duration;
 
-use super::daemon::Daemon;
-use super::failure::Failure;
+use testbed::{Daemon, Failure, Scratch, command, tool};
+
 use super::machine::program;
 use super::meter::Usage;
-use super::process::{Scratch, command, tool};
 use super::site::Site;
 use super::topology::Side;
 

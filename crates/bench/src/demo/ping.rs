@@ -5,13 +5,10 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
+use testbed::{Failure, Namespace, Stop};
 use wire::Malformed;
 use wire::icmp::{self, Icmp, IcmpHeader, IcmpMessage};
 use wire::ipv4::Ipv4;
-
-use super::failure::Failure;
-use super::netns::Namespace;
-use super::stop::Stop;
 
 /// Longest time to the first reply: it includes neighbour discovery, and three requests may be lost.
 const LIMIT: Duration = Duration::from_secs(4);

@@ -11,10 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::time::Timespec;
 use serde::Serialize;
-
-use super::failure::Failure;
-use super::netns::Opened;
-use super::stop::Stop;
+use testbed::{Failure, Opened, Stop};
 
 /// Timeout of a connection; that of the first includes neighbour discovery.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

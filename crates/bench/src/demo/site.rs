@@ -3,11 +3,10 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use super::failure::Failure;
+use testbed::{Failure, Scratch, Stop};
+
 use super::gateway::Gateway;
 use super::meter::Reading;
-use super::process::Scratch;
-use super::stop::Stop;
 use super::stream::{self, Ends, Stream};
 use super::topology::{Side, Topology};
 

@@ -9,14 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
+use testbed::{Failure, Scratch, Stop, command, end, finish};
 
-use super::failure::Failure;
 use super::gateway::Gateway;
 use super::machine::fatpath;
 use super::meter::thread_seconds;
-use super::process::{Scratch, command, end, finish};
 use super::sample::Changes;
-use super::stop::Stop;
 use super::topology::Side;
 
 /// Number of routes and SAs that exist at any time.

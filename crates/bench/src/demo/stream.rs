@@ -5,11 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Stdio;
 use std::thread;
 use std::time::{Duration, Instant};
-
-use super::failure::Failure;
-use super::netns::Namespace;
-use super::process::{Helper, command, finish};
-use super::stop::Stop;
+use testbed::{Failure, Helper, Namespace, Stop, command, finish};
 
 /// Largest number of bytes of one read or write.
 const CHUNK: usize = 256 * 1024;

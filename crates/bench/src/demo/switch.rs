@@ -12,18 +12,15 @@ use driver::DriverKind;
 use link::{Config, Link, Sent};
 use packet::{Memory, Packet};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use testbed::{Failure, Namespace, Stop, tool};
 
 use super::config::{Keys, gateway_toml_of, worker};
-use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::{Cost, Usage};
-use super::netns::Namespace;
 use super::openvswitch::OpenVswitch;
 use super::ping;
-use super::process::tool;
 use super::sample::DemoSample;
 use super::site::{Site, explain, gbps, readings};
-use super::stop::Stop;
 use super::stream::Ends;
 use super::topology::{Side, TUNNEL_MTU, lend, veth};
 

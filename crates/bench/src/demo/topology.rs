@@ -8,11 +8,7 @@
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
-
-use super::failure::Failure;
-use super::netns::Namespace;
-use super::process::tool;
-use super::stop::Stop;
+use testbed::{Failure, Namespace, Stop, tool};
 
 /// The largest inner packet that ESP in UDP carries over 1500 bytes (IPv4 20, UDP 8, ESP 8, IV 8, trailer 2, ICV 16;
 /// the ciphertext is a multiple of 4).

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
+use testbed::Failure;
+
 use super::config::Keys;
-use super::failure::Failure;
 use super::gateway::Gateway;
 use super::meter::Cost;
 use super::peer::Peer;

@@ -214,7 +214,7 @@ mod tests {
             (format!("{BRIDGE}{tun}master = \"br0\"\n"), "can be its ports"),
             (
                 format!("{BRIDGE}{tun}port = {{ pvid = 1 }}\n"),
-                "is only for links of kind tap, packet, xdp, vlan, vhost-user, virtio-user or bridge",
+                "is only for links of kind tap, packet, xdp, vhost-user, virtio-user, bridge or vlan",
             ),
             (format!("{tun}vlan-filtering = true\n"), "is only for links of kind bridge"),
             (format!("{BRIDGE}port = {{ trunk = 1 }}\n"), "unknown key"),

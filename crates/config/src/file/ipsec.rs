@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use base::Prefix;
-use driver::DriverKind;
 use wire::{Protocol, Spi};
 use xfrm::{
     Action, Dir, EspInUdp, Level, MAX_WINDOW, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags,
@@ -13,7 +12,7 @@ use xfrm::{
 use super::index::Index;
 use super::reader::{Refers, Result, Table, Value, one_of, quoted};
 use super::{algorithm, nat, xfrm as parts};
-use crate::model::{Config, LinkKind};
+use crate::model::Config;
 use crate::protocols::{PROTOCOLS, WITH_PORTS};
 
 pub(super) const SA_KEYS: &[&str] = &[
@@ -251,10 +250,8 @@ fn encap(value: &Value<'_>) -> Result<EspInUdp> {
 fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), encap: Option<EspInUdp>) -> Result<()> {
     let on_other = |addr| config.links.iter().any(|link| link.addresses.iter().any(|own| own.addr() == addr));
     let bound = |addr: IpAddr| {
-        config.links.iter().filter_map(move |link| match link.kind {
-            LinkKind::Driver(DriverKind::Udp { bind }) if bind.ip() == addr => Some((bind.port(), link.name.as_str())),
-            _ => None,
-        })
+        let links = config.links.iter().filter_map(|link| Some((link.kind.bind()?, link.name.as_str())));
+        links.filter(move |(bind, _)| bind.ip() == addr).map(|(bind, name)| (bind.port(), name))
     };
     for (addr, port_key, port) in
         [(ends.0, "sport", encap.map(|encap| encap.sport)), (ends.1, "dport", encap.map(|encap| encap.dport))]

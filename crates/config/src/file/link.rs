@@ -6,7 +6,7 @@ use base::IfAddr;
 use driver::{DriverKind, XdpMode};
 
 use super::faults::Place;
-use super::reader::{Refers, Result, Table, Value, quoted};
+use super::reader::{Refers, Result, Table, Value, one_of, quoted};
 use super::route::table_id;
 use super::{bridge, device, qdisc};
 use crate::features::FeatureSet;
@@ -55,23 +55,38 @@ pub(super) const MIN_MTU_V6: u16 = 1280;
 const MAX_SOCKET_LEN: usize = 107;
 
 /// Link of each kind that a file can contain, before its settings are read.
-fn kinds() -> [LinkKind; 10] {
-    let (queues, bind, exclusive) = (1, SocketAddr::from(([0; 4], 0)), false);
-    let (interface, socket, link) = (String::new(), String::new(), String::new());
-    let xdp = DriverKind::Xdp { interface: String::new(), ring: DriverKind::XDP_RING, mode: XdpMode::Auto };
-    let virtio_user = DriverKind::VirtioUser { socket: String::new(), queues, ring: DriverKind::VIRTIO_RING };
-    [
-        LinkKind::Driver(DriverKind::Tun { queues }),
-        LinkKind::Driver(DriverKind::Tap { queues }),
-        LinkKind::Driver(DriverKind::Udp { bind }),
-        LinkKind::Driver(DriverKind::Packet { interface, exclusive }),
-        LinkKind::Driver(xdp),
-        LinkKind::Vrf { table: 0 },
-        LinkKind::Bridge(BridgeConfig::default()),
-        LinkKind::Vlan { link, id: 0 },
-        LinkKind::Driver(DriverKind::VhostUser { socket, queues }),
-        LinkKind::Driver(virtio_user),
-    ]
+fn kinds() -> Vec<LinkKind> {
+    let vlan = LinkKind::Vlan { link: String::new(), id: 0 };
+    let of_node = [LinkKind::Vrf { table: 0 }, LinkKind::Bridge(BridgeConfig::default()), vlan];
+    DriverKind::defaults().into_iter().map(LinkKind::Driver).chain(of_node).collect()
+}
+
+/// Words of the kinds with a property: `tun, tap or udp`.
+fn kinds_with(has: impl Fn(&LinkKind) -> bool) -> String {
+    one_of(kinds().iter().filter(|kind| has(kind)).map(LinkKind::word))
+}
+
+/// Whether the table of a link of this kind can have `key`.
+fn has_key(kind: &LinkKind, key: &str) -> bool {
+    match key {
+        "name" | "kind" | "addresses" | "qdisc" => true,
+        "mtu" | "offloads" | "esp-gro" | "clamp-mss" | "master" => !matches!(kind, LinkKind::Vrf { .. }),
+        "table" => matches!(kind, LinkKind::Vrf { .. }),
+        "link" | "id" => matches!(kind, LinkKind::Vlan { .. }),
+        "device" => kind.is_tun(),
+        "defrag" => kind.is_tun() && !kind.is_ethernet(),
+        "ike" => kind.bind().is_some() || kind.interface().is_some(),
+        "port" => kind.is_ethernet(),
+        // Packets of a UDP link are ESP in UDP, which is not offloaded.
+        "esp-offload" => kind.driver().is_some() && kind.bind().is_none(),
+        key if bridge::KEYS.contains(&key) => matches!(kind, LinkKind::Bridge(_)),
+        key => kind.driver().is_some_and(|driver| driver.has_key(key)),
+    }
+}
+
+/// Whether a link of this kind can be a port of a bridge.
+fn can_be_port(kind: &LinkKind) -> bool {
+    kind.is_ethernet() && !matches!(kind, LinkKind::Bridge(_))
 }
 
 /// Whether a table is that of `lo`.
@@ -116,46 +131,14 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig], places: &[Place]) -
     let name = link_name(&name_value)?;
     check_new_name(&name_value, &name, others, places)?;
     let kinds = kinds();
-    let words = kinds.each_ref().map(|kind| (kind.word(), kind));
-    let mut kind = table
-        .need("kind", "use tun, tap, udp, packet, xdp, vrf, bridge, vlan, vhost-user or virtio-user")?
-        .word(&words)?
-        .clone();
-    let driver = kind.driver();
-    let is_vhost = matches!(driver, Some(DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. }));
-    let is_tun = matches!(driver, Some(DriverKind::Tun { .. }));
-    let is_udp = matches!(driver, Some(DriverKind::Udp { .. }));
-    let is_packet = matches!(driver, Some(DriverKind::Packet { .. }));
-    let is_xdp = matches!(driver, Some(DriverKind::Xdp { .. }));
-    let has_device = is_tun || matches!(driver, Some(DriverKind::Tap { .. }));
-    let has_queues = has_device || is_vhost;
-    let has_ring = is_xdp || matches!(driver, Some(DriverKind::VirtioUser { .. }));
-    let (is_vlan, is_vrf) = (matches!(kind, LinkKind::Vlan { .. }), matches!(kind, LinkKind::Vrf { .. }));
-    let is_bridge = matches!(kind, LinkKind::Bridge(_));
-    belongs(table, "queues", has_queues, "tun, tap, vhost-user or virtio-user")?;
-    belongs(table, "link", is_vlan, "vlan")?;
-    belongs(table, "id", is_vlan, "vlan")?;
-    belongs(table, "socket", is_vhost, "vhost-user or virtio-user")?;
-    belongs(table, "bind", is_udp, "udp")?;
-    belongs(table, "defrag", is_tun, "tun")?;
-    belongs(table, "device", has_device, "tun or tap")?;
-    belongs(table, "exclusive", is_packet, "packet")?;
-    belongs(table, "clamp-mss", !is_vrf, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
-    belongs(table, "ike", is_udp || is_packet || is_xdp, "udp, packet or xdp")?;
-    belongs(table, "interface", is_packet || is_xdp, "packet or xdp")?;
-    belongs(table, "ring", has_ring, "xdp or virtio-user")?;
-    belongs(table, "mode", is_xdp, "xdp")?;
-    // Packets of a UDP link are ESP in UDP, which is not offloaded.
-    let has_esp_offload = driver.is_some() && !is_udp;
-    belongs(table, "esp-offload", has_esp_offload, "tun, tap, packet, xdp, vhost-user or virtio-user")?;
-    belongs(table, "table", is_vrf, "vrf")?;
-    for key in ["mtu", "offloads", "esp-gro", "master"] {
-        belongs(table, key, !is_vrf, "tun, tap, udp, packet, xdp, bridge, vlan, vhost-user or virtio-user")?;
+    let words: Vec<_> = kinds.iter().map(|kind| (kind.word(), kind)).collect();
+    let mut kind = table.need("kind", &format!("use {}", kinds_with(|_| true)))?.word(&words)?.clone();
+    for key in KEYS.iter().filter(|key| !has_key(&kind, key)) {
+        if let Some(value) = table.get(key) {
+            let fitting = kinds_with(|kind| has_key(kind, key));
+            return Err(value.error(format!("is only for links of kind {fitting}; take it out")));
+        }
     }
-    for key in bridge::KEYS {
-        belongs(table, key, is_bridge, "bridge")?;
-    }
-    belongs(table, "port", kind.is_ethernet(), "tap, packet, xdp, vlan, vhost-user, virtio-user or bridge")?;
     match &mut kind {
         LinkKind::Loopback => {}
         LinkKind::Vrf { table: number } => {
@@ -166,7 +149,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig], places: &[Place]) -
         LinkKind::Vlan { link, id } => (*link, *id) = vlan(table, others)?,
         LinkKind::Driver(driver) => read_driver(driver, table, others)?,
     }
-    let addresses = addresses(table, is_udp)?;
+    let addresses = addresses(table, kind.bind().is_some())?;
     let device =
         table.get("device").map(|value| device::read(&value, &addresses, others)).transpose()?.unwrap_or_default();
     let master = table.get("master").map(|value| link_name(&value)).transpose()?;
@@ -190,7 +173,11 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig], places: &[Place]) -
     }
     let features = FeatureSet::initial(offloads, esp_gro);
     let qdisc = table.get("qdisc").map(|value| qdisc::read(&value)).transpose()?;
-    let port = table.get("port").map(|value| bridge::port(&value, is_bridge)).transpose()?.map(Box::new);
+    let port = table
+        .get("port")
+        .map(|value| bridge::port(&value, matches!(kind, LinkKind::Bridge(_))))
+        .transpose()?
+        .map(Box::new);
     Ok(LinkConfig {
         name,
         kind,
@@ -285,23 +272,16 @@ pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()
         return Err(value.error(text).about(Refers::Link(name.to_owned())));
     }
     match (&master.kind, &own.kind) {
-        (LinkKind::Bridge(_), own) if own.is_ethernet() && !matches!(own, LinkKind::Bridge(_)) => Ok(()),
-        (LinkKind::Bridge(_), _) => Err(value.error(format!(
-            "{name} is a bridge, and only links of kind tap, packet, xdp, vlan, vhost-user or virtio-user can be its ports"
-        ))),
+        (LinkKind::Bridge(_), own) if can_be_port(own) => Ok(()),
+        (LinkKind::Bridge(_), _) => {
+            let fitting = kinds_with(can_be_port);
+            Err(value.error(format!("{name} is a bridge, and only links of kind {fitting} can be its ports")))
+        }
         (_, LinkKind::Bridge(_)) => Ok(()),
         _ => match table.get("port") {
             Some(port) => Err(port.error(format!("is only for a port of a bridge, and {name} is a VRF; take it out"))),
             None => Ok(()),
         },
-    }
-}
-
-/// Refuses `key` for a link of another kind.
-fn belongs(table: &Table<'_>, key: &str, fits: bool, kinds: &str) -> Result<()> {
-    match table.get(key) {
-        Some(value) if !fits => Err(value.error(format!("is only for links of kind {kinds}; take it out"))),
-        _ => Ok(()),
     }
 }
 
@@ -338,8 +318,7 @@ fn bind(table: &Table<'_>, others: &[LinkConfig]) -> Result<SocketAddr> {
     if addr.port() == 0 {
         return Err(value.error("port 0 is no port; use 1 to 65535"));
     }
-    let same = |other: &&LinkConfig| matches!(other.kind, LinkKind::Driver(DriverKind::Udp { bind }) if bind == addr);
-    match others.iter().find(same) {
+    match others.iter().find(|other| other.kind.bind() == Some(addr)) {
         Some(other) => Err(value.error(format!("{addr} is already bound by link {}; use another", other.name))),
         None => Ok(addr),
     }
@@ -406,9 +385,20 @@ fn addresses(table: &Table<'_>, is_udp: bool) -> Result<Vec<IfAddr>> {
 
 fn mtu(value: &Value<'_>, kind: &LinkKind, has_v6: bool) -> Result<u16> {
     let mtu = value.number(MIN_MTU..=u16::MAX)?;
-    let bound_to_v6 = matches!(kind, LinkKind::Driver(DriverKind::Udp { bind }) if bind.is_ipv6());
+    let bound_to_v6 = kind.bind().is_some_and(|bind| bind.is_ipv6());
     if mtu < MIN_MTU_V6 && (bound_to_v6 || has_v6) {
         return Err(value.error(format!("{mtu} is too small for the link's IPv6 address; use at least {MIN_MTU_V6}")));
     }
     Ok(mtu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_key_belongs_to_a_kind() {
+        let without: Vec<_> = KEYS.iter().filter(|key| kinds_with(|kind| has_key(kind, key)).is_empty()).collect();
+        assert!(without.is_empty(), "no kind of link has {without:?}");
+    }
 }

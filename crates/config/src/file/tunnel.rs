@@ -9,7 +9,6 @@ use std::ops::Range;
 
 use ::xfrm::{Aead, Algorithm, EspInUdp, Key, Mode, Name, Overhead, SaConfig};
 use base::{IfAddr, Prefix};
-use driver::DriverKind;
 use wire::Spi;
 use zeroize::Zeroizing;
 
@@ -17,7 +16,7 @@ use super::document::Document;
 use super::faults::{Faults, Place};
 use super::reader::{Refers, Result, Source, Table, Value, quoted};
 use super::{algorithm, device, ipsec, link, route};
-use crate::model::{Config, LinkConfig, LinkKind};
+use crate::model::{Config, LinkConfig};
 
 pub(super) const KEYS: &[&str] = &["name", "local", "remote", "keys", "cipher", "device"];
 const LOCAL_KEYS: &[&str] = &["address", "port", "nets", "addresses"];
@@ -307,10 +306,7 @@ fn check_spis(
 /// Link that carries the ESP of a tunnel.
 fn outer(table: &Table<'_>, local: &End, config: &Config, earlier: &[Tunnel]) -> Result<Outer> {
     let has = |link: &&LinkConfig| link.own_addresses().any(|own| own.addr() == local.address);
-    let of_udp = |link: &LinkConfig| match link.kind {
-        LinkKind::Driver(DriverKind::Udp { bind }) => Some(bind.port()),
-        _ => None,
-    };
+    let of_udp = |link: &LinkConfig| link.kind.bind().map(|bind| bind.port());
     let mut own: Vec<&LinkConfig> = config.links.iter().filter(has).collect();
     // An interface with the address carries ESP with and without UDP.
     own.sort_by_key(|link| of_udp(link).is_some());

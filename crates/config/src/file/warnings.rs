@@ -7,7 +7,6 @@ use std::net::IpAddr;
 
 use ::xfrm::{Action, Algorithm, Dir, Level, Mode, Overhead, SaConfig, SaDir, Template};
 use base::Prefix;
-use driver::DriverKind;
 
 use super::faults::{Findings, Gathered, Place};
 use super::index::Places;
@@ -198,8 +197,7 @@ fn secret(algorithm: &Algorithm) -> &[u8] {
 
 /// MTU of a link, if the file determines it.
 fn known_mtu(link: &LinkConfig) -> Option<u16> {
-    let is_made =
-        matches!(link.kind, LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. } | DriverKind::Udp { .. }));
+    let is_made = link.kind.is_tun() || link.kind.bind().is_some();
     link.mtu.or(is_made.then_some(DEFAULT_MTU))
 }
 

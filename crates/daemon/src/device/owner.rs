@@ -5,8 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use client::CliError;
-use config::model::{LinkConfig, LinkKind};
-use driver::DriverKind;
+use config::model::LinkConfig;
 use link::Link;
 use netlink::rtnl::nums::RTM_GETLINK;
 
@@ -86,11 +85,8 @@ pub(super) fn tun_devices(kernel: &mut Rtnetlink) -> io::Result<Vec<TunDevice>> 
 /// # Errors
 /// The device belongs to another gateway, or cannot be removed.
 pub(crate) fn prepare(config: &LinkConfig) -> Result<bool, CliError> {
-    let (is_tap, queues) = match config.kind {
-        LinkKind::Driver(DriverKind::Tun { queues }) => (false, queues),
-        LinkKind::Driver(DriverKind::Tap { queues }) => (true, queues),
-        _ => return Ok(false),
-    };
+    let Some(kind) = config.kind.driver().filter(|_| config.kind.is_tun()) else { return Ok(false) };
+    let (is_tap, has_many_queues) = (kind.is_ethernet(), kind.queues() > Some(1));
     let Some(owner) = OWNER.get() else { return Ok(false) };
     let name = &config.name;
     let failed = |what: &str, err: &io::Error| CliError::failed(format!("{name}: {what}: {err}"));
@@ -103,7 +99,7 @@ pub(crate) fn prepare(config: &LinkConfig) -> Result<bool, CliError> {
             "{name}: the device belongs to the gateway {other}, and stays when that ends; \
              remove it with `fatpath down {other}`, or give the link another name."
         ))),
-        Some(_) if !device.is_attached && (device.is_tap, device.has_many_queues) != (is_tap, queues > 1) => {
+        Some(_) if !device.is_attached && (device.is_tap, device.has_many_queues) != (is_tap, has_many_queues) => {
             kernel
                 .ask(|writer, seq| rtnl::write_removal(writer, device.index, seq))
                 .map_err(|err| failed("removal of the former device", &err))?;

@@ -14,6 +14,7 @@ mod idle;
 mod ila;
 mod protocols;
 mod service;
+mod socket;
 mod sysctl;
 
 pub(crate) use protocols::{Protocols, Shared};

@@ -25,8 +25,8 @@ use super::client::{Client, Gone, Received, inode_of_socket};
 use super::idle::IdleDetector;
 use super::protocols::Shared;
 use crate::acceptor::{Accepted, Acceptor};
-use crate::bell::{Bell, News};
 use crate::command::Handle;
+use crate::event_queue::{EventQueue, KernelEvent};
 use crate::notifications;
 use crate::privilege::{Peer, Privilege};
 use crate::threads::{Pulse, Threads};
@@ -145,7 +145,7 @@ struct Service {
     buffer: Vec<u8>,
     worker: Handle,
     /// Event queue of the worker, and the groups of `NETLINK_XFRM` and of rtnetlink with members.
-    bell: Arc<Bell>,
+    bell: Arc<EventQueue>,
     groups: [Groups; 2],
     /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
@@ -166,7 +166,7 @@ impl Service {
         let buffer = vec![0; MAX_HEAD + MAX_DATA + 1];
         let (clients, outbox) = (HashMap::new(), Outbox::default());
         let limits = Limits::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
-        let bell = Arc::new(Bell::new()?);
+        let bell = Arc::new(EventQueue::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         let (worker, groups) = (worker.clone(), Default::default());
         let (busy_poll, idle, prompt, last_token) = (BusyPoll::new(), IdleDetector::default(), false, READERS);
@@ -355,11 +355,11 @@ impl Service {
 
     /// Forwards the worker's events, and notifies the listeners that have lost events.
     fn notify_clients(&mut self) {
-        let rung = self.bell.take();
-        for (of, queue) in [(protocol::XFRM, rung.xfrm), (protocol::ROUTE, rung.route)] {
+        let pending = self.bell.take();
+        for (of, queue) in [(protocol::XFRM, pending.xfrm), (protocol::ROUTE, pending.route)] {
             let listeners = self.listeners(of);
             self.outbox.clear();
-            self.announce(&queue.news, listeners);
+            self.announce(&queue.events, listeners);
             self.broadcast(of, None);
             if !listeners.intersects(queue.lost) {
                 continue;
@@ -374,16 +374,16 @@ impl Service {
     }
 
     /// Writes events of one protocol for its listeners.
-    fn announce(&mut self, news: &[News], listeners: Groups) {
+    fn announce(&mut self, events: &[KernelEvent], listeners: Groups) {
         let Self { outbox, shared, .. } = self;
         let mut protocols = shared.lock();
         let rtnl = &mut protocols.rtnl;
-        for news in news {
-            match news {
-                News::Xfrm(event) => event.announce(listeners, outbox),
-                News::Link(now) => rtnl.notify_link(now, listeners, outbox),
-                News::Neighbour { now, gone } => rtnl.notify_neighbour(now, *gone, listeners, outbox),
-                News::Fdb { bridge, change } => rtnl.notify_fdb(*bridge, change, listeners, outbox),
+        for event in events {
+            match event {
+                KernelEvent::Xfrm(event) => event.announce(listeners, outbox),
+                KernelEvent::Link(now) => rtnl.notify_link(now, listeners, outbox),
+                KernelEvent::Neighbour { now, gone } => rtnl.notify_neighbour(now, *gone, listeners, outbox),
+                KernelEvent::Fdb { bridge, change } => rtnl.notify_fdb(*bridge, change, listeners, outbox),
             }
         }
         protocols.follow_host_side();
@@ -420,12 +420,8 @@ impl Service {
         // `choose_port` and `listeners` read the other clients while this one is changed.
         let mut client = self.clients.remove(&token).ok_or(Gone)?;
         let clients = &self.clients;
-        let listeners = |protocol| {
-            let others = clients.values().map(|other| other.groups(protocol));
-            others.fold(client.groups(protocol), Groups::union)
-        };
-        let own = [protocol::ROUTE, protocol::XFRM, protocol::GENERIC].map(|number| (number, listeners(number)));
-        let of = |number: u32| own.iter().find(|(own, _)| *own == number).map_or(Groups::default(), |(_, of)| *of);
+        let listeners =
+            |protocol| clients.values().map(|other| other.groups(protocol)).fold(Groups::default(), Groups::union);
         let pid = client.pid;
         let port = |protocol, wish| choose_port(clients, protocol, wish, pid);
         let mut protocols = self.shared.lock();
@@ -435,9 +431,9 @@ impl Service {
                 let noted = client.note_sender(&received);
                 let Received { len, answer, .. } = received;
                 let datagram = &self.buffer[..len];
-                (noted.and_then(|()| client.handle(datagram, answer, &mut protocols, of, port, outbox)), len)
+                (noted.and_then(|()| client.handle(datagram, answer, &mut protocols, listeners, port, outbox)), len)
             }
-            ClientInput::Unserved(messages) => (client.request(&messages, &mut protocols, of, port, outbox), 0),
+            ClientInput::Unserved(messages) => (client.request(&messages, &mut protocols, listeners, port, outbox), 0),
         };
         protocols.follow_host_side();
         drop(protocols);

@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::records::{PolicyRecord, SaRecord};
 
 /// Records an event for netlink's clients.
-pub(crate) fn note(node: &mut Node, event: &ipsec::Event) {
+pub(crate) fn record(node: &mut Node, event: &ipsec::Event) {
     let event = match event {
         ipsec::Event::Acquire(it) => acquire(node, it),
         ipsec::Event::SaExpired(it) => expire(node, it),

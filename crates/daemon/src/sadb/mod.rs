@@ -16,7 +16,7 @@ mod test_client;
 mod tests;
 
 pub(crate) use database::WorkerSadb;
-pub(crate) use events::note;
+pub(crate) use events::record;
 pub(crate) use pending::XfrmEvents;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use test_client::Alone;

@@ -6,15 +6,15 @@ use netlink::Groups;
 use netlink::xfrm::Event;
 use netlink::xfrm::nums::group;
 
-use crate::bell::{Bell, News, xfrm_groups};
+use crate::event_queue::{EventQueue, KernelEvent, xfrm_groups};
 
 /// Events of SAs and policies, and the kinds of events with subscribers.
 #[derive(Debug, Default)]
 pub(crate) struct XfrmEvents {
-    /// Events since the last call of [`ring`](Self::ring).
+    /// Events since the last call of [`flush`](Self::flush).
     pub(super) events: Vec<Event>,
     /// Queue to netlink's thread, if a client subscribes to any event.
-    bell: Option<Arc<Bell>>,
+    queue: Option<Arc<EventQueue>>,
     /// Whether a client subscribes to acquires.
     has_acquires: bool,
     /// Whether a client subscribes to SAs' sequence numbers.
@@ -24,16 +24,16 @@ pub(crate) struct XfrmEvents {
 }
 
 impl XfrmEvents {
-    /// Sets the queue `bell` for the events of the groups `groups`.
-    pub(crate) fn set_bell(&mut self, groups: Groups, bell: Arc<Bell>) {
-        self.bell = groups.intersects(xfrm_groups()).then_some(bell);
+    /// Sets the queue `queue` for the events of the groups `groups`.
+    pub(crate) fn set_queue(&mut self, groups: Groups, queue: Arc<EventQueue>) {
+        self.queue = groups.intersects(xfrm_groups()).then_some(queue);
         self.has_acquires = groups.has(group::ACQUIRE);
         self.has_numbers = groups.has(group::AEVENTS);
     }
 
     /// Tells whether a client subscribes to events.
     pub(crate) const fn has_listener(&self) -> bool {
-        self.bell.is_some()
+        self.queue.is_some()
     }
 
     /// Tells whether a client subscribes to acquires.
@@ -48,13 +48,13 @@ impl XfrmEvents {
 
     /// Sends the queued events to netlink's thread. `lost` counts the events that did not fit into the queue of the
     /// `ipsec` crate.
-    pub(crate) fn ring(&mut self, lost: u64) {
+    pub(crate) fn flush(&mut self, lost: u64) {
         let more = std::mem::replace(&mut self.lost, lost) != lost;
         if self.events.is_empty() && !more {
             return;
         }
-        match &self.bell {
-            Some(bell) => bell.ring_xfrm(self.events.drain(..).map(News::Xfrm), more),
+        match &self.queue {
+            Some(queue) => queue.push_xfrm(self.events.drain(..).map(KernelEvent::Xfrm), more),
             None => self.events.clear(),
         }
     }

@@ -14,7 +14,7 @@ use nlsock::ToDaemon;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::database::{Ask, WorkerSadb};
-use crate::bell::{Bell, News, xfrm_groups};
+use crate::event_queue::{EventQueue, KernelEvent, xfrm_groups};
 use crate::node::Node;
 use crate::notifications;
 use crate::poller::Poller;
@@ -37,7 +37,7 @@ pub struct Alone {
     xfrm: NodeXfrm,
     session: Session<NodeXfrm>,
     outbox: Outbox,
-    bell: Arc<Bell>,
+    queue: Arc<EventQueue>,
     /// Whether the client subscribes to notifications.
     listening: bool,
     now: Instant,
@@ -60,9 +60,9 @@ impl Alone {
             let groups = [group::ACQUIRE, group::EXPIRE, group::SA, group::POLICY].map(|it| 1 << (it - 1));
             session.bind(1, groups.iter().sum()).expect("the groups are for who may change something");
         }
-        let bell = Arc::new(Bell::new().expect("a descriptor for notifications"));
+        let queue = Arc::new(EventQueue::new().expect("a descriptor for notifications"));
         let (xfrm, outbox) = (Xfrm::new(WorkerSadb(node)), Outbox::default());
-        Self { xfrm, session, outbox, bell, listening: true, now: Instant::ZERO }
+        Self { xfrm, session, outbox, queue, listening: true, now: Instant::ZERO }
     }
 
     pub(super) fn node(&mut self) -> &mut Node {
@@ -83,8 +83,8 @@ impl Alone {
 
     /// Adds the test to these groups.
     pub(super) fn subscribe(&mut self, groups: Groups) {
-        let bell = Arc::clone(&self.bell);
-        notifications::listen(self.node(), [groups, Groups::default()], bell);
+        let queue = Arc::clone(&self.queue);
+        notifications::listen(self.node(), [groups, Groups::default()], queue);
     }
 
     /// Sends netlink messages from the client, as its socket carries them.
@@ -112,19 +112,19 @@ impl Alone {
     /// Advances the clock, and expires objects.
     pub fn pass(&mut self, time: Duration) {
         self.let_pass(time);
-        self.news();
+        self.events();
     }
 
     pub(super) fn let_pass(&mut self, time: Duration) {
         self.now = self.now.max(self.node().now()) + time;
         let now = self.now;
-        notifications::pass_time(self.node(), now);
+        notifications::run_timers(self.node(), now);
     }
 
     /// Notifications of events so far.
-    pub(super) fn news(&mut self) -> Vec<News> {
+    pub(super) fn events(&mut self) -> Vec<KernelEvent> {
         notifications::publish(self.node());
-        self.bell.take().xfrm.news
+        self.queue.take().xfrm.events
     }
 
     /// Checks that each SA and policy has its request, and that dumps show each of them once.
@@ -333,13 +333,15 @@ mod tests {
     }
 
     /// Numbers of policies and of SAs whose expiry was notified, each with its own limit.
-    fn ended(news: &[News]) -> (usize, usize) {
-        let policies = news.iter().filter(|news| match news {
-            News::Xfrm(Event::PolicyExpire { policy, hard: true }) => policy.info.lft.hard_add_expires_seconds == 60,
+    fn ended(events: &[KernelEvent]) -> (usize, usize) {
+        let policies = events.iter().filter(|events| match events {
+            KernelEvent::Xfrm(Event::PolicyExpire { policy, hard: true }) => {
+                policy.info.lft.hard_add_expires_seconds == 60
+            }
             _ => false,
         });
-        let sas = news.iter().filter(|news| match news {
-            News::Xfrm(Event::Expire { info, hard: true, .. }) => info.lft.hard_add_expires_seconds == 60,
+        let sas = events.iter().filter(|events| match events {
+            KernelEvent::Xfrm(Event::Expire { info, hard: true, .. }) => info.lft.hard_add_expires_seconds == 60,
             _ => false,
         });
         (policies.count(), sas.count())
@@ -354,7 +356,7 @@ mod tests {
         }
         alone.let_pass(Duration::ZERO);
         alone.let_pass(Duration::from_secs(61));
-        assert_eq!(ended(&alone.news()), (256, 0));
+        assert_eq!(ended(&alone.events()), (256, 0));
         alone.check();
     }
 
@@ -368,7 +370,7 @@ mod tests {
             alone.let_pass(Duration::from_secs(61));
         }
         alone.xfrm.database.add_policy(Box::new(policy(1)), false).unwrap();
-        assert_eq!(ended(&alone.news()), (3, 0));
+        assert_eq!(ended(&alone.events()), (3, 0));
         assert_eq!(alone.node().datapath.ipsec.spd().len(), 1);
         alone.check();
     }
@@ -390,7 +392,7 @@ mod tests {
             alone.listen(true);
             alone.let_pass(Duration::ZERO);
             alone.let_pass(Duration::from_secs(61));
-            assert_eq!(ended(&alone.news()), (1, 1), "subscribed before: {subscribed_before}");
+            assert_eq!(ended(&alone.events()), (1, 1), "subscribed before: {subscribed_before}");
             alone.check();
         }
     }

@@ -17,7 +17,7 @@ use wire::{FlowKey, Protocol};
 use xfrm::{Aevents, Flowi, Mark, SaFlags};
 
 use super::Alone;
-use crate::bell::News;
+use crate::event_queue::KernelEvent;
 use crate::node::Node;
 use crate::records::wall_clock;
 
@@ -108,8 +108,8 @@ fn acquire_has_the_spi_of_the_template() {
     let mut alone = node(0x1234);
     alone.listen(true);
     assert_eq!((send(&mut alone), send(&mut alone)), (1, 1));
-    let news = alone.news();
-    let [News::Xfrm(Event::Acquire(acquire))] = &news[..] else { panic!("{news:?}") };
+    let events = alone.events();
+    let [KernelEvent::Xfrm(Event::Acquire(acquire))] = &events[..] else { panic!("{events:?}") };
     assert_eq!((acquire.spi, acquire.policy.templates[0].spi), (0x1234, 0x1234));
     assert_eq!(alone.database().find_sa(&query(0x1234, NONE)).unwrap().info.reqid, 7);
 }
@@ -128,7 +128,7 @@ fn larval_sa_with_the_policys_spi_is_completed_by_an_update() {
     let mut alone = node(0x1234);
     alone.listen(true);
     assert_eq!(send(&mut alone), 1);
-    alone.news();
+    alone.events();
     assert_eq!(alone.database().add_sa(sa(0x1234), false).unwrap_err(), Error::new(errno::EEXIST));
     alone.database().add_sa(sa(0x1234), true).unwrap();
     let sad = alone.node().datapath.ipsec.sad();
@@ -172,8 +172,8 @@ fn alloc_spi_returns_the_larval_sa_of_its_seq() {
         add_policy(&mut alone, 0x1234, Mark { value, mask: u32::MAX });
         assert_eq!(send_marked(&mut alone, value), value as usize);
     }
-    for event in alone.news() {
-        let News::Xfrm(Event::Acquire(acquire)) = event else { panic!("{event:?}") };
+    for event in alone.events() {
+        let KernelEvent::Xfrm(Event::Acquire(acquire)) = event else { panic!("{event:?}") };
         let info = SaInfo { seq: acquire.seq, ..info() };
         let request = NewSpi { info, min: 0x100, max: 0x1ff, mark: acquire.policy.mark, if_id: 0, dir: 0 };
         let given = alone.database().alloc_spi(Box::new(request)).unwrap();
@@ -195,11 +195,11 @@ fn lost_sa_expires_for_a_key_manager_alone() {
     };
     for others in [&[group::EXPIRE][..], &[group::ACQUIRE], &[]] {
         alone.subscribe(group(others));
-        assert!(alone.news().is_empty(), "{others:?}");
+        assert!(alone.events().is_empty(), "{others:?}");
     }
     alone.subscribe(group(&[group::ACQUIRE, group::EXPIRE]));
-    let news = alone.news();
-    let [News::Xfrm(Event::Expire { info, hard: true, .. })] = &news[..] else { panic!("{news:?}") };
+    let events = alone.events();
+    let [KernelEvent::Xfrm(Event::Expire { info, hard: true, .. })] = &events[..] else { panic!("{events:?}") };
     assert_eq!((info.spi, info.proto, info.daddr), (0x100, proto::ESP, self::info().daddr));
     assert!(alone.is_empty());
 }
@@ -209,12 +209,12 @@ fn larval_sa_cannot_be_expired() {
     let mut alone = node(0x1234);
     alone.listen(true);
     assert_eq!(send(&mut alone), 1);
-    alone.news();
+    alone.events();
     for hard in [false, true] {
         let refused = alone.database().expire_sa(&query(0x1234, NONE), hard).unwrap_err();
         assert_eq!(refused, Error::text(errno::EINVAL, "SA must be in VALID state"), "{hard}");
     }
-    assert!(alone.news().is_empty());
+    assert!(alone.events().is_empty());
     assert_eq!(send(&mut alone), 1, "it is still to come");
 }
 
@@ -238,8 +238,8 @@ fn aevents_go_to_group_members_at_the_sas_thresholds() {
             datapath.ipsec.seal(mem, now, id, pkt, Train::None, 1500, &mut out, &mut Counters::default()).unwrap();
         }
         alone.let_pass(Duration::from_millis(100) * tenths);
-        let events = alone.news().into_iter().map(|news| match news {
-            News::Xfrm(Event::Numbers { sa, by_time }) => {
+        let events = alone.events().into_iter().map(|events| match events {
+            KernelEvent::Xfrm(Event::Numbers { sa, by_time }) => {
                 (convert::begins_at(Some(&sa.replay), SaFlags::default()).0, by_time)
             }
             other => panic!("{other:?}"),
@@ -287,8 +287,8 @@ fn expiry_of_an_sa_has_all_its_counters() {
     node.datapath.ipsec.open(&node.mem, now, pkt, &mut opened, &mut Counters::default());
     assert_eq!(opened.drops, [DropReason::EspIcv]);
     alone.let_pass(Duration::from_secs(61));
-    let news = alone.news();
-    let [News::Xfrm(Event::Expire { info, dir: 1, hard: true, .. })] = &news[..] else { panic!("{news:?}") };
+    let events = alone.events();
+    let [KernelEvent::Xfrm(Event::Expire { info, dir: 1, hard: true, .. })] = &events[..] else { panic!("{events:?}") };
     assert_eq!(info.stats, [0, 0, 1]);
     let used = info.curlft.use_time;
     assert!(used.abs_diff(before) <= 62 && info.curlft.add_time >= before, "{used} {before}");

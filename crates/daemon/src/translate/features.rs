@@ -2,7 +2,6 @@
 
 use config::features::FeatureSet;
 use config::model::LinkKind;
-use driver::DriverKind;
 use link::Link;
 use offload::{CsumOffload, Features};
 
@@ -58,14 +57,13 @@ pub(crate) fn limited(features: Features, on: FeatureSet) -> Features {
 pub(crate) fn always(link: &dyn Link, kind: &LinkKind, has_esp_device: bool) -> FeatureSet {
     let has = |names: &[&str]| link.offloads().iter().any(|offload| offload.on && names.contains(&offload.name));
     let ethernet = matches!(link.layer(), link::Layer::Ethernet(_));
-    let is_udp = matches!(kind, LinkKind::Driver(DriverKind::Udp { .. }));
     let each = [
         (FeatureSet::GSO, true),
         (FeatureSet::UDP_GRO_FORWARDING, true),
         (FeatureSet::ESP, has_esp_device),
         (FeatureSet::VLAN_CHALLENGED, !ethernet),
         // The kernel has verified the checksums of a UDP socket's datagrams.
-        (FeatureSet::RX_CSUM, is_udp || has(&["rx-checksum", "rx-super-packets"])),
+        (FeatureSet::RX_CSUM, kind.bind().is_some() || has(&["rx-checksum", "rx-super-packets"])),
         (FeatureSet::GRO_HW, has(&["rx-tso4", "rx-tso6", "rx-uso", "rx-super-packets", "rx-gro"])),
     ];
     each.into_iter().fold(FeatureSet::NONE, |all, (feature, has)| all | feature.only_if(has))

@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 
 use base::{LinkId, TableId};
-use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, Then};
+use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NudState, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
-use netlink::rtnl::{self, Delta, NeighbourNow};
+use netlink::rtnl::{self, Address, Delta, LOOPBACK, NeighbourNow};
 use wire::eth::MacAddr;
 
 /// All neighbours in netlink's form.
@@ -17,13 +17,13 @@ pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
 /// A neighbour in netlink's form.
 pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
     let state = match neighbour.state {
-        "INCOMPLETE" => NUD_INCOMPLETE,
-        "REACHABLE" => NUD_REACHABLE,
-        "STALE" => NUD_STALE,
-        "DELAY" => NUD_DELAY,
-        "PROBE" => NUD_PROBE,
-        "PERMANENT" => NUD_PERMANENT,
-        _ => NUD_FAILED,
+        NudState::Incomplete => NUD_INCOMPLETE,
+        NudState::Reachable => NUD_REACHABLE,
+        NudState::Stale => NUD_STALE,
+        NudState::Delay => NUD_DELAY,
+        NudState::Probe => NUD_PROBE,
+        NudState::Permanent => NUD_PERMANENT,
+        NudState::Failed => NUD_FAILED,
     };
     let &Neighbour { link, addr, protocol, .. } = neighbour;
     NeighbourNow { link, addr, mac: neighbour.mac.map(|mac| mac.0), state, protocol }
@@ -61,8 +61,7 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
             (None, Some(new)) => fib.insert(*table, new, false),
             (None, None) => {}
         },
-        // An address of scope host or narrower is never a source of packets to other nodes.
-        Delta::AddAddress(_, address) | Delta::RemoveAddress(_, address) if address.scope >= RT_SCOPE_HOST => {}
+        Delta::AddAddress(link, address) | Delta::RemoveAddress(link, address) if !is_source(*link, address) => {}
         Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
         Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
         Delta::Rules { v4, rules } => fib.set_rules(*v4, rules.iter().map(|rule| to_rule(*v4, rule)).collect()),
@@ -72,21 +71,27 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
     }
 }
 
+/// Tells whether an address may be a source of packets to other nodes: an IPv4 address of scope host or narrower is none
+/// (Linux `inet_select_addr`), and neither is `::1` of `lo`.
+fn is_source(link: LinkId, address: &Address) -> bool {
+    address.scope < RT_SCOPE_HOST || address.addr.addr().is_ipv6() && link != LinkId(LOOPBACK)
+}
+
 const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
     fib::Vrf { table: vrf.table, up: vrf.up }
 }
 
 fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
     let then = match rule.verdict(v4).as_ref().and_then(to_fib) {
-        Some(route) => Then::Take(route),
-        None if rule.l3mdev => Then::AskVrf,
-        None => Then::Ask(TableId(rule.table)),
+        Some(route) => RuleAction::Take(route),
+        None if rule.l3mdev => RuleAction::AskVrf,
+        None => RuleAction::Ask(TableId(rule.table)),
     };
     fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
 }
 
 /// Type of a route, with its ILA encapsulation if the route has one.
-pub(crate) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
+const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
     match encap {
         Some(encap) => RouteKind::Ila { encap, to },
         None => to.plain(),

@@ -90,7 +90,7 @@ impl FrameGro {
             pkt.push(mem, EthHeader::LEN).map(|front| front.copy_from_slice(&header)).is_err()
         });
         for pkt in failed {
-            ports.drops(pkt.meta.origin.get(), DropReason::NoMemory, pkt.meta.cut.packets());
+            ports.drops(pkt.meta.origin.get(), DropReason::NoMemory, pkt.meta.cut.packets()).end();
         }
     }
 }

@@ -31,7 +31,7 @@ fn bridge_of(dp: &mut Datapath, link: LinkId) -> Option<&mut Bridge> {
 pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr>, mtu: usize) {
     if let Some(own) = dp.bridges.get_mut(link) {
         // An address that no station may have is refused, and the bridge keeps its own.
-        let _ = mac.map(|mac| own.set_mac(mac));
+        mac.and_then(|mac| own.set_mac(mac).ok());
         return;
     }
     let Some(bridge) = bridge_of(dp, link) else { return };
@@ -50,19 +50,19 @@ pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
         let all: Vec<LinkId> = bridge.ports().map(switch::Port::link).collect();
         for port in all {
             // Cannot fail: `port` is one of the bridge's own ports.
-            let _ = bridge.set_link_up(port, is_up && is_link_up(port));
+            bridge.set_link_up(port, is_up && is_link_up(port)).ok();
         }
     } else if let Some(own) = ports.get(link).and_then(|port| port.bridge)
         && let Some(bridge) = bridges.get_mut(own)
     {
-        let _ = bridge.set_link_up(link, is_up && is_link_up(own));
+        bridge.set_link_up(link, is_up && is_link_up(own)).ok();
     }
 }
 
 /// Removes a link from its bridge. If the link is a bridge itself, its ports become links of this node again.
 pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
     if let Some(bridge) = bridge_of(dp, link) {
-        let _ = bridge.remove_port(link);
+        bridge.remove_port(link).ok();
     }
     dp.bridges.remove(link);
     for (id, port) in dp.ports.iter_mut() {

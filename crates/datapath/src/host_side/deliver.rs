@@ -47,18 +47,16 @@ fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, devi
         return tcp::input(dp, cx, ip, cast);
     }
     dp.count_delivered(ip.pkt.meta.origin.device(), ip.info.version(), 1);
-    if dp.trace.is_on() {
-        trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: device });
-    }
+    trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: device });
     let origin = ip.pkt.meta.origin.get();
     let to = up::destination(pkt_type, cast, ip.info.dst);
     if let Err(reason) = clamp_delivered(dp, cx, ip) {
         return Next::Drop(reason);
     }
-    if let Err(reason) = up::send(dp, cx, device, ip.pkt.take(), to) {
-        dp.ports.drop(origin, reason);
+    match up::send(dp, cx, device, ip.pkt.take(), to) {
+        Ok(()) => Next::Done,
+        Err(reason) => dp.ports.drop(origin, reason).into(),
     }
-    Next::Done
 }
 
 /// Chooses the device by which a packet for this node goes up, of its link or of the VRF.

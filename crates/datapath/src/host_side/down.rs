@@ -29,27 +29,25 @@ pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Pack
     pkt.meta.pkt_type = PktType::Host;
     pkt.meta.of_socket = true;
     pkt.meta.trace = 0;
-    match try_take(dp, cx, link, pkt) {
-        Ok(()) => {}
-        Err((packets, reason)) => dp.ports.drops(origin, reason, packets),
+    let packets = pkt.meta.cut.packets();
+    if let Err(reason) = try_receive(dp, cx, link, pkt) {
+        dp.ports.drops(origin, reason, packets).end();
     }
 }
 
-fn try_take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Result<(), (u64, DropReason)> {
-    let packets = pkt.meta.cut.packets();
-    let lost = |reason: DropReason| (packets, reason);
-    let port = dp.ports.get(host_port(link)).ok_or(lost(DropReason::LinkDown))?;
+fn try_receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Result<(), DropReason> {
+    let port = dp.ports.get(host_port(link)).ok_or(DropReason::LinkDown)?;
     let mut to = Addressee::Node;
     if let Some(mac) = port.config.mac {
-        if !pkt.may_pull(cx.mem, eth::EthHeader::LEN).map_err(|dry| lost(dry.into()))? {
-            return Err(lost(DropReason::EthTruncated));
+        if !pkt.may_pull(cx.mem, eth::EthHeader::LEN)? {
+            return Err(DropReason::EthTruncated);
         }
-        let header = *eth::EthHeader::ref_from(pkt.head()).map_err(|why| lost(why.into()))?;
+        let header = *eth::EthHeader::ref_from(pkt.head())?;
         let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && pkt.meta.vlan.is_none();
         to = match header.dst() {
             dst if dst == mac && is_ip => Addressee::Node,
             dst if dst.is_multicast() && is_ip && dst != MacAddr::BROADCAST => Addressee::Group,
-            _ => return leave(dp, cx, link, pkt).map_err(lost),
+            _ => return leave(dp, cx, link, pkt),
         };
         pkt.pull(eth::EthHeader::LEN);
     }

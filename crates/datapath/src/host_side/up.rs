@@ -26,11 +26,11 @@ pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: 
     let Some(link) =
         of_flow.into_iter().chain(dp.fib.links_with(sent.src)).chain([link]).chain(devices).find(has_device)
     else {
-        return dp.ports.drop(Origin::NODE, DropReason::LinkDown);
+        return dp.ports.drop(Origin::NODE, DropReason::LinkDown).end();
     };
     error.meta.origin = Origin::NODE.into();
     if let Err(reason) = send(dp, cx, link, error, None) {
-        dp.ports.drop(Origin::NODE, reason);
+        dp.ports.drop(Origin::NODE, reason).end();
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn copy_packet(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &IpPa
     let cast = if ip.info.dst.is_multicast() { Cast::Group } else { Cast::Unicast };
     let to = destination(copy.meta.pkt_type, cast, ip.info.dst);
     if let Err(reason) = send(dp, cx, link, copy, to) {
-        dp.ports.drop(Origin::Port(link), reason);
+        dp.ports.drop(Origin::Port(link), reason).end();
     }
 }
 

@@ -20,11 +20,9 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     let mut opened = std::mem::take(&mut dp.scratch.opened);
     dp.ipsec.submit_open(cx.mem, cx.now, ip.pkt.take(), &ip.info, &mut opened, &mut dp.counters);
     for reason in opened.drops.drain(..) {
-        dp.ports.count_drops(origin.get(), reason, 1);
+        dp.ports.count_drops(origin.get(), reason, 1).end();
     }
-    if dp.ipsec.has_esp_drops() {
-        trace::esp_dropped(dp);
-    }
+    trace::esp_dropped(dp);
     let keepalives = std::mem::take(&mut opened.keepalives);
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
     // Datagrams of a train that are not ESP: each is a packet of its own now, for the listener of its port.

@@ -47,10 +47,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         return Next::Done;
     }
     if let Some(mtu) = path_mtu::reported_mtu(ip) {
-        return match path_mtu::learn(dp, cx, ip, mtu) {
-            Ok(()) => Next::Done,
-            Err(reason) => Next::Drop(reason),
-        };
+        return path_mtu::learn(dp, cx, ip, mtu).map_or(Next::Done, Next::Drop);
     }
     let from = match cast {
         Cast::Unicast => Some(ip.info.dst),
@@ -67,10 +64,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             let kinds = [MibPair::ICMP_OUT_MSGS, MibPair::ICMP_OUT_ECHO_REPLIES].map(|pair| pair.of(version));
             own::send(dp, cx, ip, link, kinds)
         }
-        Err(reason) => {
-            dp.ports.drop(origin.get(), reason);
-            Next::Done
-        }
+        Err(reason) => dp.ports.drop(origin.get(), reason).into(),
     }
 }
 

@@ -143,17 +143,19 @@ fn deliver_datagram(dp: &mut Datapath, pkt: &Packet, [local, peer]: [SocketAddr;
     let is_encap = !marker.is_empty();
     match payload.strip_prefix(marker) {
         _ if is_encap && *payload == KEEPALIVE => {}
-        Some([]) => dp.count_drop(pkt, DropReason::EncapIgnored),
-        Some(message) if dp.ike.bytes + message.len() > MAX_WAITING => dp.count_drop(pkt, DropReason::IkeQueueFull),
+        Some([]) => dp.count_drop(pkt, DropReason::EncapIgnored).end(),
+        Some(message) if dp.ike.bytes + message.len() > MAX_WAITING => {
+            dp.count_drop(pkt, DropReason::IkeQueueFull).end();
+        }
         Some(message) => {
             dp.ike.bytes += message.len();
             dp.ike.waiting.push_back(IkeMessage { local, peer, bytes: message.to_vec() });
         }
         None if payload.len() > esp::EspHeader::LEN => {
             dp.counters.count(Mib::XfrmInNoStates);
-            dp.count_drop(pkt, DropReason::EspNoState);
+            dp.count_drop(pkt, DropReason::EspNoState).end();
         }
-        None => dp.count_drop(pkt, DropReason::EncapIgnored),
+        None => dp.count_drop(pkt, DropReason::EncapIgnored).end(),
     }
 }
 

@@ -19,7 +19,6 @@ use crate::host_side::deliver::deliver;
 use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::node::hooks::HookPoint;
-use crate::node::trace::Step;
 use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hooks, ila_errors, policy, trace};
 
 /// Hands a packet for this node to its protocol, after reassembly.
@@ -40,11 +39,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     hooks::run(dp, cx, HookPoint::LocalIn, link, ip);
     // Policies apply to the packet inside ESP, not to ESP itself (Linux `esp4_protocol.no_policy`).
     if esp::is_esp(dp, ip, cast) {
-        if dp.trace.is_on() {
-            let esp_at = esp::offset(dp, ip);
-            let sa = esp_at.and_then(|at| trace::decrypting_sa(dp, &ip.pkt, ip.info.dst, at));
-            trace::step(dp, cx, &mut ip.pkt, Step::Decrypt { sa });
-        }
+        trace::decrypt(dp, cx, ip);
         return esp::input(dp, cx, ip);
     }
     // The device has decrypted the packet in place: only ESP may use its bytes.
@@ -83,7 +78,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             && host::icmp::check_ok(&ip.pkt, &ip.info)
         {
             // The message may be about a socket's packet, so it is delivered in any case.
-            let _ = path_mtu::learn(dp, cx, ip, mtu);
+            path_mtu::learn(dp, cx, ip, mtu);
         }
         return deliver(dp, cx, ip, cast);
     }

@@ -30,12 +30,10 @@ pub(super) fn reported_mtu(ip: &IpPacket) -> Option<usize> {
     }
 }
 
-/// Handles a message that the quoted packet was too big for a link with that MTU.
-///
-/// # Errors
-/// [`DropReason::IcmpQuote`] if the quoted packet is none that this node has sent, [`DropReason::IcmpIgnored`] if the message
-/// changes nothing.
-pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) -> Result<(), DropReason> {
+/// Handles a message that the quoted packet was too big for a link with that MTU. Returns the reason to drop a message without effect,
+/// unless it is delivered: [`DropReason::IcmpQuote`] if the quoted packet is none that this node has sent, [`DropReason::IcmpIgnored`]
+/// if the MTU is not lower than the known one.
+pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) -> Option<DropReason> {
     let mut bytes = [0; QUOTE_LEN];
     let at = ip.info.header_len + icmp::IcmpHeader::LEN;
     let quoted = &mut bytes[..ip.info.total_len.saturating_sub(at).min(QUOTE_LEN)];
@@ -48,15 +46,15 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     };
     //= RFC 4301 §8.2.1 icmp-names-an-sa
     let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
-        return Err(DropReason::IcmpQuote);
+        return Some(DropReason::IcmpQuote);
     };
     let link_mtu = Hop::of(dp.decide(domain, dst)).ok().and_then(|hop| dp.mtu_of(hop.dev)).unwrap_or(0);
     if dp.fib.lower_path_mtu(cx.now, domain, dst, mtu, link_mtu) {
         dp.path_mtus_learnt += 1;
         tracing::debug!(%dst, mtu = dp.fib.path_mtu(cx.now, domain, dst), "path MTU");
-        Ok(())
+        None
     } else {
-        Err(DropReason::IcmpIgnored)
+        Some(DropReason::IcmpIgnored)
     }
 }
 
@@ -67,7 +65,7 @@ pub(crate) fn report(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     if let Err(reason) = ip.parse(cx) {
         return Next::Drop(reason);
     }
-    let learnt = reported_mtu(ip).ok_or(DropReason::IcmpIgnored).and_then(|mtu| learn(dp, cx, ip, mtu));
+    let ignored = reported_mtu(ip).map_or(Some(DropReason::IcmpIgnored), |mtu| learn(dp, cx, ip, mtu));
     match answer_to_quoted(ip) {
         // The quoted packet may be a socket's.
         Some(answer) if dp.ports.has_host_side() => {
@@ -75,7 +73,7 @@ pub(crate) fn report(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
             up::deliver_error(dp, cx, answer.reversed(), link, ip.pkt.take());
             Next::Done
         }
-        _ => learnt.map_or_else(Next::Drop, |()| Next::Done),
+        _ => ignored.map_or(Next::Done, Next::Drop),
     }
 }
 

@@ -88,19 +88,18 @@ pub(crate) fn apply_verdict(
     cast: Cast,
 ) -> Next {
     match verdict {
-        Verdict::Held => {}
+        Verdict::Held => Next::Done,
         Verdict::Whole { pkt, .. } => {
             ip.pkt.put(pkt);
-            return whole(dp, cx, ip, cast);
+            whole(dp, cx, ip, cast)
         }
-        Verdict::Restarted { packets } => dp.ports.drops(origin, DropReason::FragmentDistance, packets),
-        Verdict::Drop { reason, packets } => dp.ports.drops(origin, reason, packets),
+        Verdict::Restarted { packets } => dp.ports.drops(origin, DropReason::FragmentDistance, packets).into(),
+        Verdict::Drop { reason, packets } => dp.ports.drops(origin, reason, packets).into(),
         Verdict::Refuse { pkt, reason, code, pointer } => {
             ip.pkt.put(pkt);
-            return refuse_fragment(dp, cx, ip, reason, Problem::Parameter { code, at: pointer });
+            refuse_fragment(dp, cx, ip, reason, Problem::Parameter { code, at: pointer })
         }
     }
-    Next::Done
 }
 
 /// Drops a fragment, or the reassembled packet, with an ICMP error to its sender.
@@ -123,7 +122,7 @@ fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: Dro
 /// Counts evicted datagrams.
 pub(crate) fn drop_evicted(dp: &mut Datapath) {
     for gone in dp.reassembly.drain_evicted() {
-        dp.ports.drops(gone.origin, DropReason::FragmentEvicted, gone.packets);
+        dp.ports.drops(gone.origin, DropReason::FragmentEvicted, gone.packets).end();
     }
 }
 
@@ -144,7 +143,7 @@ pub(crate) fn malformed(
     let cut_short = TruncatedChain::find(cx.mem, &mut ip.pkt).filter(|cut| framing.allows(Version::V6) && is_ours(cut));
     let Some(TruncatedChain { info, reason, code, pointer }) = cut_short else { return Next::Drop(reason) };
     dp.count(link, Mib::Ip6ReasmReqds);
-    dp.count_drop(&ip.pkt, reason);
+    dp.count_drop(&ip.pkt, reason).end();
     // Link-layer padding is not quoted.
     ip.pkt.trim(info.total_len);
     ip.set_info(info);
@@ -186,7 +185,7 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
     let Datapath { reassembly, ports, counters, .. } = dp;
     reassembly.handle_timeout(cx.now, |link| ports.get(link).is_some(), counters, &mut expired);
     for gone in expired.drain(..) {
-        dp.ports.drops(gone.origin, DropReason::FragmentTimeout, gone.packets);
+        dp.ports.drops(gone.origin, DropReason::FragmentTimeout, gone.packets).end();
         if gone.version == Version::V6
             && let Some(port) = dp.ports.get_mut(gone.origin.device())
         {

@@ -32,16 +32,13 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         dp.counters.count(Mib::TcpInErrs);
         return Next::Drop(DropReason::ChecksumWrong);
     }
-    dp.count_drop(&ip.pkt, DropReason::TcpNoPort);
+    dp.count_drop(&ip.pkt, DropReason::TcpNoPort).end();
     match segment.reset(cx.mem, &ip.info) {
         Ok(Some(reset)) => {
             ip.pkt.put(reset);
             own::send(dp, cx, ip, link, [Mib::TcpOutSegs, Mib::TcpOutRsts])
         }
         Ok(None) => Next::Done,
-        Err(reason) => {
-            dp.ports.drop(Origin::NODE, reason);
-            Next::Done
-        }
+        Err(reason) => dp.ports.drop(Origin::NODE, reason).into(),
     }
 }

@@ -33,7 +33,7 @@ impl Bridges {
         if self.is_watched {
             let everything = FlushFilter { statics: true, locals: true, ..FlushFilter::default() };
             // Without a port in the filter, none is missing.
-            let _ = bridge.flush_fdb(&everything);
+            bridge.flush_fdb(&everything).ok();
             self.removed.push((id, bridge.take_fdb_changes()));
         }
     }

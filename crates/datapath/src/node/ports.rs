@@ -431,9 +431,25 @@ impl PortTable {
             header.set_dst(NO_STATION);
             frame.meta.esp = None;
             let l3 = offload::behind_tags(mem, &mut frame, eth::EthHeader::LEN);
-            let _ = self.enqueue(mem, link, frame, l3);
+            if let Err(reason) = self.enqueue(mem, link, frame, l3) {
+                tracing::trace!(link = link.0, reason = reason.name(), "no copy for packet sockets");
+            }
         }
     }
+}
+
+/// Packet that is counted as dropped. A call that counts a drop returns it, so that a `Result<_, DropReason>` stands for a drop that
+/// nothing has counted yet.
+#[derive(Debug)]
+#[must_use = "the packet goes to no other stage"]
+pub struct Dropped(());
+
+const _: () = assert!(size_of::<Dropped>() == 0, "a packet's path has no more to carry");
+
+impl Dropped {
+    /// Ends a packet's way in a function that returns no next stage.
+    #[inline(always)]
+    pub fn end(self) {}
 }
 
 /// The ports by their number, and the drops of each.
@@ -651,23 +667,23 @@ impl Ports {
     }
 
     /// Counts a packet from there that was dropped.
-    pub fn drop(&mut self, origin: Origin, reason: DropReason) {
-        self.drops(origin, reason, 1);
+    pub fn drop(&mut self, origin: Origin, reason: DropReason) -> Dropped {
+        self.drops(origin, reason, 1)
     }
 
     /// Counts `n` packets from there that were dropped, and reports them, without their flow.
-    pub fn drops(&mut self, origin: Origin, reason: DropReason, n: u64) {
-        self.count_drops(origin, reason, n);
+    pub(crate) fn drops(&mut self, origin: Origin, reason: DropReason, n: u64) -> Dropped {
         if self.drop_watch.is_on && n > 0 {
             let report = || DropReport { link: origin.port(), reason, packets: n, flow: None, esp: None };
             self.drop_watch.push(report, n);
         }
+        self.count_drops(origin, reason, n)
     }
 
-    /// Counts `n` packets from there that were dropped. The caller reports them.
-    pub(crate) fn count_drops(&mut self, origin: Origin, reason: DropReason, n: u64) {
+    /// Counts `n` packets from there that were dropped: the one place that does. The caller reports them.
+    pub(crate) fn count_drops(&mut self, origin: Origin, reason: DropReason, n: u64) -> Dropped {
         if n == 0 {
-            return;
+            return Dropped(());
         }
         // Packets of a device of the host side are counted at its link.
         let link = origin.port().map(|port| link_of_host_port(port).unwrap_or(port));
@@ -679,6 +695,7 @@ impl Ports {
             self.drops.resize(at + 1, [0; DropReason::COUNT]);
         }
         self.drops[at][reason as usize] += n;
+        Dropped(())
     }
 
     /// Number of dropped packets that came in by `link`.

@@ -51,7 +51,7 @@ fn go_on(
             Ok(FrameInput::Port(own)) => return Some(own),
             Ok(FrameInput::Done) => return None,
             Err(reason) => {
-                dp.count_frame_drop(&ip.pkt, reason);
+                dp.count_frame_drop(&ip.pkt, reason).end();
                 return None;
             }
         }

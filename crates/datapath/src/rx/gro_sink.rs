@@ -41,7 +41,7 @@ impl DecryptSink for GroSink<'_> {
                 if self.is_for(meta) { self.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
             }
             Decrypted::Dropped(reason, origin) => {
-                self.ports.count_drops(origin, reason, 1);
+                self.ports.count_drops(origin, reason, 1).end();
                 ControlFlow::Continue(())
             }
         }

@@ -32,7 +32,7 @@ pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing:
         match dp.ipsec.take_opened(&mut ip.pkt, &mut dp.counters) {
             Ok(true) => return receive_decrypted(dp, cx, ip.pkt.take()),
             Ok(false) => return device_decrypted(dp, cx, ip, framing),
-            Err(reason) => return dp.count_drop(&ip.pkt, reason),
+            Err(reason) => return dp.count_drop(&ip.pkt, reason).end(),
         }
     }
     let next = match headers(dp, cx, ip, framing) {
@@ -80,7 +80,7 @@ fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) 
                 receive(dp, cx, &mut IpPacket::unparsed(segment), framing);
             }
         }
-        Err(reason) => dp.ports.drop(origin, reason),
+        Err(reason) => dp.ports.drop(origin, reason).end(),
     }
     dp.scratch.segments = segments;
     flush(dp, cx, BurstEnd::MoreComing);
@@ -128,9 +128,7 @@ pub(super) fn receive_opened(dp: &mut Datapath, cx: Cx<'_>) {
         let Datapath { ipsec, gro, ports, counters, .. } = dp;
         let mut sink = AnyLinkSink(GroSink { gro, ports, mem: cx.mem, out: &mut out });
         let flow = ipsec.pass_opened(cx.mem, cx.now, counters, &mut sink);
-        if dp.ipsec.has_esp_drops() {
-            trace::esp_dropped(dp);
-        }
+        trace::esp_dropped(dp);
         gro::run_out(dp, cx, out);
         match flow {
             ControlFlow::Break(pkt) => receive_decrypted(dp, cx, pkt),

@@ -85,9 +85,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
     let dst = ip.info.dst;
     // A link-local address has no meaning beyond its link (RFC 4291 §2.5.6).
     let oif = is_link_local(dst).then_some(link);
-    if dp.trace.is_on() {
-        trace::route(dp, cx, &mut ip.pkt, domain, dst, oif);
-    }
+    trace::route(dp, cx, &mut ip.pkt, domain, dst, oif);
     let decision = if oif.is_some() { dp.fib.decide(domain, dst, oif) } else { dp.decide(domain, dst) };
     let cast = match decision {
         Decision::Local { .. } => Some(Cast::Unicast),

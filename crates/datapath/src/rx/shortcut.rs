@@ -60,9 +60,7 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
             dp.count_delivered(link, run.version, run.packets);
             run.broken
         });
-        if dp.ipsec.has_esp_drops() {
-            trace::esp_dropped(dp);
-        }
+        trace::esp_dropped(dp);
         gro::run_out(dp, cx, out);
         match broken {
             Some(Some(pkt)) => receive_decrypted(dp, cx, pkt),

@@ -19,7 +19,7 @@ use super::{esp_device, queue};
 use crate::bridge::egress;
 use crate::node::ports::link_of_host_port;
 use crate::node::qdisc::QueuedPacket;
-use crate::node::trace::Step;
+use crate::node::trace::{Step, TraceStep};
 use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, trace, vlan};
 
 /// Limit of the virtual devices that a packet passes on its way out, one above the other (Linux `XMIT_RECURSION_LIMIT`).
@@ -89,8 +89,7 @@ pub(crate) fn enqueue_shaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, queued
 #[cold]
 pub(crate) fn run_queue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
     while let Some(QueuedPacket { pkt, l3, .. }) = queue::dequeue(dp, cx, link) {
-        // Counted as a drop if it fails.
-        let _ = put(dp, cx, link, pkt, l3);
+        put(dp, cx, link, pkt, l3);
     }
 }
 
@@ -110,44 +109,47 @@ fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3
     if dp.trace.is_on() {
         return put_traced(dp, cx, link, pkt, l3);
     }
-    let _ = put(dp, cx, link, pkt, l3);
+    put(dp, cx, link, pkt, l3);
 }
 
 /// As [`put`], with a trace.
 #[cold]
 fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
-    let Some(mut step) = trace::prepare(dp, &pkt, l3, Step::Queued { dev: link }) else {
-        let _ = put(dp, cx, link, pkt, l3);
-        return;
+    let Some(step) = trace::prepare(dp, &pkt, l3, Step::Queued { dev: link }) else {
+        return put(dp, cx, link, pkt, l3);
     };
-    if dp.ports.get(link).is_some_and(|port| port.device.has_ports_below()) {
+    if device_of(dp, link).has_ports_below() {
         // The steps of the ports below follow.
         trace::push(dp, step);
-        let _ = put(dp, cx, link, pkt, l3);
-        return;
+        return put(dp, cx, link, pkt, l3);
     }
-    match put(dp, cx, link, pkt, l3) {
-        Err(reason) => step.step = Step::Drop(reason),
+    let origin = pkt.meta.origin.get();
+    let packets = pkt.meta.cut.packets();
+    match try_fit(dp, cx.mem, link, pkt, l3) {
+        Err(reason) => {
+            dp.ports.drops(origin, reason, packets).end();
+            trace::push(dp, TraceStep { step: Step::Drop(reason), ..step });
+        }
         // Delivery has recorded its own step.
-        Ok(()) if link_of_host_port(link).is_some() => return,
-        Ok(()) => {}
+        Ok(()) if link_of_host_port(link).is_some() => {}
+        Ok(()) => trace::push(dp, step),
     }
-    trace::push(dp, step);
 }
 
 /// Passes a packet, whose IP header begins at `l3`, to the device of its port: the only exit of the datapath. A link's packets are
 /// fitted and queued for its driver, those of a virtual device go on to another port or stage. Without a trace.
-///
-/// # Errors
-/// As [`fit`]; counted as a drop. Drops at and below a virtual device are no errors.
-fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
-    match dp.ports.get(link).map_or(Device::Link, |port| port.device) {
-        Device::Link | Device::HostSide => return fit(dp, cx.mem, link, pkt, l3),
+fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+    match device_of(dp, link) {
+        Device::Link | Device::HostSide => fit(dp, cx.mem, link, pkt, l3),
         Device::Vlan { .. } => pass_down(dp, cx, link, pkt, l3, put_by_vlan),
         Device::Bridge => pass_down(dp, cx, link, pkt, l3, put_by_bridge),
         Device::Vrf => dp.defer(IpPacket::unparsed(pkt), Next::VrfOut(link)),
     }
-    Ok(())
+}
+
+/// Device of a port, or a link if the port is gone.
+fn device_of(dp: &Datapath, link: LinkId) -> Device {
+    dp.ports.get(link).map_or(Device::Link, |port| port.device)
 }
 
 /// Output of a virtual device by the ports below it. The packet is left in its place only with an error.
@@ -157,12 +159,12 @@ type PutBelow = fn(&mut Datapath, Cx<'_>, LinkId, &mut Carried, usize) -> Result
 /// as drops.
 fn pass_down(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: Packet, l3: usize, put_below: PutBelow) {
     if dp.nested_devices == MAX_NESTED {
-        return dp.count_packet_drop(&pkt, l3, DropReason::DeviceNesting);
+        return dp.count_packet_drop(&pkt, l3, DropReason::DeviceNesting).end();
     }
     let mut pkt = Carried::new(pkt);
     dp.nested_devices += 1;
     if let Err(reason) = put_below(dp, cx, own, &mut pkt, l3) {
-        dp.count_packet_drop(&pkt, trace::l3_of_frame(&pkt), reason);
+        dp.count_packet_drop(&pkt, trace::l3_of_frame(&pkt), reason).end();
     }
     dp.nested_devices -= 1;
 }
@@ -185,7 +187,7 @@ fn put_by_bridge(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: &mut Carried, 
     while let Some(frame) = pkt.take_frame() {
         let mut frame = Carried::new(frame);
         if let Err(reason) = put_by_bridge(dp, cx, own, &mut frame, l3) {
-            dp.count_packet_drop(&frame, trace::l3_of_frame(&frame), reason);
+            dp.count_packet_drop(&frame, trace::l3_of_frame(&frame), reason).end();
         }
     }
     let mut places = std::mem::take(&mut dp.bridges.egress);
@@ -212,18 +214,23 @@ pub(crate) fn enqueue_by_ports(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, m
     enqueue(dp, cx, last.port, pkt, l3);
 }
 
-/// Fits a packet to its link, and queues it, without a trace.
-///
-/// # Errors
-/// As [`Ports::enqueue`](crate::Ports), or [`seal_unless_on_device`](esp_device::seal_unless_on_device); counted as a drop.
-pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
+/// Fits a packet to its link, and queues it, without a trace. Failures are counted as drops.
+pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) {
     let origin = pkt.meta.origin.get();
     let packets = pkt.meta.cut.packets();
-    if pkt.meta.esp.is_some()
-        && let Err(reason) = esp_device::seal_unless_on_device(dp, link, &mut pkt, l3)
-    {
-        dp.ports.drop(origin, reason);
-        return Err(reason);
+    if let Err(reason) = try_fit(dp, mem, link, pkt, l3) {
+        dp.ports.drops(origin, reason, packets).end();
     }
-    dp.ports.enqueue(mem, link, pkt, l3).inspect_err(|&reason| dp.ports.drops(origin, reason, packets))
+}
+
+/// As [`fit`], but failures are not counted yet.
+///
+/// # Errors
+/// As [`Ports::enqueue`](crate::Ports), or [`seal_unless_on_device`](esp_device::seal_unless_on_device).
+#[inline]
+fn try_fit(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
+    if pkt.meta.esp.is_some() {
+        esp_device::seal_unless_on_device(dp, link, &mut pkt, l3)?;
+    }
+    dp.ports.enqueue(mem, link, pkt, l3)
 }

@@ -55,7 +55,7 @@ pub(crate) fn seal_waiting(dp: &mut Datapath, link: LinkId) {
     let l3 = port.l3();
     for mut pkt in std::mem::take(port.take_tx()) {
         if let Err(reason) = seal_unless_on_device(dp, link, &mut pkt, l3) {
-            dp.count_drop(&pkt, reason);
+            dp.count_drop(&pkt, reason).end();
         } else if let Some(port) = dp.ports.get_mut(link) {
             port.take_tx().push(pkt);
         }

@@ -19,7 +19,7 @@ pub(crate) fn send_keepalives(dp: &mut Datapath, cx: Cx<'_>) {
     dp.ipsec.handle_keepalives(cx.now, &mut due);
     for keepalive in due {
         if let Err(reason) = send_keepalive(dp, cx, keepalive) {
-            dp.ports.drop(Origin::NODE, reason);
+            dp.ports.drop(Origin::NODE, reason).end();
         }
     }
 }

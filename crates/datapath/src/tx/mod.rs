@@ -30,9 +30,7 @@ pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
         return clear(dp, cx, ip, hop);
     }
     let flow = ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device());
-    if dp.trace.is_on() {
-        trace::policy(dp, cx, &ip.pkt, Dir::Out, &flow);
-    }
+    trace::policy(dp, cx, &ip.pkt, Dir::Out, &flow);
     match dp.ipsec.lookup(cx.now, &flow, &mut dp.counters) {
         Policy::Bypass if quotes_secret || policy::is_doubtful(dp, Dir::Out, ip, hop.dev) => {
             dp.counters.count(Mib::XfrmOutPolError);

@@ -71,7 +71,7 @@ pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: us
         let mut ip = IpPacket::unparsed(pkt);
         match route_encap::translate_unparsed(dp, cx, &mut ip, hop) {
             Ok(left) => hop = left,
-            Err(reason) => return dp.count_drop(&ip.pkt, reason),
+            Err(reason) => return dp.count_drop(&ip.pkt, reason).end(),
         }
         pkt = ip.pkt.take();
     }
@@ -114,7 +114,7 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
         }
     };
     if let Err(reason) = cut {
-        return dp.ports.drop(origin, reason);
+        return dp.ports.drop(origin, reason).end();
     }
     for mut datagram in datagrams {
         if datagram.len() > mtu {
@@ -154,7 +154,7 @@ pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usiz
     };
     if let Err(reason) = result {
         dp.count(dev, MibPair::FRAG_FAILS.of(version));
-        dp.ports.drop(origin, reason);
+        dp.ports.drop(origin, reason).end();
     }
 }
 
@@ -191,10 +191,7 @@ pub(super) fn refuse_too_big(
     let origin = ip.pkt.meta.origin.get();
     let mut datagrams = match datagrams(cx.mem, ip) {
         Ok(datagrams) => datagrams,
-        Err(reason) => {
-            dp.ports.drop(origin, reason);
-            return Some(Next::Done);
-        }
+        Err(reason) => return Some(dp.ports.drop(origin, reason).into()),
     };
     let last = datagrams.pop();
     let mut others = datagrams.into_iter();
@@ -203,7 +200,7 @@ pub(super) fn refuse_too_big(
         dp.defer(first, next);
     }
     for other in others {
-        dp.count_drop(&other.pkt, DropReason::PacketTooBig);
+        dp.count_drop(&other.pkt, DropReason::PacketTooBig).end();
     }
     match last {
         Some(last) => {

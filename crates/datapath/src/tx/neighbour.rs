@@ -37,7 +37,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
     match action {
         Action::Solicit { link, target, unicast_to } => match solicitation(dp, cx, link, target, unicast_to) {
             Ok(frame) => send_discovery(dp, cx, link, frame),
-            Err(reason) => dp.ports.drop(Origin::NODE, reason),
+            Err(reason) => dp.ports.drop(Origin::NODE, reason).end(),
         },
         Action::Send { link, to, packet } => {
             device::run_framed(dp, cx, link, to, packet);
@@ -116,7 +116,7 @@ fn send_protected_discovery(
         Ok(OffloadDecision::Device) => {
             device::run_framed(dp, cx, link, to, pkt);
         }
-        Ok(OffloadDecision::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
+        Ok(OffloadDecision::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason).end(),
         Ok(OffloadDecision::Software | OffloadDecision::Cipher) => {
             let mut sealed = vec![pkt];
             sa_path::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
@@ -173,9 +173,7 @@ pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
     if let Some(to) = dp.neighbours.station(cx.now, dev, next_hop) {
         return device::frame(dp, cx, dev, to, &mut ip.pkt);
     }
-    if dp.trace.is_on() {
-        trace::step(dp, cx, &mut ip.pkt, Step::Resolve { dev });
-    }
+    trace::step(dp, cx, &mut ip.pkt, Step::Resolve { dev });
     match dp.neighbours.resolve(cx.now, cx.mem, dev, next_hop, ip.pkt.take(), &mut dp.actions) {
         Resolution::Send(to, pkt) => {
             ip.pkt.put(pkt);

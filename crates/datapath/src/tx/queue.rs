@@ -19,10 +19,7 @@ const DEVICE_BYTES: usize = 1 << 20;
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: QueuedPacket) {
     let origin = waiting.pkt.meta.origin.get();
     let packets = waiting.pkt.meta.cut.packets();
-    let step = match dp.trace.is_on() {
-        true => trace::prepare(dp, &waiting.pkt, waiting.l3, Step::Queued { dev: link }),
-        false => None,
-    };
+    let step = trace::prepare(dp, &waiting.pkt, waiting.l3, Step::Queued { dev: link });
     let mut cutter = Cutter { mem: cx.mem, segments: Vec::new(), failure: None };
     let mut dropped = Vec::new();
     let Some(port) = dp.ports.get_mut(link) else { return };
@@ -37,7 +34,7 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: 
         cutter.failure = Some(DropReason::LinkDown);
     }
     if let Some(reason) = cutter.failure {
-        dp.ports.drops(origin, reason, packets);
+        dp.ports.drops(origin, reason, packets).end();
         if let Some(step) = step {
             trace::push(dp, TraceStep { step: Step::Drop(reason), ..step });
         }
@@ -45,7 +42,7 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: 
         trace::push(dp, step);
     }
     for dropped in dropped {
-        dp.count_packet_drop(&dropped.pkt.pkt, dropped.pkt.l3, reason_of(dropped.reason));
+        dp.count_packet_drop(&dropped.pkt.pkt, dropped.pkt.l3, reason_of(dropped.reason)).end();
     }
 }
 
@@ -105,7 +102,7 @@ pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
 pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: LinkId, reason: DropReason) {
     let Some(qdisc) = dp.ports.get_mut(link).and_then(|port| port.qdisc.as_deref_mut()) else { return };
     for QueuedPacket { pkt, l3, .. } in qdisc.reset(now) {
-        dp.count_packet_drop(&pkt, l3, reason);
+        dp.count_packet_drop(&pkt, l3, reason).end();
     }
 }
 

@@ -65,7 +65,7 @@ pub(crate) fn seal(dp: &mut Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize, 
             let Datapath { ipsec, counters, .. } = &mut *dp;
             let result = ipsec.seal(cx.mem, cx.now, sa, pkt, Train::None, mtu, &mut sealed, counters);
             if let Err(reason) = result {
-                dp.ports.drop(origin, reason);
+                dp.ports.drop(origin, reason).end();
             }
         }
         std::mem::swap(packets, &mut sealed);

@@ -41,9 +41,7 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop
 /// Transmits a packet that a stage has made of the packet it handles.
 pub(crate) fn transmit_packet(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, hop: Hop) {
     let mut ip = IpPacket::unparsed(pkt);
-    if dp.trace.is_on() {
-        trace::stage(dp, cx, &mut ip, Next::Transmit(hop));
-    }
+    trace::stage(dp, cx, &mut ip, Next::Transmit(hop));
     let next = transmit(dp, cx, &mut ip, hop);
     dp.defer(ip, next);
 }

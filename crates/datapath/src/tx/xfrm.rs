@@ -14,8 +14,6 @@ use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::node::PendingTx;
-use crate::node::trace::{EspRef, Step};
-use crate::trace::EspEnds;
 use crate::tx::tcp::fit_tcp;
 use crate::tx::transmit::transmit_packet;
 use crate::{Cx, Datapath, IpPacket, Next, hop_limit, trace};
@@ -86,12 +84,8 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
             submit(dp, cx, outermost, piece, train, pending)
         };
         if let Err(reason) = submitted {
-            dp.ports.count_drops(origin, reason, 1);
-            if dp.trace.is_on() || dp.ports.drop_watch.is_on {
-                let ends = |sa: &ipsec::Sa| EspEnds { spi: sa.spi(), src: sa.src(), dst: sa.dst() };
-                let sa = dp.ipsec.sa(outermost).map(ends);
-                trace::not_sealed(dp, number, origin, reason, sa);
-            }
+            trace::not_sealed(dp, number, origin, reason, outermost);
+            dp.ports.count_drops(origin, reason, 1).end();
         }
     }
     dp.scratch.pieces = pieces;
@@ -132,10 +126,7 @@ fn submit(
     train: Train,
     pending: PendingTx,
 ) -> Result<(), DropReason> {
-    if dp.trace.is_on() {
-        let sa = dp.ipsec.sa(sa).map(|sa| EspRef { spi: sa.spi(), reqid: sa.reqid() });
-        trace::step(dp, cx, &mut pkt, Step::Encrypt { sa });
-    }
+    trace::encrypt(dp, cx, &mut pkt, sa);
     if dp.ipsec.seals_at_once() {
         let mut sealed = std::mem::take(&mut dp.scratch.sealed_out);
         let Datapath { ipsec, counters, .. } = dp;

@@ -4,7 +4,7 @@ use base::{Domain, DropReason, LinkId};
 use fib::Known;
 use offload::Features;
 use packet::{CopyReason, Packet};
-use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
+use sim::{AddAddress as _, Flow, Node, PortOptions, esp, policy, unique_mask};
 use switch::{Vid, VlanFlags};
 use wire::{EtherType, MacAddr, Protocol, eth};
 use xfrm::{Dir, Mode};

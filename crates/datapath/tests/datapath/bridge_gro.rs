@@ -3,7 +3,7 @@
 use base::{DropReason, LinkId};
 use offload::Features;
 use packet::{Csum, Packet};
-use sim::{Flow, Node, PortOptions, Rng};
+use sim::{AddAddress as _, Flow, Node, PortOptions, Rng};
 use switch::{Vid, VlanFlags};
 use wire::{EtherType, MacAddr, Protocol, eth};
 

@@ -6,7 +6,7 @@ use datapath::{PortConfig, host_port};
 use fib::Known;
 use offload::Features;
 use packet::{Csum, Cut, GsoKind, Packet};
-use sim::{Flow, Node, PortOptions};
+use sim::{AddAddress as _, Flow, Node, PortOptions};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4};
 use xfrm::{Action, Dir, PolicyConfig, Selector};

@@ -8,7 +8,7 @@ use datapath::{HookPoint, PortConfig, Step, TraceFilter, host_port};
 use ila::{AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
 use offload::checksum;
 use packet::{Csum, Packet};
-use sim::{Flow, Node, PortOptions, Rng, esp, policy, unique_mask};
+use sim::{AddAddress as _, Flow, Node, PortOptions, Rng, esp, policy, unique_mask};
 use wire::ipv6;
 use xfrm::{Dir, Mode};
 

@@ -8,7 +8,7 @@ use datapath::{HookPoint, Step, TraceFilter};
 use fib::{IlaRoute, RouteKind};
 use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
 use packet::{Cut, Packet};
-use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
+use sim::{AddAddress as _, Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::{icmpv6, ipv6};
 use xfrm::{Dir, Mode};
 

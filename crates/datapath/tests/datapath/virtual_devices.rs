@@ -8,7 +8,7 @@ use fib::Known;
 use offload::Features;
 use packet::Packet;
 use qdisc::{Depth, LinkLayer, Options, RateSpec, Tbf};
-use sim::{Flow, Node, PortOptions};
+use sim::{AddAddress as _, Flow, Node, PortOptions};
 use switch::BridgeError;
 
 use crate::common::*;

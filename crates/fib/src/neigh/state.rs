@@ -6,7 +6,7 @@ use base::Instant;
 use packet::Packet;
 use wire::MacAddr;
 
-use super::types::{Limits, LladdrUpdate};
+use super::types::{Limits, LladdrUpdate, NudState};
 
 /// State of a neighbour, with the data of that state only.
 #[derive(Debug)]
@@ -59,16 +59,16 @@ impl State {
         }
     }
 
-    /// Linux's name of the state.
-    pub(super) fn word(&self) -> &'static str {
+    /// The state without its data.
+    pub(super) const fn kind(&self) -> NudState {
         match self {
-            Self::Incomplete { .. } => "INCOMPLETE",
-            Self::Reachable { .. } => "REACHABLE",
-            Self::Stale { .. } => "STALE",
-            Self::Delay { .. } => "DELAY",
-            Self::Probe { .. } => "PROBE",
-            Self::Failed { .. } => "FAILED",
-            Self::Permanent { .. } => "PERMANENT",
+            Self::Incomplete { .. } => NudState::Incomplete,
+            Self::Reachable { .. } => NudState::Reachable,
+            Self::Stale { .. } => NudState::Stale,
+            Self::Delay { .. } => NudState::Delay,
+            Self::Probe { .. } => NudState::Probe,
+            Self::Failed { .. } => NudState::Failed,
+            Self::Permanent { .. } => NudState::Permanent,
         }
     }
 

@@ -159,6 +159,40 @@ pub enum Known {
     Nothing,
 }
 
+/// State of a neighbour: Linux's `NUD_*`, RFC 4861 §7.3.2.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum NudState {
+    /// Solicited by multicast, unanswered so far.
+    Incomplete,
+    /// Recently confirmed as reachable.
+    Reachable,
+    /// Not recently confirmed, and unused since.
+    Stale,
+    /// In use again; probed unless confirmed in time.
+    Delay,
+    /// Probed by unicast.
+    Probe,
+    /// Solicitations stayed unanswered.
+    Failed,
+    /// Set by the operator.
+    Permanent,
+}
+
+impl NudState {
+    /// Linux's name of the state.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Incomplete => "INCOMPLETE",
+            Self::Reachable => "REACHABLE",
+            Self::Stale => "STALE",
+            Self::Delay => "DELAY",
+            Self::Probe => "PROBE",
+            Self::Failed => "FAILED",
+            Self::Permanent => "PERMANENT",
+        }
+    }
+}
+
 /// A neighbour, for a dump.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Neighbour {
@@ -168,8 +202,8 @@ pub struct Neighbour {
     pub addr: IpAddr,
     /// The link-layer address, if known.
     pub mac: Option<MacAddr>,
-    /// Linux's name of the state, such as `REACHABLE`.
-    pub state: &'static str,
+    /// The state.
+    pub state: NudState,
     /// Number of packets that wait for the link-layer address.
     pub queued: usize,
     /// The protocol that set the entry (`RTPROT_*`); 0 if the entry was learnt or the protocol is unknown.
@@ -178,11 +212,11 @@ pub struct Neighbour {
 
 /// Neighbours whose state has changed without the operator, for `ip monitor neigh`.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Changed {
+pub struct Changes {
     /// Entries that changed or were removed, in order; possibly with duplicates.
-    pub who: Vec<(LinkId, IpAddr)>,
+    pub entries: Vec<(LinkId, IpAddr)>,
     /// Entries that were removed with their link, with their last state.
-    pub gone: Vec<Neighbour>,
+    pub removed: Vec<Neighbour>,
     /// Whether changes beyond the limit were lost.
-    pub more: bool,
+    pub is_truncated: bool,
 }

@@ -99,7 +99,7 @@ impl Queue {
     #[inline]
     pub(crate) fn opens_at_once(&self, spi: Spi) -> bool {
         let is_first = self.batcher.is_empty() && self.passing.is_none() && self.opening.len() == 0;
-        is_first && (self.is_here() || self.recent.get(&spi).is_some_and(|job| !job.has_cipher_work()))
+        is_first && (self.is_inline() || self.recent.get(&spi).is_some_and(|job| !job.has_cipher_work()))
     }
 
     /// Receive template of the SA with this SPI.
@@ -118,7 +118,7 @@ impl Queue {
         if may_be_like && unlike.is_none() {
             self.make_room_for(spi);
         }
-        self.dissolve(unlike);
+        self.recycle(unlike);
     }
 
     /// Evicts a template if the cache is full. The SPI of `new` chooses it: a template in use is cached again soon.
@@ -128,11 +128,11 @@ impl Queue {
         }
         let old = std::mem::replace(&mut self.recent_spis[new.0 as usize % RECENT], new);
         let gone = self.recent.remove(&old);
-        self.dissolve(gone);
+        self.recycle(gone);
     }
 
     /// Keeps the lists of an evicted template.
-    fn dissolve(&mut self, job: Option<PooledBox<OpenJob>>) {
+    fn recycle(&mut self, job: Option<PooledBox<OpenJob>>) {
         self.spare_open.extend(job.map(|job| self.open_boxes.take(job).into_storage()));
     }
 
@@ -146,7 +146,7 @@ impl Queue {
 
     /// Queues a packet to seal, or seals it at once.
     pub(crate) fn seal(&mut self, now: Instant, mut job: SealJob) {
-        if self.is_here() || !job.has_cipher_work() {
+        if self.is_inline() || !job.has_cipher_work() {
             job.run();
             return self.sealing.push(job);
         }
@@ -157,7 +157,7 @@ impl Queue {
 
     /// Begins a batch for an SA that has none. Batches of other SAs stay open if threads open them.
     pub(crate) fn begin(&mut self, now: Instant, job: OpenJob) -> &mut OpenJob {
-        if self.is_here() || self.batcher.len() == COLLECTED {
+        if self.is_inline() || self.batcher.len() == COLLECTED {
             self.close(now);
         }
         self.batcher.push(self.open_boxes.put(job))
@@ -173,7 +173,7 @@ impl Queue {
         for _ in 0..n {
             let Some(mut job) = self.batcher.pop() else { return };
             job.complete();
-            if self.is_here() || !job.has_cipher_work() {
+            if self.is_inline() || !job.has_cipher_work() {
                 // This thread decrypts it when it is passed on.
                 self.opening.push(job);
             } else {
@@ -189,8 +189,8 @@ impl Queue {
         if self.batcher.find(|job| job.spi() == spi).is_some() {
             return self.batcher.latest_mut();
         }
-        let is_here = self.is_here();
-        self.recent.get_mut(&spi).filter(|_| !is_here).map(|job| &mut **job)
+        let is_inline = self.is_inline();
+        self.recent.get_mut(&spi).filter(|_| !is_inline).map(|job| &mut **job)
     }
 
     /// Batch for one more packet that matches [the template](Self::template_mut) of this SPI. A full batch is handed
@@ -210,7 +210,7 @@ impl Queue {
     /// Tells whether the latest batch is large enough for a thread, if there are threads.
     #[inline]
     pub(crate) fn has_task(&self) -> bool {
-        self.batcher.latest().is_some_and(is_task) && !self.is_here()
+        self.batcher.latest().is_some_and(is_task) && !self.is_inline()
     }
 
     /// Hands in the latest batch and older ones.
@@ -265,7 +265,7 @@ impl Queue {
     /// Hands tasks to the backend and queues finished ones; returns the number of these. If `waits` is set and a task
     /// is in flight, at least one finishes.
     fn work_once(&mut self, now: Instant, waits: bool) -> usize {
-        if self.is_here() && self.away == 0 && self.todo.is_empty() {
+        if self.is_inline() && self.away == 0 && self.todo.is_empty() {
             return 0;
         }
         let Self { crypto, former, away, todo, done, .. } = self;
@@ -312,7 +312,7 @@ impl Queue {
 
     /// Tells whether this thread does the work itself.
     #[inline]
-    pub(crate) fn is_here(&self) -> bool {
+    pub(crate) fn is_inline(&self) -> bool {
         self.crypto.is_none() && self.former.is_empty()
     }
 }

@@ -5,7 +5,7 @@ use wire::esp::EspHeader;
 
 use super::aead::Aad;
 use super::aes::{BLOCK_LEN, Block, EncryptingKey};
-use super::open_error::{OpenError, judge};
+use super::open_error::{OpenError, release_or_erase};
 
 /// Bytes of initialisation vector in each packet.
 pub(super) const IV_LEN: usize = 8;
@@ -75,7 +75,7 @@ impl CcmAes {
         let nonce = self.nonce(iv);
         self.key.ctr(counter(nonce, 1), text);
         let tag = self.tag(nonce, &Aad::new(header, high), (text, &[]), icv_len);
-        judge(tag[..icv_len].ct_eq(icv).into(), text)?;
+        release_or_erase(tag[..icv_len].ct_eq(icv).into(), text)?;
         Ok(text)
     }
 

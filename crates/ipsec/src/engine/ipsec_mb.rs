@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-use super::open_error::{OpenError, judge};
+use super::open_error::{OpenError, release_or_erase};
 
 /// Bytes of a nonce.
 const NONCE_LEN: usize = 12;
@@ -178,7 +178,7 @@ impl Gcm {
         unsafe {
             fatpath_gcm_open(self.0.as_ptr(), at, len, nonce.as_ptr(), aad.as_ptr(), aad.len(), tag.as_mut_ptr());
         }
-        judge(tag[..icv.len()].ct_eq(icv).into(), text)
+        release_or_erase(tag[..icv.len()].ct_eq(icv).into(), text)
     }
 }
 

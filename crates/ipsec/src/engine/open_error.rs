@@ -13,7 +13,7 @@ pub enum OpenError {
 ///
 /// # Errors
 /// [`OpenError::IcvWrong`] then.
-pub(super) fn judge(is_authentic: bool, text: &mut [u8]) -> Result<(), OpenError> {
+pub(super) fn release_or_erase(is_authentic: bool, text: &mut [u8]) -> Result<(), OpenError> {
     if is_authentic {
         return Ok(());
     }

@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use aws_lc_sys as aws_lc;
 use zeroize::Zeroizing;
 
-use super::open_error::{OpenError, judge};
+use super::open_error::{OpenError, release_or_erase};
 
 /// Bytes of a nonce.
 const NONCE_LEN: usize = 12;
@@ -45,7 +45,7 @@ impl GcmStream {
             context.decrypt_in_place(text);
             context.ends_with(icv)
         });
-        judge(is_authentic, text)
+        release_or_erase(is_authentic, text)
     }
 
     /// Opens the text that is the next `text.len()` bytes of `pieces`, if the `icv_len` bytes behind it are the front
@@ -69,7 +69,7 @@ impl GcmStream {
                 && pieces.read(icv, |from, to| to.copy_from_slice(from));
             is_all && context.ends_with(icv)
         });
-        judge(is_authentic, text)
+        release_or_erase(is_authentic, text)
     }
 
     /// Lends a context that no other call uses.

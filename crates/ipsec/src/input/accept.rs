@@ -9,7 +9,7 @@ use xfrm::Mode;
 
 use super::decap;
 use super::decrypted::{DecryptSink, InnerPacket};
-use super::refused::{Dropped, refuse};
+use super::refused::{Uncounted, refuse};
 use crate::open_job::{OpenJob, Piece, PieceState};
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
@@ -48,7 +48,7 @@ pub(super) fn pass<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<InnerPacket<'j>, Dropped> {
+) -> Result<InnerPacket<'j>, Uncounted> {
     let sa = match piece.state {
         // Earlier packets are counted only now, and the SA may have been removed during decryption.
         PieceState::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
@@ -66,7 +66,7 @@ pub(super) fn accept<'j>(
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<InnerPacket<'j>, Dropped> {
+) -> Result<InnerPacket<'j>, Uncounted> {
     let Piece { seq, id, state, inside: mut buf, .. } = piece;
     let (payload_len, next_header, sum) = match state {
         PieceState::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),

@@ -7,7 +7,7 @@ use wire::esp::EspHeader;
 use wire::ip::Info;
 use xfrm::SaDir;
 
-use super::refused::{Dropped, refuse};
+use super::refused::{Uncounted, refuse};
 use crate::ipsec::Ipsec;
 use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;
@@ -33,7 +33,7 @@ impl Arrival<'_> {
         last: Option<(Spi, SaId)>,
         front: &[u8],
         n: usize,
-    ) -> Result<(SaId, u64), Dropped> {
+    ) -> Result<(SaId, u64), Uncounted> {
         let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         if self.meta.sec_path.is_full() {
             return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
@@ -48,7 +48,7 @@ impl Arrival<'_> {
 
     /// Checks that a packet may be one of this SA, and finds its possible whole sequence number.
     #[inline]
-    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Dropped> {
+    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Uncounted> {
         let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
         //= RFC 4301 §4.1 simplex: an SA has one direction: a received packet for an outbound SA is dropped
@@ -60,14 +60,14 @@ impl Arrival<'_> {
             return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
         }
         if sa.offload.is_some() || self.meta.esp.is_some() {
-            sa.judge(self.meta.origin.port(), self.meta.esp)?;
+            sa.check_offload(self.meta.origin.port(), self.meta.esp)?;
         }
         let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
         if n < sa.shortest() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
         }
         if !sa.may_skip_admission() {
-            sad.look_closely(id, self.now)?;
+            sad.admit_checked(id, self.now)?;
         }
         Ok(seq)
     }

@@ -6,7 +6,7 @@ use wire::ext::Chain;
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
-use super::refused::Dropped;
+use super::refused::Uncounted;
 use crate::open_job::{NoopDecap, OuterHeaders};
 use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
@@ -23,7 +23,7 @@ pub(super) fn tunnel(
     next_header: Protocol,
     sum: Option<u16>,
     noop_decap: &mut Option<NoopDecap>,
-) -> Result<Csum, Dropped> {
+) -> Result<Csum, Uncounted> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
     let bytes = inside.bytes();
     let mut csum = sum.map_or(Csum::None, Csum::Complete);
@@ -94,7 +94,7 @@ impl OuterHeaders {
         next_header: Protocol,
         sum: Option<u16>,
         id: u16,
-    ) -> Result<Option<Buf>, Dropped> {
+    ) -> Result<Option<Buf>, Uncounted> {
         let len = self.info.header_len;
         let renewed = if self.is_udp { self.renew_checksum(inside, next_header) } else { Csum::None };
         let front = if self.push_own(mem, inside, next_header, id) {

@@ -186,7 +186,7 @@ fn first_of(
 }
 
 /// Match of the packet at the front of a burst with `job`.
-#[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
+#[expect(clippy::inline_always, reason = "a call would write what it finds of a packet to memory")]
 #[inline(always)]
 fn next_of(sa: &Sa, job: &mut OpenJob, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<NextMatch> {
     let pkt = burst.first().filter(|_| sa.may_skip_admission())?;

@@ -5,11 +5,11 @@ use base::{DropReason, Mib};
 use crate::replay::Replay;
 use crate::sa::Sa;
 
-/// Counter and reason of a dropped packet.
-pub(super) type Dropped = (Mib, DropReason);
+/// Counter and reason of a packet that input drops, which the caller counts.
+pub(super) type Uncounted = (Mib, DropReason);
 
 /// Counts a refused sequence number.
-pub(super) fn refuse(sa: &mut Sa, why: Replay) -> Dropped {
+pub(super) fn refuse(sa: &mut Sa, why: Replay) -> Uncounted {
     match why {
         Replay::Zero => {}
         Replay::Seen => sa.stats.replay += 1,

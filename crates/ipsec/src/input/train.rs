@@ -7,14 +7,14 @@ use wire::ip::Info;
 use wire::{Protocol, Spi};
 
 use super::arrival::Arrival;
-use super::refused::Dropped;
+use super::refused::Uncounted;
 use super::{ENCAP_PEEK, Kind, Opened, PEEK, decap, kind};
 use crate::ipsec::Ipsec;
 use crate::pieces::Pieces;
 
 impl Ipsec {
     /// Submits a train whose packets are of `size` bytes and have IPv4 identifications that go up by `id_step`.
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[allow(clippy::too_many_arguments, reason = "cores get their state and the packet as parameters")]
     pub(super) fn submit_train(
         &mut self,
         mem: &Memory,
@@ -53,7 +53,7 @@ impl Ipsec {
 }
 
 /// Counter and reason of a packet that finds no memory (Linux `esp_input`).
-const fn not_opened(why: DropReason) -> Dropped {
+const fn not_opened(why: DropReason) -> Uncounted {
     (Mib::XfrmInStateProtoError, why)
 }
 
@@ -128,7 +128,7 @@ impl TrainInput<'_> {
         pieces: &mut Pieces<'_>,
         front: &[u8],
         n: usize,
-    ) -> Result<(), Dropped> {
+    ) -> Result<(), Uncounted> {
         let (id, seq) = self.arrival.find(&mut ipsec.sad, self.last, front, n)?;
         if self.last.is_none_or(|(_, last)| last != id) {
             self.flush(ipsec, pieces);

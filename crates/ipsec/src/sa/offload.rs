@@ -22,7 +22,7 @@ impl Sa {
     /// # Errors
     /// The counter and reason of the drop (Linux `xfrm_input`).
     #[cold]
-    pub(crate) fn judge(&mut self, link: Option<LinkId>, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
+    pub(crate) fn check_offload(&mut self, link: Option<LinkId>, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
         let Some(esp) = esp else {
             // The device keeps the replay window: opened here, every packet would pass again.
             let is_devices = self.packet_device().is_some();

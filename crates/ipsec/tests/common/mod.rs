@@ -1,5 +1,5 @@
 //! Packets, pairs of nodes, and an ESP decoder that shares no code with the one under test.
-#![allow(dead_code, reason = "each test file uses its part")]
+#![allow(dead_code, reason = "test files use parts of this module")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

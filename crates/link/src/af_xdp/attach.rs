@@ -9,7 +9,7 @@ use driver::XdpMode;
 
 use crate::OpenError;
 use crate::error::text;
-use crate::sys::bpf::{self, Where};
+use crate::sys::bpf::{self, AttachMode};
 use crate::sys::errno;
 use crate::sys::xsk::{Failed, Xsk, XskQueue};
 
@@ -25,7 +25,7 @@ const EPERM: &str = "needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; run as root o
 pub(super) struct Attached {
     link: OwnedFd,
     map: OwnedFd,
-    at: Where,
+    at: AttachMode,
     /// Reason why the program does not run in the driver, if that was tried.
     pub(super) why_generic: Option<String>,
 }
@@ -48,15 +48,15 @@ impl Attached {
             err.with_hint(libc::EINVAL, "needs Linux 5.9 or later")
         };
         let native = match mode {
-            XdpMode::Auto | XdpMode::Native => put(Where::Native).map_err(Some),
+            XdpMode::Auto | XdpMode::Native => put(AttachMode::Native).map_err(Some),
             XdpMode::Generic => Err(None),
         };
         let (link, at, why_generic) = match (native, mode) {
-            (Ok(link), _) => (link, Where::Native, None),
+            (Ok(link), _) => (link, AttachMode::Native, None),
             (Err(Some(err)), XdpMode::Native) => return Err(failed(err)),
             (Err(refused), _) => {
-                let link = put(Where::Generic).map_err(failed)?;
-                (link, Where::Generic, refused.map(|err| text(&err)))
+                let link = put(AttachMode::Generic).map_err(failed)?;
+                (link, AttachMode::Generic, refused.map(|err| text(&err)))
             }
         };
         Ok(Self { link, map, at, why_generic })
@@ -69,7 +69,7 @@ impl Attached {
     }
 
     pub(super) fn is_native(&self) -> bool {
-        self.at == Where::Native
+        self.at == AttachMode::Native
     }
 
     /// Opens a socket for each queue, and redirects that queue's frames to it. Returns the reason why zero copy failed,

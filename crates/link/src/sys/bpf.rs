@@ -33,7 +33,7 @@ const LICENCE: &CStr = c"Dual MIT/GPL";
 /// Place where an XDP program runs (`XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
-pub(crate) enum Where {
+pub(crate) enum AttachMode {
     /// In the network stack, on a buffer that the driver made.
     Generic = 1 << 1,
     /// In the driver.
@@ -161,7 +161,7 @@ fn load(code: &[[u8; 8]], prog_type: u32, attach_type: u32, flags: u32, name: [u
 }
 
 /// Attaches a program to an interface until the descriptor is closed or [detached](detach).
-pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: i32, at: Where) -> io::Result<OwnedFd> {
+pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: i32, at: AttachMode) -> io::Result<OwnedFd> {
     let (program, ifindex) = (program.as_raw_fd() as u32, ifindex as u32);
     new_fd(LINK_CREATE, &LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags: at as u32 })
 }

@@ -70,7 +70,7 @@ impl Inspection {
             // SAFETY: as above.
             let done = unsafe { BorrowedFd::borrow_raw(done_number) };
             let rights = peek(socket, len);
-            let _ = result.send(judge(&rights, most));
+            let _ = result.send(check_rights(&rights, most));
             let _ = rustix::io::write(done, &1_u64.to_ne_bytes());
             // May block this thread.
             drop(rights);
@@ -92,7 +92,7 @@ impl Inspection {
 }
 
 /// Tells whether descriptors may be received.
-fn judge(rights: &io::Result<Vec<OwnedFd>>, most: usize) -> Result<(), &'static str> {
+fn check_rights(rights: &io::Result<Vec<OwnedFd>>, most: usize) -> Result<(), &'static str> {
     match rights {
         Err(_) => Err("descriptors that cannot be received"),
         Ok(rights) if rights.len() > most => Err("message with too many descriptors"),

@@ -2,7 +2,7 @@
 //!
 //! Both batches live on the caller's stack and borrow the memory that the kernel reads or fills, so no pointer outlives
 //! its call.
-#![allow(clippy::unnecessary_cast, reason = "lengths in msghdr have other types with musl")]
+#![allow(clippy::unnecessary_cast, reason = "lengths in msghdr and flags have other types with musl")]
 
 use std::ffi::c_void;
 use std::io;
@@ -85,7 +85,7 @@ impl<'a> SendBatch<'a> {
         // SAFETY: `start` has `count` messages; by invariants 1 and 2 they point at memory that is borrowed until after
         // this call. The kernel writes `msg_len` alone.
         let sent =
-            uninterrupted(|| check(unsafe { libc::sendmmsg(fd.as_raw_fd(), start, count, libc::MSG_NOSIGNAL) }))?;
+            uninterrupted(|| check(unsafe { libc::sendmmsg(fd.as_raw_fd(), start, count, libc::MSG_NOSIGNAL as _) }))?;
         Ok(sent as usize)
     }
 }
@@ -161,7 +161,8 @@ impl<'a> RecvBatch<'a> {
         let forever = std::ptr::null_mut();
         // SAFETY: `start` has `count` messages; by invariants 1 and 2 they point at memory that is exclusively borrowed
         // until after this call, and bytes of any value are valid there.
-        let got = uninterrupted(|| check(unsafe { libc::recvmmsg(fd.as_raw_fd(), start, count, flags, forever) }))?;
+        let got =
+            uninterrupted(|| check(unsafe { libc::recvmmsg(fd.as_raw_fd(), start, count, flags as _, forever) }))?;
         let received = self.messages.iter().take(got as usize).map(|message| Received {
             len: message.msg_len as usize,
             name_len: message.msg_hdr.msg_namelen as usize,

@@ -5,17 +5,16 @@ use std::net::{IpAddr, Ipv4Addr};
 use base::{IfAddr, IfIndex, Instant};
 
 use super::entry::{Address, Link};
-use super::fixed_part::{behind, fixed, strictness, word};
+use super::header::{behind, fixed, strictness, word};
 use super::host::Host;
 use super::lifetime::Lifetime;
 use super::model::Model;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
-use crate::session::{Dump, Request};
+use crate::session::{Dump, Request, write_each};
 
 /// Length of `struct ifaddrmsg`.
 pub(super) const LEN: usize = 8;

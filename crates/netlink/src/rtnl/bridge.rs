@@ -1,30 +1,24 @@
 //! Bridges and their ports (`net/bridge/br_netlink.c`): `ip link … type bridge`, `ip link … type bridge_slave`,
 //! `bridge link` and `bridge vlan`.
 
-mod error;
 mod fdb;
-mod place;
 mod port;
 mod settings;
 mod vlan;
 
 use base::LinkId;
 
-use super::bridging::Bridging;
 use super::entry::{Link, Master};
-use super::fixed_part::{behind, fixed, strictness, word};
+use super::header::{LEN, POLICY, arphrd, behind, fixed, operstate, put_header_of, strictness, word};
 use super::host::Host;
-use super::link::{LEN, POLICY, arphrd, operstate, put_header_of};
-use super::link_now::{LinkNow, find};
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
+use super::state::{Bridging, LinkNow, find};
 use crate::attr::{Attr, Attrs, Strictness, parse};
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use crate::session::{Dump, Reply, Request};
+use crate::session::{Dump, Reply, Request, write_each};
 use config::model::LinkKind;
-use place::place_of;
 
 pub(super) use fdb::{
     add as add_fdb, dump as dump_fdb, get as get_fdb, remove as remove_fdb, write as write_fdb_entry,
@@ -54,7 +48,7 @@ pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let spec = || attrs.get(IFLA_AF_SPEC).into_iter().flat_map(Attr::iter);
     let flags = spec().find(|attr| attr.kind == IFLA_BRIDGE_FLAGS).map_or(0, |attr| attr.u16());
-    let place = place_of(&rtnl.model, index)?;
+    let place = rtnl.model.bridge_of(index)?;
     let to_master = flags == 0 || flags & BRIDGE_FLAGS_MASTER != 0;
     let (bridge, port) = match place {
         Some((bridge, Some(port))) if to_master && flags & BRIDGE_FLAGS_SELF == 0 => (bridge, Some(port)),

@@ -8,7 +8,7 @@ use ila::RouteEncap;
 
 use super::encap;
 use super::entry::{Link, METRIC_V6_USER};
-use super::fixed_part::{behind, fixed};
+use super::header::{behind, fixed};
 use super::model::{LOOPBACK, Model};
 use super::nums::*;
 use super::route::{LEN, POLICY};

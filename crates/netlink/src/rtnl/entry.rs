@@ -191,7 +191,7 @@ impl Address {
         let mut routes = vec![(locals, local)];
         routes.extend(self.broadcast.filter(|addr| *addr != Ipv4Addr::BROADCAST).map(broadcast));
         if let IpAddr::V4(start) = subnet.addr()
-            && !start.is_unspecified()
+            && start.octets()[0] != 0
             && !self.is_secondary()
             && (subnet.addr() != own || !subnet.is_host())
         {
@@ -263,22 +263,9 @@ impl Link {
         self.qdisc.or(self.was_up.then_some(LinkQdisc::NOQUEUE))
     }
 
-    /// Number of transmit queues.
+    /// Number of transmit queues of the configuration; 1 if the interface has them.
     pub(super) fn queues(&self) -> u32 {
-        match self.config.kind {
-            LinkKind::Driver(DriverKind::Tun { queues } | DriverKind::Tap { queues }) => queues.into(),
-            LinkKind::Loopback
-            | LinkKind::Vrf { .. }
-            | LinkKind::Bridge(_)
-            | LinkKind::Vlan { .. }
-            | LinkKind::Driver(
-                DriverKind::VhostUser { .. }
-                | DriverKind::VirtioUser { .. }
-                | DriverKind::Udp { .. }
-                | DriverKind::Packet { .. }
-                | DriverKind::Xdp { .. },
-            ) => 1,
-        }
+        self.config.kind.driver().and_then(DriverKind::queues).map_or(1, u32::from)
     }
 
     /// Whether the link is the device of a VRF.
@@ -314,30 +301,19 @@ impl Link {
 
     /// Configuration that would create the link again, without its master.
     pub(super) fn to_config(&self) -> LinkConfig {
-        let bound = match self.config.kind {
-            LinkKind::Driver(DriverKind::Udp { bind }) => Some(IfAddr::host(bind.ip())),
-            _ => None,
-        };
+        let bound = self.config.bound_address();
         let addresses = self.addresses.iter().map(|address| address.addr).filter(|addr| Some(*addr) != bound);
         LinkConfig { addresses: addresses.collect(), ..self.config.clone() }
     }
 
     /// `IFF_*` flags of the link.
     pub fn flags(&self, running: bool) -> u32 {
-        let kind = match self.config.kind {
-            LinkKind::Bridge(_)
-            | LinkKind::Vlan { .. }
-            | LinkKind::Driver(
-                DriverKind::VhostUser { .. }
-                | DriverKind::VirtioUser { .. }
-                | DriverKind::Tap { .. }
-                | DriverKind::Packet { .. }
-                | DriverKind::Xdp { .. },
-            ) => IFF_BROADCAST | IFF_MULTICAST,
-            LinkKind::Driver(DriverKind::Tun { .. }) => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
-            LinkKind::Driver(DriverKind::Udp { .. }) => IFF_POINTOPOINT | IFF_NOARP,
+        let kind = match &self.config.kind {
             LinkKind::Loopback => IFF_LOOPBACK,
             LinkKind::Vrf { .. } => IFF_NOARP | IFF_MASTER,
+            kind if kind.is_ethernet() => IFF_BROADCAST | IFF_MULTICAST,
+            kind if kind.is_tun() => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
+            _ => IFF_POINTOPOINT | IFF_NOARP,
         };
         match (self.up, running) {
             (true, true) => kind | IFF_UP | IFF_RUNNING | IFF_LOWER_UP,

@@ -7,9 +7,8 @@ use ::qdisc::{Options, Stats};
 use ::switch::Bridge;
 use base::{Instant, LinkId};
 
-use super::link_detail::LinkDetail;
-use super::link_now::LinkNow;
 use super::model::Delta;
+use super::state::{LinkDetail, LinkNow};
 use crate::error::Error;
 use config::features::FeatureSet;
 use config::model::LinkConfig;

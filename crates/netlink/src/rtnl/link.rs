@@ -3,32 +3,28 @@
 mod attributes;
 mod change;
 mod create;
-mod header;
 mod message;
 
 use base::LinkId;
 
 use super::entry::Link;
-use super::fixed_part::{behind, fixed, strictness, word};
+use super::header::{LEN, POLICY, behind, fixed, strictness, word};
 use super::host::Host;
-use super::link_now::find;
 use super::model::LOOPBACK;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
+use super::state::find;
 use crate::attr::{Attr, Strictness, parse};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
-use crate::session::{Dump, Reply, Request};
+use crate::session::{Dump, Reply, Request, write_each};
 use attributes::kind_of;
 use change::change;
 use create::create;
 use message::{kind_word, write_v6};
 
-pub(super) use attributes::{LEN, POLICY};
 pub(super) use create::{MAX_WISH, write_enslaving, write_request};
-pub(super) use header::put_header_of;
-pub(super) use message::{arphrd, counters, operstate, write};
+pub(super) use message::{counters, write};
 
 /// Filter of a request for links.
 #[derive(Clone, Debug, Default)]

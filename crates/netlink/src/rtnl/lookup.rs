@@ -7,7 +7,7 @@ use base::{IfIndex, Prefix};
 use super::change::prefix;
 use super::encap;
 use super::entry::Address;
-use super::fixed_part::{behind, fixed, strictness};
+use super::header::{behind, fixed, strictness};
 use super::host::Host;
 use super::model::{LOOPBACK, Model};
 use super::node::Rtnl;

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
 
-use base::{Domain, IfAddr, IfIndex, Instant, LinkId, Prefix, TableId};
+use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
 
-use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER};
+use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER, Master};
 use super::fib_rule::Rule;
-use super::link_now::LinkNow;
 use super::nums::*;
+use super::state::LinkNow;
 use super::table::{Key, Route, Table};
 use super::vrf::{MTU, Vrf, mac, masters_of};
 use config::model::{Config, LinkKind, RouteAction};
@@ -25,6 +25,9 @@ pub const LOOPBACK: u32 = 1;
 
 /// Number that no link has.
 const NO_LINK: u32 = u32::MAX;
+
+/// MTU of a link that is not open.
+const MTU_ETHERNET: u32 = 1500;
 
 /// Handle below the first automatic one, `8001:` (Linux `qdisc_alloc_handle`).
 const FIRST_HANDLE: u32 = 0x8000_0000;
@@ -181,13 +184,6 @@ impl Family {
     }
 }
 
-/// Changes of a node's routes and addresses by the addresses of `lo` that a file has, and by `lo` being up.
-pub fn loopback_deltas(addresses: &[IfAddr]) -> Vec<Delta> {
-    let mut model = Model::default();
-    model.add_loopback(addresses);
-    model.deltas
-}
-
 /// Reason why no link besides `others` can have the host's interface index `number`, if any.
 pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfIndex)>) -> Option<String> {
     if number >= IfIndex::FIRST_OWN {
@@ -202,9 +198,11 @@ pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfInd
 
 impl Model {
     /// Replaces the state by a configuration file's: its links, open and up, and its routes. `ids` are the links'
-    /// numbers, `now` their state, and `last_index` the highest number that was ever used. A route by a link that does
-    /// not exist is skipped; [`Config::from_toml`] refuses such routes.
-    pub fn read(&mut self, config: &Config, ids: &[LinkId], now: &[LinkNow], last_index: u32) {
+    /// numbers, `now` the state of those that are open, and `last_index` the highest number that was ever used. A route
+    /// by a link that does not exist is skipped; [`Config::from_toml`] refuses such routes.
+    ///
+    /// Returns the changes that lead from an empty FIB to the new state.
+    pub fn read(&mut self, config: &Config, ids: &[LinkId], now: &[LinkNow], last_index: u32) -> Vec<Delta> {
         let generation = self.generation.wrapping_add(1);
         let qdiscs: BTreeMap<u32, LinkQdisc> =
             self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
@@ -215,7 +213,7 @@ impl Model {
             let (mtu, mac, host_index) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
                 (LinkKind::Vrf { .. }, _) => (MTU, Some(mac(id.0)), None),
                 (_, Some(now)) => (now.mtu, now.mac, now.host_index),
-                (_, None) => continue,
+                (_, None) => (config.mtu.map_or(MTU_ETHERNET, u32::from), None, None),
             };
             let link = Link {
                 config: config.clone(),
@@ -236,7 +234,11 @@ impl Model {
                 self.add_vrf_rules();
                 [true, false].into_iter().for_each(|v4| self.make_table(v4, table));
             }
+            if let Some(Master { index, table: Some(_) }) = link.master {
+                self.deltas.push(Delta::Domain(*id, Domain::vrf(LinkId(index))));
+            }
             self.links.insert(id.0, link);
+            self.record_vrf(id.0);
             if let Some(options) = config.qdisc {
                 // A discipline of the same kind was changed, not replaced.
                 let same = qdiscs.get(&id.0).filter(|qdisc| qdisc.kind() == options.kind().name());
@@ -268,8 +270,8 @@ impl Model {
             let entry = Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap };
             self.insert_route(route.table.0, entry, false);
         }
-        self.deltas.clear();
         self.changed = false;
+        std::mem::take(&mut self.deltas)
     }
 
     /// Whether the state has changed since it was read from a file.

@@ -4,16 +4,15 @@ use std::net::IpAddr;
 
 use base::{IfIndex, LinkId};
 
-use super::fixed_part::{behind, fixed, strictness, word};
+use super::header::{behind, fixed, strictness, word};
 use super::host::{Host, NeighbourNow};
 use super::model::Model;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
 use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
-use crate::session::{Dump, Reply, Request};
+use crate::session::{Dump, Reply, Request, write_each};
 
 /// Length of `struct ndmsg`.
 pub(super) const LEN: usize = 12;

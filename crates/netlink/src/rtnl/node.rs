@@ -1,9 +1,12 @@
 //! Node: the model of the clients' configuration, and the datapath.
 
+use std::time::Duration;
+
 use super::host::Host;
-use super::link_now::LinkNow;
 use super::model::Model;
+use super::state::LinkNow;
 use crate::error::Error;
+use crate::session::{Groups, Outbox, Reply};
 
 /// Node that rtnetlink requests read and change.
 #[derive(Debug)]
@@ -20,5 +23,17 @@ impl<H: Host> Rtnl<H> {
         let now = self.host.links()?;
         self.model.see(&now);
         Ok(now)
+    }
+
+    /// Time until the next end of an address's lifetime, or less; `None` if all are infinite.
+    pub fn until_expiry(&self) -> Option<Duration> {
+        self.model.next_expiry.map(|end| end.since(self.host.now()))
+    }
+
+    /// Removes addresses whose lifetime has ended, and notifies the members of the address groups.
+    pub fn expire(&mut self, listeners: Groups, outbox: &mut Outbox) {
+        self.model.now = self.host.now();
+        self.model.expire_addresses();
+        self.publish(&mut Reply::unsolicited(listeners, outbox));
     }
 }

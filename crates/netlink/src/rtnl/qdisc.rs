@@ -8,16 +8,15 @@ use ::qdisc::{Kind as QdiscKind, Options, Stats};
 use base::LinkId;
 
 use super::entry::{Link, LinkQdisc};
-use super::fixed_part::{behind, fixed, word};
+use super::header::{behind, fixed, word};
 use super::host::Host;
 use super::model::Model;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
 use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::flag;
-use crate::session::{Dump, Reply, Request};
+use crate::session::{Dump, Reply, Request, write_each};
 use message::write;
 
 pub(super) use message::write_request;

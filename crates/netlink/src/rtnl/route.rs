@@ -5,16 +5,15 @@ use std::net::IpAddr;
 use base::IfIndex;
 
 use super::encap;
-use super::fixed_part::{behind, fixed, strictness, word};
+use super::header::{behind, fixed, strictness, word};
 use super::host::Host;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
 use super::table::{Key, Route};
 use crate::attr::{AttrPolicy, Kind, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
-use crate::session::{Dump, Progress, Request};
+use crate::session::{Dump, Progress, Request, write_each};
 
 /// Length of `struct rtmsg`.
 pub(super) const LEN: usize = 12;

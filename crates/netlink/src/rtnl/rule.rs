@@ -6,16 +6,15 @@ use std::net::IpAddr;
 use base::Prefix;
 
 use super::fib_rule::{FR_ACT_BLACKHOLE, FR_ACT_PROHIBIT, FR_ACT_UNREACHABLE, Rule};
-use super::fixed_part::{behind, fixed};
+use super::header::{behind, fixed};
 use super::host::Host;
 use super::model::Model;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
-use crate::session::{Dump, Reply, Request};
+use crate::session::{Dump, Reply, Request, write_each};
 
 /// Length of `struct fib_rule_hdr`.
 const LEN: usize = 12;

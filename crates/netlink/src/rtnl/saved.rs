@@ -2,21 +2,19 @@
 
 use ::switch::{FdbEntry, FdbKind};
 use base::{IfIndex, LinkId, TableId};
-use driver::DriverKind;
 
-use super::bridging::Bridging;
 use super::fib_rule::Rule;
 use super::host::Host;
 use super::model::LOOPBACK;
 use super::node::Rtnl;
 use super::nums::*;
+use super::state::Bridging;
 use super::table::Route;
-use super::{addr, bridge, ethtool, link, link_now, neigh, qdisc, route, rule};
+use super::{addr, bridge, ethtool, header, link, neigh, qdisc, route, rule, state};
 use crate::change::{again, removal, word};
 use crate::error::Error;
 use crate::message::{HEADER_LEN, Writer, flag};
 use crate::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
-use config::model::LinkKind;
 use zeroize::Zeroizing;
 
 /// State of a node at one time. Requests for its routes, of which there may be very many, are made by
@@ -98,7 +96,7 @@ impl<H: Host> Rtnl<H> {
         }
         for (index, link) in model.links_after(LOOPBACK) {
             let (ifindex, name) = (link.ifindex(index), link.config.name.as_str());
-            match link_now::find(&links, index).and_then(|now| now.bridging.as_ref()) {
+            match state::find(&links, index).and_then(|now| now.bridging.as_ref()) {
                 Some(Bridging::Bridge(now)) => bridge::write_port(ifindex, name, None, &now.vlans, &mut all),
                 Some(Bridging::Port(now)) => bridge::write_port(ifindex, name, Some(now), &now.vlans, &mut all),
                 None => {}
@@ -115,15 +113,12 @@ impl<H: Host> Rtnl<H> {
         for (index, link) in model.links_after(0) {
             let name = &link.config.name;
             // A UDP link has the address of its socket automatically.
-            let bound: Vec<_> = match link.config.kind {
-                LinkKind::Driver(DriverKind::Udp { .. }) => link.config.own_addresses().collect(),
-                _ => Vec::new(),
-            };
+            let bound = link.config.bound_address();
             // The newest IPv6 address is listed first.
             let v4 = link.addresses.iter().filter(|address| address.addr.addr().is_ipv4());
             let v6 = link.addresses.iter().rev().filter(|address| address.addr.addr().is_ipv6());
             // An address with a finite lifetime is not saved: its DHCP client requests it again.
-            let each = v4.chain(v6).filter(|it| !bound.contains(&it.addr) && it.lifetime.is_permanent());
+            let each = v4.chain(v6).filter(|it| bound != Some(it.addr) && it.lifetime.is_permanent());
             all.extend(each.map(|address| {
                 let label = format!("address {} dev {name}", address.addr);
                 Saved::new("address", label, RTM_NEWADDR, made, |w| {
@@ -261,12 +256,12 @@ pub fn renumber(
                 let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
                 Some(if may_be && !is_taken(old) { old } else { 0 })
             })?;
-            renumber_attribute(message, link::LEN, IFLA_LINK, now)?;
-            renumber_attribute(message, link::LEN, IFLA_MASTER, now)
+            renumber_attribute(message, header::LEN, IFLA_LINK, now)?;
+            renumber_attribute(message, header::LEN, IFLA_MASTER, now)
         }
         RTM_SETLINK => {
             renumber_field(message, 4, now)?;
-            renumber_attribute(message, link::LEN, IFLA_MASTER, now)
+            renumber_attribute(message, header::LEN, IFLA_MASTER, now)
         }
         RTM_DELLINK => renumber_field(message, 4, now),
         // `ifa_index`, `ndm_ifindex`, `tcm_ifindex`.
@@ -297,8 +292,8 @@ pub fn renumber_change(
         Some(old) if kind_of(message) == RTM_NEWLINK && (old == LOOPBACK || is_known(old)) => {
             let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
             renumber_field(message, 4, now)?;
-            renumber_attribute(message, link::LEN, IFLA_LINK, now)?;
-            renumber_attribute(message, link::LEN, IFLA_MASTER, now)
+            renumber_attribute(message, header::LEN, IFLA_LINK, now)?;
+            renumber_attribute(message, header::LEN, IFLA_MASTER, now)
         }
         _ => renumber(message, now, is_taken),
     }

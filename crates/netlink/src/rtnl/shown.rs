@@ -2,15 +2,14 @@
 
 use base::IfIndex;
 
-use super::fixed_part::{behind, fixed, strictness};
+use super::header::{behind, fixed, strictness};
 use super::host::Host;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
 use crate::attr::{AttrPolicy, Kind, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use crate::session::{Dump, Reply, Request};
+use crate::session::{Dump, Reply, Request, write_each};
 
 /// Pseudo interface indexes of `netconf`: all links, and the default for new ones.
 const ALL: u32 = u32::MAX;

@@ -7,18 +7,16 @@ use std::collections::btree_map::Entry;
 use ::switch::{Bridge, Vid, VlanStats, Vlans};
 use base::{IfIndex, LinkId};
 
-use super::bridging::Bridging;
-use super::fixed_part::{fixed, strictness, word};
+use super::header::{fixed, strictness, word};
 use super::host::Host;
 use super::link;
-use super::link_now::find;
 use super::node::Rtnl;
 use super::nums::*;
-use super::parts::write_each;
+use super::state::{Bridging, find};
 use crate::attr::Strictness;
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use crate::session::{Dump, Request};
+use crate::session::{Dump, Request, write_each};
 use ctl::state::LinkStats;
 
 /// Length of `struct if_stats_msg`.

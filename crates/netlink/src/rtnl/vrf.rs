@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use base::{LinkId, TableId};
 
 use super::entry::Master;
-use super::link_now::LinkNow;
 use super::nums::*;
+use super::state::LinkNow;
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use config::model::{Config, LinkKind};

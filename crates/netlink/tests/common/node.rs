@@ -249,7 +249,7 @@ pub(crate) fn node() -> Rtnl<RecordingHost> {
 ///
 /// # Panics
 /// If they differ.
-#[allow(dead_code, reason = "not every test asks")]
+#[allow(dead_code, reason = "some tests do not call it")]
 pub(crate) fn check(node: &Rtnl<RecordingHost>) {
     let key = |(table, route): &(TableId, Route)| (*table, route.prefix, route.metric, format!("{route:?}"));
     let mut seen: Vec<_> = node.model.routes().map(|(table, route)| (table, route.clone())).collect();

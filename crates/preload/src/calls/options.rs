@@ -225,11 +225,9 @@ fn get(slot: &Slot, level: c_int, name: c_int) -> Option<Result<Words, Errno>> {
         (libc::SOL_SOCKET, libc::SO_PASSCRED) => one(is_on(slot, PASSCRED).into()),
         (libc::SOL_NETLINK, name) => match name as u32 {
             LIST_MEMBERSHIPS => {
-                let len = match slot.protocol.load(Relaxed) {
-                    protocol::ROUTE => 2,
-                    protocol::XFRM => 1,
-                    _ => slot.groups.len(),
-                };
+                let number = slot.protocol.load(Relaxed);
+                let served = protocol::SERVED.iter().find(|(served, _)| *served == number);
+                let len = served.map_or(slot.groups.len(), |(_, words)| *words);
                 Some(Ok(Words { words: slot.groups.each_ref().map(|word| word.load(Relaxed)), len }))
             }
             name if SWITCHES.contains(&name) => one(is_on(slot, name).into()),

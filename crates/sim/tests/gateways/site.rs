@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{IfAddr, Instant, LinkId, SaId, TableId};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Pool;
-use sim::{End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy};
+use sim::{AddAddress as _, End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy};
 use wire::{Protocol, Spi};
 use xfrm::{Action, Dir, Lifetime, Mode, PortMask, SaConfig, SaDir, SaFlags};
 

@@ -12,7 +12,7 @@ use fib::{Route, RouteKind};
 use ipsec::crypto::{Crypto, Pool, Task};
 use offload::Features;
 use packet::Memory;
-use sim::{policy, unique_mask};
+use sim::{AddAddress as _, policy, unique_mask};
 use xfrm::{Dir, Mode, SaConfig, SaDir, SaFlags};
 
 use super::load::FLOW;

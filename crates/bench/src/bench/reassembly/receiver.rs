@@ -9,7 +9,7 @@ use fib::{Route, RouteKind};
 use offload::Features;
 use packet::{Allocations, Memory, Packet};
 use reassembly::Config;
-use sim::{policy, unique_mask};
+use sim::{AddAddress as _, policy, unique_mask};
 use xfrm::{Dir, SaConfig, SaDir};
 
 use crate::bench::case::{Copied, Sample};

@@ -5,12 +5,11 @@
 
 use std::fs;
 
+use testbed::{Failure, Stop, tool};
+
 use super::running::{Ground, Running, Setting};
 use crate::demo::config::Keys;
-use crate::demo::failure::Failure;
 use crate::demo::machine::{missing, program};
-use crate::demo::process::tool;
-use crate::demo::stop::Stop;
 use crate::demo::topology::Side;
 
 /// Number of the netlink protocol by which SAs are added (`NETLINK_XFRM` in `linux/netlink.h`).

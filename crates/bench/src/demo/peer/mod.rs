@@ -8,10 +8,9 @@ mod running;
 mod strongswan;
 mod wireguard;
 
-use super::failure::Failure;
+use testbed::{Failure, Scratch, Stop, command};
+
 use super::machine::program;
-use super::process::{Scratch, command};
-use super::stop::Stop;
 use super::topology::Topology;
 use running::{Ground, Running};
 

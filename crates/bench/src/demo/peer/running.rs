@@ -2,12 +2,9 @@
 
 use std::path::PathBuf;
 
-use crate::demo::daemon::Daemon;
-use crate::demo::failure::{Failure, warn};
+use testbed::{Daemon, Failure, Namespace, Scratch, Stop, warn};
+
 use crate::demo::meter::Usage;
-use crate::demo::netns::Namespace;
-use crate::demo::process::Scratch;
-use crate::demo::stop::Stop;
 use crate::demo::topology::Topology;
 
 /// Processes and devices of one peer at both ends, removed on drop.

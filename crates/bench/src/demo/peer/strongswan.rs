@@ -3,12 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
+use testbed::{Daemon, Failure, Scratch, Stop, command, tool};
+
 use super::running::{Ground, Running, Setting};
-use crate::demo::daemon::Daemon;
-use crate::demo::failure::Failure;
 use crate::demo::machine::{missing, program};
-use crate::demo::process::{Scratch, command, tool};
-use crate::demo::stop::Stop;
 use crate::demo::topology::Side;
 
 /// Path of the IKE daemon on Debian.

@@ -4,10 +4,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use testbed::{Daemon, Failure, tool};
+
 use super::running::{Ground, Running};
-use crate::demo::daemon::Daemon;
-use crate::demo::failure::Failure;
-use crate::demo::process::tool;
 use crate::demo::topology::Side;
 
 /// Longest time until a program accepts commands.

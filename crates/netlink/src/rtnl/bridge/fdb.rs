@@ -6,17 +6,15 @@ use ::switch::{Bridge, FdbEntry, FdbError, FdbKind, FdbRequest, Vid};
 use base::{IfIndex, LinkId};
 use wire::MacAddr;
 
-use super::place::place_of;
 use crate::attr::{Attr, AttrPolicy, Attrs, Iter, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
-use crate::rtnl::fixed_part::{behind, fixed, word};
+use crate::rtnl::header::{behind, fixed, word};
 use crate::rtnl::host::Host;
 use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
-use crate::rtnl::parts::write_each;
-use crate::session::{Dump, Reply, Request};
+use crate::session::{Dump, Reply, Request, write_each};
 
 /// Length of `struct ndmsg`.
 const LEN: usize = 12;
@@ -60,7 +58,7 @@ impl<'a> Named<'a> {
         let flags = header[10];
         // Without flags the request is for the master (Linux `rtnl_fdb_add`).
         let to_master = flags == 0 || flags & NTF_MASTER != 0;
-        let (bridge, port) = match place_of(&rtnl.model, id)? {
+        let (bridge, port) = match rtnl.model.bridge_of(id)? {
             Some((bridge, Some(port))) if to_master && flags & NTF_SELF == 0 => (bridge, Some(port)),
             Some((bridge, None)) if flags & NTF_SELF != 0 => (bridge, None),
             _ if flags & NTF_SELF != 0 => {
@@ -150,7 +148,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
         return Err(Error::text(errno::ENODEV, "unknown ifindex"));
     }
     let flags = header[10];
-    let (bridge, mut port) = match place_of(&rtnl.model, id)? {
+    let (bridge, mut port) = match rtnl.model.bridge_of(id)? {
         Some((bridge, Some(port))) if flags & NTF_SELF == 0 => (bridge, Some(port)),
         Some((bridge, None)) if flags & NTF_SELF != 0 => (bridge, None),
         _ => return Err(Error::new(errno::EOPNOTSUPP)),
@@ -159,7 +157,7 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
     if let Some(named) = attrs.get(NDA_IFINDEX).map(Attr::u32).filter(|&named| named != 0) {
         let named = rtnl.model.id_of(named);
         of_bridge = named == bridge.0;
-        match place_of(&rtnl.model, named) {
+        match rtnl.model.bridge_of(named) {
             Ok(Some((its, Some(link)))) if its == bridge => port = Some(link),
             _ if of_bridge => {}
             _ => return Err(Error::text(errno::EINVAL, "Port is not a bridge slave")),
@@ -220,7 +218,7 @@ pub(in super::super) fn get<H: Host>(
     let mac = mac.ok_or_else(|| Error::text(errno::EINVAL, "Missing lookup address for fdb get request"))?;
     let vid = vid_of(&attrs)?;
     let (bridge, _) =
-        place_of(&rtnl.model, id)?.ok_or(Error::text(errno::EOPNOTSUPP, "Get operation not supported by device"))?;
+        rtnl.model.bridge_of(id)?.ok_or(Error::text(errno::EOPNOTSUPP, "Get operation not supported by device"))?;
     let entry = rtnl.host.with_bridge(bridge, move |bridge, now| bridge.fdb_entry(now, mac, vid))?;
     let entry = entry.ok_or(Error::text(errno::ENOENT, "Fdb entry not found"))?;
     reply.send(RTM_NEWNEIGH, 0, |w| write(w, &rtnl.model, bridge, &entry));

@@ -1,19 +1,18 @@
 //! `IFLA_BRPORT_*`: settings of a port (Linux `br_setport`, `br_port_fill_attrs`).
 
-use ::switch::{Bridge, FlushFilter, GroupMask, PortConfig, PortState, TrunkPriority};
+use ::switch::{Bridge, BridgeError, FlushFilter, GroupMask, PortConfig, PortState, TrunkPriority};
 use base::{IfIndex, LinkId};
 
-use super::error::refusal;
 use super::settings::bridge_id;
 use super::vlan;
 use crate::attr::Attr;
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use crate::rtnl::bridging::PortNow;
+use crate::rtnl::header::put_header_of;
 use crate::rtnl::host::Host;
-use crate::rtnl::link::put_header_of;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
+use crate::rtnl::state::PortNow;
 use crate::saved::Saved;
 
 /// Default priority of a port, unused without a spanning tree.
@@ -70,7 +69,7 @@ pub(in super::super) fn change<H: Host>(
         }
         Ok(())
     };
-    rtnl.host.with_bridge(bridge, apply)?.map_err(refusal)?;
+    rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))?;
     rtnl.model.touch();
     Ok(())
 }

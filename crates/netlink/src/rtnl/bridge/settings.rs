@@ -2,19 +2,18 @@
 
 use std::time::Duration;
 
-use ::switch::{Bridge, FlushFilter, GroupMask, Vid};
+use ::switch::{Bridge, BridgeError, FlushFilter, GroupMask, Vid};
 use base::LinkId;
 
-use super::error::refusal;
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use crate::rtnl::bridging::BridgeNow;
-use crate::rtnl::fixed_part::word;
+use crate::rtnl::header::word;
 use crate::rtnl::host::Host;
 use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
+use crate::rtnl::state::BridgeNow;
 use config::model::BridgeConfig;
 
 /// Ticks per second in netlink's times (`USER_HZ`).
@@ -154,7 +153,7 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data
     let now = rtnl.host.with_bridge(bridge, |bridge, _| BridgeConfig::of(bridge))?;
     let requested = requested(Some(data), &now)?;
     if requested.default_pvid != now.default_pvid && requested.vlan_filtering {
-        return Err(refusal(::switch::BridgeError::Filtering));
+        return Err(Error::from(BridgeError::Filtering));
     }
     let flushes = data.iter().any(|attr| attr.kind == IFLA_BR_FDB_FLUSH);
     let config = requested.clone();
@@ -166,7 +165,7 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data
         }
         Ok(())
     };
-    rtnl.host.with_bridge(bridge, apply)?.map_err(refusal)?;
+    rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))?;
     if let Some(link) = rtnl.model.link_mut(bridge.0) {
         link.config.kind = config::model::LinkKind::Bridge(requested);
         let name = link.config.name.clone();

@@ -3,18 +3,15 @@
 use ::switch::{Bridge, BridgeError, Vid, VlanFlags, Vlans};
 use base::{IfIndex, LinkId};
 
-use super::error::refusal;
 use crate::attr::{Attr, Iter};
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use crate::rtnl::bridging::Bridging;
-use crate::rtnl::fixed_part::{behind, fixed, word};
+use crate::rtnl::header::{behind, fixed, word};
 use crate::rtnl::host::Host;
-use crate::rtnl::link_now::find;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
-use crate::rtnl::parts::write_each;
-use crate::session::{Dump, Request};
+use crate::rtnl::state::{Bridging, find};
+use crate::session::{Dump, Request, write_each};
 use config::bridge::flags_of;
 
 /// Range of VLANs in a request.
@@ -82,7 +79,7 @@ pub(super) fn change<H: Host>(
             false => bridge.remove_vlans(port, first, last).map(drop),
         })
     };
-    rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| refusal(error))
+    rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))
 }
 
 /// Ranges of consecutive VLANs with the same flags, with their `BRIDGE_VLAN_INFO_*`. The PVID is a separate range.

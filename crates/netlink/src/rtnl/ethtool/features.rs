@@ -3,10 +3,9 @@
 use base::LinkId;
 use nlsock::ethtool::{FEATURE_WORDS, command};
 
-use super::answer::Answer;
-use super::target::{Target, unsupported};
+use super::target::{Answer, Target, unsupported};
 use crate::error::{Error, errno};
-use crate::rtnl::fixed_part::word;
+use crate::rtnl::header::word;
 use crate::rtnl::host::Host;
 use config::features::FeatureSet;
 

@@ -1,6 +1,5 @@
 //! Commands of `ethtool` (Linux `net/ethtool/ioctl.c`), carried in messages of [`nlsock::ethtool`].
 
-mod answer;
 mod features;
 mod stats;
 mod target;
@@ -13,14 +12,14 @@ use nlsock::ethtool::{
 
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
-use crate::rtnl::fixed_part::{behind, fixed, word};
+use crate::rtnl::header::{behind, fixed, word};
 use crate::rtnl::host::Host;
 use crate::rtnl::node::Rtnl;
+use crate::rtnl::state::LinkDetail;
 use crate::saved::find;
 use crate::session::{Reply, Request};
-use answer::{Answer, put_text};
 use config::model::LinkKind;
-use target::{Target, unsupported};
+use target::{Answer, Target, put_text, unsupported};
 
 pub(super) use nlsock::ethtool::MESSAGE;
 
@@ -113,9 +112,9 @@ fn driver<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
         return Err(unsupported());
     }
     let kind = target.config.kind.word();
-    let on = match &target.config.kind {
-        LinkKind::Driver(DriverKind::Udp { bind }) => bind.to_string(),
-        other => other.interface().unwrap_or(kind).to_owned(),
+    let on = match target.config.kind.bind() {
+        Some(bind) => bind.to_string(),
+        None => target.config.kind.interface().unwrap_or(kind).to_owned(),
     };
     let counts = stats::count(target)?;
     let mut block = command::GDRVINFO.to_ne_bytes().to_vec();
@@ -133,7 +132,7 @@ fn driver<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
 /// driver's values for an interface of the host. Other links have none.
 fn settings<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
     let mut answer = match &target.config.kind {
-        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => settings_of_tun(),
+        kind if kind.is_tun() => settings_of_tun(),
         kind => target.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
     };
     if block[LINK_MODE_WORDS_AT] != LINK_MODE_WORDS as u8 {
@@ -159,19 +158,9 @@ fn settings_of_tun() -> Vec<u8> {
 /// `struct ethtool_channels`: combined receive and transmit queues. The maximum is the current number: it is fixed
 /// while the link is open.
 fn channels<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
-    let queues = match target.config.kind {
-        LinkKind::Driver(
-            DriverKind::Tun { queues }
-            | DriverKind::Tap { queues }
-            | DriverKind::VhostUser { queues, .. }
-            | DriverKind::VirtioUser { queues, .. },
-        ) => queues.into(),
-        LinkKind::Driver(DriverKind::Xdp { .. }) => target.detail()?.state.ring.ok_or_else(unsupported)?.queues,
-        LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Udp { .. }) => 1,
-        LinkKind::Bridge(_) | LinkKind::Vlan { .. } | LinkKind::Loopback | LinkKind::Vrf { .. } => {
-            return Err(unsupported());
-        }
-    };
+    let of_kind = target.config.kind.driver().ok_or_else(unsupported)?.queues();
+    let of_interface = |detail: LinkDetail| detail.state.ring.map(|ring| ring.queues).ok_or_else(unsupported);
+    let queues = of_kind.map_or_else(|| target.detail().and_then(of_interface), |queues| Ok(queues.into()))?;
     let words = [command::GCHANNELS, 0, 0, 0, queues, 0, 0, 0, queues];
     debug_assert_eq!(words.len() * 4, COUNTS_LEN);
     Ok(Answer::words(words))

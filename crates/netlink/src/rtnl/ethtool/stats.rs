@@ -6,10 +6,9 @@
 use base::DropReason;
 use nlsock::ethtool::{STRING_LEN, command};
 
-use super::answer::{Answer, put_text};
-use super::target::{Target, unsupported};
+use super::target::{Answer, Target, put_text, unsupported};
 use crate::error::Error;
-use crate::rtnl::fixed_part::word;
+use crate::rtnl::header::word;
 use crate::rtnl::host::Host;
 use config::features::NAMES;
 use ctl::state::{LinkStats, RingState};

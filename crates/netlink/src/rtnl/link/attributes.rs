@@ -5,44 +5,6 @@ use crate::error::Error;
 use crate::rtnl::nums::*;
 use config::features::FeatureSet;
 
-/// Length of `struct ifinfomsg`.
-pub(in crate::rtnl) const LEN: usize = 16;
-
-/// Longest name, with its zero byte (`IFNAMSIZ`).
-pub(in crate::rtnl) const IFNAMSIZ: u16 = 16;
-
-/// Attributes of a request.
-pub(in crate::rtnl) const POLICY: AttrPolicy<IFLA_MAX> = policy(&[
-    (IFLA_IFNAME, Kind::Str(IFNAMSIZ - 1)),
-    (IFLA_ALT_IFNAME, Kind::Str(127)),
-    (IFLA_ADDRESS, Kind::Max(32)),
-    (IFLA_BROADCAST, Kind::Max(32)),
-    (IFLA_MTU, Kind::Int(4)),
-    (IFLA_LINK, Kind::Int(4)),
-    (IFLA_MASTER, Kind::Int(4)),
-    (IFLA_CARRIER, Kind::Int(1)),
-    (IFLA_TXQLEN, Kind::Int(4)),
-    (IFLA_OPERSTATE, Kind::Int(1)),
-    (IFLA_LINKMODE, Kind::Int(1)),
-    (IFLA_LINKINFO, Kind::Nested),
-    (IFLA_NET_NS_PID, Kind::Int(4)),
-    (IFLA_NET_NS_FD, Kind::Int(4)),
-    (IFLA_IFALIAS, Kind::Max(255)),
-    (IFLA_GROUP, Kind::Int(4)),
-    (IFLA_EXT_MASK, Kind::Int(4)),
-    (IFLA_NUM_TX_QUEUES, Kind::Int(4)),
-    (IFLA_NUM_RX_QUEUES, Kind::Int(4)),
-    (IFLA_AF_SPEC, Kind::Nested),
-    (IFLA_VFINFO_LIST, Kind::Nested),
-    (IFLA_PROTO_DOWN, Kind::Int(1)),
-    (IFLA_GSO_MAX_SEGS, Kind::Int(4)),
-    (IFLA_GSO_MAX_SIZE, Kind::Int(4)),
-    (IFLA_XDP, Kind::Nested),
-    (IFLA_GRO_MAX_SIZE, Kind::Int(4)),
-    (IFLA_GSO_IPV4_MAX_SIZE, Kind::Int(4)),
-    (IFLA_GRO_IPV4_MAX_SIZE, Kind::Int(4)),
-]);
-
 /// Contents of an `IFLA_LINKINFO` attribute.
 #[derive(Debug, Default)]
 pub(super) struct LinkInfo<'a> {

@@ -6,12 +6,12 @@ use base::{IfIndex, LinkId};
 use wire::MacAddr;
 
 use super::super::entry::Link;
-use super::attributes::{LEN, LinkInfo, info_of};
+use super::attributes::{LinkInfo, info_of};
 use super::message::{FAT_SIZES, broadcast, kind_word, mtus};
 use crate::attr::{Attr, Attrs};
 use crate::error::{Error, errno};
 use crate::rtnl::entry::Master;
-use crate::rtnl::fixed_part::word;
+use crate::rtnl::header::{LEN, word};
 use crate::rtnl::host::Host;
 use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;

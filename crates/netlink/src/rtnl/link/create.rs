@@ -6,15 +6,14 @@ use base::{IfIndex, LinkId};
 use driver::DriverKind;
 
 use super::super::entry::Link;
-use super::attributes::{LEN, LinkInfo, features_of, info_of};
+use super::attributes::{LinkInfo, features_of, info_of};
 use super::change::{refuse_unsupported, requested_mac, requested_mtu, requested_up};
-use super::header::put_header;
-use super::message::{kind_word, put_vlan};
+use super::message::put_vlan;
 use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
 use crate::rtnl::entry::Master;
-use crate::rtnl::fixed_part::word;
+use crate::rtnl::header::{LEN, put_header, word};
 use crate::rtnl::host::Host;
 use crate::rtnl::model::{LOOPBACK, Model};
 use crate::rtnl::node::Rtnl;
@@ -113,7 +112,7 @@ pub(super) fn create<H: Host>(
     let is_vlan = matches!(kind, LinkKind::Vlan { .. });
     refuse_unsupported(attrs, None, |attr| is_vlan && attr.kind == IFLA_LINK)?;
     // The attribute of a udp link is the address of its socket.
-    let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Driver(DriverKind::Udp { .. })));
+    let address = attrs.get(IFLA_ADDRESS).filter(|_| kind.bind().is_none());
     let mtu = requested_mtu(attrs, &kind)?;
     if let LinkKind::Vrf { table } = kind {
         rtnl.model.check_table_of_vrf(table)?;
@@ -243,18 +242,8 @@ pub(super) fn create<H: Host>(
 }
 
 /// Whether links of kind `kind` are interfaces of the host.
-const fn is_of_host(kind: &LinkKind) -> bool {
-    match kind {
-        LinkKind::Driver(
-            DriverKind::Tun { .. } | DriverKind::Tap { .. } | DriverKind::Packet { .. } | DriverKind::Xdp { .. },
-        ) => true,
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Bridge(_) | LinkKind::Driver(DriverKind::Udp { .. }) => {
-            false
-        }
-        LinkKind::Vlan { .. } => false,
-        // `ip` cannot create these links.
-        LinkKind::Driver(DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. }) => false,
-    }
+fn is_of_host(kind: &LinkKind) -> bool {
+    kind.is_tun() || kind.interface().is_some()
 }
 
 /// Checks the host's interface index of a new link: it must equal a requested index, and be unused.
@@ -283,11 +272,8 @@ pub(in super::super) const MAX_WISH: u32 = 65535;
 
 /// Request that restores a link that a client has created.
 pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, lower: Option<IfIndex>) {
-    let wish = match link.config.kind {
-        // The host assigns the interface index.
-        LinkKind::Driver(DriverKind::Packet { .. } | DriverKind::Xdp { .. }) => IfIndex::default(),
-        _ => link.ifindex(index),
-    };
+    // The host assigns the index of an existing interface.
+    let wish = if link.config.kind.interface().is_some() { IfIndex::default() } else { link.ifindex(index) };
     put_header(w, 0, wish, if link.up { IFF_UP } else { 0 }, IFF_UP);
     w.put_str(IFLA_IFNAME, &link.config.name);
     for (kind, value) in [(IFLA_MTU, link.mtu), (IFLA_GROUP, link.group), (IFLA_TXQLEN, link.txqlen)] {
@@ -302,26 +288,11 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, l
     if let Some(mac) = link.mac.filter(|_| link.mac_set) {
         w.put(IFLA_ADDRESS, &mac);
     }
-    let kind = match link.config.kind {
-        LinkKind::Driver(DriverKind::Udp { bind }) => {
-            w.put_ip(IFLA_ADDRESS, bind.ip());
-            "udp"
-        }
-        LinkKind::Driver(DriverKind::Tap { .. }) => "tap",
-        LinkKind::Loopback
-        | LinkKind::Vrf { .. }
-        | LinkKind::Bridge(_)
-        | LinkKind::Vlan { .. }
-        | LinkKind::Driver(
-            DriverKind::VhostUser { .. }
-            | DriverKind::VirtioUser { .. }
-            | DriverKind::Tun { .. }
-            | DriverKind::Packet { .. }
-            | DriverKind::Xdp { .. },
-        ) => kind_word(link),
-    };
+    if let Some(bind) = link.config.kind.bind() {
+        w.put_ip(IFLA_ADDRESS, bind.ip());
+    }
     w.nest(IFLA_LINKINFO, |w| {
-        w.put_str(IFLA_INFO_KIND, kind);
+        w.put_str(IFLA_INFO_KIND, link.config.kind.word());
         let features = link.config.features;
         if features != link.config.first_features() {
             w.nest(IFLA_INFO_DATA, |w| w.put_u64(IFLA_FATPATH_FEATURES, features.0));

@@ -1,15 +1,13 @@
 //! Serialisation of links (Linux `rtnl_fill_ifinfo`, `inet6_fill_ifinfo`).
 
 use base::IfIndex;
-use driver::DriverKind;
 
-use super::header::{put_header, put_header_of};
 use crate::message::Writer;
 use crate::rtnl::bridge::{put_bridge, put_port};
-use crate::rtnl::bridging::Bridging;
 use crate::rtnl::entry::{Link, Master};
-use crate::rtnl::link_now::LinkNow;
+use crate::rtnl::header::{arphrd, operstate, put_header, put_header_of};
 use crate::rtnl::nums::*;
+use crate::rtnl::state::{Bridging, LinkNow};
 use crate::rtnl::vrf;
 use config::model::LinkKind;
 use ctl::state::LinkStats;
@@ -63,24 +61,6 @@ pub(super) const FAT_SIZES: [(u16, u32); 7] =
 /// Broadcast link-layer address of a link.
 pub(super) fn broadcast(link: &Link) -> [u8; 6] {
     if link.is_loopback() { [0; 6] } else { [0xff; 6] }
-}
-
-pub(in super::super) fn arphrd(link: &Link) -> u16 {
-    match link.mac {
-        _ if link.is_loopback() => ARPHRD_LOOPBACK,
-        Some(_) => ARPHRD_ETHER,
-        None => ARPHRD_NONE,
-    }
-}
-
-/// Whether packets can pass; and RFC 2863's operational state, by the numbers of `linux/if.h`. The state of `lo` is
-/// unknown.
-pub(in super::super) fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
-    match (link.up, link.is_virtual() || now.is_some_and(|now| now.running)) {
-        (true, true) if link.is_loopback() => (true, 0),
-        (true, true) => (true, 6),
-        _ => (false, 2),
-    }
 }
 
 /// Number of carrier changes.
@@ -187,24 +167,16 @@ fn put_info(w: &mut Writer, link: &Link, now: Option<&LinkNow>) {
             w.put_u8(attr, value);
         }
     };
-    match link.config.kind {
-        LinkKind::Driver(DriverKind::Tun { .. }) => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
-        LinkKind::Driver(DriverKind::Tap { .. }) => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
-        LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table)),
+    match &link.config.kind {
+        kind if kind.is_tun() => w.nest(IFLA_INFO_DATA, |w| of_tun(w, if kind.is_ethernet() { 2 } else { 1 })),
+        LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, *table)),
         LinkKind::Bridge(_) => {
             if let Some(Bridging::Bridge(bridge)) = bridging {
                 w.nest(IFLA_INFO_DATA, |w| put_bridge(w, bridge));
             }
         }
-        LinkKind::Vlan { id, .. } => w.nest(IFLA_INFO_DATA, |w| put_vlan(w, id)),
-        LinkKind::Loopback
-        | LinkKind::Driver(
-            DriverKind::VhostUser { .. }
-            | DriverKind::VirtioUser { .. }
-            | DriverKind::Udp { .. }
-            | DriverKind::Packet { .. }
-            | DriverKind::Xdp { .. },
-        ) => {}
+        LinkKind::Vlan { id, .. } => w.nest(IFLA_INFO_DATA, |w| put_vlan(w, *id)),
+        LinkKind::Loopback | LinkKind::Driver(_) => {}
     }
     match (link.master, bridging) {
         (Some(Master { table: Some(table), .. }), _) => {
@@ -248,9 +220,6 @@ pub(in super::super) fn counters(stats: &LinkStats) -> [u64; COUNTERS] {
 }
 
 /// Keyword of the link's kind in `ip link … type`.
-pub(super) const fn kind_word(link: &Link) -> &'static str {
-    match &link.config.kind {
-        LinkKind::Driver(DriverKind::Tun { .. } | DriverKind::Tap { .. }) => "tun",
-        kind => kind.word(),
-    }
+pub(super) fn kind_word(link: &Link) -> &'static str {
+    if link.config.kind.is_tun() { "tun" } else { link.config.kind.word() }
 }

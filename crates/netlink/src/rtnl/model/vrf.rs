@@ -86,6 +86,16 @@ impl Model {
         added
     }
 
+    /// Bridge of a link, and the link if it is a port. `None` for a link without bridge.
+    pub(in crate::rtnl) fn bridge_of(&self, index: u32) -> Result<Option<(LinkId, Option<LinkId>)>, Error> {
+        let link = self.link(index).ok_or(Error::new(errno::ENODEV))?;
+        Ok(match link.master {
+            _ if link.is_bridge() => Some((LinkId(index), None)),
+            Some(Master { index: bridge, table: None }) => Some((LinkId(bridge), Some(LinkId(index)))),
+            _ => None,
+        })
+    }
+
     /// Moves a link to a bridge, or to none.
     pub(in crate::rtnl) fn set_bridge(&mut self, index: u32, bridge: Option<Master>) {
         if let Some(link) = self.link_mut(index) {

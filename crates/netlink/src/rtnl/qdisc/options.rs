@@ -8,7 +8,7 @@ use super::super::entry::Link;
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
-use crate::rtnl::fixed_part::word;
+use crate::rtnl::header::word;
 use crate::rtnl::nums::*;
 
 /// Length of an Ethernet header, which counts towards a frame's length (Linux `psched_mtu`).

@@ -1,4 +1,4 @@
-//! Waits that end at a time limit, or at a signal that stops the demo.
+//! Waits that end at a time limit, or at a signal that stops the measurement.
 
 use std::io;
 use std::sync::Arc;
@@ -8,23 +8,27 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::failure::Failure;
+use crate::failure::Failure;
 
 /// Sleep of a wait between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(4);
 
-/// Whether a signal has stopped the demo. Every wait checks it.
+/// Whether a signal has stopped the measurement. Every wait checks it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stop(Arc<AtomicBool>);
+pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
     /// A stop that no signal sets, for the clean-up itself.
-    pub(crate) fn never() -> Self {
+    #[must_use]
+    pub fn never() -> Self {
         Self::default()
     }
 
     /// A stop set by SIGINT, SIGTERM and SIGHUP, which from now on do not end the process by themselves.
-    pub(crate) fn on_signals() -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// The error of sigaction(2).
+    pub fn on_signals() -> io::Result<Self> {
         let stop = Self::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&stop.0))?;
@@ -33,12 +37,18 @@ impl Stop {
     }
 
     /// Fails once a signal has arrived.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// [`Failure::Interrupted`].
+    pub fn check(&self) -> Result<(), Failure> {
         if self.0.load(Ordering::Relaxed) { Err(Failure::Interrupted) } else { Ok(()) }
     }
 
     /// Polls `ready` until it returns a value, for at most `limit`; `doing` names the wait in its failure.
-    pub(crate) fn wait<T>(
+    ///
+    /// # Errors
+    /// The error of `ready`; no value in time; or a signal has arrived.
+    pub fn wait<T>(
         &self,
         doing: &str,
         limit: Duration,

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::failure::{Failure, tail};
-use super::netns::Namespace;
-use super::process::{Scratch, end};
+use crate::failure::{Failure, tail};
+use crate::netns::Namespace;
+use crate::process::end;
+use crate::scratch::Scratch;
 
 /// Longest time that a daemon may take to end after SIGTERM, before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
 /// A running child, ended on drop. Its output goes to a log.
 #[derive(Debug)]
-pub(crate) struct Daemon {
+pub struct Daemon {
     name: String,
     child: Child,
     log: PathBuf,
@@ -26,7 +27,10 @@ pub(crate) struct Daemon {
 
 impl Daemon {
     /// Starts a daemon, with `name` in messages; its log is `file` with the suffix `.log`.
-    pub(crate) fn start(
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(
         name: String,
         file: &str,
         scratch: &Scratch,
@@ -43,17 +47,22 @@ impl Daemon {
     }
 
     /// Name of the daemon in messages.
-    pub(super) fn name(&self) -> &str {
+    #[must_use]
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Process number.
-    pub(crate) fn pid(&self) -> u32 {
+    #[must_use]
+    pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Fails, with its last error lines, if it has ended by itself.
-    pub(crate) fn check(&mut self) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn check(&mut self) -> Result<(), Failure> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(Failure::step(format!("{} ended ({status})", self.name), self.last_words())),
@@ -62,7 +71,8 @@ impl Daemon {
     }
 
     /// Adds the last lines of its log to a failure that is not its own end.
-    pub(super) fn explain(&mut self, failure: Failure) -> Failure {
+    #[must_use]
+    pub fn explain(&mut self, failure: Failure) -> Failure {
         if matches!(failure, Failure::Interrupted) {
             return failure;
         }

@@ -1,31 +1,31 @@
-//! Child processes that end in bounded time, and the directory for their files.
+//! Child processes that end in bounded time.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::failure::{Failure, tail, warn};
-use super::stop::Stop;
+use crate::failure::{Failure, tail, warn};
+use crate::stop::Stop;
 
 /// Longest time that a set-up tool may take.
 const TOOL_LIMIT: Duration = Duration::from_secs(10);
 
-/// A command in a new process group: Ctrl-C on the terminal only signals the demo, which then ends its
-/// children in order.
-pub(super) fn command(program: impl AsRef<OsStr>) -> Command {
+/// A command in a new process group: Ctrl-C on the terminal only signals the measurement, which then
+/// ends its children in order.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).process_group(0);
     command
 }
 
 /// Runs a set-up tool such as `ip` with its arguments, and returns its output.
-pub(super) fn tool(program: &str, args: &[&str], stop: &Stop) -> Result<String, Failure> {
+///
+/// # Errors
+/// It cannot be started, fails, or takes more than ten seconds; or a signal has arrived.
+pub fn tool(program: &str, args: &[&str], stop: &Stop) -> Result<String, Failure> {
     let doing = format!("{program} {}", args.join(" "));
     let child = command(program)
         .args(args)
@@ -38,7 +38,10 @@ pub(super) fn tool(program: &str, args: &[&str], stop: &Stop) -> Result<String, 
 
 /// Waits for a child whose standard output and error are pipes, and returns its output. After `limit`, or on a signal,
 /// the child is killed.
-pub(super) fn finish(mut child: Child, doing: &str, limit: Duration, stop: &Stop) -> Result<String, Failure> {
+///
+/// # Errors
+/// The child fails, or was killed.
+pub fn finish(mut child: Child, doing: &str, limit: Duration, stop: &Stop) -> Result<String, Failure> {
     let stdout = child.stdout.take().map(drain);
     let stderr = child.stderr.take().map(drain);
     let status = stop.wait(doing, limit, || child.try_wait().map_err(|err| Failure::step(doing, err)));
@@ -56,7 +59,7 @@ pub(super) fn finish(mut child: Child, doing: &str, limit: Duration, stop: &Stop
 }
 
 /// Kills and reaps a child that has not ended in time.
-pub(super) fn end(child: &mut Child) {
+pub fn end(child: &mut Child) {
     if let Err(err) = child.kill().and_then(|()| child.wait().map(drop)) {
         warn(format!("process {} not ended: {err}", child.id()));
     }
@@ -64,16 +67,20 @@ pub(super) fn end(child: &mut Child) {
 
 /// A child that serves until it is no longer needed: killed on drop, if it has not ended by itself.
 #[derive(Debug)]
-pub(super) struct Helper(Child);
+pub struct Helper(Child);
 
 impl Helper {
     /// Takes charge of a child whose standard error is a pipe.
-    pub(super) fn new(child: Child) -> Self {
+    #[must_use]
+    pub fn new(child: Child) -> Self {
         Self(child)
     }
 
     /// Fails, with its last error lines, if it has ended.
-    pub(super) fn check(&mut self, doing: &str) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn check(&mut self, doing: &str) -> Result<(), Failure> {
         let Some(status) = self.0.try_wait().map_err(|err| Failure::step(doing, err))? else { return Ok(()) };
         let mut output = String::new();
         if let Some(mut stderr) = self.0.stderr.take() {
@@ -102,48 +109,12 @@ fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
     })
 }
 
-/// A directory for configurations with keys, control sockets and logs, readable by its owner only and removed on drop.
-#[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    /// Makes the directory, which must not exist: no other user can have put a symbolic link into it.
-    pub(crate) fn create(name: &str) -> Result<Self, Failure> {
-        let path = std::env::temp_dir().join(name);
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|err| Failure::step(format!("mkdir {}", path.display()), err))?;
-        Ok(Self(path))
-    }
-
-    /// Path of the directory.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Writes a file anew that only its owner can read, and returns its path.
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
-        let path = self.0.join(name);
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-            file.write_all(text.as_bytes())
-        };
-        write().map_err(|err| Failure::step(format!("write {}", path.display()), err))?;
-        Ok(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(err) = fs::remove_dir_all(&self.0) {
-            warn(format!("{} not removed: {err}", self.0.display()));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::PathBuf;
     use std::time::Instant;
+
+    use super::*;
 
     #[test]
     fn tool_returns_its_output_or_its_last_error_lines() {
@@ -177,18 +148,5 @@ mod tests {
         let mut helper = Helper::new(failing);
         let wait = Stop::never().wait("its end", Duration::from_secs(60), || helper.check("sh").map(|()| None::<()>));
         assert_eq!(wait.unwrap_err().to_string(), "sh ended (exit status: 3): why");
-    }
-
-    #[test]
-    fn scratch_files_are_private_and_go_with_their_directory() {
-        use std::os::unix::fs::MetadataExt;
-        let scratch = Scratch::create(&format!("fatpath-scratch-test-{}", std::process::id())).unwrap();
-        let file = scratch.write("a.toml", "key").unwrap();
-        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(scratch.path()).unwrap().mode() & 0o777, 0o700);
-        assert!(Scratch::create(scratch.path().file_name().unwrap().to_str().unwrap()).is_err());
-        let dir = scratch.path().to_owned();
-        drop(scratch);
-        assert!(!dir.exists());
     }
 }

@@ -15,7 +15,7 @@ use switch::FdbChange;
 
 /// An event of the worker.
 #[derive(Clone, Debug)]
-pub(crate) enum News {
+pub(crate) enum KernelEvent {
     /// Event of an SA or a policy.
     Xfrm(Event),
     /// Event of a link that has failed or recovered.
@@ -38,15 +38,15 @@ pub(crate) enum News {
 
 /// Queue of events for netlink's thread, with the eventfd that wakes the thread.
 #[derive(Debug)]
-pub(crate) struct Bell {
-    rung: Mutex<Rung>,
+pub(crate) struct EventQueue {
+    pending: Mutex<PendingEvents>,
     fd: OwnedFd,
 }
 
 /// Events since netlink's thread last took them. Each protocol has a queue of its own, so stations on a link, which can
 /// change neighbours as often as they like, do not crowd out events of SAs.
 #[derive(Debug, Default)]
-pub(crate) struct Rung {
+pub(crate) struct PendingEvents {
     /// Events of SAs and policies, for listeners of `NETLINK_XFRM`.
     pub(crate) xfrm: Queue,
     /// Events of links, neighbours and bridges' addresses, for listeners of `NETLINK_ROUTE`.
@@ -56,18 +56,18 @@ pub(crate) struct Rung {
 /// Events of one protocol, and the groups that lost some.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    pub(crate) news: Vec<News>,
+    pub(crate) events: Vec<KernelEvent>,
     pub(crate) lost: Groups,
 }
 
 /// Limit of queued events. On overflow the listeners of all groups of the queue are notified that events were lost.
 const MAX_WAITING: usize = 4096;
 
-impl Bell {
+impl EventQueue {
     /// An empty queue with its eventfd.
     pub(crate) fn new() -> Result<Self, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { rung: Mutex::default(), fd })
+        Ok(Self { pending: Mutex::default(), fd })
     }
 
     /// The eventfd, which is readable while events are queued.
@@ -76,11 +76,11 @@ impl Bell {
     }
 
     /// Takes the events.
-    pub(crate) fn take(&self) -> Rung {
+    pub(crate) fn take(&self) -> PendingEvents {
         let mut count = [0; 8];
         // A failed read means that no events are queued.
         let _ = rustix::io::read(&self.fd, &mut count);
-        std::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Wakes netlink's thread without an event.
@@ -90,30 +90,30 @@ impl Bell {
     }
 
     /// Adds events of SAs and policies; `lost`: further events were lost.
-    pub(crate) fn ring_xfrm(&self, news: impl Iterator<Item = News>, lost: bool) {
+    pub(crate) fn push_xfrm(&self, events: impl Iterator<Item = KernelEvent>, lost: bool) {
         let groups = xfrm_groups();
         let lost = if lost { groups } else { Groups::default() };
-        self.ring(|rung| &mut rung.xfrm, news, lost, groups);
+        self.push(|pending| &mut pending.xfrm, events, lost, groups);
     }
 
     /// Adds events of links, neighbours and bridges' addresses; `lost`: groups that lost further events.
-    pub(crate) fn ring_route(&self, news: impl Iterator<Item = News>, lost: Groups) {
-        self.ring(|rung| &mut rung.route, news, lost, route_groups());
+    pub(crate) fn push_route(&self, events: impl Iterator<Item = KernelEvent>, lost: Groups) {
+        self.push(|pending| &mut pending.route, events, lost, route_groups());
     }
 
-    fn ring(
+    fn push(
         &self,
-        queue: impl FnOnce(&mut Rung) -> &mut Queue,
-        mut news: impl Iterator<Item = News>,
+        queue: impl FnOnce(&mut PendingEvents) -> &mut Queue,
+        mut events: impl Iterator<Item = KernelEvent>,
         lost: Groups,
         groups: Groups,
     ) {
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queue(&mut rung);
-        let room = MAX_WAITING.saturating_sub(queue.news.len());
-        queue.news.extend(news.by_ref().take(room));
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue(&mut pending);
+        let room = MAX_WAITING.saturating_sub(queue.events.len());
+        queue.events.extend(events.by_ref().take(room));
         queue.lost = queue.lost.union(lost);
-        if news.next().is_some() {
+        if events.next().is_some() {
             queue.lost = queue.lost.union(groups);
         }
         // A full counter already wakes the thread.
@@ -138,16 +138,16 @@ pub(crate) fn route_groups() -> Groups {
 /// Listeners of rtnetlink for links and neighbours, and the links that have changed.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
-    bell: Option<Arc<Bell>>,
+    queue: Option<Arc<EventQueue>>,
     links: bool,
     changed: Vec<LinkId>,
 }
 
 impl Listeners {
-    /// Listeners of the groups in `groups`; `bell` wakes netlink's thread.
-    pub(crate) fn new(groups: Groups, bell: Arc<Bell>) -> Self {
+    /// Listeners of the groups in `groups`; `queue` wakes netlink's thread.
+    pub(crate) fn new(groups: Groups, queue: Arc<EventQueue>) -> Self {
         let has_listener = groups.intersects(route_groups());
-        Self { bell: has_listener.then_some(bell), links: groups.has(RTNLGRP_LINK), changed: Vec::new() }
+        Self { queue: has_listener.then_some(queue), links: groups.has(RTNLGRP_LINK), changed: Vec::new() }
     }
 
     /// Records that a link has failed or recovered.
@@ -158,9 +158,9 @@ impl Listeners {
     }
 
     /// The event queue, if there are listeners, and the links that have changed since the last call.
-    pub(crate) fn take_changed(&mut self) -> Option<(Arc<Bell>, Vec<LinkId>)> {
-        let bell = self.bell.clone()?;
-        Some((bell, std::mem::take(&mut self.changed)))
+    pub(crate) fn take_changed(&mut self) -> Option<(Arc<EventQueue>, Vec<LinkId>)> {
+        let queue = self.queue.clone()?;
+        Some((queue, std::mem::take(&mut self.changed)))
     }
 }
 
@@ -168,31 +168,34 @@ impl Listeners {
 mod tests {
     use super::*;
 
-    fn neighbour(n: u32) -> News {
+    fn neighbour(n: u32) -> KernelEvent {
         let addr = std::net::Ipv4Addr::from(n).into();
-        News::Neighbour { now: NeighbourNow { link: LinkId(1), addr, mac: None, state: 0, protocol: 0 }, gone: true }
+        KernelEvent::Neighbour {
+            now: NeighbourNow { link: LinkId(1), addr, mac: None, state: 0, protocol: 0 },
+            gone: true,
+        }
     }
 
     #[test]
     fn flood_of_neighbour_events_loses_no_xfrm_event() {
-        let bell = Bell::new().unwrap();
+        let queue = EventQueue::new().unwrap();
         for n in 0..10_000 {
-            bell.ring_route(std::iter::once(neighbour(n)), Groups::default());
+            queue.push_route(std::iter::once(neighbour(n)), Groups::default());
         }
-        bell.ring_xfrm([neighbour(0)].into_iter(), false);
-        let rung = bell.take();
-        assert_eq!((rung.route.news.len(), rung.route.lost), (MAX_WAITING, route_groups()));
-        assert_eq!((rung.xfrm.news.len(), rung.xfrm.lost), (1, Groups::default()));
+        queue.push_xfrm([neighbour(0)].into_iter(), false);
+        let pending = queue.take();
+        assert_eq!((pending.route.events.len(), pending.route.lost), (MAX_WAITING, route_groups()));
+        assert_eq!((pending.xfrm.events.len(), pending.xfrm.lost), (1, Groups::default()));
     }
 
     #[test]
     fn lost_neighbour_events_are_reported_to_their_listeners_only() {
-        let bell = Bell::new().unwrap();
+        let queue = EventQueue::new().unwrap();
         let mut neighbours = Groups::default();
         neighbours.set(RTNLGRP_NEIGH, true);
-        bell.ring_route(std::iter::empty(), neighbours);
-        let lost = bell.take().route.lost;
+        queue.push_route(std::iter::empty(), neighbours);
+        let lost = queue.take().route.lost;
         assert!(lost.has(RTNLGRP_NEIGH) && !lost.has(RTNLGRP_LINK));
-        assert_eq!(bell.take().route.lost, Groups::default(), "they are reported once");
+        assert_eq!(queue.take().route.lost, Groups::default(), "they are reported once");
     }
 }

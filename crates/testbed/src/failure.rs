@@ -1,4 +1,4 @@
-//! Failures that end a demo early, each as one line.
+//! Failures that end a measurement early, each as one line.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -6,12 +6,12 @@ use std::io::{self, Write};
 /// Number of a child's last lines that go into the one line of a failure.
 const TAIL_LINES: usize = 3;
 
-/// Reason for which the demo ended without a report.
+/// Reason for which a measurement ended without a report.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub enum Failure {
     /// SIGINT, SIGTERM or SIGHUP arrived.
     Interrupted,
-    /// A requirement of the demo is missing on this machine.
+    /// A requirement is missing on this machine.
     Missing {
         /// The missing thing, and its use.
         what: String,
@@ -29,10 +29,12 @@ pub(crate) enum Failure {
 
 impl Failure {
     /// The failure of one step, from any error.
-    pub(crate) fn step(doing: impl Into<String>, why: impl fmt::Display) -> Self {
+    pub fn step(doing: impl Into<String>, why: impl fmt::Display) -> Self {
         Self::Step { doing: doing.into(), why: why.to_string() }
     }
 }
+
+impl std::error::Error for Failure {}
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,12 +47,13 @@ impl fmt::Display for Failure {
 }
 
 /// Reports an object that could not be removed. An error of the write to standard error is ignored.
-pub(super) fn warn(what: impl fmt::Display) {
+pub fn warn(what: impl fmt::Display) {
     let _ = writeln!(io::stderr(), "Warning: {what}");
 }
 
 /// The last lines of a child's standard error, as one line. Terminal escapes become blanks.
-pub(super) fn tail(stderr: &str) -> String {
+#[must_use]
+pub fn tail(stderr: &str) -> String {
     let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let start = lines.len().saturating_sub(TAIL_LINES);
     lines[start..].join(" | ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()

@@ -8,16 +8,16 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::failure::{Failure, warn};
-use super::process::tool;
-use super::stop::Stop;
+use crate::failure::{Failure, warn};
+use crate::process::tool;
+use crate::stop::Stop;
 
 /// Directory in which iproute2 binds its namespaces.
 const NETNS_RUN_DIR: &str = "/var/run/netns";
 
 /// A named network namespace, removed on drop. Its devices go with it.
 #[derive(Debug)]
-pub(crate) struct Namespace {
+pub struct Namespace {
     name: Name,
     file: File,
 }
@@ -28,7 +28,10 @@ struct Name(String);
 
 impl Namespace {
     /// Makes the namespace and sets its loopback up.
-    pub(crate) fn create(name: String) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// The error of `ip`.
+    pub fn create(name: String) -> Result<Self, Failure> {
         let name = Name(name);
         // Not interruptible: a half-created namespace is harder to remove than a whole one.
         tool("ip", &["netns", "add", &name.0], &Stop::never())?;
@@ -40,38 +43,51 @@ impl Namespace {
     }
 
     /// Name of the namespace.
-    pub(crate) fn name(&self) -> &str {
+    #[must_use]
+    pub fn name(&self) -> &str {
         &self.name.0
     }
 
     /// Runs `ip -n NAME` with the words of `args`.
-    pub(crate) fn ip(&self, args: &str, stop: &Stop) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// The error of `ip`, or a signal has arrived.
+    pub fn ip(&self, args: &str, stop: &Stop) -> Result<(), Failure> {
         let mut words = vec!["-n", self.name()];
         words.extend(args.split_whitespace());
         tool("ip", &words, stop).map(drop)
     }
 
     /// As [`Opened::enter`].
-    pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    ///
+    /// # Errors
+    /// The error of `inside`, or the namespace cannot be entered.
+    pub fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
         enter(&self.file, self.name(), inside)
     }
 
-    /// The same namespace, as one that the demo does not remove.
-    pub(super) fn open(&self) -> Result<Opened, Failure> {
+    /// The same namespace, as one that another value removes.
+    ///
+    /// # Errors
+    /// It has been removed.
+    pub fn open(&self) -> Result<Opened, Failure> {
         Opened::at(&Path::new(NETNS_RUN_DIR).join(self.name()))
     }
 }
 
 /// A network namespace that another value or program removes.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub struct Opened {
     name: String,
     file: File,
 }
 
 impl Opened {
     /// The namespace that is bound to `path`.
-    pub(super) fn at(path: &Path) -> Result<Self, Failure> {
+    ///
+    /// # Errors
+    /// The error of open(2).
+    pub fn at(path: &Path) -> Result<Self, Failure> {
         let name = path.display().to_string();
         let file = File::open(path).map_err(|err| Failure::step(format!("open {name}"), err))?;
         Ok(Self { name, file })
@@ -79,7 +95,10 @@ impl Opened {
 
     /// Runs `inside` on a new thread that has entered the namespace (setns(2) moves a thread, not a process).
     /// Sockets opened and processes started there stay in it.
-    pub(super) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    ///
+    /// # Errors
+    /// The error of `inside`, or the namespace cannot be entered.
+    pub fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
         enter(&self.file, &self.name, inside)
     }
 }
