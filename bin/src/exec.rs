@@ -32,7 +32,8 @@ pub(crate) fn main(args: &ExecArgs, instance: &str) -> Result<(), CliError> {
 /// # Errors
 /// As [`main`].
 pub(crate) fn ip(args: &IpArgs, instance: &str) -> Result<(), CliError> {
-    if let Some(word) = args.words.iter().find(|word| is_instance(word)) {
+    let misplaced = behind_options(&args.words).iter().find(|word| *word == "-i");
+    if let Some(word) = args.words.iter().find(|word| is_instance(word)).or(misplaced) {
         let text = format!("{}: it goes before ip's own words: fatpath -i NAME ip ...", word.display());
         return Err(CliError::failed(text));
     }
@@ -52,6 +53,19 @@ pub(crate) fn ip(args: &IpArgs, instance: &str) -> Result<(), CliError> {
 /// Whether a word is the option for the gateway's name, which `ip` has not.
 fn is_instance(word: &OsStr) -> bool {
     word == "--instance" || word.as_encoded_bytes().starts_with(b"--instance=")
+}
+
+/// The words behind ip's own options, of which `-i` is a short form of `-iec`.
+fn behind_options(mut words: &[OsString]) -> &[OsString] {
+    const WITH_VALUE: [&str; 5] = ["-family", "-netns", "-batch", "-loops", "-rcvbuf"];
+    while let [first, rest @ ..] = words
+        && let Some(option) = first.to_str().filter(|word| word.starts_with('-'))
+    {
+        let option = if option.starts_with("--") { &option[1..] } else { option };
+        let has_value = option.len() > 1 && WITH_VALUE.iter().any(|known| known.starts_with(option));
+        words = if has_value { rest.get(1..).unwrap_or_default() } else { rest };
+    }
+    words
 }
 
 /// Whether two words make `ip` change a tunnel, which it asks the kernel for by `ioctl` (`ip tunnel`).

@@ -258,6 +258,9 @@ fn program_that_cannot_be_executed_is_named_so() {
     command.args(["exec", "--", &script]).env("FATPATH_RUNDIR", &dir.0).env("FATPATH_PRELOAD", library);
     let want = format!("Error: {script}: not executable; `chmod +x` makes it so.\n");
     assert_output(&command.output().unwrap(), 1, "", &want);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+    command.args(["exec", "--", "/tmp"]).env("FATPATH_RUNDIR", &dir.0);
+    assert_output(&command.output().unwrap(), 1, "", "Error: /tmp: a directory, and no program.\n");
     let want = "Error: ip tunnel: fatpath has no such tunnels; `ip xfrm` makes those of ESP.\n";
     assert_output(&dir.fatpath(&["ip", "tunnel", "add", "gre0", "mode", "gre"]), 1, "", want);
 }
@@ -466,6 +469,13 @@ fn instance_of_ip_comes_before_the_words_of_ip() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains(&format!("no gateway named {name} is running")), "{args:?}: {error}");
     }
+    for args in [["ip", "link", "-i", "left"], ["ip", "-4", "addr", "-i"]] {
+        let want = "Error: -i: it goes before ip's own words: fatpath -i NAME ip ...\n";
+        assert_output(&dir.fatpath(&args), 1, "", want);
+    }
+    // Short for `-iec`, also behind an option with a value.
+    let output = dir.fatpath(&["ip", "-f", "inet", "-i", "link"]);
+    assert!(!String::from_utf8_lossy(&output.stderr).contains("goes before"), "{output:?}");
 }
 
 #[test]

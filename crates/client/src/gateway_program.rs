@@ -30,8 +30,12 @@ const MAX_ENVIRONMENT: u64 = 4 << 20;
 pub fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     let shown = program.to_string_lossy();
     let path = find(program).ok_or_else(|| {
-        let is_file = program.as_bytes().contains(&b'/') && Path::new(program).is_file();
-        let why = if is_file { "not executable; `chmod +x` makes it so" } else { "no such program" };
+        let metadata = Path::new(program).metadata().ok().filter(|_| program.as_bytes().contains(&b'/'));
+        let why = match metadata {
+            Some(it) if it.is_dir() => "a directory, and no program",
+            Some(it) if it.is_file() => "not executable; `chmod +x` makes it so",
+            _ => "no such program",
+        };
         CliError::failed(format!("{shown}: {why}."))
     })?;
     let library = library()?;

@@ -1,6 +1,6 @@
 //! Changes of SAs and policies from one configuration to the next, in the terms of the `ipsec` crate.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::Duration;
 
 use base::SaId;
@@ -75,8 +75,8 @@ impl Steps {
 pub(crate) struct FileObjects {
     sas: HashSet<SaId>,
     policies: HashSet<PolicyKey>,
-    /// Policies that wait for a key manager, and that its policies have replaced.
-    waiting: HashMap<PolicyKey, PolicyConfig>,
+    /// Policies that wait for a key manager, and that its policies have replaced: fallbacks of these.
+    waiting: HashSet<PolicyKey>,
 }
 
 impl FileObjects {
@@ -92,18 +92,35 @@ impl FileObjects {
         update: bool,
     ) -> Result<(), ConfigError> {
         let key = config.key();
+        self.note_return(ipsec, &key);
         let before = || ipsec.spd().find(&key).and_then(|id| ipsec.spd().get(id)).map(|policy| policy.config.clone());
         let waiting = before().filter(|before| self.policies.contains(&key) && waits(before));
         if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) }?;
         self.policies.remove(&key);
-        self.waiting.extend(waiting.map(|waiting| (key, waiting)));
+        waiting.map_or(Ok(()), |waiting| self.let_wait(ipsec, waiting))
+    }
+
+    /// Makes a policy of the file the fallback of the key manager's with its key.
+    fn let_wait(&mut self, ipsec: &mut Ipsec, policy: PolicyConfig) -> Result<(), ConfigError> {
+        let key = policy.key();
+        ipsec.set_fallback_policy(policy)?;
+        self.waiting.insert(key);
         Ok(())
+    }
+
+    /// Notes that the policy of the file is there again, after a key manager's expired.
+    fn note_return(&mut self, ipsec: &Ipsec, key: &PolicyKey) {
+        if !ipsec.spd().has_fallback(key) && self.waiting.remove(key) {
+            self.policies.insert(*key);
+        }
     }
 
     /// Removes a policy for a netlink client. One of the file that waited behind it takes its place at once, so that no packet passes
     /// in clear when a key manager ends.
     pub(crate) fn remove_policy(&mut self, ipsec: &mut Ipsec, key: &PolicyKey) {
-        if let Some(waiting) = self.waiting.remove(key)
+        self.note_return(ipsec, key);
+        self.waiting.remove(key);
+        if let Some(waiting) = ipsec.take_fallback_policy(key)
             && ipsec.update_policy(waiting).is_ok()
         {
             self.policies.insert(*key);
@@ -165,18 +182,20 @@ impl Step {
                 ipsec.replace_sa(&config).map(drop)
             }
             Self::RemovePolicy(key) => {
+                of_file.note_return(ipsec, &key);
                 of_file.waiting.remove(&key);
+                drop(ipsec.take_fallback_policy(&key));
                 if of_file.policies.remove(&key) {
                     drop(ipsec.remove_policy(&key));
                 }
                 Ok(())
             }
             Self::AddPolicy(config) => {
+                of_file.note_return(ipsec, &config.key());
                 let there = ipsec.spd().find(&config.key()).and_then(|id| ipsec.spd().get(id));
                 let is_managed = there.is_some_and(|policy| !policy.config.templates.is_empty());
                 if waits(&config) && is_managed && !of_file.policies.contains(&config.key()) {
-                    of_file.waiting.insert(config.key(), config);
-                    return Ok(());
+                    return of_file.let_wait(ipsec, config);
                 }
                 of_file.policies.insert(config.key());
                 ipsec.update_policy(config)
@@ -232,7 +251,7 @@ mod tests {
     use base::{Counters, Instant};
     use ipsec::{Decision, SpiRequest};
     use wire::{FlowKey, Protocol, Spi};
-    use xfrm::{Mode, PortMask, SaDir, SaFlags};
+    use xfrm::{Lifetime, Limits, Mode, PortMask, SaDir, SaFlags};
 
     use super::*;
 
@@ -418,6 +437,41 @@ mod tests {
         change_of((&mut ipsec, &mut of_file), &two, &Config::default()).unwrap();
         assert_eq!(ipsec.spd().len(), 1);
         of_file.remove_policy(&mut ipsec, &other.key());
+        assert!(ipsec.is_idle());
+    }
+
+    #[test]
+    fn waiting_policy_is_back_when_a_managers_policy_expires() {
+        let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
+        let local = "local = { address = \"192.0.2.1\", nets = [\"10.1.0.0/24\"] }";
+        let remote = "remote = { address = \"192.0.2.2\", nets = [\"10.2.0.0/24\"] }";
+        let file = config(&format!("[[tunnel]]\nname = \"tun0\"\n{local}\n{remote}\nkeys = \"ike\"\n"));
+        change_of((&mut ipsec, &mut of_file), &Config::default(), &file).unwrap();
+        let waiting = file.policies[0].clone();
+        let key = waiting.key();
+        let priority = |ipsec: &Ipsec| ipsec.spd().find(&key).and_then(|id| Some(ipsec.spd().get(id)?.config.priority));
+        let minute = Limits { added: Some(Duration::from_secs(60)), ..Limits::NONE };
+        let mut of_manager = PolicyConfig { priority: 1000, ..waiting };
+        of_manager.lifetime = Lifetime { hard: minute, ..Lifetime::default() };
+        let mut now = Instant::ZERO;
+        // Each time, so that it waits again behind the next policy.
+        for _ in 0..3 {
+            of_file.set_policy(&mut ipsec, of_manager.clone(), true).unwrap();
+            ipsec.handle_timeout(now, &mut Counters::default());
+            assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(1000), 3));
+            now = now + Duration::from_secs(61);
+            ipsec.handle_timeout(now, &mut Counters::default());
+            assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(u32::MAX), 3));
+        }
+        // It is the file's: a reload without it removes it.
+        change_of((&mut ipsec, &mut of_file), &file, &Config::default()).unwrap();
+        assert!(ipsec.is_idle());
+        // A reload without it while the manager's is there leaves no fallback.
+        change_of((&mut ipsec, &mut of_file), &Config::default(), &file).unwrap();
+        of_file.set_policy(&mut ipsec, of_manager, true).unwrap();
+        change_of((&mut ipsec, &mut of_file), &file, &Config::default()).unwrap();
+        ipsec.handle_timeout(now, &mut Counters::default());
+        ipsec.handle_timeout(now + Duration::from_secs(61), &mut Counters::default());
         assert!(ipsec.is_idle());
     }
 

@@ -21,7 +21,7 @@ use crate::sa::Sa;
 use crate::sad::sa_changes::SaChange;
 use crate::sad::spi::SpiRequest;
 use crate::sad::{Larval, Sad};
-use crate::spd::{Policy, PolicyId, Spd};
+use crate::spd::{Policy, PolicyId, Spd, canonical_key};
 
 /// Default time that an acquired SA may take.
 const ACQ_EXPIRES: Duration = Duration::from_secs(30);
@@ -257,6 +257,19 @@ impl Ipsec {
         self.spd.remove(key)
     }
 
+    /// Sets the policy that takes the place of the one with its key when that expires.
+    ///
+    /// # Errors
+    /// See [`Spd::set_fallback`].
+    pub fn set_fallback_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
+        self.spd.set_fallback(config)
+    }
+
+    /// Removes the fallback of that key; see [`Spd::take_fallback`].
+    pub fn take_fallback_policy(&mut self, key: &PolicyKey) -> Option<PolicyConfig> {
+        self.spd.take_fallback(key)
+    }
+
     /// Sets the action on packets that match no policy.
     pub fn set_default_policy(&mut self, dir: Dir, action: Action) {
         self.spd.set_default(dir, action);
@@ -273,10 +286,11 @@ impl Ipsec {
     pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
         let Self { sad, spd, holds, .. } = self;
         sad.handle_timeout(now);
-        spd.handle_timeout(now, &mut sad.events, |policy| holds.purge(policy, DropReason::PolicyNoState));
-        if sad.devices.has_policies() {
-            sad.devices.delete_policies(|_, key: &PolicyKey| spd.find(key).is_none());
-        }
+        let (events, devices) = (&mut sad.events, &mut sad.devices);
+        spd.handle_timeout(now, events, |policy, key| {
+            holds.purge(policy, DropReason::PolicyNoState);
+            devices.delete_policies(|_, other| canonical_key(*other) == *key);
+        });
         while let Some((policy, flow)) = self.holds.pop(now) {
             if self.must_wait(now, &flow, counters) {
                 self.holds.wait_longer(now, policy);

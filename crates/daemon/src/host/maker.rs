@@ -133,7 +133,7 @@ fn namespace(place: Option<&Path>, record: &Path, stored: Option<OwnedFd>) -> Re
     let _ = search::write(record);
     let unbound = match place {
         _ if is_bound => None,
-        Some(_) if is_of_user => Some("that takes CAP_SYS_ADMIN".to_owned()),
+        Some(_) if is_of_user => Some("a file for it needs CAP_SYS_ADMIN, as root has".to_owned()),
         place => place.and_then(|place| bind_to(place).err()),
     };
     let open = |name: &str| File::open(name).map(OwnedFd::from).map_err(named(name));

@@ -297,7 +297,8 @@ impl On {
             (Some(place), _) => tracing::info!("host side: {}", place.display()),
             (None, _) if found => tracing::info!("host side: existing, without a file"),
             (None, why) => {
-                tracing::info!("host side without a file: {}", why.as_deref().unwrap_or("it has no place"));
+                let why = why.as_deref().unwrap_or("it has no place");
+                tracing::info!("host side: it ends with the gateway and the programs inside ({why})");
             }
         }
         if let Some(why) = &tun_closed {

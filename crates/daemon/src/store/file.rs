@@ -5,6 +5,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use client::CliError;
 use redb::backends::{FileBackend, InMemoryBackend};
@@ -76,6 +78,13 @@ const CHECKPOINTS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefin
 
 /// Bytes of pages that the database caches: none, for the pages contain keys, also of deleted SAs.
 const CACHE: usize = 0;
+
+/// Longest wait for the lock of the file. The kernel closes the descriptors of a killed process one after the other: its sockets may be
+/// closed, so that another gateway starts, and its devices take longer, before the file is closed.
+const LOCK_LIMIT: Duration = Duration::from_secs(3);
+
+/// Time between two attempts to lock the file.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A request, with the name of its object. It may have keys in it.
 #[derive(Debug, Eq, PartialEq)]
@@ -153,24 +162,35 @@ impl Store {
         Self::open(&path).map(Some)
     }
 
-    /// Opens the file at `path`, or makes it.
+    /// Opens the file at `path`, or makes it. Waits a moment for a gateway that has it open: one that was just killed.
     ///
     /// # Errors
     /// Exit code 1 if it cannot be opened or created, or if other users have access; 2 if it is not such a file.
     pub(crate) fn open(path: &Path) -> Result<Self, CliError> {
+        Self::open_within(path, LOCK_LIMIT)
+    }
+
+    /// Opens the file at `path`, or makes it. Waits for a gateway that has it open at most for `limit`.
+    fn open_within(path: &Path, limit: Duration) -> Result<Self, CliError> {
         let failed = |what: &dyn std::fmt::Display| CliError::failed(format!("{}: {what}", path.display()));
         if !path.try_exists().map_err(|err| failed(&err))? {
             make(path).map_err(|err| failed(&err))?;
         }
-        let file = open_private(path, File::options().read(true).write(true))?;
-        let database = FileBackend::new(file).and_then(|file| {
-            Builder::new().set_cache_size(CACHE).set_check_integrity_on_open(true).create_with_backend(file)
-        });
-        let database = database.map_err(|err| match err {
-            DatabaseError::DatabaseAlreadyOpen => failed(&"in use by another gateway; name another with --state."),
-            err => unusable(path, &err),
-        })?;
-        Self::of(path, database)
+        let begun = Instant::now();
+        loop {
+            let file = open_private(path, File::options().read(true).write(true))?;
+            let database = FileBackend::new(file).and_then(|file| {
+                Builder::new().set_cache_size(CACHE).set_check_integrity_on_open(true).create_with_backend(file)
+            });
+            match database {
+                Ok(database) => return Self::of(path, database),
+                Err(DatabaseError::DatabaseAlreadyOpen) if begun.elapsed() < limit => thread::sleep(LOCK_INTERVAL),
+                Err(DatabaseError::DatabaseAlreadyOpen) => {
+                    return Err(failed(&"in use by another gateway; name another with --state."));
+                }
+                Err(err) => return Err(unusable(path, &err)),
+            }
+        }
     }
 
     /// Opens a copy in memory of the file at `path`, which a running gateway may have open and write: such a copy may be

@@ -101,9 +101,4 @@ impl Devices {
     pub(crate) fn policies_of(&self, link: LinkId) -> Vec<PolicyKey> {
         self.policies.iter().filter(|(other, _)| *other == link).map(|(_, key)| *key).collect()
     }
-
-    /// Tells whether a policy is on any device.
-    pub(crate) fn has_policies(&self) -> bool {
-        !self.policies.is_empty()
-    }
 }

@@ -5,7 +5,7 @@
 
 mod index;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::BuildHasher;
 use std::ops::Bound;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub struct Spd {
     tables: [[Table; 2]; 3],
     hasher: foldhash::fast::RandomState,
     defaults: [Action; 3],
+    /// Policies that take the place of those with their keys when these expire.
+    fallbacks: HashMap<PolicyKey, PolicyConfig>,
     timers: Timers<PolicyId>,
     /// Number of changes that may alter an answer: earlier cached answers are invalid.
     pub(crate) changes: u64,
@@ -154,6 +156,27 @@ impl Spd {
     /// Removes a policy; `None` when there is none.
     pub fn remove(&mut self, key: &PolicyKey) -> Option<Box<Policy>> {
         self.take(self.find(key)?)
+    }
+
+    /// Sets the policy that takes the place of the one with its key at once when that expires, so that no packet passes in clear
+    /// in between.
+    ///
+    /// # Errors
+    /// The first invalid value.
+    pub fn set_fallback(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        self.fallbacks.insert(canonical_key(config.key()), config);
+        Ok(())
+    }
+
+    /// Removes the fallback of that key; `None` when there is none, as after it has taken the policy's place.
+    pub fn take_fallback(&mut self, key: &PolicyKey) -> Option<PolicyConfig> {
+        self.fallbacks.remove(&canonical_key(*key))
+    }
+
+    /// Tells whether the policy of that key has a fallback.
+    pub fn has_fallback(&self, key: &PolicyKey) -> bool {
+        self.fallbacks.contains_key(&canonical_key(*key))
     }
 
     fn next_born(&mut self) -> u64 {
@@ -338,8 +361,13 @@ impl Spd {
         self.timers.next()
     }
 
-    /// Handles expired timers; reports each policy that has ended.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, events: &mut Events, mut gone: impl FnMut(PolicyId)) {
+    /// Handles expired timers; reports each policy that has ended, before its fallback takes its place.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Instant,
+        events: &mut Events,
+        mut gone: impl FnMut(PolicyId, &PolicyKey),
+    ) {
         while let Some(id) = self.timers.pop(now) {
             let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) else { continue };
             policy.timer.clear();
@@ -350,7 +378,12 @@ impl Spd {
             if hard.is_some_and(|at| at <= now) {
                 if let Some(policy) = self.take(id) {
                     events.push(policy.expired(true));
-                    gone(id);
+                    let key = policy.config.key();
+                    gone(id, &key);
+                    if let Some(fallback) = self.fallbacks.remove(&key) {
+                        let born = self.next_born();
+                        self.insert(policy.index, born, fallback);
+                    }
                 }
                 continue;
             }
@@ -365,6 +398,13 @@ impl Spd {
             self.timers.set(id, &mut policy.timer, next);
         }
     }
+}
+
+/// The key of a policy as it is stored.
+pub(crate) const fn canonical_key(mut key: PolicyKey) -> PolicyKey {
+    key.selector.sport = canonical(key.selector.sport);
+    key.selector.dport = canonical(key.selector.dport);
+    key
 }
 
 /// The same ports in the canonical form of [`MatchKey`].

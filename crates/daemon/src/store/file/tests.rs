@@ -56,7 +56,7 @@ fn state(n: u32) -> State {
 
 /// Error of a file, with its exit code.
 fn refusal(path: &Path) -> (u8, String) {
-    let err = Store::open(path).and_then(|store| store.read(BOOT_ID)).unwrap_err();
+    let err = Store::open_within(path, Duration::ZERO).and_then(|store| store.read(BOOT_ID)).unwrap_err();
     (err.exit_code, err.message)
 }
 
@@ -110,7 +110,7 @@ fn file_made_by_many_at_once_belongs_to_one_and_keeps_its_data() {
     for round in 0..8 {
         let path = dir.file(&format!("state{round}"));
         let stores: Vec<_> = std::thread::scope(|scope| {
-            let each: Vec<_> = (0..4).map(|_| scope.spawn(|| Store::open(&path))).collect();
+            let each: Vec<_> = (0..4).map(|_| scope.spawn(|| Store::open_within(&path, Duration::ZERO))).collect();
             each.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let (had, refused): (Vec<_>, Vec<_>) = stores.into_iter().partition(Result::is_ok);
@@ -126,6 +126,23 @@ fn file_made_by_many_at_once_belongs_to_one_and_keeps_its_data() {
         assert_eq!(Store::open(&path).unwrap().read(BOOT_ID).unwrap().state, state(3));
         assert_eq!(dir.names().len(), round + 1);
     }
+}
+
+#[test]
+fn file_of_a_gateway_that_is_ending_is_waited_for() {
+    let dir = Dir::new("ending");
+    let path = dir.file("state");
+    let ending = Store::open(&path).unwrap();
+    ending.replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
+    let begun = Instant::now();
+    let opened = std::thread::scope(|scope| {
+        let next = scope.spawn(|| Store::open(&path));
+        std::thread::sleep(Duration::from_millis(300));
+        drop(ending);
+        next.join().unwrap()
+    });
+    assert!(begun.elapsed() >= Duration::from_millis(300));
+    assert_eq!(opened.unwrap().read(BOOT_ID).unwrap().state, state(3));
 }
 
 #[test]
