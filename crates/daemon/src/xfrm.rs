@@ -442,7 +442,7 @@ mod tests {
 
     #[test]
     fn waiting_policy_is_back_when_a_managers_policy_expires() {
-        let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
+        let (mut ipsec, mut of_file) = (Ipsec::new(), FileObjects::default());
         let local = "local = { address = \"192.0.2.1\", nets = [\"10.1.0.0/24\"] }";
         let remote = "remote = { address = \"192.0.2.2\", nets = [\"10.2.0.0/24\"] }";
         let file = config(&format!("[[tunnel]]\nname = \"tun0\"\n{local}\n{remote}\nkeys = \"ike\"\n"));

@@ -104,7 +104,7 @@ fn offloaded() -> Outcome {
 
     // Refused with the reason. iproute2 before 6.2 cannot ask for packet mode.
     let add = state(2, "encap espinudp 4500 4500 0.0.0.0 offload dev up0 dir in").replace("0x1002", "0x2002");
-    let refused = a.sh(&add).unwrap_err().to_string();
+    let refused = a.sh(&add).unwrap_err().message().unwrap_or_default().to_owned();
     assert!(refused.contains("The device of up0 does not offload an SA with UDP encapsulation"), "{refused}");
     // The SA that is removed takes its place on the device with it.
     a.sh(&format!(

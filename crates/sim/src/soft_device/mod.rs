@@ -7,9 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Instant, SaId};
 use ipsec::SaStats;
-use ipsec::device::{
-    Device, DeviceStates, NewState, OffloadFacts, PacketDevice, ReceivedEsp, Refused, find_esp,
-};
+use ipsec::device::{Device, DeviceStates, NewState, OffloadFacts, PacketDevice, ReceivedEsp, Refused, find_esp};
 use packet::{Csum, Esp, EspStatus, Memory, Packet};
 use wire::eth::EtherType;
 use wire::ip::Info;
