@@ -4,6 +4,7 @@ mod adoption;
 mod calls;
 mod datagram;
 mod delivery;
+mod heir;
 mod privilege;
 mod slice;
 
@@ -26,10 +27,10 @@ use super::sysctl::{self, OpenFile};
 use crate::journal::Journal;
 use crate::privilege::{Peer, Privilege};
 use datagram::{has_unread_rights, is_pipe, write_answer};
-use privilege::Heir;
+use heir::Heir;
 use slice::{Slice, carry_out};
 
-pub(super) use datagram::{Received, inode_of_socket};
+pub(super) use datagram::{Gone, Received, inode_of_socket};
 
 /// Kind of the client's socket.
 #[derive(Debug)]
@@ -101,10 +102,6 @@ pub(super) struct Client {
     pub(super) kept: Option<u64>,
 }
 
-/// Error: the connection is to be closed.
-#[derive(Debug)]
-pub(super) struct Gone;
-
 impl Drop for Client {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.as_ref().filter(|_| self.kept.is_some()) {
@@ -171,6 +168,11 @@ impl Client {
         if !self.privileged {
             fds.into_iter().for_each(|fd| self.discard.close(fd));
         }
+    }
+
+    /// Receives one datagram. `None`: there is none.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
+        datagram::receive(self.fd(), (!self.privileged).then_some(&self.discard), buffer)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

@@ -4,6 +4,7 @@ use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use link::Discard;
 use nlsock::Answer;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -12,7 +13,9 @@ use rustix::net::{
     recvmsg, shutdown, sockopt,
 };
 
-use super::{Client, Gone};
+/// Error: the connection is to be closed.
+#[derive(Debug)]
+pub(in super::super) struct Gone;
 
 /// A received datagram.
 #[derive(Debug)]
@@ -24,51 +27,56 @@ pub(in super::super) struct Received {
     pub(in super::super) answer: Option<OwnedFd>,
 }
 
-impl Client {
-    /// Receives one datagram. `None`: there is none.
-    pub(in super::super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
-        if !self.privileged && !self.has_datagram_to_take()? {
-            return Ok(None);
-        }
-        let mut space = control_space();
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(self.fd(), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
-            Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Err(_) => return Err(Gone),
-        };
-        let (sender, mut rights) = sender_and_rights(&mut control);
-        if received.flags.contains(ReturnFlags::CTRUNC) || !may_be_sent(&rights) {
-            self.put_away(rights);
-            return Err(Gone);
-        }
-        let answer = rights.pop();
-        // Every datagram carries a descriptor or bytes: this is the end of the stream.
-        if received.bytes == 0 && answer.is_none() {
-            return Err(Gone);
-        }
-        Ok(Some(Received { len: received.bytes, sender, answer }))
+/// Receives one datagram. `None`: there is none. `untrusted` closes the descriptors of a client that may not change the
+/// node.
+pub(super) fn receive(
+    fd: BorrowedFd<'_>,
+    untrusted: Option<&Discard>,
+    buffer: &mut [u8],
+) -> Result<Option<Received>, Gone> {
+    if untrusted.is_some() && !has_datagram_to_take(fd)? {
+        return Ok(None);
     }
-
-    /// Tells whether a datagram can be received. A datagram with other descriptors than [allowed](may_be_sent) is left
-    /// in the socket, and the connection is to be closed: the kernel would close descriptors that it does not pass on,
-    /// and the sender decides how long that takes.
-    fn has_datagram_to_take(&self) -> Result<bool, Gone> {
-        let mut space = control_space();
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
-        match recvmsg(self.fd(), &mut [], &mut control, flags) {
-            Ok(looked) => {
-                // The descriptors are duplicates, whose close is never the last one.
-                let (_, rights) = sender_and_rights(&mut control);
-                let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
-                if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
-            }
-            // A later datagram needs the same check first.
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(_) => Err(Gone),
+    let mut space = control_space();
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let received = match recvmsg(fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+        Ok(received) => received,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        Err(_) => return Err(Gone),
+    };
+    let (sender, mut rights) = sender_and_rights(&mut control);
+    if received.flags.contains(ReturnFlags::CTRUNC) || !may_be_sent(&rights) {
+        if let Some(discard) = untrusted {
+            rights.into_iter().for_each(|right| discard.close(right));
         }
+        return Err(Gone);
+    }
+    let answer = rights.pop();
+    // Every datagram carries a descriptor or bytes: this is the end of the stream.
+    if received.bytes == 0 && answer.is_none() {
+        return Err(Gone);
+    }
+    Ok(Some(Received { len: received.bytes, sender, answer }))
+}
+
+/// Tells whether a datagram can be received. A datagram with other descriptors than [allowed](may_be_sent) is left
+/// in the socket, and the connection is to be closed: the kernel would close descriptors that it does not pass on,
+/// and the sender decides how long that takes.
+fn has_datagram_to_take(fd: BorrowedFd<'_>) -> Result<bool, Gone> {
+    let mut space = control_space();
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+    match recvmsg(fd, &mut [], &mut control, flags) {
+        Ok(looked) => {
+            // The descriptors are duplicates, whose close is never the last one.
+            let (_, rights) = sender_and_rights(&mut control);
+            let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
+            if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
+        }
+        // A later datagram needs the same check first.
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(_) => Err(Gone),
     }
 }
 

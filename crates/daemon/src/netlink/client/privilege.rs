@@ -4,20 +4,9 @@ use rustix::io::{Errno, ioctl_fionread};
 use rustix::net::{RecvFlags, recv};
 
 use super::datagram::Received;
+use super::heir::{Heir, MAX_HEIRS};
 use super::{Client, Gone};
 use crate::privilege::Peer;
-
-/// Process that inherited a connection from its claimant, as a daemon inherits the connections that it opened before its
-/// `fork`, and that held `CAP_NET_ADMIN` when it claimed the privilege.
-#[derive(Debug)]
-pub(super) struct Heir {
-    peer: Peer,
-    /// Datagrams from this position of the connection on, in bytes, were sent after the check.
-    since: u64,
-}
-
-/// Maximum number of [heirs](Heir) of a connection. The oldest is forgotten.
-const MAX_HEIRS: usize = 8;
 
 impl Client {
     /// Makes the client privileged if its process holds `CAP_NET_ADMIN` and no datagram is queued behind the present
