@@ -43,14 +43,16 @@ impl Served for Generic {
 
 /// New socket of a protocol; `None` for a protocol that the gateway does not serve.
 pub(super) fn open(protocol: u32, privileged: bool) -> Option<Box<dyn NetlinkSocket>> {
-    const SERVED: [(u32, fn(bool) -> Box<dyn NetlinkSocket>); protocol::SERVED.len()] =
-        [entry::<Route>(), entry::<Xfrm>(), entry::<Generic>()];
+    const SERVED: [(u32, Open); protocol::SERVED.len()] = [entry::<Route>(), entry::<Xfrm>(), entry::<Generic>()];
     let found = SERVED.iter().find(|(number, _)| *number == protocol);
     found.map(|(_, open)| open(privileged))
 }
 
+/// Makes a socket for a client that is privileged or not.
+type Open = fn(bool) -> Box<dyn NetlinkSocket>;
+
 /// Number of a protocol, and the function that opens a socket.
-const fn entry<P: Served>() -> (u32, fn(bool) -> Box<dyn NetlinkSocket>) {
+const fn entry<P: Served>() -> (u32, Open) {
     (P::NUMBER, |privileged| Box::new(Session::<P>::new(privileged)))
 }
 
