@@ -384,7 +384,7 @@ mod tests {
             set_mark: Mark::default(),
             extra_flags: 0,
             replay,
-            offload: Some(UserOffload { ifindex: 4, flags: UserOffload::INBOUND }),
+            offload: Some(UserOffload { ifindex: 4, flags: if dir == 2 { 0 } else { UserOffload::INBOUND } }),
             tfcpad: 0,
             if_id: 0,
             dir,
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn saved_sa_with_an_if_id_is_refused_by_name() {
-        let saved = Sa { if_id: 7, ..sa(0, false) }.saved().unwrap();
+        let saved = Sa { if_id: 7, offload: None, ..sa(0, false) }.saved().unwrap();
         let refused = parse(&saved.message).unwrap_err();
         assert_eq!(refused.text.as_deref(), Some("if_id: fatpath has no XFRM interfaces"));
     }
