@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use redb::{Database, TableDefinition};
 use system::{
-    Capture, Esp, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, ping_script, run, trial, unpacked,
-    veth, wait_until,
+    Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, ping_script, run, trial,
+    unpacked, veth, wait_until,
 };
 
 use crate::tunnel;
@@ -34,6 +34,8 @@ const NEEDS: &[Need] = &[
     Need::File { path: "/lib/systemd/systemd", package: "systemd" },
 ];
 
+const CONTAINER: &[Need] = &[Need::Namespaces, Need::Tun, Need::SETPRIV];
+
 const PARSER: Need = Need::Unpacked { path: "sbin/apparmor_parser", package: "apparmor" };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -46,7 +48,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("package/lintian_accepts_it_and_debug_data_is_apart", TOOLS, contents),
         trial("package/upgrade_under_traffic_keeps_tunnels_and_purge_leaves_nothing", NEEDS, lifetime),
         trial("package/full_disk_keeps_the_installed_version", NEEDS, full_disk),
+        trial("package/gateway_that_does_not_start_after_an_upgrade_is_named", NEEDS, failed_restart),
         trial("package/wrong_variables_are_refused_by_name", TOOLS, refused),
+        trial("package/privileges_of_the_container_examples_suffice", CONTAINER, container),
         trial("package/apparmor_profile_is_accepted", &[PARSER], profile),
     ]
 }
@@ -193,6 +197,48 @@ fn profile() -> Outcome {
     let output = parse(&older)?;
     assert!(output.status.success(), "{output:?}");
     assert!(!parse(&older.replace("flags=", "flag="))?.status.success(), "a wrong keyword is found");
+    Ok(())
+}
+
+/// A gateway with the capabilities of the examples starts, and with none if it has UDP links alone; the command of the health
+/// check succeeds. A TUN device takes the capability that the examples add.
+fn container() -> Outcome {
+    let read = |path: &str| fs::read_to_string(repository().join(path));
+    let (compose, daemonset) = (read("examples/container/compose.yaml")?, read("examples/container/daemonset.yaml")?);
+    assert!(compose.contains("    cap_add: [NET_ADMIN]\n") && compose.contains("    cap_drop: [ALL]\n"), "{compose}");
+    assert!(daemonset.contains("drop: [ALL]\n") && daemonset.contains("add: [NET_ADMIN]\n"), "{daemonset}");
+    let image = read("Containerfile")?;
+    assert!(
+        image.contains("CMD [\"fatpath\", \"status\"]\n") && image.contains("ENTRYPOINT [\"fatpath\", \"run\"]\n"),
+        "{image}"
+    );
+    for (device, capabilities, starts) in
+        [("none", "-all", true), ("tun", "-all,+net_admin", true), ("tun", "-all", false)]
+    {
+        let (scratch, host) = (Scratch::new()?, Netns::new("container")?);
+        host.sh("ip addr add 192.0.2.1/32 dev lo")?;
+        let mut toml = read("examples/tunnel-left.toml")?;
+        if device == "none" {
+            let addresses = r#"nets = ["10.1.0.1/32", "fd00:1::1/128"] }"#;
+            let local = toml.lines().find(|line| line.starts_with("local = ")).ok_or("no local end")?.to_owned();
+            let start = local.split("nets = ").next().unwrap_or_default();
+            toml = toml.replace(&local, &format!("device = \"none\"\n{start}{addresses}"));
+        }
+        let mut command = host.command("setpriv");
+        command.args(["--no-new-privs", "--bounding-set", capabilities, "--inh-caps", capabilities]).arg(fatpath());
+        match Gateway::start_under(command, &scratch, "left", &toml) {
+            Ok(_gateway) => {
+                assert!(starts, "{device} {capabilities}");
+                let mut status = Command::new(fatpath());
+                let shown = run(status.args(["status", "-i", "left"]).env("FATPATH_RUNDIR", scratch.path()))?;
+                assert!(shown.starts_with("left: running, "), "{shown}");
+            }
+            Err(failed) => {
+                let text = failed.message().unwrap_or_default();
+                assert!(!starts && text.contains("Operation not permitted"), "{device} {capabilities}: {text}");
+            }
+        }
+    }
     Ok(())
 }
 
@@ -533,5 +579,59 @@ fn full_disk() -> Outcome {
     machine.dpkg("-i /media/packages/0.1.1.deb")?;
     let after = machine.main_pid("fatpath@left")?;
     assert!(after != before && after != 0);
+    Ok(())
+}
+
+/// A gateway whose restart fails after the check has passed: dpkg succeeds, a line names the gateway, and those after it keep the
+/// earlier version. The units run with the privileges of the installed file and no others.
+fn failed_restart() -> Outcome {
+    let (scratch, debs) = (Scratch::new()?, Scratch::new()?);
+    for version in ["0.1.0", "0.1.1"] {
+        with_version(debs.path(), version)?;
+    }
+    let machine = Machine::boot(512, debs.path(), &scratch)?;
+    machine.dpkg("-i /media/packages/0.1.0.deb")?;
+    machine.sh("for name in left second; do
+            printf '[[link]]\\nname = \"%s\"\\nkind = \"tun\"\\n' $name >/etc/fatpath/$name.toml
+        done
+        systemctl start fatpath@left fatpath@second")?;
+    let before = [machine.main_pid("fatpath@left")?, machine.main_pid("fatpath@second")?];
+    assert!(before.iter().all(|&id| id != 0), "{before:?}");
+
+    // Exactly the unit's capabilities, and none that a program could gain.
+    let wanted = machine.sh("sed -n 's/^CapabilityBoundingSet=//p' /usr/lib/systemd/system/fatpath@.service")?;
+    let wanted: Vec<&str> = wanted.split_whitespace().collect();
+    assert!(wanted.contains(&"CAP_NET_ADMIN"), "{wanted:?}");
+    let status = machine.sh(&format!("cat /proc/{}/status", before[0]))?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    assert_eq!(field("NoNewPrivs:"), Some("1"), "{status}");
+    for name in ["CapPrm:", "CapEff:", "CapBnd:"] {
+        let held = u64::from_str_radix(field(name).ok_or("no capabilities")?, 16)?;
+        assert_eq!(held.count_ones() as usize, wanted.len(), "{name} {status}");
+    }
+
+    // A failure that the check of file and state cannot see.
+    machine.sh("mkdir /run/systemd/system/fatpath@left.service.d
+        printf '[Service]\\nExecStartPre=/bin/false\\n' >/run/systemd/system/fatpath@left.service.d/fails.conf")?;
+    let printed = machine.dpkg("-i /media/packages/0.1.1.deb")?;
+    assert!(
+        printed.contains(
+            "fatpath: left has not started: systemctl status fatpath@left.service; the gateways after it keep running the earlier version"
+        ),
+        "{printed}"
+    );
+    assert_eq!(
+        machine.sh("dpkg-query -W -f '${Version} ${db:Status-Status}\\n' fatpath; dpkg --audit fatpath")?,
+        "0.1.1 installed\n"
+    );
+    assert_eq!(machine.main_pid("fatpath@second")?, before[1]);
+    assert!(machine.sh("systemctl is-active fatpath@left").is_err());
+    // With the cause gone, the commands that the line names are enough.
+    machine.sh("rm -r /run/systemd/system/fatpath@left.service.d; systemctl daemon-reload
+        systemctl reset-failed fatpath@left; systemctl restart fatpath@left fatpath@second")?;
+    for (unit, before) in ["fatpath@left", "fatpath@second"].iter().zip(before) {
+        let after = machine.main_pid(unit)?;
+        assert!(after != 0 && after != before, "{unit} {before} {after}");
+    }
     Ok(())
 }
