@@ -260,7 +260,7 @@ fn program_that_cannot_be_executed_is_named_so() {
     assert_output(&command.output().unwrap(), 1, "", &want);
     let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
     command.args(["exec", "--", "/tmp"]).env("FATPATH_RUNDIR", &dir.0);
-    assert_output(&command.output().unwrap(), 1, "", "Error: /tmp: a directory, and no program.\n");
+    assert_output(&command.output().unwrap(), 1, "", "Error: /tmp: a directory, not a program.\n");
     let want = "Error: ip tunnel: fatpath has no such tunnels; `ip xfrm` makes those of ESP.\n";
     assert_output(&dir.fatpath(&["ip", "tunnel", "add", "gre0", "mode", "gre"]), 1, "", want);
 }

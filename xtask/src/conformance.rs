@@ -238,7 +238,7 @@ fn test_name<'t>(lines: &[&'t str]) -> Option<&'t str> {
 }
 
 /// Rust files below `directory`, build output left out.
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+pub(crate) fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     for entry in entries {
         let path = entry.unwrap_or_else(|error| panic!("{}: {error}", directory.display())).path();

@@ -32,7 +32,7 @@ pub fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     let path = find(program).ok_or_else(|| {
         let metadata = Path::new(program).metadata().ok().filter(|_| program.as_bytes().contains(&b'/'));
         let why = match metadata {
-            Some(it) if it.is_dir() => "a directory, and no program",
+            Some(it) if it.is_dir() => "a directory, not a program",
             Some(it) if it.is_file() => "not executable; `chmod +x` makes it so",
             _ => "no such program",
         };

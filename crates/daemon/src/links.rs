@@ -417,11 +417,9 @@ impl Node {
         }
         loop {
             let Some(waiting) = datapath.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
-            let mut lost = slot.encrypt(waiting);
+            let lost = slot.encrypt(waiting);
             let sent = slot.link.send(waiting);
-            if !lost.is_empty() {
-                datapath.discard(id, &mut lost, DropReason::PolicyNoState);
-            }
+            datapath.drop_unsent(lost, DropReason::PolicyNoState);
             match sent {
                 // The queueing discipline may release more packets.
                 Ok(Sent::All) => datapath.set_busy(now, mem, id, false),

@@ -310,7 +310,13 @@ impl Datapath {
     /// Drops the packets queued for a link.
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };
-        for pkt in std::mem::take(port.take_tx()) {
+        let waiting = std::mem::take(port.take_tx());
+        self.drop_unsent(waiting, reason);
+    }
+
+    /// Drops packets that were queued for a link, which cannot send them.
+    pub fn drop_unsent(&mut self, packets: Vec<Packet>, reason: DropReason) {
+        for pkt in packets {
             self.count_frame_drop(&pkt, reason).end();
         }
     }

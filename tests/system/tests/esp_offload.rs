@@ -3,14 +3,17 @@
 use std::process::Command;
 
 use libtest_mimic::Trial;
-use system::{Capture, Gateway, Need, Netns, Outcome, Scratch, fatpath, run, transfer, trial, veth};
+use system::{Cable, Capture, Gateway, Need, Netns, Outcome, Scratch, fatpath, macvlan, run, transfer, trial, veth};
 
 use crate::bridge::guest;
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::TCPDUMP];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("esp_offload/device_encrypts_to_a_peer_without_one", NEEDS, offloaded)]
+    vec![
+        trial("esp_offload/device_encrypts_to_a_peer_without_one", NEEDS, || offloaded(veth)),
+        trial("esp_offload/device_of_a_macvlan_encrypts_to_a_peer_without_one", NEEDS, || offloaded(macvlan)),
+    ]
 }
 
 /// A gateway of the test.
@@ -59,10 +62,10 @@ fn policies(own: u8) -> String {
     policy("out", own, peer) + &policy("fwd", peer, own) + &policy("in", peer, own)
 }
 
-fn offloaded() -> Outcome {
+fn offloaded(cable: Cable) -> Outcome {
     let scratch = Scratch::new()?;
     let (left, right) = (Netns::new("left")?, Netns::new("right")?);
-    veth((&left, "up0"), (&right, "up0"))?;
+    cable((&left, "up0"), (&right, "up0"))?;
     let with_device = config(1, "esp-offload = \"software\"\n");
     let mut gateways = [
         Gateway::start(&left, &scratch, "left", &with_device)?,

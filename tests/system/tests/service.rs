@@ -49,6 +49,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn the_unit_is_accepted() -> Outcome {
     let scratch = Scratch::new()?;
     assert_eq!(verify(&scratch, "fatpath@left.service", UNIT)?, "");
+    // The address of a UDP link may come minutes late: by systemd's defaults, five failures within ten seconds are the end.
+    for line in ["StartLimitIntervalSec=0", "Restart=on-failure", "RestartSec=1"] {
+        assert!(UNIT.lines().any(|own| own == line), "{line}");
+    }
     // The verification finds a wrong keyword.
     let wrong = UNIT.replace("RestartPreventExitStatus=2", "RestartPreventExitStatuses=2");
     let printed = verify(&scratch, "fatpath@left.service", &wrong)?;

@@ -55,6 +55,15 @@ impl Socket {
     }
 }
 
+/// Process behind a connection, and what it may do.
+#[derive(Debug)]
+struct Rights {
+    privileged: bool,
+    claimant: Option<Arc<Peer>>,
+    user: u32,
+    process: u32,
+}
+
 /// A program's socket.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -87,7 +96,7 @@ pub(super) struct Client {
     unserved: Zeroizing<Vec<u8>>,
     /// Whether the dump's last part was empty and the dump is incomplete. No further datagram is received meanwhile, so
     /// a reply on a pipe still means that all due answers have been sent.
-    looking: bool,
+    is_scanning: bool,
     /// Receive buffer size that the client requested. The buffer is allocated at the first need, which is rare.
     room: Option<u32>,
     /// Whether the buffer has been enlarged.
@@ -133,29 +142,37 @@ impl Client {
         // With this option each datagram carries credentials and the end of the stream carries none, which
         // distinguishes an empty datagram from the end.
         sockopt::set_socket_passcred(&fd, true)?;
-        let (uid, pid, privileged) = (peer.uid, peer.pid, privilege == Privilege::Full);
-        Ok(Self {
+        let (user, process) = (peer.uid, peer.pid);
+        let claimant = (privilege == Privilege::Claimable).then(|| Arc::new(peer));
+        let rights = Rights { privileged: privilege == Privilege::Full, claimant, user, process };
+        Ok(Self::with_rights(fd, rights, discard.clone(), Arc::clone(epoll)))
+    }
+
+    /// A client over `fd` that has sent nothing yet.
+    fn with_rights(fd: OwnedFd, rights: Rights, discard: Discard, epoll: Arc<OwnedFd>) -> Self {
+        let Rights { privileged, claimant, user, process } = rights;
+        Self {
             fd: Some(fd),
-            discard: discard.clone(),
-            epoll: Arc::clone(epoll),
+            discard,
+            epoll,
             privileged,
-            claimant: (privilege == Privilege::Claimable).then(|| Arc::new(peer)),
+            claimant,
             heirs: Vec::new(),
             sender: None,
             received: 0,
-            uid,
-            pid,
+            uid: user,
+            pid: process,
             socket: Socket::New,
             waiting: VecDeque::new(),
             unserved: Zeroizing::default(),
-            looking: false,
+            is_scanning: false,
             room: None,
             grown: false,
             overrun: false,
             interest: EventFlags::IN,
             bypass: Vec::new(),
             kept: None,
-        })
+        }
     }
 
     /// UDP ports that bypass policies while the client is connected.
@@ -164,7 +181,7 @@ impl Client {
     }
 
     /// Closes descriptors of this client in the background.
-    pub(super) fn put_away(&self, fds: impl IntoIterator<Item = OwnedFd>) {
+    pub(super) fn close_later(&self, fds: impl IntoIterator<Item = OwnedFd>) {
         if !self.privileged {
             fds.into_iter().for_each(|fd| self.discard.close(fd));
         }
@@ -217,7 +234,7 @@ impl Client {
     ) -> Result<(), Gone> {
         if let Socket::File(file) = &mut self.socket {
             if let Some(fd) = answer.take_if(|fd| !is_pipe(fd)) {
-                self.put_away([fd]);
+                self.close_later([fd]);
                 return Err(Gone);
             }
             let outcome = file.write(datagram, answer.is_some(), protocols);
@@ -239,7 +256,7 @@ impl Client {
             };
         }
         if let Some(fd) = answer.take_if(|fd| !is_pipe(fd)) {
-            self.put_away([fd]);
+            self.close_later([fd]);
             return Err(Gone);
         }
         if let Some(fd) = answer {
@@ -276,7 +293,7 @@ impl Client {
 
     /// Tells whether a datagram may be received: the last one is handled, and the dump's last part was not empty.
     pub(super) fn takes_datagrams(&self) -> bool {
-        self.unserved.is_empty() && !self.looking
+        self.unserved.is_empty() && !self.is_scanning
     }
 
     fn is_dumping(&self) -> bool {
@@ -313,7 +330,7 @@ impl Client {
         };
         self.unserved.extend_from_slice(left);
         if !was_dumping {
-            self.looking = self.is_dumping() && !outbox.iter().any(|(to, _)| to == To::Dumper);
+            self.is_scanning = self.is_dumping() && !outbox.iter().any(|(to, _)| to == To::Dumper);
         }
         Ok(())
     }

@@ -57,7 +57,7 @@ impl Limits {
 /// The token of the listening socket.
 const LISTENER: u64 = 0;
 /// The token of the worker's event queue.
-const BELL: u64 = 1;
+const EVENTS: u64 = 1;
 /// The token of the epoll set of read-only clients. Clients' tokens follow it.
 const READERS: u64 = 2;
 
@@ -94,8 +94,8 @@ impl NetlinkServer {
         let server = Self { path: path.to_owned() };
         let service = Service::new(listener, shared, worker, discard.clone());
         let service = service.map_err(|err| failed("epoll", err.into()))?;
-        let bell = Arc::clone(&service.bell);
-        let pulse = threads.watch("netlink", move |_| bell.wake());
+        let queue = Arc::clone(&service.queue);
+        let pulse = threads.watch("netlink", move |_| queue.wake());
         threads.spawn("netlink", move || service.run(&pulse)).map_err(|err| failed("cannot start a thread", err))?;
         Ok(server)
     }
@@ -145,7 +145,7 @@ struct Service {
     buffer: Vec<u8>,
     worker: Handle,
     /// Event queue of the worker, and the groups of `NETLINK_XFRM` and of rtnetlink with members.
-    bell: Arc<EventQueue>,
+    queue: Arc<EventQueue>,
     groups: [Groups; 2],
     /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
@@ -166,8 +166,8 @@ impl Service {
         let buffer = vec![0; MAX_HEAD + MAX_DATA + 1];
         let (clients, outbox) = (HashMap::new(), Outbox::default());
         let limits = Limits::of(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
-        let bell = Arc::new(EventQueue::new()?);
-        epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
+        let queue = Arc::new(EventQueue::new()?);
+        epoll::add(&epoll, queue.fd(), EventData::new_u64(EVENTS), EventFlags::IN)?;
         let (worker, groups) = (worker.clone(), Default::default());
         let (busy_poll, idle, prompt, last_token) = (BusyPoll::new(), IdleDetector::default(), false, READERS);
         Ok(Self {
@@ -182,7 +182,7 @@ impl Service {
             outbox,
             buffer,
             worker,
-            bell,
+            queue,
             groups,
             bypass: BTreeSet::new(),
             busy_poll,
@@ -204,7 +204,7 @@ impl Service {
         for event in self.wait()? {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                BELL => self.notify_clients(),
+                EVENTS => self.notify_clients(),
                 READERS => is_reader_ready = true,
                 token => self.serve(token, event.flags),
             }
@@ -340,9 +340,9 @@ impl Service {
     fn note_clients(&mut self) {
         let groups = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if groups != self.groups {
-            let bell = Arc::clone(&self.bell);
+            let queue = Arc::clone(&self.queue);
             // A worker that has ended has no more events.
-            let _ = self.worker.call(move |node| notifications::listen(node, groups, bell));
+            let _ = self.worker.call(move |node| notifications::listen(node, groups, queue));
             self.groups = groups;
         }
         let bypass: BTreeSet<u16> = self.clients.values().flat_map(Client::bypass).copied().collect();
@@ -355,7 +355,7 @@ impl Service {
 
     /// Forwards the worker's events, and notifies the listeners that have lost events.
     fn notify_clients(&mut self) {
-        let pending = self.bell.take();
+        let pending = self.queue.take();
         for (of, queue) in [(protocol::XFRM, pending.xfrm), (protocol::ROUTE, pending.route)] {
             let listeners = self.listeners(of);
             self.outbox.clear();
@@ -457,20 +457,20 @@ impl Service {
     }
 
     /// Serves a socket that an earlier gateway served, unless it is served already. `fd`: the gateway's end of the
-    /// socket, which the client `hander` has sent.
-    fn adopt(&mut self, hander: u64, fd: OwnedFd, lost: bool, state: &[u8]) -> Result<(), Gone> {
-        let hander = self.clients.get(&hander).ok_or(Gone)?;
+    /// socket, which the client `sender` has sent.
+    fn adopt(&mut self, sender: u64, fd: OwnedFd, lost: bool, state: &[u8]) -> Result<(), Gone> {
+        let sender = self.clients.get(&sender).ok_or(Gone)?;
         let Some(inode) = inode_of_socket(fd.as_fd()) else {
-            hander.put_away([fd]);
+            sender.close_later([fd]);
             return Err(Gone);
         };
         let known = self.clients.iter().find(|(_, client)| client.kept == Some(inode)).map(|(&token, _)| token);
         if let Some(known) = known {
-            hander.put_away([fd]);
+            sender.close_later([fd]);
             // After `fork`, parent and child may have joined different groups.
             return self.clients.get_mut(&known).ok_or(Gone)?.restore(state);
         }
-        let mut client = hander.adopt(fd, inode);
+        let mut client = sender.adopt(fd, inode);
         if !self.has_room_for(&client) {
             tracing::warn!(uid = client.uid, "netlink: too many clients: a program's socket is closed");
             return Ok(());
@@ -489,8 +489,8 @@ impl Service {
         for (to, bytes) in outbox.iter() {
             let To::Group { group, echoed } = to else { continue };
             clients.retain(|&token, client| {
-                let spared = echoed && requester == Some(token);
-                if spared || !client.groups(protocol).has(group) {
+                let is_skipped = echoed && requester == Some(token);
+                if is_skipped || !client.groups(protocol).has(group) {
                     return true;
                 }
                 client.notify(group, bytes).and_then(|()| wait_for(token, client)).is_ok()

@@ -88,6 +88,7 @@ pub(super) fn put_header_of(w: &mut Writer, family: u8, arphrd: u16, index: IfIn
     }
 }
 
+/// Hardware type of a link (`ARPHRD_*`).
 pub(super) fn arphrd(link: &Link) -> u16 {
     match link.mac {
         _ if link.is_loopback() => ARPHRD_LOOPBACK,

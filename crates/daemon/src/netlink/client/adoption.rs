@@ -1,45 +1,24 @@
 //! Adoption of sockets that an earlier gateway served.
 
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use nlsock::ToDaemon;
-use rustix::event::epoll::EventFlags;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use zeroize::Zeroizing;
 
 use super::datagram::inode_of_socket;
-use super::{Client, Gone, Socket};
+use super::{Client, Gone, Rights};
 
 impl Client {
     /// A socket that an earlier gateway served, with the rights of this connection. `fd`: the gateway's end of the
     /// socket, with that inode number.
     pub(in super::super) fn adopt(&self, fd: OwnedFd, inode: u64) -> Self {
-        let mut adopted = Self {
-            fd: Some(fd),
-            discard: self.discard.clone(),
-            epoll: Arc::clone(&self.epoll),
-            privileged: self.privileged,
-            claimant: self.claimant.clone(),
-            heirs: Vec::new(),
-            sender: None,
-            received: 0,
-            uid: self.uid,
-            pid: self.pid,
-            socket: Socket::New,
-            waiting: VecDeque::new(),
-            unserved: Zeroizing::default(),
-            looking: false,
-            room: None,
-            grown: false,
-            overrun: false,
-            interest: EventFlags::IN,
-            bypass: Vec::new(),
-            kept: Some(inode),
-        };
+        let claimant = self.claimant.clone();
+        let rights = Rights { privileged: self.privileged, claimant, user: self.uid, process: self.pid };
+        let mut adopted = Self::with_rights(fd, rights, self.discard.clone(), Arc::clone(&self.epoll));
+        adopted.kept = Some(inode);
         // Messages in the socket may predate the [claim](Self::claim).
         adopted.privileged &= adopted.claimant.is_none() || adopted.is_drained();
         adopted
@@ -72,7 +51,7 @@ impl Client {
         if sent.is_ok() {
             self.kept = Some(inode);
         }
-        self.put_away([to]);
+        self.close_later([to]);
         Ok(())
     }
 }

@@ -124,7 +124,7 @@ impl Client {
             let Some(socket) = dumping else { return Ok(()) };
             outbox.clear();
             socket.continue_dump(protocols, outbox);
-            self.looking = outbox.is_empty() && self.is_dumping();
+            self.is_scanning = outbox.is_empty() && self.is_dumping();
             self.deliver(outbox, false)?;
             if self.protocol() == Some(protocol::XFRM) {
                 outbox.wipe();
