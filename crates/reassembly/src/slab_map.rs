@@ -35,7 +35,7 @@ pub(crate) struct KeyHash(u32);
 ///
 /// Slots of removed entries are reused, and no entry moves on insertion or removal. Entries of one chain are linked;
 /// there are so many chains that the look-up of a missing key usually meets an empty chain, without a read of a slot.
-/// A table of `hashbrown` in place of the chains makes datagrams of 2 to 45 fragments in order 1.15 to 1.25 times as slow
+/// A table of `hashbrown` in place of the chains makes datagrams of 2 to 45 fragments in order 1.17 to 1.28 times as slow
 /// (`fatpath bench reassembly --only fragments/`).
 #[derive(Debug)]
 pub(crate) struct SlabMap<K, V> {
