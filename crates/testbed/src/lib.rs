@@ -10,7 +10,7 @@
 //! Devices in the namespaces, gateways, traffic and results (the crates `bench` and `system`).
 //!
 //! # Limits
-//! A tool ends within ten seconds (`TOOL_LIMIT` in `process.rs`), a daemon within two after SIGTERM (`END_LIMIT` in
+//! A tool ends within 10 seconds (`TOOL_LIMIT` in `process.rs`), a daemon within 2 after SIGTERM (`END_LIMIT` in
 //! `daemon.rs`); then they are killed.
 //!
 //! # Standards

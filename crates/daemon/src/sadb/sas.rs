@@ -48,7 +48,7 @@ pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -
 
 /// Offload to the device of a link, in the form of crate `xfrm`.
 fn offload(node: &Node, wanted: UserOffload) -> Result<Offload, Error> {
-    let dev = node.link_of(wanted.ifindex).filter(|&dev| node.datapath.ports.get(dev).is_some());
+    let dev = node.link_of(wanted.ifindex);
     let no_link = || Error::text(errno::ENODEV, "No link has the index of the offload request");
     let has = |flag| wanted.flags & flag != 0;
     Ok(Offload {
