@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use libfuzzer_sys::fuzz_target;
 use offload::Features;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, Packet};
@@ -14,10 +14,10 @@ use sim::{AddAddress as _, Choices, Flow, Node, PortOptions};
 use switch::{FdbKind, FdbRequest, FlushFilter, PortConfig, PortState, TrunkPriority, Vid, VlanFlags};
 use wire::{EtherType, MacAddr, eth};
 
-const OWN: LinkId = LinkId(9);
-const PORTS: [LinkId; 4] = [LinkId(1), LinkId(2), LinkId(3), LinkId(4)];
+const OWN: PortId = PortId(9);
+const PORTS: [PortId; 4] = [PortId(1), PortId(2), PortId(3), PortId(4)];
 /// VLAN 5 of port 4, and VLAN 6 of the bridge's own port.
-const DEVICES: [(LinkId, LinkId, u16); 2] = [(LinkId(5), LinkId(4), 5), (LinkId(6), OWN, 6)];
+const DEVICES: [(PortId, PortId, u16); 2] = [(PortId(5), PortId(4), 5), (PortId(6), OWN, 6)];
 const FDB_LIMIT: u32 = 16;
 
 fuzz_target!(|input: &[u8]| {

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Instant, LinkId, Rate};
+use base::{Instant, PortId, Rate};
 use fib::{Action, LladdrUpdate, Known, Limits, Neighbours, NudState, Resolution};
 use libfuzzer_sys::fuzz_target;
 use packet::{Memory, Packet};
@@ -49,14 +49,14 @@ impl World {
         };
         for n in 0..PERMANENT {
             let addr = address(n, true);
-            world.neighbours.set(world.now, LinkId(1), addr, Known::Permanent(mac(n)), &mut world.actions);
+            world.neighbours.set(world.now, PortId(1), addr, Known::Permanent(mac(n)), &mut world.actions);
         }
         world
     }
 
     fn step(&mut self, choices: &mut Choices<'_>) {
         let op = choices.byte();
-        let link = LinkId(1 + u32::from(op >> 7));
+        let link = PortId(1 + u32::from(op >> 7));
         let addr = address(PERMANENT + choices.byte() % 120, op & 0x40 == 0);
         let lladdr = mac(choices.byte() & 3);
         match op & 0x3f {
@@ -80,7 +80,7 @@ impl World {
                 self.neighbours.watch(op & 1 == 0);
                 self.neighbours.take_changed();
             }
-            54 => self.neighbours.remove_link(LinkId(2), &mut self.actions),
+            54 => self.neighbours.remove_link(PortId(2), &mut self.actions),
             _ => {
                 self.now = self.now + Duration::from_millis(20 * u64::from(choices.byte()));
                 self.neighbours.handle_timeout(self.now, &mut self.actions);
@@ -92,13 +92,13 @@ impl World {
         }
     }
 
-    fn learn(&mut self, link: LinkId, addr: IpAddr, heard: LladdrUpdate) {
+    fn learn(&mut self, link: PortId, addr: IpAddr, heard: LladdrUpdate) {
         self.neighbours.learn(self.now, link, addr, heard, &mut self.actions);
     }
 
     fn check(&self) {
         self.neighbours.check_invariants();
-        for link in [LinkId(1), LinkId(2)] {
+        for link in [PortId(1), PortId(2)] {
             for v4 in [true, false] {
                 let of_table = self.neighbours.iter().filter(|it| it.link == link && it.addr.is_ipv4() == v4);
                 let evictable = of_table.filter(|it| it.state != NudState::Permanent).count();
@@ -106,7 +106,7 @@ impl World {
             }
         }
         for n in 0..PERMANENT {
-            assert_eq!(self.neighbours.mac(LinkId(1), address(n, true)), Some(mac(n)), "a permanent entry");
+            assert_eq!(self.neighbours.mac(PortId(1), address(n, true)), Some(mac(n)), "a permanent entry");
         }
         let waiting: usize = self.neighbours.iter().map(|it| it.queued).sum();
         assert_eq!(self.ended + waiting, self.handed, "packets");
@@ -123,7 +123,7 @@ fuzz_target!(|input: &[u8]| {
         world.step(&mut choices);
         world.check();
     }
-    for link in [LinkId(1), LinkId(2)] {
+    for link in [PortId(1), PortId(2)] {
         world.neighbours.remove_link(link, &mut world.actions);
     }
     world.actions.clear();

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use base::{LinkId, Mib};
+use base::{PortId, Mib};
 use datapath::{Datapath, PortConfig};
 use offload::Features;
 use packet::{Csum, Memory, Packet};
@@ -14,7 +14,7 @@ pub const HOW: &str = "fatpath: Datapath::handle_rx in bursts of 64, each fragme
                        pool within the measured time; the node has no socket, verifies UDP's checksum and decides about an \
                        ICMP error";
 
-const LINK: LinkId = LinkId(1);
+const LINK: PortId = PortId(1);
 
 /// Nanoseconds per fragment of the median pass; passes take at least `length` in total.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A link of this node, as an index into the table of links. Netlink clients use its [`IfIndex`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
-pub struct LinkId(pub u32);
+pub struct PortId(pub u32);
 
 /// L3 domain: the links of one VRF, or the links outside of all VRFs (Linux `l3mdev`). Equal addresses in two domains
 /// are unrelated.
@@ -15,7 +15,7 @@ pub struct Domain(u32);
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Origin {
     /// The port that received the packet.
-    Port(LinkId),
+    Port(PortId),
     /// This node itself, which created the packet in a domain.
     Local(Domain),
 }
@@ -37,7 +37,7 @@ pub struct TableId(pub u32);
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SaId(pub u32);
 
-impl LinkId {
+impl PortId {
     /// `lo`, which carries no packets. The numbers of other links are larger, as on Linux.
     pub const LOOPBACK: Self = Self(1);
 }
@@ -48,17 +48,17 @@ impl Domain {
 
     /// The domain of the VRF with that device.
     #[must_use]
-    pub const fn vrf(device: LinkId) -> Self {
+    pub const fn vrf(device: PortId) -> Self {
         Self(device.0)
     }
 
     /// The device of the VRF, if the domain is a VRF's.
     #[inline]
     #[must_use]
-    pub const fn vrf_device(self) -> Option<LinkId> {
+    pub const fn vrf_device(self) -> Option<PortId> {
         match self.0 {
             0 => None,
-            device => Some(LinkId(device)),
+            device => Some(PortId(device)),
         }
     }
 
@@ -77,7 +77,7 @@ impl Origin {
     /// The port that received the packet.
     #[inline]
     #[must_use]
-    pub const fn port(self) -> Option<LinkId> {
+    pub const fn port(self) -> Option<PortId> {
         match self {
             Self::Port(link) => Some(link),
             Self::Local(_) => None,
@@ -95,12 +95,12 @@ impl Origin {
     /// node the loopback device of its domain: `lo` or the VRF's device.
     #[inline]
     #[must_use]
-    pub const fn device(self) -> LinkId {
+    pub const fn device(self) -> PortId {
         match self {
             Self::Port(link) => link,
             Self::Local(domain) => match domain.vrf_device() {
                 Some(device) => device,
-                None => LinkId::LOOPBACK,
+                None => PortId::LOOPBACK,
             },
         }
     }
@@ -113,20 +113,20 @@ impl IfIndex {
 
     /// The number of a link that is not an interface of the host; 0 for the number 0, which no link has.
     #[must_use]
-    pub const fn own(link: LinkId) -> Self {
+    pub const fn own(link: PortId) -> Self {
         match link {
             // 0, netlink's "no interface", stays 0.
-            LinkId(0) | LinkId::LOOPBACK => Self(link.0),
-            LinkId(id) => Self(id.saturating_add(Self::FIRST_OWN)),
+            PortId(0) | PortId::LOOPBACK => Self(link.0),
+            PortId(id) => Self(id.saturating_add(Self::FIRST_OWN)),
         }
     }
 
     /// The link with this [own](Self::own) number, if the number is in that range.
     #[must_use]
-    pub const fn as_own(self) -> Option<LinkId> {
+    pub const fn as_own(self) -> Option<PortId> {
         match self.0.checked_sub(Self::FIRST_OWN) {
             None | Some(0 | 1) => None,
-            Some(id) => Some(LinkId(id)),
+            Some(id) => Some(PortId(id)),
         }
     }
 }
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn own_number_leads_back_to_its_link() {
         let first = IfIndex::FIRST_OWN;
-        let links = [(LinkId(0), 0), (LinkId::LOOPBACK, 1), (LinkId(2), first + 2), (LinkId(65535), first + 65535)];
+        let links = [(PortId(0), 0), (PortId::LOOPBACK, 1), (PortId(2), first + 2), (PortId(65535), first + 65535)];
         for (link, number) in links {
             assert_eq!(IfIndex::own(link), IfIndex(number));
             assert_eq!(IfIndex(number).as_own(), Some(link).filter(|link| link.0 > 1));
@@ -167,6 +167,6 @@ mod tests {
             assert_eq!(IfIndex(number).as_own(), None, "{number}");
         }
         // Clients may send any number.
-        assert_eq!(IfIndex::own(LinkId(u32::MAX)), IfIndex(u32::MAX));
+        assert_eq!(IfIndex::own(PortId(u32::MAX)), IfIndex(u32::MAX));
     }
 }

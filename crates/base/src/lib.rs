@@ -1,7 +1,7 @@
 //! Vocabulary that every crate of fatpath shares.
 //!
 //! # Decides
-//! Identifiers ([`LinkId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`]), prefixes ([`Prefix`], [`IfAddr`]), time
+//! Identifiers ([`PortId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`]), prefixes ([`Prefix`], [`IfAddr`]), time
 //! ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`], [`Mib`]), and the reasons for which a packet
 //! is dropped ([`DropReason`]).
 //!
@@ -27,7 +27,7 @@ mod token_bucket;
 
 pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
-pub use id::{Domain, IfIndex, LinkId, Origin, SaId, TableId};
+pub use id::{Domain, IfIndex, Origin, PortId, SaId, TableId};
 pub use prefix::{IfAddr, Prefix, PrefixError};
 pub use time::Instant;
 pub use token_bucket::{Rate, TokenBucket};

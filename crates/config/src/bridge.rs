@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::LinkId;
+use base::PortId;
 use switch::{Bridge, BridgeError, GroupMask, PortConfig, Vid, VidSet, VlanFlags, Vlans};
 
 /// Settings of a bridge (`ip link add … type bridge`).
@@ -93,7 +93,7 @@ impl BridgePort {
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
-    pub fn apply(&self, bridge: &mut Bridge, port: Option<LinkId>) -> Result<(), BridgeError> {
+    pub fn apply(&self, bridge: &mut Bridge, port: Option<PortId>) -> Result<(), BridgeError> {
         let vlans = match port {
             Some(link) => {
                 let there = bridge.port(link).ok_or(BridgeError::NoPort(link))?;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn port_gets_its_vlans_and_loses_others() {
         let mut bridge = Bridge::new(MacAddr([2, 0, 0, 0, 0, 1])).unwrap();
-        let link = LinkId(7);
+        let link = PortId(7);
         bridge.add_port(link, MacAddr([2, 0, 0, 0, 0, 2]), 1500).unwrap();
         let mut port = BridgePort { pvid: Some(Some(vid(10))), ..BridgePort::default() };
         port.tagged.insert(vid(20));

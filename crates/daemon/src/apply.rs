@@ -1,6 +1,6 @@
 //! Application of a plan by the worker between two bursts.
 
-use base::LinkId;
+use base::PortId;
 use config::model::{IlaErrors, LinkKind};
 use config::settings::{EarlyDemux, L3mdevAccept, Settings};
 
@@ -22,7 +22,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     node.datapath.set_defrag(plan.defrag);
     let now = node.now();
     plan.removed.into_iter().for_each(|id| node.close(now, id));
-    let opened: Vec<LinkId> = plan.opened.iter().map(|(id, ..)| *id).collect();
+    let opened: Vec<PortId> = plan.opened.iter().map(|(id, ..)| *id).collect();
     for (id, link, config) in plan.opened {
         node.open(id, link, config);
     }
@@ -30,12 +30,12 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     // The lower links of VLAN devices may have changed.
     for at in 0..node.slots.len() {
         if node.slots[at].as_ref().is_some_and(|slot| matches!(slot.config.kind, LinkKind::Vlan { .. })) {
-            node.see_link(LinkId(at as u32));
+            node.see_link(PortId(at as u32));
         }
     }
     // Every link of the file is up.
     for at in 0..node.slots.len() {
-        node.set_admin_up(now, LinkId(at as u32), true);
+        node.set_admin_up(now, PortId(at as u32), true);
     }
     if let Some(fib) = plan.fib {
         let Node { datapath, captures, vrfs, .. } = &mut *node;

@@ -1,6 +1,6 @@
 //! Bridges of the node: configuration and state.
 
-use base::LinkId;
+use base::PortId;
 use config::bridge::{BridgeConfig, BridgePort};
 use config::model::{Config, LinkKind};
 use ctl::state::BridgePortState;
@@ -14,14 +14,14 @@ use super::rows::FdbRow;
 #[derive(Clone, Debug)]
 pub(crate) struct BridgePlan {
     /// Link of the bridge's own port.
-    id: LinkId,
+    id: PortId,
     config: BridgeConfig,
     own: BridgePort,
-    ports: Vec<(LinkId, BridgePort)>,
+    ports: Vec<(PortId, BridgePort)>,
 }
 
 /// The bridges of a file.
-pub(crate) fn plans(config: &Config, ids: &[LinkId]) -> Vec<BridgePlan> {
+pub(crate) fn plans(config: &Config, ids: &[PortId]) -> Vec<BridgePlan> {
     let links = || config.links.iter().zip(ids);
     let port = |port: &Option<Box<BridgePort>>| port.as_deref().cloned().unwrap_or_default();
     let bridges = links().filter_map(|(bridge, &id)| {
@@ -37,10 +37,10 @@ impl Node {
     /// Applies the bridges of a file. A port that stays keeps its learnt addresses.
     pub(crate) fn become_bridges(&mut self, plans: &[BridgePlan]) -> Result<(), String> {
         let now = self.now();
-        let requested = |link: LinkId| plans.iter().find(|plan| plan.ports.iter().any(|(port, _)| *port == link));
-        let links: Vec<LinkId> = self.datapath.ports.iter().map(|(id, _)| id).collect();
-        let mut leave: Vec<(LinkId, Option<LinkId>)> = Vec::new();
-        let mut join: Vec<(LinkId, Option<LinkId>)> = Vec::new();
+        let requested = |link: PortId| plans.iter().find(|plan| plan.ports.iter().any(|(port, _)| *port == link));
+        let links: Vec<PortId> = self.datapath.ports.iter().map(|(id, _)| id).collect();
+        let mut leave: Vec<(PortId, Option<PortId>)> = Vec::new();
+        let mut join: Vec<(PortId, Option<PortId>)> = Vec::new();
         for link in links {
             let before = self.datapath.bridge_of(link);
             let after = requested(link).map(|plan| plan.id);
@@ -72,7 +72,7 @@ impl Node {
 }
 
 /// Role of a link in bridging, as bridge or port, for netlink's clients.
-pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
+pub(crate) fn bridging(node: &Node, id: PortId) -> Option<Bridging> {
     if let Some(bridge) = node.datapath.bridge(id) {
         let learnt = bridge.ports().map(|port| bridge.learnt(port.link())).sum();
         let (config, mac, vlans) = (BridgeConfig::of(bridge), bridge.mac().0, bridge.vlans().clone());
@@ -88,7 +88,7 @@ pub(crate) fn bridging(node: &Node, id: LinkId) -> Option<Bridging> {
 }
 
 /// Bridge port state for `fatpath show links`.
-pub(crate) fn port_state(node: &Node, id: LinkId) -> Option<BridgePortState> {
+pub(crate) fn port_state(node: &Node, id: PortId) -> Option<BridgePortState> {
     let own = node.datapath.bridge_of(id)?;
     let bridge = node.datapath.bridge(own)?;
     let port = bridge.port(id)?;
@@ -131,7 +131,7 @@ fn ranges(vlans: &VidSet) -> Vec<String> {
 }
 
 /// Appends entries of the bridge whose own port is `own`, from the entry `skip` on in the order of its table.
-pub(crate) fn fdb_rows(node: &mut Node, own: LinkId, skip: usize, count: usize, out: &mut Vec<FdbRow>) {
+pub(crate) fn fdb_rows(node: &mut Node, own: PortId, skip: usize, count: usize, out: &mut Vec<FdbRow>) {
     let (before, now) = (out.len(), node.now());
     let Some(bridge) = node.datapath.bridge_mut(own) else { return };
     out.extend(bridge.fdb_entries(now).skip(skip).take(count).map(|entry| FdbRow::new(own, entry)));

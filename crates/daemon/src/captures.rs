@@ -3,7 +3,7 @@
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use datapath::{Datapath, TapPoints};
 
 /// Link of a capture, for the header of the capture file.
@@ -29,7 +29,7 @@ pub(crate) struct Frame {
 /// One capture.
 #[derive(Debug)]
 struct Capture {
-    link: LinkId,
+    link: PortId,
     /// Whether the tap is behind GRO and before segmentation, and not at the wire.
     fat: bool,
     sink: SyncSender<Frame>,
@@ -63,13 +63,13 @@ impl Captures {
     }
 
     /// Ends the captures of a link that is closed.
-    pub(crate) fn close(&mut self, link: LinkId) {
+    pub(crate) fn close(&mut self, link: PortId) {
         self.0.retain(|capture| capture.link != link);
     }
 
     /// Enables taps on the links with a capture, and disables all others.
     fn set_taps(&self, datapath: &mut Datapath) {
-        let links: Vec<LinkId> = datapath.ports.iter().map(|(id, _)| id).collect();
+        let links: Vec<PortId> = datapath.ports.iter().map(|(id, _)| id).collect();
         for id in links {
             let on = |fat| self.0.iter().any(|capture| capture.link == id && capture.fat == fat);
             datapath.set_tap(id, TapPoints { wire: on(false), fat: on(true) });

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use base::LinkId;
+use base::PortId;
 use netlink::Groups;
 use netlink::rtnl::nums::{RTNLGRP_LINK, RTNLGRP_NEIGH};
 use netlink::rtnl::{LinkNow, NeighbourNow};
@@ -30,7 +30,7 @@ pub(crate) enum KernelEvent {
     /// Change of a bridge's forwarding database.
     Fdb {
         /// Link of the bridge's own port.
-        bridge: LinkId,
+        bridge: PortId,
         /// The change.
         change: FdbChange,
     },
@@ -140,7 +140,7 @@ pub(crate) fn route_groups() -> Groups {
 pub(crate) struct Listeners {
     queue: Option<Arc<EventQueue>>,
     links: bool,
-    changed: Vec<LinkId>,
+    changed: Vec<PortId>,
 }
 
 impl Listeners {
@@ -151,14 +151,14 @@ impl Listeners {
     }
 
     /// Records that a link has failed or recovered.
-    pub(crate) fn link_changed(&mut self, id: LinkId) {
+    pub(crate) fn link_changed(&mut self, id: PortId) {
         if self.links && !self.changed.contains(&id) {
             self.changed.push(id);
         }
     }
 
     /// The event queue, if there are listeners, and the links that have changed since the last call.
-    pub(crate) fn take_changed(&mut self) -> Option<(Arc<EventQueue>, Vec<LinkId>)> {
+    pub(crate) fn take_changed(&mut self) -> Option<(Arc<EventQueue>, Vec<PortId>)> {
         let queue = self.queue.clone()?;
         Some((queue, std::mem::take(&mut self.changed)))
     }
@@ -171,7 +171,7 @@ mod tests {
     fn neighbour(n: u32) -> KernelEvent {
         let addr = std::net::Ipv4Addr::from(n).into();
         KernelEvent::Neighbour {
-            now: NeighbourNow { link: LinkId(1), addr, mac: None, state: 0, protocol: 0 },
+            now: NeighbourNow { link: PortId(1), addr, mac: None, state: 0, protocol: 0 },
             gone: true,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use datapath::{PortConfig, SocketBinding, SocketQuestion, host_port};
 use link::{Layer, Link, Sent};
 
@@ -40,7 +40,7 @@ impl Node {
     }
 
     /// Sets or removes the host side device of a link. `device` comes with its index in the namespace.
-    pub(crate) fn set_host_device(&mut self, id: LinkId, device: Option<(u32, Box<dyn Link>)>) {
+    pub(crate) fn set_host_device(&mut self, id: PortId, device: Option<(u32, Box<dyn Link>)>) {
         if let Some(before) = self.host_devices.remove(&id) {
             self.poller.remove(&*before.device);
         }
@@ -63,14 +63,14 @@ impl Node {
 
     /// Sets whether a packet socket on the host side's device of a link is promiscuous, as [`datapath::Datapath::set_watched`]: the
     /// link is promiscuous then, too.
-    pub(crate) fn set_watched(&mut self, id: LinkId, is_watched: bool) -> bool {
+    pub(crate) fn set_watched(&mut self, id: PortId, is_watched: bool) -> bool {
         let is_set = self.datapath.set_watched(id, is_watched);
         self.set_promiscuous_links();
         is_set
     }
 
     /// Opens or closes the IKE port of a link whose address is the host's.
-    fn set_ike_port(&mut self, id: LinkId, requested: bool) {
+    fn set_ike_port(&mut self, id: PortId, requested: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         let is_polled = slot.down.is_none() && slot.admin_up;
         if is_polled {
@@ -88,7 +88,7 @@ impl Node {
     }
 
     /// Records that the device of a link has room again.
-    pub(crate) fn host_device_has_room(&mut self, id: LinkId) {
+    pub(crate) fn host_device_has_room(&mut self, id: PortId) {
         if let Some(found) = self.host_devices.get_mut(&id).filter(|found| found.full) {
             found.full = false;
             self.poller.watch_room_of_host_device(id, &*found.device, false);
@@ -96,7 +96,7 @@ impl Node {
     }
 
     /// Receives a burst that sockets have sent through the device of a link. Returns whether there may be more.
-    pub(crate) fn serve_host_device(&mut self, now: Instant, id: LinkId) -> bool {
+    pub(crate) fn serve_host_device(&mut self, now: Instant, id: PortId) -> bool {
         let Some(found) = self.host_devices.get_mut(&id) else { return false };
         let received = found.device.recv(&self.mem, &mut self.burst);
         let more = !self.burst.is_empty();
@@ -117,9 +117,9 @@ impl Node {
     pub(crate) fn send_to_host_side(&mut self, now: Instant) {
         let mut failed = Vec::new();
         let Self { host_devices, datapath, mem, poller, .. } = self;
-        let mut first = LinkId(0);
+        let mut first = PortId(0);
         while let Some(id) = datapath.next_to_send_to_host(first) {
-            first = LinkId(id.0 + 1);
+            first = PortId(id.0 + 1);
             let port = host_port(id);
             let Some(found) = host_devices.get_mut(&id).filter(|found| !found.full) else { continue };
             while let Some(waiting) = datapath.take_tx(port).filter(|waiting| !waiting.is_empty()) {
@@ -168,7 +168,7 @@ impl Node {
 
     /// Detaches a device that was deleted, or whose read failed. The link continues without a device.
     #[cold]
-    fn host_device_failed(&mut self, id: LinkId, err: &io::Error) {
+    fn host_device_failed(&mut self, id: PortId, err: &io::Error) {
         tracing::error!("host side: {err}; the link continues without sockets");
         self.set_host_device(id, None);
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use config::features::FeatureSet;
 use config::model::{EspOffload, LinkConfig, LinkKind};
 use ctl::event::Event;
@@ -39,20 +39,20 @@ pub(crate) enum LinkChange {
     /// The options of the link's queueing discipline are changed; the kind stays.
     ChangeQdisc(Options),
     /// The link becomes a port of this bridge, or leaves its bridge.
-    Bridge(Option<LinkId>),
+    Bridge(Option<PortId>),
     /// The link is set up, or down.
     Up(bool),
 }
 
 impl Node {
     /// Changes one link, or returns the reason of a refusal.
-    pub(crate) fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
+    pub(crate) fn change_link(&mut self, id: PortId, change: LinkChange) -> Result<(), String> {
         let changed = self.make_change(id, change);
         self.set_promiscuous_links();
         changed
     }
 
-    fn make_change(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
+    fn make_change(&mut self, id: PortId, change: LinkChange) -> Result<(), String> {
         let now = self.now();
         match change {
             LinkChange::Open(link, config) => {
@@ -92,7 +92,7 @@ impl Node {
     pub(crate) fn set_promiscuous_links(&mut self) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
             let Some(slot) = slot else { continue };
-            let id = LinkId(at as u32);
+            let id = PortId(at as u32);
             let is_promiscuous = self.datapath.rx_mode(id).promiscuity > 0;
             if let Some(bridge) = self.datapath.bridge_mut(id) {
                 bridge.set_promiscuous(is_promiscuous);
@@ -108,7 +108,7 @@ impl Node {
 
     /// Sets the queueing discipline that a file has for a link. A discipline of the same kind gets the new options, and
     /// keeps its queued packets.
-    pub(crate) fn set_qdisc_from_file(&mut self, id: LinkId, options: Option<Options>) -> Result<(), String> {
+    pub(crate) fn set_qdisc_from_file(&mut self, id: PortId, options: Option<Options>) -> Result<(), String> {
         let before = self.datapath.qdisc_kind(id);
         self.change_link(
             id,
@@ -119,7 +119,7 @@ impl Node {
         )
     }
 
-    pub(crate) fn open(&mut self, id: LinkId, mut link: Box<dyn Link>, config: LinkConfig) {
+    pub(crate) fn open(&mut self, id: PortId, mut link: Box<dyn Link>, config: LinkConfig) {
         let at = id.0 as usize;
         if let LinkKind::Vlan { link: below, .. } = &config.kind
             && let Some((_, lower)) = self.slot_named(below)
@@ -174,13 +174,13 @@ impl Node {
     }
 
     /// Slot of the link of that name.
-    fn slot_named(&self, name: &str) -> Option<(LinkId, &Slot)> {
+    fn slot_named(&self, name: &str) -> Option<(PortId, &Slot)> {
         let slots = self.slots.iter().enumerate();
-        let mut slots = slots.filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+        let mut slots = slots.filter_map(|(at, slot)| Some((PortId(at as u32), slot.as_ref()?)));
         slots.find(|(_, slot)| slot.link.name() == name)
     }
 
-    pub(crate) fn close(&mut self, now: Instant, id: LinkId) {
+    pub(crate) fn close(&mut self, now: Instant, id: PortId) {
         self.set_host_device(id, None);
         self.datapath.remove_port(now, &self.mem, id);
         self.captures.close(id);
@@ -195,7 +195,7 @@ impl Node {
     }
 
     /// Sets whether a device that is this node's own stays when its link is closed.
-    pub(crate) fn keep_device(&mut self, id: LinkId, kept: bool) {
+    pub(crate) fn keep_device(&mut self, id: PortId, kept: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         match slot.link.keep(kept) {
             Err(err) if kept => tracing::error!("{err}; the device ends with the gateway"),
@@ -205,21 +205,21 @@ impl Node {
     }
 
     /// TUN and TAP links, with the numbers of their devices, and whether these exist.
-    pub(crate) fn tun_links(&self) -> Vec<(LinkId, u32, bool)> {
-        let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+    pub(crate) fn tun_links(&self) -> Vec<(PortId, u32, bool)> {
+        let slots = self.slots.iter().enumerate().filter_map(|(at, slot)| Some((PortId(at as u32), slot.as_ref()?)));
         let of_tun = slots.filter(|(_, slot)| slot.config.kind.is_tun());
         of_tun.filter_map(|(id, slot)| Some((id, slot.link.host_index()?, slot.link.has_device()))).collect()
     }
 
     /// Updates the datapath's port for a link that has changed.
-    pub(crate) fn see_link(&mut self, id: LinkId) {
+    pub(crate) fn see_link(&mut self, id: PortId) {
         if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
             self.set_port(id, *wanted);
         }
     }
 
     /// Updates the datapath's port for a link, with the requested features `wanted`.
-    pub(crate) fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
+    pub(crate) fn set_port(&mut self, id: PortId, wanted: FeatureSet) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         slot.wanted = wanted;
         let link = &slot.link;
@@ -258,7 +258,7 @@ impl Node {
     }
 
     /// Enables or disables reading and writing of a link. When a link that has failed is set up, it is retried at once.
-    pub(crate) fn set_admin_up(&mut self, now: Instant, id: LinkId, up: bool) {
+    pub(crate) fn set_admin_up(&mut self, now: Instant, id: PortId, up: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut slot.admin_up, up) == up {
             return;
@@ -281,7 +281,7 @@ impl Node {
     }
 
     /// Updates the state of the datapath's port, if the link's state has changed. Returns whether it has.
-    fn follow_state(&mut self, now: Instant, id: LinkId) -> bool {
+    fn follow_state(&mut self, now: Instant, id: PortId) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
         let is_up = slot.is_up();
         if self.datapath.ports.get(id).is_none_or(|port| port.up == is_up) {
@@ -297,7 +297,7 @@ impl Node {
 
     /// Logs that the carrier of a link has changed.
     #[cold]
-    fn log_carrier(&self, id: LinkId) {
+    fn log_carrier(&self, id: PortId) {
         if let Some(Some(slot)) = self.slots.get(id.0 as usize) {
             let state = if slot.is_up() { "has a carrier" } else { "has no carrier" };
             tracing::info!("{}: the link {state}", slot.link.name());
@@ -305,7 +305,7 @@ impl Node {
     }
 
     /// Drops packets that a link received while it was down.
-    fn discard(&mut self, now: Instant, id: LinkId) {
+    fn discard(&mut self, now: Instant, id: PortId) {
         for _ in 0..MOST_DISCARDED {
             let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
             let malformed = slot.link.stats().rx_dropped;
@@ -328,7 +328,7 @@ impl Node {
     }
 
     /// Checks for changes by the host to a link's interface.
-    pub(crate) fn look_at(&mut self, now: Instant, id: LinkId) {
+    pub(crate) fn look_at(&mut self, now: Instant, id: PortId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if slot.down.is_some() {
             return;
@@ -350,13 +350,13 @@ impl Node {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
             match &mut slot.down {
                 Some(down) => down.retry_at = now,
-                None => self.look_at(now, LinkId(at as u32)),
+                None => self.look_at(now, PortId(at as u32)),
             }
         }
     }
 
     /// Changes the MTU of all given links, or of none and returns the reason.
-    pub(crate) fn set_mtus(&mut self, mtus: &[(LinkId, Option<u16>)]) -> Result<(), String> {
+    pub(crate) fn set_mtus(&mut self, mtus: &[(PortId, Option<u16>)]) -> Result<(), String> {
         let mut before = Vec::new();
         for &(id, mtu) in mtus {
             let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
@@ -379,7 +379,7 @@ impl Node {
 
     /// Receives one burst from a link into `burst`, and updates the port if the carrier has changed. `None`: the link
     /// is not read now.
-    pub(crate) fn receive(&mut self, now: Instant, id: LinkId) -> Option<io::Result<()>> {
+    pub(crate) fn receive(&mut self, now: Instant, id: PortId) -> Option<io::Result<()>> {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return None };
         if slot.down.is_some() || !slot.admin_up {
             return None;
@@ -393,7 +393,7 @@ impl Node {
     }
 
     /// Passes the burst that was received from a link to the datapath.
-    pub(crate) fn receive_burst(&mut self, now: Instant, id: LinkId) {
+    pub(crate) fn receive_burst(&mut self, now: Instant, id: PortId) {
         self.datapath.receive_burst(now, &self.mem, id, &mut self.burst);
         self.send_all(now);
     }
@@ -401,15 +401,15 @@ impl Node {
     /// Sends the queued packets of all ports, in the order of their numbers.
     pub(crate) fn send_all(&mut self, now: Instant) {
         self.answer_socket_questions(now);
-        let mut first = LinkId(0);
+        let mut first = PortId(0);
         while let Some(id) = self.datapath.next_to_send(first) {
             self.send(now, id);
-            first = LinkId(id.0 + 1);
+            first = PortId(id.0 + 1);
         }
         self.send_to_host_side(now);
     }
 
-    pub(crate) fn send(&mut self, now: Instant, id: LinkId) {
+    pub(crate) fn send(&mut self, now: Instant, id: PortId) {
         let Self { slots, datapath, mem, poller, .. } = self;
         let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
         if slot.full || slot.down.is_some() || !slot.admin_up {
@@ -454,7 +454,7 @@ impl Node {
 
     /// Takes a link out of service that failed; other links continue.
     #[cold]
-    pub(crate) fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
+    pub(crate) fn link_failed(&mut self, now: Instant, id: PortId, err: &io::Error) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         Slot::log_failure(err, "is down");
         slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false, reopening: None });
@@ -475,7 +475,7 @@ impl Node {
         for at in 0..self.slots.len() {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
             let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
-            let id = LinkId(at as u32);
+            let id = PortId(at as u32);
             if down.reopening.is_some() {
                 if !slot.take_reopened(now) {
                     continue;
@@ -488,7 +488,7 @@ impl Node {
     }
 
     /// Tries to read a link that failed.
-    fn retry_link(&mut self, now: Instant, id: LinkId) {
+    fn retry_link(&mut self, now: Instant, id: PortId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         let received = slot.recv(&self.mem, &mut self.burst);
         let Some(down) = &mut slot.down else { return };

@@ -216,7 +216,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::sync_channel;
 
-    use base::{DropReason, LinkId, Origin};
+    use base::{DropReason, Origin, PortId};
 
     use xfrm::{Dir, Flowi, Level, Mode, PolicyConfig, Selector, Template};
 
@@ -274,7 +274,7 @@ mod tests {
         let client = Arc::new(());
         monitors.add_for_drops(&mut datapath, sink, Arc::downgrade(&client));
         let drop_packets = |datapath: &mut Datapath, n: u64| {
-            (0..n).for_each(|_| datapath.ports.drop(Origin::Port(LinkId(7)), DropReason::NoRoute).end());
+            (0..n).for_each(|_| datapath.ports.drop(Origin::Port(PortId(7)), DropReason::NoRoute).end());
         };
         let second = |n| Instant::ZERO + Duration::from_secs(n);
         drop_packets(&mut datapath, 150);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arrayvec::ArrayString;
-use base::{IfIndex, Instant, LinkId};
+use base::{IfIndex, Instant, PortId};
 use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
@@ -51,9 +51,9 @@ pub(crate) struct Node {
     /// The links, indexed by their numbers.
     pub(crate) slots: Vec<Option<Slot>>,
     /// The VRFs as shown to clients, by the indexes of their devices. The FIB holds the part that decides on packets.
-    pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
+    pub(crate) vrfs: BTreeMap<PortId, Vrf>,
     /// Devices of the host side, by the numbers of their links.
-    pub(crate) host_devices: BTreeMap<LinkId, HostDevice>,
+    pub(crate) host_devices: BTreeMap<PortId, HostDevice>,
     /// `sock_diag` socket for queries about the host side's sockets.
     pub(crate) socket_diag: Option<SocketDiag>,
     pub(crate) mem: Memory,
@@ -90,7 +90,7 @@ pub(crate) struct SliceCounts {
     pub(crate) longest: Duration,
 }
 
-/// Bit of the `LinkId` of a link that never exists, for an interface index that no link has.
+/// Bit of the `PortId` of a link that never exists, for an interface index that no link has.
 const ABSENT: u32 = 1 << 31;
 
 impl Node {
@@ -134,40 +134,40 @@ impl Node {
     }
 
     /// Name of the link or VRF device `id`, if that exists.
-    pub(crate) fn name_of(&self, id: LinkId) -> Option<String> {
+    pub(crate) fn name_of(&self, id: PortId) -> Option<String> {
         self.name(id).map(str::to_owned)
     }
 
     /// Same as [`name_of`](Self::name_of), without an allocation.
-    pub(crate) fn short_name_of(&self, id: LinkId) -> Option<LinkName> {
+    pub(crate) fn short_name_of(&self, id: PortId) -> Option<LinkName> {
         LinkName::from(self.name(id)?).ok()
     }
 
-    fn name(&self, id: LinkId) -> Option<&str> {
+    fn name(&self, id: PortId) -> Option<&str> {
         let of_vrf = || self.vrfs.get(&id).map(|vrf| vrf.name.as_str());
         self.datapath.ports.get(id).map(|port| port.config.name.as_str()).or_else(of_vrf)
     }
 
     /// The link with this interface index, or `None` for 0. For an index that no link has, the id of a link that never
     /// exists.
-    pub(crate) fn link_of(&self, ifindex: u32) -> Option<LinkId> {
+    pub(crate) fn link_of(&self, ifindex: u32) -> Option<PortId> {
         let has_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
         match self.slots.iter().position(has_it) {
             _ if ifindex == 0 => None,
-            _ if ifindex == LinkId::LOOPBACK.0 => Some(LinkId::LOOPBACK),
-            Some(at) => Some(LinkId(at as u32)),
-            None => Some(IfIndex(ifindex).as_own().unwrap_or(LinkId(ifindex | ABSENT))),
+            _ if ifindex == PortId::LOOPBACK.0 => Some(PortId::LOOPBACK),
+            Some(at) => Some(PortId(at as u32)),
+            None => Some(IfIndex(ifindex).as_own().unwrap_or(PortId(ifindex | ABSENT))),
         }
     }
 
     /// Interface index of a link, for netlink's clients.
-    pub(crate) fn ifindex(&self, id: LinkId) -> IfIndex {
+    pub(crate) fn ifindex(&self, id: PortId) -> IfIndex {
         let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
         slot.and_then(|slot| slot.link.host_index()).map_or(IfIndex::own(id), IfIndex)
     }
 
     /// Interface index of a selector's link, for which a client sent the index `index`; 0 without a link.
-    pub(crate) fn selector_ifindex(&self, dev: Option<LinkId>, index: u32) -> u32 {
+    pub(crate) fn selector_ifindex(&self, dev: Option<PortId>, index: u32) -> u32 {
         match dev {
             None => 0,
             Some(dev) if dev.0 & ABSENT == 0 => self.ifindex(dev).0,

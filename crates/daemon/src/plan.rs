@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use base::LinkId;
+use base::PortId;
 use config::features::FeatureSet;
 use config::model::{Config, IlaErrors, LinkConfig, WorkerConfig};
 use config::settings::Settings;
@@ -24,27 +24,27 @@ pub(crate) struct Plan {
     /// The complete new configuration, for `fatpath show`.
     pub(crate) config: Arc<Config>,
     /// Links to remove, without VRFs.
-    pub(crate) removed: Vec<LinkId>,
+    pub(crate) removed: Vec<PortId>,
     /// Links to add.
-    pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkConfig)>,
+    pub(crate) opened: Vec<(PortId, Box<dyn Link>, LinkConfig)>,
     /// Kept links whose MTU changes.
-    pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
+    pub(crate) mtus: Vec<(PortId, Option<u16>)>,
     /// Added and changed links, with their requested features.
-    pub(crate) ports: Vec<(LinkId, FeatureSet)>,
+    pub(crate) ports: Vec<(PortId, FeatureSet)>,
     /// Added links with a queueing discipline, and links whose discipline changes or is removed.
-    pub(crate) qdiscs: Vec<(LinkId, Option<qdisc::Options>)>,
+    pub(crate) qdiscs: Vec<(PortId, Option<qdisc::Options>)>,
     /// All IKE ports.
-    pub(crate) ike: Vec<(LinkId, IkeAt)>,
+    pub(crate) ike: Vec<(PortId, IkeAt)>,
     /// Links on which the MSS of forwarded SYNs is lowered.
-    pub(crate) clamp_mss: Vec<LinkId>,
+    pub(crate) clamp_mss: Vec<PortId>,
     /// Links that receive forwarded datagrams reassembled.
-    pub(crate) defrag: Vec<LinkId>,
+    pub(crate) defrag: Vec<PortId>,
     /// The key manager's socket, if the plan opens one.
     pub(crate) ike_socket: Option<IkeSocket>,
     /// All routes, if any route changes; then `vrfs` holds all VRFs.
     pub(crate) fib: Option<Fib>,
     /// See `fib`.
-    pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
+    pub(crate) vrfs: BTreeMap<PortId, Vrf>,
     /// Every bridge, if any link changes.
     pub(crate) bridges: Option<Vec<BridgePlan>>,
     /// Changes of SAs and policies.

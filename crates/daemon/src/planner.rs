@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
 use std::sync::Arc;
 
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 use client::CliError;
 use config::Change;
 use config::model::{Config, IlaConfig, LinkConfig, LinkKind};
@@ -36,7 +36,7 @@ use super::xfrm::Steps;
 pub(crate) struct Planner {
     config: Arc<Config>,
     /// The number of each link of `config`. A number is never reused, as in Linux.
-    ids: Vec<LinkId>,
+    ids: Vec<PortId>,
     /// Interface index of each link that is an interface of the host.
     host_indexes: Vec<Option<u32>>,
     last_id: u32,
@@ -88,9 +88,9 @@ impl Planner {
         }
         for &at in &change.links.added {
             last_id += 1;
-            ids[at] = Some(LinkId(last_id));
+            ids[at] = Some(PortId(last_id));
         }
-        let ids: Vec<LinkId> = ids.into_iter().map(|id| id.expect("a link is kept or added")).collect();
+        let ids: Vec<PortId> = ids.into_iter().map(|id| id.expect("a link is kept or added")).collect();
         let mut plan = Plan {
             ipsec: Steps::between(&self.config, &new, &change, || {
                 random().map_err(|err| CliError::system("getrandom", &err))
@@ -144,7 +144,7 @@ impl Planner {
             plan.opened.push((ids[at], link, config.clone()));
             plan.ports.push((ids[at], config.features));
         }
-        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind.resource().filter(|_| link.ike)? {
+        let ike = |(link, &id): (&LinkConfig, &PortId)| match link.kind.resource().filter(|_| link.ike)? {
             Resource::UdpSocket(bind) => Some((id, IkeAt::Port(bind))),
             Resource::Interface(_) => Some((id, IkeAt::Node)),
             Resource::Device | Resource::VhostSocket(_) => None,
@@ -162,7 +162,7 @@ impl Planner {
         if !model.has_changed() {
             return;
         }
-        let links = model.links_after(LOOPBACK).map(|(id, link)| (LinkId(id), model.config_of(link)));
+        let links = model.links_after(LOOPBACK).map(|(id, link)| (PortId(id), model.config_of(link)));
         self.host_indexes = model.links_after(LOOPBACK).map(|(_, link)| link.host_index).collect();
         let config = Arc::make_mut(&mut self.config);
         (self.ids, config.links) = links.unzip();
@@ -240,7 +240,7 @@ fn real<'a>(config: &'a Config, places: &'a [usize]) -> impl Iterator<Item = usi
 }
 
 /// The VRFs, by the indexes of their devices, which are up.
-fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
+fn vrfs(config: &Config, ids: &[PortId]) -> BTreeMap<PortId, Vrf> {
     let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
         LinkKind::Vrf { table } => Some((*id, Vrf::of_file(&link.name, table))),
         _ => None,
@@ -267,8 +267,8 @@ fn fib(deltas: &[Delta]) -> Result<Fib, CliError> {
 }
 
 /// The ILA mappings.
-fn mappings(config: &Config, ids: &[LinkId]) -> Result<Mappings, CliError> {
-    let ids: HashMap<&str, LinkId> =
+fn mappings(config: &Config, ids: &[PortId]) -> Result<Mappings, CliError> {
+    let ids: HashMap<&str, PortId> =
         config.links.iter().map(|link| link.name.as_str()).zip(ids.iter().copied()).collect();
     let mut mappings = Mappings::default();
     mappings.reserve(config.ila.len());
@@ -340,21 +340,21 @@ mod tests {
         let changed = [LinkConfig { clamp_mss: true, ..udp("a", 0) }, LinkConfig { defrag: true, ..udp("b", 0) }];
         let (_, plan) = node.plan(config(&changed, "")).unwrap();
         assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
-        assert_eq!((plan.clamp_mss, plan.defrag), (vec![LinkId(2)], vec![LinkId(3)]));
+        assert_eq!((plan.clamp_mss, plan.defrag), (vec![PortId(2)], vec![PortId(3)]));
     }
 
     #[test]
     fn changed_queueing_disciplines_are_set() {
         let with = |limit| LinkConfig { qdisc: Some(qdisc::Options::Pfifo { limit }), ..udp("a", 0) };
         let (node, plan) = running(config(&[with(1), udp("b", 0)], ""));
-        assert_eq!(plan.qdiscs, [(LinkId(2), with(1).qdisc)]);
+        assert_eq!(plan.qdiscs, [(PortId(2), with(1).qdisc)]);
         let (node, plan) = node.plan(config(&[with(1), udp("b", 0)], "")).unwrap();
         assert_eq!(plan.qdiscs, []);
         let (node, plan) = node.plan(config(&[with(2), udp("b", 0)], "")).unwrap();
         assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
-        assert_eq!(plan.qdiscs, [(LinkId(2), with(2).qdisc)]);
+        assert_eq!(plan.qdiscs, [(PortId(2), with(2).qdisc)]);
         let (_, plan) = node.plan(config(&[udp("a", 0), udp("b", 0)], "")).unwrap();
-        assert_eq!(plan.qdiscs, [(LinkId(2), None)]);
+        assert_eq!(plan.qdiscs, [(PortId(2), None)]);
     }
 
     #[test]
@@ -378,12 +378,12 @@ mod tests {
         new.routes.push(RouteConfig { to, action, metric: 0, table: TableId::MAIN, src: None, encap: None });
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
-        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
-        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::initial(false, false))]);
+        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, PortId(2), "wan"));
+        assert_eq!(plan.ports, [(PortId(2), FeatureSet::initial(false, false))]);
         let fib = plan.fib.unwrap();
         let cases = [
-            ("127.0.0.1", Decision::Local { dev: LinkId(2) }),
-            ("10.1.2.3", Decision::Forward { dev: LinkId(2), next_hop: "10.1.2.3".parse().unwrap() }),
+            ("127.0.0.1", Decision::Local { dev: PortId(2) }),
+            ("10.1.2.3", Decision::Forward { dev: PortId(2), next_hop: "10.1.2.3".parse().unwrap() }),
             ("10.2.0.1", Decision::Drop(base::DropReason::RouteBlackhole)),
         ];
         for (dst, want) in cases {
@@ -399,13 +399,13 @@ mod tests {
         };
         let text = format!("{vrf}[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = {addresses:?}\n{master}");
         let config = Config::from_toml(&text, "test.toml").unwrap();
-        let ids = [LinkId(2), LinkId(3)];
+        let ids = [PortId(2), PortId(3)];
         let fib = fib(&Model::default().read(&config, &ids, &[], 3)).unwrap();
         let shown = |(table, route): (TableId, &fib::Route)| {
             let fib::Route { prefix, kind, metric } = *route;
             format!("{} {prefix} dev {} table {table} metric {metric}", kind.word(), kind.dev().map_or(0, |dev| dev.0))
         };
-        (fib.routes().map(shown).collect(), fib.addresses(LinkId(3)).map(|addr| addr.to_string()).collect())
+        (fib.routes().map(shown).collect(), fib.addresses(PortId(3)).map(|addr| addr.to_string()).collect())
     }
 
     #[test]
@@ -469,7 +469,7 @@ mod tests {
         let read = |to: &str, metric: u32| {
             let route = format!("[[route]]\nto = \"{to}\"\ntype = \"blackhole\"\nmetric = {metric}\n");
             let config = Config::from_toml(&format!("{tun}{route}"), "test.toml").unwrap();
-            fib(&Model::default().read(&config, &[LinkId(2)], &[], 2)).map(|_| ()).map_err(|err| err.message)
+            fib(&Model::default().read(&config, &[PortId(2)], &[], 2)).map(|_| ()).map_err(|err| err.message)
         };
         let exists = "Route to 10.0.0.0/24 metric 0 exists in table main; use another metric.";
         assert_eq!(read("10.0.0.0/24", 0), Err(exists.to_owned()));
@@ -482,22 +482,22 @@ mod tests {
         let links = [LinkConfig { master: Some("red".to_owned()), ..udp("wan", 0) }, red.clone()];
         let (node, plan) = running(config(&links, ""));
         assert_eq!((plan.opened.len(), plan.ports.len()), (1, 1));
-        assert_eq!(plan.vrfs, BTreeMap::from([(LinkId(3), Vrf::of_file("red", 10))]));
+        assert_eq!(plan.vrfs, BTreeMap::from([(PortId(3), Vrf::of_file("red", 10))]));
         let decide = |fib: &Fib, domain| fib.decide(domain, "127.0.0.1".parse().unwrap(), None);
         let (fib, none) = (plan.fib.unwrap(), Decision::Drop(base::DropReason::NoRoute));
         assert_eq!(
-            [Domain::vrf(LinkId(3)), Domain::DEFAULT].map(|domain| decide(&fib, domain)),
-            [Decision::Local { dev: LinkId(2) }, none]
+            [Domain::vrf(PortId(3)), Domain::DEFAULT].map(|domain| decide(&fib, domain)),
+            [Decision::Local { dev: PortId(2) }, none]
         );
         // The discipline is removed, and the link stays.
         let (_, plan) = node.plan(config(&[udp("wan", 0)], "")).unwrap();
         assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.vrfs.is_empty());
-        assert_eq!(decide(&plan.fib.unwrap(), Domain::DEFAULT), Decision::Local { dev: LinkId(2) });
+        assert_eq!(decide(&plan.fib.unwrap(), Domain::DEFAULT), Decision::Local { dev: PortId(2) });
         // A VRF with a different table is a different link.
         let links = [links[0].clone(), LinkConfig { kind: LinkKind::Vrf { table: 20 }, ..red }];
         let (_, plan) = node.plan(config(&links, "")).unwrap();
-        assert_eq!((plan.removed.len(), plan.vrfs.keys().collect::<Vec<_>>()), (0, vec![&LinkId(4)]));
-        assert_eq!(decide(&plan.fib.unwrap(), Domain::vrf(LinkId(4))), Decision::Local { dev: LinkId(2) });
+        assert_eq!((plan.removed.len(), plan.vrfs.keys().collect::<Vec<_>>()), (0, vec![&PortId(4)]));
+        assert_eq!(decide(&plan.fib.unwrap(), Domain::vrf(PortId(4))), Decision::Local { dev: PortId(2) });
     }
 
     #[test]
@@ -514,12 +514,12 @@ mod tests {
         };
         let (a, b) = (udp("a", 0), udp("b", 0));
         let (node, plan) = running(with(&[a.clone(), b.clone()], 1, Some("b")));
-        assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
+        assert_eq!(links_of(&plan), Some(vec![(1, Some(PortId(3)))]));
         let (node, plan) = node.plan(with(&[a.clone(), b.clone()], 1, Some("b"))).unwrap();
         assert_eq!(links_of(&plan), None, "nothing has changed");
         // A link is removed: mappings that name links are rebuilt.
         let (node, plan) = node.plan(with(std::slice::from_ref(&b), 1, Some("b"))).unwrap();
-        assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
+        assert_eq!(links_of(&plan), Some(vec![(1, Some(PortId(3)))]));
         let (node, plan) = node.plan(with(std::slice::from_ref(&b), 2, None)).unwrap();
         assert_eq!(links_of(&plan), Some(vec![(2, None)]));
         let (node, plan) = node.plan(with(&[a, b.clone()], 2, None)).unwrap();
@@ -537,13 +537,13 @@ mod tests {
     fn unchanged_link_keeps_its_id_and_is_not_reopened() {
         let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
-        assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(2)], 0, 0));
+        assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![PortId(2)], 0, 0));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
         assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.fib.is_none());
         let smaller = LinkConfig { mtu: Some(1400), ..udp("b", 0) };
         let (_, plan) = node.plan(config(&[udp("c", free_port()), smaller], "")).unwrap();
-        assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(LinkId(3), Some(1400))], LinkId(4)));
-        assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(3), LinkId(4)]);
+        assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(PortId(3), Some(1400))], PortId(4)));
+        assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [PortId(3), PortId(4)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use base::LinkId;
+use base::PortId;
 use link::{HostLinks, Link};
 use rustix::event::{Timespec, epoll};
 
@@ -34,9 +34,9 @@ pub(crate) enum Ready {
     /// An interface of the host has changed.
     Host,
     /// A link has packets or an error (`input`), or has room again (`room`).
-    Link { id: LinkId, input: bool, room: bool },
+    Link { id: PortId, input: bool, room: bool },
     /// The host side's device of a link is ready in the same ways.
-    HostDevice { id: LinkId, input: bool, room: bool },
+    HostDevice { id: PortId, input: bool, room: bool },
 }
 
 impl From<epoll::Event> for Ready {
@@ -48,8 +48,8 @@ impl From<epoll::Event> for Ready {
             INBOX => Self::Inbox,
             IKE => Self::Ike,
             HOST => Self::Host,
-            token if token & HOST_DEVICE != 0 => Self::HostDevice { id: LinkId(token as u32), input, room },
-            token => Self::Link { id: LinkId(token as u32), input, room },
+            token if token & HOST_DEVICE != 0 => Self::HostDevice { id: PortId(token as u32), input, room },
+            token => Self::Link { id: PortId(token as u32), input, room },
         }
     }
 }
@@ -99,12 +99,12 @@ impl Poller {
     }
 
     /// Adds a link.
-    pub(crate) fn add(&self, id: LinkId, link: &dyn Link) {
+    pub(crate) fn add(&self, id: PortId, link: &dyn Link) {
         self.add_token(id.0.into(), link);
     }
 
     /// Adds the host side's device of a link.
-    pub(crate) fn add_host_device(&self, id: LinkId, device: &dyn Link) {
+    pub(crate) fn add_host_device(&self, id: PortId, device: &dyn Link) {
         self.add_token(HOST_DEVICE | u64::from(id.0), device);
     }
 
@@ -126,12 +126,12 @@ impl Poller {
     }
 
     /// Sets whether to poll for room in the link.
-    pub(crate) fn watch_room(&self, id: LinkId, link: &dyn Link, watch: bool) {
+    pub(crate) fn watch_room(&self, id: PortId, link: &dyn Link, watch: bool) {
         self.watch_room_of_token(id.0.into(), link, watch);
     }
 
     /// Sets whether to poll for room in the host side's device of a link.
-    pub(crate) fn watch_room_of_host_device(&self, id: LinkId, device: &dyn Link, watch: bool) {
+    pub(crate) fn watch_room_of_host_device(&self, id: PortId, device: &dyn Link, watch: bool) {
         self.watch_room_of_token(HOST_DEVICE | u64::from(id.0), device, watch);
     }
 
@@ -209,13 +209,13 @@ mod tests {
             poller.wait(Some(Duration::from_millis(20))).unwrap();
             poller.ready().collect::<Vec<_>>()
         };
-        poller.add(LinkId(7), &*wan);
+        poller.add(PortId(7), &*wan);
         assert_eq!(found(&mut poller), []);
         UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", port).unwrap();
-        assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: false }]);
-        poller.watch_room(LinkId(7), &*wan, true);
-        assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: true }]);
-        poller.watch_room(LinkId(7), &*wan, false);
+        assert_eq!(found(&mut poller), [Ready::Link { id: PortId(7), input: true, room: false }]);
+        poller.watch_room(PortId(7), &*wan, true);
+        assert_eq!(found(&mut poller), [Ready::Link { id: PortId(7), input: true, room: true }]);
+        poller.watch_room(PortId(7), &*wan, false);
         poller.remove(&*wan);
         assert_eq!(found(&mut poller), []);
         rustix::io::write(&inbox, &1_u64.to_ne_bytes()).unwrap();

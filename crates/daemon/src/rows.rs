@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
-use base::{Domain, Instant, LinkId};
+use base::{Domain, Instant, PortId};
 use ctl::state::{Ages, FdbState, FlowState, IlaState, LimitState, NeighbourState, PolicyState, SaState, SaStats};
 use ctl::state::{SelectorState, TemplateState};
 use fib::Neighbour;
@@ -266,7 +266,7 @@ impl NeighbourRow {
 /// Entry of a bridge's forwarding database.
 pub(crate) struct FdbRow {
     /// Link of the bridge's own port.
-    pub(crate) own: LinkId,
+    pub(crate) own: PortId,
     pub(crate) entry: FdbEntry,
     master: Option<LinkName>,
     dev: Option<LinkName>,
@@ -274,7 +274,7 @@ pub(crate) struct FdbRow {
 
 impl FdbRow {
     /// A row whose names [`set_names`](Self::set_names) sets.
-    pub(crate) const fn new(own: LinkId, entry: FdbEntry) -> Self {
+    pub(crate) const fn new(own: PortId, entry: FdbEntry) -> Self {
         Self { own, entry, master: None, dev: None }
     }
 
@@ -345,7 +345,7 @@ impl IlaRow {
         let mapping = self.mapping;
         let name = |found| match found {
             Ok(name) => LinkName::to_string(&name),
-            Err(_) if mapping.link == Some(LinkId::LOOPBACK) => "lo".to_owned(),
+            Err(_) if mapping.link == Some(PortId::LOOPBACK) => "lo".to_owned(),
             Err(index) => format!("if{index}"),
         };
         IlaState {

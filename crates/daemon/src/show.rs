@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base::{LinkId, SaId};
+use base::{PortId, SaId};
 use ctl::state::{FdbState, FlowState, IlaState, LinkState, NeighbourState, PolicyState, RouteState, SaState};
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
@@ -170,14 +170,14 @@ enum IdPosition {
     Vrf(u32),
 }
 
-fn some_ids(node: &mut Node, position: IdPosition, out: &mut Vec<LinkId>) -> Option<IdPosition> {
+fn some_ids(node: &mut Node, position: IdPosition, out: &mut Vec<PortId>) -> Option<IdPosition> {
     let before = out.len();
     match position {
         IdPosition::Port(from) => {
             let ports = node.datapath.ports.iter().map(|(id, _)| id).filter(|id| id.0 >= from);
             out.extend(ports.take(STEP));
         }
-        IdPosition::Vrf(from) => out.extend(node.vrfs.range(LinkId(from)..).map(|(id, _)| *id).take(STEP)),
+        IdPosition::Vrf(from) => out.extend(node.vrfs.range(PortId(from)..).map(|(id, _)| *id).take(STEP)),
     }
     let next = out.get(before..)?.last().map(|last| last.0 + 1);
     match position {
@@ -187,7 +187,7 @@ fn some_ids(node: &mut Node, position: IdPosition, out: &mut Vec<LinkId>) -> Opt
 }
 
 /// List of links, and the number of those that have been read.
-type LinkPosition = (Arc<[LinkId]>, usize);
+type LinkPosition = (Arc<[PortId]>, usize);
 
 fn some_links(node: &mut Node, (ids, done): LinkPosition, out: &mut Vec<Option<LinkState>>) -> Option<LinkPosition> {
     let some = ids.get(done..)?.iter().take(LINKS);
@@ -214,7 +214,7 @@ fn some_neighbours(node: &mut Node, skip: usize, out: &mut Vec<NeighbourRow>) ->
 
 fn fdb(worker: &Handle) -> Result<Vec<FdbState>, WorkerGone> {
     let mut found = Vec::new();
-    let bridges: Vec<LinkId> = one(worker, |node| node.datapath.bridge_ids().collect())?;
+    let bridges: Vec<PortId> = one(worker, |node| node.datapath.bridge_ids().collect())?;
     for own in bridges {
         found.extend(table(worker, (own, 0), some_fdb, |row| {
             let key = (row.own, row.entry.port, row.entry.vid, row.entry.mac.0);
@@ -226,7 +226,7 @@ fn fdb(worker: &Handle) -> Result<Vec<FdbState>, WorkerGone> {
     Ok(found.into_iter().filter_map(|(_, state)| state).collect())
 }
 
-fn some_fdb(node: &mut Node, (own, skip): (LinkId, usize), out: &mut Vec<FdbRow>) -> Option<(LinkId, usize)> {
+fn some_fdb(node: &mut Node, (own, skip): (PortId, usize), out: &mut Vec<FdbRow>) -> Option<(PortId, usize)> {
     let before = out.len();
     bridges::fdb_rows(node, own, skip, STEP, out);
     (out.len() - before == STEP).then_some((own, skip + STEP))
@@ -407,7 +407,7 @@ mod tests {
             let policy = PolicyConfig { templates: vec![template; 2], ..PolicyConfig::new(Dir::Out, selector) };
             node.datapath.ipsec.add_policy(policy).unwrap();
             let known = fib::Known::Permanent(wire::MacAddr([2, 0, 0, 0, 0, 1]));
-            node.datapath.neighbours.set(base::Instant::ZERO, LinkId(7), to, known, &mut Vec::new());
+            node.datapath.neighbours.set(base::Instant::ZERO, PortId(7), to, known, &mut Vec::new());
         }
         node
     }

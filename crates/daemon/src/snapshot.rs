@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{DropReason, Instant, LinkId, Mib, TableId};
+use base::{DropReason, Instant, Mib, PortId, TableId};
 use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
@@ -25,7 +25,7 @@ use super::slot::Slot;
 use super::translate::features;
 
 /// State of a link or VRF device, if that exists.
-pub(crate) fn link_state(node: &Node, id: LinkId) -> Option<LinkState> {
+pub(crate) fn link_state(node: &Node, id: PortId) -> Option<LinkState> {
     match (node.datapath.ports.get(id), slot(node, id)) {
         (Some(port), Some(slot)) => Some(link(node, id, port, slot)),
         _ => Some(of_vrf(node, id, node.vrfs.get(&id)?)),
@@ -33,7 +33,7 @@ pub(crate) fn link_state(node: &Node, id: LinkId) -> Option<LinkState> {
 }
 
 /// State of a VRF.
-fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
+fn of_vrf(node: &Node, id: PortId, vrf: &Vrf) -> LinkState {
     LinkState {
         index: node.ifindex(id).0,
         name: vrf.name.clone(),
@@ -58,7 +58,7 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
 }
 
 /// Counters of packets through a VRF.
-fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
+fn vrf_stats(node: &Node, id: PortId) -> LinkStats {
     let traffic = node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default();
     LinkStats { rx_dropped: node.datapath.ports.dropped(id), ..traffic_stats(traffic) }
 }
@@ -78,7 +78,7 @@ fn traffic_stats(traffic: Traffic) -> LinkStats {
     }
 }
 
-fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
+fn slot(node: &Node, id: PortId) -> Option<&Slot> {
     node.slots.get(id.0 as usize)?.as_ref()
 }
 
@@ -122,13 +122,13 @@ pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
 }
 
 /// Counters of the queueing disciplines.
-pub(crate) fn qdiscs(node: &Node) -> Vec<(LinkId, qdisc::Stats)> {
+pub(crate) fn qdiscs(node: &Node) -> Vec<(PortId, qdisc::Stats)> {
     let ports = node.datapath.ports.iter();
     ports.filter_map(|(id, _)| Some((id, node.datapath.qdisc_stats(id)?))).collect()
 }
 
 /// A link in the form of `ethtool`.
-pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
+pub(crate) fn detail(node: &Node, id: PortId) -> Option<LinkDetail> {
     let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);
     let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == Some(id));
     let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
@@ -173,7 +173,7 @@ fn peer_error(error: &link::PeerError) -> PeerErrorState {
 /// Reason for which a supported offload is not in use.
 const SWITCHED: &str = "switched off";
 
-fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
+fn link(node: &Node, id: PortId, port: &Port, slot: &Slot) -> LinkState {
     let on = slot.on();
     let esp_gro = on.has(FeatureSet::ESP_GRO);
     let why = (!esp_gro).then(|| SWITCHED.to_owned());
@@ -235,7 +235,7 @@ fn counter((which, value): (Mib, u64)) -> CounterState {
     CounterState { name: which.name().to_owned(), value }
 }
 
-fn qdisc_state(node: &Node, id: LinkId) -> Option<QdiscState> {
+fn qdisc_state(node: &Node, id: PortId) -> Option<QdiscState> {
     let kind = node.datapath.qdisc_kind(id)?.name().to_owned();
     let qdisc::Stats { bytes, packets, drops, overlimits, qlen, backlog } = node.datapath.qdisc_stats(id)?;
     Some(QdiscState { kind, bytes, packets, drops, overlimits, backlog, qlen })
@@ -261,7 +261,7 @@ fn ring_state(ring: &link::RingState) -> RingState {
 
 /// Counters of a link; for a bridge, the counters of its own port. The counters of drops have the sum of [`drops`] of
 /// the link: packets that came in by the link, wherever they were dropped, and packets that its device did not send.
-fn stats_of(node: &Node, id: LinkId, slot: &Slot) -> LinkStats {
+fn stats_of(node: &Node, id: PortId, slot: &Slot) -> LinkStats {
     let device = slot.link.stats();
     let traffic = match (&slot.config.kind, node.datapath.ports.get(id), node.datapath.bridge(id)) {
         (LinkKind::Vlan { .. }, Some(port), _) => traffic_stats(port.traffic),
@@ -371,7 +371,7 @@ fn encap(kind: RouteKind) -> Option<IlaEncapState> {
     })
 }
 
-pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) -> Vec<PmtuState> {
+pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(PortId) -> Option<String>) -> Vec<PmtuState> {
     let states = fib.path_mtus(now).map(|((domain, to), known)| PmtuState {
         to,
         vrf: domain.vrf_device().and_then(&name_of),
@@ -411,8 +411,8 @@ pub(crate) fn counters(node: &Node) -> CountersState {
 
 /// Drops of the datapath and of the links, without removed links.
 pub(crate) fn drops(node: &Node) -> Vec<DropState> {
-    let mut counts: BTreeMap<(Option<LinkId>, DropReason), u64> = BTreeMap::new();
-    let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+    let mut counts: BTreeMap<(Option<PortId>, DropReason), u64> = BTreeMap::new();
+    let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((PortId(at as u32), slot.as_ref()?)));
     let by_links = slots.flat_map(|(id, slot)| slot.link.stats().drops().map(move |(reason, n)| (Some(id), reason, n)));
     for (id, reason, n) in node.datapath.ports.drop_counts().chain(by_links) {
         *counts.entry((id, reason)).or_default() += n;

@@ -5,7 +5,7 @@ use std::sync::Weak;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
-use base::{Instant, LinkId, Prefix};
+use base::{Instant, PortId, Prefix};
 use ctl::trace::{PacketTrace, TraceGso, TraceStep};
 use datapath::{Datapath, EspRef, Geometry, HookPoint, Step, TraceClock, TraceFilter, TraceTerm};
 use packet::{Csum, GsoKind};
@@ -74,7 +74,7 @@ impl Traces {
             return;
         }
         let ports = &datapath.ports;
-        let names: Vec<(LinkId, String)> = ports.iter().map(|(id, port)| (id, port.config.name.clone())).collect();
+        let names: Vec<(PortId, String)> = ports.iter().map(|(id, port)| (id, port.config.name.clone())).collect();
         let name =
             |id| names.iter().find(|(known, _)| *known == id).map_or_else(|| "?".to_owned(), |(_, name)| name.clone());
         let epoch = datapath.epoch;
@@ -99,7 +99,7 @@ impl Traces {
 ///
 /// # Errors
 /// The wrong word, in one line.
-fn parse_filter(text: &str, link: impl Fn(&str) -> Option<LinkId>) -> Result<TraceFilter, String> {
+fn parse_filter(text: &str, link: impl Fn(&str) -> Option<PortId>) -> Result<TraceFilter, String> {
     let mut words = text.split_whitespace().peekable();
     let mut terms = Vec::new();
     while words.peek().is_some() {
@@ -130,7 +130,7 @@ const TERMS: &str = "ip, ip6, tcp, udp, icmp, icmp6, esp, proto NUMBER, [src|dst
 
 fn parse_term<'a>(
     words: &mut impl Iterator<Item = &'a str>,
-    link: &impl Fn(&str) -> Option<LinkId>,
+    link: &impl Fn(&str) -> Option<PortId>,
 ) -> Result<TraceTerm, String> {
     let mut next = || words.next().ok_or_else(|| "a word is missing at the end".to_owned());
     let mut word = next()?;
@@ -179,7 +179,7 @@ fn parse<T: std::str::FromStr>(word: &str, what: &str) -> Result<T, String> {
 fn group(
     steps: impl Iterator<Item = datapath::TraceStep>,
     epoch: Duration,
-    name: impl Fn(LinkId) -> String,
+    name: impl Fn(PortId) -> String,
 ) -> Vec<PacketTrace> {
     let mut traces: Vec<PacketTrace> = Vec::new();
     for step in steps {
@@ -193,7 +193,7 @@ fn group(
     traces
 }
 
-fn show(step: &datapath::TraceStep, epoch: Duration, name: &impl Fn(LinkId) -> String) -> TraceStep {
+fn show(step: &datapath::TraceStep, epoch: Duration, name: &impl Fn(PortId) -> String) -> TraceStep {
     let (word, dev, detail) = describe(step, name);
     let none = Geometry {
         len: 0,
@@ -237,7 +237,7 @@ fn show(step: &datapath::TraceStep, epoch: Duration, name: &impl Fn(LinkId) -> S
     }
 }
 
-fn describe(step: &datapath::TraceStep, name: &impl Fn(LinkId) -> String) -> (String, Option<LinkId>, Option<String>) {
+fn describe(step: &datapath::TraceStep, name: &impl Fn(PortId) -> String) -> (String, Option<PortId>, Option<String>) {
     let link = step.origin.port();
     match step.step {
         Step::Input => ("input".to_owned(), link, None),
@@ -301,8 +301,8 @@ fn flow_text(flow: &FlowKey) -> String {
 mod tests {
     use super::*;
 
-    fn link(name: &str) -> Option<LinkId> {
-        (name == "lan").then_some(LinkId(1))
+    fn link(name: &str) -> Option<PortId> {
+        (name == "lan").then_some(PortId(1))
     }
 
     #[test]
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(terms[0], (false, TraceTerm::Version(Version::V4)));
         assert_eq!(terms[1], (true, TraceTerm::Src("10.0.0.0/8".parse().unwrap())));
         assert_eq!(terms[2], (false, TraceTerm::DstPort(53)));
-        assert_eq!(terms[3], (false, TraceTerm::Dev(LinkId(1))));
+        assert_eq!(terms[3], (false, TraceTerm::Dev(PortId(1))));
         assert_eq!(terms[4], (false, TraceTerm::Either("fd00::1/128".parse().unwrap())));
         assert_eq!(parse_filter("", link), Ok(TraceFilter::default()));
         for (text, why) in [

@@ -8,7 +8,7 @@
 use std::io;
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use link::HostLinks;
 use netlink::rtnl::Delta;
 
@@ -34,9 +34,9 @@ pub(crate) struct Worker {
     /// Whether a message of a key manager is queued.
     ike_ready: bool,
     /// Links to read. Kept for its storage, as is the next field.
-    ready: Vec<LinkId>,
+    ready: Vec<PortId>,
     /// Host side devices to read, by their links.
-    ready_host_devices: Vec<LinkId>,
+    ready_host_devices: Vec<PortId>,
     deltas: Vec<Delta>,
 }
 
@@ -234,7 +234,7 @@ impl Worker {
     }
 
     /// Receives one burst from a link, and passes it to the datapath. Returns whether there may be more.
-    fn serve(&mut self, now: Instant, id: LinkId) -> bool {
+    fn serve(&mut self, now: Instant, id: PortId) -> bool {
         let Some(received) = self.node.receive(now, id) else { return false };
         let more = !self.node.burst.is_empty();
         if more {

@@ -4,7 +4,7 @@
 //!
 //! The memory that a device would fill is filled before the clock starts, packet by packet.
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use packet::{Cut, Memory, Meta, Packet};
@@ -15,8 +15,8 @@ fn main() {
     divan::main();
 }
 
-const INSIDE: LinkId = LinkId(1);
-const OUTSIDE: LinkId = LinkId(2);
+const INSIDE: PortId = PortId(1);
+const OUTSIDE: PortId = PortId(2);
 const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
 
@@ -66,7 +66,7 @@ impl Template {
 }
 
 /// One turn of a node, and how many packets it sent.
-fn turn(node: &mut Node, from: LinkId, to: LinkId, burst: &mut Vec<Packet>) -> usize {
+fn turn(node: &mut Node, from: PortId, to: PortId, burst: &mut Vec<Packet>) -> usize {
     node.datapath.handle_rx(Instant::ZERO, &node.mem, from, burst);
     let sent = node.datapath.take_tx(to).expect("a port");
     let n = black_box(&*sent).iter().map(|pkt| pkt.meta.cut.packets() as usize).sum();
@@ -217,7 +217,7 @@ mod neigh {
         }
 
         /// Receives a burst, and counts the packets sent by a port.
-        fn turn(&mut self, burst: &mut Vec<Packet>, to: LinkId) -> usize {
+        fn turn(&mut self, burst: &mut Vec<Packet>, to: PortId) -> usize {
             self.now = self.now + STEP;
             self.node.datapath.handle_rx(self.now, &self.node.mem, INSIDE, burst);
             let sent = self.node.datapath.take_tx(to).expect("a port");
@@ -227,7 +227,7 @@ mod neigh {
         }
 
         /// Measures bursts, each of whose packets has one packet sent by `to`.
-        fn bench(self, bencher: Bencher<'_, '_>, to: LinkId) {
+        fn bench(self, bencher: Bencher<'_, '_>, to: PortId) {
             let attacked = std::cell::RefCell::new(self);
             bencher
                 .counter(ItemsCount::new(BURST))

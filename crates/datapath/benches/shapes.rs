@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant as Clock;
 
-use base::{Counters, Instant, LinkId};
+use base::{Counters, Instant, PortId};
 use offload::Features;
 use packet::{Allocations, Buf, Memory, Meta, Packet};
 use reassembly::{Reassembly, ReassemblyContext, Verdict};
@@ -18,8 +18,8 @@ use xfrm::{Aead, Algorithm, Mode, SaConfig};
 #[global_allocator]
 static ALLOCATOR: Allocations = Allocations;
 
-const INSIDE: LinkId = LinkId(1);
-const OUTSIDE: LinkId = LinkId(2);
+const INSIDE: PortId = PortId(1);
+const OUTSIDE: PortId = PortId(2);
 const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
 const SEGMENTS: usize = 46;
@@ -258,7 +258,7 @@ fn run(what: Use, shape: Shape, rounds: usize) -> Round {
     let mut reassembly = Reassembly::default();
     let mut counters = Counters::default();
     let mem = Memory::heap();
-    let pass = |node: &mut Node, from: LinkId, to: LinkId, burst: &mut Vec<Packet>| {
+    let pass = |node: &mut Node, from: PortId, to: PortId, burst: &mut Vec<Packet>| {
         node.datapath.handle_rx(Instant::ZERO, &node.mem, from, burst);
         std::mem::take(node.datapath.take_tx(to).expect("a port"))
     };

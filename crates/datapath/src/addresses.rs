@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{Domain, DropReason, LinkId};
+use base::{Domain, DropReason, PortId};
 use fib::{Decision, Route, RouteKind};
 use wire::MacAddr;
 
@@ -49,14 +49,14 @@ impl Datapath {
     /// Tells whether a packet that came by `link` has an IPv4 source that is this node's own in the domain (RFC 1812 §5.3.8;
     /// Linux `fib_validate_source`, which does not count such packets). Linux has no such check for IPv6.
     #[inline]
-    pub(crate) fn is_martian(&self, domain: Domain, link: LinkId, src: IpAddr) -> bool {
+    pub(crate) fn is_martian(&self, domain: Domain, link: PortId, src: IpAddr) -> bool {
         src.is_ipv4() && self.is_local(domain, src) && !self.is_of_host(domain, link, src)
     }
 
     /// Tells whether a source address may be received although it is this node's: the host at the other end of `link` shares it, or
     /// it belongs to another VRF, into which a route of the domain leads.
     #[cold]
-    fn is_of_host(&self, domain: Domain, link: LinkId, src: IpAddr) -> bool {
+    fn is_of_host(&self, domain: Domain, link: PortId, src: IpAddr) -> bool {
         let is_other =
             || !matches!(self.fib.lookup(domain, src, None), Some(Route { kind: RouteKind::Local { .. }, .. }));
         let is_shared = || self.fib.links_with(src).any(|dev| self.host_is(dev, HostRole::SharesAddress));
@@ -64,7 +64,7 @@ impl Datapath {
     }
 
     /// Link-local address of an Ethernet link (RFC 4291 App. A).
-    pub(crate) fn own_link_local(&self, link: LinkId) -> Option<IpAddr> {
+    pub(crate) fn own_link_local(&self, link: PortId) -> Option<IpAddr> {
         self.ports.get(link)?.config.mac.map(MacAddr::link_local).map(IpAddr::V6)
     }
 
@@ -75,7 +75,7 @@ impl Datapath {
 
     /// Tells whether an address is the subnet-router anycast address of a subnet of `link` (RFC 4291 §2.6.1); on an Ethernet link
     /// that includes `fe80::/64`.
-    pub(crate) fn has_anycast(&self, link: LinkId, addr: IpAddr) -> bool {
+    pub(crate) fn has_anycast(&self, link: PortId, addr: IpAddr) -> bool {
         self.fib.has_anycast(link, addr) || addr == LINK_LOCAL_ROUTERS && self.own_link_local(link).is_some()
     }
 }

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, Instant, LinkId};
+use base::{Domain, DropReason, Instant, PortId};
 use fib::Known;
 use offload::Features;
 use packet::Memory;
@@ -19,7 +19,7 @@ use crate::{bridge, local, vlan};
 
 impl Datapath {
     /// Adds a port, or changes the configuration of an existing one, also of the own port of a bridge or of a VLAN device.
-    pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
+    pub fn set_port(&mut self, id: PortId, config: PortConfig) {
         self.ipsec.invalidate_templates();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         let (mac, mtu) = (config.mac, config.mtu);
@@ -34,7 +34,7 @@ impl Datapath {
 
     /// Removes a port, with the packets queued in it or for its neighbours, the SAs and policies on its device, and its
     /// IKE ports. The caller removes the routes by it.
-    pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
+    pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: PortId) {
         self.finish(now, mem);
         bridge::forget(self, id);
         vlan::forget(self, id);
@@ -49,7 +49,7 @@ impl Datapath {
 
     /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
     /// ([`Fib::set_domain`](fib::Fib::set_domain)). Packets in the queueing discipline of a VRF that is removed, or is not up, are dropped.
-    pub fn set_vrf_port(&mut self, now: Instant, id: LinkId, vrf: Option<(String, usize)>) {
+    pub fn set_vrf_port(&mut self, now: Instant, id: PortId, vrf: Option<(String, usize)>) {
         if vrf.is_none() || !self.fib.may_send(Domain::vrf(id)) {
             queue::reset(self, now, id, DropReason::LinkDown);
         }
@@ -76,8 +76,8 @@ impl Datapath {
         &mut self,
         now: Instant,
         mem: &Memory,
-        link: LinkId,
-        bridge: Option<LinkId>,
+        link: PortId,
+        bridge: Option<PortId>,
     ) -> Result<(), BridgeError> {
         let port = self.ports.get(link).filter(|port| matches!(port.device, Device::Link | Device::Vlan { .. }));
         let port = port.and_then(|port| Some((port.config.mac?, port.config.mtu, port.up)));
@@ -101,7 +101,7 @@ impl Datapath {
     }
 
     /// Ports directly below a device: the port of a VLAN device, the ports of a bridge.
-    fn ports_below(&self, device: LinkId) -> Vec<LinkId> {
+    fn ports_below(&self, device: PortId) -> Vec<PortId> {
         match self.ports.get(device).map(|port| port.device) {
             Some(Device::Vlan { lower, .. }) => vec![lower],
             Some(Device::Bridge) => {
@@ -114,7 +114,7 @@ impl Datapath {
 
     /// Sets whether a port's link is up. While the link is down, nothing is queued for it, and its neighbours are unknown. The
     /// SAs and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
-    pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
+    pub fn set_up(&mut self, now: Instant, mem: &Memory, id: PortId, up: bool) {
         // Packets in flight were decided about with the previous configuration.
         self.finish(now, mem);
         if let Some(port) = self.ports.get_mut(id) {
@@ -136,7 +136,7 @@ impl Datapath {
         &mut self,
         now: Instant,
         mem: &Memory,
-        link: LinkId,
+        link: PortId,
         device: Option<Box<dyn ipsec::device::Device>>,
     ) {
         // Packets in flight were decided about with the previous configuration.
@@ -153,7 +153,7 @@ impl Datapath {
         &mut self,
         now: Instant,
         mem: &Memory,
-        id: LinkId,
+        id: PortId,
         options: Option<Options>,
     ) -> Result<(), OptionsError> {
         let new = options.map(|options| Qdisc::new(now, options)).transpose()?;
@@ -177,7 +177,7 @@ impl Datapath {
         &mut self,
         now: Instant,
         mem: &Memory,
-        id: LinkId,
+        id: PortId,
         options: Options,
     ) -> Result<(), OptionsError> {
         let Some(qdisc) = self.ports.get_mut(id).and_then(|port| port.qdisc.as_deref_mut()) else {
@@ -195,7 +195,7 @@ impl Datapath {
         &mut self,
         now: Instant,
         mem: &Memory,
-        link: LinkId,
+        link: PortId,
         addr: IpAddr,
         known: Known,
         protocol: u8,
@@ -208,13 +208,13 @@ impl Datapath {
     }
 
     /// Removes the neighbours of a link, and drops the packets that waited for them.
-    fn forget_neighbours(&mut self, cx: Cx<'_>, link: LinkId) {
+    fn forget_neighbours(&mut self, cx: Cx<'_>, link: PortId) {
         self.neighbours.remove_link(link, &mut self.actions);
         self.drain_all(cx);
     }
 
     /// Sets the captures of a port.
-    pub fn set_tap(&mut self, id: LinkId, tap: TapPoints) {
+    pub fn set_tap(&mut self, id: PortId, tap: TapPoints) {
         if let Some(port) = self.ports.get_mut(id) {
             port.tap = tap;
         }
@@ -222,7 +222,7 @@ impl Datapath {
     }
 
     /// Sets the place of the host's own stack at a port. By default the stack has no part in the link.
-    pub fn set_host_role(&mut self, id: LinkId, role: HostRole) {
+    pub fn set_host_role(&mut self, id: PortId, role: HostRole) {
         if let Some(port) = self.ports.get_mut(id) {
             port.host = role;
         }
@@ -235,7 +235,7 @@ impl Datapath {
     }
 
     /// Sets the links with MSS clamping: the MSS of forwarded SYNs is lowered to the path MTU in both directions.
-    pub fn set_clamp_mss(&mut self, links: Vec<LinkId>) {
+    pub fn set_clamp_mss(&mut self, links: Vec<PortId>) {
         self.clamp_mss = links;
     }
 
@@ -245,7 +245,7 @@ impl Datapath {
     }
 
     /// Sets the links to which forwarded datagrams are sent whole, for any MTU: fragments are reassembled first.
-    pub fn set_defrag(&mut self, links: Vec<LinkId>) {
+    pub fn set_defrag(&mut self, links: Vec<PortId>) {
         self.defrag = links;
     }
 

@@ -13,7 +13,7 @@
 //! A point without users costs one bit test. Only one user changes packets: ILA, at pre-routing, for IPv6 (Linux gives it priority
 //! −1). ILA changes a packet once, even if the packet passes the point again with its VRF.
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use wire::Version;
 
 use crate::node::hooks::{HookPoint, HookUser};
@@ -29,7 +29,7 @@ use crate::{Cx, Datapath, IpPacket, ila_hook, trace};
 pub(crate) fn pre_routing(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    dev: LinkId,
+    dev: PortId,
     ip: &mut IpPacket,
     is_translated: bool,
 ) -> Result<bool, DropReason> {
@@ -46,7 +46,7 @@ pub(crate) fn pre_routing(
 
 /// Runs the users of a point on a packet that none of them changes.
 #[inline]
-pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, point: HookPoint, dev: LinkId, ip: &mut IpPacket) {
+pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, point: HookPoint, dev: PortId, ip: &mut IpPacket) {
     if dp.hooks.has(point, ip.info.version()) {
         trace::step(dp, cx, &mut ip.pkt, Step::Hook { point, dev });
     }

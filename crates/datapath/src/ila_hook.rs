@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use ila::{AdjTransport, Direction, Exists, Locator, Mapping, Mappings, Rewrite};
 
 use crate::addresses::check_addresses;
@@ -17,7 +17,7 @@ use crate::{Cx, Datapath, IpPacket, trace};
 ///
 /// # Errors
 /// [`DropReason::IpDestinationInvalid`] if no packet may be to the new destination, [`DropReason::NoMemory`].
-pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: LinkId, ip: &mut IpPacket) -> Result<bool, DropReason> {
+pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: PortId, ip: &mut IpPacket) -> Result<bool, DropReason> {
     let IpAddr::V6(old) = ip.info.dst else { return Ok(false) };
     let Some(rewrite) = dp.ila.mappings.lookup(Locator::of(old), dev) else { return Ok(false) };
     apply(dp, cx, ip, rewrite, Direction::IlaToSir)?;
@@ -26,7 +26,7 @@ pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: LinkId, ip: &mut IpP
 
 /// Tells whether packets to an address that pass `dev` are translated.
 #[inline]
-pub(crate) fn is_mapped(dp: &Datapath, dev: LinkId, dst: IpAddr) -> bool {
+pub(crate) fn is_mapped(dp: &Datapath, dev: PortId, dst: IpAddr) -> bool {
     let IpAddr::V6(dst) = dst else { return false };
     dp.hooks.is_set(HookUser::Ila) && dp.ila.mappings.lookup(Locator::of(dst), dev).is_some()
 }
@@ -69,7 +69,7 @@ impl Datapath {
     }
 
     /// Removes the ILA mapping of a locator for a device. Tells whether there was one.
-    pub fn remove_ila(&mut self, locator_match: Locator, link: Option<LinkId>) -> bool {
+    pub fn remove_ila(&mut self, locator_match: Locator, link: Option<PortId>) -> bool {
         let is_removed = self.ila.mappings.remove(locator_match, link);
         self.update_ila();
         is_removed
@@ -98,7 +98,7 @@ impl Datapath {
     }
 
     /// Removes the ILA mappings for a device that is gone.
-    pub(crate) fn forget_ila_of(&mut self, link: LinkId) {
+    pub(crate) fn forget_ila_of(&mut self, link: PortId) {
         if !self.ila.mappings.remove_link(link).is_empty() {
             self.update_ila();
         }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::{Deref, DerefMut};
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use offload::ip_headers;
 use packet::{Cut, GsoKind, Packet};
 use wire::ip::Info;
@@ -27,7 +27,7 @@ pub(crate) struct IpPacket {
     /// Addresses and ports.
     pub(crate) flow: FlowKey,
     /// Device by which the socket of the flow sends, if early demux has found it.
-    pub(crate) socket_device: Option<LinkId>,
+    pub(crate) socket_device: Option<PortId>,
     /// Length of the longest fragment of a reassembled packet that is not delivered locally, with its headers (Linux
     /// `IPCB(skb)->frag_max_size`).
     pub(crate) frag_max_size: Option<usize>,
@@ -140,7 +140,7 @@ impl IpPacket {
     }
 
     /// Flow for a policy lookup, by this link in the domain of that device.
-    pub(crate) fn flowi(&self, link: LinkId, domain_device: Option<LinkId>) -> Flowi {
+    pub(crate) fn flowi(&self, link: PortId, domain_device: Option<PortId>) -> Flowi {
         Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link: Some(link), domain_device }
     }
 }

@@ -106,7 +106,7 @@ mod unroutable;
 mod vlan;
 mod vrf;
 
-use base::{DropReason, Instant, LinkId, Origin};
+use base::{DropReason, Instant, Origin, PortId};
 use offload::Features;
 use packet::{Memory, Packet};
 
@@ -169,14 +169,14 @@ impl Datapath {
 
     /// Runs the packets that `link` received, in order, through to the ports that they leave by; packets of the port [`host_port`] of a
     /// link were sent by sockets of the host side. Empties `burst`.
-    pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
+    pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: PortId, burst: &mut Vec<Packet>) {
         self.receive_burst(now, mem, link, burst);
         self.finish(now, mem);
     }
 
     /// As [`handle_rx`](Self::handle_rx) while more input follows, on this link or another: packets may stay in flight at crypto
     /// threads or in GRO until the next call, or until [`finish`](Self::finish). The configuration must not change before that.
-    pub fn receive_burst(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
+    pub fn receive_burst(&mut self, now: Instant, mem: &Memory, link: PortId, burst: &mut Vec<Packet>) {
         self.forget_if_changed();
         let cx = Cx { now, mem };
         match node::ports::link_of_host_port(link) {
@@ -276,19 +276,19 @@ impl Datapath {
     }
 
     /// Queue of packets to be sent on a link, in order; the caller takes the sent ones from the front.
-    pub fn take_tx(&mut self, id: LinkId) -> Option<&mut Vec<Packet>> {
+    pub fn take_tx(&mut self, id: PortId) -> Option<&mut Vec<Packet>> {
         self.ports.get_mut(id).map(Port::take_tx)
     }
 
     /// The link of the lowest number from `first` on that has packets to be sent. A caller that sends on all links asks for the next
     /// number after each, so that links without packets cost it nothing.
-    pub fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+    pub fn next_to_send(&mut self, first: PortId) -> Option<PortId> {
         self.ports.next_to_send(first)
     }
 
     /// Sets whether a link is busy, so that its queueing discipline holds packets back (back-pressure). A link that is not busy
     /// is given more packets.
-    pub fn set_busy(&mut self, now: Instant, mem: &Memory, id: LinkId, is_busy: bool) {
+    pub fn set_busy(&mut self, now: Instant, mem: &Memory, id: PortId, is_busy: bool) {
         if let Some(port) = self.ports.get_mut(id) {
             port.set_busy(mem, is_busy);
         }
@@ -300,7 +300,7 @@ impl Datapath {
     }
 
     /// Drops packets that a link has received, for this reason.
-    pub fn discard(&mut self, id: LinkId, burst: &mut Vec<Packet>, reason: DropReason) {
+    pub fn discard(&mut self, id: PortId, burst: &mut Vec<Packet>, reason: DropReason) {
         for mut pkt in burst.drain(..) {
             pkt.meta.origin = Origin::Port(id).into();
             self.count_frame_drop(&pkt, reason).end();
@@ -308,7 +308,7 @@ impl Datapath {
     }
 
     /// Drops the packets queued for a link.
-    pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
+    pub fn drop_tx(&mut self, id: PortId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };
         let waiting = std::mem::take(port.take_tx());
         self.drop_unsent(waiting, reason);
@@ -322,7 +322,7 @@ impl Datapath {
     }
 
     /// Fits the packets queued for a link to its features again, after the link has lost some.
-    pub fn refit(&mut self, mem: &Memory, id: LinkId, features: Features) {
+    pub fn refit(&mut self, mem: &Memory, id: PortId, features: Features) {
         let Some(port) = self.ports.get_mut(id) else { return };
         port.config.features = features;
         let l3 = port.l3();

@@ -1,6 +1,6 @@
 //! Linux's counters that IPv4 and IPv6 both have, and the counting of them.
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use packet::Packet;
 use wire::Version;
 
@@ -51,13 +51,13 @@ impl Datapath {
     /// Counts `which` for the node and, if [links have that counter](Mib::is_of_links), for `link` (Linux `IP6_INC_STATS`): the
     /// link that a packet came in by, or leaves by.
     #[inline]
-    pub(crate) fn count(&mut self, link: LinkId, which: Mib) {
+    pub(crate) fn count(&mut self, link: PortId, which: Mib) {
         self.count_all(link, which, 1);
     }
 
     /// Counts `which` `n` times, as [`count`](Self::count) does once.
     #[inline]
-    pub(crate) fn count_all(&mut self, link: LinkId, which: Mib, n: u64) {
+    pub(crate) fn count_all(&mut self, link: PortId, which: Mib, n: u64) {
         self.counters.add(which, n);
         if which.is_of_links()
             && let Some(port) = self.ports.get_mut(link)
@@ -68,13 +68,13 @@ impl Datapath {
 
     /// Counts `packets` that IP input has received: the one place for `InReceives`.
     #[inline]
-    pub(crate) fn count_received(&mut self, link: LinkId, version: Version, packets: u64) {
+    pub(crate) fn count_received(&mut self, link: PortId, version: Version, packets: u64) {
         self.count_all(link, MibPair::IN_RECEIVES.of(version), packets);
     }
 
     /// Counts `packets` that were delivered to a protocol of this node: the one place for `InDelivers`.
     #[inline]
-    pub(crate) fn count_delivered(&mut self, link: LinkId, version: Version, packets: u64) {
+    pub(crate) fn count_delivered(&mut self, link: PortId, version: Version, packets: u64) {
         self.count_all(link, MibPair::IN_DELIVERS.of(version), packets);
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use fib::{Decision, IlaHop};
 use host::icmp::Problem;
 use ila::{HookType, RouteEncap};
@@ -27,9 +27,9 @@ pub(crate) enum Next {
     /// Transmission of an IP packet that fits the path, with its segment size. Its headers may not have been parsed.
     Transmit(Hop),
     /// Output by the device of a VRF, after its queueing discipline.
-    VrfOut(LinkId),
+    VrfOut(PortId),
     /// Neighbour discovery by a link, framed, before the policies.
-    Discovery(LinkId),
+    Discovery(PortId),
     /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
     Reject(DropReason, Problem),
     /// Drop, which is not counted yet. Its headers may not have been parsed.
@@ -59,7 +59,7 @@ impl Next {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hop {
     /// The link.
-    pub(crate) dev: LinkId,
+    pub(crate) dev: PortId,
     /// The neighbour on it.
     pub(crate) next_hop: IpAddr,
     /// Translation of the packet's destination before it is sent.
@@ -69,7 +69,7 @@ pub(crate) struct Hop {
 impl Hop {
     /// Hop of a packet that is sent without translation.
     #[inline]
-    pub(crate) const fn new(dev: LinkId, next_hop: IpAddr) -> Self {
+    pub(crate) const fn new(dev: PortId, next_hop: IpAddr) -> Self {
         Self { dev, next_hop, encap: None }
     }
 
@@ -89,7 +89,7 @@ impl Hop {
 
     /// Hop of a packet to every station of a link, for which the limited broadcast address stands.
     #[inline]
-    pub(crate) const fn broadcast(dev: LinkId) -> Self {
+    pub(crate) const fn broadcast(dev: PortId) -> Self {
         Self::new(dev, IpAddr::V4(Ipv4Addr::BROADCAST))
     }
 

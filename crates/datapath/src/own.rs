@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{DropReason, LinkId, Mib, Origin};
+use base::{DropReason, Mib, Origin, PortId};
 use fib::{Decision, IlaHop};
 use host::icmp::{self, Problem};
 use ipsec::Released;
@@ -125,7 +125,7 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
 
 /// Routes a packet that has waited, in the domain of its origin. A packet to a group, a broadcast or a link-local address leaves
 /// by the link `by`, as decided before.
-fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
+fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<PortId>) -> Next {
     let dst = ip.info.dst;
     if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
         return Next::Output(Hop::new(dev, dst));
@@ -138,7 +138,7 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
 
 /// Sends a packet of this node that begins with its IP header, in the domain of `link`; a link-local destination is on that link.
 /// `kinds` are counted once the next hop is known. An ICMP error has the `sec_path` of the packet that it quotes.
-pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: [Mib; 2]) -> Next {
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: PortId, kinds: [Mib; 2]) -> Next {
     let domain = dp.fib.domain(link);
     ip.pkt.meta.origin = Origin::Local(domain).into();
     match dp.fragment_ids.identify(cx.mem, &mut ip.pkt).and_then(|()| ip.parse(cx)) {
@@ -148,7 +148,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkI
 }
 
 /// Routes a parsed packet of a socket, as [`send`] does for a packet of the node itself.
-pub(crate) fn route_out(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId) -> Next {
+pub(crate) fn route_out(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: PortId) -> Next {
     route(dp, cx, ip, link, &[])
 }
 
@@ -159,7 +159,7 @@ pub(crate) fn output_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: H
     Next::Output(hop)
 }
 
-fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: &[Mib]) -> Next {
+fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: PortId, kinds: &[Mib]) -> Next {
     let domain = dp.fib.domain(link);
     let dst = ip.info.dst;
     let version = ip.info.version();
@@ -207,7 +207,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
 
 /// Decision on a packet of a socket, whose kernel has chosen `link`: a broadcast address leaves by that link or as the route by that
 /// link says (Linux `fib_lookup` with `flowi4_oif`). A VRF's device is no choice of a link.
-fn on_link(dp: &Datapath, decision: Decision, link: LinkId, dst: IpAddr) -> Decision {
+fn on_link(dp: &Datapath, decision: Decision, link: PortId, dst: IpAddr) -> Decision {
     let domain = dp.fib.domain(link);
     match decision {
         Decision::Broadcast { dev: Some(dev) } if dev != link && domain.vrf_device() != Some(link) => {

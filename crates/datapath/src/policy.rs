@@ -1,6 +1,6 @@
 //! Policy checks of packets in clear (Linux `xfrm_policy_check`).
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use wire::Protocol;
 use xfrm::{Dir, Flowi};
 
@@ -9,7 +9,7 @@ use crate::{Cx, Datapath, IpPacket, trace};
 
 /// Checks the policies, if there are any, for a packet in clear: an output packet by `link`, or an input packet from it.
 #[inline]
-pub(crate) fn check(dp: &mut Datapath, cx: Cx<'_>, dir: Dir, ip: &IpPacket, link: LinkId) -> Result<(), DropReason> {
+pub(crate) fn check(dp: &mut Datapath, cx: Cx<'_>, dir: Dir, ip: &IpPacket, link: PortId) -> Result<(), DropReason> {
     if dp.ipsec.is_idle() && ip.pkt.meta.sec_path.is_empty() {
         return Ok(());
     }
@@ -27,15 +27,15 @@ pub(crate) fn check(dp: &mut Datapath, cx: Cx<'_>, dir: Dir, ip: &IpPacket, link
 
 /// Flow of a packet for a policy lookup in direction `dir`; `link` is the output or input link.
 #[inline]
-fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
-    let loopback = (dir == Dir::In).then_some(LinkId::LOOPBACK);
+fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: PortId) -> Flowi {
+    let loopback = (dir == Dir::In).then_some(PortId::LOOPBACK);
     ip.flowi(link, dp.fib.domain(link).vrf_device().or(loopback))
 }
 
 /// Tells whether a packet is a later fragment that may belong to a flow which a policy protects or blocks: its ports are
 /// unknown. Such a fragment is dropped in clear (RFC 4301 §7); Linux passes it.
 #[inline]
-pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
+pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: PortId) -> bool {
     //= RFC 4301 §7 later-fragments: a later fragment, whose ports are unknown, does not pass in clear
     //=   if a policy for some ports might protect it
     !ip.info.has_transport() && dp.ipsec.spd().may_stop_fragment(dir, &flowi(dp, dir, ip, link))

@@ -1,7 +1,7 @@
 //! Reception of frames that are not to a link's own address: by the links below bridges and VLAN devices (Linux `dev_set_promiscuity`,
 //! `dev_set_allmulti`, `dev_uc_add`).
 
-use base::LinkId;
+use base::PortId;
 
 use crate::{Datapath, Device};
 
@@ -17,7 +17,7 @@ pub struct RxMode {
 
 impl Datapath {
     /// The reasons for which a link receives frames that are not to its own address. VLAN devices that are down have none.
-    pub fn rx_mode(&self, link: LinkId) -> RxMode {
+    pub fn rx_mode(&self, link: PortId) -> RxMode {
         let Some(port) = self.ports.get(link) else { return RxMode::default() };
         let is_bridged = u32::from(port.bridge.is_some());
         let mut mode = RxMode { promiscuity: is_bridged + u32::from(port.is_watched), allmulti: is_bridged };
@@ -37,13 +37,13 @@ impl Datapath {
     }
 
     /// Tells whether a VLAN device above a link has another address than the link that it is on.
-    fn has_address_above(&self, link: LinkId) -> bool {
+    fn has_address_above(&self, link: PortId) -> bool {
         let mac = |link| self.ports.get(link).and_then(|port| port.config.mac);
         self.vlans_above(link).any(|above| mac(above) != mac(link) || self.has_address_above(above))
     }
 
     /// VLAN devices of a link that are up.
-    fn vlans_above(&self, link: LinkId) -> impl Iterator<Item = LinkId> {
+    fn vlans_above(&self, link: PortId) -> impl Iterator<Item = PortId> {
         let own = self.vlans.0.iter().filter(move |((lower, _), _)| *lower == link).map(|(_, &own)| own);
         own.filter(|&own| self.ports.get(own).is_some_and(|port| port.up))
     }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, LinkId, Origin, SaId};
+use base::{Domain, DropReason, Origin, PortId, SaId};
 use ipsec::EspDrop;
 use packet::{Cut, Packet};
 use wire::{FlowKey, Spi, eth};
@@ -241,14 +241,14 @@ fn decrypting_sa(dp: &Datapath, ip: &IpPacket) -> Option<EspRef> {
 
 /// Records the lookup of a packet's route.
 #[inline]
-pub(crate) fn route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<LinkId>) {
+pub(crate) fn route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<PortId>) {
     if dp.trace.is_on() {
         record_route(dp, cx, pkt, domain, dst, oif);
     }
 }
 
 #[cold]
-fn record_route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<LinkId>) {
+fn record_route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<PortId>) {
     let found = dp.fib.lookup_with_table(domain, dst, oif);
     let prefix = found.map(|(_, route)| route.prefix);
     let table = found.and_then(|(table, _)| table);

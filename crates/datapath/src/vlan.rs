@@ -5,7 +5,7 @@
 //! metadata and is sent by the link below, fat or not: the tag goes into the bytes when the link below fits the frame to its own
 //! device. A second tag (802.1Q in 802.1Q) goes into the bytes below the first.
 
-use base::{DropReason, LinkId, Origin};
+use base::{DropReason, Origin, PortId};
 use packet::{Csum, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::vlan::{self, Tci};
@@ -24,9 +24,9 @@ const ADDRESSES: usize = 12;
 pub(crate) fn receive(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    link: LinkId,
+    link: PortId,
     pkt: &mut Packet,
-) -> Result<Option<LinkId>, DropReason> {
+) -> Result<Option<PortId>, DropReason> {
     if pkt.meta.esp.is_some() {
         return Ok(None);
     }
@@ -49,9 +49,9 @@ pub(crate) fn receive(
 pub(crate) fn receive_behind_priority_tags(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    link: LinkId,
+    link: PortId,
     pkt: &mut Packet,
-) -> Result<Option<LinkId>, DropReason> {
+) -> Result<Option<PortId>, DropReason> {
     while pkt.meta.esp.is_none() && remove_priority_tag(cx.mem, pkt)? {
         if let Some(own) = receive(dp, cx, link, pkt)? {
             return Ok(Some(own));
@@ -89,10 +89,10 @@ fn remove_priority_tag(mem: &Memory, pkt: &mut Packet) -> Result<bool, DropReaso
 pub(crate) fn tag(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    own: LinkId,
+    own: PortId,
     pkt: &mut Packet,
     l3: usize,
-) -> Result<(LinkId, usize), DropReason> {
+) -> Result<(PortId, usize), DropReason> {
     let port = dp.ports.get(own).filter(|port| port.up).ok_or(DropReason::LinkDown)?;
     let Device::Vlan { lower, vid } = port.device else { return Err(DropReason::LinkDown) };
     if pkt.meta.esp.is_some() {
@@ -143,13 +143,13 @@ fn pull_outer_tag(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
 }
 
 /// Removes a link, or a device, and the entries of a link's devices from the table.
-pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
+pub(crate) fn forget(dp: &mut Datapath, link: PortId) {
     dp.vlans.0.retain(|&(lower, _), own| lower != link && *own != link);
     mark_below(dp, link);
 }
 
 /// Updates the mark of the link below a port, if the port is a VLAN device: whether it has VLAN devices.
-fn mark_below(dp: &mut Datapath, link: LinkId) {
+fn mark_below(dp: &mut Datapath, link: PortId) {
     let Some(Device::Vlan { lower, .. }) = dp.ports.get(link).map(|port| port.device) else { return };
     let has_vlans = dp.vlans.0.keys().any(|(below, _)| *below == lower);
     if let Some(port) = dp.ports.get_mut(lower) {
@@ -162,8 +162,8 @@ impl Datapath {
     ///
     /// # Errors
     /// [`VlanError`]; the port is unchanged.
-    pub fn set_vlan(&mut self, id: LinkId, lower: LinkId, vid: u16) -> Result<(), VlanError> {
-        let is_below = |mut at: LinkId| loop {
+    pub fn set_vlan(&mut self, id: PortId, lower: PortId, vid: u16) -> Result<(), VlanError> {
+        let is_below = |mut at: PortId| loop {
             match self.ports.get(at).map(|port| port.device) {
                 _ if at == id => break true,
                 Some(Device::Vlan { lower, .. }) => at = lower,

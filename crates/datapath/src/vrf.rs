@@ -12,7 +12,7 @@
 
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, LinkId};
+use base::{Domain, DropReason, PortId};
 use wire::{Protocol, Version};
 
 use crate::addresses::is_link_local;
@@ -33,7 +33,7 @@ pub(crate) fn receive(
     dp: &mut Datapath,
     cx: Cx<'_>,
     ip: &mut IpPacket,
-    vrf: LinkId,
+    vrf: PortId,
     is_translated: bool,
 ) -> Result<(), DropReason> {
     let is_discovery = ip.info.protocol == Protocol::ICMPV6
@@ -51,7 +51,7 @@ pub(crate) fn receive(
 
 /// Passes a packet of the node with next hop `hop` by the device of its VRF (Linux `vrf_l3_out`), through the device's queueing
 /// discipline if it has one.
-pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId, hop: Hop) -> Next {
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId, hop: Hop) -> Next {
     pass_out_hooks(dp, cx, ip, vrf);
     if dp.ports.is_shaped(vrf) {
         let pkt = ip.pkt.take();
@@ -65,7 +65,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId
 }
 
 /// Sends a packet dequeued from the device's queueing discipline, after a second route lookup (Linux `vrf_xmit`).
-pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
+pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId) -> Next {
     match ip.parse(cx) {
         Ok(()) => route_again(dp, cx, ip, vrf),
         Err(reason) => {
@@ -75,7 +75,7 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: Li
     }
 }
 
-fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
+fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId) -> Next {
     let domain = Domain::vrf(vrf);
     let dst = ip.info.dst;
     trace::route(dp, cx, &mut ip.pkt, domain, dst, None);
@@ -99,7 +99,7 @@ fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) ->
 
 /// Loops a packet of the node to an address of the node in the same VRF back as received by the VRF's device (Linux
 /// `vrf_local_xmit`).
-pub(crate) fn loop_back(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) -> Next {
+pub(crate) fn loop_back(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId) -> Next {
     pass_out_hooks(dp, cx, ip, vrf);
     dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
     match hooks::pre_routing(dp, cx, vrf, ip, true) {
@@ -108,7 +108,7 @@ pub(crate) fn loop_back(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: L
     }
 }
 
-fn pass_out_hooks(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: LinkId) {
+fn pass_out_hooks(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId) {
     hooks::run(dp, cx, HookPoint::LocalOut, vrf, ip);
     hooks::run(dp, cx, HookPoint::PostRouting, vrf, ip);
 }

@@ -1,6 +1,6 @@
 //! Steady traffic allocates nothing: packets are routed, encrypted, decrypted and coalesced.
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use packet::{Allocations, Csum, Cut, Memory, Meta, Packet};
 use sim::{Flow, Node, PortOptions, esp, link_pair};
 use xfrm::Mode;
@@ -8,8 +8,8 @@ use xfrm::Mode;
 #[global_allocator]
 static ALLOCATOR: Allocations = Allocations;
 
-const INSIDE: LinkId = LinkId(1);
-const OUTSIDE: LinkId = LinkId(2);
+const INSIDE: PortId = PortId(1);
+const OUTSIDE: PortId = PortId(2);
 
 /// Rounds that fill the pools and caches, and rounds that are counted. A debug build records each of the 92 nonces of a
 /// round in a table, which grows at 7168 and at 14 336 nonces: before and after the counted rounds.

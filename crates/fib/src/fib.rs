@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{Domain, DropReason, IfAddr, Instant, LinkId, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, PortId, TableId};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ila::{HookType, RouteEncap};
@@ -24,7 +24,7 @@ pub struct Fib {
     local: Table,
     main: Table,
     others: HashMap<TableId, Table, RandomState>,
-    addresses: Vec<(LinkId, IfAddr)>,
+    addresses: Vec<(PortId, IfAddr)>,
     generation: u64,
     path_mtus: PathMtus,
     /// Whether a route with an encapsulation was ever added.
@@ -116,7 +116,7 @@ impl Fib {
 
     /// Adds an address to `dev`, or removes one. Additions are counted, as an address may have several peers. The
     /// caller adds and removes the routes of the address.
-    pub fn set_address(&mut self, dev: LinkId, addr: IfAddr, there: bool) {
+    pub fn set_address(&mut self, dev: PortId, addr: IfAddr, there: bool) {
         if there {
             self.addresses.push((dev, addr));
         } else if let Some(at) = self.addresses.iter().position(|own| *own == (dev, addr)) {
@@ -132,13 +132,13 @@ impl Fib {
     }
 
     /// Adds, replaces or removes the VRF with the device `device`. The caller adds and removes the VRF's routes.
-    pub fn set_vrf(&mut self, device: LinkId, vrf: Option<Vrf>) {
+    pub fn set_vrf(&mut self, device: PortId, vrf: Option<Vrf>) {
         self.vrfs.set(device, vrf);
         self.changed();
     }
 
     /// Sets the domain of a link: adds it to a VRF, or removes it. The caller moves the link's routes.
-    pub fn set_domain(&mut self, link: LinkId, domain: Domain) {
+    pub fn set_domain(&mut self, link: PortId, domain: Domain) {
         self.vrfs.set_domain(link, domain);
         self.changed();
     }
@@ -151,7 +151,7 @@ impl Fib {
 
     /// Domain of a link (Linux `l3mdev_master_ifindex`).
     #[inline(always)]
-    pub fn domain(&self, link: LinkId) -> Domain {
+    pub fn domain(&self, link: PortId) -> Domain {
         self.vrfs.domain(link)
     }
 
@@ -168,7 +168,7 @@ impl Fib {
 
     /// The route to `dst` in a domain: the longest prefix, then the smallest metric, in the first table with a route in
     /// the order of the rules. With `oif`, only routes on that link and routes without a link.
-    pub fn lookup(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+    pub fn lookup(&self, domain: Domain, dst: IpAddr, oif: Option<PortId>) -> Option<&Route> {
         self.lookup_with_table(domain, dst, oif).map(|(_, route)| route)
     }
 
@@ -177,7 +177,7 @@ impl Fib {
         &self,
         domain: Domain,
         dst: IpAddr,
-        oif: Option<LinkId>,
+        oif: Option<PortId>,
     ) -> Option<(Option<TableId>, &Route)> {
         let rules = self.rules[usize::from(dst.is_ipv6())].iter();
         let mut found = rules.filter(|rule| rule.is_for(domain, dst)).filter_map(|rule| match &rule.then {
@@ -195,14 +195,14 @@ impl Fib {
     }
 
     /// As [`lookup`](Self::lookup), in a single table.
-    pub fn lookup_in(&self, table: TableId, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+    pub fn lookup_in(&self, table: TableId, dst: IpAddr, oif: Option<PortId>) -> Option<&Route> {
         self.table(table)?.lookup(dst, oif)
     }
 
     /// Decides on packets to `dst` in a domain. After a route through a VRF's device the look-up is repeated in that
     /// VRF (Linux `vrf_xmit`); after a route with an encapsulation and without a gateway it is repeated for the
     /// translated destination (Linux `ila_output`).
-    pub fn decide(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Decision {
+    pub fn decide(&self, domain: Domain, dst: IpAddr, oif: Option<PortId>) -> Decision {
         if dst.is_multicast() {
             return Decision::Multicast;
         }
@@ -268,17 +268,17 @@ impl Fib {
     }
 
     /// Tells whether the address is the anycast address of the routers on a subnet of `dev`.
-    pub fn has_anycast(&self, dev: LinkId, addr: IpAddr) -> bool {
+    pub fn has_anycast(&self, dev: PortId, addr: IpAddr) -> bool {
         self.addresses(dev).any(|own| own.subnet_router_anycast() == Some(addr))
     }
 
     /// Tells whether `dev` itself has the address.
-    pub fn has_address(&self, dev: LinkId, addr: IpAddr) -> bool {
+    pub fn has_address(&self, dev: PortId, addr: IpAddr) -> bool {
         self.addresses(dev).any(|own| own.addr() == addr)
     }
 
     /// The addresses of `dev`, in the order of their addition.
-    pub fn addresses(&self, dev: LinkId) -> impl Iterator<Item = IfAddr> + '_ {
+    pub fn addresses(&self, dev: PortId) -> impl Iterator<Item = IfAddr> + '_ {
         self.addresses.iter().filter(move |&&(link, _)| link == dev).map(|&(_, addr)| addr)
     }
 
@@ -286,19 +286,19 @@ impl Fib {
     /// family, else of the device of its VRF, else of another link in its domain; in the destination's subnet if
     /// possible. An IPv6 link-local address is used for link-local destinations only, and never from another link
     /// (Linux's `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
-    pub fn source(&self, dev: LinkId, dst: IpAddr) -> Option<IpAddr> {
+    pub fn source(&self, dev: PortId, dst: IpAddr) -> Option<IpAddr> {
         self.source_among(dev, dst, |_| true)
     }
 
     /// As [`source`](Self::source), from the addresses of `allowed` links only.
-    pub fn source_among(&self, dev: LinkId, dst: IpAddr, allowed: impl Fn(LinkId) -> bool) -> Option<IpAddr> {
+    pub fn source_among(&self, dev: PortId, dst: IpAddr, allowed: impl Fn(PortId) -> bool) -> Option<IpAddr> {
         let domain = self.domain(dev);
-        let usable = |&&(link, own): &&(LinkId, IfAddr)| {
+        let usable = |&&(link, own): &&(PortId, IfAddr)| {
             own.addr().is_ipv4() == dst.is_ipv4()
                 && allowed(link)
                 && (link == dev || !is_link_local(own.addr()) && self.domain(link) == domain)
         };
-        let rank = |&&(link, own): &&(LinkId, IfAddr)| {
+        let rank = |&&(link, own): &&(PortId, IfAddr)| {
             let same_scope = is_link_local(own.addr()) == is_link_local(dst);
             let (is_own, is_vrf) = (link == dev, Some(link) == domain.vrf_device());
             (is_own && same_scope, same_scope, is_vrf, own.prefix().contains(dst), is_own)
@@ -309,7 +309,7 @@ impl Fib {
     }
 
     /// The links that have the address, in any domain.
-    pub fn links_with(&self, addr: IpAddr) -> impl Iterator<Item = LinkId> + '_ {
+    pub fn links_with(&self, addr: IpAddr) -> impl Iterator<Item = PortId> + '_ {
         self.addresses.iter().filter(move |(_, own)| own.addr() == addr).map(|&(link, _)| link)
     }
 

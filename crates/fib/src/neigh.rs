@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{DropReason, Instant, LinkId, Rate, TokenBucket};
+use base::{DropReason, Instant, PortId, Rate, TokenBucket};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use packet::{Memory, Packet};
@@ -37,10 +37,10 @@ use table::{NeighbourTable, Place, Worth};
 
 pub use types::{Action, Changes, Known, Limits, LladdrUpdate, Neighbour, NudState, Resolution};
 
-type Key = (LinkId, IpAddr);
+type Key = (PortId, IpAddr);
 
 /// Key of a table: the link, and whether the family is IPv6.
-type TableKey = (LinkId, bool);
+type TableKey = (PortId, bool);
 
 /// The neighbours on every link of a node.
 pub struct Neighbours {
@@ -114,17 +114,17 @@ impl Neighbours {
     }
 
     /// A neighbour, if it has an entry.
-    pub fn get(&self, link: LinkId, addr: IpAddr) -> Option<Neighbour> {
+    pub fn get(&self, link: PortId, addr: IpAddr) -> Option<Neighbour> {
         self.entries.get(&(link, addr)).map(|entry| self.shown((link, addr), entry))
     }
 
     /// The link-layer address of a neighbour, if known.
-    pub fn mac(&self, link: LinkId, addr: IpAddr) -> Option<MacAddr> {
+    pub fn mac(&self, link: PortId, addr: IpAddr) -> Option<MacAddr> {
         self.entries.get(&(link, addr))?.state.mac()
     }
 
     /// Tells whether a packet to `next_hop` can be sent at once.
-    pub fn is_resolved(&self, link: LinkId, next_hop: IpAddr) -> bool {
+    pub fn is_resolved(&self, link: PortId, next_hop: IpAddr) -> bool {
         match self.entries.get(&(link, next_hop)) {
             Some(entry) => entry.state.mac().is_some(),
             None => to_many(next_hop).is_some(),
@@ -134,7 +134,7 @@ impl Neighbours {
     /// Link-layer address for a packet to `next_hop` now, if known. Groups and the limited broadcast address need no
     /// resolution.
     #[inline]
-    pub fn station(&mut self, now: Instant, link: LinkId, next_hop: IpAddr) -> Option<MacAddr> {
+    pub fn station(&mut self, now: Instant, link: PortId, next_hop: IpAddr) -> Option<MacAddr> {
         let key = (link, next_hop);
         match self.entries.get_mut(&key) {
             Some(entry) => match entry.state {
@@ -164,7 +164,7 @@ impl Neighbours {
         &mut self,
         now: Instant,
         mem: &Memory,
-        link: LinkId,
+        link: PortId,
         next_hop: IpAddr,
         packet: Packet,
         actions: &mut Vec<Action>,
@@ -180,7 +180,7 @@ impl Neighbours {
     }
 
     /// Handles a message of `addr`. Packets that waited for the neighbour are sent through actions.
-    pub fn learn(&mut self, now: Instant, link: LinkId, addr: IpAddr, update: LladdrUpdate, actions: &mut Vec<Action>) {
+    pub fn learn(&mut self, now: Instant, link: PortId, addr: IpAddr, update: LladdrUpdate, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let Some(entry) = self.entries.get_mut(&key) else {
             if let LladdrUpdate::Solicitation(mac) = update {
@@ -212,7 +212,7 @@ impl Neighbours {
     /// Tells whether a solicitation or ARP request of `asker` may be answered now, and records the reply. A confirmed
     /// neighbour, which checks that this node is reachable, gets a reply at least every
     /// [`answer_interval`](Limits::answer_interval), regardless of other stations' requests.
-    pub fn may_answer(&mut self, now: Instant, link: LinkId, asker: IpAddr) -> bool {
+    pub fn may_answer(&mut self, now: Instant, link: PortId, asker: IpAddr) -> bool {
         let key = (link, asker);
         if let Some(entry) = self.entries.get_mut(&key)
             && entry.is_confirmed()
@@ -226,7 +226,7 @@ impl Neighbours {
     }
 
     /// Sets a neighbour for the operator. Packets that waited for it are sent or dropped through actions.
-    pub fn set(&mut self, now: Instant, link: LinkId, addr: IpAddr, known: Known, actions: &mut Vec<Action>) {
+    pub fn set(&mut self, now: Instant, link: PortId, addr: IpAddr, known: Known, actions: &mut Vec<Action>) {
         let key = (link, addr);
         let (state, mac) = match known {
             Known::Nothing => return self.remove(key, actions),
@@ -250,7 +250,7 @@ impl Neighbours {
     }
 
     /// Records the protocol that has set a neighbour (Linux `neigh_add`), if it has an entry.
-    pub fn set_protocol(&mut self, link: LinkId, addr: IpAddr, protocol: u8) {
+    pub fn set_protocol(&mut self, link: PortId, addr: IpAddr, protocol: u8) {
         if self.entries.contains_key(&(link, addr)) {
             self.protocols.insert((link, addr), protocol);
         }
@@ -273,7 +273,7 @@ impl Neighbours {
     }
 
     /// Removes all neighbours on `link`, which has gone down.
-    pub fn remove_link(&mut self, link: LinkId, actions: &mut Vec<Action>) {
+    pub fn remove_link(&mut self, link: PortId, actions: &mut Vec<Action>) {
         let mut keys: Vec<Key> = self.entries.keys().copied().filter(|&(on, _)| on == link).collect();
         keys.sort_unstable();
         for key in keys {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId, Prefix, TableId};
+use base::{DropReason, PortId, Prefix, TableId};
 use ila::RouteEncap;
 
 /// A route to a prefix.
@@ -32,22 +32,22 @@ pub enum RouteKind {
         /// The neighbour; the destination itself if `None`.
         via: Option<IpAddr>,
         /// The output link.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Delivers the packet: an address of this node.
     Local {
         /// The link with the address.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Broadcast on `dev` (RFC 919).
     Broadcast {
         /// The link with that subnet.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Delivers the packet: an anycast address of the routers on a subnet (RFC 4291 §2.6.1).
     Anycast {
         /// The link with that subnet.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Translates the destination, then forwards or delivers the packet (Linux `LWTUNNEL_ENCAP_ILA`).
     Ila {
@@ -74,12 +74,12 @@ pub enum IlaRoute {
         /// The neighbour.
         via: Option<IpAddr>,
         /// The output link.
-        dev: LinkId,
+        dev: PortId,
     },
     /// As [`RouteKind::Local`].
     Local {
         /// The link with the address.
-        dev: LinkId,
+        dev: PortId,
     },
 }
 
@@ -95,7 +95,7 @@ impl IlaRoute {
 
 impl RouteKind {
     /// The link of the route, if any.
-    pub const fn dev(self) -> Option<LinkId> {
+    pub const fn dev(self) -> Option<PortId> {
         match self {
             Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } | Self::Anycast { dev } => {
                 Some(dev)
@@ -134,25 +134,25 @@ pub enum Decision {
     /// The address is this node's, on `dev`.
     Local {
         /// The link with the address.
-        dev: LinkId,
+        dev: PortId,
     },
     /// The broadcast address of a subnet; without a link the limited broadcast address, which applies to every link
     /// (RFC 919 §7).
     Broadcast {
         /// The link with the subnet.
-        dev: Option<LinkId>,
+        dev: Option<PortId>,
     },
     /// An anycast address of the routers on a subnet of `dev`, including this node.
     Anycast {
         /// The link with the subnet.
-        dev: LinkId,
+        dev: PortId,
     },
     /// A group, without a route lookup.
     Multicast,
     /// Forwarding to `next_hop` on `dev`.
     Forward {
         /// The link.
-        dev: LinkId,
+        dev: PortId,
         /// The neighbour: the route's gateway, or the destination itself.
         next_hop: IpAddr,
     },
@@ -175,7 +175,7 @@ pub enum IlaHop {
     /// `next_hop` on `dev`.
     Forward {
         /// The link.
-        dev: LinkId,
+        dev: PortId,
         /// The neighbour: the route's gateway, or that of the route to the translated destination.
         next_hop: IpAddr,
     },

@@ -54,13 +54,13 @@ impl Rule {
 mod tests {
     use super::*;
     use crate::{Decision, Fib, RouteKind};
-    use base::{DropReason, LinkId};
+    use base::{DropReason, PortId};
 
     #[test]
     fn tables_are_looked_up_by_rules() {
         let mut fib = Fib::default();
         for (table, dev) in [(TableId::MAIN, 1), (TableId(100), 2)] {
-            let kind = RouteKind::Unicast { via: None, dev: LinkId(dev) };
+            let kind = RouteKind::Unicast { via: None, dev: PortId(dev) };
             fib.insert(table, Route { prefix: Prefix::ANY_V4, kind, metric: 0 }, false);
         }
         let lookup = |fib: &Fib, dst: &str| match fib.decide(Domain::DEFAULT, dst.parse().unwrap(), None) {

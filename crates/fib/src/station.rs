@@ -1,6 +1,6 @@
 //! This node as a station of an Ethernet link.
 
-use base::LinkId;
+use base::PortId;
 use packet::{Memory, Packet, PoolDry};
 use wire::{EtherType, MacAddr, eth};
 
@@ -8,7 +8,7 @@ use wire::{EtherType, MacAddr, eth};
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Station {
     /// The link.
-    pub link: LinkId,
+    pub link: PortId,
     /// Address of this node on the link.
     pub mac: MacAddr,
 }

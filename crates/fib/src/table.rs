@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{LinkId, Prefix};
+use base::{PortId, Prefix};
 use prefix_trie::PrefixMap;
 
 use crate::route::{Route, RouteKind};
@@ -17,7 +17,7 @@ pub(crate) struct Table {
 impl Table {
     /// The best route of the longest prefix that contains `dst`. With `oif`, only routes on that link and routes
     /// without a link (Linux's `fib_table_lookup` and `fib_lookup_good_nhc`).
-    pub(crate) fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+    pub(crate) fn lookup(&self, dst: IpAddr, oif: Option<PortId>) -> Option<&Route> {
         match (dst, oif) {
             (IpAddr::V4(dst), None) => self.v4.get_lpm(&(dst.to_bits(), 32))?.1.first(),
             (IpAddr::V6(dst), None) => self.v6.get_lpm(&(dst.to_bits(), 128))?.1.first(),
@@ -86,7 +86,7 @@ impl Table {
 }
 
 /// The last route on `oif` in `covering`, which is sorted by prefix length.
-fn longest_by<'a>(covering: impl Iterator<Item = &'a Vec<Route>>, oif: LinkId) -> Option<&'a Route> {
+fn longest_by<'a>(covering: impl Iterator<Item = &'a Vec<Route>>, oif: PortId) -> Option<&'a Route> {
     let by_oif = |kind: RouteKind| kind.dev().is_none_or(|dev| dev == oif);
     covering.filter_map(|routes| routes.iter().find(|route| by_oif(route.kind))).last()
 }

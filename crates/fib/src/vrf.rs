@@ -1,6 +1,6 @@
 //! VRFs: links with a separate routing table (Linux `l3mdev`, `drivers/net/vrf.c`).
 
-use base::{Domain, LinkId, TableId};
+use base::{Domain, PortId, TableId};
 
 /// VRFs by their devices, with their member links.
 #[derive(Clone, Debug, Default)]
@@ -24,7 +24,7 @@ pub struct Vrf {
 impl Vrfs {
     /// The domain of a link.
     #[inline(always)]
-    pub(crate) fn domain(&self, link: LinkId) -> Domain {
+    pub(crate) fn domain(&self, link: PortId) -> Domain {
         self.domains.get(link.0 as usize).copied().unwrap_or(Domain::DEFAULT)
     }
 
@@ -41,12 +41,12 @@ impl Vrfs {
     }
 
     /// The VRF with that device.
-    pub(crate) fn get(&self, device: LinkId) -> Option<&Vrf> {
+    pub(crate) fn get(&self, device: PortId) -> Option<&Vrf> {
         self.vrfs.get(device.0 as usize)?.as_ref()
     }
 
     /// Adds, replaces or removes a VRF, whose device is in its own domain. The links of a removed VRF leave it.
-    pub(crate) fn set(&mut self, device: LinkId, vrf: Option<Vrf>) {
+    pub(crate) fn set(&mut self, device: PortId, vrf: Option<Vrf>) {
         match vrf {
             Some(vrf) => {
                 let at = device.0 as usize;
@@ -70,7 +70,7 @@ impl Vrfs {
     }
 
     /// Adds a link to a VRF, or removes it.
-    pub(crate) fn set_domain(&mut self, link: LinkId, domain: Domain) {
+    pub(crate) fn set_domain(&mut self, link: PortId, domain: Domain) {
         let at = link.0 as usize;
         if self.domains.len() <= at {
             self.domains.resize(at + 1, Domain::DEFAULT);

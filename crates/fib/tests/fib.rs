@@ -2,13 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{Domain, DropReason, IfAddr, LinkId, Prefix, TableId};
+use base::{Domain, DropReason, IfAddr, PortId, Prefix, TableId};
 use fib::{Decision, Fib, IlaHop, IlaRoute, Route, RouteExists, RouteKind, Rule, Vrf};
 use proptest::prelude::*;
 use sim::AddAddress as _;
 
-const LAN: LinkId = LinkId(1);
-const WAN: LinkId = LinkId(2);
+const LAN: PortId = PortId(1);
+const WAN: PortId = PortId(2);
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -18,7 +18,7 @@ fn prefix(text: &str) -> Prefix {
     text.parse().unwrap()
 }
 
-fn via(to: &str, gateway: &str, dev: LinkId, metric: u32) -> Route {
+fn via(to: &str, gateway: &str, dev: PortId, metric: u32) -> Route {
     Route { prefix: prefix(to), kind: RouteKind::Unicast { via: Some(ip(gateway)), dev }, metric }
 }
 
@@ -104,7 +104,7 @@ fn a_destination_is_decided_as_its_longest_prefix_says() {
         ("10.2.5.1", None, Decision::Drop(DropReason::RouteProhibit)),
         ("8.8.8.8", None, forward(WAN, "192.0.2.0")),
         ("8.8.8.8", Some(LAN), forward(LAN, "10.1.0.1")),
-        ("8.8.8.8", Some(LinkId(9)), Decision::Drop(DropReason::NoRoute)),
+        ("8.8.8.8", Some(PortId(9)), Decision::Drop(DropReason::NoRoute)),
         ("10.2.3.1", Some(LAN), Decision::Drop(DropReason::RouteUnreachable)),
         ("10.2.0.1", Some(LAN), forward(LAN, "10.1.0.1")),
         ("10.1.0.254", Some(WAN), forward(WAN, "192.0.2.0")),
@@ -131,7 +131,7 @@ fn an_address_of_our_own_wins_over_every_route() {
 }
 
 /// Removes every route on a link.
-fn remove_routes_by(fib: &mut Fib, dev: LinkId) {
+fn remove_routes_by(fib: &mut Fib, dev: PortId) {
     let by_dev = |(_, route): &(TableId, Route)| route.kind.dev() == Some(dev);
     let gone: Vec<(TableId, Route)> = fib.routes().map(|(table, route)| (table, *route)).filter(by_dev).collect();
     for (table, route) in gone {
@@ -213,12 +213,12 @@ fn source_address_suits_the_destination() {
         (LAN, "8.8.8.8", Some("10.1.0.254")),
         (WAN, "192.0.2.0", Some("192.0.2.1")),
         (WAN, "10.1.0.7", Some("192.0.2.1")),
-        (LinkId(3), "10.1.0.7", Some("10.1.0.254")),
+        (PortId(3), "10.1.0.7", Some("10.1.0.254")),
         (LAN, "fe80::77", Some("fe80::1")),
         (WAN, "fe80::77", Some("fe80::2")),
         (WAN, "fd00:9::1", Some("fd00:2::1")),
-        (LinkId(3), "fd00:9::1", Some("fd00:1::1")),
-        (LinkId(3), "fe80::77", Some("fd00:1::1")),
+        (PortId(3), "fd00:9::1", Some("fd00:1::1")),
+        (PortId(3), "fe80::77", Some("fd00:1::1")),
     ];
     for (dev, dst, want) in cases {
         assert_eq!(fib.source(dev, ip(dst)), want.map(ip), "{dst} by {dev:?}");
@@ -243,7 +243,7 @@ fn any_prefix() -> impl Strategy<Value = Prefix> {
 
 fn any_route() -> impl Strategy<Value = Route> {
     let kind = prop_oneof![
-        (1u32..4, any_addr()).prop_map(|(dev, via)| RouteKind::Unicast { via: Some(via), dev: LinkId(dev) }),
+        (1u32..4, any_addr()).prop_map(|(dev, via)| RouteKind::Unicast { via: Some(via), dev: PortId(dev) }),
         Just(RouteKind::Blackhole),
     ];
     (any_prefix(), kind, 1u32..4).prop_map(|(prefix, kind, metric)| Route { prefix, kind, metric })
@@ -266,12 +266,12 @@ proptest! {
             }
         }
         if let Some(gone) = gone {
-            remove_routes_by(&mut fib, LinkId(gone));
-            kept.retain(|route| route.kind.dev() != Some(LinkId(gone)));
+            remove_routes_by(&mut fib, PortId(gone));
+            kept.retain(|route| route.kind.dev() != Some(PortId(gone)));
         }
         prop_assert_eq!(fib.routes().count(), kept.len());
         for dst in dsts {
-            for oif in [None, Some(LinkId(1)), Some(LinkId(2))] {
+            for oif in [None, Some(PortId(1)), Some(PortId(2))] {
                 let fits = |route: &&Route| oif.is_none() || route.kind.dev().is_none() || route.kind.dev() == oif;
                 let matching = kept.iter().filter(fits).filter(|route| route.prefix.contains(dst));
                 let want = matching.max_by_key(|route| (route.prefix.len(), u32::MAX - route.metric));
@@ -285,16 +285,16 @@ proptest! {
 fn path_mtu_ends_with_its_route() {
     let (now, dst) = (base::Instant::ZERO, "192.0.2.2".parse().unwrap());
     let mut fib = Fib::default();
-    fib.add_address(LinkId(1), "192.0.2.1/24".parse().unwrap());
+    fib.add_address(PortId(1), "192.0.2.1/24".parse().unwrap());
     assert!(fib.lower_path_mtu(now, Domain::DEFAULT, dst, 1280, 1500));
     assert_eq!((fib.path_mtu(now, Domain::DEFAULT, dst), fib.path_mtus(now).count()), (Some(1280), 1));
-    let route = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Unicast { via: None, dev: LinkId(2) }, metric: 0 };
+    let route = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Unicast { via: None, dev: PortId(2) }, metric: 0 };
     fib.add(TableId::MAIN, route).unwrap();
     assert_eq!(fib.path_mtu(now, Domain::DEFAULT, dst), None);
 }
 
-const RED_DEV: LinkId = LinkId(7);
-const BLUE_DEV: LinkId = LinkId(8);
+const RED_DEV: PortId = PortId(7);
+const BLUE_DEV: PortId = PortId(8);
 const RED: Domain = Domain::vrf(RED_DEV);
 const BLUE: Domain = Domain::vrf(BLUE_DEV);
 
@@ -315,7 +315,7 @@ fn vrfs() -> Fib {
         (WAN, "10.1.0.254/24"),
         (LAN, "fd00:1::1/64"),
         (WAN, "fd00:1::1/64"),
-        (LinkId(3), "10.3.0.1/24"),
+        (PortId(3), "10.3.0.1/24"),
     ] {
         fib.add_address(dev, addr.parse::<IfAddr>().unwrap());
     }
@@ -334,13 +334,13 @@ fn each_domain_has_its_own_table() {
         ("fd00:1::1", Decision::Local { dev: LAN }, Decision::Local { dev: WAN }, none),
         ("fd00:1::2", forward(LAN, "fd00:1::2"), forward(WAN, "fd00:1::2"), none),
         // If a VRF's table has no route, the next rules apply.
-        ("10.3.0.9", forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9")),
+        ("10.3.0.9", forward(PortId(3), "10.3.0.9"), forward(PortId(3), "10.3.0.9"), forward(PortId(3), "10.3.0.9")),
     ] {
         let got = [RED, BLUE, Domain::DEFAULT].map(|domain| fib.decide(domain, ip(dst), None));
         assert_eq!(got, [of_red, of_blue, of_none], "{dst}");
     }
-    let of = |fib: &Fib, links: [LinkId; 4]| links.map(|link| fib.domain(link));
-    assert_eq!(of(&fib, [LAN, WAN, RED_DEV, LinkId(3)]), [RED, BLUE, RED, Domain::DEFAULT]);
+    let of = |fib: &Fib, links: [PortId; 4]| links.map(|link| fib.domain(link));
+    assert_eq!(of(&fib, [LAN, WAN, RED_DEV, PortId(3)]), [RED, BLUE, RED, Domain::DEFAULT]);
     assert_eq!(fib.domain_of(ip("10.1.0.254")), RED);
     // The links of a removed VRF are in the default domain; the client removes its routes.
     let generation = fib.generation();
@@ -356,9 +356,9 @@ fn each_domain_has_its_own_table() {
 fn an_own_packet_in_a_vrf_comes_from_that_vrf() {
     let mut fib = vrfs();
     let source = |fib: &Fib, dev| fib.source(dev, ip("8.8.8.8"));
-    assert_eq!((source(&fib, LAN), source(&fib, LinkId(3))), (Some(ip("10.1.0.254")), Some(ip("10.3.0.1"))));
+    assert_eq!((source(&fib, LAN), source(&fib, PortId(3))), (Some(ip("10.1.0.254")), Some(ip("10.3.0.1"))));
     // The source on a link without addresses is an address of its domain, preferably of the VRF's device.
-    let bare = LinkId(4);
+    let bare = PortId(4);
     assert_eq!(source(&fib, bare), Some(ip("10.3.0.1")));
     fib.set_domain(bare, BLUE);
     assert_eq!(source(&fib, bare), Some(ip("10.1.0.254")));

@@ -2,14 +2,14 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use fib::{Action, LladdrUpdate, Neighbours, Resolution, Station, arp, nd};
 use packet::{Memory, Packet};
 use proptest::prelude::*;
 use wire::nd::{AdvertFlags, LinkAddr, Neighbour, solicited_node};
 use wire::{EtherType, MacAddr, Protocol, eth, icmpv6, ipv6};
 
-const LINK: LinkId = LinkId(1);
+const LINK: PortId = PortId(1);
 const HERE: Station = Station { link: LINK, mac: MacAddr([2, 0, 0, 0, 0, 1]) };
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xb]);
@@ -289,7 +289,7 @@ fn advertisement_waits_for_link_layer_address() {
 #[test]
 fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
     let (mem, now) = (Memory::heap(), Instant::ZERO);
-    let there = Station { link: LinkId(7), mac: B };
+    let there = Station { link: PortId(7), mac: B };
     let mut here = Neighbours::default();
     let hops = [IpAddr::V4(THEIRS), IpAddr::V6(THEIRS6)];
     for (hop, unicast_to) in hops.into_iter().flat_map(|hop| [(hop, None), (hop, Some(B))]) {
@@ -319,7 +319,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
                 .unwrap();
             }
         }
-        let [Action::Answer { link: LinkId(7), frame }] = &actions[..] else { panic!("{actions:?}") };
+        let [Action::Answer { link: PortId(7), frame }] = &actions[..] else { panic!("{actions:?}") };
         let frame = frame.to_vec();
         let (header, answer) = eth::EthHeader::split_from(&frame).unwrap();
         assert_eq!((header.src(), header.dst()), (B, HERE.mac));

@@ -3,12 +3,12 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId, Rate};
+use base::{DropReason, Instant, PortId, Rate};
 use fib::{Action, Known, Limits, LladdrUpdate, Neighbours, Resolution};
 use packet::{Memory, Packet, Pool};
 use wire::MacAddr;
 
-const LINK: LinkId = LinkId(1);
+const LINK: PortId = PortId(1);
 const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
 const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xb]);
 const OUR_HOP: &str = "10.0.0.2";
@@ -52,7 +52,7 @@ impl World {
     }
 
     /// Handles a request of `addr` for an address of this node.
-    fn ask(&mut self, link: LinkId, addr: IpAddr) {
+    fn ask(&mut self, link: PortId, addr: IpAddr) {
         self.neighbours.learn(self.now, link, addr, LladdrUpdate::Solicitation(B), &mut self.actions);
     }
 
@@ -461,7 +461,7 @@ fn groups_need_no_neighbour() {
 #[test]
 fn same_address_on_two_links_is_two_neighbours() {
     let mut world = in_state("INCOMPLETE");
-    let other = LinkId(2);
+    let other = PortId(2);
     world.neighbours.learn(world.now, other, hop(), LladdrUpdate::Solicitation(B), &mut world.actions);
     assert_eq!(world.neighbours.len(), 2);
     world.neighbours.remove_link(LINK, &mut world.actions);
@@ -574,7 +574,7 @@ fn scan_leaves_three_quarters_to_confirmed_neighbours() {
 #[test]
 fn askers_make_a_limited_number_of_entries_a_second() {
     let mut world = World::new();
-    let other = LinkId(2);
+    let other = PortId(2);
     (0..10_000).for_each(|n| world.ask(LINK, nth(n)));
     assert_eq!(world.neighbours.len(), 256);
     // Another link and the other family have separate budgets.
@@ -647,7 +647,7 @@ fn packets_that_wait_leave_room_to_those_of_other_links() {
     let outcomes: Vec<_> = (0..3).map(|n| show_resolution(world.send(nth(n), b"scan"))).collect();
     assert_eq!(outcomes, ["queued", "queued", full]);
     let packet = Packet::with_data(&world.mem, b"other").unwrap();
-    let other = world.neighbours.resolve(world.now, &world.mem, LinkId(2), hop(), packet, &mut world.actions);
+    let other = world.neighbours.resolve(world.now, &world.mem, PortId(2), hop(), packet, &mut world.actions);
     assert_eq!(show_resolution(other), "queued");
 }
 

@@ -10,7 +10,7 @@
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use base::{Domain, Instant, LinkId};
+use base::{Domain, Instant, PortId};
 use foldhash::quality::RandomState;
 use wire::{FlowKey, Protocol};
 
@@ -34,7 +34,7 @@ const UNBOUND_UDP_IDLE: Duration = Duration::from_secs(120);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LocalRoute {
     /// Input link of the packets.
-    pub link: LinkId,
+    pub link: PortId,
     /// Generation of the routes.
     pub generation: u64,
 }
@@ -46,7 +46,7 @@ pub struct Flow {
     key: FlowKey,
     domain: Domain,
     /// Link or VRF whose device of the host side the socket sends and receives by.
-    pub device: LinkId,
+    pub device: PortId,
     /// Whether the socket is bound to no device, and sends by a device outside of the flow's domain.
     pub is_unbound: bool,
     seen: Instant,
@@ -57,7 +57,7 @@ pub struct Flow {
 }
 
 impl Flow {
-    fn new(now: Instant, domain: Domain, device: LinkId, key: FlowKey) -> Self {
+    fn new(now: Instant, domain: Domain, device: PortId, key: FlowKey) -> Self {
         Self { key, domain, device, is_unbound: false, seen: now, is_confirmed: false, route: None }
     }
 
@@ -95,13 +95,13 @@ pub struct Established {
 impl Established {
     /// Records that a socket has sent a packet of `sent` by a device in a domain; `is_end` marks the last packet of its flow (TCP's
     /// RST).
-    pub fn sent(&mut self, now: Instant, domain: Domain, device: LinkId, sent: FlowKey, is_end: bool) {
+    pub fn sent(&mut self, now: Instant, domain: Domain, device: PortId, sent: FlowKey, is_end: bool) {
         self.note(Flow::new(now, domain, device, sent.reversed()), is_end);
     }
 
     /// Records that a packet of `came` is delivered by the device of a link, in a domain, to a socket that is bound to no device: its
     /// answers are sent in the default domain, and belong to this one. The flow belongs to no other domain from then on.
-    pub fn accepted(&mut self, now: Instant, domain: Domain, device: LinkId, came: FlowKey) {
+    pub fn accepted(&mut self, now: Instant, domain: Domain, device: PortId, came: FlowKey) {
         self.release(domain, &came);
         self.note(Flow { is_unbound: true, ..Flow::new(now, domain, device, came) }, false);
     }
@@ -132,7 +132,7 @@ impl Established {
 
     /// Domain and link of the flow that a packet of `sent` answers, if its socket is bound to no device.
     #[inline]
-    pub fn answered(&mut self, now: Instant, sent: &FlowKey) -> Option<(Domain, LinkId)> {
+    pub fn answered(&mut self, now: Instant, sent: &FlowKey) -> Option<(Domain, PortId)> {
         if self.unbound == 0 {
             return None;
         }
@@ -261,8 +261,8 @@ fn is_of(flow: &Flow, domain: Domain, key: &FlowKey) -> bool {
 mod tests {
     use super::*;
 
-    const RED: Domain = Domain::vrf(LinkId(7));
-    const DEVICE: LinkId = LinkId(3);
+    const RED: Domain = Domain::vrf(PortId(7));
+    const DEVICE: PortId = PortId(3);
 
     /// Flow that a socket sends, from port `n` or, for large `n`, from another address.
     fn sent(n: u32, protocol: Protocol) -> FlowKey {
@@ -331,7 +331,7 @@ mod tests {
         let mut table = Established::default();
         let flow = sent(1, Protocol::UDP);
         table.sent(at(0), RED, DEVICE, flow, false);
-        let route = LocalRoute { link: LinkId(3), generation: 9 };
+        let route = LocalRoute { link: PortId(3), generation: 9 };
         table.find(at(0), RED, &flow.reversed()).unwrap().route = Some(route);
         table.sent(at(1), RED, DEVICE, flow, false);
         assert_eq!(table.find(at(1), RED, &flow.reversed()).unwrap().route, Some(route));
@@ -341,7 +341,7 @@ mod tests {
     fn flow_has_the_device_that_its_socket_sent_by_last() {
         let mut table = Established::default();
         let flow = sent(1, Protocol::UDP);
-        for device in [LinkId(3), LinkId(7)] {
+        for device in [PortId(3), PortId(7)] {
             table.sent(at(0), RED, device, flow, false);
             assert_eq!(table.find(at(0), RED, &flow.reversed()).unwrap().device, device);
             assert_eq!(table.answered(at(0), &flow), None, "it is bound");
@@ -365,7 +365,7 @@ mod tests {
             assert_eq!(table.answered(at(later), &flow).is_some(), idle.is_none(), "{protocol:?}");
             // The program binds the socket.
             table.accepted(at(later), RED, DEVICE, flow.reversed());
-            table.sent(at(later), RED, LinkId(7), flow, false);
+            table.sent(at(later), RED, PortId(7), flow, false);
             assert_eq!(table.answered(at(later), &flow), None);
             assert_eq!(table.unbound, 0);
         }
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn flow_of_an_unbound_socket_belongs_to_one_domain() {
-        const BLUE: Domain = Domain::vrf(LinkId(8));
+        const BLUE: Domain = Domain::vrf(PortId(8));
         let mut table = Established::default();
         let flow = sent(1, Protocol::TCP);
         let came = flow.reversed();
@@ -383,25 +383,25 @@ mod tests {
             assert!(table.is_contested(at(1), other, &came), "{other:?}");
         }
         assert!(!table.is_contested(at(1), RED, &came) && !table.is_contested(at(1), BLUE, &flow));
-        table.accepted(at(2), BLUE, LinkId(4), came);
-        assert_eq!((table.answered(at(2), &flow), table.len()), (Some((BLUE, LinkId(4))), 1));
+        table.accepted(at(2), BLUE, PortId(4), came);
+        assert_eq!((table.answered(at(2), &flow), table.len()), (Some((BLUE, PortId(4))), 1));
         // A socket without a device that has sent in the default domain gets packets of all devices; a bound one does not.
         table.release(Domain::DEFAULT, &came);
         assert_eq!((table.len(), table.unbound), (0, 0));
-        table.sent(at(3), Domain::DEFAULT, LinkId(1), flow, false);
+        table.sent(at(3), Domain::DEFAULT, PortId(1), flow, false);
         assert!(table.is_contested(at(3), RED, &came));
-        table.sent(at(3), BLUE, LinkId(8), flow, false);
+        table.sent(at(3), BLUE, PortId(8), flow, false);
         assert!(!table.is_contested(at(3), Domain::DEFAULT, &came));
     }
 
     #[test]
     fn flood_of_one_domain_evicts_no_flow_of_another() {
-        const BLUE: Domain = Domain::vrf(LinkId(8));
+        const BLUE: Domain = Domain::vrf(PortId(8));
         let mut table = Established::default();
         let old: Vec<FlowKey> = (0..500).map(|n| sent(n << 8, Protocol::TCP).reversed()).collect();
         old.iter().for_each(|came| table.accepted(at(0), RED, DEVICE, *came));
         for n in 0..300_000 {
-            table.accepted(at(1 + u64::from(n)), BLUE, LinkId(4), sent(0x0100_0000 + n, Protocol::TCP).reversed());
+            table.accepted(at(1 + u64::from(n)), BLUE, PortId(4), sent(0x0100_0000 + n, Protocol::TCP).reversed());
         }
         assert!(old.iter().all(|came| table.find(at(300_001), RED, came).is_some()));
         assert_eq!(

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::hash::BuildHasher;
 
-use base::LinkId;
+use base::PortId;
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 
@@ -20,7 +20,7 @@ pub struct Mapping {
     /// Locator after the translation.
     pub locator: Locator,
     /// Device on which the packets arrive, a link or a VRF; `None` for any.
-    pub link: Option<LinkId>,
+    pub link: Option<PortId>,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
     /// Type of the identifiers, as information for the operator.
@@ -62,7 +62,7 @@ struct Entry {
 impl Entry {
     fn mapping(&self) -> Mapping {
         let Self { locator_match, locator, device, csum_mode, ident_type, .. } = *self;
-        let link = (device != ANY).then_some(LinkId(device));
+        let link = (device != ANY).then_some(PortId(device));
         Mapping { locator_match, locator, link, csum_mode, ident_type }
     }
 
@@ -97,7 +97,7 @@ impl Mappings {
     }
 
     /// Removes the mapping of a locator for a device. Returns whether it existed.
-    pub fn remove(&mut self, locator_match: Locator, link: Option<LinkId>) -> bool {
+    pub fn remove(&mut self, locator_match: Locator, link: Option<PortId>) -> bool {
         let device = number_of(link);
         let hash = self.hash(locator_match, device);
         let Ok(found) = self.table.find_entry(hash, |entry| entry.is(locator_match, device)) else { return false };
@@ -108,7 +108,7 @@ impl Mappings {
     }
 
     /// Removes the mappings for a removed device, and returns them.
-    pub fn remove_link(&mut self, link: LinkId) -> Vec<Mapping> {
+    pub fn remove_link(&mut self, link: PortId) -> Vec<Mapping> {
         if self.of_devices == 0 {
             return Vec::new();
         }
@@ -126,14 +126,14 @@ impl Mappings {
     }
 
     /// Mapping of exactly that locator and device.
-    pub fn get(&self, locator_match: Locator, link: Option<LinkId>) -> Option<Mapping> {
+    pub fn get(&self, locator_match: Locator, link: Option<PortId>) -> Option<Mapping> {
         self.find(locator_match, number_of(link)).map(Entry::mapping)
     }
 
     /// Translation for a packet with that destination locator that arrived on `link`: the mapping for that device, else
     /// the one for any device.
     #[inline]
-    pub fn lookup(&self, locator: Locator, link: LinkId) -> Option<Rewrite> {
+    pub fn lookup(&self, locator: Locator, link: PortId) -> Option<Rewrite> {
         let of_device = if self.of_devices > 0 { self.find(locator, link.0) } else { None };
         let Entry { locator, csum_mode, diff, .. } = *of_device.or_else(|| self.find(locator, ANY))?;
         Some(Rewrite { locator, csum_mode, diff: Some(diff) })
@@ -193,7 +193,7 @@ impl fmt::Debug for Mappings {
 }
 
 /// Number of a mapping's device in the table.
-fn number_of(link: Option<LinkId>) -> u32 {
+fn number_of(link: Option<PortId>) -> u32 {
     link.map_or(ANY, |link| link.0)
 }
 
@@ -209,11 +209,11 @@ impl std::error::Error for Exists {}
 mod tests {
     use super::*;
 
-    const NET: Option<LinkId> = None;
-    const ETH: Option<LinkId> = Some(LinkId(2));
-    const WAN: Option<LinkId> = Some(LinkId(3));
+    const NET: Option<PortId> = None;
+    const ETH: Option<PortId> = Some(PortId(2));
+    const WAN: Option<PortId> = Some(PortId(3));
 
-    fn mapping(locator_match: u64, locator: u64, link: Option<LinkId>) -> Mapping {
+    fn mapping(locator_match: u64, locator: u64, link: Option<PortId>) -> Mapping {
         Mapping {
             locator_match: Locator(locator_match),
             locator: Locator(locator),
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    fn found(mappings: &Mappings, locator: u64, link: LinkId) -> Option<u64> {
+    fn found(mappings: &Mappings, locator: u64, link: PortId) -> Option<u64> {
         mappings.lookup(Locator(locator), link).map(|rewrite| rewrite.locator.0)
     }
 
@@ -236,7 +236,7 @@ mod tests {
             for at in order {
                 mappings.add(all[at]).unwrap();
             }
-            let seen = |mappings: &Mappings| [2, 3, 4].map(LinkId).map(|link| found(mappings, 1, link));
+            let seen = |mappings: &Mappings| [2, 3, 4].map(PortId).map(|link| found(mappings, 1, link));
             assert_eq!(seen(&mappings), [Some(12), Some(13), Some(10)]);
             assert!(mappings.remove(Locator(1), ETH));
             assert_eq!(seen(&mappings), [Some(10), Some(13), Some(10)]);
@@ -268,8 +268,8 @@ mod tests {
             mappings.add(sorted[at]).unwrap();
         }
         assert_eq!(mappings.snapshot(), sorted);
-        assert_eq!(mappings.remove_link(LinkId(2)), [sorted[1]]);
-        assert_eq!(mappings.remove_link(LinkId(4)), []);
+        assert_eq!(mappings.remove_link(PortId(2)), [sorted[1]]);
+        assert_eq!(mappings.remove_link(PortId(4)), []);
         assert_eq!(mappings.snapshot(), [sorted[0], sorted[2], sorted[3], sorted[4]]);
     }
 
@@ -284,7 +284,7 @@ mod tests {
             assert!(n < 1024 || bytes <= most, "{bytes} B for {n}");
         }
         for n in 0..1_000_000 {
-            assert_eq!(found(&mappings, n << 16, LinkId(2)), Some(n));
+            assert_eq!(found(&mappings, n << 16, PortId(2)), Some(n));
         }
         for n in 0..1_000_000 {
             assert!(mappings.remove(Locator(n << 16), NET), "{n}");

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use base::LinkId;
+use base::PortId;
 use ila::{AdjTransport, CsumMode, Diff, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
 use offload::{Features, checksum, gso, ip_headers};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, geometry};
@@ -406,7 +406,7 @@ fn table_translates_as_rewrite_without_saved_difference() {
         let mapping =
             Mapping { locator_match: ILA, locator: SIR, link: None, csum_mode, ident_type: IdentType::UseFormat };
         mappings.add(mapping).unwrap();
-        let saved = mappings.lookup(ILA, LinkId(7)).unwrap();
+        let saved = mappings.lookup(ILA, PortId(7)).unwrap();
         assert!(saved.diff.is_some());
         let [one, other] = [saved, rewrite(SIR, csum_mode)].map(|by| {
             let mut pkt = Packet::with_data(&mem, &packet_to(dst, TCP, 33)).unwrap();

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use hashbrown::HashMap;
 use packet::{Memory, Packet};
 use xfrm::Flowi;
@@ -25,7 +25,7 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub enum Released {
     /// To be sent as if it had just come; with the link that it was to leave by.
-    Again(Packet, Option<LinkId>),
+    Again(Packet, Option<PortId>),
     /// Dropped: the SA did not come.
     Dropped(Packet, DropReason),
 }
@@ -44,7 +44,7 @@ struct Queue {
     /// The flow of the first packet, for which the SA is looked up again.
     flow: Flowi,
     /// Packets, each with the link that it was to leave by.
-    packets: VecDeque<(Packet, Option<LinkId>)>,
+    packets: VecDeque<(Packet, Option<PortId>)>,
     retry_after: Duration,
     timer: Timer,
 }
@@ -129,7 +129,7 @@ impl Holds {
         self.released.extend(packets.into_iter().map(|(pkt, _)| Released::Dropped(pkt, reason)));
     }
 
-    fn take(&mut self, policy: PolicyId) -> VecDeque<(Packet, Option<LinkId>)> {
+    fn take(&mut self, policy: PolicyId) -> VecDeque<(Packet, Option<PortId>)> {
         let Some(mut queue) = self.queues.remove(&policy) else { return VecDeque::new() };
         self.timers.set(policy, &mut queue.timer, None);
         self.held -= queue.packets.len();

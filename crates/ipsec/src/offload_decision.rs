@@ -1,7 +1,7 @@
 //! Offload decisions: for which packets a device does ESP, and fallback to software for a packet that its device does
 //! not get.
 
-use base::{Counters, DropReason, Instant, LinkId, Mib, SaId};
+use base::{Counters, DropReason, Instant, Mib, PortId, SaId};
 use packet::{Esp, Packet};
 use wire::ip::Info;
 use xfrm::OffloadMode;
@@ -13,13 +13,13 @@ use crate::sa::Sa;
 impl Ipsec {
     /// Sets or removes the offloading device of a link. SAs and policies on the previous one are removed. Packets
     /// queued for its work are in clear; the caller drops them.
-    pub fn set_device(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
+    pub fn set_device(&mut self, link: PortId, device: Option<Box<dyn Device>>) {
         self.flush_device(link);
         self.sad.devices.set(link, device);
     }
 
     /// Removes the SAs and policies on a link's device, because the link is down or gone (Linux `xfrm_dev_down`).
-    pub fn flush_device(&mut self, link: LinkId) {
+    pub fn flush_device(&mut self, link: PortId) {
         for key in self.sad.devices.policies_of(link) {
             drop(self.remove_policy(&key));
         }
@@ -28,7 +28,7 @@ impl Ipsec {
 
     /// Offload decision for a packet that leaves by `link`, for the last SA that it goes through (Linux `xfrm_output`,
     /// `xfrm_dev_offload_ok`). Refusals are counted.
-    pub fn offload_decision(&self, link: LinkId, facts: &OffloadFacts, counters: &mut Counters) -> OffloadDecision {
+    pub fn offload_decision(&self, link: PortId, facts: &OffloadFacts, counters: &mut Counters) -> OffloadDecision {
         let Some(offload) = self.sa(facts.sa).and_then(Sa::offload) else { return OffloadDecision::Software };
         let device = self.sad.devices.get(offload.dev);
         let ok = facts.fits && !facts.has_options && device.is_some_and(|device| device.offload_ok(facts));
@@ -57,7 +57,7 @@ impl Ipsec {
     }
 
     /// Tells whether a packet with this mark may be sent by `link`, whose device [does ESP](offload::Features::esp).
-    pub fn is_on_device(&self, esp: Esp, link: LinkId) -> bool {
+    pub fn is_on_device(&self, esp: Esp, link: PortId) -> bool {
         let (sa, mode) = match esp {
             Esp::Seal { sa, .. } => (sa, OffloadMode::Crypto),
             Esp::Protect(sa) => (sa, OffloadMode::Packet),

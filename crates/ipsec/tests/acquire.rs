@@ -5,7 +5,7 @@ mod common;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Counters, DropReason, Instant, LinkId, Mib};
+use base::{Counters, DropReason, Instant, Mib, PortId};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{Acquire, Decision, Event, Ipsec, Released, SpiRequest};
 use packet::{Memory, Packet};
@@ -37,7 +37,7 @@ fn node(listens: bool) -> Ipsec {
 fn flow(sport: u16) -> Flowi {
     let (src, dst) = ("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
     let key = FlowKey { src, dst, protocol: Protocol::UDP, sport, dport: 53 };
-    Flowi { link: Some(LinkId(7)), ..key.into() }
+    Flowi { link: Some(PortId(7)), ..key.into() }
 }
 
 fn acquires(node: &mut Ipsec) -> Vec<Acquire> {
@@ -69,7 +69,7 @@ fn first_packet_sends_acquire_and_others_wait() {
         protocol: Some(Protocol::UDP),
         sport: PortMask::exactly(1000),
         dport: PortMask::exactly(53),
-        dev: Some(LinkId(7)),
+        dev: Some(PortId(7)),
         ..Selector::new(base::Prefix::host(src), base::Prefix::host(dst))
     };
     let want = Acquire {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
+use base::{Counters, DropReason, Instant, Mib, Origin, PortId};
 use common::*;
 use ipsec::device::{Device, OffloadDecision, OffloadFacts, Refused, SoftwareDevice};
 use ipsec::engine::Cipher;
@@ -16,10 +16,10 @@ use xfrm::{
 use xfrm::{Offload, OffloadMode};
 
 const NOW: Instant = Instant::from_nanos(7);
-const WAN: LinkId = LinkId(2);
-const OTHER: LinkId = LinkId(3);
+const WAN: PortId = PortId(2);
+const OTHER: PortId = PortId(3);
 
-fn on(dev: LinkId, dir: SaDir, mode: OffloadMode) -> Option<Offload> {
+fn on(dev: PortId, dir: SaDir, mode: OffloadMode) -> Option<Offload> {
     Some(Offload { dev, dir, mode })
 }
 
@@ -456,7 +456,7 @@ fn packet_that_misses_its_device_is_sealed_here_or_dropped() {
 }
 
 /// A policy for all traffic from here to there, in that direction, which requires [`sa`].
-fn policy(dir: Dir, offload: Option<LinkId>) -> PolicyConfig {
+fn policy(dir: Dir, offload: Option<PortId>) -> PolicyConfig {
     let [src, dst] = [HERE[0], THERE[0]].map(base::Prefix::host);
     let template = Template {
         src: Some(sa().src),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use base::{Counters, DropReason, Instant, LinkId, Mib, Prefix};
+use base::{Counters, DropReason, Instant, Mib, PortId, Prefix};
 use common::{HERE, NAT_T, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{Ipsec, Train};
 use packet::{Packet, SecPath};
@@ -215,7 +215,7 @@ fn icmp_error_is_matched_by_its_quote_with_the_icmp_flag() {
 fn policies_of_two_interfaces_and_marks_do_not_see_each_other() {
     let mut node = Ipsec::new();
     let any = Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
-    let on_link = Selector { dev: Some(LinkId(3)), ..any };
+    let on_link = Selector { dev: Some(PortId(3)), ..any };
     let policies = [
         PolicyConfig { if_id: 1, ..PolicyConfig::new(Dir::Out, any) },
         PolicyConfig { if_id: 2, ..PolicyConfig::new(Dir::Out, any) },
@@ -237,10 +237,10 @@ fn policies_of_two_interfaces_and_marks_do_not_see_each_other() {
         (Flowi { if_id: 2, mark: 4, ..v4 }, Some(1)),
         (Flowi { if_id: 3, ..v4 }, None),
         (Flowi { mark: 12, ..v4 }, Some(2)),
-        (Flowi { link: Some(LinkId(3)), ..v4 }, Some(3)),
-        (Flowi { link: Some(LinkId(4)), ..v4 }, None),
-        (Flowi { link: Some(LinkId(4)), domain_device: Some(LinkId(3)), ..v4 }, Some(3)),
-        (Flowi { link: Some(LinkId(3)), domain_device: Some(LinkId(4)), ..v4 }, Some(3)),
+        (Flowi { link: Some(PortId(3)), ..v4 }, Some(3)),
+        (Flowi { link: Some(PortId(4)), ..v4 }, None),
+        (Flowi { link: Some(PortId(4)), domain_device: Some(PortId(3)), ..v4 }, Some(3)),
+        (Flowi { link: Some(PortId(3)), domain_device: Some(PortId(4)), ..v4 }, Some(3)),
     ];
     for (flow, want) in cases {
         assert_eq!(found(flow), want, "{flow:?}");

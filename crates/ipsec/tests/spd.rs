@@ -4,7 +4,7 @@ mod common;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{Counters, Instant, LinkId, Prefix};
+use base::{Counters, Instant, PortId, Prefix};
 use common::{HERE, THERE, mask, sa};
 use ipsec::Ipsec;
 use packet::SecPath;
@@ -52,7 +52,7 @@ fn policy() -> impl Strategy<Value = PolicyConfig> {
     let rest = (0..4_u32, any::<bool>(), mark(), select(vec![0, 0, 5]), select(vec![Dir::Out, Dir::Out, Dir::In]));
     (selector, rest).prop_map(|((src, dst, protocol, sport, dport, dev), (priority, block, mark, if_id, dir))| {
         let selector =
-            Selector { protocol, sport, dport, dev: (dev > 0).then_some(LinkId(dev)), ..Selector::new(src, dst) };
+            Selector { protocol, sport, dport, dev: (dev > 0).then_some(PortId(dev)), ..Selector::new(src, dst) };
         let action = if block { Action::Block } else { Action::Allow };
         PolicyConfig { priority, action, mark, if_id, ..PolicyConfig::new(dir, selector) }
     })
@@ -63,7 +63,7 @@ fn flow() -> impl Strategy<Value = Flowi> {
     (ends, select(vec![6, 17, 1]), 0..3_u16, 0..3_u16, 0..4_u32, select(vec![0, 5]), 0..3_u32, 0..3_u32).prop_map(
         |((src, dst), protocol, sport, dport, mark, if_id, link, domain)| {
             let key = FlowKey { src, dst, protocol: Protocol(protocol), sport, dport };
-            let device = |number| (number > 0).then_some(LinkId(number));
+            let device = |number| (number > 0).then_some(PortId(number));
             Flowi { key, mark, if_id, link: device(link), domain_device: device(domain) }
         },
     )

@@ -3,7 +3,7 @@
 #[path = "common/node.rs"]
 mod common;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use common::{RecordingHost, node};
 use config::Config;
 use config::features::{FeatureSet, NAMES};
@@ -132,7 +132,7 @@ fn queues_of_a_kind_are_the_same_for_ip_and_ethtool() {
         let mut node = node();
         let config = Config::from_toml(&format!("[[link]]\nname = \"eth0\"\n{keys}\n"), "test.toml").unwrap();
         let now = node.host.links().unwrap();
-        node.model.read(&config, &[LinkId(2)], &now, 2);
+        node.model.read(&config, &[PortId(2)], &now, 2);
         assert_eq!(query(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, want, 0, 0, 0, want]), "{keys}");
         assert_eq!(shown_queues(&mut node), want, "{keys}");
     }

@@ -3,7 +3,7 @@
 #[path = "common/node.rs"]
 mod node;
 
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 use ctl::state::LinkStats;
 use netlink::error::errno;
 use netlink::message::{HEADER_LEN, Header, Writer, flag};
@@ -140,7 +140,7 @@ fn link_that_is_another_interface_now_is_announced_as_new() {
     let mut node = node();
     assert_eq!(carry_out(&mut node, &add_address(2)), Ok(()));
     let now = LinkNow {
-        id: LinkId(2),
+        id: PortId(2),
         host_index: Some(9),
         running: true,
         mtu: 1500,

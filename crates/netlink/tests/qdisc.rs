@@ -12,7 +12,7 @@ use netlink::rtnl::{Host, Model, Rtnl, renumber};
 use netlink::{Error, Groups, Outbox, Session, To, carry_out};
 use qdisc::{Depth, Options, RateSpec, Stats, Tbf};
 
-use base::LinkId;
+use base::PortId;
 use node::{RecordingHost, check, node};
 
 const ETH0: u32 = 2;
@@ -255,7 +255,7 @@ fn discipline_of_the_file_keeps_its_handle_over_a_reload() {
     let now = node().host.links().unwrap();
     let mut model = Model::default();
     let mut handle = |qdisc: &str| {
-        model.read(&toml(qdisc), &[LinkId(ETH0)], &now, ETH0);
+        model.read(&toml(qdisc), &[PortId(ETH0)], &now, ETH0);
         assert!(!model.has_changed());
         model.link(ETH0).unwrap().qdisc.map(|qdisc| qdisc.handle >> 16)
     };

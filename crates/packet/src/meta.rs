@@ -1,7 +1,7 @@
 //! Metadata that travels with a packet's bytes.
 
 use arrayvec::ArrayVec;
-use base::{Domain, LinkId, Origin, SaId};
+use base::{Domain, Origin, PortId, SaId};
 
 /// Metadata of a packet.
 #[derive(Clone, Debug, Default)]
@@ -159,28 +159,28 @@ impl PackedOrigin {
     pub const fn get(self) -> Origin {
         let number = self.0 >> 1;
         if self.0 & 1 == 1 {
-            Origin::Port(LinkId(number))
+            Origin::Port(PortId(number))
         } else if number == 0 {
             Origin::NODE
         } else {
-            Origin::Local(Domain::vrf(LinkId(number)))
+            Origin::Local(Domain::vrf(PortId(number)))
         }
     }
 
     /// The port that received the packet.
     #[inline]
     #[must_use]
-    pub const fn port(self) -> Option<LinkId> {
+    pub const fn port(self) -> Option<PortId> {
         self.get().port()
     }
 
     /// Device that stands for the origin, as [`Origin::device`].
     #[inline]
     #[must_use]
-    pub const fn device(self) -> LinkId {
+    pub const fn device(self) -> PortId {
         match self.0 >> 1 {
-            0 => LinkId::LOOPBACK,
-            number => LinkId(number),
+            0 => PortId::LOOPBACK,
+            number => PortId(number),
         }
     }
 
@@ -198,7 +198,7 @@ impl From<Origin> for PackedOrigin {
     #[inline]
     fn from(origin: Origin) -> Self {
         let (number, is_port) = match origin {
-            Origin::Port(LinkId(number)) => (number, 1),
+            Origin::Port(PortId(number)) => (number, 1),
             Origin::Local(domain) => (domain.number(), 0),
         };
         assert!(number >> 31 == 0, "{origin:?}");
@@ -292,9 +292,9 @@ mod tests {
     fn origin_packed_is_the_same_unpacked() {
         let origins = [
             Origin::NODE,
-            Origin::Port(LinkId(1)),
-            Origin::Port(LinkId(u32::MAX >> 1)),
-            Origin::Local(Domain::vrf(LinkId(7))),
+            Origin::Port(PortId(1)),
+            Origin::Port(PortId(u32::MAX >> 1)),
+            Origin::Local(Domain::vrf(PortId(7))),
         ];
         for origin in origins {
             let packed = PackedOrigin::from(origin);

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{Domain, LinkId};
+use base::{Domain, PortId};
 use packet::{Packet, SecPath};
 use wire::ip::Info;
 use wire::{FragInfo, Protocol};
@@ -24,7 +24,7 @@ pub(crate) struct Key {
     /// The identification.
     id: u32,
     /// Link of a multicast or link-local destination.
-    link: Option<LinkId>,
+    link: Option<PortId>,
     context: ReassemblyContext,
     /// SAs that the fragments passed.
     sec_path: SecPath,
@@ -70,7 +70,7 @@ impl Key {
 
     /// The key of IPv6 fragments that arrived on `link` and passed no SA.
     #[inline(always)]
-    pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: Option<LinkId>, id: u32) -> Self {
+    pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: Option<PortId>, id: u32) -> Self {
         let addr = Ipv6Addr::from_bits(dst);
         let link = link.filter(|_| addr.is_multicast() || addr.is_unicast_link_local());
         //= RFC 8200 §4.5 same-datagram: fragments of equal source, destination and identification are one datagram;

@@ -1,6 +1,6 @@
 //! Reassembly of datagrams.
 
-use base::{Counters, DropReason, Instant, LinkId};
+use base::{Counters, DropReason, Instant, PortId};
 use packet::{Csum, Cut, Memory, Packet};
 use wire::ip::Info;
 use wire::{FragInfo, Version};
@@ -248,7 +248,7 @@ impl Reassembly {
     pub fn handle_timeout(
         &mut self,
         now: Instant,
-        is_there: impl Fn(LinkId) -> bool,
+        is_there: impl Fn(PortId) -> bool,
         counters: &mut Counters,
         expired: &mut Vec<Expired>,
     ) {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{IfAddr, LinkId, Prefix, TableId};
+use base::{IfAddr, PortId, Prefix, TableId};
 use fib::{Fib, Route, RouteKind};
 
 /// Addition of an address with its routes. In a gateway, netlink's model makes the routes.
@@ -10,11 +10,11 @@ pub trait AddAddress {
     /// Adds `addr` to `dev`: a local route to the address, a connected route to its subnet, and an IPv4 broadcast route
     /// to the last address of a subnet that has hosts, or an IPv6 anycast route to the first. Several links may share a
     /// subnet; the first link's route is used. Routes of a link in a VRF are added to the VRF's table.
-    fn add_address(&mut self, dev: LinkId, addr: IfAddr);
+    fn add_address(&mut self, dev: PortId, addr: IfAddr);
 }
 
 impl AddAddress for Fib {
-    fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
+    fn add_address(&mut self, dev: PortId, addr: IfAddr) {
         let table = self.vrf_table(self.domain(dev));
         let [locals, on_links] = [TableId::LOCAL, TableId::MAIN].map(|usual| table.unwrap_or(usual));
         let to = |prefix, kind| Route { prefix, kind, metric: 0 };

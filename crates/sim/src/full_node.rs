@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Counters, DropReason, Instant, LinkId, Mib};
+use base::{Counters, DropReason, Instant, Mib, PortId};
 use datapath::IkeAt;
 use fib::RouteKind;
 use packet::{Cut, Packet};
@@ -27,7 +27,7 @@ pub struct FullNode {
 
 impl FullNode {
     /// The ports: a guest's, an Ethernet port without offloads, a UDP socket's, an Ethernet port with all offloads.
-    pub const PORTS: [LinkId; 4] = [LinkId(1), LinkId(2), LinkId(3), LinkId(4)];
+    pub const PORTS: [PortId; 4] = [PortId(1), PortId(2), PortId(3), PortId(4)];
 
     /// Options and addresses of each port.
     fn ports() -> [(PortOptions, [&'static str; 2]); 4] {
@@ -118,7 +118,7 @@ impl FullNode {
     }
 
     /// Sets a link up or down.
-    pub fn set_up(&mut self, link: LinkId, up: bool) {
+    pub fn set_up(&mut self, link: PortId, up: bool) {
         self.node.datapath.set_up(self.now, &self.node.mem, link, up);
         self.check_nothing_is_left();
     }
@@ -143,7 +143,7 @@ impl FullNode {
     ///
     /// # Panics
     /// If the packet is not accounted for.
-    pub fn rx(&mut self, link: LinkId, pkt: Packet) {
+    pub fn rx(&mut self, link: PortId, pkt: Packet) {
         let case = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
         let plain = pkt.meta.cut == Cut::Whole;
         let quiet = self.ends_quietly(link, &pkt);
@@ -162,7 +162,7 @@ impl FullNode {
     ///
     /// # Panics
     /// If a packet is not accounted for.
-    pub fn rx_burst(&mut self, link: LinkId, packets: Vec<Packet>) {
+    pub fn rx_burst(&mut self, link: PortId, packets: Vec<Packet>) {
         let quiet = packets.iter().all(|pkt| self.ends_quietly(link, pkt));
         let before = self.ends(link);
         self.node.rx(self.now, link, packets);
@@ -174,7 +174,7 @@ impl FullNode {
     ///
     /// # Panics
     /// If the device cannot send a packet, or a packet is too long or malformed.
-    pub fn send(&mut self, link: LinkId) -> usize {
+    pub fn send(&mut self, link: PortId) -> usize {
         let port = self.node.datapath.ports.get(link).expect("a port");
         let (features, l3) = (port.config.features, if port.config.mac.is_some() { eth::EthHeader::LEN } else { 0 });
         let wire = Wire::new(Medium::Cable, port.config.mtu);
@@ -212,12 +212,12 @@ impl FullNode {
         assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0));
     }
 
-    fn ends(&mut self, link: LinkId) -> Ends {
+    fn ends(&mut self, link: PortId) -> Ends {
         let datapath = &mut self.node.datapath;
         datapath.take_ike();
         let packets = |waiting: &mut Vec<Packet>| waiting.iter().map(|pkt| pkt.meta.cut.packets()).sum();
         let sent = Self::PORTS.into_iter().map(|port| datapath.take_tx(port).map_or(0, packets)).sum();
-        let drops = |of_link: Option<LinkId>| {
+        let drops = |of_link: Option<PortId>| {
             let drops = datapath.ports.drop_counts().filter(|&(by, ..)| of_link.is_none_or(|link| by == Some(link)));
             drops.map(|(.., n)| n).sum()
         };
@@ -247,7 +247,7 @@ impl FullNode {
 
     /// Tells whether a packet may end uncounted: ARP, the keepalives of ESP in UDP (RFC 3948 §2.3), and multicast that is for
     /// others: memberships of groups, and router discovery.
-    fn ends_quietly(&self, link: LinkId, pkt: &Packet) -> bool {
+    fn ends_quietly(&self, link: PortId, pkt: &Packet) -> bool {
         let bytes = pkt.to_vec();
         let ethernet = self.node.datapath.ports.get(link).is_some_and(|port| port.config.mac.is_some());
         let l3 = if ethernet { eth::EthHeader::LEN } else { 0 };

@@ -1,6 +1,6 @@
 //! A node: a datapath and its memory.
 
-use base::{Domain, DropReason, IfAddr, Instant, LinkId, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, PortId, TableId};
 use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind, Rule, Vrf};
 use offload::Features;
@@ -18,7 +18,7 @@ pub struct Node {
     /// Memory.
     pub mem: Memory,
     /// Devices between the node's ports and their wires.
-    pub(crate) devices: Vec<(LinkId, SoftDevice)>,
+    pub(crate) devices: Vec<(PortId, SoftDevice)>,
 }
 
 /// Options of a port, without its number and addresses.
@@ -70,8 +70,8 @@ impl Node {
     ///
     /// # Panics
     /// If an address is invalid.
-    pub fn port(&mut self, id: u32, options: PortOptions, addresses: &[&str]) -> LinkId {
-        let id = LinkId(id);
+    pub fn port(&mut self, id: u32, options: PortOptions, addresses: &[&str]) -> PortId {
+        let id = PortId(id);
         for addr in addresses {
             self.datapath.fib.add_address(id, addr.parse::<IfAddr>().expect("an address"));
         }
@@ -85,7 +85,7 @@ impl Node {
     ///
     /// # Panics
     /// If there is no such port.
-    pub fn attach(&mut self, id: LinkId, device: &SoftDevice) {
+    pub fn attach(&mut self, id: PortId, device: &SoftDevice) {
         self.datapath.set_device(Instant::ZERO, &self.mem, id, Some(Box::new(device.clone())));
         let mut config = self.datapath.ports.get(id).expect("a port").config.clone();
         config.features.esp = true;
@@ -94,30 +94,30 @@ impl Node {
     }
 
     /// Runs a port's device on packets towards the wire.
-    pub fn to_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
+    pub fn to_wire(&self, now: Instant, id: PortId, packets: &mut Vec<Packet>) {
         if let Some((device, l3)) = self.device(id) {
             device.transmit(&self.mem, now, l3, packets);
         }
     }
 
     /// Runs a port's device on packets from the wire.
-    pub fn from_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
+    pub fn from_wire(&self, now: Instant, id: PortId, packets: &mut Vec<Packet>) {
         if let Some((device, l3)) = self.device(id) {
             device.receive(&self.mem, now, l3, packets);
         }
     }
 
-    fn device(&self, id: LinkId) -> Option<(&SoftDevice, usize)> {
+    fn device(&self, id: PortId) -> Option<(&SoftDevice, usize)> {
         let (_, device) = self.devices.iter().find(|(other, _)| *other == id)?;
         let is_ethernet = self.datapath.ports.get(id).is_some_and(|port| port.config.mac.is_some());
         Some((device, if is_ethernet { eth::EthHeader::LEN } else { 0 }))
     }
 
     /// Adds a VRF with the device number `device` and the member ports `slaves`, which have no addresses yet.
-    pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> LinkId {
-        let device = LinkId(device);
+    pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> PortId {
+        let device = PortId(device);
         self.datapath.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));
-        slaves.iter().for_each(|&slave| self.datapath.fib.set_domain(LinkId(slave), Domain::vrf(device)));
+        slaves.iter().for_each(|&slave| self.datapath.fib.set_domain(PortId(slave), Domain::vrf(device)));
         for v4 in [true, false] {
             let mut rules = Rule::first(v4);
             rules.insert(1, Rule::ask_vrf());
@@ -130,7 +130,7 @@ impl Node {
     ///
     /// # Panics
     /// If an argument is invalid, or the route exists.
-    pub fn route(&mut self, to: &str, via: Option<&str>, dev: LinkId) {
+    pub fn route(&mut self, to: &str, via: Option<&str>, dev: PortId) {
         let via = via.map(|via| via.parse().expect("an address"));
         self.route_of(to, RouteKind::Unicast { via, dev });
     }
@@ -148,7 +148,7 @@ impl Node {
     ///
     /// # Panics
     /// If some packets are not taken.
-    pub fn rx(&mut self, now: Instant, link: LinkId, mut burst: Vec<Packet>) {
+    pub fn rx(&mut self, now: Instant, link: PortId, mut burst: Vec<Packet>) {
         self.datapath.handle_rx(now, &self.mem, link, &mut burst);
         assert!(burst.is_empty(), "a burst is taken whole");
     }
@@ -157,7 +157,7 @@ impl Node {
     ///
     /// # Panics
     /// If some packets are not taken.
-    pub fn rx_all(&mut self, now: Instant, link: LinkId, bursts: impl IntoIterator<Item = Vec<Packet>>) {
+    pub fn rx_all(&mut self, now: Instant, link: PortId, bursts: impl IntoIterator<Item = Vec<Packet>>) {
         for mut burst in bursts {
             self.datapath.receive_burst(now, &self.mem, link, &mut burst);
             assert!(burst.is_empty(), "a burst is taken whole");
@@ -169,13 +169,13 @@ impl Node {
     ///
     /// # Panics
     /// If no memory is free.
-    pub fn rx_bytes(&mut self, now: Instant, link: LinkId, bytes: &[u8]) {
+    pub fn rx_bytes(&mut self, now: Instant, link: PortId, bytes: &[u8]) {
         let pkt = Packet::with_data(&self.mem, bytes).expect("memory");
         self.rx(now, link, vec![pkt]);
     }
 
     /// Removes the packets to send, and returns each in a separate buffer.
-    pub fn tx(&mut self, link: LinkId) -> Vec<Packet> {
+    pub fn tx(&mut self, link: PortId) -> Vec<Packet> {
         let mut packets = Vec::new();
         for pkt in self.datapath.take_tx(link).map(std::mem::take).unwrap_or_default() {
             pkt.into_frames(&mut packets);

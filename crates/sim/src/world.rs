@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use offload::Features;
 use packet::Packet;
 use wire::eth;
@@ -18,7 +18,7 @@ const BURST: usize = 64;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum End {
     /// A port of the node with that number.
-    Port(usize, LinkId),
+    Port(usize, PortId),
     /// The host with that number.
     Host(usize),
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use offload::{CsumOffload, Features, checksum};
 use packet::Packet;
 use sim::{End, Flow, Host, Medium, Node, PortOptions, Rng, Wire, World, stream_byte};
@@ -12,7 +12,7 @@ use switch::{TrunkPriority, Vid, VlanFlags};
 use wire::MacAddr;
 use wire::ip::Info;
 
-const OWN: LinkId = LinkId(99);
+const OWN: PortId = PortId(99);
 const VLANS: [u16; 3] = [10, 20, 30];
 
 /// Length of a message's part of the stream: the message's number is the upper half of its TCP sequence numbers.
@@ -47,7 +47,7 @@ struct Site {
     /// Next free link number of each bridge.
     free: Vec<u32>,
     /// Both ends of the active trunk, if there is a second trunk.
-    active: Option<[(usize, LinkId); 2]>,
+    active: Option<[(usize, PortId); 2]>,
 }
 
 /// A device with randomly negotiated virtio-net features.
@@ -105,8 +105,8 @@ impl Site {
     }
 
     /// Adds a port in some VLANs; if they are untagged, the first is its PVID.
-    fn port(&mut self, bridge: usize, vlans: &[u16], is_tagged: bool, features: Features) -> LinkId {
-        let link = LinkId(self.free[bridge]);
+    fn port(&mut self, bridge: usize, vlans: &[u16], is_tagged: bool, features: Features) -> PortId {
+        let link = PortId(self.free[bridge]);
         self.free[bridge] += 1;
         let node = &mut self.world.nodes[bridge];
         node.port(link.0, PortOptions::ethernet(link.0 as u8).features(features), &[]);
@@ -123,7 +123,7 @@ impl Site {
     }
 
     /// Joins two bridges by a wire with all VLANs, tagged.
-    fn join(&mut self, a: usize, b: usize) -> [(usize, LinkId); 2] {
+    fn join(&mut self, a: usize, b: usize) -> [(usize, PortId); 2] {
         let is_cable = self.rng.below(2) == 0;
         let ends = [a, b].map(|bridge| {
             let features = if is_cable { Features::NONE } else { features(&mut self.rng) };
@@ -136,7 +136,7 @@ impl Site {
         ends
     }
 
-    fn set_trunks(&mut self, ends: [(usize, LinkId); 2], priority: u8) {
+    fn set_trunks(&mut self, ends: [(usize, PortId); 2], priority: u8) {
         for (bridge, link) in ends {
             let bridge = self.world.nodes[bridge].datapath.bridge_mut(OWN).unwrap();
             let config = *bridge.port(link).unwrap().config();

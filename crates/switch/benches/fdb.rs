@@ -5,7 +5,7 @@
 //! fit; `hot/N` takes one of 64 pairs among N. `floor/N` reads the cache lines of two random entries: the lower bound
 //! of any look-up among N addresses. `vlans/N` is `hot` in each of N VLANs in turn, with 64 addresses in total.
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use divan::{Bencher, black_box};
 use switch::{Bridge, Egress, Frame, PortConfig, Verdict, Vid, VlanFlags};
 use wire::MacAddr;
@@ -33,16 +33,16 @@ fn bridge(addresses: u32, last: u16) -> Bridge {
     let mut bridge = Bridge::new(MacAddr([2, 0xff, 0, 0, 0, 0])).expect("a station's address");
     bridge.set_vlan_filtering(true);
     for port in 1..=PORTS {
-        bridge.add_port(LinkId(port), MacAddr([2, 0xff, 0, 0, 0, port as u8]), 1500).expect("a free link");
+        bridge.add_port(PortId(port), MacAddr([2, 0xff, 0, 0, 0, port as u8]), 1500).expect("a free link");
         let config = PortConfig { fdb_limit: u32::MAX, ..PortConfig::default() };
-        bridge.configure(LinkId(port), config).expect("a port");
+        bridge.configure(PortId(port), config).expect("a port");
         let last = Vid::new(last).expect("a VLAN");
-        bridge.add_vlans(Some(LinkId(port)), Vid::FIRST, last, VlanFlags::default()).expect("a range");
+        bridge.add_vlans(Some(PortId(port)), Vid::FIRST, last, VlanFlags::default()).expect("a range");
     }
     let mut egress = Egress::default();
     for number in 0..addresses {
         let vid = vid_of(number, last);
-        bridge.receive(Instant::ZERO, LinkId(1 + number % PORTS), &frame(number, u32::MAX, vid), &mut egress);
+        bridge.receive(Instant::ZERO, PortId(1 + number % PORTS), &frame(number, u32::MAX, vid), &mut egress);
     }
     bridge
 }
@@ -64,8 +64,8 @@ fn numbers(end: u32) -> Vec<u32> {
 /// Decides on 64 frames at a time, between pairs of addresses.
 fn decide(bencher: Bencher<'_, '_>, mut bridge: Bridge, pairs: Vec<(u32, u32, Vid)>) {
     let mut egress = Egress::default();
-    let frames: Vec<(LinkId, Frame)> =
-        pairs.iter().map(|&(src, dst, vid)| (LinkId(1 + src % PORTS), frame(src, dst, vid))).collect();
+    let frames: Vec<(PortId, Frame)> =
+        pairs.iter().map(|&(src, dst, vid)| (PortId(1 + src % PORTS), frame(src, dst, vid))).collect();
     let mut at = 0;
     bencher.counter(divan::counter::ItemsCount::new(64_u32)).bench_local(|| {
         for (port, frame) in &frames[at..at + 64] {

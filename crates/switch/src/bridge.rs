@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use foldhash::quality::RandomState;
 use hashbrown::HashMap;
 use wire::MacAddr;
@@ -32,7 +32,7 @@ pub struct Bridge {
     pub(crate) fdb: Fdb,
     /// Ports by number; number 0 is unused.
     pub(crate) ports: Vec<Option<Port>>,
-    pub(crate) numbers: HashMap<LinkId, PortNumber, RandomState>,
+    pub(crate) numbers: HashMap<PortId, PortNumber, RandomState>,
     /// Trunks, the highest priority first; among equal priorities, the lowest link number first.
     pub(crate) trunks: Vec<PortNumber>,
     pub(crate) loop_watch: LoopWatch,
@@ -45,7 +45,7 @@ pub struct Bridge {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct FdbRequest {
     /// Port of the address; `None` for the bridge itself.
-    pub port: Option<LinkId>,
+    pub port: Option<PortId>,
     /// The address.
     pub mac: MacAddr,
     /// VLAN of the address. `None` stands for the entry without a VLAN and for each VLAN of the port.
@@ -64,7 +64,7 @@ pub struct FdbRequest {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FlushFilter {
     /// Port, `Some(None)` for the bridge itself; any if `None`.
-    pub port: Option<Option<LinkId>>,
+    pub port: Option<Option<PortId>>,
     /// VLAN; any if `None`.
     pub vid: Option<Vid>,
     /// Whether static entries are flushed too.
@@ -181,7 +181,7 @@ impl Bridge {
     }
 
     /// The port of a link.
-    pub fn port(&self, link: LinkId) -> Option<&Port> {
+    pub fn port(&self, link: PortId) -> Option<&Port> {
         self.ports.get(usize::from(*self.numbers.get(&link)?))?.as_ref()
     }
 
@@ -194,7 +194,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::PortExists`], [`BridgeError::TooManyPorts`], [`BridgeError::Mac`].
-    pub fn add_port(&mut self, link: LinkId, mac: MacAddr, mtu: usize) -> Result<u16, BridgeError> {
+    pub fn add_port(&mut self, link: PortId, mac: MacAddr, mtu: usize) -> Result<u16, BridgeError> {
         check_mac(mac)?;
         if self.numbers.contains_key(&link) {
             return Err(BridgeError::PortExists(link));
@@ -233,7 +233,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
-    pub fn remove_port(&mut self, link: LinkId) -> Result<(), BridgeError> {
+    pub fn remove_port(&mut self, link: PortId) -> Result<(), BridgeError> {
         let number = self.number_of(link)?;
         self.numbers.remove(&link);
         self.trunks.retain(|&trunk| trunk != number);
@@ -250,7 +250,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
-    pub fn configure(&mut self, link: LinkId, config: PortConfig) -> Result<(), BridgeError> {
+    pub fn configure(&mut self, link: PortId, config: PortConfig) -> Result<(), BridgeError> {
         let number = self.number_of(link)?;
         self.port_mut(number).config = config;
         self.elect_trunks();
@@ -262,7 +262,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
-    pub fn set_link_up(&mut self, link: LinkId, is_up: bool) -> Result<(), BridgeError> {
+    pub fn set_link_up(&mut self, link: PortId, is_up: bool) -> Result<(), BridgeError> {
         let number = self.number_of(link)?;
         self.port_mut(number).config.state = if is_up { PortState::Forwarding } else { PortState::Disabled };
         if !is_up {
@@ -276,7 +276,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoPort`].
-    pub fn set_mtu(&mut self, link: LinkId, mtu: usize) -> Result<(), BridgeError> {
+    pub fn set_mtu(&mut self, link: PortId, mtu: usize) -> Result<(), BridgeError> {
         let number = self.number_of(link)?;
         self.port_mut(number).mtu = mtu;
         Ok(())
@@ -286,7 +286,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoPort`], [`BridgeError::Mac`].
-    pub fn set_port_mac(&mut self, link: LinkId, mac: MacAddr) -> Result<(), BridgeError> {
+    pub fn set_port_mac(&mut self, link: PortId, mac: MacAddr) -> Result<(), BridgeError> {
         check_mac(mac)?;
         let number = self.number_of(link)?;
         self.change_mac(number, mac);
@@ -388,7 +388,7 @@ impl Bridge {
     /// [`BridgeError::NoPort`], [`BridgeError::Range`], [`BridgeError::PvidRange`].
     pub fn add_vlans(
         &mut self,
-        port: Option<LinkId>,
+        port: Option<PortId>,
         first: Vid,
         last: Vid,
         flags: VlanFlags,
@@ -412,7 +412,7 @@ impl Bridge {
     ///
     /// # Errors
     /// [`BridgeError::NoPort`], [`BridgeError::Range`].
-    pub fn remove_vlans(&mut self, port: Option<LinkId>, first: Vid, last: Vid) -> Result<usize, BridgeError> {
+    pub fn remove_vlans(&mut self, port: Option<PortId>, first: Vid, last: Vid) -> Result<usize, BridgeError> {
         let number = self.number_or_own(port)?;
         if first > last {
             return Err(BridgeError::Range(first, last));
@@ -468,7 +468,7 @@ impl Bridge {
     pub fn remove_fdb(
         &mut self,
         now: Instant,
-        port: Option<LinkId>,
+        port: Option<PortId>,
         mac: MacAddr,
         vid: Option<Vid>,
     ) -> Result<(), FdbError> {
@@ -547,7 +547,7 @@ impl Bridge {
     }
 
     /// Number of addresses learnt at a port, at most its limit.
-    pub fn learnt(&self, link: LinkId) -> u32 {
+    pub fn learnt(&self, link: PortId) -> u32 {
         self.numbers.get(&link).map_or(0, |&number| self.fdb.learnt(number))
     }
 
@@ -585,7 +585,7 @@ impl Bridge {
         }
     }
 
-    pub(crate) fn number_of(&self, link: LinkId) -> Result<PortNumber, BridgeError> {
+    pub(crate) fn number_of(&self, link: PortId) -> Result<PortNumber, BridgeError> {
         self.numbers.get(&link).copied().ok_or(BridgeError::NoPort(link))
     }
 
@@ -617,11 +617,11 @@ impl Bridge {
         })
     }
 
-    fn number_or_own(&self, port: Option<LinkId>) -> Result<PortNumber, BridgeError> {
+    fn number_or_own(&self, port: Option<PortId>) -> Result<PortNumber, BridgeError> {
         port.map_or(Ok(OWN_PORT), |link| self.number_of(link))
     }
 
-    fn fdb_owner(&self, port: Option<LinkId>) -> Result<PortNumber, FdbError> {
+    fn fdb_owner(&self, port: Option<PortId>) -> Result<PortNumber, FdbError> {
         match port {
             None => Ok(OWN_PORT),
             Some(link) => self.number_of(link).map_err(|_| FdbError::NoPort(link)),
@@ -724,7 +724,7 @@ impl Bridge {
     /// Sorts the trunks, and flushes dynamic entries of trunks that are on standby in the entry's VLAN: those addresses
     /// are now reached through the active trunk.
     fn elect_trunks(&mut self) {
-        let mut trunks: Vec<(_, LinkId, PortNumber)> = self
+        let mut trunks: Vec<(_, PortId, PortNumber)> = self
             .ports()
             .filter_map(|port| Some((std::cmp::Reverse(port.config.trunk?), port.link, port.number)))
             .collect();
@@ -772,7 +772,7 @@ mod tests {
     fn bridge() -> Bridge {
         let mut bridge = Bridge::new(mac(0)).unwrap();
         for number in 1..=2 {
-            assert_eq!(bridge.add_port(LinkId(number), mac(number as u8), 1500), Ok(number as u16));
+            assert_eq!(bridge.add_port(PortId(number), mac(number as u8), 1500), Ok(number as u16));
         }
         bridge
     }
@@ -790,7 +790,7 @@ mod tests {
     }
 
     fn request(port: Option<u32>, n: u8, vid: Option<Vid>, kind: FdbKind) -> FdbRequest {
-        let port = port.map(LinkId);
+        let port = port.map(PortId);
         FdbRequest { port, mac: station(n), vid, kind, is_sticky: false, create: true, exclusive: false }
     }
 
@@ -803,14 +803,14 @@ mod tests {
     #[test]
     fn port_is_added_once_and_its_number_is_reused() {
         let mut bridge = bridge();
-        assert_eq!(bridge.add_port(LinkId(1), mac(9), 1500), Err(BridgeError::PortExists(LinkId(1))));
+        assert_eq!(bridge.add_port(PortId(1), mac(9), 1500), Err(BridgeError::PortExists(PortId(1))));
         for address in [MacAddr::ZERO, MacAddr::BROADCAST] {
-            assert_eq!(bridge.add_port(LinkId(9), address, 1500), Err(BridgeError::Mac(address)));
+            assert_eq!(bridge.add_port(PortId(9), address, 1500), Err(BridgeError::Mac(address)));
             assert_eq!(Bridge::new(address).err(), Some(BridgeError::Mac(address)));
         }
-        bridge.remove_port(LinkId(1)).unwrap();
-        assert_eq!(bridge.remove_port(LinkId(1)), Err(BridgeError::NoPort(LinkId(1))));
-        assert_eq!(bridge.add_port(LinkId(7), mac(7), 1500), Ok(1));
+        bridge.remove_port(PortId(1)).unwrap();
+        assert_eq!(bridge.remove_port(PortId(1)), Err(BridgeError::NoPort(PortId(1))));
+        assert_eq!(bridge.add_port(PortId(7), mac(7), 1500), Ok(1));
         bridge.check_invariants();
     }
 
@@ -818,26 +818,26 @@ mod tests {
     fn bridge_has_at_most_1023_ports() {
         let mut bridge = Bridge::new(mac(0)).unwrap();
         for number in 1..=Bridge::MAX_PORTS as u32 {
-            bridge.add_port(LinkId(number), mac(1), 1500).unwrap();
+            bridge.add_port(PortId(number), mac(1), 1500).unwrap();
         }
-        assert_eq!(bridge.add_port(LinkId(5000), mac(1), 1500), Err(BridgeError::TooManyPorts));
-        bridge.remove_port(LinkId(500)).unwrap();
-        assert_eq!(bridge.add_port(LinkId(5000), mac(1), 1500), Ok(500));
+        assert_eq!(bridge.add_port(PortId(5000), mac(1), 1500), Err(BridgeError::TooManyPorts));
+        bridge.remove_port(PortId(500)).unwrap();
+        assert_eq!(bridge.add_port(PortId(5000), mac(1), 1500), Ok(500));
         bridge.check_invariants();
     }
 
     #[test]
     fn local_entry_passes_to_another_port_of_the_same_address() {
         let mut bridge = bridge();
-        bridge.set_port_mac(LinkId(2), mac(1)).unwrap();
+        bridge.set_port_mac(PortId(2), mac(1)).unwrap();
         bridge.set_mac(mac(1)).unwrap();
         assert_eq!(entries(&mut bridge), ["1/0 1 Local", "1/1 1 Local"]);
-        bridge.remove_port(LinkId(1)).unwrap();
+        bridge.remove_port(PortId(1)).unwrap();
         assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 2 Local"]);
         // After leaving VLAN 1 the port keeps the entry without a VLAN.
-        bridge.remove_vlans(Some(LinkId(2)), vid(1), vid(1)).unwrap();
+        bridge.remove_vlans(Some(PortId(2)), vid(1), vid(1)).unwrap();
         assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 0 Local"]);
-        bridge.remove_port(LinkId(2)).unwrap();
+        bridge.remove_port(PortId(2)).unwrap();
         assert_eq!(entries(&mut bridge), ["1/0 0 Local", "1/1 0 Local"]);
         bridge.set_mac(mac(3)).unwrap();
         assert_eq!(entries(&mut bridge), ["3/0 0 Local", "3/1 0 Local"]);
@@ -846,14 +846,14 @@ mod tests {
     #[test]
     fn removed_vlan_takes_its_dynamic_entries_along() {
         let mut bridge = bridge();
-        bridge.add_vlans(Some(LinkId(1)), vid(5), vid(7), VlanFlags::default()).unwrap();
+        bridge.add_vlans(Some(PortId(1)), vid(5), vid(7), VlanFlags::default()).unwrap();
         for (n, number, kind) in [(0x21, 5, FdbKind::Dynamic), (0x22, 5, FdbKind::Static), (0x23, 8, FdbKind::Dynamic)]
         {
             let added = bridge.add_fdb(NOW, &request(Some(1), n, Some(vid(number)), kind));
             assert_eq!(added, if number == 8 { Err(FdbError::NotInVlan(vid(8))) } else { Ok(()) });
         }
-        assert_eq!(bridge.remove_vlans(Some(LinkId(1)), vid(5), vid(6)), Ok(2));
-        assert_eq!(bridge.remove_vlans(Some(LinkId(1)), vid(5), vid(6)), Ok(0));
+        assert_eq!(bridge.remove_vlans(Some(PortId(1)), vid(5), vid(6)), Ok(2));
+        assert_eq!(bridge.remove_vlans(Some(PortId(1)), vid(5), vid(6)), Ok(0));
         let left = entries(&mut bridge);
         assert!(left.contains(&"22/5 1 Static".to_owned()) && left.contains(&"1/7 1 Local".to_owned()), "{left:?}");
         assert!(!left.iter().any(|entry| entry.starts_with("21/") || entry.starts_with("1/5")), "{left:?}");
@@ -862,19 +862,19 @@ mod tests {
     #[test]
     fn vlan_ranges_are_checked() {
         let mut bridge = bridge();
-        let port = Some(LinkId(1));
+        let port = Some(PortId(1));
         let pvid = VlanFlags::DEFAULT_PVID;
         let cases = [
             (bridge.add_vlans(port, vid(5), vid(4), VlanFlags::default()), Err(BridgeError::Range(vid(5), vid(4)))),
             (bridge.add_vlans(port, vid(4), vid(5), pvid), Err(BridgeError::PvidRange(vid(4), vid(5)))),
-            (bridge.add_vlans(Some(LinkId(9)), vid(4), vid(4), pvid), Err(BridgeError::NoPort(LinkId(9)))),
+            (bridge.add_vlans(Some(PortId(9)), vid(4), vid(4), pvid), Err(BridgeError::NoPort(PortId(9)))),
             (bridge.remove_vlans(port, vid(5), vid(4)).map(|_| ()), Err(BridgeError::Range(vid(5), vid(4)))),
             (bridge.add_vlans(port, vid(1), vid(4094), VlanFlags::default()), Ok(())),
         ];
         for (got, want) in cases {
             assert_eq!(got, want);
         }
-        let vlans = bridge.port(LinkId(1)).unwrap().vlans();
+        let vlans = bridge.port(PortId(1)).unwrap().vlans();
         assert_eq!((vlans.members().len(), vlans.pvid(), vlans.untagged().is_empty()), (4094, None, true));
     }
 
@@ -882,22 +882,22 @@ mod tests {
     fn default_pvid_moves_ports_that_are_as_created() {
         let mut bridge = bridge();
         // Port 2 has other flags than the default, and keeps its VLANs.
-        bridge.add_vlans(Some(LinkId(2)), vid(1), vid(1), VlanFlags::default()).unwrap();
+        bridge.add_vlans(Some(PortId(2)), vid(1), vid(1), VlanFlags::default()).unwrap();
         bridge.set_vlan_filtering(true);
         assert_eq!(bridge.set_default_pvid(Some(vid(9))), Err(BridgeError::Filtering));
         assert_eq!(bridge.set_default_pvid(Some(vid(1))), Ok(()));
         bridge.set_vlan_filtering(false);
         bridge.set_default_pvid(Some(vid(9))).unwrap();
         let pvids = |bridge: &Bridge| {
-            let ports = [1, 2].map(|link| bridge.port(LinkId(link)).unwrap().vlans().pvid().map_or(0, Vid::get));
+            let ports = [1, 2].map(|link| bridge.port(PortId(link)).unwrap().vlans().pvid().map_or(0, Vid::get));
             (bridge.vlans().pvid().map_or(0, Vid::get), ports)
         };
         assert_eq!(pvids(&bridge), (9, [9, 0]));
-        assert_eq!(bridge.port(LinkId(1)).unwrap().vlans().members().len(), 1);
+        assert_eq!(bridge.port(PortId(1)).unwrap().vlans().members().len(), 1);
         bridge.set_default_pvid(None).unwrap();
         assert_eq!(pvids(&bridge), (0, [0, 0]));
-        bridge.add_port(LinkId(3), mac(3), 1500).unwrap();
-        assert!(bridge.port(LinkId(3)).unwrap().vlans().members().is_empty());
+        bridge.add_port(PortId(3), mac(3), 1500).unwrap();
+        assert!(bridge.port(PortId(3)).unwrap().vlans().members().is_empty());
         // Without a default PVID before, every port joins that is not in the VLAN yet.
         bridge.set_default_pvid(Some(vid(1))).unwrap();
         assert_eq!(pvids(&bridge), (1, [1, 0]));
@@ -916,16 +916,16 @@ mod tests {
         assert_eq!(add(&mut bridge, FdbRequest { exclusive: true, ..base }), Err(FdbError::Exists(station(9), None)));
         assert_eq!(add(&mut bridge, FdbRequest { create: false, ..base }), Ok(()));
         assert_eq!(add(&mut bridge, FdbRequest { mac: MacAddr::ZERO, ..base }), Err(FdbError::ZeroAddress));
-        assert_eq!(add(&mut bridge, FdbRequest { port: Some(LinkId(9)), ..base }), Err(FdbError::NoPort(LinkId(9))));
+        assert_eq!(add(&mut bridge, FdbRequest { port: Some(PortId(9)), ..base }), Err(FdbError::NoPort(PortId(9))));
         for kind in [Static, Dynamic] {
             assert_eq!(add(&mut bridge, request(None, 8, None, kind)), Err(FdbError::NotLocal));
         }
         assert_eq!(add(&mut bridge, request(None, 8, None, Local)), Ok(()));
         let sticky = FdbRequest { is_sticky: true, ..request(Some(1), 7, None, Local) };
         assert_eq!(add(&mut bridge, sticky), Err(FdbError::StickyLocal));
-        bridge.set_link_up(LinkId(1), false).unwrap();
+        bridge.set_link_up(PortId(1), false).unwrap();
         let dynamic = request(Some(1), 7, None, Dynamic);
-        assert_eq!(add(&mut bridge, dynamic), Err(FdbError::PortNotLearning(LinkId(1))));
+        assert_eq!(add(&mut bridge, dynamic), Err(FdbError::PortNotLearning(PortId(1))));
         assert_eq!(add(&mut bridge, request(Some(1), 7, None, Static)), Ok(()));
         bridge.check_invariants();
     }
@@ -933,7 +933,7 @@ mod tests {
     #[test]
     fn fdb_request_without_vlan_is_for_each_vlan_or_none() {
         let mut bridge = bridge();
-        bridge.add_vlans(Some(LinkId(1)), vid(5), vid(5), VlanFlags::default()).unwrap();
+        bridge.add_vlans(Some(PortId(1)), vid(5), vid(5), VlanFlags::default()).unwrap();
         bridge.add_fdb(NOW, &request(Some(1), 9, Some(vid(5)), FdbKind::Static)).unwrap();
         let exclusive = FdbRequest { exclusive: true, ..request(Some(1), 9, None, FdbKind::Static) };
         assert_eq!(bridge.add_fdb(NOW, &exclusive), Err(FdbError::Exists(station(9), Some(vid(5)))));
@@ -943,16 +943,16 @@ mod tests {
         assert_eq!(found, [FdbKind::Dynamic; 3]);
         // Port 2 has no entry of that address.
         let missing = Err(FdbError::Missing(station(9), None));
-        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(2)), station(9), None), missing);
-        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), Some(vid(5))), Ok(()));
-        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), None), Ok(()));
-        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), None), missing);
+        assert_eq!(bridge.remove_fdb(NOW, Some(PortId(2)), station(9), None), missing);
+        assert_eq!(bridge.remove_fdb(NOW, Some(PortId(1)), station(9), Some(vid(5))), Ok(()));
+        assert_eq!(bridge.remove_fdb(NOW, Some(PortId(1)), station(9), None), Ok(()));
+        assert_eq!(bridge.remove_fdb(NOW, Some(PortId(1)), station(9), None), missing);
     }
 
     #[test]
     fn flush_removes_what_fits() {
         let filter = FlushFilter::default();
-        let port = Some(Some(LinkId(1)));
+        let port = Some(Some(PortId(1)));
         // The six local entries; one static and one dynamic at each port, without a VLAN and in VLAN 1.
         let cases = [
             (filter, 4),
@@ -975,8 +975,8 @@ mod tests {
             assert_eq!(bridge.fdb_len(), 14 - want);
             bridge.check_invariants();
         }
-        let unknown = FlushFilter { port: Some(Some(LinkId(9))), ..filter };
-        assert_eq!(bridge().flush_fdb(&unknown), Err(FdbError::NoPort(LinkId(9))));
+        let unknown = FlushFilter { port: Some(Some(PortId(9))), ..filter };
+        assert_eq!(bridge().flush_fdb(&unknown), Err(FdbError::NoPort(PortId(9))));
     }
 
     #[test]
@@ -984,12 +984,12 @@ mod tests {
         let mut bridge = bridge();
         bridge.add_fdb(NOW, &request(Some(1), 0x11, None, FdbKind::Static)).unwrap();
         bridge.add_fdb(NOW, &request(Some(1), 0x21, None, FdbKind::Dynamic)).unwrap();
-        bridge.set_link_up(LinkId(1), false).unwrap();
-        assert_eq!(bridge.port(LinkId(1)).unwrap().config().state, PortState::Disabled);
+        bridge.set_link_up(PortId(1), false).unwrap();
+        assert_eq!(bridge.port(PortId(1)).unwrap().config().state, PortState::Disabled);
         assert_eq!(bridge.fdb_entry(NOW, station(0x21), None), None);
         assert!(bridge.fdb_entry(NOW, station(0x11), None).is_some());
-        bridge.set_link_up(LinkId(1), true).unwrap();
-        assert_eq!(bridge.port(LinkId(1)).unwrap().config().state, PortState::Forwarding);
+        bridge.set_link_up(PortId(1), true).unwrap();
+        assert_eq!(bridge.port(PortId(1)).unwrap().config().state, PortState::Forwarding);
     }
 
     #[test]
@@ -1007,9 +1007,9 @@ mod tests {
     fn default_pvid_keeps_port_with_other_untagged_flag() {
         let mut bridge = bridge();
         let tagged_pvid = VlanFlags { is_pvid: true, is_untagged: false };
-        bridge.add_vlans(Some(LinkId(1)), vid(1), vid(1), tagged_pvid).unwrap();
+        bridge.add_vlans(Some(PortId(1)), vid(1), vid(1), tagged_pvid).unwrap();
         bridge.set_default_pvid(Some(vid(2))).unwrap();
-        assert_eq!(bridge.port(LinkId(1)).unwrap().vlans().pvid(), Some(vid(1)));
-        assert_eq!(bridge.port(LinkId(2)).unwrap().vlans().pvid(), Some(vid(2)));
+        assert_eq!(bridge.port(PortId(1)).unwrap().vlans().pvid(), Some(vid(1)));
+        assert_eq!(bridge.port(PortId(2)).unwrap().vlans().pvid(), Some(vid(2)));
     }
 }

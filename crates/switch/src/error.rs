@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use base::LinkId;
+use base::PortId;
 use wire::MacAddr;
 
 use crate::vid::Vid;
@@ -11,11 +11,11 @@ use crate::vid::Vid;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BridgeError {
     /// The link is not a port of this bridge (`EINVAL`).
-    NoPort(LinkId),
+    NoPort(PortId),
     /// The link is a port of this bridge already (`EBUSY`).
-    PortExists(LinkId),
+    PortExists(PortId),
     /// The link is above the bridge: a VLAN device of the bridge, or of a bridge below it (`EBUSY`).
-    Loop(LinkId),
+    Loop(PortId),
     /// The bridge already has the maximum number of ports (`EXFULL`).
     TooManyPorts,
     /// The address is not a unicast address (`EADDRNOTAVAIL`).
@@ -52,7 +52,7 @@ impl std::error::Error for BridgeError {}
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FdbError {
     /// The link is not a port of this bridge (`EINVAL`).
-    NoPort(LinkId),
+    NoPort(PortId),
     /// The address is zero (`EINVAL`).
     ZeroAddress,
     /// The port is not in that VLAN (`EINVAL`).
@@ -66,7 +66,7 @@ pub enum FdbError {
     /// A local entry cannot be sticky (`EINVAL`).
     StickyLocal,
     /// A port that does not learn has no dynamic entries (`EPERM`).
-    PortNotLearning(LinkId),
+    PortNotLearning(PortId),
 }
 
 impl fmt::Display for FdbError {

@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use foldhash::quality::RandomState;
 use hashbrown::HashTable;
 use wire::MacAddr;
@@ -38,7 +38,7 @@ pub struct FdbEntry {
     /// VLAN of the address; `None` for entries of a bridge that does not filter.
     pub vid: Option<Vid>,
     /// Port of the address; `None` for the bridge itself.
-    pub port: Option<LinkId>,
+    pub port: Option<PortId>,
     /// Kind.
     pub kind: FdbKind,
     /// Whether the entry stays at its port when its address appears at another one (`NTF_STICKY`).
@@ -115,7 +115,7 @@ struct OwnerEntries {
     list: List,
     learnt: u32,
     /// Link of the port; `None` for the bridge itself.
-    link: Option<LinkId>,
+    link: Option<PortId>,
 }
 
 /// Changes of the database since the last call of `take_changes` (Linux `fdb_notify`). A refresh is not a change.
@@ -213,7 +213,7 @@ impl Fdb {
     }
 
     /// Sets the link of a numbered port that has no entries yet.
-    pub(crate) fn set_owner_link(&mut self, owner: PortNumber, link: Option<LinkId>) {
+    pub(crate) fn set_owner_link(&mut self, owner: PortNumber, link: Option<PortId>) {
         let owner = usize::from(owner);
         if self.owners.len() <= owner {
             self.owners.resize(owner + 1, OwnerEntries { list: List::EMPTY, learnt: 0, link: None });
@@ -602,7 +602,7 @@ mod tests {
 
     fn fdb() -> Fdb {
         let mut fdb = Fdb::new(AGEING);
-        (1..=3).for_each(|number| fdb.set_owner_link(number, Some(LinkId(number.into()))));
+        (1..=3).for_each(|number| fdb.set_owner_link(number, Some(PortId(number.into()))));
         fdb
     }
 
@@ -793,7 +793,7 @@ mod tests {
         let noted = fdb.take_changes();
         let got: Vec<_> = noted.changes.iter().map(brief).collect();
         let (mac, vid) = (key(1, 2).mac(), Vid::new(1));
-        let want = [(true, 1), (true, 2), (false, 2)].map(|(is_set, link)| (is_set, mac, vid, Some(LinkId(link))));
+        let want = [(true, 1), (true, 2), (false, 2)].map(|(is_set, link)| (is_set, mac, vid, Some(PortId(link))));
         assert_eq!((&got[..], noted.is_truncated), (&want[..], false));
         assert_eq!(fdb.take_changes(), FdbChanges::default());
         fdb.watch(false);

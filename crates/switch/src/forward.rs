@@ -1,7 +1,7 @@
 //! Forwarding decision on one frame (Linux `br_handle_frame`, `br_handle_frame_finish`, `br_dev_xmit`, `br_forward`,
 //! `br_flood`).
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use wire::MacAddr;
 use wire::vlan::Tci;
 
@@ -41,7 +41,7 @@ enum CountedAt {
 
 impl Bridge {
     /// Decides on a frame that a port has received, and learns its source.
-    pub fn receive(&mut self, now: Instant, port: LinkId, frame: &Frame, egress: &mut Egress) -> Verdict {
+    pub fn receive(&mut self, now: Instant, port: PortId, frame: &Frame, egress: &mut Egress) -> Verdict {
         egress.clear();
         self.fdb.set_now(now);
         let Some(&number) = self.numbers.get(&port) else { return Verdict::Drop(Refusal::PortUnknown) };
@@ -379,7 +379,7 @@ mod tests {
     fn bridge() -> Bridge {
         let mut bridge = Bridge::new(mac(OWN)).unwrap();
         for number in 1..=3 {
-            bridge.add_port(LinkId(number), MacAddr([2, 0, 0, 0, 0, number as u8]), 1500).unwrap();
+            bridge.add_port(PortId(number), MacAddr([2, 0, 0, 0, 0, number as u8]), 1500).unwrap();
         }
         bridge
     }
@@ -391,7 +391,7 @@ mod tests {
         let second = |n| Instant::ZERO + Duration::from_secs(n);
         let mut moved = |bridge: &mut Bridge, now: Instant, n: u32| {
             for turn in 0..n {
-                bridge.receive(now, LinkId(1 + turn % 2), &frame(A, ALL, None), &mut egress);
+                bridge.receive(now, PortId(1 + turn % 2), &frame(A, ALL, None), &mut egress);
             }
         };
         // A station that changes its port some times is no loop.
@@ -410,16 +410,16 @@ mod tests {
         assert!(total > 110, "{total}");
         let mut egress = Egress::default();
         for _ in 0..9 {
-            bridge.receive(second(30), LinkId(2), &frame("02:00:00:00:00:01", ALL, None), &mut egress);
+            bridge.receive(second(30), PortId(2), &frame("02:00:00:00:00:01", ALL, None), &mut egress);
         }
-        let own = LoopSign::OwnAddress { mac: mac("02:00:00:00:00:01"), vid: None, port: LinkId(2) };
+        let own = LoopSign::OwnAddress { mac: mac("02:00:00:00:00:01"), vid: None, port: PortId(2) };
         assert_eq!(bridge.take_loop_signs(), [own]);
     }
 
     fn configure(bridge: &mut Bridge, port: u32, change: impl FnOnce(&mut PortConfig)) {
-        let mut config = *bridge.port(LinkId(port)).unwrap().config();
+        let mut config = *bridge.port(PortId(port)).unwrap().config();
         change(&mut config);
-        bridge.configure(LinkId(port), config).unwrap();
+        bridge.configure(PortId(port), config).unwrap();
     }
 
     fn frame(src: &str, dst: &str, tag: Option<u16>) -> Frame {
@@ -443,7 +443,7 @@ mod tests {
 
     fn rx(bridge: &mut Bridge, port: u32, frame: &Frame) -> String {
         let mut egress = Egress::default();
-        let verdict = bridge.receive(Instant::ZERO, LinkId(port), frame, &mut egress);
+        let verdict = bridge.receive(Instant::ZERO, PortId(port), frame, &mut egress);
         bridge.check_invariants();
         text(verdict, &egress)
     }
@@ -473,9 +473,9 @@ mod tests {
         assert_eq!(bridge.vlan_stats(vid(1)), want);
         // The VLAN has no more ports.
         for port in [None, Some(1), Some(2), Some(3)] {
-            bridge.remove_vlans(port.map(LinkId), vid(1), vid(1)).unwrap();
+            bridge.remove_vlans(port.map(PortId), vid(1), vid(1)).unwrap();
         }
-        bridge.add_vlans(Some(LinkId(1)), vid(1), vid(1), VlanFlags::default()).unwrap();
+        bridge.add_vlans(Some(PortId(1)), vid(1), vid(1), VlanFlags::default()).unwrap();
         assert_eq!(bridge.vlan_stats(vid(1)), VlanStats::default());
     }
 
@@ -508,7 +508,7 @@ mod tests {
             let entries = bridge.fdb_len();
             assert_eq!(rx(&mut bridge, 1, &frame(src, A, None)), "Drop(SourceInvalid)");
             let want = PortStats { rx_packets: 1, rx_bytes: 60, rx_errors: 1, ..PortStats::ZERO };
-            assert_eq!((bridge.port(LinkId(1)).unwrap().stats(), bridge.fdb_len()), (want, entries));
+            assert_eq!((bridge.port(PortId(1)).unwrap().stats(), bridge.fdb_len()), (want, entries));
         }
     }
 
@@ -519,7 +519,7 @@ mod tests {
             assert_eq!(rx(&mut bridge, 1, &frame(src, UNKNOWN, None)), "2 3");
             assert_eq!(rx(&mut bridge, 3, &frame(A, src, None)), "up");
         }
-        assert_eq!(bridge.port(LinkId(1)).unwrap().learn_stats().pinned, 2);
+        assert_eq!(bridge.port(PortId(1)).unwrap().learn_stats().pinned, 2);
     }
 
     #[test]
@@ -564,13 +564,13 @@ mod tests {
             bridge.set_link_local_learning(link_local);
             configure(&mut bridge, 1, |config| (config.state, config.learning) = (state, learning));
             assert_eq!(rx(&mut bridge, 1, &frame(A, lldp, None)), "LinkLocal", "{state:?}");
-            assert_eq!(bridge.learnt(LinkId(1)) == 1, want, "{state:?} {learning} {link_local}");
+            assert_eq!(bridge.learnt(PortId(1)) == 1, want, "{state:?} {learning} {link_local}");
         }
         // Sources outside the port's VLANs are not learnt.
         let mut bridge = bridge();
         bridge.set_vlan_filtering(true);
         assert_eq!(rx(&mut bridge, 1, &frame(A, lldp, Some(5))), "LinkLocal");
-        assert_eq!(bridge.learnt(LinkId(1)), 0);
+        assert_eq!(bridge.learnt(PortId(1)), 0);
     }
 
     #[test]
@@ -590,7 +590,7 @@ mod tests {
             rx(&mut bridge, 1, &frame(B, UNKNOWN, None));
             configure(&mut bridge, 1, |config| config.state = state);
             assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), from, "{state:?}");
-            assert_eq!(bridge.learnt(LinkId(1)) == 2, is_learnt, "{state:?}");
+            assert_eq!(bridge.learnt(PortId(1)) == 2, is_learnt, "{state:?}");
             assert_eq!(rx(&mut bridge, 2, &frame(UNKNOWN, B, None)), to, "{state:?}");
             assert_eq!(
                 rx(&mut bridge, 2, &frame("02:aa:00:00:00:03", "02:aa:00:00:00:04", None)),
@@ -634,7 +634,7 @@ mod tests {
         }
         assert_eq!(rx(&mut bridge, 3, &frame(UNKNOWN, ALL, None)), "1 2 up");
         assert_eq!(send(&mut bridge, &frame(OWN, B, None)), "2");
-        assert_eq!(bridge.port(LinkId(2)).unwrap().stats().tx_dropped, 1);
+        assert_eq!(bridge.port(PortId(2)).unwrap().stats().tx_dropped, 1);
     }
 
     #[test]
@@ -657,7 +657,7 @@ mod tests {
             assert_eq!(rx(&mut bridge, 1, &frame(src, UNKNOWN, None)), "Drop(Locked)", "{src}");
         }
         let request = FdbRequest {
-            port: Some(LinkId(1)),
+            port: Some(PortId(1)),
             mac: mac(A),
             vid: None,
             kind: FdbKind::Static,
@@ -667,7 +667,7 @@ mod tests {
         };
         bridge.add_fdb(Instant::ZERO, &request).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "2 3");
-        assert_eq!(bridge.port(LinkId(1)).unwrap().stats().rx_dropped, 4);
+        assert_eq!(bridge.port(PortId(1)).unwrap().stats().rx_dropped, 4);
     }
 
     #[test]
@@ -681,10 +681,10 @@ mod tests {
     /// VLAN 1 untagged on all; 5 tagged on 1 and 2, untagged and PVID on 3; the bridge in 1 and, tagged, in 5.
     fn filtering() -> Bridge {
         let mut bridge = bridge();
-        for port in [Some(LinkId(1)), Some(LinkId(2)), None] {
+        for port in [Some(PortId(1)), Some(PortId(2)), None] {
             bridge.add_vlans(port, vid(5), vid(5), VlanFlags::default()).unwrap();
         }
-        bridge.add_vlans(Some(LinkId(3)), vid(5), vid(5), VlanFlags::DEFAULT_PVID).unwrap();
+        bridge.add_vlans(Some(PortId(3)), vid(5), vid(5), VlanFlags::DEFAULT_PVID).unwrap();
         bridge.set_vlan_filtering(true);
         bridge
     }
@@ -718,11 +718,11 @@ mod tests {
     #[test]
     fn untagged_frame_without_pvid_is_dropped() {
         let mut bridge = filtering();
-        bridge.remove_vlans(Some(LinkId(1)), vid(1), vid(1)).unwrap();
+        bridge.remove_vlans(Some(PortId(1)), vid(1), vid(1)).unwrap();
         for tag in [None, Some(0), Some(0xe000)] {
             assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, tag)), "Drop(NoPvid)", "{tag:?}");
         }
-        assert_eq!(bridge.port(LinkId(1)).unwrap().stats().rx_dropped, 3);
+        assert_eq!(bridge.port(PortId(1)).unwrap().stats().rx_dropped, 3);
         assert_eq!(rx(&mut bridge, 2, &frame(B, ALL, None)), "3 up");
     }
 
@@ -730,7 +730,7 @@ mod tests {
     fn address_outside_the_vlan_of_its_port_is_dropped() {
         let mut bridge = filtering();
         let request = FdbRequest {
-            port: Some(LinkId(2)),
+            port: Some(PortId(2)),
             mac: mac(B),
             vid: Some(vid(5)),
             kind: FdbKind::Static,
@@ -741,9 +741,9 @@ mod tests {
         bridge.add_fdb(Instant::ZERO, &request).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "2:5");
         // Static entries stay when their port leaves the VLAN.
-        bridge.remove_vlans(Some(LinkId(2)), vid(5), vid(5)).unwrap();
+        bridge.remove_vlans(Some(PortId(2)), vid(5), vid(5)).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "Drop(EgressVlan)");
-        assert_eq!(bridge.port(LinkId(2)).unwrap().stats().tx_dropped, 1);
+        assert_eq!(bridge.port(PortId(2)).unwrap().stats().tx_dropped, 1);
     }
 
     #[test]
@@ -766,7 +766,7 @@ mod tests {
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, Some(7))), "1:7");
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "1");
         let mut egress = Egress::default();
-        bridge.receive(Instant::ZERO, LinkId(1), &frame(A, B, Some(7)), &mut egress);
+        bridge.receive(Instant::ZERO, PortId(1), &frame(A, B, Some(7)), &mut egress);
         assert_eq!(egress.vid, None);
     }
 
@@ -823,16 +823,16 @@ mod tests {
     #[test]
     fn long_frame_is_an_error_of_the_egress_port() {
         let mut bridge = bridge();
-        bridge.set_mtu(LinkId(3), 9000).unwrap();
+        bridge.set_mtu(PortId(3), 9000).unwrap();
         rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
         let long = |dst: &str, is_gso: bool| Frame { len: 14 + 1505, is_gso, ..frame(A, dst, None) };
         assert_eq!(rx(&mut bridge, 1, &long(B, false)), "Drop(TooBig)");
         assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, false)), "3");
         assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, true)), "2 3");
         assert_eq!(rx(&mut bridge, 1, &Frame { has_payload_tag: true, ..long(B, false) }), "2");
-        bridge.set_mtu(LinkId(3), 1500).unwrap();
+        bridge.set_mtu(PortId(3), 1500).unwrap();
         assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, false)), "Drop(TooBig)");
-        let stats = |port| bridge.port(LinkId(port)).unwrap().stats();
+        let stats = |port| bridge.port(PortId(port)).unwrap().stats();
         assert_eq!((stats(2).tx_errors, stats(3).tx_errors, stats(1).rx_dropped), (3, 1, 0));
     }
 
@@ -847,7 +847,7 @@ mod tests {
             PortStats { rx_packets: 1, rx_bytes: 200, tx_packets: 1, tx_bytes: 100, ..PortStats::ZERO },
             PortStats { tx_packets: 1, tx_bytes: 100, ..PortStats::ZERO },
         ];
-        assert_eq!([1, 2, 3].map(|port| bridge.port(LinkId(port)).unwrap().stats()), want);
+        assert_eq!([1, 2, 3].map(|port| bridge.port(PortId(port)).unwrap().stats()), want);
         assert_eq!(bridge.stats(), PortStats::ZERO);
     }
 
@@ -855,17 +855,17 @@ mod tests {
     fn flooded_frame_without_a_port_is_dropped() {
         let mut bridge = bridge();
         for port in [2, 3] {
-            bridge.set_link_up(LinkId(port), false).unwrap();
+            bridge.set_link_up(PortId(port), false).unwrap();
         }
         assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "Drop(NoPort)");
         assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, None)), "up");
-        assert_eq!(bridge.port(LinkId(1)).unwrap().stats().rx_dropped, 1);
+        assert_eq!(bridge.port(PortId(1)).unwrap().stats().rx_dropped, 1);
     }
 
     /// Port 1 is ordinary, 2 and 3 are trunks of priority 1 and 2; port 4 is ordinary.
     fn trunks() -> Bridge {
         let mut bridge = bridge();
-        bridge.add_port(LinkId(4), mac("02:00:00:00:00:04"), 1500).unwrap();
+        bridge.add_port(PortId(4), mac("02:00:00:00:00:04"), 1500).unwrap();
         for (port, priority) in [(2, 1), (3, 2)] {
             configure(&mut bridge, port, |config| config.trunk = TrunkPriority::new(priority));
         }
@@ -891,7 +891,7 @@ mod tests {
         for (port, src, dst, want) in steps {
             assert_eq!(rx(&mut bridge, port, &frame(src, dst, None)), want, "{src} by {port} to {dst}");
         }
-        assert_eq!(bridge.learnt(LinkId(2)), 0);
+        assert_eq!(bridge.learnt(PortId(2)), 0);
         assert_eq!(send(&mut bridge, &frame(OWN, "02:aa:00:00:00:77", None)), "3");
     }
 
@@ -899,7 +899,7 @@ mod tests {
     fn standby_trunk_sends_nothing_even_by_static_entries() {
         let mut bridge = trunks();
         let request = FdbRequest {
-            port: Some(LinkId(2)),
+            port: Some(PortId(2)),
             mac: mac(B),
             vid: None,
             kind: FdbKind::Static,
@@ -909,13 +909,13 @@ mod tests {
         };
         bridge.add_fdb(Instant::ZERO, &request).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "Drop(StandbyTrunk)");
-        assert_eq!(bridge.port(LinkId(2)).unwrap().stats().tx_dropped, 1);
-        bridge.set_link_up(LinkId(3), false).unwrap();
+        assert_eq!(bridge.port(PortId(2)).unwrap().stats().tx_dropped, 1);
+        bridge.set_link_up(PortId(3), false).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
     }
 
     /// Link of the active trunk of a VLAN, or with `None` of all frames in a bridge without VLAN filtering.
-    fn active_trunk(bridge: &Bridge, vid: Option<Vid>) -> Option<LinkId> {
+    fn active_trunk(bridge: &Bridge, vid: Option<Vid>) -> Option<PortId> {
         bridge.active_trunk(vid).map(|number| bridge.port_at(number).link())
     }
 
@@ -924,18 +924,18 @@ mod tests {
         let mut bridge = trunks();
         rx(&mut bridge, 3, &frame(B, UNKNOWN, None));
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "3");
-        bridge.set_link_up(LinkId(3), false).unwrap();
-        assert_eq!(active_trunk(&bridge, None), Some(LinkId(2)));
+        bridge.set_link_up(PortId(3), false).unwrap();
+        assert_eq!(active_trunk(&bridge, None), Some(PortId(2)));
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "1");
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
         // Addresses learnt at the trunk of lower priority are flushed.
-        bridge.set_link_up(LinkId(3), true).unwrap();
-        assert_eq!((bridge.learnt(LinkId(2)), bridge.learnt(LinkId(1))), (0, 1));
+        bridge.set_link_up(PortId(3), true).unwrap();
+        assert_eq!((bridge.learnt(PortId(2)), bridge.learnt(PortId(1))), (0, 1));
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "3");
         // If no trunk is up, ordinary ports are flooded.
         for port in [2, 3] {
-            bridge.set_link_up(LinkId(port), false).unwrap();
+            bridge.set_link_up(PortId(port), false).unwrap();
         }
         assert_eq!(active_trunk(&bridge, None), None);
         assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "4");
@@ -945,10 +945,10 @@ mod tests {
     fn equal_trunk_priorities_prefer_the_lower_link() {
         let mut bridge = trunks();
         configure(&mut bridge, 2, |config| config.trunk = TrunkPriority::new(2));
-        assert_eq!(active_trunk(&bridge, None), Some(LinkId(2)));
+        assert_eq!(active_trunk(&bridge, None), Some(PortId(2)));
         configure(&mut bridge, 2, |config| config.trunk = None);
-        assert_eq!(active_trunk(&bridge, None), Some(LinkId(3)));
-        bridge.remove_port(LinkId(3)).unwrap();
+        assert_eq!(active_trunk(&bridge, None), Some(PortId(3)));
+        bridge.remove_port(PortId(3)).unwrap();
         assert_eq!(active_trunk(&bridge, None), None);
         bridge.check_invariants();
     }
@@ -957,7 +957,7 @@ mod tests {
     fn each_vlan_has_its_own_active_trunk() {
         let mut bridge = trunks();
         for (port, number) in [(2, 5), (3, 6), (1, 5), (1, 6)] {
-            bridge.add_vlans(Some(LinkId(port)), vid(number), vid(number), VlanFlags::default()).unwrap();
+            bridge.add_vlans(Some(PortId(port)), vid(number), vid(number), VlanFlags::default()).unwrap();
         }
         bridge.set_vlan_filtering(true);
         let cases = [(None, "3"), (Some(5), "2:5"), (Some(6), "3:6")];
@@ -965,13 +965,13 @@ mod tests {
             assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, tag)), want, "{tag:?}");
         }
         let actives = [1, 5, 6, 7].map(|number| active_trunk(&bridge, Some(vid(number))));
-        assert_eq!(actives, [Some(LinkId(3)), Some(LinkId(2)), Some(LinkId(3)), None]);
+        assert_eq!(actives, [Some(PortId(3)), Some(PortId(2)), Some(PortId(3)), None]);
         // Tagged frames of VLAN 5 arrive on the active trunk of that VLAN.
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, Some(5))), "1:5");
         assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "Drop(StandbyTrunk)");
         // The trunk of higher priority joins VLAN 5: addresses learnt at the other one are flushed.
-        bridge.add_vlans(Some(LinkId(3)), vid(5), vid(5), VlanFlags::default()).unwrap();
-        assert_eq!((bridge.learnt(LinkId(2)), rx(&mut bridge, 1, &frame(A, B, Some(5))).as_str()), (0, "3:5"));
+        bridge.add_vlans(Some(PortId(3)), vid(5), vid(5), VlanFlags::default()).unwrap();
+        assert_eq!((bridge.learnt(PortId(2)), rx(&mut bridge, 1, &frame(A, B, Some(5))).as_str()), (0, "3:5"));
     }
 
     #[test]
@@ -991,7 +991,7 @@ mod tests {
         bridge.send(at(10), &frame(OWN, A, None), &mut egress);
         let used = |bridge: &mut Bridge| bridge.fdb_entry(at(20), mac(A), None).unwrap().used.as_secs();
         assert_eq!(used(&mut bridge.clone()), 20);
-        bridge.receive(at(15), LinkId(2), &frame(B, A, None), &mut egress);
+        bridge.receive(at(15), PortId(2), &frame(B, A, None), &mut egress);
         assert_eq!(used(&mut bridge), 5);
     }
 }

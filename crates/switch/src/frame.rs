@@ -1,6 +1,6 @@
 //! Summary of an Ethernet frame for a bridge, and the frame's destinations.
 
-use base::LinkId;
+use base::PortId;
 use wire::MacAddr;
 use wire::eth;
 use wire::vlan::Tci;
@@ -38,7 +38,7 @@ impl Frame {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Exit {
     /// The port.
-    pub port: LinkId,
+    pub port: PortId,
     /// Egress tag; `None` for untagged.
     pub tag: Option<Tci>,
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use wire::MacAddr;
 
 use crate::fdb::FdbKey;
@@ -27,9 +27,9 @@ pub enum LoopSign {
         /// VLAN of the address.
         vid: Option<Vid>,
         /// Port that the address was at; `None` for the bridge itself.
-        from: Option<LinkId>,
+        from: Option<PortId>,
         /// Port that it is at now.
-        to: LinkId,
+        to: PortId,
     },
     /// A port received a frame whose source is an address of the bridge (Linux `br_fdb_update`).
     OwnAddress {
@@ -38,7 +38,7 @@ pub enum LoopSign {
         /// VLAN of the frame.
         vid: Option<Vid>,
         /// The port.
-        port: LinkId,
+        port: PortId,
     },
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct LoopWatch {
 impl LoopWatch {
     /// Records a move.
     #[cold]
-    pub(crate) fn moved(&mut self, now: Instant, key: FdbKey, from: Option<LinkId>, to: LinkId) {
+    pub(crate) fn moved(&mut self, now: Instant, key: FdbKey, from: Option<PortId>, to: PortId) {
         self.begin(now);
         let at = self.moves.iter().position(|(known, _)| *known == key).unwrap_or(self.moves.len());
         if at == self.moves.len() {
@@ -74,7 +74,7 @@ impl LoopWatch {
 
     /// Records a frame from an address of the bridge.
     #[cold]
-    pub(crate) fn own_address(&mut self, now: Instant, key: FdbKey, port: LinkId) {
+    pub(crate) fn own_address(&mut self, now: Instant, key: FdbKey, port: PortId) {
         self.begin(now);
         if !self.has_own {
             self.has_own = true;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use base::LinkId;
+use base::PortId;
 use wire::MacAddr;
 
 use crate::error::BridgeError;
@@ -190,7 +190,7 @@ impl Default for PortConfig {
 /// A port of a bridge.
 #[derive(Clone, Debug)]
 pub struct Port {
-    pub(crate) link: LinkId,
+    pub(crate) link: PortId,
     pub(crate) number: PortNumber,
     pub(crate) mac: MacAddr,
     pub(crate) mtu: usize,
@@ -202,7 +202,7 @@ pub struct Port {
 
 impl Port {
     /// The link.
-    pub fn link(&self) -> LinkId {
+    pub fn link(&self) -> PortId {
         self.link
     }
 

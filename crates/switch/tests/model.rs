@@ -5,7 +5,7 @@ mod oracle;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use oracle::{OWN, Oracle, OracleEntry, Places};
 use proptest::prelude::*;
 use switch::{
@@ -86,10 +86,10 @@ struct World {
 }
 
 /// Port, kind and stickiness of an entry.
-type Entry = (Option<LinkId>, FdbKind, bool);
+type Entry = (Option<PortId>, FdbKind, bool);
 
-fn link(port: u32) -> Option<LinkId> {
-    (port != OWN).then_some(LinkId(port))
+fn link(port: u32) -> Option<PortId> {
+    (port != OWN).then_some(PortId(port))
 }
 
 impl World {
@@ -113,7 +113,7 @@ impl World {
     fn add_ports(&mut self) {
         for port in 1..=PORTS {
             if !self.oracle.ports.contains_key(&port) {
-                assert_eq!(self.bridge.add_port(LinkId(port), mac(port as u8), 1500), Ok(port as u16));
+                assert_eq!(self.bridge.add_port(PortId(port), mac(port as u8), 1500), Ok(port as u16));
                 self.oracle.add_port(port, mac(port as u8));
             }
         }
@@ -148,7 +148,7 @@ impl World {
                 } else {
                     Err(Refusal::PortUnknown)
                 };
-                let verdict = self.bridge.receive(now, LinkId(port), &frame(src, dst, tag), &mut self.egress);
+                let verdict = self.bridge.receive(now, PortId(port), &frame(src, dst, tag), &mut self.egress);
                 assert_eq!(self.places(verdict), want);
             }
             Op::Send(dst, tag) => {
@@ -164,7 +164,7 @@ impl World {
             }
             Op::AddPorts => self.add_ports(),
             Op::RemovePort(port) => {
-                let removed = self.bridge.remove_port(LinkId(port));
+                let removed = self.bridge.remove_port(PortId(port));
                 assert_eq!(removed.is_ok(), has(&self.oracle, port));
                 if removed.is_ok() {
                     self.oracle.remove_port(port);
@@ -206,7 +206,7 @@ impl World {
                 self.oracle.settle_trunks();
             }
             Op::Link(port, is_up) if has(&self.oracle, port) => {
-                self.bridge.set_link_up(LinkId(port), is_up).unwrap();
+                self.bridge.set_link_up(PortId(port), is_up).unwrap();
                 self.oracle.port_mut(port).state = if is_up { PortState::Forwarding } else { PortState::Disabled };
                 if !is_up {
                     self.oracle.fdb.retain(|entry| entry.port != port || entry.is_static || entry.is_local);
@@ -263,9 +263,9 @@ impl World {
     }
 
     fn configure(&mut self, port: u32, change: impl FnOnce(&mut PortConfig)) {
-        let mut config = *self.bridge.port(LinkId(port)).unwrap().config();
+        let mut config = *self.bridge.port(PortId(port)).unwrap().config();
         change(&mut config);
-        self.bridge.configure(LinkId(port), config).unwrap();
+        self.bridge.configure(PortId(port), config).unwrap();
     }
 
     fn check(&mut self) {

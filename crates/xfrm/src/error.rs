@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use base::LinkId;
+use base::PortId;
 
 use crate::algorithm::AlgorithmError;
 use crate::limits::{MAX_SAS, MAX_TEMPLATES, MAX_WINDOW};
@@ -62,9 +62,9 @@ pub enum ConfigError {
     /// An option, by iproute2's name, that is invalid for an SA on a device.
     Offload(&'static str),
     /// The link has no device with this offload.
-    OffloadUnsupported(LinkId),
+    OffloadUnsupported(PortId),
     /// The device refused the SA, for this reason.
-    OffloadFailed(LinkId, &'static str),
+    OffloadFailed(PortId, &'static str),
     /// Packet offload, whose device has its own counters, cannot be enabled or disabled under a key in use.
     OffloadChanged,
     /// An option for NAT traversal, by its name, without a UDP header around ESP.

@@ -1,6 +1,6 @@
 //! Configuration of an SA's offload to a device.
 
-use base::LinkId;
+use base::PortId;
 
 use crate::mode::SaDir;
 
@@ -8,7 +8,7 @@ use crate::mode::SaDir;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Offload {
     /// Link of the device.
-    pub dev: LinkId,
+    pub dev: PortId,
     /// Direction of the packets.
     pub dir: SaDir,
     /// Share of the work on the device.

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::LinkId;
+use base::PortId;
 use serde::{Deserialize, Serialize};
 use wire::Spi;
 
@@ -34,7 +34,7 @@ pub struct PolicyConfig {
     /// Lifetime; limits of bytes and packets have no effect.
     pub lifetime: Lifetime,
     /// The device that also holds the policy; SAs for its templates must be on that device.
-    pub offload: Option<LinkId>,
+    pub offload: Option<PortId>,
     /// The request that created the policy, for the control plane to show.
     pub request: Option<Request>,
 }

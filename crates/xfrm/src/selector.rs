@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{LinkId, Prefix};
+use base::{PortId, Prefix};
 use wire::{FlowKey, Protocol, Version};
 
 use crate::error::ConfigError;
@@ -22,7 +22,7 @@ pub struct Selector {
     /// Destination port, or ICMP code.
     pub dport: PortMask,
     /// The link or the domain's device of a flow ([`Flowi::link`], [`Flowi::domain_device`]); any if `None`.
-    pub dev: Option<LinkId>,
+    pub dev: Option<PortId>,
 }
 
 /// A port under a mask, as in XFRM selectors.

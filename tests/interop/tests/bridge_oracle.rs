@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant, SystemTime};
 
-use base::LinkId;
+use base::PortId;
 use interop::Uml;
 use libtest_mimic::Trial;
 use serde_json::{Value, json};
@@ -101,8 +101,8 @@ fn port_mac(number: usize) -> MacAddr {
 
 const BRIDGE_MAC: MacAddr = MacAddr([2, 0, 0, 0, 2, 0]);
 
-fn link(port: usize) -> LinkId {
-    LinkId(port as u32 + 1)
+fn link(port: usize) -> PortId {
+    PortId(port as u32 + 1)
 }
 
 impl Case {
@@ -266,7 +266,7 @@ impl Case {
                 return Err(format!("frame {at} {frame:?} ({verdict:?}): Linux {want:?}, switch {got:?}"));
             }
         }
-        let name = |port: Option<LinkId>| port.map_or("br0".to_owned(), |port| format!("p{}", port.0 - 1));
+        let name = |port: Option<PortId>| port.map_or("br0".to_owned(), |port| format!("p{}", port.0 - 1));
         let word = |kind| match kind {
             FdbKind::Local => "permanent",
             FdbKind::Static => "static",

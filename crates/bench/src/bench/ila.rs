@@ -17,7 +17,7 @@
 
 use std::net::IpAddr;
 
-use base::{Instant, LinkId, Prefix, TableId};
+use base::{Instant, PortId, Prefix, TableId};
 use datapath::{Datapath, EarlyDemux, PortConfig, host_port};
 use fib::{IlaRoute, Route, RouteKind};
 use ila::{AdjTransport, CsumMode, Direction, HookType, IdentType, Identifier, Locator, Mapping, Rewrite, RouteEncap};
@@ -34,7 +34,7 @@ const STREAMS: u16 = 200;
 /// Number of packets that a link delivers at once.
 const BURST: usize = 16;
 
-const LINK: LinkId = LinkId(2);
+const LINK: PortId = PortId(2);
 
 /// Address of the peer.
 const PEER: &str = "fd00:0:0:1:2000::2";

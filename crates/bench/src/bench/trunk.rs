@@ -22,7 +22,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use datapath::{Datapath, PortConfig};
 use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, FragListMode, Lan, SharedLan, TrunkAdapter, TxOffloads};
 use link::memory::{End, MemoryLink, pair};
@@ -50,9 +50,9 @@ const GUEST_PAGE: usize = 32 * 1024;
 /// Number of descriptors of a LAN that sends a complete packet in place.
 const DESCRIPTORS: usize = 64;
 
-const TRUNK: LinkId = LinkId(1);
-const NIC: LinkId = LinkId(2);
-const BRIDGE: LinkId = LinkId(3);
+const TRUNK: PortId = PortId(1);
+const NIC: PortId = PortId(2);
+const BRIDGE: PortId = PortId(3);
 
 const LARGE_SEND: Comparison = Comparison { of: "large-send/off", over: &["large-send"], under: &["off"] };
 const CHECKSUM: Comparison = Comparison { of: "checksum/off", over: &["checksum"], under: &["off"] };
@@ -346,7 +346,7 @@ fn lock(lan: &SharedLan) -> MutexGuard<'_, Lan> {
 /// A bridge between a trunk adapter and a NIC.
 fn switch(trunk: &TrunkAdapter, nic: &MemoryLink) -> Datapath {
     let mut datapath = Datapath::new();
-    let links: [(LinkId, &dyn Link, MacAddr); 2] = [(TRUNK, trunk, TRUNK_MAC), (NIC, nic, NIC_MAC)];
+    let links: [(PortId, &dyn Link, MacAddr); 2] = [(TRUNK, trunk, TRUNK_MAC), (NIC, nic, NIC_MAC)];
     for (id, link, mac) in links {
         let features = Features { frames: false, ..link.features() };
         let name = link.name().to_owned();

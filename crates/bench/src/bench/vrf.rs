@@ -16,7 +16,7 @@
 use std::fs;
 use std::time::Duration;
 
-use base::{Domain, Instant, LinkId, Prefix, TableId};
+use base::{Domain, Instant, PortId, Prefix, TableId};
 use datapath::{Datapath, PortConfig, SocketBinding, Step, TapPoints, TraceFilter, host_port};
 use fib::{Decision, Route, RouteKind, Rule, Vrf};
 use offload::Features;
@@ -30,8 +30,8 @@ use super::cpu::thread_time;
 /// Number of transactions of a turn, and of packets that a link delivers at once.
 const BURST: usize = 32;
 
-const LINK: LinkId = LinkId(2);
-const RED: LinkId = LinkId(3);
+const LINK: PortId = PortId(2);
+const RED: PortId = PortId(3);
 const OWN: &str = "10.1.0.254";
 const PEER: &str = "10.1.0.1";
 
@@ -133,7 +133,7 @@ impl Transactions {
     }
 
     /// Device to which the sockets are bound.
-    const fn device(&self) -> LinkId {
+    const fn device(&self) -> PortId {
         if matches!(self.at, At::None) { LINK } else { RED }
     }
 
@@ -314,8 +314,8 @@ impl Many {
         Self { datapath, mem: Memory::heap(), count, bytes_each, found: 0, turns: 0 }
     }
 
-    const fn numbers(n: u32) -> (LinkId, LinkId) {
-        (LinkId(10 + 2 * n), LinkId(11 + 2 * n))
+    const fn numbers(n: u32) -> (PortId, PortId) {
+        (PortId(10 + 2 * n), PortId(11 + 2 * n))
     }
 }
 

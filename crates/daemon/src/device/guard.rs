@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::Duration;
 
-use base::LinkId;
+use base::PortId;
 use netlink::message::{Message, Messages};
 use netlink::rtnl::nums::{
     RTM_GETROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
@@ -103,7 +103,7 @@ struct Guard {
     /// again; `None` before the first look.
     unmatched: Option<BTreeSet<Wall>>,
     /// Links whose devices have left this network namespace.
-    moved: BTreeSet<LinkId>,
+    moved: BTreeSet<PortId>,
     /// Numbers of the devices, also of those that were deleted.
     devices: BTreeSet<u32>,
     walls: Walls,

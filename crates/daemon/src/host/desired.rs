@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use base::{IfAddr, LinkId, Prefix, TableId};
+use base::{IfAddr, PortId, Prefix, TableId};
 use config::model::{HostConfig, HostMtu, LinkKind};
 use link::HostDevice;
 use netlink::rtnl::nums::*;
@@ -27,7 +27,7 @@ const BEHIND: u32 = 1 << 31;
 /// A link's device.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Made {
-    pub(super) id: LinkId,
+    pub(super) id: PortId,
     pub(super) device: HostDevice,
     /// Whether the link carries IP only, whatever the type of its device.
     pub(super) ip_only: bool,
@@ -45,7 +45,7 @@ pub(super) fn devices(model: &Model, config: HostConfig, all_ethernet: bool) -> 
         let ip_only = mac.is_none();
         let mac = mac.or_else(|| all_ethernet.then(|| own_mac(id)));
         let device = HostDevice { name: link.config.name.clone(), index: model.ifindex(id).0, mac, mtu };
-        Made { id: LinkId(id), device, ip_only }
+        Made { id: PortId(id), device, ip_only }
     });
     each.collect()
 }
@@ -247,7 +247,7 @@ mod tests {
     /// host.
     fn model(more: &str) -> Model {
         let config = Config::from_toml(&format!("{LINKS}{more}"), "test.toml").unwrap();
-        let ids: Vec<LinkId> = (2..).take(config.links.len()).map(LinkId).collect();
+        let ids: Vec<PortId> = (2..).take(config.links.len()).map(PortId).collect();
         let now: Vec<LinkNow> = config
             .links
             .iter()

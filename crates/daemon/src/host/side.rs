@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::LinkId;
+use base::PortId;
 use client::ROOTS_RUN_DIR;
 use config::model::{HostConfig, HostSide as Wish};
 use ctl::state::{HostDeviceState, HostState};
@@ -87,7 +87,7 @@ struct On {
     mirror: Mirror,
     made: Vec<Made>,
     /// Links whose devices have promiscuous packet sockets.
-    watched: BTreeSet<LinkId>,
+    watched: BTreeSet<PortId>,
     /// Links that have no device, each with the reason.
     missing: Vec<(Made, String)>,
     /// Devices that were missing before the present attempt to create them, each with the reason.
@@ -514,14 +514,14 @@ impl On {
         device.open(queue, control).map_err(|err| err.to_string())
     }
 
-    fn take_from_worker(&self, id: LinkId) {
+    fn take_from_worker(&self, id: PortId) {
         let _ = self.worker.call(move |node| node.set_host_device(id, None));
     }
 
     /// Sets the devices with promiscuous packet sockets in the worker, which then copies all packets of the link to
     /// them.
     fn watch_promiscuous(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
-        let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
+        let now: BTreeSet<PortId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
         for &id in now.symmetric_difference(&self.watched) {
             let is_watched = now.contains(&id);
             let done = self.worker.call(move |node| node.set_watched(id, is_watched));

@@ -147,7 +147,7 @@ fn padded(addr: IpAddr) -> [u8; 16] {
 mod tests {
     use std::net::{SocketAddr, TcpListener, UdpSocket};
 
-    use base::LinkId;
+    use base::PortId;
     use rustix::net::AddressFamily;
 
     use super::*;
@@ -160,7 +160,7 @@ mod tests {
     fn question(protocol: Protocol, own: SocketAddr) -> SocketQuestion {
         let src = if own.is_ipv4() { IpAddr::from([127, 0, 0, 9]) } else { "::1".parse().unwrap() };
         let flow = FlowKey { src, dst: own.ip(), protocol, sport: 40_000, dport: own.port() };
-        SocketQuestion { flow, link: LinkId(2), vrf: LinkId(3) }
+        SocketQuestion { flow, link: PortId(2), vrf: PortId(3) }
     }
 
     #[test]

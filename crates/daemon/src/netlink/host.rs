@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
 use ctl::state::LinkStats;
@@ -47,7 +47,7 @@ impl Host for WorkerHost {
         worker.queue_deltas(deltas.inspect(|delta| noted.iter_mut().for_each(|noted| noted.push((*delta).clone()))));
     }
 
-    fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
+    fn open(&mut self, id: PortId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
         let link = (self.open)(config, index).map_err(|err| Error::owned_text(errno::EINVAL, err.message))?;
         let mac = match link.layer() {
             Layer::Ethernet(mac) => Some(mac.0),
@@ -64,19 +64,19 @@ impl Host for WorkerHost {
         Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, promiscuity: 0, allmulti: 0, bridging: None })
     }
 
-    fn close(&mut self, id: LinkId) -> Result<(), Error> {
+    fn close(&mut self, id: PortId) -> Result<(), Error> {
         self.change(id, LinkChange::Close)
     }
 
-    fn set_mtu(&mut self, id: LinkId, mtu: u16) -> Result<(), Error> {
+    fn set_mtu(&mut self, id: PortId, mtu: u16) -> Result<(), Error> {
         self.change(id, LinkChange::Mtu(mtu))
     }
 
-    fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error> {
+    fn set_mac(&mut self, id: PortId, mac: [u8; 6]) -> Result<(), Error> {
         self.change(id, LinkChange::Mac(MacAddr(mac)))
     }
 
-    fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error> {
+    fn detail(&mut self, id: PortId) -> Result<LinkDetail, Error> {
         let found = self.worker.call(move |node| snapshot::detail(node, id)).map_err(|gone| silent(&gone))?;
         found.ok_or(Error::new(errno::ENODEV))
     }
@@ -87,29 +87,29 @@ impl Host for WorkerHost {
             .map_err(|err| Error::new(err.raw_os_error().unwrap_or(errno::EOPNOTSUPP)))
     }
 
-    fn set_features(&mut self, id: LinkId, requested: FeatureSet) -> Result<(), Error> {
+    fn set_features(&mut self, id: PortId, requested: FeatureSet) -> Result<(), Error> {
         self.change(id, LinkChange::Features(requested))
     }
 
-    fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error> {
+    fn set_qdisc(&mut self, id: PortId, options: Option<Options>) -> Result<(), Error> {
         self.change(id, LinkChange::Qdisc(options))
     }
 
-    fn change_qdisc(&mut self, id: LinkId, options: Options) -> Result<(), Error> {
+    fn change_qdisc(&mut self, id: PortId, options: Options) -> Result<(), Error> {
         self.change(id, LinkChange::ChangeQdisc(options))
     }
 
-    fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error> {
+    fn qdisc_stats(&mut self) -> Result<Vec<(PortId, Stats)>, Error> {
         self.worker.call(|node| snapshot::qdiscs(node)).map_err(|gone| silent(&gone))
     }
 
-    fn set_bridge(&mut self, id: LinkId, bridge: Option<LinkId>) -> Result<(), Error> {
+    fn set_bridge(&mut self, id: PortId, bridge: Option<PortId>) -> Result<(), Error> {
         self.change(id, LinkChange::Bridge(bridge))
     }
 
     fn with_bridge<T: Send + 'static>(
         &mut self,
-        bridge: LinkId,
+        bridge: PortId,
         call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let called = self.worker.call(move |node| {
@@ -119,7 +119,7 @@ impl Host for WorkerHost {
         called.map_err(|gone| silent(&gone))?.ok_or(Error::new(errno::ENODEV))
     }
 
-    fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error> {
+    fn set_up(&mut self, id: PortId, up: bool) -> Result<(), Error> {
         self.change(id, LinkChange::Up(up))
     }
 
@@ -127,7 +127,7 @@ impl Host for WorkerHost {
         self.worker.call(|node| neighbours(&node.datapath.neighbours)).map_err(|gone| silent(&gone))
     }
 
-    fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
+    fn neighbour(&mut self, link: PortId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
         let found = self.worker.call(move |node| node.datapath.neighbours.get(link, addr).map(|it| shown(&it)));
         found.map_err(|gone| silent(&gone))
     }
@@ -159,7 +159,7 @@ impl WorkerHost {
         self.noted.as_mut().map(std::mem::take)
     }
 
-    fn change(&self, id: LinkId, change: LinkChange) -> Result<(), Error> {
+    fn change(&self, id: PortId, change: LinkChange) -> Result<(), Error> {
         let outcome = self.worker.call(move |node| node.change_link(id, change)).map_err(|gone| silent(&gone))?;
         outcome.map_err(|refused| Error::owned_text(errno::EINVAL, refused))
     }

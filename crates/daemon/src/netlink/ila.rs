@@ -1,6 +1,6 @@
 //! Netlink's view of the ILA mappings, which the worker owns.
 
-use base::LinkId;
+use base::PortId;
 use ila::Locator;
 use netlink::Error;
 use netlink::error::errno;
@@ -18,7 +18,7 @@ impl IlaHost for WorkerIla {
         self.call(move |node| {
             let Mapping { locator_match, locator, ifindex, csum_mode, ident_type } = mapping;
             let link = node.link_of(ifindex);
-            let is_there = |link| link == LinkId::LOOPBACK || node.datapath.ports.get(link).is_some();
+            let is_there = |link| link == PortId::LOOPBACK || node.datapath.ports.get(link).is_some();
             if !link.is_none_or(is_there) {
                 return Err(Error::text(errno::ENODEV, "No such device"));
             }

@@ -1,6 +1,6 @@
 //! SAs and policies in netlink's form: the request, with the present state.
 
-use base::{Instant, LinkId, Prefix};
+use base::{Instant, PortId, Prefix};
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, SaStats};
 use netlink::xfrm::convert;
@@ -158,7 +158,7 @@ fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64) -> Replay 
 }
 
 /// Fixed part of a larval SA, with `ifindex` for the index of its selector's link (Linux `xfrm_find_acq`).
-fn larval_info(larval: &Larval, ifindex: impl Fn(LinkId) -> u32, lasts: u64) -> SaInfo {
+fn larval_info(larval: &Larval, ifindex: impl Fn(PortId) -> u32, lasts: u64) -> SaInfo {
     let between = || Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst));
     let selector = larval.selector.unwrap_or_else(between);
     let sel = convert::wire_selector(&selector, selector.dev.map_or(0, ifindex));

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{LinkId, TableId};
+use base::{PortId, TableId};
 use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NudState, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
@@ -30,7 +30,7 @@ pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
 }
 
 /// A neighbour's state as set by a client. `None`: clients cannot set this state.
-pub(crate) fn known(requested: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)> {
+pub(crate) fn known(requested: &NeighbourNow) -> Option<(PortId, IpAddr, Known)> {
     let known = match (requested.state, requested.mac.map(MacAddr)) {
         (0, _) => Known::Nothing,
         (NUD_PERMANENT, Some(mac)) => Known::Permanent(mac),
@@ -73,8 +73,8 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
 
 /// Tells whether an address may be a source of packets to other nodes: an IPv4 address of scope host or narrower is none
 /// (Linux `inet_select_addr`), and neither is `::1` of `lo`.
-fn is_source(link: LinkId, address: &Address) -> bool {
-    address.scope < RT_SCOPE_HOST || address.addr.addr().is_ipv6() && link != LinkId(LOOPBACK)
+fn is_source(link: PortId, address: &Address) -> bool {
+    address.scope < RT_SCOPE_HOST || address.addr.addr().is_ipv6() && link != PortId(LOOPBACK)
 }
 
 const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
@@ -100,7 +100,7 @@ const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
 
 /// The route that decides on packets; `None` for a route that decides on none.
 pub(crate) fn to_fib(route: &rtnl::Route) -> Option<Route> {
-    let dev = LinkId(route.dev);
+    let dev = PortId(route.dev);
     let kind = match route.kind {
         RTN_UNICAST => translated(route.encap, IlaRoute::Unicast { via: route.via, dev }),
         RTN_LOCAL => translated(route.encap, IlaRoute::Local { dev }),

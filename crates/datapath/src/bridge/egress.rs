@@ -1,6 +1,6 @@
 //! Egress of frames that this node sends by a bridge (Linux `br_dev_xmit`): the ports that they leave by.
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use packet::Packet;
 use switch::{Egress, Verdict};
 
@@ -17,7 +17,7 @@ use crate::{Cx, Datapath, vlan};
 pub(crate) fn choose(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    own: LinkId,
+    own: PortId,
     pkt: &mut Packet,
     l3: usize,
     places: &mut Egress,

@@ -1,6 +1,6 @@
 //! Ingress of a bridged port: the tag goes into metadata, and the bridge decides (Linux `br_handle_frame`, `skb_vlan_untag`).
 
-use base::{DropReason, LinkId, Origin};
+use base::{DropReason, Origin, PortId};
 use packet::{Csum, Memory, Packet};
 use switch::{LoopSign, Verdict};
 use wire::eth;
@@ -48,8 +48,8 @@ pub(crate) fn prepare(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> 
 pub(crate) fn receive(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    own: LinkId,
-    link: LinkId,
+    own: PortId,
+    link: PortId,
     pkt: &mut Carried,
     coalesced_from: Option<usize>,
 ) -> Result<Bridged, DropReason> {
@@ -93,9 +93,9 @@ pub(crate) fn receive(
 
 /// Logs the signs of a loop.
 #[cold]
-fn log_loop(dp: &mut Datapath, own: LinkId) {
+fn log_loop(dp: &mut Datapath, own: PortId) {
     let signs = dp.bridges.get_mut(own).map(switch::Bridge::take_loop_signs).unwrap_or_default();
-    let name = |link: LinkId| dp.ports.get(link).map_or("?", |port| port.config.name.as_str());
+    let name = |link: PortId| dp.ports.get(link).map_or("?", |port| port.config.name.as_str());
     let vlan = |vid: Option<switch::Vid>| vid.map_or_else(String::new, |vid| format!(" in VLAN {}", vid.get()));
     let bridge = name(own);
     for sign in signs {

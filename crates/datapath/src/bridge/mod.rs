@@ -8,7 +8,7 @@ pub(crate) mod egress;
 pub(crate) mod gro;
 pub(crate) mod ingress;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use offload::Features;
 use switch::{Bridge, BridgeError, FdbChanges};
 use wire::MacAddr;
@@ -22,13 +22,13 @@ pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
 }
 
 /// Bridge that a link is a port of.
-fn bridge_of(dp: &mut Datapath, link: LinkId) -> Option<&mut Bridge> {
+fn bridge_of(dp: &mut Datapath, link: PortId) -> Option<&mut Bridge> {
     let own = dp.ports.get(link)?.bridge?;
     dp.bridges.get_mut(own)
 }
 
 /// Updates a bridge after a change of its own port or of one of its ports. A link without link-layer addresses leaves the bridge.
-pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr>, mtu: usize) {
+pub(crate) fn follow_config(dp: &mut Datapath, link: PortId, mac: Option<MacAddr>, mtu: usize) {
     if let Some(own) = dp.bridges.get_mut(link) {
         // An address that no station may have is refused, and the bridge keeps its own.
         mac.and_then(|mac| own.set_mac(mac).ok());
@@ -43,11 +43,11 @@ pub(crate) fn follow_config(dp: &mut Datapath, link: LinkId, mac: Option<MacAddr
 }
 
 /// Enables or disables a port whose link, or whose bridge, has come up or gone down: both have to be up (Linux `br_stp_if.c`).
-pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
+pub(crate) fn follow_state(dp: &mut Datapath, link: PortId, is_up: bool) {
     let Datapath { ports, bridges, .. } = dp;
     let is_link_up = |link| ports.get(link).is_some_and(|port| port.up);
     if let Some(bridge) = bridges.get_mut(link) {
-        let all: Vec<LinkId> = bridge.ports().map(switch::Port::link).collect();
+        let all: Vec<PortId> = bridge.ports().map(switch::Port::link).collect();
         for port in all {
             // Cannot fail: `port` is one of the bridge's own ports.
             bridge.set_link_up(port, is_up && is_link_up(port)).ok();
@@ -60,7 +60,7 @@ pub(crate) fn follow_state(dp: &mut Datapath, link: LinkId, is_up: bool) {
 }
 
 /// Removes a link from its bridge. If the link is a bridge itself, its ports become links of this node again.
-pub(crate) fn forget(dp: &mut Datapath, link: LinkId) {
+pub(crate) fn forget(dp: &mut Datapath, link: PortId) {
     if let Some(bridge) = bridge_of(dp, link) {
         bridge.remove_port(link).ok();
     }
@@ -77,7 +77,7 @@ impl Datapath {
     ///
     /// # Errors
     /// [`BridgeError::Mac`] if no station has that address, [`BridgeError::PortExists`] if that link is there already.
-    pub fn add_bridge(&mut self, id: LinkId, name: String, mac: MacAddr, mtu: usize) -> Result<(), BridgeError> {
+    pub fn add_bridge(&mut self, id: PortId, name: String, mac: MacAddr, mtu: usize) -> Result<(), BridgeError> {
         if self.ports.get(id).is_some() {
             return Err(BridgeError::PortExists(id));
         }
@@ -100,7 +100,7 @@ impl Datapath {
     }
 
     /// Changes of each bridge's forwarding database since the last call, by the link of its own port.
-    pub fn take_fdb_changes(&mut self) -> Vec<(LinkId, FdbChanges)> {
+    pub fn take_fdb_changes(&mut self) -> Vec<(PortId, FdbChanges)> {
         let Bridges { all, removed, .. } = &mut self.bridges;
         let changes = all.iter_mut().map(|(own, bridge)| (*own, bridge.take_fdb_changes()));
         std::mem::take(removed)
@@ -111,22 +111,22 @@ impl Datapath {
     }
 
     /// Own ports of the bridges.
-    pub fn bridge_ids(&self) -> impl Iterator<Item = LinkId> + '_ {
+    pub fn bridge_ids(&self) -> impl Iterator<Item = PortId> + '_ {
         self.bridges.all.iter().map(|(own, _)| *own)
     }
 
     /// Own port of the bridge that a link is a port of.
-    pub fn bridge_of(&self, link: LinkId) -> Option<LinkId> {
+    pub fn bridge_of(&self, link: PortId) -> Option<PortId> {
         self.ports.get(link)?.bridge
     }
 
     /// The bridge with that own port.
-    pub fn bridge(&self, id: LinkId) -> Option<&Bridge> {
+    pub fn bridge(&self, id: PortId) -> Option<&Bridge> {
         self.bridges.all.iter().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
     }
 
     /// The bridge with that own port, to configure.
-    pub fn bridge_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
+    pub fn bridge_mut(&mut self, id: PortId) -> Option<&mut Bridge> {
         self.bridges.get_mut(id)
     }
 }

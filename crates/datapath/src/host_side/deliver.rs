@@ -10,7 +10,7 @@
 //! and ports for the flow's, by whichever device they come. So packets of other domains with these addresses and ports are dropped
 //! while the socket exists, and answers leave in the flow's domain or not at all.
 
-use base::{Domain, DropReason, LinkId};
+use base::{Domain, DropReason, PortId};
 use fib::Decision;
 use packet::PktType;
 use wire::{FlowKey, Protocol};
@@ -39,7 +39,7 @@ pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Ca
 }
 
 /// Delivers a packet for this node by that device.
-fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, device: LinkId) -> Next {
+fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, device: PortId) -> Next {
     let pkt_type = ip.pkt.meta.pkt_type;
     // The kernel refuses TCP in a frame to several stations, but a VRF's device shows no stations.
     let shows_stations = dp.ports.get(host_port(device)).is_some_and(|port| port.config.mac.is_some());
@@ -63,7 +63,7 @@ fn deliver_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast, devi
 ///
 /// # Errors
 /// The next stage of a packet that does not go up, or waits for an answer.
-fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Result<LinkId, Next> {
+fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Result<PortId, Next> {
     let link = ip.pkt.meta.origin.device();
     let domain = dp.fib.domain(link);
     if cast == Cast::Group {
@@ -148,7 +148,7 @@ fn apply(
     cast: Cast,
     question: SocketQuestion,
     binding: SocketBinding,
-) -> Result<LinkId, Next> {
+) -> Result<PortId, Next> {
     let SocketQuestion { flow, link, vrf } = question;
     let domain = dp.fib.domain(link);
     match binding {
@@ -221,7 +221,7 @@ impl Datapath {
     /// Place of the flow of a packet that comes down by the device of `link`. A socket that is bound to no device sends by a device
     /// outside of its flow's VRF.
     #[inline]
-    pub(super) fn flow_of_sent(&mut self, cx: Cx<'_>, ip: &IpPacket, link: LinkId) -> SentFlow {
+    pub(super) fn flow_of_sent(&mut self, cx: Cx<'_>, ip: &IpPacket, link: PortId) -> SentFlow {
         if self.fib.domain(link) != Domain::DEFAULT || !self.fib.has_vrfs() {
             return SentFlow::OfLink;
         }
@@ -240,7 +240,7 @@ pub(super) enum SentFlow {
     /// The domain of the link whose device the socket has sent by.
     OfLink,
     /// A VRF, and the link of the flow there.
-    OfVrf(Domain, LinkId),
+    OfVrf(Domain, PortId),
     /// A VRF, but which one is unknown.
     Unknown,
 }

@@ -3,7 +3,7 @@
 //!
 //! The look-up is made once for each packet, fat or not, after the pre-routing hooks, and so with a translated destination.
 
-use base::{Domain, LinkId};
+use base::{Domain, PortId};
 use host::LocalRoute;
 use packet::PktType;
 use wire::Protocol;
@@ -67,7 +67,7 @@ fn may_have_socket(dp: &Datapath, ip: &IpPacket) -> bool {
 }
 
 /// Records the flow of a packet that a socket sends by the device of `link`.
-pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: LinkId) {
+pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: PortId) {
     let domain = dp.fib.domain(link);
     let is_end = is_reset(ip);
     if ip.info.fragment.is_none()

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use ::reassembly::User;
-use base::{DropReason, LinkId, Origin};
+use base::{DropReason, Origin, PortId};
 use fib::RouteKind;
 use host::icmp::Problem;
 use packet::{Packet, PktType};
@@ -23,7 +23,7 @@ use crate::tx::device;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Handles a packet that came down by the device of `link`.
-pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
+pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut pkt: Packet) {
     let origin = Origin::Local(dp.fib.domain(link));
     pkt.meta.origin = origin.into();
     pkt.meta.pkt_type = PktType::Host;
@@ -35,7 +35,7 @@ pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Pack
     }
 }
 
-fn try_receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Result<(), DropReason> {
+fn try_receive(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut pkt: Packet) -> Result<(), DropReason> {
     let port = dp.ports.get(host_port(link)).ok_or(DropReason::LinkDown)?;
     let mut to = Addressee::Node;
     if let Some(mac) = port.config.mac {
@@ -67,7 +67,7 @@ enum Addressee {
 }
 
 /// Routes an IP packet of a socket. Packets to groups and to the limited broadcast address leave by the link.
-fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Addressee) -> Next {
+fn output(dp: &mut Datapath, cx: Cx<'_>, link: PortId, ip: &mut IpPacket, to: Addressee) -> Next {
     if let Err(reason) = ip.parse(cx) {
         return Next::Drop(reason);
     }
@@ -105,7 +105,7 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
 
 /// Link by which a packet to a group or the limited broadcast address leaves: that of its device. A VRF's device has no link: the
 /// routes of the VRF choose one for IPv4, and IPv6 groups are unreachable (Linux `vrf_link_scope_lookup`).
-fn group_link(dp: &Datapath, link: LinkId, group: IpAddr) -> Option<LinkId> {
+fn group_link(dp: &Datapath, link: PortId, group: IpAddr) -> Option<PortId> {
     let domain = dp.fib.domain(link);
     if domain.vrf_device() != Some(link) {
         return Some(link);
@@ -130,7 +130,7 @@ fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
 }
 
 /// Sends a frame by the link unchanged.
-fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(), DropReason> {
+fn leave(dp: &mut Datapath, cx: Cx<'_>, link: PortId, frame: Packet) -> Result<(), DropReason> {
     let port = dp.ports.get(link).filter(|port| Port::is_running(port)).ok_or(DropReason::LinkDown)?;
     if port.config.mac.is_none() {
         return Err(DropReason::EthNotForUs);

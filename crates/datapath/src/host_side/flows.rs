@@ -1,16 +1,16 @@
 //! Flows of the host side's sockets: keys, and the device that a socket has used.
 
-use base::{Domain, LinkId};
+use base::{Domain, PortId};
 use wire::{FlowKey, Protocol};
 
 use crate::{Cx, Datapath, IpPacket};
 
 /// Device that a socket has sent packets of the flow by.
-pub(super) fn device_of(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<LinkId> {
+pub(super) fn device_of(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<PortId> {
     device_of_key(dp, cx, domain, &flow_in(domain, *came)?)
 }
 
-pub(super) fn device_of_key(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<LinkId> {
+pub(super) fn device_of_key(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, came: &FlowKey) -> Option<PortId> {
     let device = dp.established.find(cx.now, domain, came)?.device;
     Some(device).filter(|&device| dp.has_host_port(device))
 }

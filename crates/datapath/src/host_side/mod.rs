@@ -15,7 +15,7 @@ pub(crate) mod flows;
 pub(crate) mod up;
 pub(crate) mod watch;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 
 use crate::node::ports::{Device, host_port};
 use crate::{Datapath, PortConfig};
@@ -23,7 +23,7 @@ use crate::{Datapath, PortConfig};
 impl Datapath {
     /// Adds the host side's device of a link as the port [`host_port`], changes its configuration, or removes it with `None`. The
     /// device has the link's MAC address, or none as the link.
-    pub fn set_host_port(&mut self, link: LinkId, config: Option<PortConfig>) {
+    pub fn set_host_port(&mut self, link: PortId, config: Option<PortConfig>) {
         // Queued frames have the device's previous MAC address.
         self.drop_tx(host_port(link), DropReason::LinkDown);
         match config {
@@ -39,7 +39,7 @@ impl Datapath {
     /// Sets whether a packet socket on the host side's device of `link` is promiscuous. If so, frames of the link that do not go to
     /// the host side are copied to the device, addressed to no station. A device without link-layer addresses gets no copies: the
     /// kernel there would receive the packets again. Returns whether the setting was applied.
-    pub fn set_watched(&mut self, link: LinkId, is_watched: bool) -> bool {
+    pub fn set_watched(&mut self, link: PortId, is_watched: bool) -> bool {
         let has_stations = self.ports.get(host_port(link)).is_some_and(|port| port.config.mac.is_some());
         let is_watched = is_watched && has_stations;
         if let Some(port) = self.ports.get_mut(link) {
@@ -51,7 +51,7 @@ impl Datapath {
 
     /// The link of the lowest number from `first` on whose host side's device has packets to be sent, as
     /// [`next_to_send`](Self::next_to_send).
-    pub fn next_to_send_to_host(&mut self, first: LinkId) -> Option<LinkId> {
+    pub fn next_to_send_to_host(&mut self, first: PortId) -> Option<PortId> {
         self.ports.next_to_send_to_host(first)
     }
 }

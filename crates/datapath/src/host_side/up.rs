@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId, Origin};
+use base::{DropReason, Origin, PortId};
 use packet::{CopyReason, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
@@ -18,10 +18,10 @@ const SOURCE: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 0]);
 
 /// Delivers an ICMP error about a packet of flow `sent` to the socket that sent it: by the device that the flow was sent by, else by
 /// that of a link of `link`'s domain with the source address, else by any device of the domain.
-pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: LinkId, mut error: Packet) {
+pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: PortId, mut error: Packet) {
     let domain = dp.fib.domain(link);
     let of_flow = device_of(dp, cx, domain, &sent.reversed());
-    let has_device = |&link: &LinkId| dp.has_host_port(link) && dp.fib.domain(link) == domain;
+    let has_device = |&link: &PortId| dp.has_host_port(link) && dp.fib.domain(link) == domain;
     let devices = dp.ports.with_host_port();
     let Some(link) =
         of_flow.into_iter().chain(dp.fib.links_with(sent.src)).chain([link]).chain(devices).find(has_device)
@@ -36,13 +36,13 @@ pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, sent: FlowKey, link: 
 
 /// Copies a frame that carries no IP to the device of its link.
 #[cold]
-pub(crate) fn copy_frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
+pub(crate) fn copy_frame(dp: &mut Datapath, cx: Cx<'_>, link: PortId, frame: &Packet) {
     let Ok(copy) = frame.copy(cx.mem, CopyReason::HostSide) else { return };
     device::enqueue(dp, cx, host_port(link), copy, eth::EthHeader::LEN);
 }
 
 /// Copies a router's message of neighbour discovery, which hosts read as well, to the device of its link.
-pub(crate) fn copy_packet(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &IpPacket) {
+pub(crate) fn copy_packet(dp: &mut Datapath, cx: Cx<'_>, link: PortId, ip: &IpPacket) {
     let Ok(mut copy) = ip.pkt.copy(cx.mem, CopyReason::HostSide) else { return };
     copy.meta.trace = 0;
     let cast = if ip.info.dst.is_multicast() { Cast::Group } else { Cast::Unicast };
@@ -71,7 +71,7 @@ pub(super) fn destination(pkt_type: PktType, cast: Cast, dst: IpAddr) -> Option<
 pub(super) fn send(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    link: LinkId,
+    link: PortId,
     mut pkt: Packet,
     to: Option<MacAddr>,
 ) -> Result<(), DropReason> {

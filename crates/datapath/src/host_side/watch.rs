@@ -3,7 +3,7 @@
 //! A copied frame is addressed to no station, so that only packet sockets of the kernel receive it (`PACKET_OTHERHOST`). A frame that
 //! is delivered or sent by the device itself is not copied: packet sockets receive each frame once.
 
-use base::LinkId;
+use base::PortId;
 use fib::{Decision, IlaHop};
 use packet::{CopyReason, Packet};
 use wire::eth::{self, EtherType};
@@ -15,7 +15,7 @@ use crate::{Cx, Datapath};
 
 /// Copies a received frame to the device of its link, unless the frame itself is delivered there.
 #[cold]
-pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
+pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: PortId, frame: &Packet) {
     if !is_seen(dp, cx, link, frame) {
         dp.ports.copy_received(cx.mem, link, frame);
     }
@@ -23,7 +23,7 @@ pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Pack
 
 /// Tells from its headers whether a received frame is delivered to the device: a whole packet for this node that no protocol of the
 /// node consumes. A frame that policies or checks drop later counts as delivered.
-fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
+fn is_seen(dp: &Datapath, cx: Cx<'_>, link: PortId, frame: &Packet) -> bool {
     let Ok(header) = eth::EthHeader::ref_from(frame.head()) else { return false };
     let is_for_us =
         header.dst().is_multicast() || dp.ports.get(link).and_then(|port| port.config.mac) == Some(header.dst());
@@ -60,7 +60,7 @@ fn is_esp(dp: &Datapath, cx: Cx<'_>, frame: &Packet, info: &Info) -> bool {
 
 /// Tells whether the node consumes a message of ICMP: a ping that it answers itself, and all discovery but router solicitations
 /// and advertisements.
-fn is_consumed_icmp(dp: &Datapath, link: LinkId, frame: &Packet, info: &Info) -> bool {
+fn is_consumed_icmp(dp: &Datapath, link: PortId, frame: &Packet, info: &Info) -> bool {
     let mut kind = [0];
     if !frame.read_at(eth::EthHeader::LEN + info.header_len, &mut kind) {
         return false;

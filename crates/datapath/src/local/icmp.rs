@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use base::{Domain, DropReason, LinkId, Mib};
+use base::{Domain, DropReason, Mib, PortId};
 use host::icmp;
 use wire::ip::Info;
 use wire::{Protocol, Version, icmp as icmpv4, icmpv6, ipv4};
@@ -71,7 +71,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
 /// Tells whether the node itself answers a message of this type, on a link with a device of the host side. The kernel there has no
 /// VRFs: it would route its reply by the main table. And it is a host: it belongs to no group of routers (RFC 4291 §2.8), unless a
 /// program joins one.
-pub(crate) fn is_answered_here(dp: &Datapath, link: LinkId, info: &Info, kind: u8) -> bool {
+pub(crate) fn is_answered_here(dp: &Datapath, link: PortId, info: &Info, kind: u8) -> bool {
     let is_ping = info.has_transport()
         && matches!(
             (info.protocol, info.version(), kind),
@@ -82,7 +82,7 @@ pub(crate) fn is_answered_here(dp: &Datapath, link: LinkId, info: &Info, kind: u
 
 /// Tells whether an address is a group of routers: of all of a link or of a site, or the solicited-node group of an anycast address
 /// of the link alone.
-fn is_of_routers(dp: &Datapath, link: LinkId, dst: IpAddr) -> bool {
+fn is_of_routers(dp: &Datapath, link: PortId, dst: IpAddr) -> bool {
     let IpAddr::V6(group) = dst else { return false };
     ALL_ROUTERS.contains(&group)
         || is_solicited_node(dp, link, group, Asked::Anycast) && !is_solicited_node(dp, link, group, Asked::Unicast)
@@ -96,7 +96,7 @@ fn is_ping(ip: &IpPacket) -> bool {
 /// Source of the answer to a ping to a group, if this node belongs to it: the groups of all IPv6 nodes and routers, and the
 /// solicited-node group of an address of the link (RFC 4291 §2.8). A ping to another group is not answered, nor is a broadcast
 /// (Linux's `icmp_echo_ignore_broadcasts`).
-fn member_address(dp: &Datapath, link: LinkId, info: &Info) -> Option<IpAddr> {
+fn member_address(dp: &Datapath, link: PortId, info: &Info) -> Option<IpAddr> {
     let IpAddr::V6(group) = info.dst else { return None };
     let is_member = group == ALL_NODES
         || ALL_ROUTERS.contains(&group)
@@ -105,7 +105,7 @@ fn member_address(dp: &Datapath, link: LinkId, info: &Info) -> Option<IpAddr> {
 }
 
 /// Tells whether a group is the solicited-node group of an address of the link (RFC 4291 §2.7.1).
-fn is_solicited_node(dp: &Datapath, link: LinkId, group: Ipv6Addr, asked: Asked) -> bool {
+fn is_solicited_node(dp: &Datapath, link: PortId, group: Ipv6Addr, asked: Asked) -> bool {
     let is_of = |addr| matches!(addr, IpAddr::V6(addr) if wire::nd::solicited_node(addr) == group);
     let own = dp.own_link_local(link);
     let mut addresses = dp.fib.addresses(link);
@@ -119,7 +119,7 @@ fn is_solicited_node(dp: &Datapath, link: LinkId, group: Ipv6Addr, asked: Asked)
 }
 
 /// Source of an answer to `src` by `link`, for a packet that was not sent to an address of this node.
-fn source_towards(dp: &Datapath, link: LinkId, src: IpAddr) -> Option<IpAddr> {
+fn source_towards(dp: &Datapath, link: PortId, src: IpAddr) -> Option<IpAddr> {
     let own = dp.own_link_local(link);
     if is_link_local(src) { own } else { dp.fib.source(link, src).or(own) }
 }

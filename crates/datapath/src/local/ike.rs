@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use fib::Decision;
 use ipsec::KEEPALIVE;
 use offload::checksum;
@@ -167,12 +167,12 @@ pub(super) fn is_to_open_port(dp: &Datapath, ip: &IpPacket) -> bool {
 
 impl Datapath {
     /// Sets the links with IKE ports.
-    pub fn set_ike(&mut self, links: Vec<(LinkId, IkeAt)>) {
+    pub fn set_ike(&mut self, links: Vec<(PortId, IkeAt)>) {
         self.ike.links = links;
     }
 
     /// Removes the IKE ports of a link, whose number may be reused.
-    pub(crate) fn forget_ike(&mut self, link: LinkId) {
+    pub(crate) fn forget_ike(&mut self, link: PortId) {
         self.ike.links.retain(|&(its, _)| its != link);
     }
 

@@ -1,6 +1,6 @@
 //! Fragments for this node, and the identifications of those that it makes.
 
-use base::{Counters, DropReason, LinkId, Mib, Origin};
+use base::{Counters, DropReason, Mib, Origin, PortId};
 use host::icmp::Problem;
 use offload::checksum;
 use packet::{Burst, Csum, Packet};
@@ -54,7 +54,7 @@ pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, user: Use
 pub(crate) fn handle_train(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    link: LinkId,
+    link: PortId,
     train: &Train,
     burst: &mut Burst<'_>,
     l3: impl Fn(&Packet) -> Option<usize>,
@@ -70,7 +70,7 @@ pub(crate) fn handle_train(
 }
 
 /// Counts for `link` what reassembly has counted for the node, datagrams evicted for its fragments included.
-fn count_for_link(dp: &mut Datapath, link: LinkId, before: [u64; REASSEMBLY.len()]) {
+fn count_for_link(dp: &mut Datapath, link: PortId, before: [u64; REASSEMBLY.len()]) {
     let after = moved(&dp.counters);
     let Some(port) = dp.ports.get_mut(link).filter(|_| after != before) else { return };
     for (which, (after, before)) in REASSEMBLY.into_iter().zip(after.into_iter().zip(before)) {

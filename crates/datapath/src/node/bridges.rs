@@ -1,6 +1,6 @@
 //! The bridges of a node.
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use packet::Packet;
 use switch::{Bridge, Egress, FdbChanges, FlushFilter, Frame, Refusal};
 use wire::eth;
@@ -10,7 +10,7 @@ use crate::bridge::gro::FrameGro;
 /// The bridges of a node, by the links of their own ports.
 #[derive(Debug, Default)]
 pub(crate) struct Bridges {
-    pub(crate) all: Vec<(LinkId, Bridge)>,
+    pub(crate) all: Vec<(PortId, Bridge)>,
     /// Frames that ports have received and that may grow.
     pub(crate) gro: FrameGro,
     /// Destinations of the current frame, kept for its storage.
@@ -18,16 +18,16 @@ pub(crate) struct Bridges {
     /// Whether changes of forwarding databases are kept.
     pub(crate) is_watched: bool,
     /// Last changes of bridges that were removed since changes were taken.
-    pub(crate) removed: Vec<(LinkId, FdbChanges)>,
+    pub(crate) removed: Vec<(PortId, FdbChanges)>,
 }
 
 impl Bridges {
-    pub(crate) fn get_mut(&mut self, id: LinkId) -> Option<&mut Bridge> {
+    pub(crate) fn get_mut(&mut self, id: PortId) -> Option<&mut Bridge> {
         self.all.iter_mut().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
     }
 
     /// Removes a bridge, with every address (Linux `br_dev_delete`).
-    pub(crate) fn remove(&mut self, id: LinkId) {
+    pub(crate) fn remove(&mut self, id: PortId) {
         let Some(at) = self.all.iter().position(|(own, _)| *own == id) else { return };
         let (_, mut bridge) = self.all.swap_remove(at);
         if self.is_watched {

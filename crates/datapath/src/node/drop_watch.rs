@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use wire::{FlowKey, Spi};
 
 /// Packet that was dropped, or several at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct DropReport {
     /// Link that the packet came in by; `None` for a packet of this node.
-    pub link: Option<LinkId>,
+    pub link: Option<PortId>,
     /// Reason.
     pub reason: DropReason,
     /// Number of packets.

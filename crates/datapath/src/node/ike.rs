@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use base::LinkId;
+use base::PortId;
 
 /// The port of IKE (RFC 7296 §2).
 pub(crate) const IKE_PORT: u16 = 500;
@@ -46,7 +46,7 @@ pub struct IkeMessage {
 /// The ports of IKE, and the messages received there.
 #[derive(Debug, Default)]
 pub(crate) struct Ike {
-    pub(crate) links: Vec<(LinkId, IkeAt)>,
+    pub(crate) links: Vec<(PortId, IkeAt)>,
     pub(crate) waiting: VecDeque<IkeMessage>,
     /// Bytes of `waiting`.
     pub(crate) bytes: usize,

@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Counters, Domain, Instant, LinkId};
+use base::{Counters, Domain, Instant, PortId};
 use fib::{Action, Decision, Fib, Neighbours};
 use host::{Established, RateLimit};
 use ila::{AdjTransport, Mappings};
@@ -75,10 +75,10 @@ pub struct Datapath {
     pub(crate) recent_routes: RecentRoutes,
     pub(crate) hooks: Hooks,
     /// Links with MSS clamping of forwarded SYNs.
-    pub(crate) clamp_mss: Vec<LinkId>,
+    pub(crate) clamp_mss: Vec<PortId>,
     pub(crate) bypass_ports: Vec<u16>,
     /// Links to which forwarded datagrams are sent reassembled, for any MTU.
-    pub(crate) defrag: Vec<LinkId>,
+    pub(crate) defrag: Vec<PortId>,
     pub(crate) ila: Ila,
     pub(crate) ila_errors: IlaErrors,
     pub(crate) trace: Trace,
@@ -133,7 +133,7 @@ pub(crate) struct Ila {
 
 /// Devices by the link below and their VLAN.
 #[derive(Debug, Default)]
-pub(crate) struct VlanDevices(pub(crate) HashMap<(LinkId, u16), LinkId>);
+pub(crate) struct VlanDevices(pub(crate) HashMap<(PortId, u16), PortId>);
 
 /// Destination of a packet in flight at the ciphers.
 #[derive(Clone, Copy, Debug)]
@@ -220,7 +220,7 @@ impl Datapath {
     }
 
     /// Tells whether the host's own stack has that role at a port.
-    pub(crate) fn host_is(&self, id: LinkId, role: HostRole) -> bool {
+    pub(crate) fn host_is(&self, id: PortId, role: HostRole) -> bool {
         self.ports.get(id).is_some_and(|port| port.host == role)
     }
 
@@ -247,19 +247,19 @@ impl Datapath {
     }
 
     /// Layer-3 MTU of a link that is up, in bytes.
-    pub(crate) fn mtu_of(&self, link: LinkId) -> Option<usize> {
+    pub(crate) fn mtu_of(&self, link: PortId) -> Option<usize> {
         self.ports.get(link).filter(|port| port.is_running()).map(|port| port.config.mtu)
     }
 
     /// MTU of the path to `dst` in bytes; its first link is `dev`, of MTU `link_mtu`.
     #[inline]
-    pub(crate) fn path_mtu(&self, cx: Cx<'_>, dev: LinkId, dst: IpAddr, link_mtu: usize) -> usize {
+    pub(crate) fn path_mtu(&self, cx: Cx<'_>, dev: PortId, dst: IpAddr, link_mtu: usize) -> usize {
         self.fib.path_mtu(cx.now, self.fib.domain(dev), dst).map_or(link_mtu, |mtu| mtu.min(link_mtu))
     }
 
     /// Tells whether a link has a device of the host side.
     #[must_use]
-    pub fn has_host_port(&self, link: LinkId) -> bool {
+    pub fn has_host_port(&self, link: PortId) -> bool {
         self.ports.has_host_port(link)
     }
 }

@@ -1,6 +1,6 @@
 //! The node's ports: configuration and state of each link in the datapath, and the queue of packets to be sent on it.
 
-use base::{Counters, DropReason, LinkId, Origin};
+use base::{Counters, DropReason, Origin, PortId};
 use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
@@ -18,15 +18,15 @@ const HOST_SIDE: u32 = 1 << 31;
 
 /// Port of the host side's device of a link.
 #[must_use]
-pub const fn host_port(link: LinkId) -> LinkId {
-    LinkId(link.0 | HOST_SIDE)
+pub const fn host_port(link: PortId) -> PortId {
+    PortId(link.0 | HOST_SIDE)
 }
 
 /// Link whose host side's device a port is; `None` for any other port.
 #[must_use]
-pub(crate) const fn link_of_host_port(port: LinkId) -> Option<LinkId> {
+pub(crate) const fn link_of_host_port(port: PortId) -> Option<PortId> {
     match port.0.checked_sub(HOST_SIDE) {
-        Some(link) => Some(LinkId(link)),
+        Some(link) => Some(PortId(link)),
         None => None,
     }
 }
@@ -91,7 +91,7 @@ pub enum Device {
     /// A VLAN of another link (Linux `net/8021q`).
     Vlan {
         /// The link below.
-        lower: LinkId,
+        lower: PortId,
         /// The VLAN, 1 to 4094.
         vid: u16,
     },
@@ -134,7 +134,7 @@ pub struct Port {
     /// Whether packets may be sent by the port.
     pub up: bool,
     /// Own port of the bridge that this port is a port of.
-    pub(crate) bridge: Option<LinkId>,
+    pub(crate) bridge: Option<PortId>,
     /// Whether it has devices of its VLANs.
     pub(crate) has_vlans: bool,
     /// Counts of super-packets.
@@ -299,7 +299,7 @@ pub struct TapPoints {
 #[derive(Debug)]
 pub struct Tapped {
     /// The link.
-    pub link: LinkId,
+    pub link: PortId,
     /// Whether the capture was of fat packets, or of the wire.
     pub fat: bool,
     /// Whether the packet was outbound.
@@ -325,18 +325,18 @@ pub(crate) struct PortTable {
 impl PortTable {
     /// The port of that number.
     #[inline]
-    pub(crate) fn get(&self, id: LinkId) -> Option<&Port> {
+    pub(crate) fn get(&self, id: PortId) -> Option<&Port> {
         self.ports.get(id.0 as usize)?.as_ref()
     }
 
     /// The port of that number.
     #[inline]
-    pub(crate) fn get_mut(&mut self, id: LinkId) -> Option<&mut Port> {
+    pub(crate) fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
         self.ports.get_mut(id.0 as usize)?.as_mut()
     }
 
     /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
-    pub(crate) fn set(&mut self, id: LinkId, device: Device, config: PortConfig) {
+    pub(crate) fn set(&mut self, id: PortId, device: Device, config: PortConfig) {
         let at = id.0 as usize;
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);
@@ -351,7 +351,7 @@ impl PortTable {
     }
 
     /// Removes a port, with the packets queued in it.
-    pub(crate) fn remove(&mut self, id: LinkId) -> Option<Port> {
+    pub(crate) fn remove(&mut self, id: PortId) -> Option<Port> {
         self.ports.get_mut(id.0 as usize)?.take()
     }
 
@@ -363,31 +363,31 @@ impl PortTable {
 
     /// Place of a port; `None` beyond the largest number.
     #[inline]
-    fn place(&self, id: LinkId) -> Option<&Option<Port>> {
+    fn place(&self, id: PortId) -> Option<&Option<Port>> {
         self.ports.get(id.0 as usize)
     }
 
     /// Place of a port; `None` beyond the largest number.
     #[inline]
-    fn place_mut(&mut self, id: LinkId) -> Option<&mut Option<Port>> {
+    fn place_mut(&mut self, id: PortId) -> Option<&mut Option<Port>> {
         self.ports.get_mut(id.0 as usize)
     }
 
     /// Every port with its number.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
-        self.ports.iter().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_ref()?)))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, &Port)> {
+        self.ports.iter().enumerate().filter_map(|(at, port)| Some((PortId(at as u32), port.as_ref()?)))
     }
 
     /// Every port with its number.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
-        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_mut()?)))
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PortId, &mut Port)> {
+        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((PortId(at as u32), port.as_mut()?)))
     }
 
     /// As `Port::enqueue`.
     pub(crate) fn enqueue(
         &mut self,
         mem: &Memory,
-        id: LinkId,
+        id: PortId,
         pkt: Packet,
         l3: usize,
     ) -> Result<&[Packet], DropReason> {
@@ -397,7 +397,7 @@ impl PortTable {
     }
 
     /// The port of the lowest number from `first` on that has packets to be sent.
-    pub(crate) fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+    pub(crate) fn next_to_send(&mut self, first: PortId) -> Option<PortId> {
         while let Some(id) = self.queued.next(first) {
             if self.get(id).is_some_and(|port| !port.tx.is_empty()) {
                 return Some(id);
@@ -409,7 +409,7 @@ impl PortTable {
 
     /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
     #[cold]
-    fn copy_sent(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+    fn copy_sent(&mut self, mem: &Memory, link: PortId, frame: &Packet) {
         // A packet that the device will encrypt does not appear on the wire in clear.
         if !frame.meta.of_socket && frame.meta.esp.is_none() {
             self.copy_frame(mem, link, frame);
@@ -418,7 +418,7 @@ impl PortTable {
 
     /// Copies a frame to the device of a link, addressed to no station. If the queue is full, the copy is lost to packet sockets
     /// only.
-    fn copy_frame(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+    fn copy_frame(&mut self, mem: &Memory, link: PortId, frame: &Packet) {
         let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
         let mut frames = Vec::new();
         match copy.meta.cut {
@@ -459,7 +459,7 @@ pub struct Ports {
     /// Devices of the host side, by the numbers of their links. Their own numbers, of [`host_port`], are beyond those of `table`.
     hosts: PortTable,
     /// Links that have a queueing discipline.
-    pub(crate) shaped: Vec<LinkId>,
+    pub(crate) shaped: Vec<PortId>,
     drops: Vec<[u64; DropReason::COUNT]>,
     pub(crate) drop_watch: DropWatch,
     tapped: Vec<Tapped>,
@@ -468,7 +468,7 @@ pub struct Ports {
 impl Ports {
     /// The port of that number: a link, a virtual device, or a device of the host side.
     #[inline]
-    pub fn get(&self, id: LinkId) -> Option<&Port> {
+    pub fn get(&self, id: PortId) -> Option<&Port> {
         match self.table.place(id) {
             Some(port) => port.as_ref(),
             None => self.hosts.get(link_of_host_port(id)?),
@@ -477,7 +477,7 @@ impl Ports {
 
     /// The port of that number: a link, a virtual device, or a device of the host side.
     #[inline]
-    pub fn get_mut(&mut self, id: LinkId) -> Option<&mut Port> {
+    pub fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
         let Self { table, hosts, .. } = self;
         match table.place_mut(id) {
             Some(port) => port.as_mut(),
@@ -487,7 +487,7 @@ impl Ports {
 
     /// Tells whether a link has a device of the host side.
     #[inline]
-    pub(crate) fn has_host_port(&self, link: LinkId) -> bool {
+    pub(crate) fn has_host_port(&self, link: PortId) -> bool {
         self.hosts.get(link).is_some()
     }
 
@@ -498,12 +498,12 @@ impl Ports {
     }
 
     /// Links that have a device of the host side.
-    pub(crate) fn with_host_port(&self) -> impl Iterator<Item = LinkId> {
+    pub(crate) fn with_host_port(&self) -> impl Iterator<Item = PortId> {
         self.hosts.iter().map(|(link, _)| link)
     }
 
     /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
-    pub(crate) fn set(&mut self, id: LinkId, device: Device, config: PortConfig) {
+    pub(crate) fn set(&mut self, id: PortId, device: Device, config: PortConfig) {
         match link_of_host_port(id) {
             None => self.table.set(id, device, config),
             Some(link) => self.hosts.set(link, device, config),
@@ -511,7 +511,7 @@ impl Ports {
     }
 
     /// Removes a port, with the packets queued in it.
-    pub(crate) fn remove(&mut self, id: LinkId) -> Option<Port> {
+    pub(crate) fn remove(&mut self, id: PortId) -> Option<Port> {
         self.shaped.retain(|&shaped| shaped != id);
         match link_of_host_port(id) {
             None => self.table.remove(id),
@@ -521,23 +521,23 @@ impl Ports {
 
     /// Tells whether packets pass a queueing discipline before they go to the link.
     #[inline]
-    pub(crate) fn is_shaped(&self, link: LinkId) -> bool {
+    pub(crate) fn is_shaped(&self, link: PortId) -> bool {
         !self.shaped.is_empty() && self.get(link).is_some_and(|port| port.qdisc.is_some())
     }
 
     /// Every link and virtual device with its number, without the devices of the host side.
-    pub fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
+    pub fn iter(&self) -> impl Iterator<Item = (PortId, &Port)> {
         self.table.iter()
     }
 
     /// Same as [`iter`](Self::iter), to change them.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PortId, &mut Port)> {
         self.table.iter_mut()
     }
 
     /// Passes an IP packet by a VRF: counts it, and copies it for a capture.
     #[inline]
-    pub(crate) fn pass_vrf(&mut self, mem: &Memory, vrf: LinkId, outbound: bool, pkt: &Packet) {
+    pub(crate) fn pass_vrf(&mut self, mem: &Memory, vrf: PortId, outbound: bool, pkt: &Packet) {
         let Some(port) = self.get_mut(vrf).filter(|port| port.device == Device::Vrf) else { return };
         let bytes = pkt.len() as u64;
         let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, .. } = &mut port.traffic;
@@ -554,7 +554,7 @@ impl Ports {
     }
 
     /// Passes a frame by a VLAN device on its way out, with its IP header at `l3`: counts it, and copies it for captures.
-    pub(crate) fn pass_vlan(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+    pub(crate) fn pass_vlan(&mut self, mem: &Memory, own: PortId, pkt: &Packet, l3: usize) {
         if let Some(port) = self.get_mut(own) {
             port.traffic.tx_packets += 1;
             port.traffic.tx_bytes += pkt.len() as u64;
@@ -563,7 +563,7 @@ impl Ports {
     }
 
     /// As [`pass_vlan`](Self::pass_vlan), by the own port of a bridge: the bridge itself counts frames, the port fat ones.
-    pub(crate) fn pass_bridge(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+    pub(crate) fn pass_bridge(&mut self, mem: &Memory, own: PortId, pkt: &Packet, l3: usize) {
         if let Some(port) = self.get_mut(own) {
             if pkt.meta.cut.gso().is_some() {
                 port.fat.tx_gso_packets += 1;
@@ -574,7 +574,7 @@ impl Ports {
     }
 
     /// Copies a frame that passes a virtual device on its way out for promiscuous packet sockets and captures.
-    fn copy_passing(&mut self, mem: &Memory, own: LinkId, pkt: &Packet, l3: usize) {
+    fn copy_passing(&mut self, mem: &Memory, own: PortId, pkt: &Packet, l3: usize) {
         let Self { table, tapped, hosts, .. } = self;
         let Some(port) = table.get(own) else { return };
         if port.is_watched {
@@ -586,13 +586,13 @@ impl Ports {
     }
 
     /// Copies a frame that a link has received to the host side's device of the link, for promiscuous packet sockets.
-    pub(crate) fn copy_received(&mut self, mem: &Memory, link: LinkId, frame: &Packet) {
+    pub(crate) fn copy_received(&mut self, mem: &Memory, link: PortId, frame: &Packet) {
         self.hosts.copy_frame(mem, link, frame);
     }
 
     /// Counts a packet for which a VRF has no route.
     #[cold]
-    pub(crate) fn fail_vrf(&mut self, vrf: LinkId) {
+    pub(crate) fn fail_vrf(&mut self, vrf: PortId) {
         if let Some(port) = self.get_mut(vrf) {
             port.traffic.tx_errors += 1;
         }
@@ -600,7 +600,7 @@ impl Ports {
 
     /// Copies a packet for a capture of fat packets, if one is on.
     #[inline]
-    pub(crate) fn tap_fat(&mut self, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet) {
+    pub(crate) fn tap_fat(&mut self, mem: &Memory, link: PortId, outbound: bool, pkt: &Packet) {
         if self.get(link).is_some_and(|port| port.tap.fat) {
             record(&mut self.tapped, mem, Tapped { link, fat: true, outbound, bytes: Vec::new() }, pkt);
         }
@@ -608,7 +608,7 @@ impl Ports {
 
     /// Copies a received packet for a capture of the wire, if one is on.
     #[inline]
-    pub(crate) fn tap_wire(&mut self, mem: &Memory, link: LinkId, pkt: &Packet) {
+    pub(crate) fn tap_wire(&mut self, mem: &Memory, link: PortId, pkt: &Packet) {
         if let Some(port) = self.get(link)
             && port.tap.wire
         {
@@ -618,7 +618,7 @@ impl Ports {
     }
 
     /// As `Port::enqueue`, with a copy for a capture of the wire.
-    pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+    pub(crate) fn enqueue(&mut self, mem: &Memory, link: PortId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
         let Self { table, tapped, hosts, .. } = self;
         let Some(port) = table.place(link) else {
             // Captures and packet sockets at a device of the host side are its kernel's.
@@ -642,7 +642,7 @@ impl Ports {
 
     /// Counts a packet that came in, if it is fat.
     #[inline]
-    pub(crate) fn count_fat_received(&mut self, link: LinkId, pkt: &Packet) {
+    pub(crate) fn count_fat_received(&mut self, link: PortId, pkt: &Packet) {
         if pkt.meta.cut.gso().is_some()
             && let Some(port) = self.get_mut(link)
         {
@@ -652,12 +652,12 @@ impl Ports {
     }
 
     /// The link of the lowest number from `first` on whose host side's device has packets to be sent.
-    pub(crate) fn next_to_send_to_host(&mut self, first: LinkId) -> Option<LinkId> {
+    pub(crate) fn next_to_send_to_host(&mut self, first: PortId) -> Option<PortId> {
         self.hosts.next_to_send(first)
     }
 
     /// The link of the lowest number from `first` on that has packets to be sent.
-    pub(crate) fn next_to_send(&mut self, first: LinkId) -> Option<LinkId> {
+    pub(crate) fn next_to_send(&mut self, first: PortId) -> Option<PortId> {
         self.table.next_to_send(first)
     }
 
@@ -699,15 +699,15 @@ impl Ports {
     }
 
     /// Number of dropped packets that came in by `link`.
-    pub fn dropped(&self, link: LinkId) -> u64 {
+    pub fn dropped(&self, link: PortId) -> u64 {
         self.drops.get(link.0 as usize).map_or(0, |counts| counts.iter().sum())
     }
 
     /// Counts of drops, by input link (`None` for packets of this node) and reason.
-    pub fn drop_counts(&self) -> impl Iterator<Item = (Option<LinkId>, DropReason, u64)> + '_ {
+    pub fn drop_counts(&self) -> impl Iterator<Item = (Option<PortId>, DropReason, u64)> + '_ {
         self.drops.iter().enumerate().flat_map(|(at, counts)| {
             let counted = DropReason::ALL.iter().zip(counts).filter(|&(_, &count)| count > 0);
-            let link = (at > 0).then_some(LinkId(at as u32));
+            let link = (at > 0).then_some(PortId(at as u32));
             counted.map(move |(&reason, &count)| (link, reason, count))
         })
     }
@@ -729,7 +729,7 @@ fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
 
 /// Copies a frame that leaves by a virtual device for a capture of the wire, with the tag in its metadata.
 #[cold]
-fn record_sent(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, pkt: &Packet, l3: usize) {
+fn record_sent(tapped: &mut Vec<Tapped>, mem: &Memory, link: PortId, pkt: &Packet, l3: usize) {
     if pkt.meta.vlan.is_none() {
         return record_cut(tapped, mem, link, true, pkt, l3);
     }
@@ -741,7 +741,7 @@ fn record_sent(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, pkt: &Packe
 
 /// Copies a packet, whose IP header begins at `l3`, for a capture of the wire: a fat packet in its segments.
 #[cold]
-fn record_cut(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet, l3: usize) {
+fn record_cut(tapped: &mut Vec<Tapped>, mem: &Memory, link: PortId, outbound: bool, pkt: &Packet, l3: usize) {
     let tap = || Tapped { link, fat: false, outbound, bytes: Vec::new() };
     let mut segments = Vec::new();
     let is_fat = pkt.meta.cut.gso().is_some() && tapped.len() < MAX_TAPPED;

@@ -83,14 +83,14 @@ fn slot_of(domain: Domain, dst: IpAddr) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use base::{DropReason, LinkId, TableId};
+    use base::{DropReason, PortId, TableId};
     use fib::{Route, RouteKind};
 
     use super::*;
     use crate::Datapath;
 
-    const DEV: LinkId = LinkId(1);
-    const RED: Domain = Domain::vrf(LinkId(2));
+    const DEV: PortId = PortId(1);
+    const RED: Domain = Domain::vrf(PortId(2));
 
     fn addr(n: u32) -> IpAddr {
         IpAddr::from(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n))

@@ -5,7 +5,7 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use foldhash::quality::RandomState;
 use packet::Packet;
 use wire::{FlowKey, Protocol};
@@ -55,9 +55,9 @@ pub struct SocketQuestion {
     /// Addresses and ports of the received packet: TCP or UDP.
     pub flow: FlowKey,
     /// Input link.
-    pub link: LinkId,
+    pub link: PortId,
     /// VRF of the link; the link itself if it is in none.
-    pub vrf: LinkId,
+    pub vrf: PortId,
 }
 
 /// Answer: the binding of the socket that gets the packet.
@@ -106,8 +106,8 @@ pub(crate) struct WaitingPacket {
 /// Local end of flows, the key of an answer.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct LocalEnd {
-    link: LinkId,
-    vrf: LinkId,
+    link: PortId,
+    vrf: PortId,
     protocol: Protocol,
     addr: IpAddr,
     port: u16,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, Instant, LinkId, Origin, Prefix, TableId};
+use base::{Domain, DropReason, Instant, Origin, PortId, Prefix, TableId};
 use fib::Fib;
 use host::icmp::Problem;
 use packet::{Csum, Gso, Packet};
@@ -35,7 +35,7 @@ pub enum TraceTerm {
     /// One of the ports.
     Port(u16),
     /// The link that the packet came in by, or the VRF of that link.
-    Dev(LinkId),
+    Dev(PortId),
 }
 
 /// Packets to trace: those for which every term is true, or, where a term is negated, false.
@@ -115,7 +115,7 @@ pub enum Step {
         /// The point.
         point: HookPoint,
         /// The device.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Translation of the destination by ILA. From here on the flow has the new one.
     Ila {
@@ -136,19 +136,19 @@ pub enum Step {
     /// Forwarding.
     Forward {
         /// The link.
-        dev: LinkId,
+        dev: PortId,
         /// The neighbour.
         next_hop: IpAddr,
     },
     /// Output, before the policies.
     Output {
         /// The link.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Delivery to the host side.
     Up {
         /// The link, whose device of the host side it is.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Match of a policy.
     Policy {
@@ -172,19 +172,19 @@ pub enum Step {
     /// Transmission: fits the path.
     Transmit {
         /// The link.
-        dev: LinkId,
+        dev: PortId,
         /// The neighbour.
         next_hop: IpAddr,
     },
     /// Wait for the link-layer address of the next hop.
     Resolve {
         /// The link.
-        dev: LinkId,
+        dev: PortId,
     },
     /// In the queue of a link, as one packet or in segments.
     Queued {
         /// The link.
-        dev: LinkId,
+        dev: PortId,
     },
     /// Drop.
     Drop(DropReason),

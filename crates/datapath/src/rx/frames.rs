@@ -1,6 +1,6 @@
 //! Received frames, and packets of links without link-layer addresses: by way of the link layer, and of GRO for bridged ports.
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use packet::{Packet, PktType};
 
 use super::ip_rcv;
@@ -11,7 +11,7 @@ use crate::run::run;
 use crate::{Carried, Cx, Datapath, IpPacket};
 
 /// Handles one received packet with its link-layer header, which the port of a VLAN device or of a bridge may receive again.
-pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: LinkId, pkt: Packet) {
+pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: PortId, pkt: Packet) {
     let mut ip = IpPacket::unparsed(pkt);
     loop {
         dp.ports.tap_wire(cx.mem, link, &ip.pkt);
@@ -32,10 +32,10 @@ pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: LinkId, pkt: Pack
 fn go_on(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    link: LinkId,
+    link: PortId,
     ip: &mut IpPacket,
     mut input: Result<FrameInput, DropReason>,
-) -> Option<LinkId> {
+) -> Option<PortId> {
     loop {
         match input {
             Ok(FrameInput::Ip(framing)) => {

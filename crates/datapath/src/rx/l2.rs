@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use fib::{Station, arp};
 use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
@@ -21,9 +21,9 @@ pub(super) enum FrameInput {
     /// The packet begins with its IP header.
     Ip(Framing),
     /// The frame is received by another port: that of a VLAN device, or the own port of a bridge.
-    Port(LinkId),
+    Port(PortId),
     /// The frame goes to GRO of the bridge with this own port, and then [on](behind_gro).
-    Bridge(LinkId),
+    Bridge(PortId),
     /// The frame was handled: ARP, or a frame for the host side, or for other ports of a bridge.
     Done,
 }
@@ -33,7 +33,7 @@ pub(super) enum FrameInput {
 /// # Errors
 /// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or as
 /// [`arp::handle`].
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
     let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
     if port.config.mac.is_none() {
         return Ok(FrameInput::Ip(Framing::NONE));
@@ -67,8 +67,8 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carri
 pub(super) fn behind_gro(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    own: LinkId,
-    link: LinkId,
+    own: PortId,
+    link: PortId,
     pkt: &mut Carried,
     coalesced_from: Option<usize>,
 ) -> Result<FrameInput, DropReason> {
@@ -81,7 +81,7 @@ pub(super) fn behind_gro(
 
 /// Continues [`input`] for a frame that no bridge has taken.
 #[inline]
-fn behind_bridge(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
+fn behind_bridge(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &mut Carried) -> Result<FrameInput, DropReason> {
     let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
     let mac = port.config.mac.ok_or(DropReason::LinkDown)?;
     let is_bridge = port.device == Device::Bridge;

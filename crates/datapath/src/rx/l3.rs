@@ -2,7 +2,7 @@
 
 use wire::{Protocol, Version};
 
-use base::{Domain, DropReason, LinkId, Mib};
+use base::{Domain, DropReason, Mib, PortId};
 use fib::Decision;
 use offload::ip_headers;
 use packet::Cut;
@@ -122,7 +122,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
 }
 
 /// Tells whether a packet that is not for this node is one for a DHCP client of the host side, which has no address yet.
-fn is_for_dhcp(dp: &Datapath, link: LinkId, ip: &IpPacket) -> bool {
+fn is_for_dhcp(dp: &Datapath, link: PortId, ip: &IpPacket) -> bool {
     let has_address = || dp.fib.addresses(link).any(|own| own.addr().is_ipv4());
     dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && is_dhcp_answer(ip) && !has_address()
 }
@@ -133,7 +133,7 @@ fn is_dhcp_answer(ip: &IpPacket) -> bool {
 }
 
 /// Linux's counter for a packet with malformed IP headers.
-pub(crate) fn count_malformed(dp: &mut Datapath, link: LinkId, reason: DropReason, version: Version) {
+pub(crate) fn count_malformed(dp: &mut Datapath, link: PortId, reason: DropReason, version: Version) {
     if reason == DropReason::Ipv4Checksum {
         dp.counters.count(Mib::IpExtInCsumErrors);
     }

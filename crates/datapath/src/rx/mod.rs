@@ -10,7 +10,7 @@ pub(crate) mod l2;
 pub(crate) mod l3;
 pub(crate) mod shortcut;
 
-use base::{LinkId, Origin};
+use base::{Origin, PortId};
 use packet::{Burst, Packet};
 
 use crate::run::{run_actions, run_deferred};
@@ -19,7 +19,7 @@ use crate::{Cx, Datapath};
 pub(crate) use ip_rcv::BurstEnd;
 
 /// Runs the packets that `link` received through the datapath, in order. Ciphers and GRO may hold some. Empties `burst`.
-pub(crate) fn run_burst(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Vec<Packet>) {
+pub(crate) fn run_burst(dp: &mut Datapath, cx: Cx<'_>, link: PortId, burst: &mut Vec<Packet>) {
     let end = match burst.last() {
         Some(last) if last.head_buf().is_scarce_frame(cx.mem) => BurstEnd::MoreComingLowOnFrames,
         _ => BurstEnd::MoreComing,

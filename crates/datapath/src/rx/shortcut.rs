@@ -10,7 +10,7 @@
 
 use std::net::IpAddr;
 
-use base::{Domain, LinkId, Origin};
+use base::{Domain, Origin, PortId};
 use packet::{Burst, Packet};
 use reassembly::Train;
 use wire::ipv6::Ipv6Header;
@@ -28,7 +28,7 @@ use crate::{Cx, Datapath, IpPacket, ila_hook, trace};
 
 /// Decrypts the run of ESP packets at the front of a burst that match the previous packet's receive template.
 #[inline]
-pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Burst<'_>) {
+pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: PortId, burst: &mut Burst<'_>) {
     let Some(port) = dp.ports.get(link).filter(|port| port.shortcuts().esp_run) else { return };
     let mac = port.config.mac;
     let is_gro = port.config.gro;
@@ -73,12 +73,12 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
 
 /// Tells whether ILA translates the destination of the first packet of a burst. The packets of a run have the same destination.
 #[inline]
-fn is_first_mapped(dp: &Datapath, link: LinkId, burst: &Burst<'_>, l3: impl Fn(&Packet) -> Option<usize>) -> bool {
+fn is_first_mapped(dp: &Datapath, link: PortId, burst: &Burst<'_>, l3: impl Fn(&Packet) -> Option<usize>) -> bool {
     dp.hooks.is_set(HookUser::Ila) && is_mapped_packet(dp, link, burst, l3)
 }
 
 #[inline(never)]
-fn is_mapped_packet(dp: &Datapath, link: LinkId, burst: &Burst<'_>, l3: impl Fn(&Packet) -> Option<usize>) -> bool {
+fn is_mapped_packet(dp: &Datapath, link: PortId, burst: &Burst<'_>, l3: impl Fn(&Packet) -> Option<usize>) -> bool {
     let first = burst.first();
     let header = first.and_then(|first| Ipv6Header::ref_from(first.head().get(l3(first)?..)?).ok());
     header.is_some_and(|header| header.version() == 6 && ila_hook::is_mapped(dp, link, header.dst().into()))
@@ -86,7 +86,7 @@ fn is_mapped_packet(dp: &Datapath, link: LinkId, burst: &Burst<'_>, l3: impl Fn(
 
 /// Reassembles the fragments for this node at the front of a burst that have equal headers.
 #[inline]
-pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Burst<'_>) {
+pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: PortId, burst: &mut Burst<'_>) {
     let Some(port) = dp.ports.get(link).filter(|port| port.shortcuts().fragment_train) else { return };
     let mac = port.config.mac;
     let domain = dp.fib.domain(link);
@@ -116,7 +116,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
 }
 
 /// Tells whether packets between these addresses are valid and for this node alone.
-fn is_for_node_alone(dp: &Datapath, domain: Domain, link: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
+fn is_for_node_alone(dp: &Datapath, domain: Domain, link: PortId, [src, dst]: [IpAddr; 2]) -> bool {
     !is_link_local(dst)
         && check_addresses(src, dst).is_ok()
         && !ila_hook::is_mapped(dp, link, dst)

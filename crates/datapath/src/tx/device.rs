@@ -9,7 +9,7 @@
 //!
 //! A queueing discipline is in front of the device, whatever the device is.
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use packet::{Memory, Packet};
 use switch::Egress;
 use wire::eth::{self, EtherType};
@@ -26,7 +26,7 @@ use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, trace, vlan};
 const MAX_NESTED: u8 = 8;
 
 /// Puts an Ethernet header in front of an IP packet and queues it.
-pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: &mut Carried) -> Next {
+pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: PortId, to: MacAddr, pkt: &mut Carried) -> Next {
     let Some(mac) = dp.ports.get(link).and_then(|port| port.config.mac) else {
         return Next::Drop(DropReason::LinkDown);
     };
@@ -52,7 +52,7 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pk
 }
 
 /// Frames a packet that no other stage carries, and queues it.
-pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: Packet) {
+pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: PortId, to: MacAddr, pkt: Packet) {
     let mut ip = IpPacket::unparsed(pkt);
     let next = frame(dp, cx, link, to, &mut ip.pkt);
     dp.defer(ip, next);
@@ -60,7 +60,7 @@ pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAdd
 
 /// Queues an IP packet, whose header begins at `l3`, as [`enqueue`] does. If its link has a queueing discipline, a capture of fat
 /// packets copies it when it is dequeued.
-pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
         enqueue_shaped(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: true });
     } else {
@@ -70,7 +70,7 @@ pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packe
 
 /// Fits a packet, whose IP header begins at `l3`, to its link, and queues it: at once, or when the link's queueing discipline
 /// dequeues it.
-pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
     if dp.ports.is_shaped(link) {
         enqueue_shaped(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: false });
     } else {
@@ -80,14 +80,14 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, 
 
 /// Enqueues a packet in its link's queueing discipline, and dequeues packets that may leave.
 #[cold]
-pub(crate) fn enqueue_shaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, queued: QueuedPacket) {
+pub(crate) fn enqueue_shaped(dp: &mut Datapath, cx: Cx<'_>, link: PortId, queued: QueuedPacket) {
     queue::enqueue(dp, cx, link, queued);
     run_queue(dp, cx, link);
 }
 
 /// Dequeues packets from a link's discipline while the link has room (Linux `__qdisc_run`).
 #[cold]
-pub(crate) fn run_queue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) {
+pub(crate) fn run_queue(dp: &mut Datapath, cx: Cx<'_>, link: PortId) {
     while let Some(QueuedPacket { pkt, l3, .. }) = queue::dequeue(dp, cx, link) {
         put(dp, cx, link, pkt, l3);
     }
@@ -105,7 +105,7 @@ pub(crate) fn run_queues(dp: &mut Datapath, cx: Cx<'_>) {
 }
 
 /// Passes a packet to the device of its port.
-fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
     if dp.trace.is_on() {
         return put_traced(dp, cx, link, pkt, l3);
     }
@@ -114,7 +114,7 @@ fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3
 
 /// As [`put`], with a trace.
 #[cold]
-fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
     let Some(step) = trace::prepare(dp, &pkt, l3, Step::Queued { dev: link }) else {
         return put(dp, cx, link, pkt, l3);
     };
@@ -138,7 +138,7 @@ fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usiz
 
 /// Passes a packet, whose IP header begins at `l3`, to the device of its port: the only exit of the datapath. A link's packets are
 /// fitted and queued for its driver, those of a virtual device go on to another port or stage. Without a trace.
-fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+fn put(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
     match device_of(dp, link) {
         Device::Link | Device::HostSide => fit(dp, cx.mem, link, pkt, l3),
         Device::Vlan { .. } => pass_down(dp, cx, link, pkt, l3, put_by_vlan),
@@ -148,16 +148,16 @@ fn put(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
 }
 
 /// Device of a port, or a link if the port is gone.
-fn device_of(dp: &Datapath, link: LinkId) -> Device {
+fn device_of(dp: &Datapath, link: PortId) -> Device {
     dp.ports.get(link).map_or(Device::Link, |port| port.device)
 }
 
 /// Output of a virtual device by the ports below it. The packet is left in its place only with an error.
-type PutBelow = fn(&mut Datapath, Cx<'_>, LinkId, &mut Carried, usize) -> Result<(), DropReason>;
+type PutBelow = fn(&mut Datapath, Cx<'_>, PortId, &mut Carried, usize) -> Result<(), DropReason>;
 
 /// Passes a packet of a virtual device to the ports below it, unless it has passed [`MAX_NESTED`] such devices. Failures are counted
 /// as drops.
-fn pass_down(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: Packet, l3: usize, put_below: PutBelow) {
+fn pass_down(dp: &mut Datapath, cx: Cx<'_>, own: PortId, pkt: Packet, l3: usize, put_below: PutBelow) {
     if dp.nested_devices == MAX_NESTED {
         return dp.count_packet_drop(&pkt, l3, DropReason::DeviceNesting).end();
     }
@@ -173,7 +173,7 @@ fn pass_down(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: Packet, l3: usize,
 ///
 /// # Errors
 /// As [`vlan::tag`].
-fn put_by_vlan(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: &mut Carried, l3: usize) -> Result<(), DropReason> {
+fn put_by_vlan(dp: &mut Datapath, cx: Cx<'_>, own: PortId, pkt: &mut Carried, l3: usize) -> Result<(), DropReason> {
     let (lower, l3) = vlan::tag(dp, cx, own, pkt, l3)?;
     enqueue(dp, cx, lower, pkt.take(), l3);
     Ok(())
@@ -183,7 +183,7 @@ fn put_by_vlan(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: &mut Carried, l3
 ///
 /// # Errors
 /// As [`egress::choose`].
-fn put_by_bridge(dp: &mut Datapath, cx: Cx<'_>, own: LinkId, pkt: &mut Carried, l3: usize) -> Result<(), DropReason> {
+fn put_by_bridge(dp: &mut Datapath, cx: Cx<'_>, own: PortId, pkt: &mut Carried, l3: usize) -> Result<(), DropReason> {
     while let Some(frame) = pkt.take_frame() {
         let mut frame = Carried::new(frame);
         if let Err(reason) = put_by_bridge(dp, cx, own, &mut frame, l3) {
@@ -215,7 +215,7 @@ pub(crate) fn enqueue_by_ports(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, m
 }
 
 /// Fits a packet to its link, and queues it, without a trace. Failures are counted as drops.
-pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) {
+pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: PortId, pkt: Packet, l3: usize) {
     let origin = pkt.meta.origin.get();
     let packets = pkt.meta.cut.packets();
     if let Err(reason) = try_fit(dp, mem, link, pkt, l3) {
@@ -228,7 +228,7 @@ pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, pkt: Packet, l3
 /// # Errors
 /// As [`Ports::enqueue`](crate::Ports), or [`seal_unless_on_device`](esp_device::seal_unless_on_device).
 #[inline]
-fn try_fit(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
+fn try_fit(dp: &mut Datapath, mem: &Memory, link: PortId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
     if pkt.meta.esp.is_some() {
         esp_device::seal_unless_on_device(dp, link, &mut pkt, l3)?;
     }

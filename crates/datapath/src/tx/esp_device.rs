@@ -1,6 +1,6 @@
 //! ESP offload to devices: packets that a device encrypts, and the software fallback (Linux `xfrm_device.c`).
 
-use base::{DropReason, LinkId, SaId};
+use base::{DropReason, PortId, SaId};
 use ipsec::device::{OffloadDecision, OffloadFacts};
 use offload::ip_headers;
 use packet::{Esp, Packet};
@@ -16,7 +16,7 @@ pub(crate) fn offload_decision(
     cx: Cx<'_>,
     sa: SaId,
     pkt: &mut Packet,
-    link: LinkId,
+    link: PortId,
     mtu: usize,
 ) -> Result<OffloadDecision, DropReason> {
     let info = ip_headers(cx.mem, pkt)?;
@@ -37,7 +37,7 @@ pub(crate) fn offload_decision(
 #[cold]
 pub(crate) fn seal_unless_on_device(
     dp: &mut Datapath,
-    link: LinkId,
+    link: PortId,
     pkt: &mut Packet,
     l3: usize,
 ) -> Result<(), DropReason> {
@@ -50,7 +50,7 @@ pub(crate) fn seal_unless_on_device(
 }
 
 /// Encrypts the packets queued at a link for a device that is gone in software, and drops packets that only the device could encrypt.
-pub(crate) fn seal_waiting(dp: &mut Datapath, link: LinkId) {
+pub(crate) fn seal_waiting(dp: &mut Datapath, link: PortId) {
     let Some(port) = dp.ports.get_mut(link) else { return };
     let l3 = port.l3();
     for mut pkt in std::mem::take(port.take_tx()) {

@@ -1,6 +1,6 @@
 //! MTU: packets that do not fit the path are fragmented, or answered with an ICMP error.
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use host::icmp::Problem;
 use offload::{Features, checksum, gso, ip_headers};
 use packet::{Cut, Gso, GsoKind, Memory, Packet};
@@ -129,7 +129,7 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
 }
 
 /// Fragments a packet that leaves by `dev` to `mtu` bytes. A fat packet is segmented first (Linux `ip_finish_output_gso`).
-pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, dev: LinkId, out: &mut Vec<Packet>) {
+pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, dev: PortId, out: &mut Vec<Packet>) {
     let origin = pkt.meta.origin.get();
     let before = out.len();
     let version = Version::of(pkt.head()).unwrap_or(Version::V6);
@@ -183,7 +183,7 @@ pub(super) fn refuse_too_big(
     cx: Cx<'_>,
     ip: &mut IpPacket,
     mtu: usize,
-    dev: LinkId,
+    dev: PortId,
 ) -> Option<Next> {
     if !last_datagram_fits(ip, mtu) {
         return Some(too_big(dp, ip, mtu, dev));
@@ -212,7 +212,7 @@ pub(super) fn refuse_too_big(
 }
 
 /// Drops a packet that does not fit the path by `dev`, with an ICMP error that has the MTU.
-fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: LinkId) -> Next {
+fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: PortId) -> Next {
     if ip.info.version() == Version::V4 {
         dp.counters.count(Mib::IpFragFails);
     } else {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use base::{DropReason, LinkId, Mib, Origin};
+use base::{DropReason, Mib, Origin, PortId};
 use fib::{Action, Resolution, Station, arp, nd};
 use host::icmp::Problem;
 use ipsec::device::OffloadDecision;
@@ -66,7 +66,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
 
 /// Sends a frame of ARP or neighbour discovery. A transport mode policy between neighbours applies to neighbour discovery as well
 /// (Linux `icmp6_dst_alloc`); a tunnel mode policy does not, because the link is outside the tunnel.
-pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet) {
+pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut frame: Packet) {
     let header = eth::EthHeader::ref_from(frame.head()).copied();
     let (Ok(header), false) = (header, dp.ipsec.is_idle()) else {
         return device::enqueue(dp, cx, link, frame, eth::EthHeader::LEN);
@@ -93,7 +93,7 @@ pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut fr
 }
 
 /// Flow of neighbour discovery that leaves by `link`.
-fn discovery_flow(dp: &Datapath, link: LinkId, flow: FlowKey) -> Flowi {
+fn discovery_flow(dp: &Datapath, link: PortId, flow: FlowKey) -> Flowi {
     Flowi { link: Some(link), domain_device: dp.fib.domain(link).vrf_device(), ..flow.into() }
 }
 
@@ -102,7 +102,7 @@ fn discovery_flow(dp: &Datapath, link: LinkId, flow: FlowKey) -> Flowi {
 fn send_protected_discovery(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    link: LinkId,
+    link: PortId,
     to: MacAddr,
     mut pkt: Packet,
     bundle: &Bundle,
@@ -131,7 +131,7 @@ fn send_protected_discovery(
 fn solicitation(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    link: LinkId,
+    link: PortId,
     target: IpAddr,
     unicast_to: Option<MacAddr>,
 ) -> Result<Packet, DropReason> {

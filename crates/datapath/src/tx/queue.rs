@@ -3,7 +3,7 @@
 //! Fat packets are queued whole. A packet is counted as fat, captured and copied to packet sockets of the host side when it
 //! is dequeued, as in Linux's `dev_hard_start_xmit`. The device of a VRF may have a discipline as well.
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use packet::{Cut, Packet};
 use qdisc::{Kind, Refusal, Stats};
 
@@ -16,7 +16,7 @@ const DEVICE_BYTES: usize = 1 << 20;
 
 /// Enqueues a packet in its link's discipline. The caller dequeues the packets that may leave.
 #[cold]
-pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut waiting: QueuedPacket) {
+pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut waiting: QueuedPacket) {
     let origin = waiting.pkt.meta.origin.get();
     let packets = waiting.pkt.meta.cut.packets();
     let step = trace::prepare(dp, &waiting.pkt, waiting.l3, Step::Queued { dev: link });
@@ -55,7 +55,7 @@ fn reason_of(refusal: Refusal) -> DropReason {
 
 /// Next packet that may leave a link's discipline, if the link has room (Linux `dequeue_skb`).
 #[cold]
-pub(super) fn dequeue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) -> Option<QueuedPacket> {
+pub(super) fn dequeue(dp: &mut Datapath, cx: Cx<'_>, link: PortId) -> Option<QueuedPacket> {
     let port = dp.ports.get_mut(link).filter(|port| has_room(port))?;
     let queued = port.qdisc.as_mut()?.dequeue(cx.now)?;
     if queued.is_transmitted && port.tap.fat {
@@ -65,7 +65,7 @@ pub(super) fn dequeue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId) -> Option<Que
 }
 
 /// Copies a packet without its link-layer header for a capture of fat packets.
-fn tap_fat(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: &Packet, l3: usize) {
+fn tap_fat(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &Packet, l3: usize) {
     let Ok(copy) = pkt.copy(cx.mem, packet::CopyReason::Tap) else { return };
     let mut packets = Vec::new();
     match copy.meta.cut {
@@ -84,7 +84,7 @@ fn has_room(port: &crate::Port) -> bool {
 }
 
 /// Tells whether a packet may leave a link's discipline now.
-pub(super) fn is_due(dp: &Datapath, now: Instant, link: LinkId) -> bool {
+pub(super) fn is_due(dp: &Datapath, now: Instant, link: PortId) -> bool {
     dp.ports.get(link).and_then(due).is_some_and(|at| at <= now)
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn poll_timeout(dp: &Datapath) -> Option<Instant> {
 }
 
 /// Drops the packets in a link's discipline (Linux `dev_deactivate`).
-pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: LinkId, reason: DropReason) {
+pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: PortId, reason: DropReason) {
     let Some(qdisc) = dp.ports.get_mut(link).and_then(|port| port.qdisc.as_deref_mut()) else { return };
     for QueuedPacket { pkt, l3, .. } in qdisc.reset(now) {
         dp.count_packet_drop(&pkt, l3, reason).end();
@@ -108,12 +108,12 @@ pub(crate) fn reset(dp: &mut Datapath, now: Instant, link: LinkId, reason: DropR
 
 impl Datapath {
     /// Kind of a link's queueing discipline.
-    pub fn qdisc_kind(&self, id: LinkId) -> Option<Kind> {
+    pub fn qdisc_kind(&self, id: PortId) -> Option<Kind> {
         Some(self.ports.get(id)?.qdisc.as_ref()?.options().kind())
     }
 
     /// Counters of a link's queueing discipline.
-    pub fn qdisc_stats(&self, id: LinkId) -> Option<Stats> {
+    pub fn qdisc_stats(&self, id: PortId) -> Option<Stats> {
         Some(self.ports.get(id)?.qdisc.as_ref()?.stats())
     }
 }

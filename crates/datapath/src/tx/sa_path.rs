@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId, SaId};
+use base::{DropReason, PortId, SaId};
 use ipsec::Train;
 use packet::Packet;
 use wire::ipv6;
@@ -16,7 +16,7 @@ use crate::{Cx, Datapath};
 pub(crate) struct SaStack<'a> {
     pub(crate) sas: &'a [SaId],
     /// First link of the path.
-    pub(crate) dev: LinkId,
+    pub(crate) dev: PortId,
     /// MTU of the path in bytes.
     pub(crate) mtu: usize,
 }

@@ -2,7 +2,7 @@
 //! §3.7.1), always for the host side, and for forwarded packets where a link is configured so. Segments of the host side, which
 //! are made for the MTU of its device, are cut.
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use ipsec::Decision as Policy;
 use packet::{Csum, Cut, Gso, GsoKind, Memory};
 use wire::{Protocol, Version, checksum, tcp};
@@ -38,7 +38,7 @@ pub(crate) fn fit_tcp(
     dp: &mut Datapath,
     cx: Cx<'_>,
     ip: &mut IpPacket,
-    dev: LinkId,
+    dev: PortId,
     mtu: usize,
 ) -> Result<bool, DropReason> {
     if ip.info.protocol != Protocol::TCP || (!dp.ports.has_host_side() && dp.clamp_mss.is_empty()) {
@@ -63,7 +63,7 @@ fn clamp_forwarded(
     dp: &mut Datapath,
     cx: Cx<'_>,
     ip: &mut IpPacket,
-    dev: LinkId,
+    dev: PortId,
     mtu: usize,
 ) -> Result<(), DropReason> {
     let is_clamped = dp.clamp_mss.iter().any(|&link| link == dev || link == ip.pkt.meta.origin.device());

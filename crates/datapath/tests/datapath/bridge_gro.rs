@@ -1,6 +1,6 @@
 //! GRO of bridged frames: what is merged, what is not, and that frames leave a port without offloads as they came.
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use offload::Features;
 use packet::{Csum, Packet};
 use sim::{AddAddress as _, Flow, Node, PortOptions, Rng};
@@ -9,7 +9,7 @@ use wire::{EtherType, MacAddr, Protocol, eth};
 
 use crate::common::*;
 
-const OWN: LinkId = LinkId(9);
+const OWN: PortId = PortId(9);
 const VLANS: [u16; 2] = [5, 6];
 
 /// Ports 1 to 4 of a bridge. The third one's device has no offloads; the fourth one's MTU is 9000, the others' 1500.
@@ -22,7 +22,7 @@ fn bridged() -> Node {
     }
     node.datapath.add_bridge(OWN, "br0".to_owned(), mac(9), 1500).unwrap();
     for id in 1..=4 {
-        node.datapath.set_bridge(NOW, &node.mem, LinkId(id), Some(OWN)).unwrap();
+        node.datapath.set_bridge(NOW, &node.mem, PortId(id), Some(OWN)).unwrap();
     }
     node
 }
@@ -35,7 +35,7 @@ fn tagged() -> Node {
     for id in 1..=4 {
         for vlan in VLANS {
             let vid = Vid::new(vlan).unwrap();
-            bridge.add_vlans(Some(LinkId(id)), vid, vid, VlanFlags::default()).unwrap();
+            bridge.add_vlans(Some(PortId(id)), vid, vid, VlanFlags::default()).unwrap();
         }
     }
     node
@@ -43,9 +43,9 @@ fn tagged() -> Node {
 
 fn without_gro(mut node: Node) -> Node {
     for id in 1..=4 {
-        let mut config = node.datapath.ports.get(LinkId(id)).unwrap().config.clone();
+        let mut config = node.datapath.ports.get(PortId(id)).unwrap().config.clone();
         config.gro = false;
-        node.datapath.set_port(LinkId(id), config);
+        node.datapath.set_port(PortId(id), config);
     }
     node
 }
@@ -65,11 +65,11 @@ fn with_tag(mut frame: Vec<u8>, vlan: u16) -> Vec<u8> {
 
 fn rx(node: &mut Node, link: u32, frames: &[Vec<u8>]) {
     let burst = frames.iter().map(|bytes| Packet::with_data(&node.mem, bytes).unwrap()).collect();
-    node.rx(NOW, LinkId(link), burst);
+    node.rx(NOW, PortId(link), burst);
 }
 
 fn sent(node: &mut Node, link: u32) -> Vec<Vec<u8>> {
-    node.tx(LinkId(link)).iter().map(Packet::to_vec).collect()
+    node.tx(PortId(link)).iter().map(Packet::to_vec).collect()
 }
 
 /// Segments of one stream of TCP, 1400 bytes each.
@@ -79,7 +79,7 @@ fn segments(flow: Flow, count: u32) -> Vec<Vec<u8>> {
 
 /// Payload lengths of the segments that each sent packet has.
 fn fat_counts(node: &mut Node, link: u32) -> Vec<u16> {
-    node.tx(LinkId(link)).iter().map(|pkt| pkt.meta.cut.gso().map_or(1, |gso| gso.segs)).collect()
+    node.tx(PortId(link)).iter().map(|pkt| pkt.meta.cut.gso().map_or(1, |gso| gso.segs)).collect()
 }
 
 fn flows() -> [Flow; 2] {
@@ -92,14 +92,14 @@ fn frames_of_a_stream_cross_as_one_and_leave_as_they_came() {
         let mut node = bridged();
         let frames = segments(flow, 5);
         rx(&mut node, 1, &frames);
-        let fat = node.tx(LinkId(2));
+        let fat = node.tx(PortId(2));
         assert_eq!(fat.len(), 1, "{flow:?}");
         let gso = fat[0].meta.cut.gso().expect("a fat frame");
         assert_eq!((gso.segs, gso.size), (5, 1400));
         assert_eq!(fat[0].to_vec()[..14], frames[0][..14]);
         assert_eq!(sent(&mut node, 3), frames, "{flow:?}");
         assert_eq!(node.drops(), []);
-        assert_eq!(node.datapath.bridge(OWN).unwrap().port(LinkId(1)).unwrap().stats().rx_packets, 1, "one decision");
+        assert_eq!(node.datapath.bridge(OWN).unwrap().port(PortId(1)).unwrap().stats().rx_packets, 1, "one decision");
     }
 }
 
@@ -158,7 +158,7 @@ fn frames_of_two_links_are_not_merged() {
     // Two links in one call of the worker.
     for (link, at) in [(1, 0), (4, 1)] {
         let mut burst = burst(&node, at);
-        node.datapath.receive_burst(NOW, &node.mem, LinkId(link), &mut burst);
+        node.datapath.receive_burst(NOW, &node.mem, PortId(link), &mut burst);
     }
     node.datapath.finish(NOW, &node.mem);
     assert_eq!(fat_counts(&mut node, 2), [1, 1]);
@@ -179,7 +179,7 @@ fn wrong_checksum_stays_wrong_whatever_the_device_claims() {
                 pkt
             })
             .collect();
-        node.rx(NOW, LinkId(1), burst);
+        node.rx(NOW, PortId(1), burst);
         assert_eq!(fat_counts(&mut node, 2), [1, 1, 1]);
         assert_eq!(sent(&mut node, 3), frames);
     }
@@ -230,7 +230,7 @@ fn merged_frames_do_not_pass_an_mtu_that_each_exceeds() {
         let mut fat = flow.fat_tcp(&node.mem, 1, 8000, 4000);
         let header = eth::EthHeader::new(mac(0x22), mac(0x21), EtherType::IPV4);
         fat.push(&node.mem, eth::EthHeader::LEN).unwrap().copy_from_slice(header.as_bytes());
-        node.rx(NOW, LinkId(4), vec![fat]);
+        node.rx(NOW, PortId(4), vec![fat]);
         assert_eq!(sent(&mut node, 2).len(), 1, "{gro}");
     }
 }
@@ -254,21 +254,21 @@ fn more_ethernet_headers_than_gro_keeps_lose_no_frame() {
 fn frames_held_when_a_port_changes_are_forwarded_before() {
     type Change = fn(&mut Node);
     let changes: [Change; 3] = [
-        |node| node.datapath.set_bridge(NOW, &node.mem, LinkId(1), None).unwrap(),
-        |node| node.datapath.set_up(NOW, &node.mem, LinkId(1), false),
-        |node| node.datapath.remove_port(NOW, &node.mem, LinkId(1)),
+        |node| node.datapath.set_bridge(NOW, &node.mem, PortId(1), None).unwrap(),
+        |node| node.datapath.set_up(NOW, &node.mem, PortId(1), false),
+        |node| node.datapath.remove_port(NOW, &node.mem, PortId(1)),
     ];
     for change in changes {
         let mut node = bridged();
         let frames = segments(flows()[0], 2);
         let mut burst: Vec<_> = frames.iter().map(|bytes| Packet::with_data(&node.mem, bytes).unwrap()).collect();
-        node.datapath.receive_burst(NOW, &node.mem, LinkId(1), &mut burst);
+        node.datapath.receive_burst(NOW, &node.mem, PortId(1), &mut burst);
         change(&mut node);
         node.datapath.finish(NOW, &node.mem);
         let lost: u64 = node.drops().iter().map(|(_, _, count)| count).sum();
         assert_eq!(sent(&mut node, 3).len() as u64 + 2 * lost, 2, "forwarded, or a counted drop: {:?}", node.drops());
-        drop(node.tx(LinkId(2)));
-        drop(node.tx(LinkId(4)));
+        drop(node.tx(PortId(2)));
+        drop(node.tx(PortId(4)));
         assert_eq!(node.pages_in_use(), 0);
     }
 }
@@ -324,7 +324,7 @@ fn random_streams_leave_as_without_gro() {
                 rx(&mut node, 1, burst);
             }
             assert_eq!(node.drops(), []);
-            let decisions = node.datapath.bridge(OWN).unwrap().port(LinkId(1)).unwrap().stats().rx_packets;
+            let decisions = node.datapath.bridge(OWN).unwrap().port(PortId(1)).unwrap().stats().rx_packets;
             (sent(&mut node, 3), decisions)
         };
         let [(with, decisions), (without, _)] = [through(tagged()), through(without_gro(tagged()))];

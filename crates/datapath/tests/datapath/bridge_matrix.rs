@@ -1,7 +1,7 @@
 //! Matrix of a bridge: each egress that lacks an offload, for each shape of a received frame. The sent frames fit the
 //! device, and equal the received frame after the offloads of the device.
 
-use base::LinkId;
+use base::PortId;
 use offload::{CsumOffload, Features, checksum};
 use packet::{Buf, Csum, Cut, Memory, Packet};
 use sim::{Flow, Node, PortOptions};
@@ -10,7 +10,7 @@ use wire::{EtherType, Version, eth, tcp};
 
 use crate::common::*;
 
-const OWN: LinkId = LinkId(99);
+const OWN: PortId = PortId(99);
 const VLAN: u16 = 5;
 /// Ethernet header with a tag.
 const TAGGED: usize = eth::EthHeader::LEN + 4;
@@ -73,15 +73,15 @@ fn bridged(features: &[Features], is_tagged: bool) -> Node {
     }
     node.datapath.add_bridge(OWN, "br0".to_owned(), mac(99), 1500).unwrap();
     for id in 1..=ports {
-        node.datapath.set_bridge(NOW, &node.mem, LinkId(id), Some(OWN)).unwrap();
+        node.datapath.set_bridge(NOW, &node.mem, PortId(id), Some(OWN)).unwrap();
     }
     if is_tagged {
         let vid = Vid::new(VLAN).unwrap();
         let bridge = node.datapath.bridge_mut(OWN).unwrap();
         bridge.set_vlan_filtering(true);
-        bridge.add_vlans(Some(LinkId(1)), vid, vid, VlanFlags::DEFAULT_PVID).unwrap();
+        bridge.add_vlans(Some(PortId(1)), vid, vid, VlanFlags::DEFAULT_PVID).unwrap();
         for id in 2..=ports {
-            bridge.add_vlans(Some(LinkId(id)), vid, vid, VlanFlags::default()).unwrap();
+            bridge.add_vlans(Some(PortId(id)), vid, vid, VlanFlags::default()).unwrap();
         }
     }
     node
@@ -221,9 +221,9 @@ fn cross(features: Features, flow: &Flow, content: Content, shape: Shape, is_tag
     let mut node = bridged(&[features], is_tagged);
     let (pkt, sent) = frame(&node.mem, flow, content, shape);
     let copied = node.mem.copies().total_bytes();
-    node.rx(NOW, LinkId(1), vec![pkt]);
+    node.rx(NOW, PortId(1), vec![pkt]);
     assert_eq!(node.drops(), [], "{case}");
-    let packets = node.tx(LinkId(2));
+    let packets = node.tx(PortId(2));
     // No device gets the offsets of tunnel headers.
     let is_cut = shape.fat && matches!(content, Content::Vxlan(_));
     if features == (Features { frames: false, ..Features::ALL }) && !is_cut {
@@ -275,18 +275,18 @@ fn first_frame_of_a_connection_is_right_at_every_egress() {
                 let mut node = bridged(&features, is_tagged);
                 for is_known in [false, true] {
                     let (pkt, sent) = frame(&node.mem, &flow, content, shape);
-                    node.rx(NOW, LinkId(1), vec![pkt]);
-                    for (id, (name, features)) in (2..).map(LinkId).zip(&egresses) {
+                    node.rx(NOW, PortId(1), vec![pkt]);
+                    for (id, (name, features)) in (2..).map(PortId).zip(&egresses) {
                         let case = format!("{name}, {shape:?}, {content:?}, tag {is_tagged}, known {is_known}");
                         let packets = node.tx(id);
                         let got = arrived(&node.mem, packets, *features, content, is_tagged, &case);
-                        assert!(got == if is_known && id != LinkId(2) { Vec::new() } else { sent.clone() }, "{case}");
+                        assert!(got == if is_known && id != PortId(2) { Vec::new() } else { sent.clone() }, "{case}");
                     }
                     // The station answers behind the first device.
                     let tag: &[u8] = if is_tagged { &[0x81, 0, 0, VLAN as u8] } else { &[] };
                     let answer = [&mac(0x21).0[..], &mac(0x22).0, tag, &[0x88, 0xb5], &[0; 46]].concat();
-                    node.rx_bytes(NOW, LinkId(2), &answer);
-                    assert_eq!(node.tx(LinkId(1)).len(), 1);
+                    node.rx_bytes(NOW, PortId(2), &answer);
+                    assert_eq!(node.tx(PortId(1)).len(), 1);
                 }
                 assert_eq!((node.drops(), node.pages_in_use()), (vec![], 0));
             }
@@ -302,10 +302,10 @@ fn tagged_frames_that_wait_are_fitted_to_fewer_features() {
             let mut node = bridged(&[all], is_tagged);
             let shape = Shape { fat: true, partial: true, pieces: Pieces::FragList };
             let (pkt, sent) = frame(&node.mem, &flow, Content::Tcp, shape);
-            node.rx(NOW, LinkId(1), vec![pkt]);
-            node.datapath.refit(&node.mem, LinkId(2), Features::NONE);
+            node.rx(NOW, PortId(1), vec![pkt]);
+            node.datapath.refit(&node.mem, PortId(2), Features::NONE);
             assert_eq!(node.drops(), [], "tag {is_tagged}");
-            let packets = node.tx(LinkId(2));
+            let packets = node.tx(PortId(2));
             assert_eq!(packets.len(), 5, "tag {is_tagged}");
             let got = arrived(&node.mem, packets, Features::NONE, Content::Tcp, is_tagged, "refit");
             assert!(got == sent, "payload");

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{Counters, Instant, LinkId, Mib};
+use base::{Counters, Instant, Mib, PortId};
 use packet::Packet;
 use sim::{Flow, Node, PortOptions};
 use wire::ip::Info;
@@ -12,8 +12,8 @@ use wire::{MacAddr, Protocol, Version, icmp, icmpv6, ipv6, nd, tcp};
 pub(crate) const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
 /// The inner and the outer link of [`router`].
-pub(crate) const INSIDE: LinkId = LinkId(1);
-pub(crate) const OUTSIDE: LinkId = LinkId(2);
+pub(crate) const INSIDE: PortId = PortId(1);
+pub(crate) const OUTSIDE: PortId = PortId(2);
 
 /// A router between 10.1.0.0/24 with fd00:1::/64, of MTU 9000, and 10.2.0.0/24 with fd00:2::/64, of MTU 1500.
 pub(crate) fn router() -> Node {

@@ -34,7 +34,7 @@ enum Outcome {
     ParamProblem(icmpv6::Problem, u32),
 }
 
-fn check(bytes: &[u8], want: Outcome, passed_by: base::LinkId) {
+fn check(bytes: &[u8], want: Outcome, passed_by: base::PortId) {
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, bytes);
     let name = format!("{:02x?}", &bytes[40..56.min(bytes.len())]);

@@ -1,6 +1,6 @@
 //! Forwarded packets: hops, MTU, fragments, super-packets, links that are down or slow.
 
-use base::{Counters, DropReason, LinkId, Mib};
+use base::{Counters, DropReason, Mib, PortId};
 use datapath::{FatCounts, Forwarded, PortConfig, TX_QUEUE_BYTES};
 use offload::Features;
 use packet::{Csum, Cut, Memory, Packet, Pool, geometry};
@@ -15,7 +15,7 @@ fn received(flow: &Flow) -> Mib {
 }
 
 /// Counts of fat packets of a port.
-fn fat(node: &Node, link: LinkId) -> FatCounts {
+fn fat(node: &Node, link: PortId) -> FatCounts {
     node.datapath.ports.get(link).unwrap().fat
 }
 
@@ -24,7 +24,7 @@ fn sent_on(flow: &Flow) -> Mib {
 }
 
 /// IPv6 counters of a link.
-fn of_link(node: &Node, link: LinkId) -> Counters {
+fn of_link(node: &Node, link: PortId) -> Counters {
     (*node.datapath.ports.get(link).expect("a port").counters).clone()
 }
 
@@ -238,14 +238,14 @@ pub(crate) fn mixed_datagrams(rng: &mut Rng, flow: &Flow) -> Vec<Vec<u8>> {
 }
 
 /// Packets queued at a port, segmented as on the wire.
-pub(crate) fn on_wire(node: &mut Node, link: LinkId) -> Vec<Vec<u8>> {
+pub(crate) fn on_wire(node: &mut Node, link: PortId) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     node.tx(link).into_iter().for_each(|pkt| offload::fit(&node.mem, &Features::NONE, pkt, 0, &mut frames).unwrap());
     frames.iter().map(Packet::to_vec).collect()
 }
 
 /// Switches GRO of a port on or off.
-pub(crate) fn set_gro(node: &mut Node, link: LinkId, gro: bool) {
+pub(crate) fn set_gro(node: &mut Node, link: PortId, gro: bool) {
     let config = node.datapath.ports.get(link).unwrap().config.clone();
     node.datapath.set_port(link, PortConfig { gro, ..config });
 }
@@ -323,10 +323,10 @@ fn segments_that_come_in_a_burst_leave_as_one_packet() {
 }
 
 /// Another link than the router's.
-const THIRD: LinkId = LinkId(3);
+const THIRD: PortId = PortId(3);
 
 /// Takes in a packet while more input follows.
-fn receive_burst(node: &mut Node, link: LinkId, packet: &[u8]) {
+fn receive_burst(node: &mut Node, link: PortId, packet: &[u8]) {
     let mut burst = vec![Packet::with_data(&node.mem, packet).unwrap()];
     node.datapath.receive_burst(NOW, &node.mem, link, &mut burst);
 }
@@ -436,10 +436,10 @@ fn queue_of_a_slow_link_is_bounded() {
 
 /// The links that a caller visits to send all queued packets, as the daemon does after each burst.
 fn visits(node: &mut Node) -> Vec<u32> {
-    let mut first = LinkId(0);
+    let mut first = PortId(0);
     std::iter::from_fn(|| {
         let id = node.datapath.next_to_send(first)?;
-        first = LinkId(id.0 + 1);
+        first = PortId(id.0 + 1);
         Some(id.0)
     })
     .collect()
@@ -459,14 +459,14 @@ fn only_links_with_packets_are_visited_and_in_order() {
     }
     assert_eq!(visits(&mut node), [3, 77, 400]);
     // The first is sent, the next is busy, the last is removed with its packets.
-    drop(node.tx(LinkId(3)));
-    node.datapath.set_busy(NOW, &node.mem, LinkId(77), true);
-    node.datapath.remove_port(NOW, &node.mem, LinkId(400));
+    drop(node.tx(PortId(3)));
+    node.datapath.set_busy(NOW, &node.mem, PortId(77), true);
+    node.datapath.remove_port(NOW, &node.mem, PortId(400));
     assert_eq!(visits(&mut node), [77]);
     // Packets that are fitted again stay queued.
-    node.datapath.refit(&node.mem, LinkId(77), Features::NONE);
+    node.datapath.refit(&node.mem, PortId(77), Features::NONE);
     assert_eq!(visits(&mut node), [77]);
-    assert_eq!(node.tx(LinkId(77)).len(), 2);
+    assert_eq!(node.tx(PortId(77)).len(), 2);
     assert_eq!(visits(&mut node), []);
     node.rx_bytes(NOW, INSIDE, &to(3).udp(10));
     assert_eq!(visits(&mut node), [3], "queued again");
@@ -522,6 +522,6 @@ fn packet_may_leave_by_its_input_link() {
     let mut node = Node::new();
     let link = node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
     node.route("10.2.0.0/16", Some("10.1.0.9"), link);
-    node.rx_bytes(NOW, LinkId(1), &Flow::new("10.1.0.1", "10.2.0.1").udp(10));
+    node.rx_bytes(NOW, PortId(1), &Flow::new("10.1.0.1", "10.2.0.1").udp(10));
     assert_eq!(info(&only(node.tx(link))).ttl, 63);
 }

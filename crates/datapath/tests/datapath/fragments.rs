@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use packet::{Cut, Memory, Packet};
 use sim::{Flow, Node, PortOptions};
 use wire::{FragOffset, Protocol, Version, icmp, icmpv6};
@@ -38,7 +38,7 @@ pub(crate) fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
     panic!("not whole: {counters:?}");
 }
 
-fn rx(node: &mut Node, link: LinkId, packets: Vec<Packet>) {
+fn rx(node: &mut Node, link: PortId, packets: Vec<Packet>) {
     node.rx(NOW, link, packets);
     assert_eq!(node.drops(), []);
 }

@@ -1,6 +1,6 @@
 //! Encrypted frames that share one packet until transmission, with the same result as separate packets.
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use datapath::{TX_QUEUE_BYTES, TapPoints};
 use offload::Features;
 use packet::{Cut, Packet};
@@ -157,8 +157,8 @@ fn capture_has_each_segment() {
     send(&mut node);
     let tapped: Vec<_> = node.datapath.take_tapped().map(|tapped| (tapped.link, tapped.fat, tapped.bytes)).collect();
     let [(_, frames)] = &waiting(&mut node)[..] else { panic!("one buffer") };
-    let wire = frames.iter().map(|frame| (LinkId(2), false, frame.clone()));
-    let fat = frames.iter().map(|frame| (LinkId(2), true, frame[eth::EthHeader::LEN..].to_vec()));
+    let wire = frames.iter().map(|frame| (PortId(2), false, frame.clone()));
+    let fat = frames.iter().map(|frame| (PortId(2), true, frame[eth::EthHeader::LEN..].to_vec()));
     let want: Vec<_> = fat.chain(wire).collect();
     assert!(tapped == want);
 }

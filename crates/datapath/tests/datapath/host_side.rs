@@ -1,7 +1,7 @@
 //! Host side: packets for sockets are delivered by the device of their link, and packets of sockets are output of the
 //! node.
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use datapath::{PortConfig, host_port};
 use fib::Known;
 use offload::Features;
@@ -20,7 +20,7 @@ pub(crate) fn add_devices(node: &mut Node) {
     add_devices_to(node, &[INSIDE, OUTSIDE]);
 }
 
-pub(crate) fn add_devices_to(node: &mut Node, links: &[LinkId]) {
+pub(crate) fn add_devices_to(node: &mut Node, links: &[PortId]) {
     for &link in links {
         let mac = node.datapath.ports.get(link).unwrap().config.mac;
         let config = PortConfig {
@@ -42,15 +42,15 @@ fn router_with_host_side() -> Node {
 }
 
 /// Packets queued for the device of a link.
-pub(crate) fn up(node: &mut Node, link: LinkId) -> Vec<Packet> {
+pub(crate) fn up(node: &mut Node, link: PortId) -> Vec<Packet> {
     node.datapath.take_tx(host_port(link)).map(std::mem::take).unwrap_or_default()
 }
 
-pub(crate) fn down(node: &mut Node, link: LinkId, pkt: Packet) {
+pub(crate) fn down(node: &mut Node, link: PortId, pkt: Packet) {
     node.datapath.handle_rx(NOW, &node.mem, host_port(link), &mut vec![pkt]);
 }
 
-pub(crate) fn down_bytes(node: &mut Node, link: LinkId, bytes: &[u8]) {
+pub(crate) fn down_bytes(node: &mut Node, link: PortId, bytes: &[u8]) {
     let pkt = Packet::with_data(&node.mem, bytes).unwrap();
     down(node, link, pkt);
 }
@@ -490,13 +490,13 @@ fn tcp_in_a_group_frame_is_not_shown_without_stations() {
         let red = node.vrf(9, 10, &[1]);
         node.datapath.set_vrf_port(NOW, red, Some(("red".to_owned(), 65_575)));
         node.port(1, PortOptions::ethernet(1), &["10.1.0.254/24"]);
-        add_devices_to(&mut node, &[LinkId(1), LinkId(9)]);
+        add_devices_to(&mut node, &[PortId(1), PortId(9)]);
         // The socket is bound to the VRF, whose device has no link-layer addresses.
         let flow = Flow::new("10.1.0.1", "10.1.0.254");
-        down_bytes(&mut node, LinkId(9), &flow.reversed().tcp(1, 10));
-        node.rx_bytes(NOW, LinkId(1), &frame(to, mac(9), EtherType::IPV4, &flow.tcp(1, 10)));
-        assert_eq!(up(&mut node, LinkId(9)).len(), usize::from(is_up));
-        assert!(up(&mut node, LinkId(1)).is_empty());
+        down_bytes(&mut node, PortId(9), &flow.reversed().tcp(1, 10));
+        node.rx_bytes(NOW, PortId(1), &frame(to, mac(9), EtherType::IPV4, &flow.tcp(1, 10)));
+        assert_eq!(up(&mut node, PortId(9)).len(), usize::from(is_up));
+        assert!(up(&mut node, PortId(1)).is_empty());
     }
 }
 
@@ -508,9 +508,9 @@ fn ping_in_a_vrf_is_answered_by_the_node() {
             node.vrf(9, 10, &[1]);
         }
         node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
-        add_devices_to(&mut node, &[LinkId(1)]);
-        node.rx_bytes(NOW, LinkId(1), &Flow::new("10.1.0.1", "10.1.0.254").ping(1, 10));
-        let (sent, up) = (node.tx(LinkId(1)).len(), up(&mut node, LinkId(1)).len());
+        add_devices_to(&mut node, &[PortId(1)]);
+        node.rx_bytes(NOW, PortId(1), &Flow::new("10.1.0.1", "10.1.0.254").ping(1, 10));
+        let (sent, up) = (node.tx(PortId(1)).len(), up(&mut node, PortId(1)).len());
         assert_eq!((sent, up), if answered { (1, 0) } else { (0, 1) });
     }
 }
@@ -592,10 +592,10 @@ fn error_about_socket_packet_stays_in_its_vrf() {
         }
         node.port(id, PortOptions::BARE, &[address]);
     }
-    add_devices_to(&mut node, &[1, 3].map(LinkId));
+    add_devices_to(&mut node, &[1, 3].map(PortId));
     let flow = Flow::new("10.1.0.254", "10.2.0.1");
-    down_bytes(&mut node, LinkId(3), &edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true)));
-    assert_eq!((up(&mut node, LinkId(1)).len(), up(&mut node, LinkId(3)).len()), (0, 1));
+    down_bytes(&mut node, PortId(3), &edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true)));
+    assert_eq!((up(&mut node, PortId(1)).len(), up(&mut node, PortId(3)).len()), (0, 1));
 }
 
 #[test]

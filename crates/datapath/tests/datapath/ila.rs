@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-use base::{Domain, DropReason, LinkId, Mib, TableId};
+use base::{Domain, DropReason, Mib, PortId, TableId};
 use datapath::{HookPoint, PortConfig, Step, TraceFilter, host_port};
 use ila::{AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
 use offload::checksum;
@@ -27,7 +27,7 @@ fn flow() -> Flow {
     Flow::new("fd00:1::1", NODE)
 }
 
-fn mapping(locator_match: Locator, locator: Locator, link: Option<LinkId>) -> Mapping {
+fn mapping(locator_match: Locator, locator: Locator, link: Option<PortId>) -> Mapping {
     Mapping { locator_match, locator, link, csum_mode: CsumMode::NeutralMap, ident_type: IdentType::Luid }
 }
 
@@ -135,7 +135,7 @@ fn mapping_of_other_device_does_not_match() {
 
 #[test]
 fn packet_in_vrf_is_translated_once_by_link_or_vrf() {
-    const RED: LinkId = LinkId(11);
+    const RED: PortId = PortId(11);
     // By any device; by the link; by the VRF. No packet is translated twice.
     for (first, second) in [(None, None), (Some(INSIDE), Some(RED)), (Some(RED), None), (Some(INSIDE), None)] {
         let mut node = Node::new();
@@ -360,7 +360,7 @@ fn mapping_changes_under_traffic_misdirect_no_packet() {
         let mut node = router();
         // Mappings to the network outside or inside, by any device or by one; the model returns the output link of a
         // packet.
-        let mut model: BTreeMap<(u64, Option<LinkId>), Locator> = BTreeMap::new();
+        let mut model: BTreeMap<(u64, Option<PortId>), Locator> = BTreeMap::new();
         let nets = [SIR, Locator(0xfd00_0001_0000_0000)];
         let mut translated = 0;
         for nth in 0..50_000_u64 {

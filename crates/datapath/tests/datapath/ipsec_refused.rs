@@ -10,7 +10,7 @@ use crate::common::*;
 use crate::gateways::*;
 
 /// Runs a packet through the receiving gateway, and returns its drop and the changed counters.
-fn refused(node: &mut Node, link: base::LinkId, bytes: &[u8]) -> (Vec<(u32, DropReason, u64)>, Counters) {
+fn refused(node: &mut Node, link: base::PortId, bytes: &[u8]) -> (Vec<(u32, DropReason, u64)>, Counters) {
     node.rx_bytes(NOW, link, bytes);
     assert!(node.tx(INSIDE).is_empty(), "nothing goes on");
     (node.drops(), node.datapath.counters.clone())

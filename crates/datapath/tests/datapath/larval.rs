@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId, Mib};
+use base::{DropReason, Instant, Mib, PortId};
 use ipsec::Event;
 use packet::{Memory, Packet, Pool};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
@@ -11,8 +11,8 @@ use xfrm::{Dir, Lifetime, Limits, Mode, SaConfig};
 
 use crate::common::{mac, solicitation};
 
-const INSIDE: LinkId = LinkId(1);
-const OUTSIDE: LinkId = LinkId(2);
+const INSIDE: PortId = PortId(1);
+const OUTSIDE: PortId = PortId(2);
 const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
 

@@ -1,6 +1,6 @@
 //! Ethernet headers of received frames: groups, and tags without a VLAN.
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use sim::{Flow, Node, PortOptions};
 use wire::{EtherType, MacAddr, Protocol, Version, eth, tcp, udp, vlan};
@@ -225,6 +225,6 @@ fn gro_merges_tagged_and_untagged_segments() {
     let burst = [&[][..], &[(EtherType::VLAN, 0)], &[]].into_iter().enumerate();
     let burst = burst.map(|(at, tags)| frame(mac(1), tags, &flow.tcp(1 + 1000 * at as u32, 1000))).collect::<Vec<_>>();
     let burst = burst.iter().map(|bytes| Packet::with_data(&node.mem, bytes).unwrap()).collect();
-    node.rx(NOW, LinkId(1), burst);
+    node.rx(NOW, PortId(1), burst);
     assert_eq!(only(node.tx(OUTSIDE)).meta.cut.segs(), 3);
 }

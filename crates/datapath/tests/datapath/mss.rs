@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::LinkId;
+use base::PortId;
 use sim::{Flow, PortOptions};
 
 use crate::common::*;
@@ -18,7 +18,7 @@ fn most(flow: &Flow, mtu: u16) -> u16 {
 #[test]
 fn syn_is_lowered_to_the_narrower_link_both_ways() {
     for (clamped, is_lowered) in
-        [(vec![], false), (vec![INSIDE], true), (vec![OUTSIDE], true), (vec![LinkId(7)], false)]
+        [(vec![], false), (vec![INSIDE], true), (vec![OUTSIDE], true), (vec![PortId(7)], false)]
     {
         for flow in flows() {
             let mut node = router_with(PortOptions::BARE.mtu(1400), PortOptions::BARE.mtu(9000));

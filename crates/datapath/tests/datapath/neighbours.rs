@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId, Mib};
+use base::{DropReason, Instant, Mib, PortId};
 use ipsec::crypto::Pool;
 use packet::{Memory, Packet};
 use sim::{End, Flow, Host, Medium, Node, PortOptions, Wire, World, esp, link_pair};
@@ -56,9 +56,9 @@ fn packets_held_for_a_neighbour_stay_fat_and_in_order() {
     world.nodes[0].datapath.refit(&packet::Memory::heap(), OUTSIDE, offload::Features::ALL);
     let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 14_000, 1400);
     let burst = vec![fat];
-    world.nodes[0].rx(Instant::ZERO, LinkId(1), frames_of(burst));
+    world.nodes[0].rx(Instant::ZERO, PortId(1), frames_of(burst));
     assert_eq!((world.nodes[0].waiting(), world.nodes[0].datapath.forwarded.packets), (1, 1));
-    world.nodes[0].rx(Instant::ZERO, LinkId(1), frames_of(vec![plain(&flow.udp(10)), plain(&flow.udp(20))]));
+    world.nodes[0].rx(Instant::ZERO, PortId(1), frames_of(vec![plain(&flow.udp(10)), plain(&flow.udp(20))]));
     assert_eq!(world.nodes[0].waiting(), 3);
     world.run(SECOND);
     let got: Vec<_> = world.hosts[1].take().iter().map(packet::Packet::len).collect();
@@ -92,7 +92,7 @@ fn ipv4_route_over_ipv6_neighbour_uses_discovery() {
 }
 
 /// Number of solicitations queued at a port: broadcasts, or multicasts of IPv6.
-fn solicitations(node: &mut Node, link: LinkId) -> usize {
+fn solicitations(node: &mut Node, link: PortId) -> usize {
     let frames = node.tx(link);
     let is_solicitation = |pkt: &&packet::Packet| {
         let header = eth::EthHeader::ref_from(pkt.head()).unwrap();

@@ -1,7 +1,7 @@
 //! The node's own addresses: received packets from them are dropped, and errors are sent from them, unless the host
 //! shares them.
 
-use base::{DropReason, LinkId, Mib, TableId};
+use base::{DropReason, Mib, PortId, TableId};
 use datapath::HostRole;
 use fib::{Known, Route, RouteKind};
 use packet::Memory;
@@ -12,7 +12,7 @@ use crate::fragments::fragments;
 use crate::gateways::*;
 
 /// Third links.
-const THIRD: LinkId = LinkId(3);
+const THIRD: PortId = PortId(3);
 
 #[test]
 fn own_ipv4_source_is_martian() {
@@ -103,7 +103,7 @@ fn address_of_another_vrf_is_not_own() {
     node.port(3, PortOptions::BARE, &["10.3.0.254/24"]);
     // A route into the other VRF does not make that VRF's addresses local.
     let prefix = "10.3.0.0/24".parse().unwrap();
-    let kind = RouteKind::Unicast { via: None, dev: LinkId(8) };
+    let kind = RouteKind::Unicast { via: None, dev: PortId(8) };
     node.datapath.fib.add(TableId(100), Route { prefix, kind, metric: 0 }).unwrap();
     for (src, sent) in [("10.3.0.254", 1), ("10.2.0.254", 0), ("10.1.0.9", 1)] {
         node.rx_bytes(NOW, INSIDE, &Flow::new(src, "10.2.0.1").udp(10));

@@ -15,8 +15,8 @@ use crate::host_side::{add_devices_to, up};
 
 /// The router between the gateways, by its number in the world, and its links towards them.
 const ROUTER: usize = 2;
-const NEAR: base::LinkId = base::LinkId(1);
-const FAR: base::LinkId = base::LinkId(2);
+const NEAR: base::PortId = base::PortId(1);
+const FAR: base::PortId = base::PortId(2);
 
 /// The wire from the router to the second gateway.
 const FAR_WIRE: usize = 1;

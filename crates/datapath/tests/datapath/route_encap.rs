@@ -541,7 +541,7 @@ fn translated_address_that_no_packet_may_have_is_dropped() {
 
 #[test]
 fn route_by_vrf_is_looked_up_again_in_that_vrf() {
-    const RED: base::LinkId = base::LinkId(11);
+    const RED: base::PortId = base::PortId(11);
     let mut node = Node::new();
     node.vrf(RED.0, 10, &[2]);
     node.port(INSIDE.0, PortOptions::BARE, &["fd00:1::254/64"]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use base::{Domain, DropReason, LinkId, Mib};
+use base::{Domain, DropReason, Mib, PortId};
 use datapath::{FatCounts, PortConfig, TapPoints, Tapped, TraceFilter, Traffic, host_port};
 use ila::{CsumMode, IdentType, Locator, Mapping};
 use packet::{Cut, Packet};
@@ -167,7 +167,7 @@ fn receiver() -> Node {
 }
 
 /// Device of the VRF that [`change`] puts the outer link into.
-const RED: LinkId = LinkId(9);
+const RED: PortId = PortId(9);
 
 /// Toggles one condition of the shortcuts: a capture, a trace, the outer link's VRF, its device of the host side, an ILA mapping of
 /// the node's address, one of another, and one of decrypted packets' destination.

@@ -1,6 +1,6 @@
 //! Traces, hooks and VRF ports along a packet's path.
 
-use base::{Domain, DropReason, LinkId, TableId};
+use base::{Domain, DropReason, PortId, TableId};
 use datapath::{DropReport, DroppedEsp, EspRef, HookPoint, Step, TapPoints, TraceFilter, TraceTerm, Traffic};
 use fib::Known;
 use sim::{Flow, Node, PortOptions};
@@ -236,7 +236,7 @@ const RED: u32 = 11;
 fn red_router() -> Node {
     let mut node = Node::new();
     node.vrf(RED, 10, &[INSIDE.0, OUTSIDE.0]);
-    node.datapath.set_vrf_port(NOW, LinkId(RED), Some(("red".to_owned(), 65_575)));
+    node.datapath.set_vrf_port(NOW, PortId(RED), Some(("red".to_owned(), 65_575)));
     node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.1.0.254/24", "fd00:1::254/64"]);
     node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24", "fd00:2::254/64"]);
     node
@@ -246,7 +246,7 @@ fn red_router() -> Node {
 fn vrf_port_counts_and_is_captured_in_and_out() {
     for flow in flows() {
         let mut node = red_router();
-        node.datapath.set_tap(LinkId(RED), TapPoints { wire: true, fat: false });
+        node.datapath.set_tap(PortId(RED), TapPoints { wire: true, fat: false });
         let udp = flow.udp(100);
         node.rx_bytes(NOW, INSIDE, &udp);
         let own = if flow.dst.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
@@ -256,11 +256,11 @@ fn vrf_port_counts_and_is_captured_in_and_out() {
         let bytes = |packets: &[&Vec<u8>]| packets.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
         let (rx_bytes, tx_bytes) = (bytes(&[&udp, &ping]), bytes(&[&answer]));
         let want = Traffic { rx_packets: 2, rx_bytes, tx_packets: 1, tx_bytes, tx_errors: 0 };
-        assert_eq!(node.datapath.ports.get(LinkId(RED)).unwrap().traffic, want);
+        assert_eq!(node.datapath.ports.get(PortId(RED)).unwrap().traffic, want);
         let seen: Vec<_> = node.datapath.take_tapped().map(|it| (it.link.0, it.outbound, it.bytes)).collect();
         assert_eq!(seen, [(RED, false, udp), (RED, false, ping), (RED, true, answer)]);
         // Without the VRF's port nothing is counted, and packets pass as before.
-        node.datapath.set_vrf_port(NOW, LinkId(RED), None);
+        node.datapath.set_vrf_port(NOW, PortId(RED), None);
         node.rx_bytes(NOW, INSIDE, &flow.udp(100));
         assert_eq!(node.tx(OUTSIDE).len(), 2);
     }
@@ -274,10 +274,10 @@ fn pre_routing_runs_with_the_link_and_then_with_the_vrf() {
     let got = steps(&mut node);
     let hooks: Vec<_> = got.iter().filter(|(_, step)| matches!(step, Step::Hook { .. })).collect();
     let pre_routing = |dev| (1, Step::Hook { point: HookPoint::PreRouting, dev });
-    assert_eq!(hooks[..2], [&pre_routing(INSIDE), &pre_routing(LinkId(RED))], "{got:?}");
+    assert_eq!(hooks[..2], [&pre_routing(INSIDE), &pre_routing(PortId(RED))], "{got:?}");
     let prefix = "10.2.0.0/24".parse().ok();
     assert!(
-        got.contains(&(1, Step::Route { table: Some(TableId(10)), prefix, domain: Domain::vrf(LinkId(RED)) })),
+        got.contains(&(1, Step::Route { table: Some(TableId(10)), prefix, domain: Domain::vrf(PortId(RED)) })),
         "{got:?}"
     );
 }
@@ -313,7 +313,7 @@ fn trace_ignores_held_packet_of_the_trace_before() {
 #[test]
 fn trace_by_vrf_chooses_packets_of_its_links() {
     let udp = Flow::new("10.1.0.1", "10.2.0.1").udp(1);
-    for (dev, is_chosen) in [(LinkId(RED), true), (INSIDE, true), (OUTSIDE, false)] {
+    for (dev, is_chosen) in [(PortId(RED), true), (INSIDE, true), (OUTSIDE, false)] {
         let mut node = red_router();
         node.datapath.set_trace(one(TraceTerm::Dev(dev)), 1);
         node.rx_bytes(NOW, INSIDE, &udp);

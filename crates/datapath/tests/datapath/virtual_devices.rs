@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use datapath::{DropReport, TapPoints, Traffic};
 use fib::Known;
 use offload::Features;
@@ -14,10 +14,10 @@ use switch::BridgeError;
 use crate::common::*;
 use crate::trace::{every, numbered, stages};
 
-const SOURCE: LinkId = LinkId(1);
-const PORT: LinkId = LinkId(2);
-const BRIDGE: LinkId = LinkId(9);
-const VLAN: LinkId = LinkId(10);
+const SOURCE: PortId = PortId(1);
+const PORT: PortId = PortId(2);
+const BRIDGE: PortId = PortId(9);
+const VLAN: PortId = PortId(10);
 
 fn features() -> Features {
     Features { frames: false, ..Features::ALL }
@@ -48,7 +48,7 @@ fn to_bridge() -> Flow {
     Flow::new("10.2.0.1", "10.3.0.1")
 }
 
-fn traffic(node: &Node, link: LinkId) -> Traffic {
+fn traffic(node: &Node, link: PortId) -> Traffic {
     node.datapath.ports.get(link).unwrap().traffic
 }
 
@@ -165,7 +165,7 @@ fn stacked(depth: u32) -> Node {
     let mut node = Node::new();
     node.port(SOURCE.0, PortOptions::BARE, &["10.2.0.254/24"]);
     node.port(PORT.0, PortOptions::ethernet(2).features(features()), &[]);
-    let device = |n: u32| if n == 0 { PORT } else { LinkId(100 + n) };
+    let device = |n: u32| if n == 0 { PORT } else { PortId(100 + n) };
     for n in 1..=depth {
         let addresses: &[&str] = if n == depth { &["10.1.0.254/24"] } else { &[] };
         node.port(device(n).0, PortOptions::ethernet(2).features(features()), addresses);
@@ -200,7 +200,7 @@ fn device_above_a_bridge_is_refused_as_its_port() {
     let set = |node: &mut Node, link, bridge| node.datapath.set_bridge(NOW, &node.mem, link, Some(bridge));
     assert_eq!(set(&mut node, VLAN, BRIDGE), Err(BridgeError::Loop(VLAN)));
     // The VLAN device in a second bridge, and a VLAN device of that one in the first.
-    let (second, above) = (LinkId(11), LinkId(12));
+    let (second, above) = (PortId(11), PortId(12));
     node.datapath.add_bridge(second, "br1".to_owned(), mac(11), 1500).unwrap();
     set(&mut node, VLAN, second).unwrap();
     node.port(above.0, PortOptions::ethernet(11), &[]);

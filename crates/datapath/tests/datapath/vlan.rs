@@ -1,6 +1,6 @@
 //! VLAN devices: frames of one VLAN of a link, below a router, and on a link that is also a bridge port.
 
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use datapath::{TapPoints, VlanError};
 use fib::Known;
 use offload::Features;
@@ -9,10 +9,10 @@ use wire::{EtherType, MacAddr, eth};
 
 use crate::common::*;
 
-const ETH: LinkId = LinkId(1);
-const FIVE: LinkId = LinkId(5);
-const INNER: LinkId = LinkId(6);
-const OUT: LinkId = LinkId(2);
+const ETH: PortId = PortId(1);
+const FIVE: PortId = PortId(5);
+const INNER: PortId = PortId(6);
+const OUT: PortId = PortId(2);
 
 /// A router with VLAN 5 of port 1, VLAN 7 of that VLAN device, and port 2. Hosts of 10.1.0.0/24 are in VLAN 5, of 10.7.0.0/24 in VLAN 7.
 fn router() -> Node {
@@ -42,7 +42,7 @@ fn tagged(vids: &[u16], ip: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn rx_packets(node: &Node, link: LinkId) -> u64 {
+fn rx_packets(node: &Node, link: PortId) -> u64 {
     node.datapath.ports.get(link).unwrap().traffic.rx_packets
 }
 
@@ -74,7 +74,7 @@ fn frame_is_received_by_the_device_of_its_vlan_alone() {
 fn frame_behind_priority_tags_is_received_by_its_vlan() {
     const C: u32 = 0x8100_0000;
     const S: u32 = 0x88a8_0000;
-    let cases: [(&[u32], Option<LinkId>); 11] = [
+    let cases: [(&[u32], Option<PortId>); 11] = [
         (&[C, C | 5], Some(FIVE)),
         (&[C | 0xe000, C | 5], Some(FIVE)),
         (&[S, C | 5], Some(FIVE)),
@@ -107,11 +107,11 @@ fn frame_behind_priority_tags_is_received_by_its_vlan() {
 #[test]
 fn bridge_gets_priority_tagged_frames_of_a_ports_vlan() {
     let mut node = router();
-    let other = LinkId(3);
+    let other = PortId(3);
     node.port(other.0, PortOptions::ethernet(3).features(Features::ALL), &[]);
-    node.datapath.add_bridge(LinkId(9), "br0".to_owned(), mac(9), 1500).unwrap();
+    node.datapath.add_bridge(PortId(9), "br0".to_owned(), mac(9), 1500).unwrap();
     for port in [ETH, other] {
-        node.datapath.set_bridge(NOW, &node.mem, port, Some(LinkId(9))).unwrap();
+        node.datapath.set_bridge(NOW, &node.mem, port, Some(PortId(9))).unwrap();
     }
     let mut bytes = tagged(&[0, 5], &Flow::new("10.1.0.1", "10.2.0.1").udp(10));
     bytes[..6].copy_from_slice(&mac(0x33).0);
@@ -129,12 +129,12 @@ fn promiscuity_counts_bridges_and_addresses_above_a_link() {
         })
     };
     assert_eq!(counts(&node), [[0, 0]; 3]);
-    for bridge in [LinkId(8), LinkId(9)] {
+    for bridge in [PortId(8), PortId(9)] {
         node.datapath.add_bridge(bridge, format!("br{}", bridge.0), mac(9), 1500).unwrap();
     }
-    node.datapath.set_bridge(NOW, &node.mem, INNER, Some(LinkId(8))).unwrap();
+    node.datapath.set_bridge(NOW, &node.mem, INNER, Some(PortId(8))).unwrap();
     assert_eq!(counts(&node), [[1, 1]; 3]);
-    node.datapath.set_bridge(NOW, &node.mem, ETH, Some(LinkId(9))).unwrap();
+    node.datapath.set_bridge(NOW, &node.mem, ETH, Some(PortId(9))).unwrap();
     assert_eq!(counts(&node), [[2, 2], [1, 1], [1, 1]]);
     node.datapath.set_bridge(NOW, &node.mem, INNER, None).unwrap();
     assert_eq!(counts(&node), [[1, 1], [0, 0], [0, 0]]);
@@ -145,21 +145,21 @@ fn promiscuity_counts_bridges_and_addresses_above_a_link() {
     assert_eq!(counts(&node), [[2, 1], [0, 0], [0, 0]]);
     node.datapath.set_up(NOW, &node.mem, FIVE, false);
     assert_eq!(counts(&node), [[1, 1], [0, 0], [0, 0]]);
-    node.datapath.remove_port(NOW, &node.mem, LinkId(9));
+    node.datapath.remove_port(NOW, &node.mem, PortId(9));
     assert_eq!(counts(&node), [[0, 0]; 3]);
 }
 
 #[test]
 fn device_above_a_bridge_receives_to_an_address_of_its_own() {
     let mut node = Node::new();
-    let bridge = LinkId(9);
+    let bridge = PortId(9);
     for id in [1, 3] {
         node.port(id, PortOptions::ethernet(id as u8), &[]);
     }
     node.port(OUT.0, PortOptions::BARE, &["10.2.0.254/24"]);
     node.datapath.add_bridge(bridge, "br0".to_owned(), mac(9), 1500).unwrap();
     for id in [1, 3] {
-        node.datapath.set_bridge(NOW, &node.mem, LinkId(id), Some(bridge)).unwrap();
+        node.datapath.set_bridge(NOW, &node.mem, PortId(id), Some(bridge)).unwrap();
     }
     node.port(FIVE.0, PortOptions::ethernet(0x55), &["10.1.0.254/24"]);
     node.datapath.set_vlan(FIVE, bridge, 5).unwrap();
@@ -171,12 +171,12 @@ fn device_above_a_bridge_receives_to_an_address_of_its_own() {
         bytes
     };
     node.rx_bytes(NOW, ETH, &to(mac(0x55), &[5]));
-    assert_eq!((node.tx(OUT).len(), node.tx(LinkId(3)).len()), (1, 1));
+    assert_eq!((node.tx(OUT).len(), node.tx(PortId(3)).len()), (1, 1));
     // Frames to another station, in the VLAN and outside of it, are none of the node's.
     for vids in [&[5][..], &[]] {
         node.rx_bytes(NOW, ETH, &to(mac(0x66), vids));
     }
-    assert_eq!((node.tx(OUT).len(), node.tx(LinkId(3)).len()), (0, 2));
+    assert_eq!((node.tx(OUT).len(), node.tx(PortId(3)).len()), (0, 2));
     let mut drops = node.drops();
     drops.sort_unstable_by_key(|drop| drop.0);
     assert_eq!(drops, [(FIVE.0, DropReason::EthNotForUs, 1), (bridge.0, DropReason::EthNotForUs, 1)]);
@@ -236,7 +236,7 @@ fn wrong_devices_are_refused() {
         ((ETH, INNER, 5), VlanError::Loop),
         ((FIVE, FIVE, 5), VlanError::Loop),
         ((INNER, OUT, 5), VlanError::NotEthernet),
-        ((INNER, LinkId(99), 5), VlanError::NotEthernet),
+        ((INNER, PortId(99), 5), VlanError::NotEthernet),
         ((INNER, ETH, 5), VlanError::Exists(5)),
         ((INNER, ETH, 0), VlanError::Vid(0)),
         ((INNER, ETH, 4095), VlanError::Vid(4095)),
@@ -280,10 +280,10 @@ fn half_a_tag_and_a_checksum_over_it_are_refused() {
 #[test]
 fn bridge_does_not_get_frames_of_a_ports_vlan_device() {
     let mut node = router();
-    let own = LinkId(9);
+    let own = PortId(9);
     node.port(3, PortOptions::ethernet(3), &[]);
     node.datapath.add_bridge(own, "br0".to_owned(), mac(9), 1500).unwrap();
-    for port in [ETH, LinkId(3)] {
+    for port in [ETH, PortId(3)] {
         node.datapath.set_bridge(NOW, &node.mem, port, Some(own)).unwrap();
     }
     let ip = Flow::new("10.1.0.1", "10.2.0.1").udp(10);
@@ -293,7 +293,7 @@ fn bridge_does_not_get_frames_of_a_ports_vlan_device() {
         bytes
     };
     node.rx_bytes(NOW, ETH, &to_all(&[5]));
-    assert_eq!((node.tx(LinkId(3)).len(), rx_packets(&node, FIVE)), (0, 1));
+    assert_eq!((node.tx(PortId(3)).len(), rx_packets(&node, FIVE)), (0, 1));
     node.rx_bytes(NOW, ETH, &to_all(&[6]));
-    assert_eq!((node.tx(LinkId(3)).len(), rx_packets(&node, FIVE)), (1, 1));
+    assert_eq!((node.tx(PortId(3)).len(), rx_packets(&node, FIVE)), (1, 1));
 }

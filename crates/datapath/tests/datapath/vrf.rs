@@ -1,6 +1,6 @@
 //! VRFs: equal addresses in two VRFs of one node are independent.
 
-use base::{Domain, DropReason, LinkId, Mib, Prefix, TableId};
+use base::{Domain, DropReason, Mib, PortId, Prefix, TableId};
 use fib::{Fib, Route, RouteKind, Rule, Vrf};
 use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
@@ -16,9 +16,9 @@ use crate::path_mtu::too_big;
 /// outside of both.
 const RED: u32 = 11;
 const BLUE: u32 = 12;
-const IN: [LinkId; 2] = [LinkId(1), LinkId(3)];
-const OUT: [LinkId; 2] = [LinkId(2), LinkId(4)];
-const NEITHER: LinkId = LinkId(5);
+const IN: [PortId; 2] = [PortId(1), PortId(3)];
+const OUT: [PortId; 2] = [PortId(2), PortId(4)];
+const NEITHER: PortId = PortId(5);
 
 fn two_vrfs() -> Node {
     let mut node = Node::new();
@@ -33,7 +33,7 @@ fn two_vrfs() -> Node {
 }
 
 /// Links with packets in their transmit queue, and the packets.
-fn sent(node: &mut Node) -> Vec<(LinkId, Vec<Packet>)> {
+fn sent(node: &mut Node) -> Vec<(PortId, Vec<Packet>)> {
     let all = [IN[0], OUT[0], IN[1], OUT[1], NEITHER].map(|link| (link, node.tx(link)));
     all.into_iter().filter(|(_, packets)| !packets.is_empty()).collect()
 }
@@ -79,7 +79,7 @@ fn vrf_lookup_falls_through_to_the_main_table() {
     }
 }
 
-const IN_BLUE: LinkId = IN[1];
+const IN_BLUE: PortId = IN[1];
 
 #[test]
 fn fragments_are_reassembled_per_vrf() {
@@ -147,7 +147,7 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
     ] {
         let mut node = two_vrfs();
         let net = if flow.src.is_ipv4() { "10.2.0.0/24" } else { "fd00:2::/64" };
-        node.route(net, None, LinkId(BLUE));
+        node.route(net, None, PortId(BLUE));
         node.rx_bytes(NOW, NEITHER, &flow.udp(10));
         assert_eq!(only(node.tx(OUT[1])).to_vec(), Flow { ttl: 63, ..flow }.udp(10));
         // The reply is routed by the main table.
@@ -171,8 +171,8 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
         node.rx_bytes(NOW, IN[0], &Flow { dst: flow.dst, ..flows()[usize::from(flow.src.is_ipv6())] }.udp(10));
         assert_eq!(node.tx(OUT[1]).len(), 1);
         assert!(node.datapath.fib.remove(TableId(10), &via(OUT[1])));
-        node.datapath.fib.insert(TableId(10), via(LinkId(BLUE)), true);
-        add(&mut node.datapath.fib, 20, LinkId(RED));
+        node.datapath.fib.insert(TableId(10), via(PortId(BLUE)), true);
+        add(&mut node.datapath.fib, 20, PortId(RED));
         let drops = node.drops().len();
         node.rx_bytes(NOW, NEITHER, &flow.udp(10));
         assert_eq!((node.drops().len(), sent(&mut node).len()), (drops + 1, 1), "answered unreachable");
@@ -183,7 +183,7 @@ fn route_by_a_vrf_device_enters_it_and_by_a_link_leaves_it() {
 fn down_vrf_forwards_but_does_not_answer() {
     for flow in flows() {
         let mut node = two_vrfs();
-        node.datapath.fib.set_vrf(LinkId(RED), Some(Vrf { table: TableId(10), up: false }));
+        node.datapath.fib.set_vrf(PortId(RED), Some(Vrf { table: TableId(10), up: false }));
         node.rx_bytes(NOW, IN[0], &flow.udp(10));
         assert_eq!(node.tx(OUT[0]).len(), 1);
         let own = if flow.src.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
@@ -203,7 +203,7 @@ fn arp_is_answered_in_the_vrf_of_the_address_only() {
         let mut frame = [[0xff; 6], mac(9).0, [8, 6, 0, 1, 8, 0], [6, 4, 0, 1, 2, 0]].concat();
         frame.extend([0, 0, 0, 9, 10, 1, 0, 9, 0, 0, 0, 0, 0, 0]);
         frame.extend(target);
-        (LinkId(link.into()), frame)
+        (PortId(link.into()), frame)
     };
     for (own, its) in [([10, 1, 0, 254], 1), ([10, 1, 0, 253], 2)] {
         for link in [1, 2] {
@@ -242,7 +242,7 @@ fn tunnel_of_links_in_a_vrf_is_routed_and_narrowed_there() {
         let node = &mut world.nodes[0];
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 1300, here, &sealed[..spi_end]));
         let known: Vec<_> = node.datapath.fib.path_mtus(NOW).map(|(to, known)| (to, known.mtu)).collect();
-        assert_eq!(known, [((Domain::vrf(LinkId(RED)), there.parse().unwrap()), 1300)], "{tunnel:?}");
+        assert_eq!(known, [((Domain::vrf(PortId(RED)), there.parse().unwrap()), 1300)], "{tunnel:?}");
         node.rx_bytes(NOW, INSIDE, &Flow { dont_fragment: true, ..flow }.udp(1400));
         let Message::V4(icmp::IcmpMessage::FragNeeded { mtu }) = parse_icmp(&only(node.tx(INSIDE))).message else {
             panic!()
@@ -272,7 +272,7 @@ fn reply_that_waits_for_its_sa_leaves_in_its_vrf() {
 }
 
 /// A policy that blocks all packets of one family by `dev`.
-fn block(dir: Dir, v4: bool, dev: LinkId) -> PolicyConfig {
+fn block(dir: Dir, v4: bool, dev: PortId) -> PolicyConfig {
     let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
     let selector = Selector { dev: Some(dev), ..Selector::new(any, any) };
     PolicyConfig { action: Action::Block, ..PolicyConfig::new(dir, selector) }
@@ -280,11 +280,11 @@ fn block(dir: Dir, v4: bool, dev: LinkId) -> PolicyConfig {
 
 #[test]
 fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
-    const LO: LinkId = LinkId::LOOPBACK;
+    const LO: PortId = PortId::LOOPBACK;
     // Links apart from `lo`, whose number is that of the first link of other tests.
-    const NEAR: [LinkId; 3] = [LinkId(21), LinkId(23), LinkId(25)];
-    const FAR: [LinkId; 3] = [LinkId(22), LinkId(24), LinkId(26)];
-    const VRFS: [Option<LinkId>; 3] = [Some(LinkId(RED)), Some(LinkId(BLUE)), None];
+    const NEAR: [PortId; 3] = [PortId(21), PortId(23), PortId(25)];
+    const FAR: [PortId; 3] = [PortId(22), PortId(24), PortId(26)];
+    const VRFS: [Option<PortId>; 3] = [Some(PortId(RED)), Some(PortId(BLUE)), None];
     for flow in flows() {
         let v4 = flow.src.is_ipv4();
         let own = if v4 { "10.1.0.254" } else { "fd00:1::254" };
@@ -324,8 +324,8 @@ fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
 fn policy_by_vrf_follows_a_link_that_changes_its_master() {
     let [flow, _] = flows();
     let mut node = two_vrfs();
-    node.datapath.ipsec.add_policy(block(Dir::Out, true, LinkId(RED))).unwrap();
-    let [red, blue] = [RED, BLUE].map(|device| Domain::vrf(LinkId(device)));
+    node.datapath.ipsec.add_policy(block(Dir::Out, true, PortId(RED))).unwrap();
+    let [red, blue] = [RED, BLUE].map(|device| Domain::vrf(PortId(device)));
     let mut passes = |domain: Domain| {
         node.datapath.fib.set_domain(OUT[1], domain);
         node.rx_bytes(NOW, IN[1], &flow.udp(100));
@@ -345,7 +345,7 @@ fn sa_selector_by_vrf_protects_packets_of_its_links() {
         let sa = esp("10.1.0.254", "10.1.0.1", 1, Mode::Transport, false);
         let out = policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa));
         node.datapath.ipsec.add_policy(out).unwrap();
-        let selector = Selector { dev: Some(LinkId(dev)), ..Selector::new(Prefix::ANY_V4, Prefix::ANY_V4) };
+        let selector = Selector { dev: Some(PortId(dev)), ..Selector::new(Prefix::ANY_V4, Prefix::ANY_V4) };
         node.datapath.ipsec.add_sa(&xfrm::SaConfig { selector: Some(selector), ..sa }, unique_mask()).unwrap();
         node.rx_bytes(NOW, INSIDE, &ping);
         let sent: Vec<_> = node.tx(INSIDE).iter().map(|pkt| info(pkt).protocol).collect();

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId, Mib, TableId};
+use base::{DropReason, Instant, Mib, PortId, TableId};
 use datapath::{HookPoint, Step, TapPoints, TraceFilter, Traffic};
 use fib::{Route, RouteKind, Vrf};
 use packet::Packet;
@@ -17,8 +17,8 @@ use xfrm::{Dir, Mode};
 use crate::common::*;
 use crate::host_side::{add_devices_to, down, down_bytes, up};
 
-const RED: LinkId = LinkId(11);
-const BLUE: LinkId = LinkId(12);
+const RED: PortId = PortId(11);
+const BLUE: PortId = PortId(12);
 const TABLE: TableId = TableId(10);
 
 /// A router whose links are in a VRF, with sockets.
@@ -52,19 +52,19 @@ fn traffic(node: &Node) -> Traffic {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Seen {
     /// Pre-routing.
-    Pre(LinkId),
+    Pre(PortId),
     /// Local in.
-    In(LinkId),
+    In(PortId),
     /// Local out.
-    Out(LinkId),
+    Out(PortId),
     /// Post-routing.
-    Post(LinkId),
+    Post(PortId),
     /// A look-up in the domain of the VRF.
     Lookup,
     /// In the queue of a device.
-    Queued(LinkId),
+    Queued(PortId),
     /// Passed to a device of the host side.
-    Up(LinkId),
+    Up(PortId),
 }
 
 use Seen::{In, Lookup, Out, Post, Pre, Queued, Up};
@@ -371,8 +371,8 @@ fn two_vrfs_have_a_discipline_each() {
     for by in [RED, BLUE] {
         (0..9).for_each(|_| down_bytes(&mut node, by, &flow.udp(1400)));
     }
-    assert_eq!([1, 2].map(|link| node.tx(LinkId(link)).len()), [7, 9]);
+    assert_eq!([1, 2].map(|link| node.tx(PortId(link)).len()), [7, 9]);
     let late: Instant = NOW + Duration::from_secs(1);
     node.timeout(late);
-    assert_eq!([1, 2].map(|link| node.tx(LinkId(link)).len()), [2, 0]);
+    assert_eq!([1, 2].map(|link| node.tx(PortId(link)).len()), [2, 0]);
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use base::{DropReason, LinkId, Mib, TableId};
+use base::{DropReason, Mib, PortId, TableId};
 use datapath::{L3mdevAccept, SocketBinding, SocketQuestion};
 use fib::{Route, RouteKind};
 use qdisc::Options;
@@ -14,8 +14,8 @@ use wire::{MacAddr, Protocol};
 use crate::common::*;
 use crate::host_side::{add_devices_to, down_bytes, up};
 
-const RED: LinkId = LinkId(11);
-const PLAIN: LinkId = LinkId(5);
+const RED: PortId = PortId(11);
+const PLAIN: PortId = PortId(5);
 
 /// A node with sockets, whose inner link is in a VRF and another in none.
 fn node() -> Node {
@@ -137,11 +137,11 @@ fn two_vrfs() -> Node {
     node
 }
 
-const BLUE: LinkId = LinkId(12);
-const BLUE_INSIDE: LinkId = LinkId(6);
+const BLUE: PortId = PortId(12);
+const BLUE_INSIDE: PortId = PortId(6);
 
 /// Receives a packet, and answers the question about it. Returns whether it went up.
-fn goes_up(node: &mut Node, now: base::Instant, link: LinkId, bytes: &[u8], binding: SocketBinding) -> bool {
+fn goes_up(node: &mut Node, now: base::Instant, link: PortId, bytes: &[u8], binding: SocketBinding) -> bool {
     node.rx_bytes(now, link, bytes);
     answer_at(now, node, binding);
     [INSIDE, PLAIN, RED, BLUE_INSIDE, BLUE].iter().map(|&link| up(node, link).len()).sum::<usize>() > 0
@@ -245,8 +245,8 @@ fn error_of_another_vrf_about_a_flow_reaches_no_socket() {
         assert!(goes_up(&mut node, NOW, INSIDE, &flow.udp(10), SocketBinding::Unbound));
         let mut peer = Node::new();
         peer.port(1, PortOptions::BARE, &[if flow.src.is_ipv4() { "10.1.0.1/24" } else { "fd00:1::1/64" }]);
-        peer.rx_bytes(NOW, LinkId(1), &back(&flow).udp(10));
-        let error = only(peer.tx(LinkId(1))).to_vec();
+        peer.rx_bytes(NOW, PortId(1), &back(&flow).udp(10));
+        let error = only(peer.tx(PortId(1))).to_vec();
         assert!(!goes_up(&mut node, NOW, BLUE_INSIDE, &error, SocketBinding::Unbound));
         assert_eq!(node.drops(), [(BLUE_INSIDE.0, DropReason::SocketOtherVrf, 1)]);
         assert!(goes_up(&mut node, NOW, INSIDE, &error, SocketBinding::Unbound));
@@ -348,8 +348,8 @@ fn errors_go_up_by_the_device_of_the_flow_that_they_quote() {
         let quoted = only(node.tx(INSIDE)).to_vec();
         let mut other = Node::new();
         other.port(1, PortOptions::BARE, &[if v4 { "10.1.0.1/24" } else { "fd00:1::1/64" }]);
-        other.rx_bytes(NOW, LinkId(1), &quoted);
-        let error = only(other.tx(LinkId(1))).to_vec();
+        other.rx_bytes(NOW, PortId(1), &quoted);
+        let error = only(other.tx(PortId(1))).to_vec();
         node.rx_bytes(NOW, INSIDE, &error);
         assert_eq!(up_by(&mut node), [0, 0, 1], "port unreachable, from the peer");
         // The node's own error about a packet of the socket.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{DropReason, LinkId, Rate};
+use base::{DropReason, PortId, Rate};
 use packet::Packet;
 use wire::MacAddr;
 
@@ -85,7 +85,7 @@ pub enum Action {
     /// Send a solicitation for `target` on `link`.
     Solicit {
         /// The link.
-        link: LinkId,
+        link: PortId,
         /// Address to resolve.
         target: IpAddr,
         /// Link-layer address of a known neighbour to probe; `None` for a multicast or broadcast.
@@ -94,7 +94,7 @@ pub enum Action {
     /// Send a waiting packet on `link`.
     Send {
         /// The link.
-        link: LinkId,
+        link: PortId,
         /// Link-layer address of the packet's next hop.
         to: MacAddr,
         /// The packet.
@@ -103,14 +103,14 @@ pub enum Action {
     /// Send a complete frame on `link`: the reply to a solicitation or ARP request for an address of this node.
     Answer {
         /// The link.
-        link: LinkId,
+        link: PortId,
         /// The frame, from its Ethernet header on.
         frame: Packet,
     },
     /// Drop a waiting packet. For [`DropReason::NeighbourFailed`] the packet's sender gets an ICMP error.
     Drop {
         /// Output link of the packet.
-        link: LinkId,
+        link: PortId,
         /// The packet.
         packet: Packet,
         /// The reason.
@@ -119,7 +119,7 @@ pub enum Action {
     /// Report a conflict to the operator: another station uses this node's own address.
     Conflict {
         /// The link.
-        link: LinkId,
+        link: PortId,
         /// The address.
         addr: IpAddr,
         /// The other station.
@@ -197,7 +197,7 @@ impl NudState {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Neighbour {
     /// The link.
-    pub link: LinkId,
+    pub link: PortId,
     /// The neighbour's address.
     pub addr: IpAddr,
     /// The link-layer address, if known.
@@ -214,7 +214,7 @@ pub struct Neighbour {
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Changes {
     /// Entries that changed or were removed, in order; possibly with duplicates.
-    pub entries: Vec<(LinkId, IpAddr)>,
+    pub entries: Vec<(PortId, IpAddr)>,
     /// Entries that were removed with their link, with their last state.
     pub removed: Vec<Neighbour>,
     /// Whether changes beyond the limit were lost.

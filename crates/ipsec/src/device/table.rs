@@ -1,6 +1,6 @@
 //! Offloading devices of a node, with the SAs and policies on each.
 
-use base::{LinkId, SaId};
+use base::{PortId, SaId};
 use xfrm::{ConfigError, Offload, OffloadMode, PolicyConfig, PolicyKey};
 
 use super::driver::{Device, NewState, PacketDevice, Refused};
@@ -8,26 +8,26 @@ use super::driver::{Device, NewState, PacketDevice, Refused};
 /// Devices by their links.
 #[derive(Debug, Default)]
 pub(crate) struct Devices {
-    devices: Vec<(LinkId, Box<dyn Device>)>,
-    policies: Vec<(LinkId, PolicyKey)>,
+    devices: Vec<(PortId, Box<dyn Device>)>,
+    policies: Vec<(PortId, PolicyKey)>,
 }
 
 impl Devices {
     /// Sets or removes the device of a link. The previous one must have no SA or policy left.
-    pub(crate) fn set(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
+    pub(crate) fn set(&mut self, link: PortId, device: Option<Box<dyn Device>>) {
         self.devices.retain(|(other, _)| *other != link);
         self.devices.extend(device.map(|device| (link, device)));
     }
 
-    pub(crate) fn get(&self, link: LinkId) -> Option<&dyn Device> {
+    pub(crate) fn get(&self, link: PortId) -> Option<&dyn Device> {
         self.devices.iter().find(|(other, _)| *other == link).map(|(_, device)| &**device)
     }
 
-    pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Box<dyn Device>> {
+    pub(crate) fn get_mut(&mut self, link: PortId) -> Option<&mut Box<dyn Device>> {
         self.devices.iter_mut().find(|(other, _)| *other == link).map(|(_, device)| device)
     }
 
-    pub(crate) fn packet_mode(&mut self, link: LinkId) -> Option<&mut dyn PacketDevice> {
+    pub(crate) fn packet_mode(&mut self, link: PortId) -> Option<&mut dyn PacketDevice> {
         self.get_mut(link)?.packet_mode()
     }
 
@@ -88,7 +88,7 @@ impl Devices {
     }
 
     /// Takes the policies that `which` selects off their devices.
-    pub(crate) fn delete_policies(&mut self, mut which: impl FnMut(LinkId, &PolicyKey) -> bool) {
+    pub(crate) fn delete_policies(&mut self, mut which: impl FnMut(PortId, &PolicyKey) -> bool) {
         let gone: Vec<_> = self.policies.extract_if(.., |(link, key)| which(*link, key)).collect();
         for (link, key) in gone {
             if let Some(device) = self.packet_mode(link) {
@@ -98,7 +98,7 @@ impl Devices {
     }
 
     /// The policies on a link's device.
-    pub(crate) fn policies_of(&self, link: LinkId) -> Vec<PolicyKey> {
+    pub(crate) fn policies_of(&self, link: PortId) -> Vec<PolicyKey> {
         self.policies.iter().filter(|(other, _)| *other == link).map(|(_, key)| *key).collect()
     }
 }

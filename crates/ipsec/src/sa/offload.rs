@@ -1,6 +1,6 @@
 //! Offload of an SA to a device, and the device's verdict on a received packet.
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 use packet::{Esp, EspStatus};
 use xfrm::{Offload, OffloadMode, SaDir};
 
@@ -13,7 +13,7 @@ impl Sa {
     }
 
     /// The device of an SA in packet mode.
-    pub(crate) fn packet_device(&self) -> Option<LinkId> {
+    pub(crate) fn packet_device(&self) -> Option<PortId> {
         self.offload.filter(|offload| offload.mode == OffloadMode::Packet).map(|offload| offload.dev)
     }
 
@@ -22,7 +22,7 @@ impl Sa {
     /// # Errors
     /// The counter and reason of the drop (Linux `xfrm_input`).
     #[cold]
-    pub(crate) fn check_offload(&mut self, link: Option<LinkId>, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
+    pub(crate) fn check_offload(&mut self, link: Option<PortId>, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
         let Some(esp) = esp else {
             // The device keeps the replay window: opened here, every packet would pass again.
             let is_devices = self.packet_device().is_some();

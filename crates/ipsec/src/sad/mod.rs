@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-use base::{LinkId, SaId};
+use base::{PortId, SaId};
 use hashbrown::HashMap;
 use wire::Spi;
 
@@ -241,7 +241,7 @@ impl Sad {
     }
 
     /// Removes the SAs on a link's device.
-    pub(crate) fn remove_offloaded(&mut self, link: LinkId) {
+    pub(crate) fn remove_offloaded(&mut self, link: PortId) {
         let on_it = |sa: &&Sa| sa.offload.is_some_and(|offload| offload.dev == link);
         let gone: Vec<SaId> = self.iter().filter(on_it).map(Sa::id).collect();
         for id in gone {

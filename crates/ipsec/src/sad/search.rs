@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{LinkId, SaId};
+use base::{PortId, SaId};
 use wire::Version;
 use xfrm::{ConfigError, Flowi, Mark, Mode, SaConfig, SaDir, Template};
 
@@ -90,7 +90,7 @@ impl Sad {
         src: IpAddr,
         dst: IpAddr,
         flow: &Flowi,
-        device: Option<LinkId>,
+        device: Option<PortId>,
     ) -> Found {
         let mark = mark.sought();
         let [mut same_source, mut any_source] = [Best::default(); 2];

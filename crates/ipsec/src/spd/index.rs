@@ -8,7 +8,7 @@
 use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
-use base::{LinkId, Prefix};
+use base::{PortId, Prefix};
 use hashbrown::HashMap;
 use xfrm::{Flowi, Mark, PortMask, Selector};
 
@@ -41,7 +41,7 @@ pub(super) struct MatchKey {
     src: u128,
     shape: Shape,
     protocol: u8,
-    dev: Option<LinkId>,
+    dev: Option<PortId>,
     sport: u16,
     dport: u16,
     mark: u32,
@@ -108,7 +108,7 @@ impl MatchKey {
 
     /// Key of a shape that `flow` matches, with this one of its devices; `dev` is `None` for a shape without a device.
     #[inline]
-    fn of_flow(flow: &Flowi, dev: Option<LinkId>, src: u128, dst: Destination, shape: Shape) -> Self {
+    fn of_flow(flow: &Flowi, dev: Option<PortId>, src: u128, dst: Destination, shape: Shape) -> Self {
         Self {
             dst,
             src: masked(src, shape.src_len),

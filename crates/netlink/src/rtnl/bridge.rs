@@ -6,7 +6,7 @@ mod port;
 mod settings;
 mod vlan;
 
-use base::LinkId;
+use base::PortId;
 
 use super::entry::{Link, Master};
 use super::header::{LEN, POLICY, arphrd, behind, fixed, operstate, put_header_of, strictness, word};
@@ -136,7 +136,7 @@ impl<H: Host> Rtnl<H> {
         bridge: Option<Master>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Error> {
-        self.host.set_bridge(LinkId(index), bridge.map(|bridge| LinkId(bridge.index)))?;
+        self.host.set_bridge(PortId(index), bridge.map(|bridge| PortId(bridge.index)))?;
         if bridge.is_none() {
             self.announce_gone_port(index, reply);
         }

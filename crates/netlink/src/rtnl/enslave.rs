@@ -1,6 +1,6 @@
 //! Links that join or leave a VRF or a bridge (Linux `do_set_master`).
 
-use base::LinkId;
+use base::PortId;
 
 use super::bridge::check_port;
 use super::entry::{Link, Master};
@@ -66,7 +66,7 @@ impl<H: Host> Rtnl<H> {
             return Ok(());
         }
         for up in [false, true] {
-            self.host.set_up(LinkId(index), up)?;
+            self.host.set_up(PortId(index), up)?;
             self.model.set_up(index, up);
             self.announce_link(index, reply)?;
             self.publish(reply);

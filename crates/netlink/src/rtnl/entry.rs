@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ::qdisc::Options;
-use base::{IfAddr, IfIndex, Instant, LinkId, Prefix};
+use base::{IfAddr, IfIndex, Instant, PortId, Prefix};
 use driver::DriverKind;
 
 use super::lifetime::Lifetime;
@@ -102,7 +102,7 @@ pub struct Master {
 impl Master {
     /// Interface index of the device. The device is no interface of the host.
     pub(super) const fn ifindex(self) -> IfIndex {
-        IfIndex::own(LinkId(self.index))
+        IfIndex::own(PortId(self.index))
     }
 }
 
@@ -250,7 +250,7 @@ impl Link {
 
     /// Interface index of the link `id`.
     pub(super) fn ifindex(&self, id: u32) -> IfIndex {
-        self.host_index.map_or(IfIndex::own(LinkId(id)), IfIndex)
+        self.host_index.map_or(IfIndex::own(PortId(id)), IfIndex)
     }
 
     /// Whether the link is `lo`.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ::qdisc::{Options, Stats};
 use ::switch::Bridge;
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 
 use super::model::Delta;
 use super::state::{LinkDetail, LinkNow};
@@ -28,49 +28,49 @@ pub trait Host: fmt::Debug + Send + 'static {
     ///
     /// # Errors
     /// The system lacks a feature, or refuses the link.
-    fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error>;
+    fn open(&mut self, id: PortId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error>;
 
     /// Closes a link.
     ///
     /// # Errors
     /// The datapath does not answer.
-    fn close(&mut self, id: LinkId) -> Result<(), Error>;
+    fn close(&mut self, id: PortId) -> Result<(), Error>;
 
     /// Sets the MTU of a link.
     ///
     /// # Errors
     /// The system refuses the MTU.
-    fn set_mtu(&mut self, id: LinkId, mtu: u16) -> Result<(), Error>;
+    fn set_mtu(&mut self, id: PortId, mtu: u16) -> Result<(), Error>;
 
     /// Sets the link-layer address of a link.
     ///
     /// # Errors
     /// The system refuses the address.
-    fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error>;
+    fn set_mac(&mut self, id: PortId, mac: [u8; 6]) -> Result<(), Error>;
 
     /// Sets or removes the queueing discipline of a link. Packets queued in the old one are dropped.
     ///
     /// # Errors
     /// The datapath does not answer, or refuses the options.
-    fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error>;
+    fn set_qdisc(&mut self, id: PortId, options: Option<Options>) -> Result<(), Error>;
 
     /// Changes the options of a link's queueing discipline, without changing its kind. Queued packets stay.
     ///
     /// # Errors
     /// As [`set_qdisc`](Self::set_qdisc).
-    fn change_qdisc(&mut self, id: LinkId, options: Options) -> Result<(), Error>;
+    fn change_qdisc(&mut self, id: PortId, options: Options) -> Result<(), Error>;
 
     /// Counters of every queueing discipline.
     ///
     /// # Errors
     /// The datapath does not answer.
-    fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error>;
+    fn qdisc_stats(&mut self) -> Result<Vec<(PortId, Stats)>, Error>;
 
     /// Makes a link a port of a bridge, or removes it from its bridge with `None`.
     ///
     /// # Errors
     /// The datapath does not answer, or the bridge refuses the link.
-    fn set_bridge(&mut self, id: LinkId, bridge: Option<LinkId>) -> Result<(), Error>;
+    fn set_bridge(&mut self, id: PortId, bridge: Option<PortId>) -> Result<(), Error>;
 
     /// Runs `call` on a bridge, with the datapath's time.
     ///
@@ -78,7 +78,7 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// The datapath does not answer, or the bridge does not exist.
     fn with_bridge<T: Send + 'static>(
         &mut self,
-        bridge: LinkId,
+        bridge: PortId,
         call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
     ) -> Result<T, Error>;
 
@@ -86,13 +86,13 @@ pub trait Host: fmt::Debug + Send + 'static {
     ///
     /// # Errors
     /// The datapath does not answer.
-    fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error>;
+    fn set_up(&mut self, id: PortId, up: bool) -> Result<(), Error>;
 
     /// State of a link for `ethtool`.
     ///
     /// # Errors
     /// The datapath does not answer, or the link does not exist.
-    fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error>;
+    fn detail(&mut self, id: PortId) -> Result<LinkDetail, Error>;
 
     /// Link settings from the driver of an interface of the host: `struct ethtool_link_settings`, followed by three
     /// link mode sets of [`LINK_MODE_WORDS`](nlsock::ethtool::LINK_MODE_WORDS) words each.
@@ -105,7 +105,7 @@ pub trait Host: fmt::Debug + Send + 'static {
     ///
     /// # Errors
     /// The datapath does not answer.
-    fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error>;
+    fn set_features(&mut self, id: PortId, wanted: FeatureSet) -> Result<(), Error>;
 
     /// Time by the node's clock.
     fn now(&self) -> Instant;
@@ -120,7 +120,7 @@ pub trait Host: fmt::Debug + Send + 'static {
     ///
     /// # Errors
     /// The datapath does not answer.
-    fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error>;
+    fn neighbour(&mut self, link: PortId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error>;
 
     /// Adds or changes a neighbour, or removes it if its state is 0.
     ///
@@ -133,7 +133,7 @@ pub trait Host: fmt::Debug + Send + 'static {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct NeighbourNow {
     /// Link of the neighbour.
-    pub link: LinkId,
+    pub link: PortId,
     /// IP address.
     pub addr: IpAddr,
     /// Link-layer address, if resolved.

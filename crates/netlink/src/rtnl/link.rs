@@ -5,7 +5,7 @@ mod change;
 mod create;
 mod message;
 
-use base::LinkId;
+use base::PortId;
 
 use super::entry::Link;
 use super::header::{LEN, POLICY, behind, fixed, strictness, word};
@@ -187,7 +187,7 @@ fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) ->
     rtnl.release(index, reply)?;
     set_down(rtnl, index, reply)?;
     if !is_virtual {
-        rtnl.host.close(LinkId(index))?;
+        rtnl.host.close(PortId(index))?;
     }
     rtnl.model.clear_link(index);
     rtnl.publish(reply);
@@ -202,7 +202,7 @@ fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) ->
 fn set_down<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
     let Some(link) = rtnl.model.link(index).filter(|link| link.up) else { return Ok(()) };
     if !link.is_virtual() {
-        rtnl.host.set_up(LinkId(index), false)?;
+        rtnl.host.set_up(PortId(index), false)?;
     }
     rtnl.model.set_up(index, false);
     rtnl.announce_link(index, reply)?;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
 
-use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
+use base::{Domain, IfIndex, Instant, PortId, Prefix, TableId};
 
 use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER, Master};
 use super::fib_rule::Rule;
@@ -65,9 +65,9 @@ pub enum Delta {
         new: Route,
     },
     /// An address is added to a link. Its connected routes are separate deltas.
-    AddAddress(LinkId, Address),
+    AddAddress(PortId, Address),
     /// An address is removed from a link.
-    RemoveAddress(LinkId, Address),
+    RemoveAddress(PortId, Address),
     /// The rules of a family change.
     Rules {
         /// Whether the family is IPv4.
@@ -76,11 +76,11 @@ pub enum Delta {
         rules: Vec<Rule>,
     },
     /// Properties of an address change that the datapath does not use; for notifications.
-    ChangeAddress(LinkId, Address),
+    ChangeAddress(PortId, Address),
     /// A VRF is added or changed, or removed (`None`). The number is its device's.
-    Vrf(LinkId, Option<Vrf>),
+    Vrf(PortId, Option<Vrf>),
     /// A link moves to another domain.
-    Domain(LinkId, Domain),
+    Domain(PortId, Domain),
 }
 
 /// Tables in Linux's listing order: by `id` modulo 256, then the most recently created first.
@@ -88,7 +88,7 @@ type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 
 /// State of a node: links, addresses, routes.
 ///
-/// The model identifies links by [`LinkId`], here a plain number, which never changes. Clients see interface indexes
+/// The model identifies links by [`PortId`], here a plain number, which never changes. Clients see interface indexes
 /// instead: [`Model::ifindex`].
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -202,7 +202,7 @@ impl Model {
     /// by a link that does not exist is skipped; [`Config::from_toml`] refuses such routes.
     ///
     /// Returns the changes that lead from an empty FIB to the new state.
-    pub fn read(&mut self, config: &Config, ids: &[LinkId], now: &[LinkNow], last_index: u32) -> Vec<Delta> {
+    pub fn read(&mut self, config: &Config, ids: &[PortId], now: &[LinkNow], last_index: u32) -> Vec<Delta> {
         let generation = self.generation.wrapping_add(1);
         let qdiscs: BTreeMap<u32, LinkQdisc> =
             self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
@@ -235,7 +235,7 @@ impl Model {
                 [true, false].into_iter().for_each(|v4| self.make_table(v4, table));
             }
             if let Some(Master { index, table: Some(_) }) = link.master {
-                self.deltas.push(Delta::Domain(*id, Domain::vrf(LinkId(index))));
+                self.deltas.push(Delta::Domain(*id, Domain::vrf(PortId(index))));
             }
             self.links.insert(id.0, link);
             self.record_vrf(id.0);
@@ -299,7 +299,7 @@ impl Model {
     pub fn ifindex(&self, id: u32) -> IfIndex {
         let departed = || self.departed.get(&id).copied();
         let here = self.links.get(&id).map(|link| link.ifindex(id));
-        here.or_else(departed).unwrap_or(IfIndex::own(LinkId(id)))
+        here.or_else(departed).unwrap_or(IfIndex::own(PortId(id)))
     }
 
     /// Number of the link with the interface index `ifindex`; 0 for 0, and an unused number if there is none.
@@ -553,9 +553,9 @@ impl Model {
         let gone = self.links.remove(&index)?;
         self.departed.insert(index, ifindex);
         if gone.is_vrf() {
-            self.deltas.push(Delta::Vrf(LinkId(index), None));
+            self.deltas.push(Delta::Vrf(PortId(index), None));
         } else if gone.master.is_some_and(|master| master.table.is_some()) {
-            self.deltas.push(Delta::Domain(LinkId(index), Domain::DEFAULT));
+            self.deltas.push(Delta::Domain(PortId(index), Domain::DEFAULT));
         }
         Some(gone)
     }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 
 use super::header::{behind, fixed, strictness, word};
 use super::host::{Host, NeighbourNow};
@@ -32,7 +32,7 @@ const POLICY: AttrPolicy<NDA_MAX> = policy(&[
 
 /// Neighbour in a request.
 struct Named<'a> {
-    link: LinkId,
+    link: PortId,
     addr: IpAddr,
     state: u16,
     flags: u8,
@@ -56,7 +56,7 @@ impl<'a> Named<'a> {
         if index == 0 {
             return Err(Error::text(errno::EINVAL, "Device not specified"));
         }
-        Ok(Self { link: LinkId(index), addr, state: u16::from_ne_bytes(state), flags, attrs })
+        Ok(Self { link: PortId(index), addr, state: u16::from_ne_bytes(state), flags, attrs })
     }
 }
 
@@ -175,7 +175,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
 
 /// Whether a link's master has the interface index `index`; all ones selects links without master (Linux
 /// `neigh_master_filtered`).
-fn is_of_master(model: &Model, link: LinkId, index: u32) -> bool {
+fn is_of_master(model: &Model, link: PortId, index: u32) -> bool {
     let master = model.link(link.0).and_then(|link| link.master).map(|master| master.ifindex().0);
     if index == u32::MAX { master.is_none() } else { master == Some(index) }
 }

@@ -1,7 +1,7 @@
 //! Notifications: messages to the members of groups, and changes to the datapath.
 
 use ::switch::FdbChange;
-use base::{IfIndex, LinkId, TableId};
+use base::{IfIndex, PortId, TableId};
 
 use super::bridge::write_fdb_entry;
 use super::entry::{Address, Link};
@@ -38,7 +38,7 @@ impl<H> Rtnl<H> {
     }
 
     /// Notifies listeners of a change of a bridge's forwarding database (Linux `fdb_notify`).
-    pub fn notify_fdb(&self, bridge: LinkId, change: &FdbChange, listeners: Groups, outbox: &mut Outbox) {
+    pub fn notify_fdb(&self, bridge: PortId, change: &FdbChange, listeners: Groups, outbox: &mut Outbox) {
         let (kind, entry) = match change {
             FdbChange::Set(entry) => (RTM_NEWNEIGH, entry),
             FdbChange::Removed(entry) => (RTM_DELNEIGH, entry),

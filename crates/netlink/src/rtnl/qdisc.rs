@@ -5,7 +5,7 @@ mod message;
 mod options;
 
 use ::qdisc::{Kind as QdiscKind, Options, Stats};
-use base::LinkId;
+use base::PortId;
 
 use super::entry::{Link, LinkQdisc};
 use super::header::{behind, fixed, word};
@@ -209,7 +209,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         };
         requested.refuse_unsupported()?;
         if let Some(options) = changed {
-            rtnl.host.change_qdisc(LinkId(id), options)?;
+            rtnl.host.change_qdisc(PortId(id), options)?;
             rtnl.model.set_qdisc(id, Some(LinkQdisc { options: changed, ..found }));
         }
         return notify(rtnl, id, 0, reply);
@@ -217,7 +217,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let options = requested.to_create()?;
     let handle = requested.handle;
     let old = old(rtnl, id, reply)?;
-    rtnl.host.set_qdisc(LinkId(id), options)?;
+    rtnl.host.set_qdisc(PortId(id), options)?;
     let handle = if handle == 0 { rtnl.model.new_handle(id) } else { handle };
     rtnl.model.set_qdisc(id, Some(LinkQdisc { handle, options }));
     notify_deleted(rtnl, id, old, reply);
@@ -236,7 +236,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     }
     let id = requested.id;
     let old = old(rtnl, id, reply)?;
-    rtnl.host.set_qdisc(LinkId(id), None)?;
+    rtnl.host.set_qdisc(PortId(id), None)?;
     rtnl.model.set_qdisc(id, None);
     notify_deleted(rtnl, id, old, reply);
     Ok(())
@@ -305,7 +305,7 @@ pub(super) fn refuse_filter(model: &Model, request: &Request<'_>) -> Result<(), 
     })
 }
 
-fn stats_of(all: &[(LinkId, Stats)], id: u32) -> Stats {
+fn stats_of(all: &[(PortId, Stats)], id: u32) -> Stats {
     all.iter().find(|(link, _)| link.0 == id).map_or(Stats::default(), |(_, stats)| *stats)
 }
 

@@ -1,7 +1,7 @@
 //! Requests that restore the changes that clients have made to a node.
 
 use ::switch::{FdbEntry, FdbKind};
-use base::{IfIndex, LinkId, TableId};
+use base::{IfIndex, PortId, TableId};
 
 use super::fib_rule::Rule;
 use super::host::Host;
@@ -175,7 +175,7 @@ impl<H: Host> Rtnl<H> {
         let bridges: Vec<u32> =
             self.model.links_after(LOOPBACK).filter(|(_, link)| link.is_bridge()).map(|(index, _)| index).collect();
         let mut all = Vec::new();
-        for bridge in bridges.into_iter().map(LinkId) {
+        for bridge in bridges.into_iter().map(PortId) {
             let entries = self.host.with_bridge(bridge, |bridge, now| {
                 let stays = |entry: &FdbEntry| entry.is_by_user && entry.kind != FdbKind::Dynamic;
                 bridge.fdb_entries(now).filter(stays).collect::<Vec<_>>()

@@ -1,7 +1,7 @@
 //! Current state of links, bridges and ports, as the datapath reports it.
 
 use ::switch::{PortConfig, Vlans};
-use base::{DropReason, LinkId};
+use base::{DropReason, PortId};
 use config::features::FeatureSet;
 use config::model::BridgeConfig;
 use ctl::state::{LinkState, LinkStats};
@@ -10,7 +10,7 @@ use ctl::state::{LinkState, LinkStats};
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkNow {
     /// Number in this node.
-    pub id: LinkId,
+    pub id: PortId,
     /// Interface index on the host; `None` if the link is no interface of the host.
     pub host_index: Option<u32>,
     /// Whether packets can pass.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use ::switch::{Bridge, Vid, VlanStats, Vlans};
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 
 use super::header::{fixed, strictness, word};
 use super::host::Host;
@@ -50,7 +50,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result
         return text("Filter mask must be set for stats dump");
     }
     let now = rtnl.links_now()?;
-    let mut counted: BTreeMap<LinkId, Vec<VlanStats>> = BTreeMap::new();
+    let mut counted: BTreeMap<PortId, Vec<VlanStats>> = BTreeMap::new();
     let mut all = Vec::new();
     let links: Vec<_> = rtnl
         .model
@@ -61,9 +61,9 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result
     for (index, id, master) in links {
         let now = find(&now, id);
         let kind = match now.and_then(|now| now.bridging.as_ref()) {
-            Some(Bridging::Bridge(own)) => Some((IFLA_STATS_LINK_XSTATS, LinkId(id), &own.vlans)),
+            Some(Bridging::Bridge(own)) => Some((IFLA_STATS_LINK_XSTATS, PortId(id), &own.vlans)),
             Some(Bridging::Port(port)) => {
-                master.map(|master| (IFLA_STATS_LINK_XSTATS_SLAVE, LinkId(master.index), &port.vlans))
+                master.map(|master| (IFLA_STATS_LINK_XSTATS_SLAVE, PortId(master.index), &port.vlans))
             }
             None => None,
         };

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use base::{LinkId, TableId};
+use base::{PortId, TableId};
 
 use super::entry::Master;
 use super::nums::*;
@@ -47,7 +47,7 @@ pub(super) const fn mac(index: u32) -> [u8; 6] {
 }
 
 /// State of a new VRF's device, with the requested MTU if any.
-pub(super) fn new(id: LinkId, mtu: Option<u32>) -> LinkNow {
+pub(super) fn new(id: PortId, mtu: Option<u32>) -> LinkNow {
     let (mtu, mac) = (mtu.unwrap_or(MTU), Some(mac(id.0)));
     let (host_index, running, stats, carrier) = (None, true, LinkStats::default(), [0; 2]);
     LinkNow { id, host_index, running, mtu, mac, stats, carrier, promiscuity: 0, allmulti: 0, bridging: None }
@@ -66,7 +66,7 @@ pub(super) fn requested_table(data: Option<&Attr<'_>>) -> Result<u32, Error> {
 }
 
 /// VRFs and bridges of a configuration file, by name, with the numbers of their devices.
-pub(super) fn masters_of<'a>(config: &'a Config, ids: &[LinkId]) -> HashMap<&'a str, Master> {
+pub(super) fn masters_of<'a>(config: &'a Config, ids: &[PortId]) -> HashMap<&'a str, Master> {
     let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
         LinkKind::Bridge(_) => Some((link.name.as_str(), Master { index: id.0, table: None })),
         LinkKind::Vrf { table } => Some((link.name.as_str(), Master { index: id.0, table: Some(table) })),

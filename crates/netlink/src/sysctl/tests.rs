@@ -1,7 +1,7 @@
 use config::settings::{EarlyDemux, L3mdevAccept};
 
 use super::*;
-use base::LinkId;
+use base::PortId;
 use config::Config;
 
 /// Node with the link eth0 of the given MTU.
@@ -10,7 +10,7 @@ fn model(mtu: u16) -> Model {
     let config = Config::from_toml(&format!("{link}mtu = {mtu}\n"), "f").unwrap();
     let mut model = Model::default();
     let now = crate::rtnl::LinkNow {
-        id: LinkId(2),
+        id: PortId(2),
         host_index: Some(2),
         running: true,
         mtu: mtu.into(),
@@ -21,7 +21,7 @@ fn model(mtu: u16) -> Model {
         allmulti: 0,
         bridging: None,
     };
-    model.read(&config, &[LinkId(2)], &[now], 2);
+    model.read(&config, &[PortId(2)], &[now], 2);
     model
 }
 

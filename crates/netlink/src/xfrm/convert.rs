@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{LinkId, Prefix};
+use base::{PortId, Prefix};
 use wire::{Protocol, Spi};
 use xfrm::{
     Action, ConfigError, Dir, EspInUdp, Level, Lifetime, Limits, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig,
@@ -102,7 +102,7 @@ fn lifetime(lft: &LifetimeCfg) -> Lifetime {
 ///
 /// # Errors
 /// `EINVAL` for a prefix that is invalid in the family.
-pub fn selector(sel: &layout::Selector, family: u16, dev: Option<LinkId>) -> Result<Selector, Error> {
+pub fn selector(sel: &layout::Selector, family: u16, dev: Option<PortId>) -> Result<Selector, Error> {
     let family = if sel.family == 0 { family } else { sel.family };
     let prefix = |addr: Addr, len| Prefix::containing(addr.ip(family)?, len).ok();
     let (src, dst) = (prefix(sel.saddr, sel.prefixlen_s), prefix(sel.daddr, sel.prefixlen_d));
@@ -153,7 +153,7 @@ pub fn begins_at(replay: Option<&Replay>, flags: SaFlags) -> (u64, u64) {
 ///
 /// # Errors
 /// `EINVAL` for invalid addresses.
-pub fn sa(new: &NewSa, dev: Option<LinkId>) -> Result<SaConfig, Error> {
+pub fn sa(new: &NewSa, dev: Option<PortId>) -> Result<SaConfig, Error> {
     let info = &new.info;
     let addr = |addr: Addr| addr.ip(info.family).ok_or_else(invalid);
     let (src, dst) = (addr(info.saddr)?, addr(info.daddr)?);
@@ -224,7 +224,7 @@ pub fn seen(replay: &Replay, flags: SaFlags) -> Vec<u64> {
 ///
 /// # Errors
 /// As [`selector`].
-pub fn policy(policy: &Policy, dev: Option<LinkId>) -> Result<PolicyConfig, Error> {
+pub fn policy(policy: &Policy, dev: Option<PortId>) -> Result<PolicyConfig, Error> {
     let info = &policy.info;
     Ok(PolicyConfig {
         priority: info.priority,

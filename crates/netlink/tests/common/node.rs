@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, IfAddr, Instant, LinkId, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, PortId, TableId};
 use config::Config;
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
@@ -21,10 +21,10 @@ pub(crate) struct RecordingHost {
     /// Current routes.
     pub(crate) routes: Vec<(TableId, Route)>,
     /// Current addresses.
-    pub(crate) addresses: Vec<(LinkId, IfAddr)>,
+    pub(crate) addresses: Vec<(PortId, IfAddr)>,
     /// Number of rules of each family that look up VRF tables.
     pub(crate) l3mdev: [usize; 2],
-    neighbours: BTreeMap<(LinkId, IpAddr), NeighbourNow>,
+    neighbours: BTreeMap<(PortId, IpAddr), NeighbourNow>,
     /// Requested features of the link that was opened last.
     pub(crate) wanted: Option<FeatureSet>,
     /// Host interface index of devices opened later, if it differs from the link's number.
@@ -32,15 +32,15 @@ pub(crate) struct RecordingHost {
     /// Receive ring of the link, if it has one.
     pub(crate) ring: Option<RingState>,
     /// VRFs by their devices, and the domains of their members.
-    vrfs: BTreeMap<LinkId, Vrf>,
-    domains: BTreeMap<LinkId, Domain>,
+    vrfs: BTreeMap<PortId, Vrf>,
+    domains: BTreeMap<PortId, Domain>,
     /// Link-layer address that was set on `eth0`.
     mac: Option<[u8; 6]>,
     /// Queueing disciplines, and the counters reported for each.
-    pub(crate) qdiscs: BTreeMap<LinkId, Options>,
+    pub(crate) qdiscs: BTreeMap<PortId, Options>,
     pub(crate) stats: Stats,
     /// Bridges, by their own ports.
-    pub(crate) bridges: BTreeMap<LinkId, Bridge>,
+    pub(crate) bridges: BTreeMap<PortId, Bridge>,
     /// Time by the node's clock.
     pub(crate) now: Instant,
 }
@@ -49,7 +49,7 @@ const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 
 fn eth0() -> LinkNow {
     LinkNow {
-        id: LinkId(2),
+        id: PortId(2),
         host_index: Some(2),
         running: true,
         mtu: 1500,
@@ -102,7 +102,7 @@ impl Host for RecordingHost {
         }
     }
 
-    fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
+    fn open(&mut self, id: PortId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
         let mtu = config.mtu.map_or(1500, u32::from);
         if let LinkKind::Bridge(settings) = &config.kind {
             let mut bridge = Bridge::new(MacAddr(MAC)).expect("a station");
@@ -118,24 +118,24 @@ impl Host for RecordingHost {
         Ok(LinkNow { id, host_index, running: false, mtu, ..eth0() })
     }
 
-    fn close(&mut self, id: LinkId) -> Result<(), Error> {
+    fn close(&mut self, id: PortId) -> Result<(), Error> {
         self.qdiscs.remove(&id);
         self.bridges.remove(&id);
         Ok(())
     }
 
-    fn set_mtu(&mut self, _: LinkId, _: u16) -> Result<(), Error> {
+    fn set_mtu(&mut self, _: PortId, _: u16) -> Result<(), Error> {
         Ok(())
     }
 
-    fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error> {
+    fn set_mac(&mut self, id: PortId, mac: [u8; 6]) -> Result<(), Error> {
         if id == eth0().id {
             self.mac = Some(mac);
         }
         Ok(())
     }
 
-    fn set_qdisc(&mut self, id: LinkId, options: Option<Options>) -> Result<(), Error> {
+    fn set_qdisc(&mut self, id: PortId, options: Option<Options>) -> Result<(), Error> {
         match options {
             Some(options) => drop(self.qdiscs.insert(id, options)),
             None => drop(self.qdiscs.remove(&id)),
@@ -143,17 +143,17 @@ impl Host for RecordingHost {
         Ok(())
     }
 
-    fn change_qdisc(&mut self, id: LinkId, options: Options) -> Result<(), Error> {
+    fn change_qdisc(&mut self, id: PortId, options: Options) -> Result<(), Error> {
         let before = self.qdiscs.insert(id, options).expect("a discipline that is changed");
         assert_eq!(before.kind(), options.kind());
         Ok(())
     }
 
-    fn qdisc_stats(&mut self) -> Result<Vec<(LinkId, Stats)>, Error> {
+    fn qdisc_stats(&mut self) -> Result<Vec<(PortId, Stats)>, Error> {
         Ok(self.qdiscs.keys().map(|id| (*id, self.stats)).collect())
     }
 
-    fn set_bridge(&mut self, link: LinkId, bridge: Option<LinkId>) -> Result<(), Error> {
+    fn set_bridge(&mut self, link: PortId, bridge: Option<PortId>) -> Result<(), Error> {
         for bridge in self.bridges.values_mut() {
             // A link is a port of at most one bridge.
             let _ = bridge.remove_port(link);
@@ -165,18 +165,18 @@ impl Host for RecordingHost {
 
     fn with_bridge<T: Send + 'static>(
         &mut self,
-        bridge: LinkId,
+        bridge: PortId,
         call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let now = self.now;
         Ok(call(self.bridges.get_mut(&bridge).expect("a bridge"), now))
     }
 
-    fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
+    fn set_up(&mut self, _: PortId, _: bool) -> Result<(), Error> {
         Ok(())
     }
 
-    fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error> {
+    fn detail(&mut self, id: PortId) -> Result<LinkDetail, Error> {
         let wanted = self.wanted.unwrap_or(FeatureSet::SWITCHED);
         let can = FeatureSet::SWITCHED & !FeatureSet::IP_CSUM & !FeatureSet::IPV6_CSUM & !FeatureSet::TSO6;
         let state = LinkState {
@@ -211,7 +211,7 @@ impl Host for RecordingHost {
         Ok((0..96).map(|at| if at == 15 { 4 } else { at }).collect())
     }
 
-    fn set_features(&mut self, _: LinkId, wanted: FeatureSet) -> Result<(), Error> {
+    fn set_features(&mut self, _: PortId, wanted: FeatureSet) -> Result<(), Error> {
         self.wanted = Some(wanted);
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Host for RecordingHost {
         Ok(self.neighbours.values().copied().collect())
     }
 
-    fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
+    fn neighbour(&mut self, link: PortId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
         Ok(self.neighbours.get(&(link, addr)).copied())
     }
 
@@ -240,7 +240,7 @@ pub(crate) fn node() -> Rtnl<RecordingHost> {
     let toml = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
     let config = Config::from_toml(toml, "test.toml").unwrap();
     let mut model = Model::default();
-    model.read(&config, &[LinkId(2)], &[eth0()], 2);
+    model.read(&config, &[PortId(2)], &[eth0()], 2);
     let routes = model.routes().map(|(table, route)| (table, route.clone())).collect();
     Rtnl { model, host: RecordingHost { routes, ..RecordingHost::default() } }
 }
@@ -259,14 +259,14 @@ pub(crate) fn check(node: &Rtnl<RecordingHost>) {
     assert_eq!(seen, recorded);
     let of_links = node.model.links_after(0);
     let mut seen: Vec<_> = of_links
-        .flat_map(|(index, link)| link.addresses.iter().map(move |address| (LinkId(index), address.addr)))
+        .flat_map(|(index, link)| link.addresses.iter().map(move |address| (PortId(index), address.addr)))
         .collect();
     let mut recorded = node.host.addresses.clone();
     seen.sort_unstable();
     recorded.sort_unstable();
     assert_eq!(seen, recorded);
-    let links = || node.model.links_after(0).map(|(index, link)| (LinkId(index), link));
-    let masters = links().filter_map(|(id, link)| Some((id, Domain::vrf(LinkId(link.master?.index)))));
+    let links = || node.model.links_after(0).map(|(index, link)| (PortId(index), link));
+    let masters = links().filter_map(|(id, link)| Some((id, Domain::vrf(PortId(link.master?.index)))));
     assert_eq!(masters.collect::<BTreeMap<_, _>>(), node.host.domains);
     let qdiscs = links().filter_map(|(id, link)| Some((id, link.qdisc?.options?)));
     assert_eq!(qdiscs.collect::<BTreeMap<_, _>>(), node.host.qdiscs);

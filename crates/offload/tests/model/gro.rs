@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::{LinkId, Origin};
+use base::{Origin, PortId};
 use offload::gro::Config;
 use offload::{CsumOffload, Features, Gro, gso};
 use packet::{Csum, Memory, Packet};
@@ -23,7 +23,7 @@ struct Flow {
 }
 
 /// Key of packets that must stay in order: link, tag, and the flow's fields.
-type Key = (LinkId, Option<u16>, u8, u8, u32, Vec<u8>, Vec<u8>);
+type Key = (PortId, Option<u16>, u8, u8, u32, Vec<u8>, Vec<u8>);
 
 /// Passes a packet of one buffer to `Gro::join`, and returns it if it is not merged.
 fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> Option<Packet> {
@@ -177,7 +177,7 @@ fn arrival(mem: &Memory, flow: &mut Flow, (number, action, len, n): Step) -> Pac
     }
     let mut packet = shaped(mem, &bytes, action >> 4, usize::from(n) % (end + 8));
     packet.meta.csum = csum;
-    packet.meta.origin = Origin::Port(LinkId(u32::from(action % 16 == 13))).into();
+    packet.meta.origin = Origin::Port(PortId(u32::from(action % 16 == 13))).into();
     packet.meta.vlan = (action % 16 == 14).then_some(n % 4096);
     packet
 }

@@ -1,6 +1,6 @@
 //! Frames for the tests, built and checked byte by byte, without the code under test.
 
-use base::{LinkId, Origin};
+use base::{Origin, PortId};
 use offload::gro::Config;
 use offload::{CsumOffload, Features, Gro};
 use packet::{Buf, Csum, Memory, Packet};
@@ -237,7 +237,7 @@ pub(crate) fn completed(pkt: &Packet) -> Vec<u8> {
 /// A received packet: linear, exclusive, in a separate page, with an unverified checksum.
 pub(crate) fn received(mem: &Memory, bytes: &[u8]) -> Packet {
     let mut packet = Packet::with_data(mem, bytes).expect("memory");
-    packet.meta.origin = Origin::Port(LinkId(7)).into();
+    packet.meta.origin = Origin::Port(PortId(7)).into();
     packet
 }
 
@@ -282,7 +282,7 @@ impl Layout {
                     packet
                 }
             };
-            packet.meta.origin = Origin::Port(LinkId(7)).into();
+            packet.meta.origin = Origin::Port(PortId(7)).into();
             packet
         };
         frames.iter().map(build).collect()

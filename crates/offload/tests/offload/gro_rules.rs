@@ -1,6 +1,6 @@
 //! Packets that GRO holds, the order in which it releases them, and their geometry.
 
-use base::{LinkId, Origin, SaId};
+use base::{Origin, PortId, SaId};
 use offload::Gro;
 use offload::gro::Config;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet, geometry};
@@ -31,7 +31,7 @@ fn a_merged_packet_says_how_to_cut_it() {
         let [packet] = glue(&mem, MERGE, packets).try_into().expect("one packet");
         assert_eq!(packet.meta.cut, Cut::Gso(Gso { kind, size: 100, segs: 2, ecn, fixed_id }));
         assert!(matches!(packet.meta.csum, Csum::Partial { .. }), "{packet:?}");
-        assert_eq!(packet.meta.origin.device(), LinkId(7));
+        assert_eq!(packet.meta.origin.device(), PortId(7));
         // A device that completes the checksum sends one large correct packet, with the flags of the first and the last
         // segment.
         let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
@@ -177,7 +177,7 @@ fn without_children_one_slot_is_left_whatever_comes() {
             let (headers, payload) = data.split_at(frame.header_len() + 10);
             let mut packet =
                 if foreign { Packet::from_buf(Buf::foreign(headers.to_vec())) } else { received(&mem, headers) };
-            packet.meta.origin = Origin::Port(LinkId(7)).into();
+            packet.meta.origin = Origin::Port(PortId(7)).into();
             let pieces = if index % 3 == 0 { pieces } else { 1 };
             if pieces == 0 {
                 packet.push_child(Packet::with_data(&mem, payload).unwrap());
@@ -246,7 +246,7 @@ fn no_more_than_64_flows_are_held_and_none_is_lost() {
 fn link_tag_and_sas_are_part_of_the_flow() {
     let changes: [(&str, ChangePacket); 4] = [
         ("nothing", |_| ()),
-        ("link", |pkt| pkt.meta.origin = Origin::Port(LinkId(8)).into()),
+        ("link", |pkt| pkt.meta.origin = Origin::Port(PortId(8)).into()),
         ("vlan", |pkt| pkt.meta.vlan = Some(1)),
         ("SA", |pkt| pkt.meta.sec_path.push(SaId(1))),
     ];
@@ -306,7 +306,7 @@ fn a_packet_that_is_not_merged_does_not_overtake_its_flow() {
 #[test]
 fn packet_by_another_path_flushes_its_held_flow() {
     let changes: [(&str, ChangePacket); 3] = [
-        ("link", |pkt| pkt.meta.origin = Origin::Port(LinkId(8)).into()),
+        ("link", |pkt| pkt.meta.origin = Origin::Port(PortId(8)).into()),
         ("vlan", |pkt| pkt.meta.vlan = Some(1)),
         ("SA", |pkt| pkt.meta.sec_path.push(SaId(1))),
     ];

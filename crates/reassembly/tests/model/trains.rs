@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{LinkId, Origin};
+use base::{Origin, PortId};
 use packet::{Burst, Csum, Packet};
 use reassembly::{Coalesce, Config, Policy, Train};
 use wire::ip::Info;
@@ -17,14 +17,14 @@ const L3: usize = 14;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Coming {
     pub(crate) piece: Piece,
-    pub(crate) link: LinkId,
+    pub(crate) link: PortId,
     pub(crate) csum: Csum,
     /// Trailing bytes, as Ethernet pads.
     pub(crate) padding: usize,
 }
 
 /// State after either path.
-pub(crate) type Outcome = (Vec<(Vec<u8>, usize, usize, Csum, LinkId)>, [String; 3], Vec<(usize, usize)>, u64);
+pub(crate) type Outcome = (Vec<(Vec<u8>, usize, usize, Csum, PortId)>, [String; 3], Vec<(usize, usize)>, u64);
 
 pub(crate) fn outcome(world: &World) -> Outcome {
     let whole = |pkt: &Packet| {
@@ -142,7 +142,7 @@ pub(crate) fn run(policy: Policy, limit: usize, how: u8, steps: &[TrainStep]) {
         };
         let coming = Coming {
             piece,
-            link: LinkId(LINK.0 + u32::from(kind % 64 == 9)),
+            link: PortId(LINK.0 + u32::from(kind % 64 == 9)),
             csum: if kind % 32 == 10 { Csum::None } else { Csum::Unnecessary },
             padding: usize::from(kind % 32 == 11),
         };

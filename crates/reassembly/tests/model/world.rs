@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
+use base::{Counters, DropReason, Instant, Mib, Origin, PortId};
 use packet::{Cut, Memory, Packet};
 use reassembly::{Config, Limits, Policy, Reassembly, ReassemblyContext, Verdict};
 use wire::ip::Info;
@@ -11,7 +11,7 @@ use wire::{FragInfo, FragOffset, Protocol, Version, frag, icmpv6, ipv4, ipv6};
 pub(crate) const BOTH: [Version; 2] = [Version::V4, Version::V6];
 
 /// Default input link.
-pub(crate) const LINK: LinkId = LinkId(3);
+pub(crate) const LINK: PortId = PortId(3);
 
 /// One fragment to be sent.
 #[derive(Clone, Copy, Debug)]
@@ -175,7 +175,7 @@ pub(crate) struct World {
     pub(crate) reassembly: Reassembly,
     pub(crate) counters: Counters,
     pub(crate) now: Instant,
-    pub(crate) link: LinkId,
+    pub(crate) link: PortId,
     pub(crate) context: ReassemblyContext,
     pub(crate) delivered: Vec<Packet>,
     pub(crate) refused: Vec<Refused>,

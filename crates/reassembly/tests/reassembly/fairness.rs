@@ -1,6 +1,6 @@
 //! A full table: which datagrams are evicted, and which are completed.
 
-use base::{Domain, DropReason, LinkId, Origin};
+use base::{Domain, DropReason, Origin, PortId};
 use proptest::prelude::*;
 use reassembly::Policy;
 use wire::Version;
@@ -62,16 +62,16 @@ const FLOODS: [(&str, Flood); 8] = [
 fn source_is_charged_per_domain() {
     for version in BOTH {
         let mut world = world(version, Policy::Fair);
-        world.context.domain = Domain::vrf(LinkId(8));
+        world.context.domain = Domain::vrf(PortId(8));
         world.send_all(&[part(0, 1448), part(1448, 1448)]);
         // Eviction takes the source, among those with more than half of all memory, that grew longest ago.
-        world.context.domain = Domain::vrf(LinkId(7));
+        world.context.domain = Domain::vrf(PortId(7));
         for n in 0..2000 {
             let at = n as usize % 2 * 1448;
             world.send(Piece { id: 1000 + n / 2, ..part(at, 1448) });
         }
         assert!(world.dropped.iter().any(|it| it.0 == DropReason::FragmentEvicted));
-        world.context.domain = Domain::vrf(LinkId(8));
+        world.context.domain = Domain::vrf(PortId(8));
         world.send(last(2896, 100));
         assert_eq!(world.delivered.len(), 1, "{version}");
     }
@@ -270,13 +270,13 @@ fn evicted_datagram_is_reported_with_its_link() {
     for n in 0..fragments {
         let bytes = beginning(n, 9).bytes(Version::V4);
         let mut pkt = packet::Packet::with_data(&world.mem, &bytes).unwrap();
-        pkt.meta.origin = Origin::Port(LinkId(1 + n % 2)).into();
+        pkt.meta.origin = Origin::Port(PortId(1 + n % 2)).into();
         let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
         let World { reassembly, now, mem, context, counters, .. } = &mut world;
         let _held = reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);
     }
     for gone in world.reassembly.drain_evicted() {
-        assert!(matches!(gone.origin, Origin::Port(LinkId(1 | 2))));
+        assert!(matches!(gone.origin, Origin::Port(PortId(1 | 2))));
         evicted += gone.packets;
     }
     assert_eq!(world.reassembly.drain_evicted().count(), 0);

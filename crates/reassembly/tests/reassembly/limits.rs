@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Domain, DropReason, Instant, LinkId, Origin, SaId};
+use base::{Domain, DropReason, Instant, Origin, PortId, SaId};
 use packet::{Memory, Packet, Pool};
 use reassembly::Policy;
 use wire::Version;
@@ -186,7 +186,7 @@ fn distance_of_a_source_is_counted_per_domain() {
     for (domain, delivered) in [(7, true), (0, false)] {
         let mut world = World::new(Version::V4);
         world.send(part(0, 104));
-        world.context.domain = Domain::vrf(LinkId(domain));
+        world.context.domain = Domain::vrf(PortId(domain));
         (0..80).for_each(|id| world.send(Piece { id, ..part(0, 104) }));
         world.context.domain = Domain::DEFAULT;
         world.send(last(104, 8));
@@ -271,12 +271,12 @@ fn fragments_of_two_links_join_unless_destination_is_local() {
                 std::net::IpAddr::V4(dst) => bytes[16..20].copy_from_slice(&dst.octets()),
                 std::net::IpAddr::V6(dst) => bytes[24..40].copy_from_slice(&dst.octets()),
             }
-            world.link = LinkId(link);
+            world.link = PortId(link);
             let pkt = Packet::with_data(&world.mem, &bytes).unwrap();
             world.send_packet(pkt, &bytes);
         }
         assert_eq!(world.delivered.len(), usize::from(joins), "{dst}");
-        assert!(world.delivered.iter().all(|pkt| pkt.meta.origin.device() == LinkId(4)), "the last piece's link");
+        assert!(world.delivered.iter().all(|pkt| pkt.meta.origin.device() == PortId(4)), "the last piece's link");
     }
 }
 

@@ -1,6 +1,6 @@
 //! The shapes of fragments, and of the reassembled datagram.
 
-use base::{LinkId, SaId};
+use base::{PortId, SaId};
 use packet::{Buf, CopyReason, Csum, MAX_FRAGS, Memory, Packet, geometry};
 use wire::checksum;
 use wire::ip::Info;
@@ -234,11 +234,11 @@ fn metadata_is_from_first_fragment_link_from_last() {
             let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
             pkt.meta.vlan = vlan;
             pkt.meta.sec_path.push(SaId(1));
-            world.link = LinkId(link);
+            world.link = PortId(link);
             world.send_packet(pkt, &bytes);
         }
         let meta = &world.delivered[0].meta;
-        assert_eq!((meta.origin.device(), meta.vlan, &meta.sec_path[..]), (LinkId(9), Some(7), &[SaId(1)][..]));
+        assert_eq!((meta.origin.device(), meta.vlan, &meta.sec_path[..]), (PortId(9), Some(7), &[SaId(1)][..]));
     }
 }
 

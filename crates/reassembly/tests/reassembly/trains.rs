@@ -1,6 +1,6 @@
 //! Bursts of fragments have the same outcome as single fragments.
 
-use base::{LinkId, Origin};
+use base::{Origin, PortId};
 use packet::{Burst, Csum, Packet};
 use proptest::prelude::*;
 use reassembly::{Coalesce, Config, Policy, Train};
@@ -52,7 +52,7 @@ fn bursts() -> impl Strategy<Value = Vec<Vec<Coming>>> {
         |(pieces, kinds, sizes)| {
             let coming = pieces.into_iter().zip(kinds.iter().cycle()).map(|(piece, &kind)| Coming {
                 piece,
-                link: LinkId(LINK.0 + u32::from(kind == 0)),
+                link: PortId(LINK.0 + u32::from(kind == 0)),
                 csum: if kind % 16 == 1 { Csum::None } else { Csum::Unnecessary },
                 padding: if kind % 16 == 2 { 5 } else { 0 },
             });

@@ -1,6 +1,6 @@
 //! Contexts of reassembly, and their results.
 
-use base::{Domain, DropReason, LinkId};
+use base::{Domain, DropReason, PortId};
 use packet::{Packet, geometry};
 use reassembly::{Coalesce, Config, Policy, ReassemblyContext, Usage, User};
 use wire::Version;
@@ -18,7 +18,7 @@ fn world_of(user: User, version: Version) -> World {
 
 #[test]
 fn users_and_domains_have_separate_datagrams() {
-    let domains = [Domain::DEFAULT, Domain::vrf(LinkId(7)), Domain::vrf(LinkId(8))];
+    let domains = [Domain::DEFAULT, Domain::vrf(PortId(7)), Domain::vrf(PortId(8))];
     let askers = || USERS.into_iter().flat_map(|user| domains.map(|domain| ReassemblyContext { user, domain }));
     for version in BOTH {
         for one in askers() {
@@ -149,18 +149,18 @@ fn timeout_is_reported_for_link_of_last_fragment() {
     for version in BOTH {
         let mut world = World::new(version);
         for (piece, link) in [(part(0, 104), 3), (part(104, 8), 4)] {
-            world.link = LinkId(link);
+            world.link = PortId(link);
             world.send(piece);
         }
         let mut expired = Vec::new();
         let deadline = world.reassembly.poll_timeout().unwrap();
         // The first fragment's link may be removed by then.
-        world.reassembly.handle_timeout(deadline, |it| it == LinkId(4), &mut world.counters, &mut expired);
+        world.reassembly.handle_timeout(deadline, |it| it == PortId(4), &mut world.counters, &mut expired);
         let links: Vec<_> = expired
             .into_iter()
             .map(|it| (it.origin.device(), it.first.map(|(pkt, _)| pkt.meta.origin.device())))
             .collect();
-        assert_eq!(links, [(LinkId(4), Some(LinkId(4)))], "{version}");
+        assert_eq!(links, [(PortId(4), Some(PortId(4)))], "{version}");
     }
 }
 

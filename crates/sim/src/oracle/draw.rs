@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::LinkId;
+use base::PortId;
 use wire::{FlowKey, Protocol, Spi};
 use xfrm::Algorithm;
 use xfrm::{
@@ -89,7 +89,7 @@ pub(super) fn selector(choices: &mut Choices<'_>) -> Selector {
         protocol: choices.pick(&PROTOCOLS),
         sport: choices.pick(&PORTS),
         dport: choices.pick(&PORTS),
-        dev: choices.once_in(12).then_some(LinkId(1)),
+        dev: choices.once_in(12).then_some(PortId(1)),
         ..Selector::new(src, dst)
     }
 }
@@ -158,6 +158,6 @@ pub(super) fn flow(choices: &mut Choices<'_>) -> Flowi {
     };
     let (mark, if_id) = (choices.pick(&[0, 0, 0, 1, 2, 3]), u32::from(choices.once_in(12)));
     let bits = choices.byte();
-    let device = |bit: u8| (bits >> bit & 1 == 1).then_some(LinkId(1));
+    let device = |bit: u8| (bits >> bit & 1 == 1).then_some(PortId(1));
     Flowi { key, mark, if_id, link: device(0), domain_device: device(1) }
 }

@@ -1,6 +1,6 @@
 //! Account of all packets: sums that must agree.
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, PortId};
 
 use crate::ledger::Ledger;
 use crate::onlooker::Onlooker;
@@ -120,7 +120,7 @@ fn is_without_sa(reason: DropReason) -> bool {
 }
 
 /// Number of packets received on these links and dropped for these reasons.
-fn drops(node: &sim::Node, links: &[LinkId], of: impl Fn(DropReason) -> bool) -> u64 {
+fn drops(node: &sim::Node, links: &[PortId], of: impl Fn(DropReason) -> bool) -> u64 {
     let drops = node.datapath.ports.drop_counts();
     drops
         .filter(|&(link, reason, _)| link.is_some_and(|link| links.contains(&link)) && of(reason))

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use base::{IfAddr, Instant, LinkId, SaId, TableId};
+use base::{IfAddr, Instant, PortId, SaId, TableId};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Pool;
 use sim::{AddAddress as _, End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy};
@@ -12,8 +12,8 @@ use xfrm::{Action, Dir, Lifetime, Mode, PortMask, SaConfig, SaDir, SaFlags};
 
 use crate::plan::{Plan, Worker};
 
-pub(crate) const INSIDE: LinkId = LinkId(1);
-pub(crate) const WANS: [LinkId; 2] = [LinkId(2), LinkId(3)];
+pub(crate) const INSIDE: PortId = PortId(1);
+pub(crate) const WANS: [PortId; 2] = [PortId(2), PortId(3)];
 
 /// The SPI of the first SA. One flipped bit does not turn any of the SPIs into zero, which is not ESP.
 const FIRST_SPI: u32 = 0xc001_0000;

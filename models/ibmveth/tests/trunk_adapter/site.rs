@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use base::{Instant, LinkId};
+use base::{Instant, PortId};
 use ibmveth::{Adapter, AdapterConfig, AdapterPlace, Firmware, Lan, PoolConfig, SharedLan, TrunkAdapter, Unit};
 use link::{Link, Sent};
 use offload::Features;
@@ -12,9 +12,9 @@ use switch::{Vid, VlanFlags};
 use wire::{EtherType, MacAddr, eth, ipv4};
 
 pub(crate) const NOW: Instant = Instant::from_nanos(1_000_000_000);
-pub(crate) const TRUNK: LinkId = LinkId(1);
-pub(crate) const WIRE: LinkId = LinkId(2);
-const BRIDGE: LinkId = LinkId(9);
+pub(crate) const TRUNK: PortId = PortId(1);
+pub(crate) const WIRE: PortId = PortId(2);
+const BRIDGE: PortId = PortId(9);
 
 /// Tagged VLAN of guests and wire, in addition to the untagged one.
 pub(crate) const VLAN: u16 = 5;

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 
-use base::{Instant, LinkId, SaId, TableId};
+use base::{Instant, PortId, SaId, TableId};
 use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind};
 use ipsec::crypto::{Crypto, Pool, Task};
@@ -21,9 +21,9 @@ use crate::bench::case::Load;
 use crate::bench::cpu;
 
 /// The link to a gateway's hosts.
-pub(super) const LAN: LinkId = LinkId(1);
+pub(super) const LAN: PortId = PortId(1);
 /// The link to the other gateway.
-pub(super) const WAN: LinkId = LinkId(2);
+pub(super) const WAN: PortId = PortId(2);
 
 /// Bytes of a packet on either link.
 pub(super) const MTU: usize = 1500;

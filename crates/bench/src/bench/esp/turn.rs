@@ -1,6 +1,6 @@
 //! One turn of the sending gateway, or of the receiving one.
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, PortId};
 use packet::{Buf, Csum, Cut, Memory, Packet};
 
 use super::forgery::Forgery;
@@ -66,7 +66,7 @@ struct Expected {
 
 impl EspGateway {
     /// Runs simultaneous bursts from one link to the other, which accepts all packets.
-    fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
+    fn run(&mut self, from: PortId, to: PortId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
             self.datapath.receive_burst(Instant::ZERO, &self.mem, from, burst);
             self.datapath.take_tx(to).expect("a port").clear();

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use base::{Instant, LinkId, Mib, TableId};
+use base::{Instant, Mib, PortId, TableId};
 use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind};
 use offload::Features;
@@ -15,7 +15,7 @@ use xfrm::{Dir, SaConfig, SaDir};
 use crate::bench::case::{Copied, Sample};
 
 /// The only link.
-const WIRE: LinkId = LinkId(1);
+const WIRE: PortId = PortId(1);
 
 /// Addresses of the node (S0's second host), by family.
 const OWN: [&str; 2] = ["192.0.2.2/24", "fc00:2::1/64"];

@@ -10,7 +10,7 @@ mod queue;
 
 use std::collections::HashSet;
 
-use base::LinkId;
+use base::PortId;
 use offload::Features;
 use packet::{Esp, Packet};
 use sim::{Fate, Flow, Medium, Node, PortOptions, SoftDevice, World, policy, unique_mask};
@@ -24,7 +24,7 @@ const SEGMENTS: usize = 40;
 const MODES: [OffloadMode; 2] = [OffloadMode::Crypto, OffloadMode::Packet];
 
 /// Another link to the other gateway, without a device.
-const DETOUR: LinkId = LinkId(3);
+const DETOUR: PortId = PortId(3);
 
 /// The prefixes behind the gateways, by family and gateway.
 const NETS: [[&str; 2]; 2] = [["10.1.0.0/16", "10.2.0.0/16"], ["fd00:1::/32", "fd00:2::/32"]];
@@ -121,7 +121,7 @@ impl Lane {
     }
 
     /// Moves the packets queued on a link over the wire to the other gateway, whose guest gets the decrypted packets.
-    fn carry(&mut self, link: LinkId) -> usize {
+    fn carry(&mut self, link: PortId) -> usize {
         let mut frames = self.near.tx(link);
         self.near.to_wire(NOW, link, &mut frames);
         let mut wire = Vec::new();
@@ -137,7 +137,7 @@ impl Lane {
         count
     }
 
-    fn waiting(&mut self, link: LinkId) -> Vec<Option<Esp>> {
+    fn waiting(&mut self, link: PortId) -> Vec<Option<Esp>> {
         let waiting = self.near.datapath.take_tx(link).unwrap().iter();
         waiting.flat_map(|pkt| std::iter::repeat_n(pkt.meta.esp, pkt.meta.cut.packets() as usize)).collect()
     }

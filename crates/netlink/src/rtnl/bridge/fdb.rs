@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::switch::{Bridge, FdbEntry, FdbError, FdbKind, FdbRequest, Vid};
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 use wire::MacAddr;
 
 use crate::attr::{Attr, AttrPolicy, Attrs, Iter, Kind, Strictness, parse, policy};
@@ -31,8 +31,8 @@ const POLICY: AttrPolicy<NDA_MAX> = policy(&[
 
 /// Entry in a request.
 struct Named<'a> {
-    bridge: LinkId,
-    port: Option<LinkId>,
+    bridge: PortId,
+    port: Option<PortId>,
     mac: MacAddr,
     vid: Option<Vid>,
     state: u16,
@@ -262,7 +262,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
         if master != 0 && rtnl.model.ifindex(bridge).0 != master {
             continue;
         }
-        let bridge = LinkId(bridge);
+        let bridge = PortId(bridge);
         let mut entries: Vec<FdbEntry> =
             rtnl.host.with_bridge(bridge, |bridge, now| bridge.fdb_entries(now).collect())?;
         let place = |entry: &FdbEntry| rtnl.model.ifindex(entry.port.unwrap_or(bridge).0);
@@ -281,7 +281,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
 }
 
 /// Writes an entry, as Linux's `fdb_fill_info`.
-pub(in super::super) fn write(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry) {
+pub(in super::super) fn write(w: &mut Writer, model: &Model, bridge: PortId, entry: &FdbEntry) {
     let ticks = |time: Duration| u32::try_from(time.as_millis() / 10).unwrap_or(u32::MAX).to_ne_bytes();
     put_header(w, model, bridge, entry, 0);
     w.put(NDA_LLADDR, &entry.mac.0);
@@ -295,7 +295,7 @@ pub(in super::super) fn write(w: &mut Writer, model: &Model, bridge: LinkId, ent
     }
 }
 
-fn put_header(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry, flags: u8) {
+fn put_header(w: &mut Writer, model: &Model, bridge: PortId, entry: &FdbEntry, flags: u8) {
     let state = match entry.kind {
         FdbKind::Local => NUD_PERMANENT,
         FdbKind::Static => NUD_NOARP,
@@ -310,7 +310,7 @@ fn put_header(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry, f
 }
 
 /// Request that restores an entry that a client has added.
-pub(in super::super) fn write_request(w: &mut Writer, model: &Model, bridge: LinkId, entry: &FdbEntry) {
+pub(in super::super) fn write_request(w: &mut Writer, model: &Model, bridge: PortId, entry: &FdbEntry) {
     let to = if entry.port.is_some() { NTF_MASTER } else { NTF_SELF };
     put_header(w, model, bridge, entry, to);
     w.put(NDA_LLADDR, &entry.mac.0);

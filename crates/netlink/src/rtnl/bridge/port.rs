@@ -1,7 +1,7 @@
 //! `IFLA_BRPORT_*`: settings of a port (Linux `br_setport`, `br_port_fill_attrs`).
 
 use ::switch::{Bridge, BridgeError, FlushFilter, GroupMask, PortConfig, PortState, TrunkPriority};
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 
 use super::settings::bridge_id;
 use super::vlan;
@@ -41,8 +41,8 @@ const NEIGHBOURS: &str = "fatpath's bridges answer no ARP for others";
 /// Changes a port by `IFLA_PROTINFO` (`bridge link set`), or by the slave data of `ip link set … type bridge_slave`.
 pub(in super::super) fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
-    bridge: LinkId,
-    port: LinkId,
+    bridge: PortId,
+    port: PortId,
     settings: &Attr<'_>,
     may_be_state: bool,
 ) -> Result<(), Error> {

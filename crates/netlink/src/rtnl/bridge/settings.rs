@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ::switch::{Bridge, BridgeError, FlushFilter, GroupMask, Vid};
-use base::LinkId;
+use base::PortId;
 
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, policy};
 use crate::error::{Error, errno};
@@ -149,7 +149,7 @@ fn to_ticks(time: Duration) -> u32 {
 }
 
 /// Changes an existing bridge.
-pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: LinkId, data: &Attr<'_>) -> Result<(), Error> {
+pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: PortId, data: &Attr<'_>) -> Result<(), Error> {
     let now = rtnl.host.with_bridge(bridge, |bridge, _| BridgeConfig::of(bridge))?;
     let requested = requested(Some(data), &now)?;
     if requested.default_pvid != now.default_pvid && requested.vlan_filtering {

@@ -1,7 +1,7 @@
 //! VLANs of ports: `struct bridge_vlan_info` and its ranges (Linux `br_process_vlan_info`, `br_vlan.c`).
 
 use ::switch::{Bridge, BridgeError, Vid, VlanFlags, Vlans};
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 
 use crate::attr::{Attr, Iter};
 use crate::error::{Error, errno};
@@ -65,8 +65,8 @@ pub(super) fn requested<'a>(infos: impl Iterator<Item = Attr<'a>>) -> Result<Vec
 /// Adds VLANs to a port, or to the bridge's own port (`None`), or removes them.
 pub(super) fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
-    bridge: LinkId,
-    port: Option<LinkId>,
+    bridge: PortId,
+    port: Option<PortId>,
     vlans: Vec<Range>,
     adds: bool,
 ) -> Result<(), Error> {

@@ -1,6 +1,6 @@
 //! Features of a link: `ethtool -k`, `-K` (Linux `net/ethtool/ioctl.c`, `__netdev_update_features`).
 
-use base::LinkId;
+use base::PortId;
 use nlsock::ethtool::{FEATURE_WORDS, command};
 
 use super::target::{Answer, Target, unsupported};
@@ -127,7 +127,7 @@ fn switch<H: Host>(target: &mut Target<'_, H>, now: Now, valid: FeatureSet, want
     if wanted == now.wanted {
         return Ok(now);
     }
-    target.rtnl.host.set_features(LinkId(target.index), wanted)?;
+    target.rtnl.host.set_features(PortId(target.index), wanted)?;
     if let Some(link) = target.rtnl.model.link_mut(target.index) {
         link.config.features = wanted;
     }

@@ -1,6 +1,6 @@
 //! Command of `ethtool`: its target link, and the reply.
 
-use base::LinkId;
+use base::PortId;
 
 use crate::error::{Error, errno};
 use crate::rtnl::host::Host;
@@ -23,7 +23,7 @@ pub(super) struct Target<'a, H> {
 impl<H: Host> Target<'_, H> {
     /// Current state of the link.
     pub(super) fn detail(&mut self) -> Result<LinkDetail, Error> {
-        self.rtnl.host.detail(LinkId(self.index))
+        self.rtnl.host.detail(PortId(self.index))
     }
 
     /// Whether the link is `lo`.

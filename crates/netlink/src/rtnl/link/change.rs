@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 use wire::MacAddr;
 
 use super::super::entry::Link;
@@ -39,7 +39,7 @@ pub(super) fn change<H: Host>(
     let is_virtual = now.is_virtual();
     if let Some(mac) = requested.mac {
         if !is_virtual {
-            rtnl.host.set_mac(LinkId(index), mac)?;
+            rtnl.host.set_mac(PortId(index), mac)?;
         }
         if let Some(link) = rtnl.model.link_mut(index) {
             (link.mac, link.mac_set) = (Some(mac), true);
@@ -48,7 +48,7 @@ pub(super) fn change<H: Host>(
     if let Some(mtu) = requested.mtu {
         let of_device = u16::try_from(mtu).ok().filter(|_| !is_virtual);
         if let Some(mtu) = of_device {
-            rtnl.host.set_mtu(LinkId(index), mtu)?;
+            rtnl.host.set_mtu(PortId(index), mtu)?;
         }
         if let Some(link) = rtnl.model.link_mut(index) {
             (link.mtu, link.config.mtu) = (mtu, of_device);
@@ -69,15 +69,15 @@ pub(super) fn change<H: Host>(
     }
     let info = attrs.get(IFLA_LINKINFO).map_or(Ok(LinkInfo::default()), info_of)?;
     if let Some(settings) = &info.data {
-        bridge::change(rtnl, LinkId(index), settings)?;
+        bridge::change(rtnl, PortId(index), settings)?;
     }
     if let Some(settings) = &info.member_data {
         let master = requested.master.filter(|master| master.table.is_none()).ok_or(Error::new(errno::EOPNOTSUPP))?;
-        bridge::change_port(rtnl, LinkId(master.index), LinkId(index), settings, false)?;
+        bridge::change_port(rtnl, PortId(master.index), PortId(index), settings, false)?;
     }
     if let Some(up) = requested.up {
         if !is_virtual {
-            rtnl.host.set_up(LinkId(index), up)?;
+            rtnl.host.set_up(PortId(index), up)?;
         }
         rtnl.model.set_up(index, up);
     }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use base::{IfIndex, LinkId};
+use base::{IfIndex, PortId};
 use driver::DriverKind;
 
 use super::super::entry::Link;
@@ -176,7 +176,7 @@ pub(super) fn create<H: Host>(
     if let (LinkKind::Bridge(_), Some(data)) = (&config.kind, &data) {
         bridge::warn_of_snooping(&mut rtnl.model, &config.name, data);
     }
-    let id = LinkId(index);
+    let id = PortId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
     let mut now = match is_vrf {
         true => vrf::new(id, mtu),

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 
-use base::{IfAddr, LinkId, Prefix};
+use base::{IfAddr, PortId, Prefix};
 
 use super::{Delta, LOOPBACK, Model};
 use crate::rtnl::entry::{Address, Link, METRIC_V6_CONNECTED, loopback_addresses};
@@ -31,7 +31,7 @@ impl Model {
         };
         all.insert(at, address.clone());
         self.note_expiry(&address);
-        self.deltas.push(Delta::AddAddress(LinkId(index), address.clone()));
+        self.deltas.push(Delta::AddAddress(PortId(index), address.clone()));
         self.add_address_routes(index, &address);
     }
 
@@ -88,7 +88,7 @@ impl Model {
                 }
             }
         }
-        self.deltas.push(Delta::ChangeAddress(LinkId(index), address));
+        self.deltas.push(Delta::ChangeAddress(PortId(index), address));
     }
 
     /// Removes one route, if present.
@@ -132,7 +132,7 @@ impl Model {
         let link = link.clone();
         // The last address is removed first, as in Linux.
         for address in gone.iter().rev() {
-            self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
+            self.deltas.push(Delta::RemoveAddress(PortId(index), address.clone()));
             let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
             // A secondary's routes have the primary as their source.
             let as_was = Link { addresses: [gone.as_slice(), &link.addresses].concat(), ..link.clone() };
@@ -198,7 +198,7 @@ impl Model {
         for address in was.addresses.iter().filter(|address| address.addr.addr().is_ipv4()) {
             let own = address.addr.addr();
             gone.insert(own);
-            self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
+            self.deltas.push(Delta::RemoveAddress(PortId(index), address.clone()));
             // A secondary's route has the primary as its source, and is removed with the primary, without a
             // notification.
             let derived = address.routes(index, &was).into_iter().filter(|(_, route)| route.src == Some(own));
@@ -218,7 +218,7 @@ impl Model {
         let (staying, going) = link.addresses.drain(..).partition(|address: &Address| address.addr.addr().is_ipv4());
         link.addresses = staying;
         self.remove_routes(false, |_, route| route.dev == index);
-        going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(LinkId(index), address)));
+        going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(PortId(index), address)));
     }
 
     /// Sets `lo` up with the addresses of a file, if there are any.

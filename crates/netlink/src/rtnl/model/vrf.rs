@@ -1,6 +1,6 @@
 //! VRFs of a [`Model`]: domains, members, and the l3mdev rules.
 
-use base::{Domain, LinkId, TableId};
+use base::{Domain, PortId, TableId};
 
 use crate::error::{Error, errno};
 use crate::rtnl::entry::{Address, Link, Master};
@@ -63,7 +63,7 @@ impl Model {
         if let LinkKind::Vrf { table } = link.config.kind {
             let Link { up, mtu, .. } = *link;
             let vrf = Vrf { name: link.config.name.clone(), table: TableId(table), up, mtu };
-            self.deltas.push(Delta::Vrf(LinkId(index), Some(vrf)));
+            self.deltas.push(Delta::Vrf(PortId(index), Some(vrf)));
         }
     }
 
@@ -87,11 +87,11 @@ impl Model {
     }
 
     /// Bridge of a link, and the link if it is a port. `None` for a link without bridge.
-    pub(in crate::rtnl) fn bridge_of(&self, index: u32) -> Result<Option<(LinkId, Option<LinkId>)>, Error> {
+    pub(in crate::rtnl) fn bridge_of(&self, index: u32) -> Result<Option<(PortId, Option<PortId>)>, Error> {
         let link = self.link(index).ok_or(Error::new(errno::ENODEV))?;
         Ok(match link.master {
-            _ if link.is_bridge() => Some((LinkId(index), None)),
-            Some(Master { index: bridge, table: None }) => Some((LinkId(bridge), Some(LinkId(index)))),
+            _ if link.is_bridge() => Some((PortId(index), None)),
+            Some(Master { index: bridge, table: None }) => Some((PortId(bridge), Some(PortId(index)))),
             _ => None,
         })
     }
@@ -114,10 +114,10 @@ impl Model {
         link.master = master;
         let (staying, going) = link.addresses.drain(..).partition(|address: &Address| address.addr.addr().is_ipv4());
         link.addresses = staying;
-        let gone = |address| Delta::RemoveAddress(LinkId(index), address);
+        let gone = |address| Delta::RemoveAddress(PortId(index), address);
         self.deltas.extend::<Vec<_>>(Vec::into_iter(going).map(gone).collect());
-        let domain = master.map_or(Domain::DEFAULT, |master| Domain::vrf(LinkId(master.index)));
-        self.deltas.push(Delta::Domain(LinkId(index), domain));
+        let domain = master.map_or(Domain::DEFAULT, |master| Domain::vrf(PortId(master.index)));
+        self.deltas.push(Delta::Domain(PortId(index), domain));
     }
 }
 
