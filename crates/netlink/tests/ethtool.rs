@@ -4,13 +4,13 @@
 mod common;
 
 use base::{DropReason, PortId};
-use common::{RecordingHost, node};
+use common::{RecordingBackend, node};
 use config::Config;
 use config::features::{FeatureSet, NAMES};
 use ctl::state::RingState;
 use netlink::message::{Header, Messages, Writer, flag};
 use netlink::rtnl::nums::{IFLA_NUM_TX_QUEUES, RTM_GETLINK};
-use netlink::rtnl::{Host, Rtnl};
+use netlink::rtnl::{Backend, Rtnl};
 use netlink::{Groups, Outbox, Session};
 use nlsock::ethtool::command::*;
 use nlsock::ethtool::{BLOCK, FIXED, MESSAGE, NAME, RESULT, room};
@@ -22,7 +22,7 @@ const EINVAL: i32 = 22;
 const EOPNOTSUPP: i32 = 95;
 
 /// Reply to a command block for the link `name`: bytes of the block, and result of the call.
-fn ask(node: &mut Rtnl<RecordingHost>, privileged: bool, name: &str, block: &[u8]) -> Result<(Vec<u8>, u32), i32> {
+fn ask(node: &mut Rtnl<RecordingBackend>, privileged: bool, name: &str, block: &[u8]) -> Result<(Vec<u8>, u32), i32> {
     let mut w = Writer::default();
     w.message(Header { kind: MESSAGE, flags: flag::REQUEST, seq: 1, port: 0 }, |w| {
         w.fixed(&[0; FIXED]);
@@ -56,13 +56,13 @@ fn block(words: &[u32]) -> Vec<u8> {
 }
 
 /// Words of the reply to a block of words.
-fn query(node: &mut Rtnl<RecordingHost>, words: &[u32]) -> Result<Vec<u32>, i32> {
+fn query(node: &mut Rtnl<RecordingBackend>, words: &[u32]) -> Result<Vec<u32>, i32> {
     let (answer, _) = ask(node, true, "eth0", &block(words))?;
     Ok(answer.chunks_exact(4).map(|word| u32::from_ne_bytes(*word.first_chunk().unwrap())).collect())
 }
 
 /// Texts of a string set.
-fn names(node: &mut Rtnl<RecordingHost>, set: u32) -> Vec<String> {
+fn names(node: &mut Rtnl<RecordingBackend>, set: u32) -> Vec<String> {
     let (answer, _) = ask(node, true, "eth0", &block(&[GSTRINGS, set, 0])).unwrap();
     let texts = answer[12..].chunks_exact(32).map(|text| text.split(|&byte| byte == 0).next().unwrap());
     texts.map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
@@ -104,7 +104,7 @@ fn ethtool_shows_driver_link_state_and_channels() {
 }
 
 /// Number of transmit queues of link 2 in the reply to `ip -d link`.
-fn shown_queues(node: &mut Rtnl<RecordingHost>) -> u32 {
+fn shown_queues(node: &mut Rtnl<RecordingBackend>) -> u32 {
     let mut w = Writer::default();
     w.message(Header { kind: RTM_GETLINK, flags: flag::REQUEST, seq: 1, port: 0 }, |w| {
         [0, 2, 0, 0].iter().for_each(|word: &u32| w.fixed(&word.to_ne_bytes()));
@@ -131,7 +131,7 @@ fn queues_of_a_kind_are_the_same_for_ip_and_ethtool() {
     for (keys, want) in cases {
         let mut node = node();
         let config = Config::from_toml(&format!("[[link]]\nname = \"eth0\"\n{keys}\n"), "test.toml").unwrap();
-        let now = node.host.links().unwrap();
+        let now = node.backend.links().unwrap();
         node.model.read(&config, &[PortId(2)], &now, 2);
         assert_eq!(query(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, want, 0, 0, 0, want]), "{keys}");
         assert_eq!(shown_queues(&mut node), want, "{keys}");
@@ -167,7 +167,7 @@ fn unprivileged_client_gets_only_read_commands() {
     for command in [0x1, 0x7, 0x20, 0x50] {
         assert_eq!(ask(&mut node, false, "eth0", &block(&[command])), Err(EOPNOTSUPP), "{command:x}");
     }
-    assert_eq!(node.host.wanted, None);
+    assert_eq!(node.backend.wanted, None);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn ethtool_stats_have_one_name_per_counter() {
     let [rx, tx, dropped] = ["rx_packets", "tx_dropped", "drop_NoRoute"].map(str::to_owned);
     assert_eq!(counted, [(&rx, 7), (&tx, 9), (&dropped, 7)]);
     assert!(names.iter().all(|name| name.len() < 32), "a name ends within its room");
-    node.host.ring = Some(RingState { rx_no_buffer: 5, ..RingState::default() });
+    node.backend.ring = Some(RingState { rx_no_buffer: 5, ..RingState::default() });
     assert_eq!(self::names(&mut node, 1)[19], "rx_no_buffer");
 }
 
@@ -217,7 +217,7 @@ fn features_are_switched_as_in_linux() {
     assert_eq!(query(&mut node, &[GFEATURES, 0]), Ok(all[..2].to_vec()));
     let mut switch = |valid, wanted| {
         let outcome = ask(&mut node, true, "eth0", &block(&set(valid, wanted)));
-        (outcome.map(|(_, result)| result), node.host.wanted.map(|wanted| wanted & CAN))
+        (outcome.map(|(_, result)| result), node.backend.wanted.map(|wanted| wanted & CAN))
     };
     let (unsupported, wish) = (1, 2);
     let (none, sg, csum, gro) = (FeatureSet::NONE, FeatureSet::SG, FeatureSet::HW_CSUM, FeatureSet::GRO);
@@ -288,7 +288,7 @@ proptest! {
         name in prop_oneof![Just("eth0"), Just("lo")],
     ) {
         let mut node = node();
-        node.host.ring = ring.then(RingState::default);
+        node.backend.ring = ring.then(RingState::default);
         let request = [&command.to_ne_bytes()[..], &rest].concat();
         if let Ok((answer, _)) = ask(&mut node, privileged, name, &request) {
             prop_assert!(answer.len() <= room(&request), "{} of {}", answer.len(), room(&request));

@@ -15,11 +15,11 @@ use netlink::{Groups, Outbox, Session, To};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use node::{RecordingHost, check, node};
+use node::{RecordingBackend, check, node};
 use recording::recorded;
 
 /// Session that has joined all groups.
-fn session(privileged: bool) -> Session<Rtnl<RecordingHost>> {
+fn session(privileged: bool) -> Session<Rtnl<RecordingBackend>> {
     let mut session = Session::new(privileged);
     session.bind(9, 0).unwrap();
     session.set_option(nlsock::option::EXT_ACK, 1).unwrap();
@@ -28,8 +28,8 @@ fn session(privileged: bool) -> Session<Rtnl<RecordingHost>> {
 
 /// Replies to a datagram: type, sequence number, payload.
 fn answers(
-    session: &mut Session<Rtnl<RecordingHost>>,
-    node: &mut Rtnl<RecordingHost>,
+    session: &mut Session<Rtnl<RecordingBackend>>,
+    node: &mut Rtnl<RecordingBackend>,
     datagram: &[u8],
 ) -> Vec<(u16, u32, Vec<u8>)> {
     let mut outbox = Outbox::default();
@@ -42,7 +42,7 @@ fn answers(
 }
 
 /// The `errno`, positive, and the text of the only reply to a request.
-fn refusal(node: &mut Rtnl<RecordingHost>, privileged: bool, datagram: &[u8]) -> (i32, String) {
+fn refusal(node: &mut Rtnl<RecordingBackend>, privileged: bool, datagram: &[u8]) -> (i32, String) {
     let answers = answers(&mut session(privileged), node, datagram);
     let [(2 | 3, _, payload)] = &answers[..] else { panic!("{answers:?}") };
     let (error, rest) = payload.split_first_chunk().unwrap();
@@ -238,7 +238,7 @@ fn rule_with_an_address_of_length_0_is_without_it() {
 /// Mode `eui64` is no change where the link-local addresses are as in that mode; no link makes addresses in another mode.
 #[test]
 fn addrgenmode_eui64_is_taken_where_it_is_so_already() {
-    let set = |node: &mut Rtnl<RecordingHost>, mode: u8| {
+    let set = |node: &mut Rtnl<RecordingBackend>, mode: u8| {
         let message = request(RTM_NEWLINK, 0, |w| {
             w.fixed(&[0; 4]);
             w.fixed(&2_u32.to_ne_bytes());
@@ -247,7 +247,7 @@ fn addrgenmode_eui64_is_taken_where_it_is_so_already() {
         });
         refusal(node, true, &message).0
     };
-    let change = |node: &mut Rtnl<RecordingHost>, kind, addr: &str| {
+    let change = |node: &mut Rtnl<RecordingBackend>, kind, addr: &str| {
         let message = request(kind, flag::CREATE, |w| {
             w.fixed(&[AF_INET6, 64, IFA_F_NODAD as u8, 0, 2, 0, 0, 0]);
             w.put_ip(IFA_LOCAL, addr.parse().unwrap());
@@ -256,7 +256,7 @@ fn addrgenmode_eui64_is_taken_where_it_is_so_already() {
     };
     let (eui64, other) = ("fe80::ff:fe00:101", "fe80::1");
     let mut node = node();
-    let modes = |node: &mut Rtnl<RecordingHost>| [0, 1, 2, 3].map(|mode| set(node, mode));
+    let modes = |node: &mut Rtnl<RecordingBackend>| [0, 1, 2, 3].map(|mode| set(node, mode));
     let refused = errno::EOPNOTSUPP;
     assert_eq!(modes(&mut node), [0, 0, refused, refused], "no link-local address");
     change(&mut node, RTM_NEWADDR, other);
@@ -289,7 +289,7 @@ fn bridge_request_with_snooping_and_a_delay_is_carried_out() {
     };
     assert_eq!(refusal(&mut node, true, &bridge(RTM_NEWLINK, 0, 1, 400)).0, 0);
     let id = node.model.index_of("br0").unwrap();
-    let delay = |node: &Rtnl<RecordingHost>| match &node.model.link(id).unwrap().config.kind {
+    let delay = |node: &Rtnl<RecordingBackend>| match &node.model.link(id).unwrap().config.kind {
         LinkKind::Bridge(config) => config.forward_delay.as_millis(),
         kind => panic!("{kind:?}"),
     };
@@ -464,7 +464,7 @@ fn address_with_two_peers_stays_until_both_are_removed() {
     };
     for (kind, peer, left) in [(RTM_NEWADDR, 2, 1), (RTM_NEWADDR, 3, 2), (RTM_DELADDR, 2, 1), (RTM_DELADDR, 3, 0)] {
         answers(&mut session, &mut node, &request(kind, peer));
-        assert_eq!(node.host.addresses.len(), left, "{kind} {peer}");
+        assert_eq!(node.backend.addresses.len(), left, "{kind} {peer}");
         check(&node);
     }
 }

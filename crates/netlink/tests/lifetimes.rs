@@ -12,7 +12,7 @@ use netlink::rtnl::Rtnl;
 use netlink::rtnl::nums::*;
 use netlink::{Groups, Outbox, carry_out};
 
-use node::{RecordingHost, check, node};
+use node::{RecordingBackend, check, node};
 
 /// Request that adds 10.1.0.`last`/24 or fd00::`last`/64 to eth0, with preferred and valid lifetimes in seconds.
 fn add(v4: bool, last: u8, flags: u16, lifetime: Option<[u32; 2]>) -> Vec<u8> {
@@ -36,14 +36,14 @@ fn add(v4: bool, last: u8, flags: u16, lifetime: Option<[u32; 2]>) -> Vec<u8> {
 const NONE: [u16; 0] = [];
 
 /// Addresses of eth0, each with its flags.
-fn shown(node: &Rtnl<RecordingHost>) -> Vec<(String, u32)> {
+fn shown(node: &Rtnl<RecordingBackend>) -> Vec<(String, u32)> {
     let link = node.model.link(2).expect("it is there");
     link.addresses.iter().map(|address| (address.addr.to_string(), address.flags)).collect()
 }
 
 /// Advances the clock; returns the types of the notifications to the address groups.
-fn pass(node: &mut Rtnl<RecordingHost>, seconds: u64) -> Vec<u16> {
-    node.host.now = node.host.now + Duration::from_secs(seconds);
+fn pass(node: &mut Rtnl<RecordingBackend>, seconds: u64) -> Vec<u16> {
+    node.backend.now = node.backend.now + Duration::from_secs(seconds);
     let (mut groups, mut outbox) = (Groups::default(), Outbox::default());
     [RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR].into_iter().for_each(|group| groups.set(group, true));
     node.expire(groups, &mut outbox);
@@ -90,7 +90,7 @@ fn replacing_an_address_renews_its_lifetime() {
 #[test]
 fn lifetime_that_cannot_be_is_refused() {
     let mut node = node();
-    node.host.now = Instant::ZERO + Duration::from_secs(5);
+    node.backend.now = Instant::ZERO + Duration::from_secs(5);
     for lifetime in [[0, 0], [6, 5], [u32::MAX, 5]] {
         for v4 in [true, false] {
             let refused = carry_out(&mut node, &add(v4, 7, flag::EXCL, Some(lifetime))).expect_err("it is no lifetime");

@@ -11,7 +11,7 @@ use netlink::rtnl::nums::*;
 use netlink::rtnl::{LOOPBACK, LinkNow, Rtnl};
 use netlink::{Error, Groups, Outbox, carry_out};
 
-use node::{RecordingHost, check, node};
+use node::{RecordingBackend, check, node};
 
 /// Request with a `struct ifinfomsg` for the link with index `index`.
 fn of_link(kind: u16, flags: u16, index: u32, attributes: impl FnOnce(&mut Writer)) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn add_address(index: u32) -> Vec<u8> {
     w.into_bytes()
 }
 
-fn number_of(node: &Rtnl<RecordingHost>, name: &str) -> Option<u32> {
+fn number_of(node: &Rtnl<RecordingBackend>, name: &str) -> Option<u32> {
     node.model.index_of(name).map(|id| node.model.ifindex(id).0)
 }
 
@@ -64,7 +64,7 @@ fn refused(outcome: Result<(), Error>) -> (i32, String) {
 #[test]
 fn links_of_the_host_have_its_numbers_and_others_their_own() {
     let mut node = node();
-    node.host.host_index = Some(77);
+    node.backend.host_index = Some(77);
     for (name, kind, wish) in [("red", "vrf", 0), ("wan", "udp", 0), ("eth1", "packet", 0), ("tun0", "tun", 20)] {
         assert_eq!(carry_out(&mut node, &add(name, kind, wish)), Ok(()), "{name}");
     }
@@ -109,7 +109,7 @@ fn requested_link_number_is_granted_or_refused_by_name() {
         ("eth1", "packet", 0, Some(own + 9), errno::EBUSY, reserved),
     ];
     for (name, kind, wish, host_index, errno, text) in cases {
-        node.host.host_index = host_index;
+        node.backend.host_index = host_index;
         assert_eq!(refused(carry_out(&mut node, &add(name, kind, wish))), (errno, text.to_owned()));
         assert_eq!(node.model.index_of(name), None, "{name}");
     }

@@ -8,12 +8,12 @@ use config::Config;
 use netlink::error::errno;
 use netlink::message::{Header, Messages, Writer, flag};
 use netlink::rtnl::nums::*;
-use netlink::rtnl::{Host, Model, Rtnl, renumber};
+use netlink::rtnl::{Backend, Model, Rtnl, renumber};
 use netlink::{Error, Groups, Outbox, Session, To, carry_out};
 use qdisc::{Depth, Options, RateSpec, Stats, Tbf};
 
 use base::PortId;
-use node::{RecordingHost, check, node};
+use node::{RecordingBackend, check, node};
 
 const ETH0: u32 = 2;
 const ADD: u16 = flag::CREATE | flag::EXCL;
@@ -48,7 +48,7 @@ fn tbf(w: &mut Writer, options: impl FnOnce(&mut Writer)) {
     w.nest(TCA_OPTIONS, options);
 }
 
-fn handle_of(node: &Rtnl<RecordingHost>) -> Option<u32> {
+fn handle_of(node: &Rtnl<RecordingBackend>) -> Option<u32> {
     node.model.link(ETH0).unwrap().qdisc.map(|qdisc| qdisc.handle >> 16)
 }
 
@@ -143,7 +143,7 @@ fn absurd_rates_and_limits_are_taken_and_shown() {
         });
     };
     carry_out(&mut node, &new(ADD, 0, body)).unwrap();
-    node.host.stats = Stats {
+    node.backend.stats = Stats {
         bytes: u64::MAX,
         packets: u64::MAX,
         drops: u64::MAX,
@@ -191,7 +191,7 @@ fn discipline_goes_with_its_link() {
         w.fixed(&[0; 8]);
     });
     carry_out(&mut node, w.as_bytes()).unwrap();
-    assert!(node.host.qdisc_stats().unwrap().is_empty());
+    assert!(node.backend.qdisc_stats().unwrap().is_empty());
     check(&node);
 }
 
@@ -252,7 +252,7 @@ fn discipline_of_the_file_keeps_its_handle_over_a_reload() {
         let text = format!("[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n{qdisc}");
         Config::from_toml(&text, "f").unwrap()
     };
-    let now = node().host.links().unwrap();
+    let now = node().backend.links().unwrap();
     let mut model = Model::default();
     let mut handle = |qdisc: &str| {
         model.read(&toml(qdisc), &[PortId(ETH0)], &now, ETH0);

@@ -9,7 +9,7 @@ use netlink::message::{Header, Messages};
 use netlink::rtnl::Rtnl;
 use netlink::{Groups, Outbox, Session};
 
-use node::{RecordingHost, node};
+use node::{RecordingBackend, node};
 
 const RECORDING: &str = include_str!("recordings/iproute2.txt");
 
@@ -53,8 +53,8 @@ fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
 
 /// Replies of a session to a datagram, with all parts of a dump.
 fn answers(
-    session: &mut Session<Rtnl<RecordingHost>>,
-    node: &mut Rtnl<RecordingHost>,
+    session: &mut Session<Rtnl<RecordingBackend>>,
+    node: &mut Rtnl<RecordingBackend>,
     datagram: &[u8],
 ) -> Vec<Vec<u8>> {
     let mut outbox = Outbox::default();
@@ -77,7 +77,7 @@ fn shown(message: &[u8]) -> String {
 #[test]
 fn iproute2_gets_linuxs_answers() {
     let mut node = node();
-    let mut sessions: BTreeMap<&str, Session<Rtnl<RecordingHost>>> = BTreeMap::new();
+    let mut sessions: BTreeMap<&str, Session<Rtnl<RecordingBackend>>> = BTreeMap::new();
     let mut got: BTreeMap<&str, VecDeque<Vec<u8>>> = BTreeMap::new();
     let (mut command, mut wrong, mut commands) = ("", Vec::new(), 0);
     for line in RECORDING.lines().skip(2).chain(["# "]) {

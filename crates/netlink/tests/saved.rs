@@ -11,11 +11,11 @@ use base::IfIndex;
 use netlink::error::errno;
 use netlink::message::{HEADER_LEN, Header, Writer, flag};
 use netlink::rtnl::nums::*;
-use netlink::rtnl::{Host, LOOPBACK, Link, Model, Route, Rtnl, renumber, without};
+use netlink::rtnl::{Backend, LOOPBACK, Link, Model, Route, Rtnl, renumber, without};
 use netlink::xfrm::saved_defaults;
 use netlink::{Error, Groups, Outbox, Session, carry_out, flags_of, set_flags};
 
-use node::{RecordingHost, check, node};
+use node::{RecordingBackend, check, node};
 use packet::Allocations;
 use recording::recorded;
 
@@ -23,7 +23,7 @@ use recording::recorded;
 static ALLOCATIONS: Allocations = Allocations;
 
 /// Persistent state of a node, as netlink clients see it.
-fn seen(node: &mut Rtnl<RecordingHost>) -> String {
+fn seen(node: &mut Rtnl<RecordingBackend>) -> String {
     let number = |id: u32| node.model.ifindex(id).0;
     let links = node.model.links_after(0).map(|(id, link)| {
         let Link { config, mtu, mac, up, addresses, group, alias, txqlen, master, qdisc, .. } = link;
@@ -37,7 +37,7 @@ fn seen(node: &mut Rtnl<RecordingHost>) -> String {
     let routes = node.model.routes();
     let routes: Vec<_> =
         routes.map(|(table, route)| (table, Route { dev: number(route.dev), ..route.clone() })).collect();
-    let neighbours = node.host.neighbours().unwrap().into_iter();
+    let neighbours = node.backend.neighbours().unwrap().into_iter();
     let kept: Vec<_> = neighbours.filter(|it| it.state == NUD_PERMANENT).collect();
     let rules: Vec<_> =
         node.saved().unwrap().into_iter().filter(|saved| saved.noun == "rule").map(|saved| saved.message).collect();
@@ -45,8 +45,8 @@ fn seen(node: &mut Rtnl<RecordingHost>) -> String {
 }
 
 /// Node restored from the saved state of another one.
-fn again(of: &mut Rtnl<RecordingHost>) -> Rtnl<RecordingHost> {
-    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
+fn again(of: &mut Rtnl<RecordingBackend>) -> Rtnl<RecordingBackend> {
+    let mut node = Rtnl { model: Model::default(), backend: RecordingBackend::default() };
     for saved in of.saved().unwrap() {
         assert_eq!(carry_out(&mut node, &saved.message), Ok(()), "{}", saved.label);
     }
@@ -54,7 +54,7 @@ fn again(of: &mut Rtnl<RecordingHost>) -> Rtnl<RecordingHost> {
 }
 
 /// Replays all recorded requests on a node, and calls `look` after each.
-fn after_each(mut look: impl FnMut(&mut Rtnl<RecordingHost>)) {
+fn after_each(mut look: impl FnMut(&mut Rtnl<RecordingBackend>)) {
     let mut node = node();
     let mut session = Session::new(true);
     for datagram in recorded() {
@@ -114,7 +114,8 @@ fn saved_link_keeps_its_number_unless_taken() {
     let mut before = node();
     let saved = before.saved().unwrap().remove(0);
     for (taken, want) in [(false, 2), (true, 3)] {
-        let mut node = if taken { node() } else { Rtnl { model: Model::default(), host: RecordingHost::default() } };
+        let mut node =
+            if taken { node() } else { Rtnl { model: Model::default(), backend: RecordingBackend::default() } };
         let mut message = saved.message.clone();
         // A second link under another name of the same length.
         let at = message.windows(4).position(|four| four == b"eth0").unwrap();
@@ -228,10 +229,10 @@ fn vrfs_are_there_again_with_their_links_rules_and_routes() {
         assert_eq!(before.model.link(2).unwrap().master.and_then(|master| master.table), table);
         let connected = before.model.routes().find(|(_, route)| route.kind == RTN_UNICAST && route.dev == 2);
         assert_eq!(connected.map(|(id, _)| id.0), Some(table.unwrap_or(254)));
-        assert_eq!(before.host.l3mdev.iter().sum::<usize>(), l3mdev_rules);
+        assert_eq!(before.backend.l3mdev.iter().sum::<usize>(), l3mdev_rules);
         let mut copy = again(&mut before);
         assert_eq!(seen(&mut copy), seen(&mut before));
-        assert_eq!(copy.host.l3mdev, before.host.l3mdev);
+        assert_eq!(copy.backend.l3mdev, before.backend.l3mdev);
         check(&copy);
         // Interface indexes may differ after a restart.
         for saved in before.saved().unwrap().iter().filter(|saved| saved.noun == "link of a VRF") {
@@ -262,7 +263,7 @@ const EQUALS: [u8; 4] = [RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT, RTN_THROW
 
 /// Request for a route of that kind; all have the same prefix and metric.
 fn route(kind: u8, flags: u16) -> Vec<u8> {
-    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
+    let mut node = Rtnl { model: Model::default(), backend: RecordingBackend::default() };
     let mut message = 36_u32.to_ne_bytes().to_vec();
     message.extend(RTM_NEWROUTE.to_ne_bytes());
     message.extend((flag::REQUEST | flag::CREATE | flags).to_ne_bytes());
@@ -273,12 +274,12 @@ fn route(kind: u8, flags: u16) -> Vec<u8> {
     message
 }
 
-fn kinds(node: &Rtnl<RecordingHost>) -> Vec<u8> {
+fn kinds(node: &Rtnl<RecordingBackend>) -> Vec<u8> {
     node.model.routes().map(|(_, route)| route.kind).collect()
 }
 
-fn of_kinds(kinds: &[u8]) -> Rtnl<RecordingHost> {
-    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
+fn of_kinds(kinds: &[u8]) -> Rtnl<RecordingBackend> {
+    let mut node = Rtnl { model: Model::default(), backend: RecordingBackend::default() };
     kinds.iter().for_each(|&kind| carry_out(&mut node, &route(kind, flag::APPEND)).unwrap());
     node
 }
@@ -318,7 +319,7 @@ fn saved_routes_next_to_an_existing_one_keep_their_order() {
 /// Other clients wait for a snapshot, and not for its requests.
 #[test]
 fn snapshot_allocates_nothing_for_a_route() {
-    let mut node = Rtnl { model: Model::default(), host: RecordingHost::default() };
+    let mut node = Rtnl { model: Model::default(), backend: RecordingBackend::default() };
     let request = route(RTN_BLACKHOLE, flag::EXCL);
     let mut allocations = [0, 0];
     for (count, allocations) in [1_u16, 2000].into_iter().zip(&mut allocations) {

@@ -4,7 +4,7 @@ use base::PortId;
 use ila::Locator;
 use netlink::Error;
 use netlink::error::errno;
-use netlink::generic::ila::{IlaHost, Mapping};
+use netlink::generic::ila::{IlaBackend, Mapping};
 
 use crate::command::{Handle, WorkerGone};
 use crate::node::Node;
@@ -13,7 +13,7 @@ use crate::node::Node;
 #[derive(Debug)]
 pub(crate) struct WorkerIla(pub(super) Handle);
 
-impl IlaHost for WorkerIla {
+impl IlaBackend for WorkerIla {
     fn add(&mut self, mapping: Mapping) -> Result<(), Error> {
         self.call(move |node| {
             let Mapping { locator_match, locator, ifindex, csum_mode, ident_type } = mapping;

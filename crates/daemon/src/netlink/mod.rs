@@ -8,8 +8,8 @@
 //! turn serves all ready clients that may change the node, and then one read-only client, for a slice. Read-only
 //! clients may hold a share of the descriptors.
 
+mod backend;
 mod client;
-mod host;
 mod idle;
 mod ila;
 mod protocols;

@@ -7,7 +7,7 @@ use netlink::rtnl::{Model, Rtnl};
 use netlink::{Change, generic, xfrm};
 use nlsock::errno;
 
-use super::host::WorkerHost;
+use super::backend::WorkerBackend;
 use super::ila::WorkerIla;
 use crate::apply;
 use crate::command::Handle;
@@ -17,7 +17,7 @@ use crate::open::Open;
 use crate::sadb::WorkerSadb;
 
 /// Rtnetlink, over the worker.
-pub(crate) type Route = Rtnl<WorkerHost>;
+pub(crate) type Route = Rtnl<WorkerBackend>;
 
 /// `NETLINK_XFRM`, over the worker.
 pub(crate) type Xfrm = xfrm::Xfrm<WorkerSadb>;
@@ -65,14 +65,14 @@ impl Protocols {
     /// Reconciles the host side with the model.
     pub(crate) fn begin_host_side(&mut self) {
         if self.host_side.is_on() {
-            self.rtnl.host.note_deltas();
+            self.rtnl.backend.note_deltas();
         }
         self.follow_host_side();
     }
 
     /// Applies the changes since the last call to the host side.
     pub(crate) fn follow_host_side(&mut self) {
-        if let Some(deltas) = self.rtnl.host.take_deltas() {
+        if let Some(deltas) = self.rtnl.backend.take_deltas() {
             self.host_side.follow(&self.rtnl.model, &deltas);
         }
     }
@@ -85,7 +85,7 @@ pub(crate) struct Shared(Arc<Mutex<Protocols>>);
 impl Shared {
     /// An empty node over `worker`; `open` opens its links.
     pub(crate) fn new(worker: &Handle, open: Open) -> Self {
-        let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
+        let rtnl = Rtnl { model: Model::default(), backend: WorkerBackend::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
         let generic = Generic { ila: WorkerIla(worker.clone()) };
         let sysctl = Sysctl::new(worker.clone());

@@ -68,7 +68,7 @@ pub struct Mapping {
 }
 
 /// Owner of the mappings.
-pub trait IlaHost {
+pub trait IlaBackend {
     /// Adds a mapping.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ pub trait IlaHost {
     fn flush(&mut self) -> Result<(), Error>;
 }
 
-pub(super) fn handle(host: &mut impl IlaHost, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn handle(backend: &mut impl IlaBackend, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let attrs = parse(call.attrs, ATTRS_AT, &POLICY, Strictness::Liberal)?;
     let locator = |kind| Locator(attrs.get(kind).map_or(0, |attr| u64::from_be(attr.u64())));
     let locator_match = locator(attr::LOCATOR_MATCH);
@@ -113,12 +113,12 @@ pub(super) fn handle(host: &mut impl IlaHost, call: &Call<'_>, reply: &mut Reply
             let ident_type = attrs.get(attr::IDENT_TYPE).map_or(Ok(IdentType::default()), |attr| {
                 IdentType::from_number(attr.u8()).ok_or_else(|| attr.refused("Unknown identifier type"))
             })?;
-            host.add(Mapping { locator_match, locator: locator(attr::LOCATOR), ifindex, csum_mode, ident_type })
+            backend.add(Mapping { locator_match, locator: locator(attr::LOCATOR), ifindex, csum_mode, ident_type })
         }
-        DEL => host.remove(locator_match, ifindex),
-        FLUSH => host.flush(),
+        DEL => backend.remove(locator_match, ifindex),
+        FLUSH => backend.flush(),
         _ => {
-            let mapping = host.get(locator_match, ifindex)?.ok_or(Error::new(errno::ESRCH))?;
+            let mapping = backend.get(locator_match, ifindex)?.ok_or(Error::new(errno::ESRCH))?;
             reply.send(ID, 0, |w| mapping.write(GET, w));
             Ok(())
         }
@@ -126,8 +126,8 @@ pub(super) fn handle(host: &mut impl IlaHost, call: &Call<'_>, reply: &mut Reply
 }
 
 /// Dumps the mappings that exist when the dump begins.
-pub(super) fn dump<P: Protocol>(host: &mut impl IlaHost) -> Result<Dump<P>, Error> {
-    let mut left = host.all()?.into_iter().peekable();
+pub(super) fn dump<P: Protocol>(backend: &mut impl IlaBackend) -> Result<Dump<P>, Error> {
+    let mut left = backend.all()?.into_iter().peekable();
     Ok(Box::new(move |_, part| {
         while let Some(mapping) = left.peek() {
             if !part.message(ID, |w| mapping.write(GET, w)) {
@@ -182,7 +182,7 @@ pub(super) mod tests {
     #[derive(Debug, Default)]
     pub(in super::super) struct Table(Vec<Mapping>);
 
-    impl IlaHost for Table {
+    impl IlaBackend for Table {
         fn add(&mut self, mapping: Mapping) -> Result<(), Error> {
             if mapping.ifindex > 9 {
                 return Err(Error::new(errno::ENODEV));

@@ -32,7 +32,7 @@ struct Family<I> {
 
 type DumpOf<I> = Dump<Generic<I>>;
 
-impl<I: ila::IlaHost + 'static> Generic<I> {
+impl<I: ila::IlaBackend + 'static> Generic<I> {
     /// The table of families, in the order of [`INFOS`].
     const FAMILIES: [Family<I>; 2] = [
         Family {
@@ -57,7 +57,7 @@ impl<I: ila::IlaHost + 'static> Generic<I> {
     }
 }
 
-impl<I: ila::IlaHost + 'static> Protocol for Generic<I> {
+impl<I: ila::IlaBackend + 'static> Protocol for Generic<I> {
     const GROUPS: u32 = 16;
     const ANYONE_LISTENS: bool = true;
 

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfAddr, IfIndex, Instant};
 
+use super::backend::Backend;
 use super::entry::{Address, Link};
 use super::header::{behind, fixed, strictness, word};
-use super::host::Host;
 use super::lifetime::Lifetime;
 use super::model::Model;
 use super::node::Rtnl;
@@ -33,7 +33,7 @@ pub(super) const POLICY: AttrPolicy<IFA_MAX> = policy(&[
     (IFA_PROTO, Kind::Int(1)),
 ]);
 
-pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<B>>, Error> {
     let mut dev = 0;
     if request.strict {
         let (header, rest) =
@@ -64,7 +64,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let all = chosen.flat_map(|(v4, _)| of_family(v4));
     let all: Vec<_> = all.map(|(index, link, address)| (*index, link.config.name.clone(), address.clone())).collect();
     let (mut last, generation, now) = (None, rtnl.model.generation(), rtnl.model.now);
-    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<B>, part| {
         part.interrupted(generation != rtnl.model.generation());
         if dev != 0 {
             part.filtered();

@@ -8,9 +8,9 @@ mod vlan;
 
 use base::PortId;
 
+use super::backend::Backend;
 use super::entry::{Link, Master};
 use super::header::{LEN, POLICY, arphrd, behind, fixed, operstate, put_header_of, strictness, word};
-use super::host::Host;
 use super::node::Rtnl;
 use super::nums::*;
 use super::state::{Bridging, LinkNow, find};
@@ -39,7 +39,11 @@ pub(super) fn check_port(kind: &LinkKind) -> Result<(), Error> {
 
 /// Carries out an `RTM_SETLINK` or `RTM_DELLINK` of family `AF_BRIDGE` (Linux `rtnl_bridge_setlink`, `br_setlink`,
 /// `br_dellink`).
-pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn set_port<B: Backend>(
+    rtnl: &mut Rtnl<B>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let index = rtnl.model.id_of(word(&header[4..]));
     if rtnl.model.link(index).is_none() {
@@ -71,7 +75,7 @@ pub(super) fn set_port<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply
 }
 
 /// Dumps bridges and their ports, as messages of family `AF_BRIDGE` (Linux `rtnl_bridge_getlink`).
-pub(super) fn dump_ports<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump_ports<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<Dump<Rtnl<B>>, Error> {
     let attrs = match fixed::<LEN>(request) {
         Ok((header, rest)) => {
             if request.strict && (header[1..4] != [0; 3] || header[4..] != [0; 12]) {
@@ -86,7 +90,7 @@ pub(super) fn dump_ports<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> 
     let with_vlans = mask & (RTEXT_FILTER_BRVLAN | RTEXT_FILTER_BRVLAN_COMPRESSED) != 0;
     let now = rtnl.links_now()?;
     let mut last = None;
-    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<B>, part| {
         let links = rtnl.model.by_ifindex(last.unwrap_or_default()).into_iter();
         let links = links.map(|(ifindex, id, link)| (ifindex, (id, link)));
         Ok(write_each(part, &mut last, links, |part, _, (id, link)| {
@@ -128,7 +132,7 @@ fn write(w: &mut Writer, id: u32, link: &Link, now: Option<&LinkNow>, mask: u32)
     }
 }
 
-impl<H: Host> Rtnl<H> {
+impl<B: Backend> Rtnl<B> {
     /// Makes a link a port of a bridge, or of none, and notifies the members of the group of links.
     pub(super) fn set_bridge(
         &mut self,
@@ -136,7 +140,7 @@ impl<H: Host> Rtnl<H> {
         bridge: Option<Master>,
         reply: &mut Reply<'_>,
     ) -> Result<(), Error> {
-        self.host.set_bridge(PortId(index), bridge.map(|bridge| PortId(bridge.index)))?;
+        self.backend.set_bridge(PortId(index), bridge.map(|bridge| PortId(bridge.index)))?;
         if bridge.is_none() {
             self.announce_gone_port(index, reply);
         }

@@ -2,10 +2,10 @@
 
 use base::PortId;
 
+use super::backend::Backend;
 use super::bridge::check_port;
 use super::entry::{Link, Master};
 use super::fib_rule::Rule;
-use super::host::Host;
 use super::model::{LOOPBACK, Model};
 use super::node::Rtnl;
 use super::rule::notify_added;
@@ -46,7 +46,7 @@ fn is_above(model: &Model, kind: &LinkKind, bridge: u32) -> bool {
     lower(kind).is_some_and(|lower| switch::is_above(lower, bridge, below))
 }
 
-impl<H: Host> Rtnl<H> {
+impl<B: Backend> Rtnl<B> {
     /// Moves a link to a VRF or bridge, or to none.
     pub(super) fn enslave(&mut self, index: u32, master: Option<Master>, reply: &mut Reply<'_>) -> Result<(), Error> {
         let before = self.model.link(index).and_then(|link| link.master);
@@ -66,7 +66,7 @@ impl<H: Host> Rtnl<H> {
             return Ok(());
         }
         for up in [false, true] {
-            self.host.set_up(PortId(index), up)?;
+            self.backend.set_up(PortId(index), up)?;
             self.model.set_up(index, up);
             self.announce_link(index, reply)?;
             self.publish(reply);

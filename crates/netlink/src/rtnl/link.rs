@@ -7,9 +7,9 @@ mod message;
 
 use base::PortId;
 
+use super::backend::Backend;
 use super::entry::Link;
 use super::header::{LEN, POLICY, behind, fixed, strictness, word};
-use super::host::Host;
 use super::model::LOOPBACK;
 use super::node::Rtnl;
 use super::nums::*;
@@ -34,7 +34,7 @@ struct Filter {
     kind: Option<String>,
 }
 
-pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump<B: Backend>(request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<B>>, Error> {
     let (header, rest) = match fixed::<LEN>(request) {
         Ok(found) => found,
         // Old programs send a shorter header (`rtnl_dump_ifinfo`).
@@ -63,7 +63,7 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
         }
     }
     let (mut last, mut now, mut generation) = (None, None, None);
-    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<B>, part| {
         // All parts of a dump use one snapshot of the counters.
         let now = match &now {
             Some(now) => now,
@@ -90,7 +90,7 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
     }))
 }
 
-pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let strict = strictness(request);
     if request.strict && (header[1..4] != [0; 3] || header[8..] != [0; 8]) {
@@ -115,7 +115,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 }
 
 /// Carries out an `RTM_NEWLINK` or `RTM_SETLINK`, and notifies listeners.
-pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn set<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).filter(|name| !name.is_empty());
@@ -147,7 +147,11 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 }
 
 /// Carries out an `RTM_DELLINK`, and notifies listeners.
-pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn remove<B: Backend>(
+    rtnl: &mut Rtnl<B>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text);
@@ -178,7 +182,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
 }
 
 /// Removes a link, after its VLAN devices (Linux `vlan_device_event`).
-fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+fn remove_one<B: Backend>(rtnl: &mut Rtnl<B>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
     let link = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
     let is_virtual = link.is_virtual();
     for above in rtnl.model.vlans_of(&link.config.name) {
@@ -187,7 +191,7 @@ fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) ->
     rtnl.release(index, reply)?;
     set_down(rtnl, index, reply)?;
     if !is_virtual {
-        rtnl.host.close(PortId(index))?;
+        rtnl.backend.close(PortId(index))?;
     }
     rtnl.model.clear_link(index);
     rtnl.publish(reply);
@@ -199,10 +203,10 @@ fn remove_one<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) ->
 
 /// Sets a link down before it is deleted, and notifies listeners (Linux `unregister_netdevice_many_notify`,
 /// `dev_close_many`).
-fn set_down<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+fn set_down<B: Backend>(rtnl: &mut Rtnl<B>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
     let Some(link) = rtnl.model.link(index).filter(|link| link.up) else { return Ok(()) };
     if !link.is_virtual() {
-        rtnl.host.set_up(PortId(index), false)?;
+        rtnl.backend.set_up(PortId(index), false)?;
     }
     rtnl.model.set_up(index, false);
     rtnl.announce_link(index, reply)?;

@@ -4,11 +4,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfIndex, Prefix};
 
+use super::backend::Backend;
 use super::change::prefix;
 use super::encap;
 use super::entry::Address;
 use super::header::{behind, fixed, strictness};
-use super::host::Host;
 use super::model::{LOOPBACK, Model};
 use super::node::Rtnl;
 use super::nums::*;
@@ -102,7 +102,7 @@ fn check_protocol(attrs: &Attrs<'_, RTA_MAX>, v4: bool) -> Result<(), Error> {
     }
 }
 
-pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (v4, flags, attrs) = read(request)?;
     check_protocol(&attrs, v4)?;
     let dst = prefix(&attrs, v4, if v4 { 32 } else { 128 })?.addr();

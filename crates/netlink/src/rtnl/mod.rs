@@ -1,6 +1,7 @@
 //! `NETLINK_ROUTE` (rtnetlink(7)): links, addresses, routes, rules, neighbours.
 
 mod addr;
+mod backend;
 mod bridge;
 mod change;
 mod encap;
@@ -9,7 +10,6 @@ mod entry;
 mod ethtool;
 mod fib_rule;
 mod header;
-mod host;
 mod lifetime;
 mod link;
 mod lookup;
@@ -33,9 +33,9 @@ use super::message::flag;
 use super::session::{Dump, Part, Progress, Protocol, Reply, Request};
 use nums::*;
 
+pub use backend::{Backend, NeighbourNow};
 pub use entry::{Address, Link, LinkQdisc, Master};
 pub use fib_rule::Rule;
-pub use host::{Host, NeighbourNow};
 pub use lifetime::Lifetime;
 pub use model::{Delta, LOOPBACK, Model, RouteCursor, refusal};
 pub use node::Rtnl;
@@ -51,7 +51,7 @@ pub use vrf::Vrf;
 const KIND_NEW: u16 = 0;
 const KIND_GET: u16 = 2;
 
-impl<H: Host> Protocol for Rtnl<H> {
+impl<B: Backend> Protocol for Rtnl<B> {
     const GROUPS: u32 = RTNLGRP_MAX;
     const ANYONE_LISTENS: bool = true;
 
@@ -70,7 +70,7 @@ impl<H: Host> Protocol for Rtnl<H> {
         // A payload shorter than `struct rtgenmsg` is ignored (Linux `rtnetlink_rcv_msg`).
         let Some(&family) = request.payload().first() else { return Ok(()) };
         let inet = matches!(family, AF_INET | AF_INET6);
-        self.model.now = self.host.now();
+        self.model.now = self.backend.now();
         let outcome = match request.kind() {
             RTM_SETLINK | RTM_DELLINK if family == AF_BRIDGE => bridge::set_port(self, request, reply),
             RTM_NEWNEIGH if family == AF_BRIDGE => bridge::add_fdb(self, request),
@@ -114,7 +114,7 @@ impl<H: Host> Protocol for Rtnl<H> {
 
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let family = request.payload().first().copied().unwrap_or_default();
-        self.model.now = self.host.now();
+        self.model.now = self.backend.now();
         // An error instead of a dump, as in a kernel before 5.3 (Linux `rtnetlink_rcv_msg`): routing daemons take an
         // empty dump as support for nexthop objects, and would install routes with them.
         if matches!(request.kind(), RTM_GETNEXTHOP | RTM_GETNEXTHOPBUCKET) {

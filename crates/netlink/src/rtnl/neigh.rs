@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use base::{IfIndex, PortId};
 
+use super::backend::{Backend, NeighbourNow};
 use super::header::{behind, fixed, strictness, word};
-use super::host::{Host, NeighbourNow};
 use super::model::Model;
 use super::node::Rtnl;
 use super::nums::*;
@@ -40,7 +40,7 @@ struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    fn of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'a>) -> Result<Self, Error> {
+    fn of<B: Backend>(rtnl: &Rtnl<B>, request: &Request<'a>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let index = rtnl.model.id_of(word(&header[4..]));
         let [state @ .., flags, _] = [header[8], header[9], header[10], header[11]];
@@ -61,7 +61,7 @@ impl<'a> Named<'a> {
 }
 
 /// Carries out an `RTM_NEWNEIGH` (Linux `neigh_add`).
-pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn set<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
     let lladdr = named.attrs.get(NDA_LLADDR);
     let link = rtnl.model.link(named.link.0).ok_or(Error::new(errno::ENODEV))?;
@@ -74,7 +74,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     if named.flags != 0 || named.attrs.get(NDA_FLAGS_EXT).is_some_and(|flags| flags.u32() != 0) {
         return Err(Error::unsupported("fatpath's neighbours have no flags"));
     }
-    let there = rtnl.host.neighbour(named.link, named.addr)?;
+    let there = rtnl.backend.neighbour(named.link, named.addr)?;
     let flags = request.message.header.flags;
     match there {
         None if flags & flag::CREATE == 0 => return Err(Error::new(errno::ENOENT)),
@@ -100,17 +100,21 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         protocol => protocol,
     };
     let neighbour = NeighbourNow { link: named.link, addr: named.addr, mac, state, protocol };
-    rtnl.host.set_neighbour(&neighbour)?;
+    rtnl.backend.set_neighbour(&neighbour)?;
     let index = rtnl.model.ifindex(named.link.0);
     reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, index, &neighbour));
     Ok(())
 }
 
 /// Carries out an `RTM_DELNEIGH` (Linux `neigh_delete`).
-pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn remove<B: Backend>(
+    rtnl: &mut Rtnl<B>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
-    let there = rtnl.host.neighbour(named.link, named.addr)?.ok_or(Error::new(errno::ENOENT))?;
-    rtnl.host.set_neighbour(&NeighbourNow { state: 0, ..there })?;
+    let there = rtnl.backend.neighbour(named.link, named.addr)?.ok_or(Error::new(errno::ENOENT))?;
+    rtnl.backend.set_neighbour(&NeighbourNow { state: 0, ..there })?;
     let gone = NeighbourNow { state: NUD_FAILED, mac: None, ..there };
     let index = rtnl.model.ifindex(named.link.0);
     if there.mac.is_some() {
@@ -121,15 +125,15 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
 }
 
 /// Carries out an `RTM_GETNEIGH` for one neighbour.
-pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
-    let there = rtnl.host.neighbour(named.link, named.addr)?;
+    let there = rtnl.backend.neighbour(named.link, named.addr)?;
     let there = there.ok_or(Error::text(errno::ENOENT, "Neighbour entry not found"))?;
     reply.send(RTM_NEWNEIGH, 0, |w| write(w, rtnl.model.ifindex(there.link.0), &there));
     Ok(())
 }
 
-pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<B>>, Error> {
     let (mut dev, mut master) = (None, None);
     let mut proxies = false;
     // Old programs send only a `struct rtgenmsg`.
@@ -161,11 +165,11 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
             && (family == AF_UNSPEC || (family == AF_INET) == neighbour.addr.is_ipv4())
     };
     // All parts of a dump use one snapshot, which is small.
-    let all = rtnl.host.neighbours()?;
+    let all = rtnl.backend.neighbours()?;
     let mut all: Vec<_> = all.into_iter().filter(matches).collect();
     all.sort_unstable_by_key(|neighbour| (neighbour.addr.is_ipv6(), neighbour.addr, neighbour.link));
     let mut last = None;
-    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<B>, part| {
         let left = all.iter().enumerate().skip(last.map_or(0, |last| last + 1));
         Ok(write_each(part, &mut last, left, |part, _, neighbour| {
             part.message_with(RTM_NEWNEIGH, flags, |w| write(w, rtnl.model.ifindex(neighbour.link.0), neighbour))

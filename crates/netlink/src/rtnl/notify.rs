@@ -3,9 +3,9 @@
 use ::switch::FdbChange;
 use base::{IfIndex, PortId, TableId};
 
+use super::backend::{Backend, NeighbourNow};
 use super::bridge::write_fdb_entry;
 use super::entry::{Address, Link};
-use super::host::{Host, NeighbourNow};
 use super::link::write as write_link;
 use super::model::{Delta, Model};
 use super::node::Rtnl;
@@ -17,7 +17,7 @@ use crate::error::{Error, errno};
 use crate::message::flag;
 use crate::session::{Groups, Outbox, Reply};
 
-impl<H> Rtnl<H> {
+impl<B> Rtnl<B> {
     /// Notifies listeners that a link's carrier or interface index has changed.
     pub fn notify_link(&mut self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
         let index = now.id.0;
@@ -70,13 +70,13 @@ impl<H> Rtnl<H> {
     }
 }
 
-impl<H: Host> Rtnl<H> {
+impl<B: Backend> Rtnl<B> {
     /// Notifies listeners and the datapath of pending changes.
     pub(super) fn publish(&mut self, reply: &mut Reply<'_>) {
         for delta in self.model.deltas() {
             notify(&self.model, delta, reply);
         }
-        self.host.apply(&mut self.model.take_deltas());
+        self.backend.apply(&mut self.model.take_deltas());
     }
 
     /// Notifies listeners of the current state of a link.

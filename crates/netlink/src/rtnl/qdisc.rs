@@ -7,9 +7,9 @@ mod options;
 use ::qdisc::{Kind as QdiscKind, Options, Stats};
 use base::PortId;
 
+use super::backend::Backend;
 use super::entry::{Link, LinkQdisc};
 use super::header::{behind, fixed, word};
-use super::host::Host;
 use super::model::Model;
 use super::node::Rtnl;
 use super::nums::*;
@@ -195,7 +195,7 @@ fn users(link: &Link) -> u32 {
 }
 
 /// Carries out an `RTM_NEWQDISC`, and notifies listeners.
-pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn set<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let requested = QdiscRequest::read(&rtnl.model, request)?;
     let id = requested.id;
     if let Some(found) = requested.to_change(request.message.header.flags)? {
@@ -209,7 +209,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         };
         requested.refuse_unsupported()?;
         if let Some(options) = changed {
-            rtnl.host.change_qdisc(PortId(id), options)?;
+            rtnl.backend.change_qdisc(PortId(id), options)?;
             rtnl.model.set_qdisc(id, Some(LinkQdisc { options: changed, ..found }));
         }
         return notify(rtnl, id, 0, reply);
@@ -217,7 +217,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let options = requested.to_create()?;
     let handle = requested.handle;
     let old = old(rtnl, id, reply)?;
-    rtnl.host.set_qdisc(PortId(id), options)?;
+    rtnl.backend.set_qdisc(PortId(id), options)?;
     let handle = if handle == 0 { rtnl.model.new_handle(id) } else { handle };
     rtnl.model.set_qdisc(id, Some(LinkQdisc { handle, options }));
     notify_deleted(rtnl, id, old, reply);
@@ -225,7 +225,11 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 }
 
 /// Carries out an `RTM_DELQDISC`, and notifies listeners.
-pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn remove<B: Backend>(
+    rtnl: &mut Rtnl<B>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Error> {
     let requested = QdiscRequest::read(&rtnl.model, request)?;
     let found = requested.existing()?;
     if requested.parent == 0 {
@@ -236,18 +240,18 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     }
     let id = requested.id;
     let old = old(rtnl, id, reply)?;
-    rtnl.host.set_qdisc(PortId(id), None)?;
+    rtnl.backend.set_qdisc(PortId(id), None)?;
     rtnl.model.set_qdisc(id, None);
     notify_deleted(rtnl, id, old, reply);
     Ok(())
 }
 
 /// Carries out an `RTM_GETQDISC` for one link.
-pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let requested = QdiscRequest::read(&rtnl.model, request)?;
     let found = requested.existing()?;
     let id = requested.id;
-    let stats = stats_of(&rtnl.host.qdisc_stats()?, id);
+    let stats = stats_of(&rtnl.backend.qdisc_stats()?, id);
     // `noop` is not shown.
     if let Some(link) = rtnl.model.link(id).filter(|link| link.shown_qdisc().is_some()) {
         reply.send(RTM_NEWQDISC, 0, |w| write(w, link.ifindex(id), &found, users(link), &stats));
@@ -256,13 +260,13 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 }
 
 /// Dump of queueing disciplines.
-pub(super) fn dump<H: Host>() -> Dump<Rtnl<H>> {
+pub(super) fn dump<B: Backend>() -> Dump<Rtnl<B>> {
     let (mut last, mut stats) = (None, None);
-    Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Box::new(move |rtnl: &mut Rtnl<B>, part| {
         // All parts of a dump use one snapshot of the counters.
         let stats = match &stats {
             Some(stats) => stats,
-            None => stats.insert(rtnl.host.qdisc_stats()?),
+            None => stats.insert(rtnl.backend.qdisc_stats()?),
         };
         let links = rtnl.model.by_ifindex(last.unwrap_or_default()).into_iter();
         let links = links.filter_map(|(index, id, link)| Some((index, (id, link, link.shown_qdisc()?))));
@@ -310,13 +314,13 @@ fn stats_of(all: &[(PortId, Stats)], id: u32) -> Stats {
 }
 
 /// The current discipline with its counters, before its removal; `None` without a listener.
-fn old<H: Host>(rtnl: &mut Rtnl<H>, id: u32, reply: &Reply<'_>) -> Result<Option<(LinkQdisc, Stats)>, Error> {
+fn old<B: Backend>(rtnl: &mut Rtnl<B>, id: u32, reply: &Reply<'_>) -> Result<Option<(LinkQdisc, Stats)>, Error> {
     let shown = rtnl.model.link(id).and_then(Link::shown_qdisc).filter(|_| reply.has_listeners(RTNLGRP_TC));
-    shown.map(|qdisc| Ok((qdisc, stats_of(&rtnl.host.qdisc_stats()?, id)))).transpose()
+    shown.map(|qdisc| Ok((qdisc, stats_of(&rtnl.backend.qdisc_stats()?, id)))).transpose()
 }
 
 /// Notifies listeners of a removed discipline.
-fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
+fn notify_deleted<B: Backend>(rtnl: &Rtnl<B>, id: u32, old: Option<(LinkQdisc, Stats)>, reply: &mut Reply<'_>) {
     // The link's reference remains.
     const USERS: u32 = 1;
     let index = rtnl.model.ifindex(id);
@@ -326,11 +330,11 @@ fn notify_deleted<H: Host>(rtnl: &Rtnl<H>, id: u32, old: Option<(LinkQdisc, Stat
 }
 
 /// Notifies listeners of a link's new discipline.
-fn notify<H: Host>(rtnl: &mut Rtnl<H>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
+fn notify<B: Backend>(rtnl: &mut Rtnl<B>, id: u32, flags: u16, reply: &mut Reply<'_>) -> Result<(), Error> {
     if !reply.has_listeners(RTNLGRP_TC) {
         return Ok(());
     }
-    let stats = stats_of(&rtnl.host.qdisc_stats()?, id);
+    let stats = stats_of(&rtnl.backend.qdisc_stats()?, id);
     let found = rtnl.model.link(id).and_then(|link| Some((link, link.qdisc?)));
     if let Some((link, qdisc)) = found {
         reply.notify(RTNLGRP_TC, RTM_NEWQDISC, flags, |w| write(w, link.ifindex(id), &qdisc, users(link), &stats));

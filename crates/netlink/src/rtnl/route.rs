@@ -4,9 +4,9 @@ use std::net::IpAddr;
 
 use base::IfIndex;
 
+use super::backend::Backend;
 use super::encap;
 use super::header::{behind, fixed, strictness, word};
-use super::host::Host;
 use super::node::Rtnl;
 use super::nums::*;
 use super::table::{Key, Route};
@@ -72,7 +72,7 @@ struct Filter {
 const LOOKED_AT: usize = 16_384;
 
 impl Filter {
-    fn of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>) -> Result<Self, Error> {
+    fn of<B: Backend>(rtnl: &Rtnl<B>, request: &Request<'_>) -> Result<Self, Error> {
         if !request.strict {
             return Ok(Self::default());
         }
@@ -114,7 +114,7 @@ impl Filter {
     }
 }
 
-pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<B>>, Error> {
     let filter = Filter::of(rtnl, request)?;
     let families: Vec<bool> = match family {
         AF_INET => vec![true],
@@ -139,7 +139,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let mut tables: std::collections::VecDeque<_> =
         tables.filter(|(_, id)| filter.table == 0 || *id == filter.table).collect();
     let mut last: Option<Key> = None;
-    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<B>, part| {
         if filter.is_set() {
             part.filtered();
         }
@@ -165,7 +165,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     }))
 }
 
-fn no_table<H: Host>(text: &'static str) -> Dump<Rtnl<H>> {
+fn no_table<B: Backend>(text: &'static str) -> Dump<Rtnl<B>> {
     Box::new(move |_, part| {
         part.filtered();
         Err(Error::text(errno::ENOENT, text))

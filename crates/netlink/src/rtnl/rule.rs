@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 use base::Prefix;
 
+use super::backend::Backend;
 use super::fib_rule::{FR_ACT_BLACKHOLE, FR_ACT_PROHIBIT, FR_ACT_UNREACHABLE, Rule};
 use super::header::{behind, fixed};
-use super::host::Host;
 use super::model::Model;
 use super::node::Rtnl;
 use super::nums::*;
@@ -181,7 +181,7 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>, reply: &mut Reply
     Ok(())
 }
 
-pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<B>>, Error> {
     if request.strict {
         let (header, rest) = fixed::<LEN>(request)
             .map_err(|_| Error::text(errno::EINVAL, "Invalid header for fib rule dump request"))?;
@@ -199,7 +199,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let rules: Vec<_> =
         families.flat_map(|(v4, _)| model.rules(v4).iter().map(move |rule| (v4, rule.clone()))).collect();
     let mut last = None;
-    Ok(Box::new(move |_: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |_: &mut Rtnl<B>, part| {
         let left = rules.iter().enumerate().skip(last.map_or(0, |last| last + 1));
         Ok(write_each(part, &mut last, left, |part, _, (v4, rule)| part.message(RTM_NEWRULE, |w| write(w, *v4, rule))))
     }))

@@ -3,8 +3,8 @@
 use ::switch::{FdbEntry, FdbKind};
 use base::{IfIndex, PortId, TableId};
 
+use super::backend::Backend;
 use super::fib_rule::Rule;
-use super::host::Host;
 use super::model::LOOPBACK;
 use super::node::Rtnl;
 use super::nums::*;
@@ -59,7 +59,7 @@ impl Snapshot {
     }
 }
 
-impl<H: Host> Rtnl<H> {
+impl<B: Backend> Rtnl<B> {
     /// Requests of a [`snapshot`](Self::snapshot).
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl<H: Host> Rtnl<H> {
     /// # Errors
     /// The datapath does not answer.
     pub fn snapshot(&mut self) -> Result<Snapshot, Error> {
-        let neighbours = self.host.neighbours()?;
+        let neighbours = self.backend.neighbours()?;
         let links = self.links_now()?;
         let entries = self.saved_fdb()?;
         let model = &self.model;
@@ -176,7 +176,7 @@ impl<H: Host> Rtnl<H> {
             self.model.links_after(LOOPBACK).filter(|(_, link)| link.is_bridge()).map(|(index, _)| index).collect();
         let mut all = Vec::new();
         for bridge in bridges.into_iter().map(PortId) {
-            let entries = self.host.with_bridge(bridge, |bridge, now| {
+            let entries = self.backend.with_bridge(bridge, |bridge, now| {
                 let stays = |entry: &FdbEntry| entry.is_by_user && entry.kind != FdbKind::Dynamic;
                 bridge.fdb_entries(now).filter(stays).collect::<Vec<_>>()
             })?;

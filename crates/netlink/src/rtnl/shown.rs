@@ -2,8 +2,8 @@
 
 use base::IfIndex;
 
+use super::backend::Backend;
 use super::header::{behind, fixed, strictness};
-use super::host::Host;
 use super::node::Rtnl;
 use super::nums::*;
 use crate::attr::{AttrPolicy, Kind, parse, policy};
@@ -16,7 +16,7 @@ const ALL: u32 = u32::MAX;
 const DEFAULT: u32 = u32::MAX - 1;
 
 /// Dumps the fixed configuration of each link for IPv4, IPv6 or both: a router without reverse path filter.
-pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
+pub(super) fn netconf<B: Backend>(family: u8) -> Dump<Rtnl<B>> {
     let families: &[u8] = match family {
         AF_UNSPEC => &[AF_INET, AF_INET6],
         AF_INET => &[AF_INET],
@@ -24,7 +24,7 @@ pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
         _ => &[],
     };
     let mut last: Option<(usize, u32)> = None;
-    Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Box::new(move |rtnl: &mut Rtnl<B>, part| {
         let links: Vec<u32> = rtnl.model.by_ifindex(IfIndex(0)).iter().map(|(index, ..)| index.0).collect();
         let all = families.iter().enumerate().flat_map(|(at, family)| {
             links.iter().copied().chain([DEFAULT, ALL]).map(move |index| ((at, index), *family))
@@ -37,7 +37,11 @@ pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
 }
 
 /// Carries out an `RTM_GETNETCONF` for one link, or all (Linux `inet_netconf_get_devconf`).
-pub(super) fn netconf_of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn netconf_of<B: Backend>(
+    rtnl: &Rtnl<B>,
+    request: &Request<'_>,
+    reply: &mut Reply<'_>,
+) -> Result<(), Error> {
     const POLICY: AttrPolicy<8> = policy(&[(IFINDEX, Kind::Int(4))]);
     let (&[family], rest) = fixed::<1>(request)?;
     let attrs = parse(rest, behind(1), &POLICY, strictness(request))?;

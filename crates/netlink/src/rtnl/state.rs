@@ -65,9 +65,9 @@ pub enum Bridging {
 pub struct BridgeNow {
     /// Settings.
     pub config: BridgeConfig,
-    /// Link-layer address of the own port.
+    /// Link-layer address of the bridge device.
     pub mac: [u8; 6],
-    /// VLANs of the bridge's own port.
+    /// VLANs of the bridge's device.
     pub vlans: Vlans,
     /// Number of addresses that the bridge has learnt.
     pub learnt: u32,

@@ -7,8 +7,8 @@ use std::collections::btree_map::Entry;
 use ::switch::{Bridge, Vid, VlanStats, Vlans};
 use base::{IfIndex, PortId};
 
+use super::backend::Backend;
 use super::header::{fixed, strictness, word};
-use super::host::Host;
 use super::link;
 use super::node::Rtnl;
 use super::nums::*;
@@ -34,7 +34,7 @@ struct Counters {
 }
 
 /// Dumps the counters of all links, of the kinds in the request's mask.
-pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<Dump<Rtnl<B>>, Error> {
     let text = |text| Err(Error::text(errno::EINVAL, text));
     let Ok((header, _)) = fixed::<LEN>(request) else { return text("Invalid header for stats dump") };
     let mask = word(&header[8..]);
@@ -71,7 +71,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result
         if let Some((attr, bridge, vlans)) = kind.filter(|(attr, ..)| mask & filter(*attr) != 0) {
             let counted = match counted.entry(bridge) {
                 Entry::Occupied(counted) => counted.into_mut(),
-                Entry::Vacant(free) => free.insert(rtnl.host.with_bridge(bridge, |bridge, _| stats_of(bridge))?),
+                Entry::Vacant(free) => free.insert(rtnl.backend.with_bridge(bridge, |bridge, _| stats_of(bridge))?),
             };
             let is_own = attr == IFLA_STATS_LINK_XSTATS;
             let each: Vec<_> = vlans.members().iter().map(|vid| xstats(vid, vlans, is_own, counted)).collect();
@@ -84,7 +84,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result
         all.extend(messages.into_iter().map(|vlans| Counters { index, link: stats, vlans }));
     }
     let mut last = None;
-    Ok(Box::new(move |_: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |_: &mut Rtnl<B>, part| {
         let left = all.iter().enumerate().skip(last.map_or(0, |last| last + 1));
         Ok(write_each(part, &mut last, left, |part, _, counters| part.message(RTM_NEWSTATS, |w| write(w, counters))))
     }))

@@ -10,14 +10,14 @@ use config::model::{LinkConfig, LinkKind};
 use ctl::state::{LinkState, LinkStats, RingState};
 use driver::DriverKind;
 use netlink::Error;
-use netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl, Vrf};
+use netlink::rtnl::{Backend, Delta, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl, Vrf};
 use qdisc::{Options, Stats};
 use switch::Bridge;
 use wire::MacAddr;
 
 /// Datapath that accepts and records every change.
 #[derive(Debug, Default)]
-pub(crate) struct RecordingHost {
+pub(crate) struct RecordingBackend {
     /// Current routes.
     pub(crate) routes: Vec<(TableId, Route)>,
     /// Current addresses.
@@ -39,7 +39,7 @@ pub(crate) struct RecordingHost {
     /// Queueing disciplines, and the counters reported for each.
     pub(crate) qdiscs: BTreeMap<PortId, Options>,
     pub(crate) stats: Stats,
-    /// Bridges, by their own ports.
+    /// Bridges, by their devices.
     pub(crate) bridges: BTreeMap<PortId, Bridge>,
     /// Time by the node's clock.
     pub(crate) now: Instant,
@@ -62,7 +62,7 @@ fn eth0() -> LinkNow {
     }
 }
 
-impl Host for RecordingHost {
+impl Backend for RecordingBackend {
     fn now(&self) -> Instant {
         self.now
     }
@@ -236,13 +236,13 @@ impl Host for RecordingHost {
 }
 
 /// Node with one Ethernet link, eth0, with the number 2.
-pub(crate) fn node() -> Rtnl<RecordingHost> {
+pub(crate) fn node() -> Rtnl<RecordingBackend> {
     let toml = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
     let config = Config::from_toml(toml, "test.toml").unwrap();
     let mut model = Model::default();
     model.read(&config, &[PortId(2)], &[eth0()], 2);
     let routes = model.routes().map(|(table, route)| (table, route.clone())).collect();
-    Rtnl { model, host: RecordingHost { routes, ..RecordingHost::default() } }
+    Rtnl { model, backend: RecordingBackend { routes, ..RecordingBackend::default() } }
 }
 
 /// Checks that the datapath has the routes and addresses that netlink clients see.
@@ -250,10 +250,10 @@ pub(crate) fn node() -> Rtnl<RecordingHost> {
 /// # Panics
 /// If they differ.
 #[allow(dead_code, reason = "some tests do not call it")]
-pub(crate) fn check(node: &Rtnl<RecordingHost>) {
+pub(crate) fn check(node: &Rtnl<RecordingBackend>) {
     let key = |(table, route): &(TableId, Route)| (*table, route.prefix, route.metric, format!("{route:?}"));
     let mut seen: Vec<_> = node.model.routes().map(|(table, route)| (table, route.clone())).collect();
-    let mut recorded = node.host.routes.clone();
+    let mut recorded = node.backend.routes.clone();
     seen.sort_by_cached_key(key);
     recorded.sort_by_cached_key(key);
     assert_eq!(seen, recorded);
@@ -261,19 +261,19 @@ pub(crate) fn check(node: &Rtnl<RecordingHost>) {
     let mut seen: Vec<_> = of_links
         .flat_map(|(index, link)| link.addresses.iter().map(move |address| (PortId(index), address.addr)))
         .collect();
-    let mut recorded = node.host.addresses.clone();
+    let mut recorded = node.backend.addresses.clone();
     seen.sort_unstable();
     recorded.sort_unstable();
     assert_eq!(seen, recorded);
     let links = || node.model.links_after(0).map(|(index, link)| (PortId(index), link));
     let masters = links().filter_map(|(id, link)| Some((id, Domain::vrf(PortId(link.master?.index)))));
-    assert_eq!(masters.collect::<BTreeMap<_, _>>(), node.host.domains);
+    assert_eq!(masters.collect::<BTreeMap<_, _>>(), node.backend.domains);
     let qdiscs = links().filter_map(|(id, link)| Some((id, link.qdisc?.options?)));
-    assert_eq!(qdiscs.collect::<BTreeMap<_, _>>(), node.host.qdiscs);
+    assert_eq!(qdiscs.collect::<BTreeMap<_, _>>(), node.backend.qdiscs);
     let vrfs = links().filter_map(|(id, link)| match link.config.kind {
         LinkKind::Vrf { table } => Some((id, TableId(table), link.up)),
         _ => None,
     });
-    let recorded = node.host.vrfs.iter().map(|(id, vrf)| (*id, vrf.table, vrf.up));
+    let recorded = node.backend.vrfs.iter().map(|(id, vrf)| (*id, vrf.table, vrf.up));
     assert_eq!(vrfs.collect::<Vec<_>>(), recorded.collect::<Vec<_>>());
 }

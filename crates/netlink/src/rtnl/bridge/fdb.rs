@@ -9,8 +9,8 @@ use wire::MacAddr;
 use crate::attr::{Attr, AttrPolicy, Attrs, Iter, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
+use crate::rtnl::backend::Backend;
 use crate::rtnl::header::{behind, fixed, word};
-use crate::rtnl::host::Host;
 use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
@@ -41,7 +41,7 @@ struct Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    fn of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'a>) -> Result<Self, Error> {
+    fn of<B: Backend>(rtnl: &Rtnl<B>, request: &Request<'a>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
         let index = word(&header[4..]);
@@ -98,7 +98,7 @@ fn refusal(error: FdbError) -> Error {
 }
 
 /// Carries out an `RTM_NEWNEIGH` (Linux `br_fdb_add`).
-pub(in super::super) fn add<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error> {
+pub(in super::super) fn add<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
     if named.state & (NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE) == 0 {
         return Err(Error::new(errno::EINVAL));
@@ -123,24 +123,24 @@ pub(in super::super) fn add<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) 
         create: flags & flag::CREATE != 0,
         exclusive: flags & flag::EXCL != 0,
     };
-    rtnl.host.with_bridge(named.bridge, move |bridge, now| bridge.add_fdb(now, &requested))?.map_err(refusal)?;
+    rtnl.backend.with_bridge(named.bridge, move |bridge, now| bridge.add_fdb(now, &requested))?.map_err(refusal)?;
     rtnl.model.touch();
     Ok(())
 }
 
 /// Carries out an `RTM_DELNEIGH` (Linux `br_fdb_delete`).
-pub(in super::super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error> {
+pub(in super::super) fn remove<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<(), Error> {
     if request.message.header.flags & flag::BULK != 0 {
         return flush(rtnl, request);
     }
     let Named { port, mac, vid, bridge, .. } = Named::of(rtnl, request)?;
-    rtnl.host.with_bridge(bridge, move |bridge, now| bridge.remove_fdb(now, port, mac, vid))?.map_err(refusal)?;
+    rtnl.backend.with_bridge(bridge, move |bridge, now| bridge.remove_fdb(now, port, mac, vid))?.map_err(refusal)?;
     rtnl.model.touch();
     Ok(())
 }
 
 /// Removes the entries that match (Linux `br_fdb_delete_bulk`).
-fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error> {
+fn flush<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let id = rtnl.model.id_of(word(&header[4..]));
@@ -192,14 +192,14 @@ fn flush<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(), Error
             let _ = bridge.remove_fdb_entry(entry.mac, entry.vid);
         }
     };
-    rtnl.host.with_bridge(bridge, removed)?;
+    rtnl.backend.with_bridge(bridge, removed)?;
     rtnl.model.touch();
     Ok(())
 }
 
 /// Carries out an `RTM_GETNEIGH` for one entry (Linux `rtnl_fdb_get`).
-pub(in super::super) fn get<H: Host>(
-    rtnl: &mut Rtnl<H>,
+pub(in super::super) fn get<B: Backend>(
+    rtnl: &mut Rtnl<B>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
@@ -219,14 +219,14 @@ pub(in super::super) fn get<H: Host>(
     let vid = vid_of(&attrs)?;
     let (bridge, _) =
         rtnl.model.bridge_of(id)?.ok_or(Error::text(errno::EOPNOTSUPP, "Get operation not supported by device"))?;
-    let entry = rtnl.host.with_bridge(bridge, move |bridge, now| bridge.fdb_entry(now, mac, vid))?;
+    let entry = rtnl.backend.with_bridge(bridge, move |bridge, now| bridge.fdb_entry(now, mac, vid))?;
     let entry = entry.ok_or(Error::text(errno::ENOENT, "Fdb entry not found"))?;
     reply.send(RTM_NEWNEIGH, 0, |w| write(w, &rtnl.model, bridge, &entry));
     Ok(())
 }
 
 /// Dumps the entries of all bridges, by port (Linux `rtnl_fdb_dump`).
-pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
+pub(in super::super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<Dump<Rtnl<B>>, Error> {
     /// Length of `struct ifinfomsg`, the header of programs without strict checks.
     const LEGACY_LEN: usize = 16;
     let payload = request.payload();
@@ -264,7 +264,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
         }
         let bridge = PortId(bridge);
         let mut entries: Vec<FdbEntry> =
-            rtnl.host.with_bridge(bridge, |bridge, now| bridge.fdb_entries(now).collect())?;
+            rtnl.backend.with_bridge(bridge, |bridge, now| bridge.fdb_entries(now).collect())?;
         let place = |entry: &FdbEntry| rtnl.model.ifindex(entry.port.unwrap_or(bridge).0);
         entries.retain(|entry| brport == 0 || place(entry).0 == brport);
         entries.sort_unstable_by_key(|entry| (place(entry), entry.mac.0, entry.vid));
@@ -272,7 +272,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
     }
     all.sort_by_key(|(bridge, entry)| rtnl.model.ifindex(entry.port.unwrap_or(*bridge).0));
     let mut last = None;
-    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<B>, part| {
         let left = all.iter().enumerate().skip(last.map_or(0, |last| last + 1));
         Ok(write_each(part, &mut last, left, |part, _, (bridge, entry)| {
             part.message(RTM_NEWNEIGH, |w| write(w, &rtnl.model, *bridge, entry))

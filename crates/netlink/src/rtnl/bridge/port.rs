@@ -8,8 +8,8 @@ use super::vlan;
 use crate::attr::Attr;
 use crate::error::{Error, errno};
 use crate::message::Writer;
+use crate::rtnl::backend::Backend;
 use crate::rtnl::header::put_header_of;
-use crate::rtnl::host::Host;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
 use crate::rtnl::state::PortNow;
@@ -39,14 +39,14 @@ const MCAST: &str = "fatpath's bridges flood groups, and do not snoop on IGMP an
 const NEIGHBOURS: &str = "fatpath's bridges answer no ARP for others";
 
 /// Changes a port by `IFLA_PROTINFO` (`bridge link set`), or by the slave data of `ip link set … type bridge_slave`.
-pub(in super::super) fn change<H: Host>(
-    rtnl: &mut Rtnl<H>,
+pub(in super::super) fn change<B: Backend>(
+    rtnl: &mut Rtnl<B>,
     bridge: PortId,
     port: PortId,
     settings: &Attr<'_>,
     may_be_state: bool,
 ) -> Result<(), Error> {
-    let now = rtnl.host.with_bridge(bridge, move |bridge, _| bridge.port(port).map(|port| *port.config()))?;
+    let now = rtnl.backend.with_bridge(bridge, move |bridge, _| bridge.port(port).map(|port| *port.config()))?;
     let now = now.ok_or(Error::new(errno::EINVAL))?;
     let is_up = rtnl.model.link(port.0).is_some_and(|link| link.up);
     let mut config = now;
@@ -69,7 +69,7 @@ pub(in super::super) fn change<H: Host>(
         }
         Ok(())
     };
-    rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))?;
+    rtnl.backend.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))?;
     rtnl.model.touch();
     Ok(())
 }
@@ -166,7 +166,7 @@ pub(in super::super) fn put(w: &mut Writer, now: &PortNow) {
     w.put_u8(IFLA_BRPORT_MULTICAST_ROUTER, 1);
 }
 
-/// Requests that restore a port, or a bridge's own port (`now` is `None`): settings, and VLANs in place of the default
+/// Requests that restore a port, or a bridge's device (`now` is `None`): settings, and VLANs in place of the default
 /// ones.
 pub(in super::super) fn write_requests(
     index: IfIndex,

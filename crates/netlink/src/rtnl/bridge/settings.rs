@@ -8,8 +8,8 @@ use base::PortId;
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
+use crate::rtnl::backend::Backend;
 use crate::rtnl::header::word;
-use crate::rtnl::host::Host;
 use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
@@ -149,8 +149,8 @@ fn to_ticks(time: Duration) -> u32 {
 }
 
 /// Changes an existing bridge.
-pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: PortId, data: &Attr<'_>) -> Result<(), Error> {
-    let now = rtnl.host.with_bridge(bridge, |bridge, _| BridgeConfig::of(bridge))?;
+pub(in super::super) fn change<B: Backend>(rtnl: &mut Rtnl<B>, bridge: PortId, data: &Attr<'_>) -> Result<(), Error> {
+    let now = rtnl.backend.with_bridge(bridge, |bridge, _| BridgeConfig::of(bridge))?;
     let requested = requested(Some(data), &now)?;
     if requested.default_pvid != now.default_pvid && requested.vlan_filtering {
         return Err(Error::from(BridgeError::Filtering));
@@ -165,7 +165,7 @@ pub(in super::super) fn change<H: Host>(rtnl: &mut Rtnl<H>, bridge: PortId, data
         }
         Ok(())
     };
-    rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))?;
+    rtnl.backend.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))?;
     if let Some(link) = rtnl.model.link_mut(bridge.0) {
         link.config.kind = config::model::LinkKind::Bridge(requested);
         let name = link.config.name.clone();

@@ -6,8 +6,8 @@ use base::{IfIndex, PortId};
 use crate::attr::{Attr, Iter};
 use crate::error::{Error, errno};
 use crate::message::Writer;
+use crate::rtnl::backend::Backend;
 use crate::rtnl::header::{behind, fixed, word};
-use crate::rtnl::host::Host;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
 use crate::rtnl::state::{Bridging, find};
@@ -62,9 +62,9 @@ pub(super) fn requested<'a>(infos: impl Iterator<Item = Attr<'a>>) -> Result<Vec
     Ok(all)
 }
 
-/// Adds VLANs to a port, or to the bridge's own port (`None`), or removes them.
-pub(super) fn change<H: Host>(
-    rtnl: &mut Rtnl<H>,
+/// Adds VLANs to a port, or to the bridge's device (`None`), or removes them.
+pub(super) fn change<B: Backend>(
+    rtnl: &mut Rtnl<B>,
     bridge: PortId,
     port: Option<PortId>,
     vlans: Vec<Range>,
@@ -79,7 +79,7 @@ pub(super) fn change<H: Host>(
             false => bridge.remove_vlans(port, first, last).map(drop),
         })
     };
-    rtnl.host.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))
+    rtnl.backend.with_bridge(bridge, apply)?.map_err(|error: BridgeError| Error::from(error))
 }
 
 /// Ranges of consecutive VLANs with the same flags, with their `BRIDGE_VLAN_INFO_*`. The PVID is a separate range.
@@ -123,7 +123,7 @@ pub(super) fn put_all(w: &mut Writer) {
 }
 
 /// Dumps the VLANs of all ports, for `bridge -d vlan show` (Linux `br_vlan_rtm_dump`).
-pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
+pub(in super::super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<Dump<Rtnl<B>>, Error> {
     /// Length of `struct br_vlan_msg`.
     const LEN: usize = 8;
     /// `BRIDGE_VLANDB_DUMP_FLAGS`, and its flag `BRIDGE_VLANDB_DUMPF_GLOBAL`.
@@ -137,7 +137,7 @@ pub(in super::super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>)
     let is_global = flags.is_some_and(|flags| flags.u32() & GLOBAL != 0);
     let now = rtnl.links_now()?;
     let mut last = None;
-    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<B>, part| {
         let links = rtnl.model.by_ifindex(last.unwrap_or_default()).into_iter();
         let links = links.map(|(ifindex, id, link)| (ifindex, (id, link)));
         Ok(write_each(part, &mut last, links, |part, ifindex: IfIndex, (id, _)| {

@@ -5,8 +5,8 @@ use nlsock::ethtool::{FEATURE_WORDS, command};
 
 use super::target::{Answer, Target, unsupported};
 use crate::error::{Error, errno};
+use crate::rtnl::backend::Backend;
 use crate::rtnl::header::word;
-use crate::rtnl::host::Host;
 use config::features::FeatureSet;
 
 /// Flag: some of the requested features cannot be switched on this link (`ETHTOOL_F_UNSUPPORTED`).
@@ -28,7 +28,7 @@ struct Now {
     on: FeatureSet,
 }
 
-pub(super) fn carry_out<H: Host>(target: &mut Target<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
+pub(super) fn carry_out<B: Backend>(target: &mut Target<'_, B>, command: u32, block: &[u8]) -> Result<Answer, Error> {
     match command {
         command::GFEATURES => Ok(all(now(target)?, word(&block[4..]))),
         command::SFEATURES => set(target, block),
@@ -73,7 +73,7 @@ fn of_pair(command: u32) -> Option<(FeatureSet, bool)> {
     found.map(|(_, set, of)| (of, set == command))
 }
 
-fn now<H: Host>(target: &mut Target<'_, H>) -> Result<Now, Error> {
+fn now<B: Backend>(target: &mut Target<'_, B>) -> Result<Now, Error> {
     if target.is_virtual() {
         let own = if target.is_loopback() { FeatureSet::LOOPBACK } else { FeatureSet::OF_VRF };
         let on = own | FeatureSet::VLAN_CHALLENGED;
@@ -95,7 +95,7 @@ fn all(now: Now, size: u32) -> Answer {
 }
 
 /// `struct ethtool_sfeatures` (Linux `ethtool_set_features`).
-fn set<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+fn set<B: Backend>(target: &mut Target<'_, B>, block: &[u8]) -> Result<Answer, Error> {
     if word(&block[4..]) as usize != FEATURE_WORDS {
         return Err(Error::new(errno::EINVAL));
     }
@@ -122,12 +122,17 @@ fn set<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Erro
 }
 
 /// Sets the features in `valid` as in `wanted`, and returns the link's features afterwards.
-fn switch<H: Host>(target: &mut Target<'_, H>, now: Now, valid: FeatureSet, wanted: FeatureSet) -> Result<Now, Error> {
+fn switch<B: Backend>(
+    target: &mut Target<'_, B>,
+    now: Now,
+    valid: FeatureSet,
+    wanted: FeatureSet,
+) -> Result<Now, Error> {
     let wanted = (now.wanted & !valid) | (wanted & valid);
     if wanted == now.wanted {
         return Ok(now);
     }
-    target.rtnl.host.set_features(PortId(target.index), wanted)?;
+    target.rtnl.backend.set_features(PortId(target.index), wanted)?;
     if let Some(link) = target.rtnl.model.link_mut(target.index) {
         link.config.features = wanted;
     }

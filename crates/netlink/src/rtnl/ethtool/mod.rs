@@ -12,8 +12,8 @@ use nlsock::ethtool::{
 
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
+use crate::rtnl::backend::Backend;
 use crate::rtnl::header::{behind, fixed, word};
-use crate::rtnl::host::Host;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::state::LinkDetail;
 use crate::saved::find;
@@ -26,7 +26,7 @@ pub(super) use nlsock::ethtool::MESSAGE;
 const ATTRS: AttrPolicy<6> = policy(&[(NAME, Kind::Str(15)), (BLOCK, Kind::Max(LINK_SETTINGS_LEN as u16))]);
 
 /// Carries out a command. Commands that need privileges are refused to unprivileged clients.
-pub(super) fn serve<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+pub(super) fn serve<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (_, rest) = fixed::<FIXED>(request)?;
     let attrs = parse(rest, behind(FIXED), &ATTRS, Strictness::Liberal)?;
     let name = attrs.get(NAME).and_then(Attr::text).unwrap_or_default();
@@ -88,7 +88,7 @@ fn is_for_all(command: u32) -> bool {
     known.contains(&command) || OTHERS.contains(&command)
 }
 
-fn carry_out<H: Host>(target: &mut Target<'_, H>, command: u32, block: &[u8]) -> Result<Answer, Error> {
+fn carry_out<B: Backend>(target: &mut Target<'_, B>, command: u32, block: &[u8]) -> Result<Answer, Error> {
     match command {
         command::GDRVINFO => driver(target),
         command::GLINK => {
@@ -107,7 +107,7 @@ fn carry_out<H: Host>(target: &mut Target<'_, H>, command: u32, block: &[u8]) ->
 
 /// `struct ethtool_drvinfo`: the link's kind, fatpath's version, and the underlying interface or address. `lo` has
 /// none, as in Linux.
-fn driver<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
+fn driver<B: Backend>(target: &mut Target<'_, B>) -> Result<Answer, Error> {
     if target.is_loopback() {
         return Err(unsupported());
     }
@@ -130,10 +130,10 @@ fn driver<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
 
 /// `struct ethtool_link_settings`: Linux's values for a TUN or TAP device (`tun_default_link_ksettings`), and the
 /// driver's values for an interface of the host. Other links have none.
-fn settings<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+fn settings<B: Backend>(target: &mut Target<'_, B>, block: &[u8]) -> Result<Answer, Error> {
     let mut answer = match &target.config.kind {
         kind if kind.is_tun() => settings_of_tun(),
-        kind => target.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
+        kind => target.rtnl.backend.settings(kind.interface().ok_or_else(unsupported)?)?,
     };
     if block[LINK_MODE_WORDS_AT] != LINK_MODE_WORDS as u8 {
         // A wrong number of words is answered by the correct one, negated.
@@ -157,7 +157,7 @@ fn settings_of_tun() -> Vec<u8> {
 
 /// `struct ethtool_channels`: combined receive and transmit queues. The maximum is the current number: it is fixed
 /// while the link is open.
-fn channels<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
+fn channels<B: Backend>(target: &mut Target<'_, B>) -> Result<Answer, Error> {
     let of_kind = target.config.kind.driver().ok_or_else(unsupported)?.queues();
     let of_interface = |detail: LinkDetail| detail.state.ring.map(|ring| ring.queues).ok_or_else(unsupported);
     let queues = of_kind.map_or_else(|| target.detail().and_then(of_interface), |queues| Ok(queues.into()))?;
@@ -167,7 +167,7 @@ fn channels<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
 }
 
 /// `struct ethtool_ringparam`: frames of each receive and transmit ring of an AF_XDP link.
-fn rings<H: Host>(target: &mut Target<'_, H>) -> Result<Answer, Error> {
+fn rings<B: Backend>(target: &mut Target<'_, B>) -> Result<Answer, Error> {
     let ring = match target.config.kind {
         LinkKind::Driver(DriverKind::Xdp { .. }) => target.detail()?.state.ring.ok_or_else(unsupported)?.frames,
         _ => return Err(unsupported()),

@@ -8,8 +8,8 @@ use nlsock::ethtool::{STRING_LEN, command};
 
 use super::target::{Answer, Target, put_text, unsupported};
 use crate::error::Error;
+use crate::rtnl::backend::Backend;
 use crate::rtnl::header::word;
-use crate::rtnl::host::Host;
 use config::features::NAMES;
 use ctl::state::{LinkStats, RingState};
 
@@ -52,7 +52,7 @@ fn of_ring(ring: &RingState) -> [(&'static str, u64); 8] {
 }
 
 /// All counters of a link, with their names.
-fn all<H: Host>(target: &mut Target<'_, H>) -> Result<Vec<(String, u64)>, Error> {
+fn all<B: Backend>(target: &mut Target<'_, B>) -> Result<Vec<(String, u64)>, Error> {
     if target.is_virtual() {
         return Ok(Vec::new());
     }
@@ -67,12 +67,12 @@ fn all<H: Host>(target: &mut Target<'_, H>) -> Result<Vec<(String, u64)>, Error>
 }
 
 /// Number of counters.
-pub(super) fn count<H: Host>(target: &mut Target<'_, H>) -> Result<usize, Error> {
+pub(super) fn count<B: Backend>(target: &mut Target<'_, B>) -> Result<usize, Error> {
     Ok(all(target)?.len())
 }
 
 /// Names of a string set; `None` if the link does not have the set.
-fn set<H: Host>(target: &mut Target<'_, H>, set: u32) -> Result<Option<Vec<String>>, Error> {
+fn set<B: Backend>(target: &mut Target<'_, B>, set: u32) -> Result<Option<Vec<String>>, Error> {
     Ok(match set {
         STATS => {
             Some(all(target)?.into_iter().map(|(name, _)| name).collect()).filter(|names: &Vec<_>| !names.is_empty())
@@ -85,7 +85,7 @@ fn set<H: Host>(target: &mut Target<'_, H>, set: u32) -> Result<Option<Vec<Strin
 }
 
 /// `struct ethtool_sset_info`: the number of names in each requested set that the link has.
-pub(super) fn set_info<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+pub(super) fn set_info<B: Backend>(target: &mut Target<'_, B>, block: &[u8]) -> Result<Answer, Error> {
     let requested = u64::from(word(&block[8..])) | u64::from(word(&block[12..])) << 32;
     let (mut has, mut counts) = (0_u64, Vec::new());
     for number in (0..u64::BITS).filter(|number| requested >> number & 1 == 1) {
@@ -99,7 +99,7 @@ pub(super) fn set_info<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Res
 }
 
 /// `struct ethtool_gstrings`.
-pub(super) fn names<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+pub(super) fn names<B: Backend>(target: &mut Target<'_, B>, block: &[u8]) -> Result<Answer, Error> {
     let (number, room) = (word(&block[4..]), word(&block[8..]));
     let names = set(target, number)?.ok_or_else(unsupported)?;
     let names = if fits(names.len(), room) { names } else { Vec::new() };
@@ -109,7 +109,7 @@ pub(super) fn names<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result
 }
 
 /// `struct ethtool_stats`.
-pub(super) fn values<H: Host>(target: &mut Target<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+pub(super) fn values<B: Backend>(target: &mut Target<'_, B>, block: &[u8]) -> Result<Answer, Error> {
     let all = all(target)?;
     if all.is_empty() {
         return Err(unsupported());

@@ -3,15 +3,15 @@
 use base::PortId;
 
 use crate::error::{Error, errno};
-use crate::rtnl::host::Host;
+use crate::rtnl::backend::Backend;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::state::LinkDetail;
 use config::model::{LinkConfig, LinkKind};
 
 /// Target link of a command.
-pub(super) struct Target<'a, H> {
+pub(super) struct Target<'a, B> {
     /// The node.
-    pub(super) rtnl: &'a mut Rtnl<H>,
+    pub(super) rtnl: &'a mut Rtnl<B>,
     /// Number of the link.
     pub(super) index: u32,
     /// Configuration of the link.
@@ -20,10 +20,10 @@ pub(super) struct Target<'a, H> {
     pub(super) up: bool,
 }
 
-impl<H: Host> Target<'_, H> {
+impl<B: Backend> Target<'_, B> {
     /// Current state of the link.
     pub(super) fn detail(&mut self) -> Result<LinkDetail, Error> {
-        self.rtnl.host.detail(PortId(self.index))
+        self.rtnl.backend.detail(PortId(self.index))
     }
 
     /// Whether the link is `lo`.

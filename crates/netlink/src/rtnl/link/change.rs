@@ -10,9 +10,9 @@ use super::attributes::{LinkInfo, info_of};
 use super::message::{FAT_SIZES, broadcast, kind_word, mtus};
 use crate::attr::{Attr, Attrs};
 use crate::error::{Error, errno};
+use crate::rtnl::backend::Backend;
 use crate::rtnl::entry::Master;
 use crate::rtnl::header::{LEN, word};
-use crate::rtnl::host::Host;
 use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
@@ -21,8 +21,8 @@ use crate::session::Reply;
 use config::model::LinkKind;
 
 /// Changes an existing link, as Linux's `do_setlink`. The whole request is validated before anything changes.
-pub(super) fn change<H: Host>(
-    rtnl: &mut Rtnl<H>,
+pub(super) fn change<B: Backend>(
+    rtnl: &mut Rtnl<B>,
     index: u32,
     header: &[u8; LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
@@ -39,7 +39,7 @@ pub(super) fn change<H: Host>(
     let is_virtual = now.is_virtual();
     if let Some(mac) = requested.mac {
         if !is_virtual {
-            rtnl.host.set_mac(PortId(index), mac)?;
+            rtnl.backend.set_mac(PortId(index), mac)?;
         }
         if let Some(link) = rtnl.model.link_mut(index) {
             (link.mac, link.mac_set) = (Some(mac), true);
@@ -48,7 +48,7 @@ pub(super) fn change<H: Host>(
     if let Some(mtu) = requested.mtu {
         let of_device = u16::try_from(mtu).ok().filter(|_| !is_virtual);
         if let Some(mtu) = of_device {
-            rtnl.host.set_mtu(PortId(index), mtu)?;
+            rtnl.backend.set_mtu(PortId(index), mtu)?;
         }
         if let Some(link) = rtnl.model.link_mut(index) {
             (link.mtu, link.config.mtu) = (mtu, of_device);
@@ -77,7 +77,7 @@ pub(super) fn change<H: Host>(
     }
     if let Some(up) = requested.up {
         if !is_virtual {
-            rtnl.host.set_up(PortId(index), up)?;
+            rtnl.backend.set_up(PortId(index), up)?;
         }
         rtnl.model.set_up(index, up);
     }

@@ -12,9 +12,9 @@ use super::message::put_vlan;
 use crate::attr::{Attr, AttrPolicy, Attrs, Kind, Strictness, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
+use crate::rtnl::backend::Backend;
 use crate::rtnl::entry::Master;
 use crate::rtnl::header::{LEN, put_header, word};
-use crate::rtnl::host::Host;
 use crate::rtnl::model::{LOOPBACK, Model};
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
@@ -91,8 +91,8 @@ fn requested_vlan<const N: usize>(
 
 /// Creates a link, as Linux's `rtnl_newlink_create`: a TUN or TAP device, a packet socket on the host's interface of
 /// the same name, a UDP socket, a VRF, a bridge, or a VLAN of another link.
-pub(super) fn create<H: Host>(
-    rtnl: &mut Rtnl<H>,
+pub(super) fn create<B: Backend>(
+    rtnl: &mut Rtnl<B>,
     header: &[u8; LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
     reply: &mut Reply<'_>,
@@ -180,22 +180,22 @@ pub(super) fn create<H: Host>(
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
     let mut now = match is_vrf {
         true => vrf::new(id, mtu),
-        false => rtnl.host.open(id, &config, Some(wish.0).filter(|&number| number != 0))?,
+        false => rtnl.backend.open(id, &config, Some(wish.0).filter(|&number| number != 0))?,
     };
     if let Err(refused) = check_number(&rtnl.model, &config.name, now.host_index, wish) {
-        rtnl.host.close(id)?;
+        rtnl.backend.close(id)?;
         return Err(refused);
     }
     let mac = address.map_or(Ok(None), |address| requested_mac(address, now.mac));
     let set = mac.and_then(|mac| {
         mac.map_or(Ok(()), |mac| {
             now.mac = Some(mac);
-            if is_vrf { Ok(()) } else { rtnl.host.set_mac(id, mac) }
+            if is_vrf { Ok(()) } else { rtnl.backend.set_mac(id, mac) }
         })
     });
     if let Err(refused) = set {
         if !is_vrf {
-            rtnl.host.close(id)?;
+            rtnl.backend.close(id)?;
         }
         return Err(refused);
     }
@@ -234,7 +234,7 @@ pub(super) fn create<H: Host>(
     }
     if up {
         if !is_vrf {
-            rtnl.host.set_up(id, true)?;
+            rtnl.backend.set_up(id, true)?;
         }
         rtnl.model.set_up(index, true);
     }

@@ -14,7 +14,7 @@ use config::features::FeatureSet;
 use config::model::LinkConfig;
 
 /// Calls to the datapath.
-pub trait Host: fmt::Debug + Send + 'static {
+pub trait Backend: fmt::Debug + Send + 'static {
     /// Current state of the links.
     ///
     /// # Errors

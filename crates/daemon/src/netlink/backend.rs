@@ -9,7 +9,7 @@ use ctl::state::LinkStats;
 use link::Layer;
 use netlink::Error;
 use netlink::error::errno;
-use netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, NeighbourNow};
+use netlink::rtnl::{Backend, Delta, LinkDetail, LinkNow, NeighbourNow};
 use nlsock::ethtool::LINK_MODE_WORDS;
 use qdisc::{Options, Stats};
 use switch::Bridge;
@@ -24,7 +24,7 @@ use crate::translate::fib::{known, neighbours, shown};
 
 /// The worker as rtnetlink's [`Host`].
 #[derive(Debug)]
-pub(crate) struct WorkerHost {
+pub(crate) struct WorkerBackend {
     worker: Handle,
     open: Open,
     /// Changes for the host side, if the gateway has one.
@@ -33,7 +33,7 @@ pub(crate) struct WorkerHost {
     start: std::time::Instant,
 }
 
-impl Host for WorkerHost {
+impl Backend for WorkerBackend {
     fn now(&self) -> Instant {
         Instant::ZERO + self.start.elapsed()
     }
@@ -143,7 +143,7 @@ impl Host for WorkerHost {
     }
 }
 
-impl WorkerHost {
+impl WorkerBackend {
     /// Host over `worker`; `open` opens its links.
     pub(crate) fn new(worker: Handle, open: Open) -> Self {
         Self { worker, open, noted: None, start: std::time::Instant::now() }
