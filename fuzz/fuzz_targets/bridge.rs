@@ -16,7 +16,7 @@ use wire::{EtherType, MacAddr, eth};
 
 const OWN: PortId = PortId(9);
 const PORTS: [PortId; 4] = [PortId(1), PortId(2), PortId(3), PortId(4)];
-/// VLAN 5 of port 4, and VLAN 6 of the bridge's own port.
+/// VLAN 5 of port 4, and VLAN 6 of the bridge's device.
 const DEVICES: [(PortId, PortId, u16); 2] = [(PortId(5), PortId(4), 5), (PortId(6), OWN, 6)];
 const FDB_LIMIT: u32 = 16;
 

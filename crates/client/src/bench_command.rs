@@ -78,7 +78,7 @@ pub struct DemoArgs {
     ///
     /// Guests are namespaces with a TAP device each. The stream goes through a bridge with all offloads off (thin) and
     /// with large send (fat), through a loop that only moves packets between the devices (bare), and through a tunnel
-    /// behind the bridge's own port (esp).
+    /// behind the bridge's device (esp).
     #[arg(long, conflicts_with_all = ["router", "udp_fragments", "storm"])]
     pub switch: bool,
     /// Measure the limit of a tunnel in user space as well

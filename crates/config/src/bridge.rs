@@ -74,7 +74,7 @@ impl BridgeConfig {
     }
 }
 
-/// Settings of a bridge's port, or of a bridge's own port, which has only VLANs.
+/// Settings of a bridge's port, or of a bridge's device, which has only VLANs.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct BridgePort {
     /// Settings other than VLANs. The state of the port follows the link.
@@ -88,7 +88,7 @@ pub struct BridgePort {
 }
 
 impl BridgePort {
-    /// Applies the settings to a port, or to the bridge's own port (`None`). VLANs that are in both the old and the new
+    /// Applies the settings to a port, or to the bridge's device (`None`). VLANs that are in both the old and the new
     /// settings keep their learnt addresses.
     ///
     /// # Errors

@@ -220,7 +220,7 @@ pub struct LinkConfig {
     pub features: FeatureSet,
     /// VRF or bridge of the link, by the name of its device.
     pub master: Option<String>,
-    /// Settings of a port of a bridge, or of a bridge's own port.
+    /// Settings of a port of a bridge, or of a bridge's device.
     pub port: Option<Box<BridgePort>>,
     /// Queueing discipline; without one, packets are queued in the device only.
     pub qdisc: Option<qdisc::Options>,
@@ -243,7 +243,7 @@ pub enum LinkKind {
         /// Routing table of the VRF.
         table: u32,
     },
-    /// Bridge, with the links as ports whose `master` it is. The link is the bridge's own port, with addresses.
+    /// Bridge, with the links as ports whose `master` it is. The link is the bridge's device, with addresses.
     Bridge(BridgeConfig),
     /// VLAN device: the frames of one VLAN of another link (Linux `net/8021q`).
     Vlan {

@@ -13,7 +13,7 @@ use super::rows::FdbRow;
 /// Bridge of a configuration file.
 #[derive(Clone, Debug)]
 pub(crate) struct BridgePlan {
-    /// Link of the bridge's own port.
+    /// Link of the bridge's device.
     id: PortId,
     config: BridgeConfig,
     own: BridgePort,
@@ -130,7 +130,7 @@ fn ranges(vlans: &VidSet) -> Vec<String> {
     each.collect()
 }
 
-/// Appends entries of the bridge whose own port is `own`, from the entry `skip` on in the order of its table.
+/// Appends entries of the bridge whose device is `own`, from the entry `skip` on in the order of its table.
 pub(crate) fn fdb_rows(node: &mut Node, own: PortId, skip: usize, count: usize, out: &mut Vec<FdbRow>) {
     let (before, now) = (out.len(), node.now());
     let Some(bridge) = node.datapath.bridge_mut(own) else { return };

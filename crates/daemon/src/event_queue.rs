@@ -29,7 +29,7 @@ pub(crate) enum KernelEvent {
     },
     /// Change of a bridge's forwarding database.
     Fdb {
-        /// Link of the bridge's own port.
+        /// Link of the bridge's device.
         bridge: PortId,
         /// The change.
         change: FdbChange,

@@ -265,7 +265,7 @@ impl NeighbourRow {
 
 /// Entry of a bridge's forwarding database.
 pub(crate) struct FdbRow {
-    /// Link of the bridge's own port.
+    /// Link of the bridge's device.
     pub(crate) own: PortId,
     pub(crate) entry: FdbEntry,
     master: Option<LinkName>,

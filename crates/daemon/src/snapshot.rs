@@ -259,7 +259,7 @@ fn ring_state(ring: &link::RingState) -> RingState {
     }
 }
 
-/// Counters of a link; for a bridge, the counters of its own port. The counters of drops have the sum of [`drops`] of
+/// Counters of a link; for a bridge, the counters of its device. The counters of drops have the sum of [`drops`] of
 /// the link: packets that came in by the link, wherever they were dropped, and packets that its device did not send.
 fn stats_of(node: &Node, id: PortId, slot: &Slot) -> LinkStats {
     let device = slot.link.stats();

@@ -18,7 +18,7 @@ use crate::tx::{device, esp_device, queue};
 use crate::{bridge, local, vlan};
 
 impl Datapath {
-    /// Adds a port, or changes the configuration of an existing one, also of the own port of a bridge or of a VLAN device.
+    /// Adds a port, or changes the configuration of an existing one, also of the device of a bridge or of a VLAN device.
     pub fn set_port(&mut self, id: PortId, config: PortConfig) {
         self.ipsec.invalidate_templates();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);

@@ -52,7 +52,7 @@
 //!                                            └▶ tx::queue ─▶ vrf: FIB again ─▶ tx::output (where its device has a queueing discipline)
 //!
 //!  rx::l2 ─▶ bridge: which ports ─┬▶ device of each                                       (of a port of a bridge)
-//!                                 └▶ rx::l2 of the bridge's own port
+//!                                 └▶ rx::l2 of the bridge's device
 //!  rx::l2 ─▶ vlan ─▶ rx::l2 of the VLAN's device
 //!
 //!  device ─┬▶ link, host side: fit, wire tap ─▶ take_tx                                   (by the device of the port)
@@ -91,10 +91,10 @@ mod ila_hook;
 mod ip_options;
 mod ip_packet;
 mod local;
+mod local_out;
 mod mib;
 mod next;
 mod node;
-mod own;
 mod policy;
 mod route_encap;
 mod run;
@@ -240,7 +240,7 @@ impl Datapath {
         }
         if self.ipsec.poll_timeout().is_some_and(|at| at <= now) {
             self.ipsec.handle_timeout(now, &mut self.counters);
-            own::release(self, cx);
+            local_out::release(self, cx);
             run_deferred(self, cx);
         }
         self.drain_all(cx);

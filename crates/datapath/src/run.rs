@@ -10,7 +10,7 @@ use crate::ip_packet::IpPacket;
 use crate::next::Next;
 use crate::rx::l3;
 use crate::tx::{neighbour, transmit};
-use crate::{Cx, Datapath, forward, local, own, trace, tx, vrf};
+use crate::{Cx, Datapath, forward, local, local_out, trace, tx, vrf};
 
 /// Takes a packet from stage to stage until it is sent, delivered, held or dropped, and so with the packets that stages have deferred.
 pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut next: Next) {
@@ -31,7 +31,7 @@ pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut next: Ne
                 neighbour::send_discovery(dp, cx, link, ip.pkt.take());
                 Next::Done
             }
-            Next::Reject(reason, problem) => own::reject(dp, cx, ip, reason, problem),
+            Next::Reject(reason, problem) => local_out::reject(dp, cx, ip, reason, problem),
             Next::Drop(reason) => return dp.count_drop(&ip.pkt, reason).end(),
             Next::Done => return,
         }

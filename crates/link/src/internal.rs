@@ -13,7 +13,7 @@ use crate::{Common, Layer, Link, OpenError, Sent};
 /// Every offload: the ports, or the link below, segment frames and complete checksums where their devices do not.
 const FEATURES: Features = Features { frames: false, ..Features::ALL };
 
-/// Own port of a bridge, or a VLAN device.
+/// Device of a bridge, or a VLAN device.
 #[derive(Debug)]
 pub struct InternalLink {
     common: Common,
@@ -21,7 +21,7 @@ pub struct InternalLink {
 }
 
 impl InternalLink {
-    /// Own port of a bridge, with that link-layer address. The MTU is 1500 bytes by default.
+    /// Device of a bridge, with that link-layer address. The MTU is 1500 bytes by default.
     pub fn bridge(name: &str, mac: MacAddr, mtu: Option<u16>) -> Self {
         Self::new(name, mac, mtu, "left to the ports")
     }

@@ -8,25 +8,25 @@ use hashbrown::HashMap;
 use wire::MacAddr;
 
 use crate::error::{BridgeError, FdbError};
-use crate::fdb::{EXPIRED_PER_CALL, Fdb, FdbChanges, FdbEntry, FdbKey, FdbKind, Node, OWN_PORT, PortNumber};
+use crate::fdb::{BRIDGE_DEVICE, EXPIRED_PER_CALL, Fdb, FdbChanges, FdbEntry, FdbKey, FdbKind, Node, PortNumber};
 use crate::loop_watch::{LoopSign, LoopWatch};
 use crate::port::{GroupMask, Port, PortConfig, PortState};
 use crate::stats::{LearnStats, PortStats, VlanCounters, VlanStats};
 use crate::vid::{Vid, VidSet};
 use crate::vlans::{VlanFlags, Vlans};
 
-/// A bridge. Its own port is the link of the bridge itself, with addresses and routes of this node.
+/// A bridge. Its device is the link of the bridge itself, with addresses and routes of this node.
 #[derive(Clone, Debug)]
 pub struct Bridge {
     pub(crate) mac: MacAddr,
     pub(crate) vlan_filtering: bool,
     pub(crate) link_local_learning: bool,
     pub(crate) group_mask: GroupMask,
-    /// VLANs of the bridge's own port.
+    /// VLANs of the bridge's device.
     pub(crate) vlans: Vlans,
-    /// Whether the own port receives every frame.
+    /// Whether the bridge device receives every frame.
     pub(crate) is_promiscuous: bool,
-    /// Counters of the bridge's own port.
+    /// Counters of the bridge's device.
     pub(crate) stats: PortStats,
     pub(crate) vlan_counters: VlanCounters,
     pub(crate) fdb: Fdb,
@@ -83,7 +83,7 @@ impl Bridge {
     /// Default forward delay.
     pub const FORWARD_DELAY: Duration = Duration::from_secs(15);
 
-    /// A bridge with the address `mac`, without ports and without VLAN filtering. Its own port is in VLAN 1, untagged.
+    /// A bridge with the address `mac`, without ports and without VLAN filtering. Its device is in VLAN 1, untagged.
     ///
     /// # Errors
     /// [`BridgeError::Mac`] if the address is not a unicast address.
@@ -107,12 +107,12 @@ impl Bridge {
             ageing_time: Self::AGEING_TIME,
             forward_delay: Self::FORWARD_DELAY,
         };
-        bridge.fdb.add_local(FdbKey::new(None, mac), OWN_PORT);
-        bridge.add_vlan_to(OWN_PORT, Vid::FIRST, VlanFlags::DEFAULT_PVID);
+        bridge.fdb.add_local(FdbKey::new(None, mac), BRIDGE_DEVICE);
+        bridge.add_vlan_to(BRIDGE_DEVICE, Vid::FIRST, VlanFlags::DEFAULT_PVID);
         Ok(bridge)
     }
 
-    /// Address of the bridge's own port.
+    /// Address of the bridge's device.
     pub fn mac(&self) -> MacAddr {
         self.mac
     }
@@ -143,7 +143,7 @@ impl Bridge {
         self.group_mask
     }
 
-    /// VLANs of the bridge's own port.
+    /// VLANs of the bridge's device.
     pub fn vlans(&self) -> &Vlans {
         &self.vlans
     }
@@ -159,7 +159,7 @@ impl Bridge {
         self.loop_watch.take()
     }
 
-    /// Counters of the bridge's own port.
+    /// Counters of the bridge's device.
     pub fn stats(&self) -> PortStats {
         self.stats
     }
@@ -299,7 +299,7 @@ impl Bridge {
     /// [`BridgeError::Mac`].
     pub fn set_mac(&mut self, mac: MacAddr) -> Result<(), BridgeError> {
         check_mac(mac)?;
-        self.change_mac(OWN_PORT, mac);
+        self.change_mac(BRIDGE_DEVICE, mac);
         Ok(())
     }
 
@@ -309,13 +309,13 @@ impl Bridge {
         self.elect_trunks();
     }
 
-    /// Sets whether the own port receives every frame in its VLANs, not only those to addresses of the bridge and to groups (Linux
+    /// Sets whether the bridge device receives every frame in its VLANs, not only those to addresses of the bridge and to groups (Linux
     /// `IFF_PROMISC`).
     pub fn set_promiscuous(&mut self, is_promiscuous: bool) {
         self.is_promiscuous = is_promiscuous;
     }
 
-    /// Tells whether a frame that the own port has received is to the node: any unicast frame, unless the bridge is promiscuous; then one to
+    /// Tells whether a frame that the bridge device has received is to the node: any unicast frame, unless the bridge is promiscuous; then one to
     /// an address of the bridge or of a port.
     pub fn is_own(&self, dst: MacAddr) -> bool {
         let hit = self.fdb.get(FdbKey::new(None, dst));
@@ -362,7 +362,7 @@ impl Bridge {
         if self.vlan_filtering {
             return Err(BridgeError::Filtering);
         }
-        let numbers: Vec<PortNumber> = std::iter::once(OWN_PORT).chain(self.ports().map(Port::number)).collect();
+        let numbers: Vec<PortNumber> = std::iter::once(BRIDGE_DEVICE).chain(self.ports().map(Port::number)).collect();
         for number in numbers {
             let vlans = self.vlans_of(number);
             let follows = old.is_none_or(|old| vlans.has_default(old));
@@ -581,7 +581,7 @@ impl Bridge {
         }
         for node in self.fdb.iter() {
             let has_port = self.ports.get(usize::from(node.owner)).is_some_and(Option::is_some);
-            assert!(node.owner == OWN_PORT || has_port, "{node:?} is behind no port");
+            assert!(node.owner == BRIDGE_DEVICE || has_port, "{node:?} is behind no port");
         }
     }
 
@@ -618,26 +618,26 @@ impl Bridge {
     }
 
     fn number_or_own(&self, port: Option<PortId>) -> Result<PortNumber, BridgeError> {
-        port.map_or(Ok(OWN_PORT), |link| self.number_of(link))
+        port.map_or(Ok(BRIDGE_DEVICE), |link| self.number_of(link))
     }
 
     fn fdb_owner(&self, port: Option<PortId>) -> Result<PortNumber, FdbError> {
         match port {
-            None => Ok(OWN_PORT),
+            None => Ok(BRIDGE_DEVICE),
             Some(link) => self.number_of(link).map_err(|_| FdbError::NoPort(link)),
         }
     }
 
     fn vlans_of(&self, number: PortNumber) -> &Vlans {
-        if number == OWN_PORT { &self.vlans } else { &self.port_at(number).vlans }
+        if number == BRIDGE_DEVICE { &self.vlans } else { &self.port_at(number).vlans }
     }
 
     fn vlans_of_mut(&mut self, number: PortNumber) -> &mut Vlans {
-        if number == OWN_PORT { &mut self.vlans } else { &mut self.port_mut(number).vlans }
+        if number == BRIDGE_DEVICE { &mut self.vlans } else { &mut self.port_mut(number).vlans }
     }
 
     fn mac_of(&self, number: PortNumber) -> MacAddr {
-        if number == OWN_PORT { self.mac } else { self.port_at(number).mac }
+        if number == BRIDGE_DEVICE { self.mac } else { self.port_at(number).mac }
     }
 
     /// Keys for a request without a VLAN: one without a VLAN, and one for each VLAN of the port.
@@ -699,7 +699,7 @@ impl Bridge {
         let has_address =
             |mac: MacAddr, vlans: &Vlans| mac == key.mac() && key.vid().is_none_or(|vid| vlans.members().contains(vid));
         let mut heirs = self.ports().filter(|port| port.number != owner && has_address(port.mac, &port.vlans));
-        let own = (owner != OWN_PORT && has_address(self.mac, &self.vlans)).then_some(OWN_PORT);
+        let own = (owner != BRIDGE_DEVICE && has_address(self.mac, &self.vlans)).then_some(BRIDGE_DEVICE);
         heirs.next().map(Port::number).or(own)
     }
 
@@ -711,7 +711,7 @@ impl Bridge {
         for key in keys {
             self.remove_entry_of_port(key);
         }
-        if number == OWN_PORT {
+        if number == BRIDGE_DEVICE {
             self.mac = mac;
         } else {
             self.port_mut(number).mac = mac;

@@ -61,7 +61,7 @@ pub enum FdbError {
     Exists(MacAddr, Option<Vid>),
     /// No such entry exists (`ENOENT`).
     Missing(MacAddr, Option<Vid>),
-    /// The bridge's own port has local entries only (`EINVAL`).
+    /// The bridge's device has local entries only (`EINVAL`).
     NotLocal,
     /// A local entry cannot be sticky (`EINVAL`).
     StickyLocal,

@@ -81,11 +81,11 @@ impl fmt::Debug for FdbKey {
     }
 }
 
-/// Number of a port in its bridge; [`OWN_PORT`] for the bridge itself.
+/// Number of a port in its bridge; [`BRIDGE_DEVICE`] for the bridge itself.
 pub(crate) type PortNumber = u16;
 
-/// The bridge's own port.
-pub(crate) const OWN_PORT: PortNumber = 0;
+/// The bridge's device.
+pub(crate) const BRIDGE_DEVICE: PortNumber = 0;
 
 /// Entry of the database, as a node of its lists.
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +207,7 @@ impl Fdb {
             tick: 0,
             changes: None,
         };
-        fdb.set_owner_link(OWN_PORT, None);
+        fdb.set_owner_link(BRIDGE_DEVICE, None);
         fdb.set_ageing_time(ageing_time);
         fdb
     }
@@ -448,7 +448,7 @@ impl Fdb {
         for node in kept {
             let at = self.find(node.key).expect("an entry is found by its key");
             assert_eq!(self.nodes[at as usize].key, node.key);
-            assert!(node.owner != OWN_PORT || node.kind == FdbKind::Local, "{node:?}");
+            assert!(node.owner != BRIDGE_DEVICE || node.kind == FdbKind::Local, "{node:?}");
             assert!(!(node.is_sticky && node.kind == FdbKind::Local), "{node:?}");
         }
     }
@@ -755,8 +755,8 @@ mod tests {
         fdb.add_local(key(1, 1), 2);
         fdb.add_local(key(1, 1), 3);
         assert_eq!(fdb.get(key(1, 1)).map(|hit| (hit.owner, hit.kind)), Some((2, FdbKind::Local)));
-        fdb.hand_over(key(1, 1), OWN_PORT);
-        assert_eq!(owner_of(&fdb, key(1, 1)), Some(OWN_PORT));
+        fdb.hand_over(key(1, 1), BRIDGE_DEVICE);
+        assert_eq!(owner_of(&fdb, key(1, 1)), Some(BRIDGE_DEVICE));
         at(&mut fdb, 1_000_000);
         assert_eq!((fdb.expire(10), fdb.len()), (0, 1));
     }

@@ -6,7 +6,7 @@ use wire::MacAddr;
 use wire::vlan::Tci;
 
 use crate::bridge::Bridge;
-use crate::fdb::{FdbKey, FdbKind, Hit, Learning, OWN_PORT, PortNumber};
+use crate::fdb::{BRIDGE_DEVICE, FdbKey, FdbKind, Hit, Learning, PortNumber};
 use crate::frame::{Egress, Exit, Frame, Refusal, Upward, Verdict};
 use crate::mtu::is_too_big;
 use crate::port::{LinkLocalGroup, Port, PortState};
@@ -60,7 +60,7 @@ impl Bridge {
         }
     }
 
-    /// Decides on a frame that this node sends through the bridge's own port.
+    /// Decides on a frame that this node sends through the bridge's device.
     pub fn send(&mut self, now: Instant, frame: &Frame, egress: &mut Egress) -> Verdict {
         egress.clear();
         self.fdb.set_now(now);
@@ -154,13 +154,13 @@ impl Bridge {
             (None, frame.tag)
         };
         self.vlan_counters.count_rx(vid, frame.len);
-        let inside = Inside { from: OWN_PORT, is_isolated: false, vid, tag };
+        let inside = Inside { from: BRIDGE_DEVICE, is_isolated: false, vid, tag };
         egress.vid = vid;
         if let Some(flood) = group_flood(frame.dst) {
             return self.flood(inside, frame, flood, egress);
         }
         match self.fdb.get(FdbKey::new(vid, frame.dst)) {
-            Some(Hit { owner: OWN_PORT, .. }) => Err((Refusal::OwnAddress, CountedAt::Ingress)),
+            Some(Hit { owner: BRIDGE_DEVICE, .. }) => Err((Refusal::OwnAddress, CountedAt::Ingress)),
             Some(hit) => self.forward_to(hit.owner, inside, frame, egress),
             None => self.flood(inside, frame, Flood::UnknownUnicast, egress),
         }
@@ -207,7 +207,7 @@ impl Bridge {
             Learning::New => stats.learnt += 1,
             Learning::Moved { from: before } => {
                 stats.moved += 1;
-                let before = (before != OWN_PORT).then(|| self.port_at(before).link());
+                let before = (before != BRIDGE_DEVICE).then(|| self.port_at(before).link());
                 self.loop_watch.moved(now, src, before, link);
             }
             Learning::Full => stats.full += 1,
@@ -313,7 +313,7 @@ impl Bridge {
         self.vlan_counters.count_tx(egress.vid, frame.len);
     }
 
-    /// Passes a frame to the bridge's own port (Linux `br_pass_frame_up`).
+    /// Passes a frame to the bridge's device (Linux `br_pass_frame_up`).
     fn pass_up(&mut self, inside: Inside, frame: &Frame, egress: &mut Egress) -> Result<Verdict, Refusal> {
         let tag = match (inside.vid, inside.tag) {
             (Some(vid), Some(tci)) => match self.vlans.egress_tag(vid, tci) {
@@ -344,8 +344,8 @@ fn group_flood(dst: MacAddr) -> Option<Flood> {
 fn takes_flood(port: &Port, from: PortNumber, flood: Flood) -> bool {
     match flood {
         Flood::UnknownUnicast => port.config.unicast_flood,
-        Flood::Multicast => port.config.multicast_flood || from == OWN_PORT,
-        Flood::Broadcast => port.config.broadcast_flood || from == OWN_PORT,
+        Flood::Multicast => port.config.multicast_flood || from == BRIDGE_DEVICE,
+        Flood::Broadcast => port.config.broadcast_flood || from == BRIDGE_DEVICE,
     }
 }
 
@@ -427,7 +427,7 @@ mod tests {
         Frame { dst: mac(dst), src: mac(src), tag, has_payload_tag: false, is_gso: false, len: 60 }
     }
 
-    /// Destinations as text: ports with their tags in hexadecimal, `up` for the bridge's own port; or the refusal.
+    /// Destinations as text: ports with their tags in hexadecimal, `up` for the bridge's device; or the refusal.
     fn text(verdict: Verdict, egress: &Egress) -> String {
         let tagged = |name: String, tag: Option<Tci>| tag.map_or(name.clone(), |tci| format!("{name}:{:x}", tci.0));
         let exits = egress.exits.iter().map(|exit| tagged(exit.port.0.to_string(), exit.tag));
@@ -747,7 +747,7 @@ mod tests {
     }
 
     #[test]
-    fn own_port_outside_the_vlan_receives_nothing() {
+    fn bridge_device_outside_the_vlan_receives_nothing() {
         let mut bridge = filtering();
         bridge.remove_vlans(None, vid(5), vid(5)).unwrap();
         assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, Some(5))), "2:5 3");
@@ -771,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn own_port_sends_like_a_port() {
+    fn bridge_device_sends_like_a_port() {
         let mut bridge = filtering();
         rx(&mut bridge, 2, &frame(B, UNKNOWN, Some(5)));
         let cases = [
@@ -796,7 +796,7 @@ mod tests {
     }
 
     #[test]
-    fn promiscuous_own_port_receives_every_frame() {
+    fn promiscuous_bridge_device_receives_every_frame() {
         let mut bridge = bridge();
         rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
         for (is_promiscuous, want) in

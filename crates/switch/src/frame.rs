@@ -43,7 +43,7 @@ pub struct Exit {
     pub tag: Option<Tci>,
 }
 
-/// Reception of the frame by the bridge's own port.
+/// Reception of the frame by the bridge's device.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Upward {
     /// Tag on reception; `None` for untagged.
@@ -57,7 +57,7 @@ pub struct Egress {
     pub vid: Option<Vid>,
     /// Ports, in the order of their numbers; more than one after a flood.
     pub exits: Vec<Exit>,
-    /// Reception by the bridge's own port, if the frame is for it too.
+    /// Reception by the bridge's device, if the frame is for it too.
     pub up: Option<Upward>,
 }
 
@@ -110,9 +110,9 @@ pub enum Refusal {
     Isolated,
     /// The frame exceeds the MTU of each egress port.
     TooBig,
-    /// The frame is for the bridge, whose own port is not in the frame's VLAN.
+    /// The frame is for the bridge, whose bridge device is not in the frame's VLAN.
     OwnVlan,
-    /// The bridge's own port sends to an address of the bridge itself.
+    /// The bridge's device sends to an address of the bridge itself.
     OwnAddress,
     /// The frame is flooded, and no port accepts it.
     NoPort,

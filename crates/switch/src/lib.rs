@@ -3,7 +3,7 @@
 //! # Decides
 //! - Ports that a frame leaves by, and its tag: [`Bridge`] is ports, VLANs, settings and the forwarding database.
 //!   [`Bridge::receive`] decides about a frame that a port has received, and [`Bridge::send`] about one of the bridge's
-//!   own port. [`Egress`] has the frame's destinations, and the [`Verdict`] says whether there are any, or by which
+//!   bridge device. [`Egress`] has the frame's destinations, and the [`Verdict`] says whether there are any, or by which
 //!   [`Refusal`] the frame is dropped.
 //! - Addresses that are learnt, by VLAN and port, and their age. A frame costs two look-ups, however many addresses and
 //!   VLANs there are; nothing is scanned but ports, for a flood.

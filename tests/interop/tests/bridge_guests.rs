@@ -1,6 +1,6 @@
 //! Guests of a bridge with kernels of their own, on TAP devices with virtio-net headers: one whose frames are untagged,
 //! on devices of the bridge; one whose frames are tagged, on a device of its own; and hosts behind the uplink and the
-//! own port.
+//! bridge device.
 
 use std::time::Duration;
 
@@ -77,15 +77,15 @@ fn talk() -> Outcome {
     for addr in ["10.9.0.1", "10.9.0.2", "10.9.0.9"] {
         wait_until(&format!("a server at {addr}"), Duration::from_secs(30), || is_served(addr))?;
     }
-    let own_port = "ping -c 2 -i 0.2 -W 2 10.9.0.254 && ping -c 2 -i 0.2 -W 2 fd09::fe";
+    let bridge_device = "ping -c 2 -i 0.2 -W 2 10.9.0.254 && ping -c 2 -i 0.2 -W 2 fd09::fe";
     let ask = |peer: u8| {
         let addrs = [format!("10.9.0.{peer}"), format!("fd09::{peer}")];
         let each = addrs.map(|addr| format!("ping -c 3 -i 0.2 -W 2 {addr}; python3 SCRIPT ask {addr} {}\n", 4 << 20));
         format!("set -e; {}", each.concat())
     };
-    plain.sh(&format!("{}{own_port}", ask(2).replace("SCRIPT", "bridge_guest.py")))?;
+    plain.sh(&format!("{}{bridge_device}", ask(2).replace("SCRIPT", "bridge_guest.py")))?;
     plain.sh(&ask(9).replace("SCRIPT", "bridge_guest.py"))?;
-    tagged.sh(&format!("{}{own_port}", ask(9).replace("SCRIPT", "bridge_guest.py")))?;
+    tagged.sh(&format!("{}{bridge_device}", ask(9).replace("SCRIPT", "bridge_guest.py")))?;
     far.sh(&ask(1).replace("SCRIPT", &script.to_string()))?;
     // Counts one TCP stream over IPv4: datagrams, and this guest's streams over IPv6, which have no large send, are of
     // smaller frames.

@@ -27,7 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("bridge/guests_talk_across_a_trunk_by_af_xdp", NEEDS, xdp_trunk),
         trial("bridge/wire_of_small_frames_reaches_a_guest_as_large_ones", WIRE_NEEDS, thin_wire),
         trial("bridge/lines_of_the_documentation_make_the_example", NEEDS, documented),
-        trial("bridge/guest_behind_own_port_uses_a_tunnel", NEEDS, tunnel),
+        trial("bridge/guest_behind_bridge_device_uses_a_tunnel", NEEDS, tunnel),
         trial("bridge/two_switches_are_joined_by_vhost_user", NEEDS, vhost),
         trial("bridge/port_without_a_guest_has_no_carrier", &[Need::Namespaces, Need::Tun], carrier),
         trial("bridge/address_follows_a_guest_that_moves", NEEDS, moved),
@@ -135,7 +135,7 @@ fn trunk() -> Outcome {
         let size = gateway.sent_size(link)?;
         assert!(size > 4 * 1500, "{link}: {size} bytes a frame\n{}", gateway.show("links")?);
     }
-    // Both VLANs are counted, in the bridge and at its ports; its own port is in neither.
+    // Both VLANs are counted, in the bridge and at its ports; its bridge device is in neither.
     let mut command = exec(&left, "left");
     let counted = run(command.args(["-c", "bridge -s -j vlan"]).env("FATPATH_RUNDIR", scratch.path()))?;
     let counted: Value = serde_json::from_str(&counted)?;
@@ -160,7 +160,7 @@ fn trunk() -> Outcome {
     Ok(())
 }
 
-/// A guest whose traffic leaves by the bridge's own port and a tunnel to another gateway.
+/// A guest whose traffic leaves by the bridge's device and a tunnel to another gateway.
 fn tunnel() -> Outcome {
     let scratch = Scratch::new()?;
     let (left, right) = (Netns::new("left")?, Netns::new("right")?);

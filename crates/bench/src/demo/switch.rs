@@ -1,6 +1,6 @@
 //! One TCP stream between two guests, each of which has a TAP device: through a bridge with every offload off (`thin`),
 //! with large send (`fat`), by a loop that only moves packets from one device to the other (`bare`); and through two
-//! bridges with a tunnel of ESP in UDP behind their own ports (`esp`). Open vSwitch is measured with large segments
+//! bridges with a tunnel of ESP in UDP behind their devices (`esp`). Open vSwitch is measured with large segments
 //! (`ovs-tso`) and without (`ovs`). Another stream comes from a wire of frames of 1500 bytes, by a packet link that
 //! coalesces them (`wire-gro`) or passes each on (`wire`).
 
@@ -275,7 +275,7 @@ fn move_packets(one: Box<dyn Link>, other: Box<dyn Link>, ends_now: &AtomicBool)
     Ok(())
 }
 
-/// Through a bridge, the tunnel behind its own port, and another bridge.
+/// Through a bridge, the tunnel behind its device, and another bridge.
 fn esp(site: &Site) -> Result<DemoSample, Failure> {
     let keys = Keys::random()?;
     let start = |side: Side| {
@@ -294,7 +294,7 @@ fn esp(site: &Site) -> Result<DemoSample, Failure> {
     Ok(DemoSample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
 }
 
-/// A bridge whose own port has the gateway's address, and the guest's device.
+/// A bridge whose device has the gateway's address, and the guest's device.
 fn bridge_toml(side: Side) -> String {
     format!(
         "[[link]]\nname = \"br0\"\nkind = \"bridge\"\nmtu = {TUNNEL_MTU}\naddresses = [\"{}/24\"]\n\n\

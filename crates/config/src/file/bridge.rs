@@ -27,7 +27,7 @@ const PORT_KEYS: &[&str] = &[
     "trunk",
 ];
 
-/// Number of the keys that a bridge's own port has, too.
+/// Number of the keys that a bridge's device has, too.
 const VLAN_KEYS: usize = 3;
 
 /// Maximum limit of addresses that a port learns.
@@ -53,7 +53,7 @@ pub(super) fn read(table: &Table<'_>) -> Result<BridgeConfig> {
     })
 }
 
-/// Reads the settings of a port, or of a bridge's own port.
+/// Reads the settings of a port, or of a bridge's device.
 pub(super) fn port(value: &Value<'_>, is_own: bool) -> Result<BridgePort> {
     let table = value.table(if is_own { &PORT_KEYS[..VLAN_KEYS] } else { PORT_KEYS })?;
     let default = PortConfig::default();

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use config::Config;
 use config::model::{IlaConfig, PolicyDefault};
 use config::settings::Settings;
-use netlink::generic::ila::{IlaHost as _, Mapping};
+use netlink::generic::ila::{IlaBackend as _, Mapping};
 use netlink::sysctl;
 use netlink::xfrm::{Database, Policy, Sa, convert, saved_defaults};
 use netlink::{Error, Saved, rtnl, set_flags};

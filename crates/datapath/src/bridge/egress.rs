@@ -8,7 +8,7 @@ use crate::node::bridges::{reason_of, summary};
 use crate::tx::esp_device;
 use crate::{Cx, Datapath, vlan};
 
-/// Chooses the ports of the bridge with the own port `own` by which a frame of this node leaves. The frame's IP header begins at `l3`;
+/// Chooses the ports of the bridge with the device `own` by which a frame of this node leaves. The frame's IP header begins at `l3`;
 /// its outer tag goes into metadata. The bridge counts the frame, and captures copy it.
 ///
 /// # Errors

@@ -14,7 +14,7 @@ use crate::{Carried, Cx, Datapath, vlan};
 pub(crate) enum Bridged {
     /// To the device of the port, as if it were in no bridge.
     Link,
-    /// To the bridge's own port, and perhaps to other ports.
+    /// To the bridge's device, and perhaps to other ports.
     Port,
     /// To other ports only.
     Sent,

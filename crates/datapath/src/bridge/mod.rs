@@ -1,7 +1,7 @@
-//! Bridges: links whose frames a [`Bridge`] forwards, and the bridge's own port, a link of this node behind them.
+//! Bridges: links whose frames a [`Bridge`] forwards, and the bridge's device, a link of this node behind them.
 //!
 //! The frames of a bridged port pass [`gro`] and [`ingress`] instead of the link layer, and leave by the ports' ordinary output, where each
-//! frame is fitted to its device last: a tag stays in metadata until then. Frames that this node sends by the bridge's own port,
+//! frame is fitted to its device last: a tag stays in metadata until then. Frames that this node sends by the bridge's device,
 //! fat ones whole, leave by the ports that [`egress`] chooses. No frame waits in a bridge.
 
 pub(crate) mod egress;
@@ -27,7 +27,7 @@ fn bridge_of(dp: &mut Datapath, link: PortId) -> Option<&mut Bridge> {
     dp.bridges.get_mut(own)
 }
 
-/// Updates a bridge after a change of its own port or of one of its ports. A link without link-layer addresses leaves the bridge.
+/// Updates a bridge after a change of its device or of one of its ports. A link without link-layer addresses leaves the bridge.
 pub(crate) fn follow_config(dp: &mut Datapath, link: PortId, mac: Option<MacAddr>, mtu: usize) {
     if let Some(own) = dp.bridges.get_mut(link) {
         // An address that no station may have is refused, and the bridge keeps its own.
@@ -49,7 +49,7 @@ pub(crate) fn follow_state(dp: &mut Datapath, link: PortId, is_up: bool) {
     if let Some(bridge) = bridges.get_mut(link) {
         let all: Vec<PortId> = bridge.ports().map(switch::Port::link).collect();
         for port in all {
-            // Cannot fail: `port` is one of the bridge's own ports.
+            // Cannot fail: `port` is a device of a bridge.
             bridge.set_link_up(port, is_up && is_link_up(port)).ok();
         }
     } else if let Some(own) = ports.get(link).and_then(|port| port.bridge)
@@ -73,7 +73,7 @@ pub(crate) fn forget(dp: &mut Datapath, link: PortId) {
 }
 
 impl Datapath {
-    /// Adds a bridge without ports. `id` is the link of its own port, which has addresses and routes as any other.
+    /// Adds a bridge without ports. `id` is the link of its device, which has addresses and routes as any other.
     ///
     /// # Errors
     /// [`BridgeError::Mac`] if no station has that address, [`BridgeError::PortExists`] if that link is there already.
@@ -99,7 +99,7 @@ impl Datapath {
         self.bridges.all.iter_mut().for_each(|(_, bridge)| bridge.watch_fdb(on));
     }
 
-    /// Changes of each bridge's forwarding database since the last call, by the link of its own port.
+    /// Changes of each bridge's forwarding database since the last call, by the link of its device.
     pub fn take_fdb_changes(&mut self) -> Vec<(PortId, FdbChanges)> {
         let Bridges { all, removed, .. } = &mut self.bridges;
         let changes = all.iter_mut().map(|(own, bridge)| (*own, bridge.take_fdb_changes()));
@@ -110,22 +110,22 @@ impl Datapath {
             .collect()
     }
 
-    /// Own ports of the bridges.
+    /// Devices of the bridges.
     pub fn bridge_ids(&self) -> impl Iterator<Item = PortId> + '_ {
         self.bridges.all.iter().map(|(own, _)| *own)
     }
 
-    /// Own port of the bridge that a link is a port of.
+    /// Device of the bridge that a link is a port of.
     pub fn bridge_of(&self, link: PortId) -> Option<PortId> {
         self.ports.get(link)?.bridge
     }
 
-    /// The bridge with that own port.
+    /// The bridge with that device.
     pub fn bridge(&self, id: PortId) -> Option<&Bridge> {
         self.bridges.all.iter().find(|(own, _)| *own == id).map(|(_, bridge)| bridge)
     }
 
-    /// The bridge with that own port, to configure.
+    /// The bridge with that device, to configure.
     pub fn bridge_mut(&mut self, id: PortId) -> Option<&mut Bridge> {
         self.bridges.get_mut(id)
     }

@@ -20,7 +20,7 @@ use crate::next::Hop;
 use crate::node::ports::{Port, host_port};
 use crate::run::run;
 use crate::tx::device;
-use crate::{Cx, Datapath, IpPacket, Next, own};
+use crate::{Cx, Datapath, IpPacket, Next, local_out};
 
 /// Handles a packet that came down by the device of `link`.
 pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut pkt: Packet) {
@@ -86,18 +86,18 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: PortId, ip: &mut IpPacket, to: Ad
     }
     if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return match group_link(dp, link, dst) {
-            Some(link) => own::output_by(dp, cx, ip, Hop::new(link, dst)),
+            Some(link) => local_out::output_by(dp, cx, ip, Hop::new(link, dst)),
             None => Next::Drop(DropReason::NoRoute),
         };
     }
     match dp.flow_of_sent(cx, ip, link) {
         SentFlow::OfLink => {
             demux::note_sent(dp, cx, ip, link);
-            own::route_out(dp, cx, ip, link)
+            local_out::route_out(dp, cx, ip, link)
         }
         SentFlow::OfVrf(domain, link) => {
             ip.pkt.meta.origin = Origin::Local(domain).into();
-            own::route_out(dp, cx, ip, link)
+            local_out::route_out(dp, cx, ip, link)
         }
         SentFlow::Unknown => Next::Reject(DropReason::SocketVrfUnknown, Problem::NoRoute),
     }

@@ -11,7 +11,7 @@ use super::{groups, path_mtu};
 use crate::addresses::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::mib::MibPair;
 use crate::next::Cast;
-use crate::{Cx, Datapath, IpPacket, Next, ip_options, own};
+use crate::{Cx, Datapath, IpPacket, Next, ip_options, local_out};
 
 /// All nodes of a link (RFC 4291 §2.7.1).
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
@@ -62,7 +62,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         Ok(reply) => {
             ip.pkt.put(reply);
             let kinds = [MibPair::ICMP_OUT_MSGS, MibPair::ICMP_OUT_ECHO_REPLIES].map(|pair| pair.of(version));
-            own::send(dp, cx, ip, link, kinds)
+            local_out::send(dp, cx, ip, link, kinds)
         }
         Err(reason) => dp.ports.drop(origin.get(), reason).into(),
     }

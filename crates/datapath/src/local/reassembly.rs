@@ -11,7 +11,7 @@ use xfrm::{Dir, Mode};
 
 use crate::ip_packet::Framing;
 use crate::next::Cast;
-use crate::{Cx, Datapath, IpPacket, Next, own, policy};
+use crate::{Cx, Datapath, IpPacket, Next, local_out, policy};
 
 /// Reassembly counters that are kept per link.
 const REASSEMBLY: [Mib; 4] = [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6ReasmFails, Mib::Ip6InHdrErrors];
@@ -147,7 +147,7 @@ pub(crate) fn malformed(
     // Link-layer padding is not quoted.
     ip.pkt.trim(info.total_len);
     ip.set_info(info);
-    own::icmp_error(dp, cx, ip, Problem::Parameter { code, at: pointer })
+    local_out::icmp_error(dp, cx, ip, Problem::Parameter { code, at: pointer })
 }
 
 /// Next stage of a reassembled packet.
@@ -200,7 +200,7 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
         {
             let mut ip = IpPacket::unparsed(pkt);
             ip.set_info(info);
-            let next = own::icmp_error(dp, cx, &mut ip, Problem::ReassemblyTimeExceeded);
+            let next = local_out::icmp_error(dp, cx, &mut ip, Problem::ReassemblyTimeExceeded);
             dp.defer(ip, next);
         }
     }

@@ -7,7 +7,7 @@ use packet::PktType;
 use wire::Malformed;
 
 use crate::next::Cast;
-use crate::{Cx, Datapath, IpPacket, Next, own};
+use crate::{Cx, Datapath, IpPacket, Next, local_out};
 
 /// Drops a segment, and answers it with a reset.
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
@@ -36,7 +36,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     match segment.reset(cx.mem, &ip.info) {
         Ok(Some(reset)) => {
             ip.pkt.put(reset);
-            own::send(dp, cx, ip, link, [Mib::TcpOutSegs, Mib::TcpOutRsts])
+            local_out::send(dp, cx, ip, link, [Mib::TcpOutSegs, Mib::TcpOutRsts])
         }
         Ok(None) => Next::Done,
         Err(reason) => dp.ports.drop(Origin::NODE, reason).into(),

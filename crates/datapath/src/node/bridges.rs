@@ -7,7 +7,7 @@ use wire::eth;
 
 use crate::bridge::gro::FrameGro;
 
-/// The bridges of a node, by the links of their own ports.
+/// The bridges of a node, by the links of their devices.
 #[derive(Debug, Default)]
 pub(crate) struct Bridges {
     pub(crate) all: Vec<(PortId, Bridge)>,

@@ -86,7 +86,7 @@ pub enum Device {
     Link,
     /// The device of the host side of a link, with the id [`host_port`] of that link: the sockets behind it send and receive.
     HostSide,
-    /// A bridge: its own port, by which this node sends and receives frames (Linux `br_device.c`).
+    /// A bridge: its device, by which this node sends and receives frames (Linux `br_device.c`).
     Bridge,
     /// A VLAN of another link (Linux `net/8021q`).
     Vlan {
@@ -133,7 +133,7 @@ pub struct Port {
     pub traffic: Traffic,
     /// Whether packets may be sent by the port.
     pub up: bool,
-    /// Own port of the bridge that this port is a port of.
+    /// Device of the bridge that this port is a port of.
     pub(crate) bridge: Option<PortId>,
     /// Whether it has devices of its VLANs.
     pub(crate) has_vlans: bool,
@@ -562,7 +562,7 @@ impl Ports {
         }
     }
 
-    /// As [`pass_vlan`](Self::pass_vlan), by the own port of a bridge: the bridge itself counts frames, the port fat ones.
+    /// As [`pass_vlan`](Self::pass_vlan), by the device of a bridge: the bridge itself counts frames, the port fat ones.
     pub(crate) fn pass_bridge(&mut self, mem: &Memory, own: PortId, pkt: &Packet, l3: usize) {
         if let Some(port) = self.get_mut(own) {
             if pkt.meta.cut.gso().is_some() {

@@ -20,9 +20,9 @@ use crate::{Carried, Cx, Datapath, Device};
 pub(super) enum FrameInput {
     /// The packet begins with its IP header.
     Ip(Framing),
-    /// The frame is received by another port: that of a VLAN device, or the own port of a bridge.
+    /// The frame is received by another port: that of a VLAN device, or the device of a bridge.
     Port(PortId),
-    /// The frame goes to GRO of the bridge with this own port, and then [on](behind_gro).
+    /// The frame goes to GRO of the bridge with this device, and then [on](behind_gro).
     Bridge(PortId),
     /// The frame was handled: ARP, or a frame for the host side, or for other ports of a bridge.
     Done,
@@ -60,7 +60,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &mut Carri
     behind_bridge(dp, cx, link, pkt)
 }
 
-/// Continues [`input`] behind GRO of the bridge with the own port `own`. `coalesced_from` is as in [`ingress::receive`].
+/// Continues [`input`] behind GRO of the bridge with the device `own`. `coalesced_from` is as in [`ingress::receive`].
 ///
 /// # Errors
 /// As [`ingress::receive`] and [`input`].

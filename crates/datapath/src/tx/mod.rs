@@ -17,7 +17,7 @@ use ipsec::{Decision as Policy, PolicyId};
 
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
-use crate::{Cx, Datapath, IpPacket, Next, hooks, own, policy, trace};
+use crate::{Cx, Datapath, IpPacket, Next, hooks, local_out, policy, trace};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy requires it.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -56,7 +56,7 @@ fn clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
 #[cold]
 fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop, policy: PolicyId) -> Next {
     if dp.ipsec.release_if_ready(policy) {
-        own::release(dp, cx);
+        local_out::release(dp, cx);
         return Next::Output(hop);
     }
     let flow = ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device());

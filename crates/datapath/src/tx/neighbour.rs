@@ -17,7 +17,7 @@ use super::sa_path::{self, SaStack};
 use super::{device, esp_device};
 use crate::next::Hop;
 use crate::node::trace::Step;
-use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own, trace};
+use crate::{Cx, Datapath, IpPacket, Next, ila_errors, local_out, trace};
 
 /// Least time between two log lines about another station with one of our addresses.
 const LOG_EVERY: Duration = Duration::from_secs(10);
@@ -77,7 +77,7 @@ pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut fr
         match dp.ipsec.lookup(cx.now, &discovery_flow(dp, link, flow), &mut dp.counters) {
             // Packets that waited for an SA which was added go first.
             Policy::Hold(policy) if dp.ipsec.release_if_ready(policy) => {
-                own::release(dp, cx);
+                local_out::release(dp, cx);
                 return dp.defer(IpPacket::unparsed(frame), Next::Discovery(link));
             }
             Policy::Protect(bundle)

@@ -1,4 +1,4 @@
-//! Bridged ports: forwarding, floods, tags and fat frames, and the bridge's own port.
+//! Bridged ports: forwarding, floods, tags and fat frames, and the bridge's device.
 
 use base::{Domain, DropReason, PortId};
 use fib::Known;
@@ -138,7 +138,7 @@ fn long_frame_is_dropped_at_its_port() {
 }
 
 #[test]
-fn frame_for_the_bridge_goes_to_its_own_port() {
+fn frame_for_the_bridge_goes_to_its_device() {
     let mut node = bridged();
     let ip = Flow::new("10.1.0.1", "198.51.100.9").udp(10);
     for to in [mac(9), mac(2)] {
@@ -156,7 +156,7 @@ fn port_that_left_its_bridge_forwards_nothing() {
     assert_eq!((counts(&mut node), node.drops()), ([0; 3], vec![(1, DropReason::EthNotForUs, 1)]));
 }
 
-/// A bridge whose own port is a link of a router: the hosts of 10.1.0.0/24 are behind its ports, and an uplink leads to
+/// A bridge whose device is a link of a router: the hosts of 10.1.0.0/24 are behind its ports, and an uplink leads to
 /// the others.
 fn routed(uplink: PortOptions) -> Node {
     let mut node = bridged();
@@ -261,7 +261,7 @@ fn solicitation_is_flooded_to_every_port() {
 }
 
 #[test]
-fn own_port_stays_one_when_it_is_configured_anew() {
+fn bridge_device_stays_one_when_it_is_configured_anew() {
     let mut node = routed(PortOptions::BARE);
     let mut config = node.datapath.ports.get(OWN).unwrap().config.clone();
     config.mac = Some(mac(0x19));

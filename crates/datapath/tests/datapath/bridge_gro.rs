@@ -273,9 +273,9 @@ fn frames_held_when_a_port_changes_are_forwarded_before() {
     }
 }
 
-/// The node behind the bridge's own port receives what a stream carries once for all its frames.
+/// The node behind the bridge's device receives what a stream carries once for all its frames.
 #[test]
-fn frames_for_the_node_reach_its_own_port_as_one() {
+fn frames_for_the_node_reach_its_device_as_one() {
     let mut node = bridged();
     node.datapath.fib.add_address(OWN, "10.2.0.254/24".parse().unwrap());
     node.port(5, PortOptions::BARE, &["10.3.0.254/24"]);

@@ -45,7 +45,7 @@ pub(crate) type Places = BTreeSet<(u32, Option<u16>)>;
 pub(crate) struct Oracle {
     pub(crate) filtering: bool,
     pub(crate) ports: BTreeMap<u32, OraclePort>,
-    /// The bridge's own port; only its address and VLANs matter.
+    /// The bridge's device; only its address and VLANs matter.
     pub(crate) own: OraclePort,
     pub(crate) fdb: Vec<OracleEntry>,
     pub(crate) ageing: u64,
