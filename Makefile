@@ -9,7 +9,7 @@ help:
 	@echo "make install       install the programs built by \`make build\` (PREFIX=/usr/local, DESTDIR=, BINDIR=target/release);"
 	@echo "                   make uninstall removes them"
 	@echo "make deb           Debian packages of the built programs below target/package (OUT=, VERSION=)"
-	@echo "make image-check   an image of these packages on a root by mmdebstrap, run by podman with no capability (needs root)"
+	@echo "make image-check   an image of these packages on a root by mmdebstrap, run by podman with the documented privileges (needs root)"
 	@echo "make guest-check   a Debian system in QEMU, where the packages are installed, upgraded under traffic and purged (needs root)"
 	@echo "make schema-check  the examples for Kubernetes and compose by their published schemas, from PyPI"
 	@echo "make release       packages, tar file, SBOM and checksums of the last commit, in target/dist (OUT=); make release-check"
