@@ -1,5 +1,5 @@
 # The two commands of this repository, and two more. Each does its own set-up (scripts/setup).
-.PHONY: help build install uninstall deb image-check release release-check demo bench-peers test test-aarch64 static test-static check
+.PHONY: help build install uninstall deb schema-check image-check guest-check release release-check demo bench-peers test test-aarch64 static test-static check
 
 help:
 	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
@@ -9,7 +9,9 @@ help:
 	@echo "make install       install the programs built by \`make build\` (PREFIX=/usr/local, DESTDIR=, BINDIR=target/release);"
 	@echo "                   make uninstall removes them"
 	@echo "make deb           Debian packages of the built programs below target/package (OUT=, VERSION=)"
-	@echo "make image-check   an image of these packages on a root by mmdebstrap, run by podman with no capability (needs root)"
+	@echo "make image-check   an image of these packages on a root by mmdebstrap, run by podman with the documented privileges (needs root)"
+	@echo "make guest-check   a Debian system in QEMU, where the packages are installed, upgraded under traffic and purged (needs root)"
+	@echo "make schema-check  the examples for Kubernetes and compose by their published schemas, from PyPI"
 	@echo "make release       packages, tar file, SBOM and checksums of the last commit, in target/dist (OUT=); make release-check"
 	@echo "                   builds them twice and compares"
 	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
@@ -33,9 +35,17 @@ export OUT VERSION SOURCE_DATE_EPOCH COMPRESSION DEBFULLNAME DEBEMAIL SBOM
 deb: build
 	@scripts/setup package scripts/package
 
+# Needs PyPI at its first run.
+schema-check:
+	@scripts/setup schema scripts/schema-check
+
 # Needs Debian's mirror, and two minutes at its first run. Nothing is installed.
-image-check:
+image-check: schema-check
 	@scripts/image-check
+
+# The same, with a system that is booted.
+guest-check:
+	@scripts/setup guest scripts/guest-check
 
 # cargo-cyclonedx, which writes the SBOM, is installed below target/.
 release:

@@ -122,7 +122,9 @@ fn bench() -> Verdict {
     match find_sibling("fatpath-bench") {
         Some(path) => Verdict::Ok(path.display().to_string()),
         None => Verdict::Note(
-            "not found: demo and bench need it; build it with `cargo build --release -p fatpath-bench`".to_owned(),
+            "not found: demo and bench need it; install the package fatpath-bench, or build it with `cargo build \
+             --release -p fatpath-bench`"
+                .to_owned(),
         ),
     }
 }

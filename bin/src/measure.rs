@@ -22,7 +22,8 @@ pub(crate) fn main(command: &BenchCommand) -> Result<(), CliError> {
     }
     let program = find_sibling(PROGRAM).ok_or_else(|| {
         CliError::failed(format!(
-            "{PROGRAM} is neither beside fatpath nor in PATH; build it with `cargo build --release -p {PROGRAM}`."
+            "{PROGRAM} is neither beside fatpath nor in PATH; install the package {PROGRAM}, or build it with `cargo build \
+             --release -p {PROGRAM}`."
         ))
     })?;
     let own = env::current_exe().map_err(|err| CliError::system("the program's own path", &err))?;

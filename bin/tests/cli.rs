@@ -344,7 +344,7 @@ fn install(from: impl AsRef<Path>, to: &Path) {
 #[test]
 fn missing_bench_program_is_one_line_with_a_remedy() {
     let dir = Dir::new("no-bench");
-    let want = "Error: fatpath-bench is neither beside fatpath nor in PATH; build it with `cargo build --release -p fatpath-bench`.\n";
+    let want = "Error: fatpath-bench is neither beside fatpath nor in PATH; install the package fatpath-bench, or build it with `cargo build --release -p fatpath-bench`.\n";
     for args in [&["demo"][..], &["bench", "esp"]] {
         assert_output(&alone(&dir, args).1.output().unwrap(), 1, "", want);
     }

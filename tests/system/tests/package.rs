@@ -49,6 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("package/upgrade_under_traffic_keeps_tunnels_and_purge_leaves_nothing", NEEDS, lifetime),
         trial("package/full_disk_keeps_the_installed_version", NEEDS, full_disk),
         trial("package/gateway_that_does_not_start_after_an_upgrade_is_named", NEEDS, failed_restart),
+        trial("package/removal_takes_devices_out_of_a_units_namespace", NEEDS, namespace_of_a_unit),
         trial("package/wrong_variables_are_refused_by_name", TOOLS, refused),
         trial("package/privileges_of_the_container_examples_suffice", CONTAINER, container),
         trial("package/apparmor_profile_is_accepted", &[PARSER], profile),
@@ -633,5 +634,26 @@ fn failed_restart() -> Outcome {
         let after = machine.main_pid(unit)?;
         assert!(after != 0 && after != before, "{unit} {before} {after}");
     }
+    Ok(())
+}
+
+/// A unit in a network namespace, by a drop-in: removal of the package leaves its device there no more than in the machine's own.
+fn namespace_of_a_unit() -> Outcome {
+    let scratch = Scratch::new()?;
+    let machine = Machine::boot(512, packages()?, &scratch)?;
+    let deb = package("fatpath")?;
+    let deb = deb.file_name().ok_or("a package has a name")?.to_string_lossy();
+    machine.dpkg(&format!("-i /media/packages/{deb}"))?;
+    machine.sh("ip netns add side
+        mkdir /run/systemd/system/fatpath@left.service.d
+        printf '[Service]\\nNetworkNamespacePath=/run/netns/side\\n' >/run/systemd/system/fatpath@left.service.d/side.conf
+        systemctl daemon-reload
+        printf '[[link]]\\nname = \"tun7\"\\nkind = \"tun\"\\n' >/etc/fatpath/left.toml
+        systemctl start fatpath@left
+        ip -n side link show tun7")?;
+    assert!(machine.sh("ip link show tun7").is_err());
+    machine.dpkg("-r fatpath")?;
+    let left = machine.sh("ip -n side -br link")?;
+    assert!(!left.contains("tun7"), "{left}");
     Ok(())
 }
