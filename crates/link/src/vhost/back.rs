@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrayvec::ArrayVec;
 use base::DropReason;
+use driver::DriverKind;
 use offload::Features;
 use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -50,6 +51,8 @@ pub struct VhostConfig {
     pub socket: PathBuf,
     /// Maximum of queue pairs of the guest, from 1 to [`MAX_PAIRS`].
     pub pairs: u16,
+    /// Bytes of memory that the front end may share; each page that a frame lies in is charged to this process.
+    pub memory: u64,
     /// The link's own address.
     pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
@@ -59,9 +62,17 @@ pub struct VhostConfig {
 }
 
 impl VhostConfig {
-    /// One pair of queues, with offloads.
+    /// One pair of queues, with offloads, and 64 GiB of memory.
     pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
-        Self { name: name.to_owned(), socket: socket.to_owned(), pairs: 1, mac, mtu: None, offloads: true }
+        Self {
+            name: name.to_owned(),
+            socket: socket.to_owned(),
+            pairs: 1,
+            memory: DriverKind::VHOST_MEMORY,
+            mac,
+            mtu: None,
+            offloads: true,
+        }
     }
 }
 
@@ -134,7 +145,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
     let pace = Pace::new().map_err(error("timerfd_create"))?;
     wait(pace.timer(), TIMER, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let waiting = Arc::new(waiting);
-    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), Arc::clone(&waiting));
+    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), config.memory, Arc::clone(&waiting));
     let mut offloads = Offloads::EMPTY;
     let features = Bits::default().features(&mut offloads, NO_GUEST);
     Ok(VhostUser {
