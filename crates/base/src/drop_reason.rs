@@ -273,6 +273,10 @@ drop_reasons! {
     ///
     /// Remedy: make the port a member (`bridge vlan add dev PORT vid VID`), at both ports.
     BridgeVlan,
+    /// A bridged frame with a VLAN tag in its payload, on a port with `payload-tags = false`.
+    ///
+    /// Remedy: none needed against a station that hops between VLANs; a station with VLANs of its own needs `payload-tags = true`.
+    BridgePayloadTag,
     /// A bridged frame on a locked port at which its source is not known.
     ///
     /// Remedy: let the station authenticate, or add its address (`bridge fdb add MAC dev PORT master static`).

@@ -642,6 +642,15 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
     assert_eq!(config.routes.iter().map(by).collect::<Vec<_>>(), want);
     let tap = "[[link]]\nname = \"t\"\nkind = \"tap\"\n";
     let vrf = "[[link]]\nname = \"v\"\nkind = \"vrf\"\n";
+    let vhost = "[[link]]\nname = \"g\"\nkind = \"vhost-user\"\nsocket = \"/g\"\n";
+    for (key, want) in [("", 64 << 30), ("memory = \"2g\"\n", 2 << 30), ("memory = 4096\n", 4096)] {
+        let config = Config::from_toml(&format!("{vhost}{key}"), "f").unwrap();
+        let memory = match &config.links[0].kind {
+            LinkKind::Driver(DriverKind::VhostUser { memory, .. }) => *memory,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(memory, want, "{key}");
+    }
     let cases = [
         (tap, "master = \"none\"", "f:4: link[0].master: no VRF or bridge is named none; there is none."),
         (tap, "master = \"t\"", "f:4: link[0].master: no VRF or bridge is named t; there is none."),
@@ -651,6 +660,18 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
             "table = 5\nclamp-mss = true",
             "f:5: link[0].clamp-mss: is only for links of kind tun, tap, udp, packet, xdp, vhost-user, virtio-user, bridge or vlan; take it out.",
         ),
+        (tap, "memory = \"1g\"", "f:4: link[0].memory: is only for links of kind vhost-user; take it out."),
+        (
+            vhost,
+            "memory = \"2x\"",
+            "f:5: link[0].memory: \"2x\" is unknown; use a number of bytes, or a size such as \"32kb\".",
+        ),
+        (
+            vhost,
+            "memory = \"2tb\"",
+            "f:5: link[0].memory: \"2tb\" is unknown; use a number of bytes, or a size such as \"32kb\".",
+        ),
+        (vhost, "memory = \"2048g\"", "f:5: link[0].memory: is out of range; use at most 1099511627776 bytes."),
         (tap, "exclusive = true", "f:4: link[0].exclusive: is only for links of kind packet; take it out."),
         (tap, "table = 1", "f:4: link[0].table: is only for links of kind vrf; take it out."),
         (vrf, "", "f:1: link[0].table: missing; use the number of a routing table, 1 to 4294967295."),

@@ -45,6 +45,8 @@ pub enum DriverKind {
         socket: String,
         /// Pairs of queues that the front end may have, 1 to [`MAX_VHOST_QUEUES`](DriverKind::MAX_VHOST_QUEUES).
         queues: u16,
+        /// Bytes of memory that the front end may share, at most [`MAX_VHOST_MEMORY`](DriverKind::MAX_VHOST_MEMORY).
+        memory: u64,
     },
     /// A port of another switch, by vhost-user: a device of this node, with rings in its memory (DPDK `virtio_user`).
     VirtioUser {
@@ -77,6 +79,13 @@ impl DriverKind {
     /// The most pairs of queues of vhost-user.
     pub const MAX_VHOST_QUEUES: u16 = 64;
 
+    /// Default limit of the memory that a front end of vhost-user shares, in bytes: 64 GiB.
+    pub const VHOST_MEMORY: u64 = 64 << 30;
+
+    /// The most memory that a front end of vhost-user may share, in bytes: mappings of all guests share one address space of
+    /// 128 TiB.
+    pub const MAX_VHOST_MEMORY: u64 = 1 << 40;
+
     /// Default number of receive frames of an AF_XDP queue.
     pub const XDP_RING: u16 = 1024;
 
@@ -104,7 +113,7 @@ impl DriverKind {
             Self::Udp { bind },
             Self::Packet { interface: String::new(), exclusive: false },
             Self::Xdp { interface: String::new(), ring: Self::XDP_RING, mode: XdpMode::Auto },
-            Self::VhostUser { socket: String::new(), queues: 1 },
+            Self::VhostUser { socket: String::new(), queues: 1, memory: Self::VHOST_MEMORY },
             Self::VirtioUser { socket: String::new(), queues: 1, ring: Self::VIRTIO_RING },
         ]
     }
@@ -163,7 +172,9 @@ impl DriverKind {
             Self::Xdp { interface, ring, mode } => {
                 vec![("interface", text(interface)), ("ring", text(ring)), ("mode", text(mode))]
             }
-            Self::VhostUser { socket, queues } => vec![("socket", text(socket)), ("queues", text(queues))],
+            Self::VhostUser { socket, queues, memory } => {
+                vec![("socket", text(socket)), ("queues", text(queues)), ("memory", text(memory))]
+            }
             Self::VirtioUser { socket, queues, ring } => {
                 vec![("socket", text(socket)), ("queues", text(queues)), ("ring", text(ring))]
             }

@@ -16,8 +16,8 @@
 //! # Limits
 //! - One call moves at most 64 packets (`MAX_MESSAGES` in `sys/mmsg.rs`) of 1024 pieces together (`MAX_PIECES`,
 //!   `UIO_MAXIOV`); a burst is 64 packets or 256 KiB (`BURST_PACKETS`, `BURST_BYTES` of most drivers).
-//! - A guest has at most [`vhost::MAX_PAIRS`] pairs of queues (64) of 32 768 descriptors, 128 regions and 1 TiB of
-//!   memory (`vhost/device.rs`), and chains of 1024 descriptors (`vhost/ring.rs`).
+//! - A guest has at most [`vhost::MAX_PAIRS`] pairs of queues (64) of 32 768 descriptors, 128 regions and 64 GiB of
+//!   memory unless the link has another limit, up to 1 TiB (`vhost/device.rs`), and chains of 1024 descriptors (`vhost/ring.rs`).
 //! - Capture files: packets of [`capture::MAX_PACKET`] (256 KiB), 1024 interfaces in a section (`MAX_INTERFACES` in
 //!   `pcapng.rs`).
 //! - Linux from 5.9 (`BPF_LINK_CREATE`, for AF_XDP) on; USO through TUN needs 6.2, frames longer than a page by AF_XDP

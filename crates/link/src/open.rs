@@ -55,10 +55,10 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
         DriverKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
         DriverKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
         DriverKind::Packet { interface, exclusive } => Box::new(PacketLink::open(config, interface, *exclusive)?),
-        DriverKind::VhostUser { socket, queues } => {
+        DriverKind::VhostUser { socket, queues, memory } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
             let back = VhostConfig::new(&config.name, Path::new(socket), own_address()?);
-            Box::new(vhost::open(&VhostConfig { pairs: *queues, mtu, offloads, ..back })?)
+            Box::new(vhost::open(&VhostConfig { pairs: *queues, memory: *memory, mtu, offloads, ..back })?)
         }
         DriverKind::VirtioUser { socket, queues, ring } => {
             let (mtu, offloads) = (config.mtu, config.offloads);

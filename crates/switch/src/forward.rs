@@ -98,6 +98,9 @@ impl Bridge {
         }
         let (vid, tag) = if self.vlan_filtering {
             let (vid, tci) = vlans.classify(frame.tag).map_err(ingress)?;
+            if frame.has_payload_tag && !config.payload_tags {
+                return Err(ingress(Refusal::PayloadTag));
+            }
             (Some(vid), Some(tci))
         } else {
             (None, frame.tag)
@@ -818,6 +821,29 @@ mod tests {
         assert_eq!(rx(&mut bridge, 1, &long), "2");
         bridge.set_vlan_filtering(true);
         assert_eq!(rx(&mut bridge, 1, &long), "Drop(TooBig)");
+    }
+
+    /// A station at port 1, whose PVID is the native VLAN of the trunk at port 2, sends a tag within its frame: without
+    /// `payload_tags` it leaves untagged, and the bridge behind the trunk would take the inner tag for its VLAN.
+    #[test]
+    fn tag_in_the_payload_is_refused_where_the_port_says_so() {
+        let mut bridge = bridge();
+        let hopping = Frame { has_payload_tag: true, ..frame(A, UNKNOWN, None) };
+        let tagged = Frame { tag: Some(Tci(1)), ..hopping };
+        for filtering in [false, true] {
+            bridge.set_vlan_filtering(filtering);
+            for accepts in [true, false] {
+                configure(&mut bridge, 1, |config| config.payload_tags = accepts);
+                let is_refused = filtering && !accepts;
+                for frame in [&hopping, &tagged] {
+                    assert_eq!(rx(&mut bridge, 1, frame) == "Drop(PayloadTag)", is_refused, "{filtering} {accepts}");
+                }
+                // Frames of other ports, and frames without a second tag, are not concerned.
+                assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "2 3");
+                assert_eq!(rx(&mut bridge, 3, &Frame { src: mac(B), ..hopping }), "1 2");
+            }
+        }
+        assert_eq!(bridge.port(PortId(1)).unwrap().stats().rx_dropped, 2);
     }
 
     #[test]

@@ -96,6 +96,8 @@ pub enum Refusal {
     NoPvid,
     /// The ingress port is not in the frame's VLAN.
     IngressVlan,
+    /// The payload begins with a VLAN tag, which the ingress port does not accept.
+    PayloadTag,
     /// The ingress port is locked and the source is not an address of that port.
     Locked,
     /// The ingress port, or the port of the destination, is a standby trunk in the frame's VLAN.
@@ -120,13 +122,14 @@ pub enum Refusal {
 
 impl Refusal {
     /// Every rule, in the order of the declaration.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::PortUnknown,
         Self::SourceInvalid,
         Self::Pause,
         Self::IngressState,
         Self::NoPvid,
         Self::IngressVlan,
+        Self::PayloadTag,
         Self::Locked,
         Self::StandbyTrunk,
         Self::SamePort,

@@ -155,6 +155,9 @@ pub struct PortConfig {
     pub hairpin: bool,
     /// Whether frames are refused unless their source is known at this port (IEEE 802.1X).
     pub locked: bool,
+    /// Whether frames whose payload begins with a VLAN tag are accepted under VLAN filtering. Untagged on another bridge's port, such a
+    /// frame is in the VLAN of that inner tag.
+    pub payload_tags: bool,
     /// Link-local groups that are forwarded from this port.
     pub group_mask: GroupMask,
     /// Maximum number of learnt addresses.
@@ -180,6 +183,7 @@ impl Default for PortConfig {
             isolated: false,
             hairpin: false,
             locked: false,
+            payload_tags: true,
             group_mask: GroupMask::NONE,
             fdb_limit: Self::FDB_LIMIT,
             trunk: None,

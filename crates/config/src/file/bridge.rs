@@ -22,6 +22,7 @@ const PORT_KEYS: &[&str] = &[
     "isolated",
     "hairpin",
     "locked",
+    "payload-tags",
     "group-fwd-mask",
     "fdb-limit",
     "trunk",
@@ -67,6 +68,7 @@ pub(super) fn port(value: &Value<'_>, is_own: bool) -> Result<BridgePort> {
         isolated: flag("isolated", default.isolated)?,
         hairpin: flag("hairpin", default.hairpin)?,
         locked: flag("locked", default.locked)?,
+        payload_tags: flag("payload-tags", default.payload_tags)?,
         group_mask: table
             .get("group-fwd-mask")
             .map_or(Ok(default.group_mask), |value| mask(&value, GroupMask::for_port))?,
@@ -154,7 +156,8 @@ mod tests {
         assert_eq!(config.links[0].port.as_ref().unwrap().pvid, Some(Vid::new(5)));
         let toml = tap(
             "pvid = 0, tagged = [20, \"30-31\"], untagged = [40], learning = false, flood = false, mcast-flood = false, \
-             bcast-flood = false, isolated = true, hairpin = true, locked = true, group-fwd-mask = 1, fdb-limit = 5, trunk = 0",
+             bcast-flood = false, isolated = true, hairpin = true, locked = true, \
+             payload-tags = false, group-fwd-mask = 1, fdb-limit = 5, trunk = 0",
         );
         let config = Config::from_toml(&toml, "f").unwrap();
         let port = config.links[1].port.as_ref().unwrap();
@@ -172,6 +175,7 @@ mod tests {
             isolated: true,
             hairpin: true,
             locked: true,
+            payload_tags: false,
             group_mask: GroupMask::for_port(1).unwrap(),
             fdb_limit: 5,
             trunk: TrunkPriority::new(0),

@@ -22,6 +22,7 @@ pub(super) const KEYS: &[&str] = &[
     "esp-gro",
     "esp-offload",
     "queues",
+    "memory",
     "bind",
     "interface",
     "ring",
@@ -214,7 +215,9 @@ fn read_driver(driver: &mut DriverKind, table: &Table<'_>, others: &[LinkConfig]
             *frames = table.get("ring").map_or(Ok(*frames), |value| ring(&value, DriverKind::XDP_RINGS))?;
             *mode = table.get("mode").map_or(Ok(*mode), |value| value.word(XdpMode::WORDS))?;
         }
-        DriverKind::VhostUser { socket: path, queues } => {
+        DriverKind::VhostUser { socket: path, queues, memory } => {
+            let most = DriverKind::MAX_VHOST_MEMORY;
+            *memory = table.get("memory").map_or(Ok(*memory), |value| qdisc::size_up_to(&value, most))?;
             *queues = queues_up_to(DriverKind::MAX_VHOST_QUEUES)?;
             *path = socket(table, others)?;
         }

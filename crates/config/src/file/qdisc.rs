@@ -83,8 +83,13 @@ fn tbf(table: &Table<'_>) -> Result<Tbf> {
     }
 }
 
-/// Reads a number of bytes, or a size with a unit of `tc`: powers of 1024.
+/// Reads a number of bytes, or a size with a unit of `tc`, as [`size_up_to`].
 fn size(value: &Value<'_>) -> Result<u32> {
+    Ok(size_up_to(value, u32::MAX.into())? as u32)
+}
+
+/// Reads a number of bytes up to `most`, or a size with a unit of `tc`: powers of 1024.
+pub(super) fn size_up_to(value: &Value<'_>, most: u64) -> Result<u64> {
     const UNITS: [(&str, f64); 10] = [
         ("", 1.0),
         ("b", 1.0),
@@ -98,9 +103,9 @@ fn size(value: &Value<'_>) -> Result<u32> {
         ("mbit", 131072.0),
     ];
     if value.is_number() {
-        return value.number(0..=u32::MAX);
+        return value.number(0..=most);
     }
-    Ok(whole(value, with_unit(value, &UNITS, SIZE)?, u32::MAX.into())? as u32)
+    Ok(whole(value, with_unit(value, &UNITS, SIZE)?, most as f64)? as u64)
 }
 
 /// Reads a rate with a unit of `tc`, in bytes per second; without a unit it is in bits.

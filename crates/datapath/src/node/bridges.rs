@@ -52,6 +52,7 @@ pub(crate) fn reason_of(refusal: Refusal) -> DropReason {
         Refusal::SourceInvalid | Refusal::Pause => DropReason::BridgeSource,
         Refusal::PortUnknown | Refusal::IngressState | Refusal::EgressState => DropReason::BridgeState,
         Refusal::NoPvid | Refusal::IngressVlan | Refusal::EgressVlan | Refusal::OwnVlan => DropReason::BridgeVlan,
+        Refusal::PayloadTag => DropReason::BridgePayloadTag,
         Refusal::Locked => DropReason::BridgeLocked,
         Refusal::StandbyTrunk => DropReason::BridgeStandby,
         Refusal::SamePort | Refusal::OwnAddress => DropReason::BridgeSamePort,

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arrayvec::ArrayVec;
 use base::DropReason;
+use driver::DriverKind;
 use offload::Features;
 use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -29,6 +30,7 @@ use super::device::{Device, Vring};
 use super::features::{self, Bits};
 use super::frames::{Delivered, Scratch};
 use super::guest::{GuestState, QueueState};
+use super::pace::Pace;
 use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS};
 use super::ring::{BadRing, Ring};
 
@@ -38,6 +40,7 @@ const MAX_MESSAGES: usize = 64;
 /// Tokens of the epoll instance.
 const LISTENER: u64 = 0;
 const AGAIN: u64 = 1;
+const TIMER: u64 = 4;
 
 /// Configuration of a port for a guest.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -48,6 +51,8 @@ pub struct VhostConfig {
     pub socket: PathBuf,
     /// Maximum of queue pairs of the guest, from 1 to [`MAX_PAIRS`].
     pub pairs: u16,
+    /// Bytes of memory that the front end may share; each page that a frame lies in is charged to this process.
+    pub memory: u64,
     /// The link's own address.
     pub mac: MacAddr,
     /// The layer-3 MTU in bytes; `None` is 1500.
@@ -57,9 +62,17 @@ pub struct VhostConfig {
 }
 
 impl VhostConfig {
-    /// One pair of queues, with offloads.
+    /// One pair of queues, with offloads, and 64 GiB of memory.
     pub fn new(name: &str, socket: &Path, mac: MacAddr) -> Self {
-        Self { name: name.to_owned(), socket: socket.to_owned(), pairs: 1, mac, mtu: None, offloads: true }
+        Self {
+            name: name.to_owned(),
+            socket: socket.to_owned(),
+            pairs: 1,
+            memory: DriverKind::VHOST_MEMORY,
+            mac,
+            mtu: None,
+            offloads: true,
+        }
     }
 }
 
@@ -75,13 +88,15 @@ pub struct VhostUser {
     /// Whether the listener is registered in the epoll instance.
     is_listening: bool,
     inspector: Inspector,
-    /// Listener, connection, kicks, and `again`: the one descriptor that the link is polled by.
+    /// Listener, connection, kicks, `again` and the timer of `pace`: the one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
     /// Eventfd that is readable when a burst ended before the rings were empty.
     again: OwnedFd,
     connection: Option<Connection>,
     /// Whether there may be messages for which epoll reports no new edge.
     has_messages: bool,
+    /// Limit of messages and connections.
+    pace: Pace,
     pub(super) device: Arc<Mutex<Device>>,
     /// Negotiated features now.
     current: Features,
@@ -127,8 +142,10 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
     };
     wait(listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
     wait(again.as_fd(), AGAIN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+    let pace = Pace::new().map_err(error("timerfd_create"))?;
+    wait(pace.timer(), TIMER, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let waiting = Arc::new(waiting);
-    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), Arc::clone(&waiting));
+    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), config.memory, Arc::clone(&waiting));
     let mut offloads = Offloads::EMPTY;
     let features = Bits::default().features(&mut offloads, NO_GUEST);
     Ok(VhostUser {
@@ -143,6 +160,7 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
         again,
         connection: None,
         has_messages: false,
+        pace,
         device: Arc::new(Mutex::new(device)),
         current: features,
         negotiated: None,
@@ -228,6 +246,7 @@ impl VhostUser {
                 LISTENER => may_accept = true,
                 CONNECTION => self.has_messages = true,
                 AGAIN => self.has_messages |= self.connection.as_ref().is_some_and(Connection::is_inspecting),
+                TIMER => self.has_messages |= self.connection.is_some(),
                 _ => {}
             }
         }
@@ -241,14 +260,18 @@ impl VhostUser {
     /// Accepts the next front end. The others wait in the backlog until it disconnects.
     #[cold]
     fn accept(&mut self) {
+        if !self.pace.is_ready() {
+            self.stop_listening();
+            return;
+        }
+        self.pace.spend();
         let Ok((socket, _)) = self.listener.accept() else { return };
         // A failure means that memory or descriptors are exhausted; the front end sees a closed socket.
         let connection = self.again.try_clone().and_then(|inspected| {
             Connection::new(socket, &self.device, &self.waiting, self.inspector.clone(), inspected)
         });
         if let Ok(connection) = connection {
-            let _ = epoll::delete(&*self.waiting, &*self.listener);
-            self.is_listening = false;
+            self.stop_listening();
             self.connection = Some(connection);
             self.connections += 1;
             self.has_messages = true;
@@ -260,8 +283,12 @@ impl VhostUser {
         let mut outcome = Ok(());
         for _ in 0..MAX_MESSAGES {
             let Some(connection) = &mut self.connection else { break };
+            if !self.pace.is_ready() {
+                self.has_messages = false;
+                break;
+            }
             match connection.handle_one() {
-                Ok(true) => {}
+                Ok(true) => self.pace.spend(),
                 Ok(false) => {
                     self.has_messages = false;
                     break;
@@ -305,10 +332,16 @@ impl VhostUser {
         }
     }
 
+    /// Leaves further front ends in the backlog.
+    fn stop_listening(&mut self) {
+        let _ = epoll::delete(&*self.waiting, &*self.listener);
+        self.is_listening = false;
+    }
+
     /// Accepts front ends again after the last one has disconnected, once no thread holds descriptors of that one: the number of
-    /// such threads is limited in this way.
+    /// such threads is limited in this way. So is the [rate](Pace) of connections.
     fn listen_again(&mut self) {
-        if !self.is_listening && self.connection.is_none() && !self.inspector.is_busy() {
+        if !self.is_listening && self.connection.is_none() && !self.inspector.is_busy() && self.pace.is_ready() {
             let listener = epoll::EventData::new_u64(LISTENER);
             self.is_listening = epoll::add(&*self.waiting, &*self.listener, listener, epoll::EventFlags::IN).is_ok();
         }

@@ -24,9 +24,6 @@ use crate::sys::inspection::is_eventfd;
 /// Regions of memory that a guest may have.
 const MAX_REGIONS: usize = 128;
 
-/// Bytes of memory that a guest may have: mappings of all guests share one address space of 128 TiB.
-const MAX_MEMORY: u64 = 1 << 40;
-
 /// Token of all kicks in the epoll instance.
 const KICK: u64 = 3;
 
@@ -131,18 +128,21 @@ pub(super) struct Device {
     pub(super) features: Option<Bits>,
     pub(super) protocol: VhostUserProtocolFeatures,
     pub(super) memory: GuestMemory,
+    /// The most bytes of memory.
+    memory_limit: u64,
     pub(super) vrings: Vec<Vring>,
     epoll: Arc<OwnedFd>,
 }
 
 impl Device {
-    /// A device with so many queue pairs.
-    pub(super) fn new(offered: Bits, pairs: usize, epoll: Arc<OwnedFd>) -> Self {
+    /// A device with so many queue pairs and at most so many bytes of memory.
+    pub(super) fn new(offered: Bits, pairs: usize, memory_limit: u64, epoll: Arc<OwnedFd>) -> Self {
         let mut device = Self {
             offered,
             features: None,
             protocol: VhostUserProtocolFeatures::empty(),
             memory: GuestMemory::default(),
+            memory_limit,
             vrings: std::iter::repeat_with(Vring::default).take(2 * pairs).collect(),
             epoll,
         };
@@ -197,12 +197,13 @@ impl Device {
         if self.memory.count() >= MAX_REGIONS {
             return Err(Error::InvalidOperation("too many memory regions"));
         }
+        if len > self.memory_limit.saturating_sub(self.memory.bytes()) {
+            let text = format!("more than {} bytes of memory, the limit of the link's memory", self.memory_limit);
+            return Err(Error::ReqHandlerError(std::io::Error::new(std::io::ErrorKind::OutOfMemory, text)));
+        }
         let window = Window::map(file.as_fd(), offset, len).map_err(Error::ReqHandlerError)?;
         let added = self.memory.add(Region { guest_addr, user_addr, window });
         added.ok_or(Error::InvalidOperation("memory regions that overlap, or are not of whole pages"))?;
-        if self.memory.bytes() > MAX_MEMORY {
-            return Err(Error::InvalidOperation("more than 1 TiB of memory"));
-        }
         Ok(())
     }
 }

@@ -195,6 +195,8 @@ pub const IFLA_BRPORT_NEIGH_VLAN_SUPPRESS: u16 = 43;
 pub const IFLA_FATPATH_TRUNK: u16 = 60;
 /// Private attribute of [`IFLA_PROTINFO`], in saved state only: limit of addresses that a port learns.
 pub const IFLA_FATPATH_FDB_LIMIT: u16 = 61;
+/// Private attribute of [`IFLA_PROTINFO`], in saved state only: whether VLAN tags in the payload are accepted.
+pub const IFLA_FATPATH_PAYLOAD_TAGS: u16 = 62;
 
 /// Flag of nested attributes. `bridge` ignores port settings without it.
 pub const NLA_F_NESTED: u16 = 0x8000;

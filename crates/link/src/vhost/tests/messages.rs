@@ -9,6 +9,7 @@ use vhost::vhost_user::VhostUserBackendReqHandlerMut;
 use vhost::vhost_user::message::VhostUserSingleMemoryRegion;
 
 use super::*;
+use crate::vhost::pace::BUCKET;
 
 #[test]
 fn partial_message_does_not_block_recv() {
@@ -110,6 +111,60 @@ fn front_end_gone_amid_a_message_frees_the_port() {
         });
         assert_eq!((back.guest().connections, back.guest().violations), (number as u64 + 1, 0));
     }
+}
+
+/// `GET_FEATURES` again and again: what is above the rate waits in the socket, is not lost, and does not keep the link readable.
+#[test]
+fn messages_above_the_rate_wait_in_the_socket() {
+    let mut back = back_end(1);
+    let mem = Memory::heap();
+    let mut socket = UnixStream::connect(&back.socket).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let request = [1_u32, 1, 0].map(u32::to_ne_bytes).concat();
+    let (mut asked, mut answered, mut answer) = (0, 0, [0; 20]);
+    let begin = Instant::now();
+    let mut reads = 0;
+    while answered < 2 * BUCKET {
+        assert!(begin.elapsed() < PATIENCE, "{answered} of {asked} answers");
+        // At most 16 are under way, so that answers are read before they fill the socket.
+        while asked < answered + 16 && socket.write_all(&request).is_ok() {
+            asked += 1;
+        }
+        if is_readable(&back) {
+            back.recv(&mem, &mut Vec::new()).unwrap();
+            reads += 1;
+        }
+        while std::io::Read::read_exact(&mut socket, &mut answer).is_ok() {
+            answered += 1;
+        }
+    }
+    // A token a millisecond for those above the first bucket, but for those on the way.
+    assert!(begin.elapsed() > Duration::from_millis(u64::from(BUCKET - 32)), "{:?}", begin.elapsed());
+    assert!(reads < 3 * BUCKET, "{reads} reads for {answered} answers");
+}
+
+/// Connections that send nothing count as messages do.
+#[test]
+fn connections_above_the_rate_wait_in_the_backlog() {
+    let mut back = back_end(1);
+    let (mem, begin) = (Memory::heap(), Instant::now());
+    while back.guest().connections < u64::from(BUCKET) + 200 {
+        assert!(begin.elapsed() < PATIENCE, "{} connections", back.guest().connections);
+        let socket = UnixStream::connect(&back.socket).unwrap();
+        let before = back.guest().connections;
+        until(|| {
+            if is_readable(&back) {
+                back.recv(&mem, &mut Vec::new()).unwrap();
+            }
+            back.guest().connections > before
+        });
+        drop(socket);
+        until(|| {
+            back.recv(&mem, &mut Vec::new()).unwrap();
+            !back.guest().connected
+        });
+    }
+    assert!(begin.elapsed() > Duration::from_millis(180), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -298,9 +353,9 @@ fn memory_slots_come_and_go_while_rings_run() {
 }
 
 #[test]
-fn memory_of_more_than_a_tebibyte_is_refused() {
-    /// 600 GiB, of a sparse file.
-    const LEN: u64 = 600 << 30;
+fn memory_above_the_limit_of_the_link_is_refused() {
+    /// 40 GiB, of a sparse file; the limit is 64.
+    const LEN: u64 = 40 << 30;
     let raw = Raw::new(|all| all);
     let file = rustix::fs::memfd_create("sparse", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, LEN).unwrap();
@@ -310,7 +365,7 @@ fn memory_of_more_than_a_tebibyte_is_refused() {
         device.add_mem_region(&region, file.try_clone().unwrap().into(), None)
     };
     add(1).unwrap();
-    assert!(add(2).is_err_and(|err| err.to_string().contains("more than 1 TiB")));
+    assert!(add(2).is_err_and(|err| err.to_string().contains("more than 68719476736 bytes of memory")));
 }
 
 #[test]

@@ -109,6 +109,7 @@ fn set(config: &mut PortConfig, attr: &Attr<'_>, is_up: bool) -> Result<(), Erro
         IFLA_BRPORT_FLUSH => {}
         IFLA_FATPATH_TRUNK => config.trunk = attr.data.first().and_then(|&priority| TrunkPriority::new(priority)),
         IFLA_FATPATH_FDB_LIMIT => config.fdb_limit = attr.u32(),
+        IFLA_FATPATH_PAYLOAD_TAGS => config.payload_tags = is_on()?,
         kind => match UNSUPPORTED.iter().find(|(no, _)| *no == kind) {
             Some(_) if is_zero => {}
             Some((_, text)) => return unsupported(text),
@@ -199,22 +200,57 @@ pub(in super::super) fn write_requests(
     let Some(PortNow { config, .. }) = now else { return };
     all.push(Saved::new("port setting", format!("settings of port {name}"), RTM_SETLINK, 0, |w| {
         header(w);
-        w.nest(IFLA_PROTINFO | NLA_F_NESTED, |w| {
-            let flags = [
-                (IFLA_BRPORT_MODE, config.hairpin),
-                (IFLA_BRPORT_LEARNING, config.learning),
-                (IFLA_BRPORT_UNICAST_FLOOD, config.unicast_flood),
-                (IFLA_BRPORT_MCAST_FLOOD, config.multicast_flood),
-                (IFLA_BRPORT_BCAST_FLOOD, config.broadcast_flood),
-                (IFLA_BRPORT_ISOLATED, config.isolated),
-                (IFLA_BRPORT_LOCKED, config.locked),
-            ];
-            flags.into_iter().for_each(|(kind, is_on)| w.put_u8(kind, is_on.into()));
-            w.put_u16(IFLA_BRPORT_GROUP_FWD_MASK, config.group_mask.bits());
-            w.put_u32(IFLA_FATPATH_FDB_LIMIT, config.fdb_limit);
-            if let Some(priority) = config.trunk {
-                w.put_u8(IFLA_FATPATH_TRUNK, priority.get());
-            }
-        });
+        w.nest(IFLA_PROTINFO | NLA_F_NESTED, |w| put_saved(w, config));
     }));
+}
+
+/// Writes the settings of a port that a saved state has, with those that only a file can set.
+fn put_saved(w: &mut Writer, config: &PortConfig) {
+    let flags = [
+        (IFLA_BRPORT_MODE, config.hairpin),
+        (IFLA_BRPORT_LEARNING, config.learning),
+        (IFLA_BRPORT_UNICAST_FLOOD, config.unicast_flood),
+        (IFLA_BRPORT_MCAST_FLOOD, config.multicast_flood),
+        (IFLA_BRPORT_BCAST_FLOOD, config.broadcast_flood),
+        (IFLA_BRPORT_ISOLATED, config.isolated),
+        (IFLA_BRPORT_LOCKED, config.locked),
+    ];
+    flags.into_iter().for_each(|(kind, is_on)| w.put_u8(kind, is_on.into()));
+    w.put_u16(IFLA_BRPORT_GROUP_FWD_MASK, config.group_mask.bits());
+    w.put_u32(IFLA_FATPATH_FDB_LIMIT, config.fdb_limit);
+    w.put_u8(IFLA_FATPATH_PAYLOAD_TAGS, config.payload_tags.into());
+    if let Some(priority) = config.trunk {
+        w.put_u8(IFLA_FATPATH_TRUNK, priority.get());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn saved_settings_of_a_port_come_back() {
+        let flags = |on: bool| PortConfig {
+            state: PortState::Forwarding,
+            learning: on,
+            unicast_flood: on,
+            multicast_flood: on,
+            broadcast_flood: on,
+            isolated: on,
+            hairpin: on,
+            locked: on,
+            payload_tags: on,
+            group_mask: GroupMask::for_port(if on { 0x4000 } else { 0 }).unwrap(),
+            fdb_limit: if on { 7 } else { 1024 },
+            trunk: TrunkPriority::new(3).filter(|_| on),
+        };
+        for on in [true, false] {
+            let mut w = Writer::with_capacity(256);
+            put_saved(&mut w, &flags(on));
+            let settings = Attr { kind: IFLA_PROTINFO, nested: true, data: w.as_bytes(), offset: 0 };
+            let mut config = PortConfig { trunk: None, ..flags(!on) };
+            settings.iter().for_each(|attr| set(&mut config, &attr, true).unwrap());
+            assert_eq!(config, flags(on));
+        }
+    }
 }
