@@ -197,7 +197,7 @@ fn decrypted_frame_is_neither_bridged_nor_received_by_a_vlan() {
 fn decrypted_packet_with_faulty_headers_causes_no_error() {
     let mut lane = Lane::over(TUNNELS[2], OffloadMode::Crypto);
     let packets = opened(&mut lane);
-    // Destination options with an option that the sender wants to be told about (RFC 8200 §4.2).
+    // Destination options with an unknown option, of a type that causes an ICMP error (RFC 8200 §4.2).
     let mut bytes = packets[0].to_vec();
     let payload_len = u16::from_be_bytes([bytes[4], bytes[5]]) + 8;
     bytes[4..6].copy_from_slice(&payload_len.to_be_bytes());
