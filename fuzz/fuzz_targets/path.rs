@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use base::Instant;
 use libfuzzer_sys::fuzz_target;
 use offload::Features;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, Memory, Packet};
@@ -33,7 +34,7 @@ fuzz_target!(|input: &[u8]| {
             2 => {
                 full_node.send(port);
             }
-            3 => full_node.node.datapath.refit(&full_node.node.mem, port, Features::NONE),
+            3 => full_node.node.datapath.refit(Instant::ZERO, &full_node.node.mem, port, Features::NONE),
             _ => {
                 let pkt = packet(&mut input, &full_node.node.mem, at);
                 full_node.rx(port, pkt);

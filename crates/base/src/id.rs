@@ -2,7 +2,11 @@
 
 use std::fmt;
 
-/// A link of this node, as an index into the table of links. Netlink clients use its [`IfIndex`].
+/// A port of this node, as an index into the datapath's table of ports, by which packets enter and leave.
+///
+/// Behind a port is a link, which has a driver, or a device without one: that of a bridge, a VLAN, a VRF, or a link's host side. Files
+/// and netlink call all of these but the host side's *links*, as Linux does, and netlink clients use their [`IfIndex`]. So a `PortId`
+/// named `link` is that of a link in either sense.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PortId(pub u32);
 
@@ -38,7 +42,7 @@ pub struct TableId(pub u32);
 pub struct SaId(pub u32);
 
 impl PortId {
-    /// `lo`, which carries no packets. The numbers of other links are larger, as on Linux.
+    /// `lo`, which carries no packets. The numbers of other ports are larger, as on Linux.
     pub const LOOPBACK: Self = Self(1);
 }
 

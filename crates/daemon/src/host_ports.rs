@@ -138,7 +138,7 @@ impl Node {
                         }
                         break;
                     }
-                    Ok(Sent::Refit) => datapath.refit(mem, port, found.device.features()),
+                    Ok(Sent::Refit) => datapath.refit(now, mem, port, found.device.features()),
                     // The device is down at present; the host side sets it up again.
                     Err(_) if !found.device.is_gone() => {
                         datapath.drop_tx(port, DropReason::LinkDown);

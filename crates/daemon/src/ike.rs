@@ -128,7 +128,8 @@ impl IkeSocket {
     /// Sends a message to the key manager.
     pub(crate) fn deliver(&mut self, message: &IkeMessage) {
         let listener = self.listener(message.local);
-        let manager = listener.and_then(|at| self.listeners.get(at)).map(|(_, who)| who).or(self.manager.as_ref());
+        let manager =
+            listener.and_then(|at| self.listeners.get(at)).map(|(_, manager)| manager).or(self.manager.as_ref());
         let Some(manager) = manager else {
             tracing::debug!(peer = %message.peer, "IKE message dropped: no key manager has registered");
             return;
@@ -141,8 +142,8 @@ impl IkeSocket {
             if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
                 match listener {
                     Some(at) => {
-                        let (_, who) = self.listeners.swap_remove(at);
-                        self.forget(&who);
+                        let (_, manager) = self.listeners.swap_remove(at);
+                        self.forget(&manager);
                     }
                     None => self.manager = None,
                 }
@@ -159,19 +160,19 @@ impl IkeSocket {
         find(local.ip()).or_else(|| find(any))
     }
 
-    /// Sends messages for the port and address `at`, or for the port at any address, to `who`, in place of an earlier
+    /// Sends messages for the port and address `at`, or for the port at any address, to `manager`, in place of an earlier
     /// listener of the same claim.
-    fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
+    fn listen(&mut self, at: SocketAddr, manager: UnixAddr) {
         let before =
             self.listeners.iter().position(|(listener, _)| *listener == at).map(|at| self.listeners.swap_remove(at));
-        self.listeners.push((at, who));
-        before.iter().for_each(|(_, who)| self.forget(who));
+        self.listeners.push((at, manager));
+        before.iter().for_each(|(_, manager)| self.forget(manager));
     }
 
     /// Removes the file of a listener without claims.
-    fn forget(&self, who: &UnixAddr) {
-        let listens = self.listeners.iter().any(|(_, other)| is_same(other, who));
-        if let Some(file) = who.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
+    fn forget(&self, manager: &UnixAddr) {
+        let listens = self.listeners.iter().any(|(_, other)| is_same(other, manager));
+        if let Some(file) = manager.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
             // Another process may have removed it already.
             let _ = fs::remove_file(file);
         }

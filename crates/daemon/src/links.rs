@@ -433,7 +433,7 @@ impl Node {
                     }
                     return;
                 }
-                Ok(Sent::Refit) => datapath.refit(mem, id, slot.features()),
+                Ok(Sent::Refit) => datapath.refit(now, mem, id, slot.features()),
                 Err(err) => return self.link_failed(now, id, &err),
             }
         }

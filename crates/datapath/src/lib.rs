@@ -322,14 +322,14 @@ impl Datapath {
     }
 
     /// Fits the packets queued for a link to its features again, after the link has lost some.
-    pub fn refit(&mut self, mem: &Memory, id: PortId, features: Features) {
+    pub fn refit(&mut self, now: Instant, mem: &Memory, id: PortId, features: Features) {
         let Some(port) = self.ports.get_mut(id) else { return };
         port.config.features = features;
         let l3 = port.l3();
         for mut pkt in std::mem::take(port.take_tx()) {
             // The tags of a frame that was fitted before are in its bytes.
             let l3 = offload::behind_tags(mem, &mut pkt, l3);
-            device::fit(self, mem, id, pkt, l3);
+            device::put(self, Cx { now, mem }, id, pkt, l3);
         }
     }
 }

@@ -10,7 +10,6 @@ use packet::{Csum, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::vlan::{self, Tci};
 
-use crate::tx::esp_device;
 use crate::{Cx, Datapath, Device};
 
 /// Bytes of both addresses, behind which a tag stands.
@@ -27,9 +26,6 @@ pub(crate) fn receive(
     link: PortId,
     pkt: &mut Packet,
 ) -> Result<Option<PortId>, DropReason> {
-    if pkt.meta.esp.is_some() {
-        return Ok(None);
-    }
     pop_tag(cx.mem, pkt)?;
     let Some(tci) = pkt.meta.vlan else { return Ok(None) };
     let Some(&own) = dp.vlans.0.get(&(link, Tci(tci).vid())) else { return Ok(None) };
@@ -52,7 +48,7 @@ pub(crate) fn receive_behind_priority_tags(
     link: PortId,
     pkt: &mut Packet,
 ) -> Result<Option<PortId>, DropReason> {
-    while pkt.meta.esp.is_none() && remove_priority_tag(cx.mem, pkt)? {
+    while remove_priority_tag(cx.mem, pkt)? {
         if let Some(own) = receive(dp, cx, link, pkt)? {
             return Ok(Some(own));
         }
@@ -85,7 +81,7 @@ fn remove_priority_tag(mem: &Memory, pkt: &mut Packet) -> Result<bool, DropReaso
 /// the IP header there.
 ///
 /// # Errors
-/// [`DropReason::LinkDown`] for a device that is down; as [`esp_device::seal_unless_on_device`] and [`offload::insert_tag`].
+/// [`DropReason::LinkDown`] for a device that is down; as [`offload::insert_tag`].
 pub(crate) fn tag(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -95,10 +91,6 @@ pub(crate) fn tag(
 ) -> Result<(PortId, usize), DropReason> {
     let port = dp.ports.get(own).filter(|port| port.up).ok_or(DropReason::LinkDown)?;
     let Device::Vlan { lower, vid } = port.device else { return Err(DropReason::LinkDown) };
-    if pkt.meta.esp.is_some() {
-        // The SA is on another link's device, not on the device below.
-        esp_device::seal_unless_on_device(dp, own, pkt, l3)?;
-    }
     dp.ports.pass_vlan(cx.mem, own, pkt, l3);
     let l3 = offload::insert_tag(cx.mem, pkt, l3)?;
     pkt.meta.vlan = Some(vid);

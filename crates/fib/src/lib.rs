@@ -26,7 +26,7 @@
 //!   [`MIN_PATH_MTU_V4`] (552) and [`MIN_PATH_MTU_V6`] (1280) bytes.
 //! - Neighbours, by [`Limits`] and their defaults: 1024 entries of one family on one link; 256 new resolutions a
 //!   second; 101 packets and 212 992 bytes that wait for one neighbour, 4 MiB for one table, 8 MiB in all.
-//! - Recorded changes of neighbours: 1000 a second, 1024 until they are taken (`MAX_CHANGED` in `neigh.rs`).
+//! - Recorded changes of neighbours: 1000 a second, 1024 until they are taken (`MAX_CHANGED` in `neigh`).
 //!
 //! # Standards
 //! RFC 826 and RFC 5227 (ARP); RFC 4861 §4.3, §4.4, §7 and §10, RFC 6980 §5 (neighbour discovery); RFC 6583 §6.4 and

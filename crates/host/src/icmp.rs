@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::DropReason;
 use offload::checksum;
-use packet::{CopyReason, Csum, Cut, Memory, Meta, Packet, PktType};
+use packet::{CopyReason, Csum, Cut, Esp, Memory, Meta, Packet, PktType};
 use wire::ip::{Info, Version};
 use wire::{Protocol, icmp, icmpv6, ipv4, ipv6};
 
@@ -84,7 +84,8 @@ impl Problem {
 }
 
 /// Tells whether an error about a packet may be sent: not about an error message, a later fragment (except an IPv6 fragment with
-/// malformed headers), or a packet that is not from one host to one host, by its IP header and its link-layer header (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
+/// malformed headers), a packet that is not from one host to one host, by its IP header and its link-layer header (RFC 1122 §3.2.2,
+/// RFC 4443 §2.4 (e)), or the plaintext of ESP.
 pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
     let one_station = packet.meta.pkt_type == PktType::Host;
     let one_destination = match info.dst {
@@ -108,7 +109,9 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
     // A router of IPv6 does not fragment: only the source itself can have made a later fragment wrong.
     let one_message =
         info.has_transport() || info.version() == Version::V6 && matches!(problem, Problem::Parameter { .. });
-    crate::is_one_host(info.src) && one_destination && one_message && !is_error
+    // An error would quote the plaintext of ESP that a device is to encrypt, or has decrypted in place.
+    let is_plaintext = matches!(packet.meta.esp, Some(Esp::Seal { .. } | Esp::Opened { .. }));
+    crate::is_one_host(info.src) && one_destination && one_message && !is_error && !is_plaintext
 }
 
 /// Tells whether a problem is reported even if the packet went to a group: a path MTU, and an option whose type says so

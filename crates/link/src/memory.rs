@@ -47,7 +47,6 @@ pub struct MemoryLink {
     queue: usize,
     out: Arc<Queue>,
     into: Arc<Queue>,
-    refuses: Option<String>,
 }
 
 /// Packets in flight.
@@ -76,13 +75,7 @@ impl MemoryLink {
         }
         let End { name, layer, mtu, features, queue } = end;
         let common = Common { mtu, ..Common::new(&name, u16::try_from(mtu).ok(), offloads, features) };
-        Self { common, layer, queue, out, into, refuses: None }
-    }
-
-    /// Makes the link refuse the next packet that needs an offload, once per offload, like a kernel that lacks an
-    /// offload it had accepted.
-    pub fn refuse_offloads(&mut self, why: &str) {
-        self.refuses = Some(why.to_owned());
+        Self { common, layer, queue, out, into }
     }
 
     /// Packets sent from this end and not yet received.
@@ -158,13 +151,7 @@ impl Link for MemoryLink {
             // Each wire packet counts against the limit.
             std::mem::take(burst).into_iter().for_each(|packet| packet.into_frames(burst));
         }
-        let room = self.queue.saturating_sub(queue.len()).min(burst.len());
-        let refused = self.refuses.as_ref().and_then(|_| {
-            burst[..room]
-                .iter()
-                .position(|packet| packet.meta.cut.gso().is_some() || matches!(packet.meta.csum, Csum::Partial { .. }))
-        });
-        let count = refused.unwrap_or(room);
+        let count = self.queue.saturating_sub(queue.len()).min(burst.len());
         self.common.stats.tx_calls += u64::from(count > 0);
         for packet in burst.drain(..count) {
             if self.takes(&packet) {
@@ -173,15 +160,6 @@ impl Link for MemoryLink {
             } else {
                 self.common.stats.tx_drop(DropReason::TxError);
             }
-        }
-        if let (Some(_), Some(why), Some(first)) = (refused, &self.refuses, burst.first())
-            && self.common.offloads.give_up(first, why)
-        {
-            let kept = self.common.offloads.features();
-            let Features { csum, tso4, tso6, uso, gso_max_segs, .. } = kept;
-            let gso_max_segs = gso_max_segs.min(self.common.features.gso_max_segs);
-            self.common.features = Features { csum, tso4, tso6, uso, gso_max_segs, ..self.common.features };
-            return Ok(Sent::Refit);
         }
         Ok(if burst.is_empty() { Sent::All } else { Sent::Busy })
     }
@@ -229,24 +207,6 @@ mod tests {
             b.recv(&mem, &mut got).unwrap();
         }
         assert_eq!(got.iter().map(|packet| packet.head()[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn refused_offload_loses_no_packet() {
-        let mem = Memory::heap();
-        let (mut a, mut b) = pair(End::new("a"), End::new("b"));
-        a.refuse_offloads("by configuration");
-        let mut burst = packets(&mem, 2);
-        burst.push(fat(&mem));
-        assert_eq!((a.send(&mut burst).unwrap(), burst.len()), (Sent::Refit, 1));
-        assert!(!a.features().tso4 && a.features().tso6);
-        assert_eq!(a.offloads()[1].why.as_deref(), Some("by configuration"));
-        // Segmented in software by the caller.
-        let mut burst = packets(&mem, 3);
-        assert_eq!(a.send(&mut burst).unwrap(), Sent::All);
-        let mut got = Vec::new();
-        b.recv(&mem, &mut got).unwrap();
-        assert_eq!((got.len(), a.stats().tx_dropped), (5, 0));
     }
 
     #[test]

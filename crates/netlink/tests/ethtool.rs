@@ -136,6 +136,15 @@ fn queues_of_a_kind_are_the_same_for_ip_and_ethtool() {
         assert_eq!(query(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, want, 0, 0, 0, want]), "{keys}");
         assert_eq!(shown_queues(&mut node), want, "{keys}");
     }
+    // An AF_XDP link has the queues of its interface.
+    let mut node = node();
+    let keys = "kind = \"xdp\"\ninterface = \"eth0\"";
+    let config = Config::from_toml(&format!("[[link]]\nname = \"eth0\"\n{keys}\n"), "test.toml").unwrap();
+    node.backend.ring = Some(RingState { queues: 6, ..RingState::default() });
+    let now = node.backend.links().unwrap();
+    node.model.read(&config, &[PortId(2)], &now, 2);
+    assert_eq!(query(&mut node, &[GCHANNELS]), Ok(vec![GCHANNELS, 0, 0, 0, 6, 0, 0, 0, 6]));
+    assert_eq!(shown_queues(&mut node), 6);
 }
 
 #[test]

@@ -146,6 +146,25 @@ fn dump_with_filter_looks_at_few_routes_at_a_time() {
 }
 
 #[test]
+fn unsupported_request_is_refused_by_name() {
+    // `RTM_NEWACTION`, `RTM_NEWNEXTHOP`, `RTM_DELNEXTHOP`, `RTM_GETNEIGHTBL`; family 4 is IPX.
+    let requests = [
+        (48, AF_INET, "fatpath has no actions"),
+        (104, AF_INET, "fatpath has no next hop objects"),
+        (105, AF_INET, "fatpath has no next hop objects"),
+        (66, AF_INET, "fatpath has no neighbour tables"),
+        (RTM_NEWROUTE, 4, "fatpath cannot set routes of family 4"),
+        (RTM_DELROUTE, 4, "fatpath cannot remove routes of family 4"),
+        (RTM_GETROUTE, 4, "fatpath cannot show routes of family 4"),
+    ];
+    for (kind, family, want) in requests {
+        let datagram = request(kind, 0, |w| w.fixed(&[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+        let (errno, text) = refusal(&mut node(), true, &datagram);
+        assert_eq!((errno, text.contains(want)), (errno::EOPNOTSUPP, true), "{kind}: {text}");
+    }
+}
+
+#[test]
 fn unsupported_attribute_is_refused_by_name() {
     let attributes: [(u16, &[u8], &str); 6] = [
         (RTA_METRICS, &[8, 0, 2, 0, 0, 5, 0, 0], "fatpath has no route metrics"),
@@ -157,15 +176,6 @@ fn unsupported_attribute_is_refused_by_name() {
     ];
     for (kind, data, want) in attributes {
         let (errno, text) = refusal(&mut node(), true, &route(|w| w.put(kind, data)));
-        assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
-        assert!(text.contains(want), "{text}");
-    }
-    for (kind, want) in [(48, "actions"), (104, "next hop objects")] {
-        let (errno, text) = refusal(
-            &mut node(),
-            true,
-            &request(kind, flag::CREATE, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
-        );
         assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
         assert!(text.contains(want), "{text}");
     }

@@ -146,6 +146,7 @@ fn link_that_is_another_interface_now_is_announced_as_new() {
         mtu: 1500,
         mac: None,
         stats: LinkStats::default(),
+        queues: None,
         promiscuity: 0,
         allmulti: 0,
         bridging: None,

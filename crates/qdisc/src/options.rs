@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn default_limits_are_the_links_queue() {
+    fn fifo_default_limit_is_the_links_txqueuelen() {
         assert_eq!(Options::default_of(Kind::Pfifo, 1000, 1514), Some(Options::Pfifo { limit: 1000 }));
         assert_eq!(Options::default_of(Kind::Bfifo, 1000, 1514), Some(Options::Bfifo { limit: 1_514_000 }));
         assert_eq!(Options::default_of(Kind::Bfifo, u32::MAX, 1514), Some(Options::Bfifo { limit: u32::MAX }));

@@ -15,11 +15,6 @@ impl FragOffset {
     /// The largest offset: 13 bits.
     pub const MAX: Self = Self(0x1fff);
 
-    /// The offset of `blocks` blocks; `None` above 13 bits.
-    pub const fn from_blocks(blocks: u16) -> Option<Self> {
-        if blocks > Self::MAX.0 { None } else { Some(Self(blocks)) }
-    }
-
     /// The offset of `bytes` bytes; `None` if `bytes` is not a multiple of 8, or above 65 528.
     pub const fn from_bytes(bytes: usize) -> Option<Self> {
         if !bytes.is_multiple_of(8) || bytes > Self::MAX.bytes() { None } else { Some(Self((bytes / 8) as u16)) }
@@ -105,8 +100,6 @@ mod tests {
         for (bytes, blocks) in cases {
             assert_eq!(FragOffset::from_bytes(bytes).map(FragOffset::blocks), blocks, "{bytes} bytes");
         }
-        assert_eq!(FragOffset::from_blocks(8191), Some(FragOffset::MAX));
-        assert_eq!(FragOffset::from_blocks(8192), None);
     }
 
     #[test]

@@ -97,11 +97,6 @@ impl Ipv6Header {
         self.next_header
     }
 
-    /// Changes the protocol of the next header.
-    pub const fn set_next_header(&mut self, next_header: Protocol) {
-        self.next_header = next_header;
-    }
-
     /// Hop limit.
     #[inline]
     pub const fn hop_limit(&self) -> u8 {

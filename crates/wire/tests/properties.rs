@@ -109,7 +109,7 @@ proptest! {
         let options: Vec<u8> = options.iter().flat_map(|_| [1, 1, 1, 1]).collect();
         let header_len = 20 + options.len();
         let total_len = header_len + payload.len();
-        let offset = FragOffset::from_blocks(blocks).unwrap();
+        let offset = FragOffset::from_bytes(8 * usize::from(blocks)).unwrap();
         let mut header = ipv4::Ipv4Header::new(src, dst, Protocol(protocol), total_len as u16);
         header.set_header_len(header_len);
         header.set_tos(tos);

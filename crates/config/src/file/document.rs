@@ -43,11 +43,11 @@ impl<'a> Document<'a> {
     /// Reads a document with `read`, in parts if it can be split, otherwise as a whole.
     ///
     /// A line inside a string or inside brackets may look like a header. A split at such a line produces a part that is
-    /// no TOML, so the result of `read` for the parts counts only if all of them are TOML; otherwise `read` runs again
-    /// on the whole.
+    /// not valid TOML, so the result of `read` for the parts counts only if all of them are valid; otherwise `read` runs
+    /// again on the whole.
     ///
     /// # Errors
-    /// The document is no TOML, or the errors of `read`.
+    /// The document is not valid TOML, or the errors of `read`.
     pub(super) fn read<T>(
         source: Source<'a>,
         read: impl Fn(&Self) -> std::result::Result<T, Findings>,
@@ -78,8 +78,8 @@ impl<'a> Document<'a> {
         self.lists.iter().filter(move |list| list.name == key).flat_map(|list| &list.elements)
     }
 
-    /// Splits the document into parts; `None` if a part that is parsed at once is no TOML, or two parts define the same
-    /// key.
+    /// Splits the document into parts; `None` if a part that is parsed at once is not valid TOML, or two parts define
+    /// the same key.
     fn in_parts(source: Source<'a>) -> Option<Self> {
         let Parts { plain, lists } = cut(source.text())?;
         let parsed: Result<Vec<_>> = plain.into_iter().map(|range| Parsed::parse(source.part(range))).collect();
@@ -120,8 +120,8 @@ impl<'a> Document<'a> {
     }
 
     /// Calls `read` with each table of the list `key` in turn, and its place; not at all if the list is missing. The
-    /// tables may only have the keys in `known`. An element that is no TOML, no table or has an unknown key, and the
-    /// error of `read` are added to `faults`; later elements are read all the same, unless the document is no TOML.
+    /// tables may only have the keys in `known`. An element that is not valid TOML, no table or has an unknown key, and
+    /// the error of `read` are added to `faults`; later elements are read all the same, unless the document is not valid.
     pub(super) fn each(
         &self,
         key: &str,
@@ -168,8 +168,8 @@ struct Parts<'a> {
     lists: Vec<List<'a>>,
 }
 
-/// Splits a text before each line that is a header of one bare name. `None` if a line begins like a header and is none,
-/// or is a header `[name.…]` outside of the part `name`.
+/// Splits a text before each line that is a header of one bare name. `None` if a line looks like a header but is not
+/// one, or is a header `[name.…]` outside of the part `name`.
 fn cut(text: &str) -> Option<Parts<'_>> {
     let mut parts = Parts { plain: Vec::new(), lists: Vec::new() };
     let (mut begun, mut start, mut at) = (None, 0, 0);

@@ -312,8 +312,8 @@ fn outer(table: &Table<'_>, local: &End, config: &Config, earlier: &[Tunnel]) ->
     own.sort_by_key(|link| of_udp(link).is_some());
     let named =
         |link: &LinkConfig, port| Outer::Own { name: link.name.clone(), mtu: link.mtu.unwrap_or(OUTER_MTU), port };
-    let wrong_port = |port: u16, who: String| {
-        let text = format!("{who} has port {port} of {}; use that", local.address);
+    let wrong_port = |port: u16, owner: String| {
+        let text = format!("{owner} has port {port} of {}; use that", local.address);
         table.get("port").map_or_else(|| table.error(text.clone()), |value| value.error(text.clone()))
     };
     if let Some(&link) = own.first() {

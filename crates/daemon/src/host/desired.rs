@@ -263,6 +263,7 @@ mod tests {
                     mac,
                     stats: LinkStats::default(),
                     carrier: [1, 0],
+                    queues: None,
                     promiscuity: 0,
                     allmulti: 0,
                     bridging: None,

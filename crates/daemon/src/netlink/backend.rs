@@ -55,13 +55,15 @@ impl Backend for WorkerBackend {
         };
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
         let host_index = link.host_index();
+        let queues = link.ring().map(|ring| ring.queues);
         self.change(id, LinkChange::Open(link, Box::new(config.clone())))?;
         if let LinkKind::Vlan { .. } = config.kind {
             // A VLAN takes MTU, address and state from its lower link.
             let links = self.links()?;
             return links.into_iter().find(|now| now.id == id).ok_or(Error::new(errno::ENODEV));
         }
-        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, promiscuity: 0, allmulti: 0, bridging: None })
+        let bridging = None;
+        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier, queues, promiscuity: 0, allmulti: 0, bridging })
     }
 
     fn close(&mut self, id: PortId) -> Result<(), Error> {

@@ -5,15 +5,13 @@ use packet::Packet;
 use switch::{Egress, Verdict};
 
 use crate::node::bridges::{reason_of, summary};
-use crate::tx::esp_device;
 use crate::{Cx, Datapath, vlan};
 
 /// Chooses the ports of the bridge with the device `own` by which a frame of this node leaves. The frame's IP header begins at `l3`;
 /// its outer tag goes into metadata. The bridge counts the frame, and captures copy it.
 ///
 /// # Errors
-/// The bridge's [rule](reason_of) that drops it; [`DropReason::LinkDown`] without a bridge; as [`vlan::pop_tag`] and
-/// [`esp_device::seal_unless_on_device`].
+/// The bridge's [rule](reason_of) that drops it; [`DropReason::LinkDown`] without a bridge; as [`vlan::pop_tag`].
 pub(crate) fn choose(
     dp: &mut Datapath,
     cx: Cx<'_>,
@@ -22,10 +20,6 @@ pub(crate) fn choose(
     l3: usize,
     places: &mut Egress,
 ) -> Result<(), DropReason> {
-    if pkt.meta.esp.is_some() {
-        // The SA is on another link's device, not on the device of a port.
-        esp_device::seal_unless_on_device(dp, own, pkt, l3)?;
-    }
     dp.ports.pass_bridge(cx.mem, own, pkt, l3);
     vlan::pop_tag(cx.mem, pkt)?;
     let frame = summary(pkt)?;

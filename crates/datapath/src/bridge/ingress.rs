@@ -23,12 +23,8 @@ pub(crate) enum Bridged {
 /// Prepares a frame, whose Ethernet header is in its head: the outer tag goes into metadata.
 ///
 /// # Errors
-/// [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`] for a checksum that covers the Ethernet header;
-/// [`DropReason::EspDevice`] for ESP that a device has decrypted in place.
+/// [`DropReason::EthTruncated`] for half a tag; [`DropReason::VirtioHeader`] for a checksum that covers the Ethernet header.
 pub(crate) fn prepare(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
-    if pkt.meta.esp.is_some() {
-        return Err(DropReason::EspDevice);
-    }
     match pkt.meta.csum {
         Csum::Partial { start, .. } if usize::from(start) < eth::EthHeader::LEN => {
             return Err(DropReason::VirtioHeader);

@@ -62,7 +62,6 @@ fn may_have_socket(dp: &Datapath, ip: &IpPacket) -> bool {
         && ip.info.plain
         && ip.info.fragment.is_none()
         && ip.pkt.meta.pkt_type == PktType::Host
-        && ip.pkt.meta.esp.is_none()
         && dp.has_host_port(ip.pkt.meta.origin.device())
 }
 

@@ -35,7 +35,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
 
 /// Tells whether a packet for this node is ESP that it decrypts.
 #[inline]
-pub(super) fn is_esp(dp: &Datapath, ip: &mut IpPacket, cast: Cast) -> bool {
+pub(crate) fn is_esp(dp: &Datapath, ip: &mut IpPacket, cast: Cast) -> bool {
     offset(dp, ip).is_some_and(|at| cast == Cast::Unicast || opens_for_others(dp, &ip.pkt, &ip.info, at))
 }
 

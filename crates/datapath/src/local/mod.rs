@@ -42,10 +42,6 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         trace::decrypt(dp, cx, ip);
         return esp::input(dp, cx, ip);
     }
-    // The device has decrypted the packet in place: only ESP may use its bytes.
-    if ip.pkt.meta.esp.is_some() {
-        return Next::Drop(DropReason::EspDevice);
-    }
     if let Err(reason) = ila_errors::restore(dp, cx, ip) {
         return Next::Drop(reason);
     }

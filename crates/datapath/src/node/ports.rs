@@ -230,22 +230,36 @@ impl Port {
     /// Fits `pkt`, whose IP header begins at `l3`, to the link, and queues it.
     ///
     /// # Errors
-    /// As [`offload::fit`]; [`DropReason::EspWrongDevice`] for a packet that a device is to encrypt, if the link has no such
-    /// device (the packet would be sent in clear); [`DropReason::TxQueueFull`] when the queue is at its limit.
+    /// As [`offload::fit`]; [`DropReason::TxQueueFull`] when the queue is at its limit.
     pub(crate) fn enqueue(&mut self, mem: &Memory, pkt: Packet, l3: usize) -> Result<&[Packet], DropReason> {
+        debug_assert!(pkt.meta.esp.is_none(), "only its device encrypts the packet: {:?}", pkt.meta.esp);
         let before = self.tx.len();
         let waiting = self.tx_bytes();
-        if pkt.meta.esp.is_none() {
-            let is_fat = pkt.meta.cut.gso().is_some();
-            offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
-            if is_fat {
-                self.count_fat(before);
-            }
-        } else if self.config.features.esp {
-            self.tx.push(pkt);
-        } else {
-            return Err(DropReason::EspWrongDevice);
+        let is_fat = pkt.meta.cut.gso().is_some();
+        offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
+        if is_fat {
+            self.count_fat(before);
         }
+        self.admit(mem, before, waiting)
+    }
+
+    /// Queues a packet that the link's device encrypts, as it is.
+    ///
+    /// # Errors
+    /// [`DropReason::TxQueueFull`] when the queue is at its limit.
+    pub(crate) fn enqueue_for_device(&mut self, mem: &Memory, pkt: Packet) -> Result<&[Packet], DropReason> {
+        let before = self.tx.len();
+        let waiting = self.tx_bytes();
+        self.tx.push(pkt);
+        self.admit(mem, before, waiting)
+    }
+
+    /// Admits the packets from `before` on, which were queued behind packets with a truesize of `waiting`.
+    ///
+    /// # Errors
+    /// [`DropReason::TxQueueFull`] when the queue is at its limit: they are dropped.
+    #[inline]
+    fn admit(&mut self, mem: &Memory, before: usize, waiting: usize) -> Result<&[Packet], DropReason> {
         let added = |tx: &[Packet]| tx[before..].iter().map(Packet::truesize).sum::<usize>();
         let mut all = waiting + added(&self.tx);
         if all > TX_QUEUE_BYTES {
@@ -391,9 +405,15 @@ impl PortTable {
         pkt: Packet,
         l3: usize,
     ) -> Result<&[Packet], DropReason> {
+        self.to_enqueue(id)?.enqueue(mem, pkt, l3)
+    }
+
+    /// A port that is about to have packets to be sent.
+    #[inline]
+    fn to_enqueue(&mut self, id: PortId) -> Result<&mut Port, DropReason> {
         let port = self.ports.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(DropReason::LinkDown)?;
         self.queued.insert(id);
-        port.enqueue(mem, pkt, l3)
+        Ok(port)
     }
 
     /// The port of the lowest number from `first` on that has packets to be sent.
@@ -410,8 +430,7 @@ impl PortTable {
     /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
     #[cold]
     fn copy_sent(&mut self, mem: &Memory, link: PortId, frame: &Packet) {
-        // A packet that the device will encrypt does not appear on the wire in clear.
-        if !frame.meta.of_socket && frame.meta.esp.is_none() {
+        if !frame.meta.of_socket {
             self.copy_frame(mem, link, frame);
         }
     }
@@ -635,6 +654,26 @@ impl Ports {
         if tap {
             // The tag is in the bytes now.
             let l3 = if has_tag { l3 + vlan::VlanHeader::LEN } else { l3 };
+            queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
+        }
+        Ok(())
+    }
+
+    /// As `Port::enqueue_for_device`, with a copy for a capture of the wire: the bytes that the device gets, with the IP header at
+    /// `l3`. Packet sockets get none.
+    #[cold]
+    pub(crate) fn enqueue_for_device(
+        &mut self,
+        mem: &Memory,
+        link: PortId,
+        pkt: Packet,
+        l3: usize,
+    ) -> Result<(), DropReason> {
+        let Self { table, tapped, .. } = self;
+        let port = table.to_enqueue(link)?;
+        let tap = port.tap.wire;
+        let queued = port.enqueue_for_device(mem, pkt)?;
+        if tap {
             queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
         }
         Ok(())

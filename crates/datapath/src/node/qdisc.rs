@@ -77,8 +77,6 @@ impl Segmenter<QueuedPacket> for Cutter<'_> {
     fn segment(&mut self, fat: QueuedPacket, segments: &mut Vec<QueuedPacket>) -> Result<(), CannotSegment> {
         let QueuedPacket { pkt, l3, is_transmitted } = fat;
         let cut = match pkt.meta.cut {
-            // Only the device can encrypt the packet, and it segments the packet itself.
-            _ if pkt.meta.esp.is_some() => Err(DropReason::QdiscTooLong),
             Cut::Gso(_) => gso::segment(self.mem, &Features::BY_REFERENCE, pkt, l3, &mut self.segments),
             Cut::Frames(_) | Cut::Whole | Cut::Fragment => {
                 pkt.into_frames(&mut self.segments);

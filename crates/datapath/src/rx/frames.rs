@@ -3,8 +3,8 @@
 use base::{DropReason, PortId};
 use packet::{Packet, PktType};
 
-use super::ip_rcv;
 use super::l2::{self, FrameInput};
+use super::{esp_device, ip_rcv};
 use crate::bridge::gro;
 use crate::local::path_mtu;
 use crate::run::run;
@@ -12,6 +12,9 @@ use crate::{Carried, Cx, Datapath, IpPacket};
 
 /// Handles one received packet with its link-layer header, which the port of a VLAN device or of a bridge may receive again.
 pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: PortId, pkt: Packet) {
+    if pkt.meta.esp.is_some() {
+        return esp_device::receive(dp, cx, link, pkt);
+    }
     let mut ip = IpPacket::unparsed(pkt);
     loop {
         dp.ports.tap_wire(cx.mem, link, &ip.pkt);

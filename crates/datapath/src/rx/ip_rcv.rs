@@ -28,13 +28,6 @@ pub(crate) enum BurstEnd {
 
 /// Receives a packet that begins with its IP header: ESP of this node goes to IP input at once, everything else by way of GRO.
 pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
-    if ip.pkt.meta.esp.is_some() {
-        match dp.ipsec.take_opened(&mut ip.pkt, &mut dp.counters) {
-            Ok(true) => return receive_decrypted(dp, cx, ip.pkt.take()),
-            Ok(false) => return device_decrypted(dp, cx, ip, framing),
-            Err(reason) => return dp.count_drop(&ip.pkt, reason).end(),
-        }
-    }
     let next = match headers(dp, cx, ip, framing) {
         Ok(()) if esp::is_for_node(dp, ip) => Next::L3Parsed,
         Ok(()) => {
@@ -43,18 +36,6 @@ pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing:
         }
         Err(DropReason::GsoEncapsulation) => return segment_inside(dp, cx, ip.pkt.take(), framing),
         Err(reason) => reassembly::malformed(dp, cx, ip, reason, framing),
-    };
-    run::run(dp, cx, ip, next);
-}
-
-/// Receives ESP that a device has decrypted in place. Only ESP input of this node may use the plaintext: no capture, ICMP error or
-/// reassembly queue gets it.
-#[cold]
-fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
-    let next = match headers(dp, cx, ip, framing) {
-        Ok(()) if esp::is_for_node(dp, ip) => Next::L3Parsed,
-        Ok(()) => Next::Drop(DropReason::EspDevice),
-        Err(reason) => Next::Drop(reason),
     };
     run::run(dp, cx, ip, next);
 }
@@ -91,7 +72,7 @@ fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) 
 /// # Errors
 /// As [`ip_headers`], and [`DropReason::EthNotForUs`]; [`DropReason::GsoEncapsulation`] for a super-packet inside a tunnel,
 /// which has to be [segmented](segment_inside); [`DropReason::VirtioHeader`] for another checksum offload inside.
-fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -> Result<(), DropReason> {
+pub(super) fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -> Result<(), DropReason> {
     let link = ip.pkt.meta.origin.device();
     let version = Version::of(ip.pkt.head()).unwrap_or(Version::V4);
     let parsed = ip_headers(cx.mem, &mut ip.pkt);

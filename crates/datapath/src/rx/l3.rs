@@ -105,15 +105,13 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
         && let Err(fault) = check_on_way(ip.pkt.head(), ip.info.version())
     {
         // No ICMP error is sent about a broadcast (RFC 1122 §3.2.2).
-        let fault = fault.filter(|_| !matches!(decision, Decision::Broadcast { .. }) && ip.pkt.meta.esp.is_none());
+        let fault = fault.filter(|_| !matches!(decision, Decision::Broadcast { .. }));
         return ext_headers::drop_faulty(dp, ip, fault);
     }
     match (cast, decision) {
         (Some(cast), _) => Next::Local(cast),
         (None, Decision::Drop(DropReason::NoRoute)) if is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
         (None, Decision::Forward { dev, .. }) if dev == link && is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
-        // The device has decrypted the packet in place: only ESP may use its bytes.
-        (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(DropReason::EspDevice),
         (None, Decision::Forward { dev, next_hop }) => Next::Forward(Hop::new(dev, next_hop)),
         (None, Decision::Ila { encap, to }) => route_encap::received(dp, cx, ip, encap, to),
         (None, Decision::Drop(reason)) => unroutable::refuse(dp, ip, reason),
@@ -124,7 +122,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
 /// Tells whether a packet that is not for this node is one for a DHCP client of the host side, which has no address yet.
 fn is_for_dhcp(dp: &Datapath, link: PortId, ip: &IpPacket) -> bool {
     let has_address = || dp.fib.addresses(link).any(|own| own.addr().is_ipv4());
-    dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && is_dhcp_answer(ip) && !has_address()
+    dp.has_host_port(link) && is_dhcp_answer(ip) && !has_address()
 }
 
 /// Tells whether a packet is DHCP's answer to a client, which may have no address yet (RFC 2131 §4.1).

@@ -10,7 +10,7 @@
 //! A queueing discipline is in front of the device, whatever the device is.
 
 use base::{DropReason, PortId};
-use packet::{Memory, Packet};
+use packet::Packet;
 use switch::Egress;
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version};
@@ -125,7 +125,7 @@ fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usiz
     }
     let origin = pkt.meta.origin.get();
     let packets = pkt.meta.cut.packets();
-    match try_fit(dp, cx.mem, link, pkt, l3) {
+    match try_put(dp, cx, link, pkt, l3) {
         Err(reason) => {
             dp.ports.drops(origin, reason, packets).end();
             trace::push(dp, TraceStep { step: Step::Drop(reason), ..step });
@@ -137,13 +137,43 @@ fn put_traced(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usiz
 }
 
 /// Passes a packet, whose IP header begins at `l3`, to the device of its port: the only exit of the datapath. A link's packets are
-/// fitted and queued for its driver, those of a virtual device go on to another port or stage. Without a trace.
-fn put(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
+/// fitted and queued for its driver, those of a virtual device go on to another port or stage. Without a trace. Failures are counted as
+/// drops.
+pub(crate) fn put(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
+    let origin = pkt.meta.origin.get();
+    let packets = pkt.meta.cut.packets();
+    if let Err(reason) = try_put(dp, cx, link, pkt, l3) {
+        dp.ports.drops(origin, reason, packets).end();
+    }
+}
+
+/// As [`put`], but failures at this port are not counted yet.
+///
+/// A packet that a device is to encrypt leaves by that device alone, or is encrypted here first. This is the only place that tests
+/// it: each port below comes by here again.
+///
+/// # Errors
+/// As [`Ports::enqueue`](crate::Ports), or [`esp_device::put_or_seal`].
+#[inline]
+fn try_put(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+    if pkt.meta.esp.is_some() {
+        return try_put_marked(dp, cx, link, pkt, l3);
+    }
     match device_of(dp, link) {
-        Device::Link | Device::HostSide => fit(dp, cx.mem, link, pkt, l3),
+        Device::Link | Device::HostSide => dp.ports.enqueue(cx.mem, link, pkt, l3)?,
         Device::Vlan { .. } => pass_down(dp, cx, link, pkt, l3, put_by_vlan),
         Device::Bridge => pass_down(dp, cx, link, pkt, l3, put_by_bridge),
         Device::Vrf => dp.defer(IpPacket::unparsed(pkt), Next::VrfOut(link)),
+    }
+    Ok(())
+}
+
+/// As [`try_put`], for a packet that a device is to encrypt.
+#[cold]
+fn try_put_marked(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+    match esp_device::put_or_seal(dp, cx.mem, link, pkt, l3)? {
+        Some(sealed) => try_put(dp, cx, link, sealed, l3),
+        None => Ok(()),
     }
 }
 
@@ -212,25 +242,4 @@ pub(crate) fn enqueue_by_ports(dp: &mut Datapath, cx: Cx<'_>, places: &Egress, m
     }
     pkt.meta.vlan = last.tag.map(|tci| tci.0);
     enqueue(dp, cx, last.port, pkt, l3);
-}
-
-/// Fits a packet to its link, and queues it, without a trace. Failures are counted as drops.
-pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: PortId, pkt: Packet, l3: usize) {
-    let origin = pkt.meta.origin.get();
-    let packets = pkt.meta.cut.packets();
-    if let Err(reason) = try_fit(dp, mem, link, pkt, l3) {
-        dp.ports.drops(origin, reason, packets).end();
-    }
-}
-
-/// As [`fit`], but failures are not counted yet.
-///
-/// # Errors
-/// As [`Ports::enqueue`](crate::Ports), or [`seal_unless_on_device`](esp_device::seal_unless_on_device).
-#[inline]
-fn try_fit(dp: &mut Datapath, mem: &Memory, link: PortId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
-    if pkt.meta.esp.is_some() {
-        esp_device::seal_unless_on_device(dp, link, &mut pkt, l3)?;
-    }
-    dp.ports.enqueue(mem, link, pkt, l3)
 }

@@ -8,7 +8,7 @@ use fib::{Action, Resolution, Station, arp, nd};
 use host::icmp::Problem;
 use ipsec::device::OffloadDecision;
 use ipsec::{Bundle, Decision as Policy};
-use packet::{Esp, Packet};
+use packet::Packet;
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr};
 use xfrm::{Flowi, Mode};
@@ -154,9 +154,7 @@ fn solicitation(
 
 /// Drops a packet whose next hop was not resolved, with an ICMP error if the next hop did not answer.
 fn abandon(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason) -> Next {
-    // An error would quote a packet in clear that is laid out as ESP.
-    let is_hidden = matches!(ip.pkt.meta.esp, Some(Esp::Seal { .. }));
-    if reason != DropReason::NeighbourFailed || is_hidden || ip.parse(cx).is_err() {
+    if reason != DropReason::NeighbourFailed || ip.parse(cx).is_err() {
         return Next::Drop(reason);
     }
     if let Err(reason) = ila_errors::undo(dp, cx, ip) {

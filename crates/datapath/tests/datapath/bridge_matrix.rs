@@ -303,7 +303,7 @@ fn tagged_frames_that_wait_are_fitted_to_fewer_features() {
             let shape = Shape { fat: true, partial: true, pieces: Pieces::FragList };
             let (pkt, sent) = frame(&node.mem, &flow, Content::Tcp, shape);
             node.rx(NOW, PortId(1), vec![pkt]);
-            node.datapath.refit(&node.mem, PortId(2), Features::NONE);
+            node.datapath.refit(NOW, &node.mem, PortId(2), Features::NONE);
             assert_eq!(node.drops(), [], "tag {is_tagged}");
             let packets = node.tx(PortId(2));
             assert_eq!(packets.len(), 5, "tag {is_tagged}");

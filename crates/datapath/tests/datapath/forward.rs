@@ -464,7 +464,7 @@ fn only_links_with_packets_are_visited_and_in_order() {
     node.datapath.remove_port(NOW, &node.mem, PortId(400));
     assert_eq!(visits(&mut node), [77]);
     // Packets that are fitted again stay queued.
-    node.datapath.refit(&node.mem, PortId(77), Features::NONE);
+    node.datapath.refit(NOW, &node.mem, PortId(77), Features::NONE);
     assert_eq!(visits(&mut node), [77]);
     assert_eq!(node.tx(PortId(77)).len(), 2);
     assert_eq!(visits(&mut node), []);
@@ -509,7 +509,7 @@ fn queued_packets_are_fitted_again_when_offload_is_lost() {
     node.rx_bytes(NOW, INSIDE, &flow.udp(100));
     node.rx(NOW, INSIDE, vec![fat]);
     node.rx_bytes(NOW, INSIDE, &flow.udp(200));
-    node.datapath.refit(&node.mem, OUTSIDE, Features::NONE);
+    node.datapath.refit(NOW, &node.mem, OUTSIDE, Features::NONE);
     let lens: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::len).collect();
     assert_eq!(lens, [128, 1452, 1452, 1452, 228]);
     let fat = flow.fat_tcp(&node.mem, 1, 4200, 1400);

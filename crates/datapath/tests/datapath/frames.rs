@@ -93,7 +93,7 @@ fn links_with_and_without_offload_get_equal_segments() {
             let together = sent(tunnel, port(Features::ALL), before, nothing);
             let [(packets, together)] = &together[..] else { panic!("one buffer: {together:?}") };
             assert_eq!((*packets, together.len()), (SEGMENTS as u64, SEGMENTS));
-            let refit = |node: &mut Node| node.datapath.refit(&packet::Memory::heap(), OUTSIDE, APART);
+            let refit = |node: &mut Node| node.datapath.refit(NOW, &packet::Memory::heap(), OUTSIDE, APART);
             for (features, after) in [(APART, nothing as fn(&mut Node)), (Features::ALL, refit)] {
                 let apart = sent(tunnel, port(features), before, after);
                 assert!(apart.iter().all(|(packets, _)| *packets == 1));

@@ -53,7 +53,7 @@ fn hosts_find_the_router_and_each_other() {
 fn packets_held_for_a_neighbour_stay_fat_and_in_order() {
     let [flow, _] = flows();
     let mut world = ethernet_world();
-    world.nodes[0].datapath.refit(&packet::Memory::heap(), OUTSIDE, offload::Features::ALL);
+    world.nodes[0].datapath.refit(NOW, &packet::Memory::heap(), OUTSIDE, offload::Features::ALL);
     let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 14_000, 1400);
     let burst = vec![fat];
     world.nodes[0].rx(Instant::ZERO, PortId(1), frames_of(burst));

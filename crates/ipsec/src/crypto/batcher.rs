@@ -36,13 +36,13 @@ impl Batcher {
         self.jobs.get_mut(self.latest).map(|job| &mut **job)
     }
 
-    /// The last batch for which `is_it` returns true, which becomes the latest. `None` if there is none, or if packets
-    /// of an SA that replaces its SA came later: a packet that joined it would overtake those, which may be of the same
-    /// flow.
+    /// The newest batch that `matches`, which becomes the latest. `None` without one, or if a newer batch is of an SA
+    /// that replaces the batch's SA: a packet that joined the older batch would overtake packets of the newer batch,
+    /// and both may be of one flow.
     #[inline]
-    pub(crate) fn find(&mut self, is_it: impl Fn(&OpenJob) -> bool) -> Option<&mut OpenJob> {
-        if !self.latest().is_some_and(&is_it) {
-            let found = self.jobs.iter().rposition(|job| is_it(job))?;
+    pub(crate) fn find(&mut self, matches: impl Fn(&OpenJob) -> bool) -> Option<&mut OpenJob> {
+        if !self.latest().is_some_and(&matches) {
+            let found = self.jobs.iter().rposition(|job| matches(job))?;
             if self.jobs.range(found + 1..).any(|later| self.jobs[found].is_rekeyed_by(later)) {
                 return None;
             }

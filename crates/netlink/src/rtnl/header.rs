@@ -36,14 +36,14 @@ pub(super) fn word(bytes: &[u8]) -> u32 {
     bytes.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// Length of `struct ifinfomsg`.
-pub(super) const LEN: usize = 16;
+/// Length of `struct ifinfomsg`, the fixed part of requests and messages of links.
+pub(super) const LINK_LEN: usize = 16;
 
 /// Longest name, with its zero byte (`IFNAMSIZ`).
 pub(super) const IFNAMSIZ: u16 = 16;
 
-/// Attributes of a request.
-pub(super) const POLICY: AttrPolicy<IFLA_MAX> = policy(&[
+/// Attributes of a request for links.
+pub(super) const LINK_POLICY: AttrPolicy<IFLA_MAX> = policy(&[
     (IFLA_IFNAME, Kind::Str(IFNAMSIZ - 1)),
     (IFLA_ALT_IFNAME, Kind::Str(127)),
     (IFLA_ADDRESS, Kind::Max(32)),

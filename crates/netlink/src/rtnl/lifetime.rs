@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_preferred_then_deprecated_then_over() {
+    fn address_is_preferred_then_deprecated_then_removed() {
         let it = Lifetime::of_seconds(at(10), 5, 20).expect("5 is less than 20");
         assert_eq!(it.seconds_left(at(11)), [4, 19]);
         assert_eq!((it.next(false), it.next(true)), (Some(at(15)), Some(at(30))));

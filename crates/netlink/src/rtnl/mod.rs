@@ -146,12 +146,12 @@ impl<B: Backend> Protocol for Rtnl<B> {
 }
 
 fn unsupported(kind: u16, family: u8) -> Error {
-    let (what, noun) = match (kind & 3, kind & !3) {
-        (KIND_NEW, noun) => ("set", noun),
-        (KIND_GET, noun) => ("asked for", noun),
-        (_, noun) => ("taken away", noun),
+    let verb = match kind & 3 {
+        KIND_NEW => "set",
+        KIND_GET => "show",
+        _ => "remove",
     };
-    let noun = match noun {
+    let noun = match kind & !3 {
         RTM_NEWLINK => "links",
         RTM_NEWADDR => "addresses",
         RTM_NEWROUTE => "routes",
@@ -170,5 +170,11 @@ fn unsupported(kind: u16, family: u8) -> Error {
         AF_UNSPEC | AF_INET | AF_INET6 => String::new(),
         other => format!(" of family {other}"),
     };
-    Error::owned_text(errno::EOPNOTSUPP, format!("fatpath does not have {noun}{family} {what} here"))
+    let text = match kind & !3 {
+        RTM_NEWLINK | RTM_NEWADDR | RTM_NEWROUTE | RTM_NEWNEIGH | RTM_NEWRULE | 80 | 92 => {
+            format!("fatpath cannot {verb} {noun}{family}")
+        }
+        _ => format!("fatpath has no {noun}"),
+    };
+    Error::owned_text(errno::EOPNOTSUPP, text)
 }

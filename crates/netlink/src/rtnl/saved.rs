@@ -256,12 +256,12 @@ pub fn renumber(
                 let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
                 Some(if may_be && !is_taken(old) { old } else { 0 })
             })?;
-            renumber_attribute(message, header::LEN, IFLA_LINK, now)?;
-            renumber_attribute(message, header::LEN, IFLA_MASTER, now)
+            renumber_attribute(message, header::LINK_LEN, IFLA_LINK, now)?;
+            renumber_attribute(message, header::LINK_LEN, IFLA_MASTER, now)
         }
         RTM_SETLINK => {
             renumber_field(message, 4, now)?;
-            renumber_attribute(message, header::LEN, IFLA_MASTER, now)
+            renumber_attribute(message, header::LINK_LEN, IFLA_MASTER, now)
         }
         RTM_DELLINK => renumber_field(message, 4, now),
         // `ifa_index`, `ndm_ifindex`, `tcm_ifindex`.
@@ -292,8 +292,8 @@ pub fn renumber_change(
         Some(old) if kind_of(message) == RTM_NEWLINK && (old == LOOPBACK || is_known(old)) => {
             let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
             renumber_field(message, 4, now)?;
-            renumber_attribute(message, header::LEN, IFLA_LINK, now)?;
-            renumber_attribute(message, header::LEN, IFLA_MASTER, now)
+            renumber_attribute(message, header::LINK_LEN, IFLA_LINK, now)?;
+            renumber_attribute(message, header::LINK_LEN, IFLA_MASTER, now)
         }
         _ => renumber(message, now, is_taken),
     }

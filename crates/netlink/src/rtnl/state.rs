@@ -23,6 +23,8 @@ pub struct LinkNow {
     pub stats: LinkStats,
     /// Number of carrier changes, to up and to down.
     pub carrier: [u32; 2],
+    /// Queues that the link has opened, if not its configuration but the interface has their number.
+    pub queues: Option<u32>,
     /// Number of reasons to receive frames to all stations.
     pub promiscuity: u32,
     /// Number of reasons to receive frames to all groups.

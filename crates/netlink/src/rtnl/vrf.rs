@@ -50,7 +50,8 @@ pub(super) const fn mac(index: u32) -> [u8; 6] {
 pub(super) fn new(id: PortId, mtu: Option<u32>) -> LinkNow {
     let (mtu, mac) = (mtu.unwrap_or(MTU), Some(mac(id.0)));
     let (host_index, running, stats, carrier) = (None, true, LinkStats::default(), [0; 2]);
-    LinkNow { id, host_index, running, mtu, mac, stats, carrier, promiscuity: 0, allmulti: 0, bridging: None }
+    let (queues, bridging) = (None, None);
+    LinkNow { id, host_index, running, mtu, mac, stats, carrier, queues, promiscuity: 0, allmulti: 0, bridging }
 }
 
 /// Parses the table in a request for a VRF (Linux `vrf_newlink`).

@@ -17,6 +17,7 @@ fn model(mtu: u16) -> Model {
         mac: None,
         stats: Default::default(),
         carrier: [0; 2],
+        queues: None,
         promiscuity: 0,
         allmulti: 0,
         bridging: None,

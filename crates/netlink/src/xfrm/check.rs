@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn keepalives_are_sent_by_what_sends_and_has_ports() {
+    fn keepalive_is_only_for_outbound_sas_with_encap() {
         let cases: &[(u8, bool, Option<&str>)] = &[
             (OUT, true, None),
             (OUT, false, Some("NAT keepalive is only supported for UDP encapsulation")),

@@ -56,6 +56,7 @@ fn eth0() -> LinkNow {
         mac: Some(MAC),
         stats: LinkStats::default(),
         carrier: [1, 0],
+        queues: None,
         promiscuity: 0,
         allmulti: 0,
         bridging: None,
@@ -68,7 +69,8 @@ impl Backend for RecordingBackend {
     }
 
     fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
-        Ok(vec![LinkNow { mac: self.mac.or(Some(MAC)), ..eth0() }])
+        let queues = self.ring.as_ref().map(|ring| ring.queues);
+        Ok(vec![LinkNow { mac: self.mac.or(Some(MAC)), queues, ..eth0() }])
     }
 
     fn apply(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {

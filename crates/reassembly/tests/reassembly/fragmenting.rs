@@ -33,9 +33,8 @@ fn chain(kinds: &[Protocol], len: usize) -> Vec<u8> {
     }
     bytes.extend(payload(0, len));
     let payload_len = (bytes.len() - 40) as u16;
-    let header = ipv6::Ipv6Header::mut_from(&mut bytes).unwrap();
-    header.set_next_header(first);
-    header.set_payload_len(payload_len);
+    bytes[ipv6::NEXT_HEADER_AT] = first.0;
+    ipv6::Ipv6Header::mut_from(&mut bytes).unwrap().set_payload_len(payload_len);
     bytes
 }
 

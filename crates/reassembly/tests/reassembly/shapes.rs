@@ -21,9 +21,8 @@ fn with_extensions(piece: Piece) -> Vec<u8> {
     if piece.at == 0 {
         bytes[56..64].copy_from_slice(&[17, 0, 1, 4, 0, 0, 0, 0]);
     }
-    let header = ipv6::Ipv6Header::mut_from(&mut bytes).unwrap();
-    header.set_next_header(Protocol::HOP_BY_HOP);
-    header.set_payload_len((16 + piece.len) as u16);
+    bytes[ipv6::NEXT_HEADER_AT] = Protocol::HOP_BY_HOP.0;
+    ipv6::Ipv6Header::mut_from(&mut bytes).unwrap().set_payload_len((16 + piece.len) as u16);
     bytes
 }
 

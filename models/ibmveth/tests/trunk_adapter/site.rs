@@ -120,7 +120,7 @@ impl Site {
         let waiting = self.node.datapath.take_tx(TRUNK).unwrap();
         if self.trunk.send(waiting).unwrap() == Sent::Refit {
             let features = self.trunk.features();
-            self.node.datapath.refit(&self.node.mem, TRUNK, features);
+            self.node.datapath.refit(NOW, &self.node.mem, TRUNK, features);
             let waiting = self.node.datapath.take_tx(TRUNK).unwrap();
             assert_eq!(self.trunk.send(waiting).unwrap(), Sent::All);
         }

@@ -19,7 +19,7 @@ fn queued_packets_are_sealed_when_a_link_loses_its_device() {
         config.features.esp = false;
         let Node { datapath, mem, .. } = &mut lane.near;
         if by_refit {
-            datapath.refit(mem, OUTSIDE, config.features);
+            datapath.refit(NOW, mem, OUTSIDE, config.features);
         } else {
             datapath.set_port(OUTSIDE, config);
         }

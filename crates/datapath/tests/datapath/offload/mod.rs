@@ -3,6 +3,7 @@
 
 mod both_ways;
 mod decision;
+mod exits;
 mod gone;
 mod input;
 mod numbers;

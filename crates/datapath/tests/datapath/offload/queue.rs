@@ -60,7 +60,7 @@ fn queued_esp_is_sealed_in_software_if_the_device_cannot() {
 }
 
 #[test]
-fn nothing_leaves_a_discipline_in_clear_without_its_device() {
+fn queued_esp_is_dropped_when_its_device_goes() {
     for mode in MODES {
         for other in [false, true] {
             let mut lane = queued(mode);

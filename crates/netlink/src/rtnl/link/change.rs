@@ -12,7 +12,7 @@ use crate::attr::{Attr, Attrs};
 use crate::error::{Error, errno};
 use crate::rtnl::backend::Backend;
 use crate::rtnl::entry::Master;
-use crate::rtnl::header::{LEN, word};
+use crate::rtnl::header::{LINK_LEN, word};
 use crate::rtnl::model::Model;
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
@@ -24,7 +24,7 @@ use config::model::LinkKind;
 pub(super) fn change<B: Backend>(
     rtnl: &mut Rtnl<B>,
     index: u32,
-    header: &[u8; LEN],
+    header: &[u8; LINK_LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
     reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
@@ -98,7 +98,7 @@ impl LinkRequest {
     fn of(
         model: &Model,
         (index, now): (u32, &Link),
-        header: &[u8; LEN],
+        header: &[u8; LINK_LEN],
         attrs: &Attrs<'_, IFLA_MAX>,
     ) -> Result<Self, Error> {
         refuse_unsupported(attrs, Some(now), |attr| is_so(now, model.lower_of(index), attr))?;
@@ -230,20 +230,20 @@ fn is_link_local_v6(addr: &IpAddr) -> bool {
 }
 
 /// Flags of a request (Linux `rtnl_dev_combine_flags`), and the mask of changed flags, without volatile ones.
-fn requested_flags(header: &[u8; LEN]) -> (u32, u32) {
+fn requested_flags(header: &[u8; LINK_LEN]) -> (u32, u32) {
     let (flags, change) = (word(&header[8..]), word(&header[12..]));
     let all = if change == 0 && flags != 0 { u32::MAX } else { change };
     (flags, all & !IFF_VOLATILE)
 }
 
 /// Whether a request sets a link up, or down.
-pub(super) fn requested_up(header: &[u8; LEN]) -> Option<bool> {
+pub(super) fn requested_up(header: &[u8; LINK_LEN]) -> Option<bool> {
     let (flags, change) = requested_flags(header);
     (change & IFF_UP != 0).then_some(flags & IFF_UP != 0)
 }
 
 /// Refuses changes of flags other than `IFF_UP`.
-fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
+fn refuse_flags(header: &[u8; LINK_LEN], now: u32) -> Result<(), Error> {
     let (flags, change) = requested_flags(header);
     match (flags ^ now) & change & !IFF_UP {
         0 => Ok(()),

@@ -14,7 +14,7 @@ use crate::error::{Error, errno};
 use crate::message::Writer;
 use crate::rtnl::backend::Backend;
 use crate::rtnl::entry::Master;
-use crate::rtnl::header::{LEN, put_header, word};
+use crate::rtnl::header::{LINK_LEN, put_header, word};
 use crate::rtnl::model::{LOOPBACK, Model};
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
@@ -93,7 +93,7 @@ fn requested_vlan<const N: usize>(
 /// the same name, a UDP socket, a VRF, a bridge, or a VLAN of another link.
 pub(super) fn create<B: Backend>(
     rtnl: &mut Rtnl<B>,
-    header: &[u8; LEN],
+    header: &[u8; LINK_LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
     reply: &mut Reply<'_>,
 ) -> Result<u32, Error> {

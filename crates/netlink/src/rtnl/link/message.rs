@@ -82,7 +82,7 @@ pub(in crate::rtnl) fn write(
     let (running, operstate) = operstate(link, now);
     put_header(w, arphrd(link), link.ifindex(id), link.flags(running), change);
     w.put_str(IFLA_IFNAME, &link.config.name);
-    let queues = link.queues();
+    let queues = now.and_then(|now| now.queues).unwrap_or(link.queues());
     let (mtu, group, txqlen) = (link.mtu, link.group, link.txqlen);
     let (promiscuity, allmulti) = now.map_or((0, 0), |now| (now.promiscuity, now.allmulti));
     let (min_mtu, max_mtu) = mtus(&link.config.kind);

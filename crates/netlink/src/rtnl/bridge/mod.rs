@@ -10,7 +10,7 @@ use base::PortId;
 
 use super::backend::Backend;
 use super::entry::{Link, Master};
-use super::header::{LEN, POLICY, arphrd, behind, fixed, operstate, put_header_of, strictness, word};
+use super::header::{LINK_LEN, LINK_POLICY, arphrd, behind, fixed, operstate, put_header_of, strictness, word};
 use super::node::Rtnl;
 use super::nums::*;
 use super::state::{Bridging, LinkNow, find};
@@ -44,12 +44,12 @@ pub(super) fn set_port<B: Backend>(
     request: &Request<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
-    let (header, rest) = fixed::<LEN>(request)?;
+    let (header, rest) = fixed::<LINK_LEN>(request)?;
     let index = rtnl.model.id_of(word(&header[4..]));
     if rtnl.model.link(index).is_none() {
         return Err(Error::text(errno::ENODEV, "unknown ifindex"));
     }
-    let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+    let attrs = parse(rest, behind(LINK_LEN), &LINK_POLICY, Strictness::Liberal)?;
     let spec = || attrs.get(IFLA_AF_SPEC).into_iter().flat_map(Attr::iter);
     let flags = spec().find(|attr| attr.kind == IFLA_BRIDGE_FLAGS).map_or(0, |attr| attr.u16());
     let place = rtnl.model.bridge_of(index)?;
@@ -76,12 +76,12 @@ pub(super) fn set_port<B: Backend>(
 
 /// Dumps bridges and their ports, as messages of family `AF_BRIDGE` (Linux `rtnl_bridge_getlink`).
 pub(super) fn dump_ports<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>) -> Result<Dump<Rtnl<B>>, Error> {
-    let attrs = match fixed::<LEN>(request) {
+    let attrs = match fixed::<LINK_LEN>(request) {
         Ok((header, rest)) => {
             if request.strict && (header[1..4] != [0; 3] || header[4..] != [0; 12]) {
                 return Err(Error::text(errno::EINVAL, "Invalid values in header for bridge link dump request"));
             }
-            Some(parse(rest, behind(LEN), &POLICY, strictness(request))?)
+            Some(parse(rest, behind(LINK_LEN), &LINK_POLICY, strictness(request))?)
         }
         Err(_) if !request.strict => None,
         Err(_) => return Err(Error::text(errno::EINVAL, "Invalid header for link dump")),

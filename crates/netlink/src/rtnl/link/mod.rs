@@ -9,7 +9,7 @@ use base::PortId;
 
 use super::backend::Backend;
 use super::entry::Link;
-use super::header::{LEN, POLICY, behind, fixed, strictness, word};
+use super::header::{LINK_LEN, LINK_POLICY, behind, fixed, strictness, word};
 use super::model::LOOPBACK;
 use super::node::Rtnl;
 use super::nums::*;
@@ -35,10 +35,10 @@ struct Filter {
 }
 
 pub(super) fn dump<B: Backend>(request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<B>>, Error> {
-    let (header, rest) = match fixed::<LEN>(request) {
+    let (header, rest) = match fixed::<LINK_LEN>(request) {
         Ok(found) => found,
         // Old programs send a shorter header (`rtnl_dump_ifinfo`).
-        Err(_) if !request.strict => (&[0; LEN], &[] as &[u8]),
+        Err(_) if !request.strict => (&[0; LINK_LEN], &[] as &[u8]),
         Err(_) => return Err(Error::text(errno::EINVAL, "Invalid header for link dump")),
     };
     if request.strict {
@@ -49,7 +49,7 @@ pub(super) fn dump<B: Backend>(request: &Request<'_>, family: u8) -> Result<Dump
             return Err(Error::text(errno::EINVAL, "Filter by device index not supported for link dumps"));
         }
     }
-    let attrs = parse(rest, behind(LEN), &POLICY, strictness(request))?;
+    let attrs = parse(rest, behind(LINK_LEN), &LINK_POLICY, strictness(request))?;
     let mut filter = Filter::default();
     for attr in attrs.iter() {
         match attr.kind {
@@ -91,12 +91,12 @@ pub(super) fn dump<B: Backend>(request: &Request<'_>, family: u8) -> Result<Dump
 }
 
 pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let (header, rest) = fixed::<LEN>(request)?;
+    let (header, rest) = fixed::<LINK_LEN>(request)?;
     let strict = strictness(request);
     if request.strict && (header[1..4] != [0; 3] || header[8..] != [0; 8]) {
         return Err(Error::text(errno::EINVAL, "Invalid values in header for get link request"));
     }
-    let attrs = parse(rest, behind(LEN), &POLICY, strict)?;
+    let attrs = parse(rest, behind(LINK_LEN), &LINK_POLICY, strict)?;
     let ext_mask = attrs.get(IFLA_EXT_MASK).map_or(0, Attr::u32);
     let name = attrs.get(IFLA_IFNAME).or_else(|| attrs.get(IFLA_ALT_IFNAME)).and_then(Attr::text);
     // Interface indexes may have changed since the last request.
@@ -116,8 +116,8 @@ pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: 
 
 /// Carries out an `RTM_NEWLINK` or `RTM_SETLINK`, and notifies listeners.
 pub(super) fn set<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let (header, rest) = fixed::<LEN>(request)?;
-    let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+    let (header, rest) = fixed::<LINK_LEN>(request)?;
+    let attrs = parse(rest, behind(LINK_LEN), &LINK_POLICY, Strictness::Liberal)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).filter(|name| !name.is_empty());
     let index = match (word(&header[4..]), name) {
         (0, Some(name)) => rtnl.model.index_of(name),
@@ -152,8 +152,8 @@ pub(super) fn remove<B: Backend>(
     request: &Request<'_>,
     reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
-    let (header, rest) = fixed::<LEN>(request)?;
-    let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+    let (header, rest) = fixed::<LINK_LEN>(request)?;
+    let attrs = parse(rest, behind(LINK_LEN), &LINK_POLICY, Strictness::Liberal)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text);
     let indices = match (word(&header[4..]), name, attrs.get(IFLA_GROUP)) {
         (0, Some(name), _) => rtnl.model.index_of(name).into_iter().collect(),
