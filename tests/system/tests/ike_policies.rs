@@ -98,8 +98,7 @@ impl Site {
     }
 
     /// Captures on the wire and on the host's device what passes in clear during `meanwhile`, under packets both ways.
-    /// Returns the numbers of packets, and of datagrams that the peer has received.
-    fn in_clear(&self, meanwhile: impl FnOnce() -> Outcome) -> Outcome<[usize; 3]> {
+    fn in_clear(&self, meanwhile: impl FnOnce() -> Outcome) -> Outcome<InClear> {
         let sent = Capture::start(&self.peer, "eth0", SENT, &self.scratch)?;
         let received = Capture::start(&self.host, "tun0", RECEIVED, &self.scratch)?;
         let mut ping = self.peer.command("ping");
@@ -107,15 +106,21 @@ impl Site {
         let counts = numbered(&self.host, (&self.peer, FAR.parse()?), (200, 3000), meanwhile)?;
         drop(ping);
         assert!(counts.len() > 300, "{} datagrams were sent", counts.len());
-        let packets = |capture: Capture| -> Outcome<usize> {
-            let text = run(Command::new("tcpdump").args(["-nr"]).arg(capture.finish()?))?;
-            // Shown if the test fails.
-            text.lines().take(5).for_each(|line| println!("{line}"));
-            Ok(text.lines().count())
-        };
+        let packets = |capture: Capture| run(Command::new("tcpdump").args(["-nr"]).arg(capture.finish()?));
         let arrived = counts.into_iter().filter(|count| *count > 0).count();
-        Ok([packets(sent)?, packets(received)?, arrived])
+        Ok(InClear { sent: packets(sent)?, received: packets(received)?, arrived })
     }
+}
+
+/// Packets in clear.
+#[derive(Debug, Default, Eq, PartialEq)]
+struct InClear {
+    /// Lines of tcpdump about the wire.
+    sent: String,
+    /// Lines of tcpdump about the host's device.
+    received: String,
+    /// Number of datagrams that have arrived at the peer.
+    arrived: usize,
 }
 
 /// Lines about the policies of all directions, with `verb` before the selector and `rest` behind it.
@@ -188,14 +193,15 @@ fn nothing_in_clear(cable: Cable) -> Outcome {
         pass();
         Ok(())
     })?;
-    assert_eq!(seen, [0; 3], "packets in clear: on the wire, on the host's device, received by the peer");
+    assert_eq!(seen, InClear::default());
     // What passes in clear is seen: a program demands it for all directions.
     let seen = site.in_clear(|| {
         site.xfrm(&policies("update", |_| "priority 1000".to_owned()))?;
         pass();
         Ok(())
     })?;
-    assert!(seen.iter().all(|count| *count > 20), "{seen:?}: {}", site.gateway.log());
+    let counts = [seen.sent.lines().count(), seen.received.lines().count(), seen.arrived];
+    assert!(counts.iter().all(|count| *count > 20), "{counts:?}: {}", site.gateway.log());
     site.xfrm(&removed())?;
     site.wait_for_waiting()?;
     // Packets that were sent before the removal.
@@ -204,6 +210,6 @@ fn nothing_in_clear(cable: Cable) -> Outcome {
         pass();
         Ok(())
     })?;
-    assert_eq!(seen, [0; 3], "packets in clear after the program's policies");
+    assert_eq!(seen, InClear::default(), "after the program's policies");
     Ok(())
 }

@@ -404,7 +404,7 @@ fn ends_without_clear_packets() -> Outcome {
     let seen = |capture: Capture| run(Command::new("tcpdump").args(["-nr"]).arg(capture.finish()?));
     let captured = capture(&site)?;
     let mut ping = site.ends[0].netns.command("ping");
-    let _ping = Process::spawn(ping.args(["-n", "-q", "-i", "0.002", "10.2.0.1"]), site.scratch())?;
+    let ping = Process::spawn(ping.args(["-n", "-q", "-i", "0.002", "10.2.0.1"]), site.scratch())?;
     thread::sleep(Duration::from_millis(300));
     site.start()?;
     let none = site.ends[0].files.file("none.conf");
@@ -446,6 +446,7 @@ fn ends_without_clear_packets() -> Outcome {
     let captured = capture(&site)?;
     reload(&mut site, &example)?;
     thread::sleep(Duration::from_millis(500));
+    drop(ping);
     let count = seen(captured)?.lines().count();
     assert!(count > 20, "{count} packets");
     Ok(())
