@@ -134,8 +134,11 @@ fn killed_gateway() -> Outcome {
         wait_until("the address answers", PATIENCE, pings)?;
     }
     assert!(keepalived.is_running(), "{}", keepalived.output());
+    // It begins as a backup, and is master from then on.
     let log = keepalived.output();
-    assert!(!log.contains("Entering BACKUP STATE") && !log.contains("Entering FAULT STATE"), "{log}");
+    let states: Vec<&str> =
+        log.lines().filter_map(|line| line.split_once("Entering ")).map(|(_, state)| state).collect();
+    assert_eq!(states, ["BACKUP STATE (init)", "MASTER STATE"], "{log}");
     Ok(())
 }
 
