@@ -33,8 +33,11 @@ keys = "ike"
 /// Address behind the peer.
 const FAR: &str = "10.2.0.9";
 
-/// Packets of the host's network on the wire, and ARP requests for neighbours in the peer's network.
-const SENT: &str = "ip src net 10.1.0.0/24 or (arp[6:2] = 1 and arp dst net 10.2.0.0/24)";
+/// Packets to the peer's network on the wire, and ARP requests for neighbours there.
+const SENT: &str = "ip dst net 10.2.0.0/24 or (arp[6:2] = 1 and arp dst net 10.2.0.0/24)";
+
+/// Address of the host that is in no network of the tunnel.
+const OTHER: &str = "198.51.100.5";
 
 /// Packets of the peer's network on the host's device.
 const RECEIVED: &str = "ip src net 10.2.0.0/24";
@@ -59,7 +62,9 @@ impl Site {
         let (scratch, host, peer) = (Scratch::new()?, Netns::new("host")?, Netns::new("peer")?);
         cable((&host, "eth0"), (&peer, "eth0"))?;
         // The host's kernel has no address there, and its own packets would be no gateway's.
-        host.sh("echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6")?;
+        host.sh(&format!(
+            "echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6; ip link set lo up; ip addr add {OTHER}/32 dev lo"
+        ))?;
         peer.sh(&format!(
             "ip addr add 192.0.2.2/24 dev eth0; ip link set lo up; ip addr add {FAR}/32 dev lo
             ip route add 10.1.0.0/24 via 192.0.2.1"
@@ -88,7 +93,7 @@ impl Site {
     /// Waits until the gateway has the policies of its file, and no others.
     fn wait_for_waiting(&self) -> Outcome {
         let shown = || self.gateway.show("policies").unwrap_or_default();
-        let waits = || shown().matches("priority 4294967295").count() == 3 && shown().matches("dir ").count() == 3;
+        let waits = || shown().matches("priority 4294967294").count() == 3 && shown().matches("dir ").count() == 4;
         wait_until("the policies of the file are back", PATIENCE, waits).map_err(|err| self.explain(&err))
     }
 
@@ -103,8 +108,10 @@ impl Site {
         let received = Capture::start(&self.host, "tun0", RECEIVED, &self.scratch)?;
         let mut ping = self.peer.command("ping");
         let ping = Process::spawn(ping.args(["-n", "-q", "-i", "0.01", "-I", FAR, "10.1.0.1"]), &self.scratch)?;
+        let mut other = self.host.command("ping");
+        let other = Process::spawn(other.args(["-n", "-q", "-i", "0.01", "-I", OTHER, FAR]), &self.scratch)?;
         let counts = numbered(&self.host, (&self.peer, FAR.parse()?), (200, 3000), meanwhile)?;
-        drop(ping);
+        drop((ping, other));
         assert!(counts.len() > 300, "{} datagrams were sent", counts.len());
         let packets = |capture: Capture| run(Command::new("tcpdump").args(["-nr"]).arg(capture.finish()?));
         let arrived = counts.into_iter().filter(|count| *count > 0).count();
@@ -187,8 +194,11 @@ fn nothing_in_clear(cable: Cable) -> Outcome {
         let has_sa = || site.gateway.show("sa").is_ok_and(|sas| sas.contains("0x00001002"));
         wait_until("the SA expires", PATIENCE, || !has_sa())?;
         pass();
-        // A manager that starts removes all that it finds.
-        site.xfrm(&[one("state flush"), one("policy flush"), managed(""), one("policy flush")].concat())?;
+        // A manager that starts removes all that it finds, also where it finds none of its own.
+        site.xfrm(
+            &[one("state flush"), one("policy flush"), one("policy flush"), managed(""), one("policy flush")].concat(),
+        )?;
+        site.xfrm(&one("policy flush"))?;
         site.wait_for_waiting()?;
         pass();
         Ok(())
@@ -211,5 +221,12 @@ fn nothing_in_clear(cable: Cable) -> Outcome {
         Ok(())
     })?;
     assert_eq!(seen, InClear::default(), "after the program's policies");
+    // So are packets from an address in none of the tunnel's networks.
+    let seen = site.in_clear(|| {
+        site.xfrm(&one("policy update dir out dst 10.2.0.0/24 priority 1000"))?;
+        pass();
+        Ok(())
+    })?;
+    assert!(seen.sent.matches(&format!("IP {OTHER} > {FAR}: ICMP")).count() > 5, "{seen:?}");
     Ok(())
 }
