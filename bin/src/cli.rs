@@ -123,8 +123,9 @@ pub(crate) enum Command {
     /// Check this machine for the requirements of a gateway
     ///
     /// A line for each: `ok`, `note` if only some links or commands are affected, or `missing`, with a remedy. Nothing is
-    /// changed. The exit code is 1 if something is missing.
-    Doctor,
+    /// changed. With a peer's address, also whether this host's datagrams to its UDP port 4500 return an error: one is
+    /// sent, of one byte, which gateways ignore. The exit code is 1 if something is missing.
+    Doctor(DoctorArgs),
     /// Print cause and remedy of a reason for drops
     ///
     /// Reasons are those of `fatpath show drops` and `fatpath trace`; without one, all are listed with their causes.
@@ -261,7 +262,7 @@ impl Command {
             | Self::Up(_)
             | Self::Down(_)
             | Self::Genkey(_)
-            | Self::Doctor
+            | Self::Doctor(_)
             | Self::Try
             | Self::Explain(_)
             | Self::Measure(_)
@@ -335,6 +336,14 @@ pub(crate) struct PairArgs {
     /// Address of this end that the peer reaches; by default that of the route to the peer
     #[arg(long, value_name = "ADDRESS", value_hint = ValueHint::Other)]
     pub(crate) endpoint: Option<IpAddr>,
+}
+
+/// Arguments of `doctor`.
+#[derive(Args, Debug)]
+pub(crate) struct DoctorArgs {
+    /// Address of a peer
+    #[arg(value_name = "PEER", value_hint = ValueHint::Hostname)]
+    pub(crate) peer: Option<IpAddr>,
 }
 
 /// Arguments of `up`.

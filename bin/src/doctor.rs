@@ -1,17 +1,21 @@
-//! `fatpath doctor`: requirements of a gateway on this machine, each with its remedy.
+//! `fatpath doctor`: requirements of a gateway on this machine, each with its remedy, and the way to a peer.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
-use std::net::UdpSocket;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use client::{CliError, find_sibling, gateway_program, own_socket_path, print, raise_descriptor_limit, system_ip};
+use link::{Namespace, unshare};
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
+use serde_json::Value;
+
+use crate::cli::DoctorArgs;
 
 /// TUN and TAP devices.
 const TUN: &str = "/dev/net/tun";
@@ -25,6 +29,13 @@ const MIN_DESCRIPTORS: u64 = 4096;
 const NAT_T_PORT: u16 = 4500;
 /// Seconds since 1970 at the start of 2025: an earlier time is a clock that was never set.
 const START_OF_2025: u64 = 1_735_689_600;
+
+/// MTU for which the device of a `[[tunnel]]` is made, unless its outer link has another one.
+const USUAL_MTU: u64 = 1500;
+/// Time in which a peer or a router on the way returns an error.
+const ERROR_LIMIT: Duration = Duration::from_secs(1);
+/// Keepalive of a NAT's mapping, which the receiver ignores (RFC 3948 §2.3).
+const KEEPALIVE: [u8; 1] = [0xff];
 
 /// Result of one examination.
 #[derive(Debug, Eq, PartialEq)]
@@ -44,8 +55,8 @@ type Line = (&'static str, Verdict);
 ///
 /// # Errors
 /// Standard output cannot be written.
-pub(crate) fn main() -> Result<ExitCode, CliError> {
-    let lines = [
+pub(crate) fn main(args: &DoctorArgs) -> Result<ExitCode, CliError> {
+    let mut lines = vec![
         ("kernel", kernel()),
         ("processor", processor()),
         ("run directory", run_directory()),
@@ -54,12 +65,15 @@ pub(crate) fn main() -> Result<ExitCode, CliError> {
         ("fatpath-bench", bench()),
         ("capabilities", capabilities_of_process()),
         (TUN, tun()),
-        ("user namespaces", user_namespaces()),
         ("descriptors", descriptors()),
         ("socket buffers", buffers()),
         ("UDP port 4500", port()),
+        ("MTU", mtu()),
         ("clock", clock()),
     ];
+    lines.extend(args.peer.map(|address| ("peer", peer(address))));
+    // The last one: it moves this process to a user namespace.
+    lines.push(("user namespaces", user_namespaces()));
     print(text(&lines).as_bytes())?;
     let is_missing = lines.iter().any(|(_, verdict)| matches!(verdict, Verdict::Missing(_)));
     Ok(if is_missing { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -158,24 +172,128 @@ fn tun() -> Verdict {
     }
 }
 
+/// Settings of the kernel about user namespaces, and the result of an attempt to make one.
+struct UserNamespaces {
+    is_restricted_by_apparmor: bool,
+    is_off: bool,
+    /// Maximum number; `None` for a kernel without them.
+    limit: Option<u64>,
+    refusal: Option<io::Error>,
+    /// Whether a seccomp filter restricts the system calls of this process.
+    has_filter: bool,
+}
+
+impl UserNamespaces {
+    fn verdict(&self) -> Verdict {
+        let remedy = "a gateway without root has no host side, and `fatpath try` needs sudo";
+        if self.is_restricted_by_apparmor {
+            return Verdict::Note(format!(
+                "restricted by AppArmor: {remedy}; sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile, permits them"
+            ));
+        }
+        if self.is_off {
+            return Verdict::Note(format!("off: {remedy}; sysctl kernel.unprivileged_userns_clone=1 permits them"));
+        }
+        match (self.limit, &self.refusal) {
+            (None, _) => Verdict::Note(format!("not in this kernel: {remedy}")),
+            (Some(0), _) => {
+                Verdict::Note(format!("none permitted: {remedy}; sysctl user.max_user_namespaces=15000 permits them"))
+            }
+            (Some(_), Some(err)) if self.has_filter => Verdict::Note(format!(
+                "{err}, by the seccomp filter of a container: {remedy}; docker and podman permit them by \
+                 --security-opt seccomp=unconfined, or --cap-add SYS_ADMIN"
+            )),
+            (Some(_), Some(err)) => Verdict::Note(format!("{err}: {remedy}")),
+            (Some(_), None) => Verdict::Ok("permitted".to_owned()),
+        }
+    }
+}
+
+/// Makes a user namespace for this process, which has one thread.
 fn user_namespaces() -> Verdict {
     let number = |path: &str| fs::read_to_string(path).ok().and_then(|text| text.trim().parse::<u64>().ok());
-    let remedy = "a gateway without root has no host side, and `fatpath try` needs sudo";
-    if number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1) {
-        return Verdict::Note(format!(
-            "restricted by AppArmor: {remedy}; sysctl kernel.apparmor_restrict_unprivileged_userns=0, or a profile, permits them"
-        ));
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let seccomp = status.lines().find_map(|line| line.strip_prefix("Seccomp:")).map(str::trim);
+    UserNamespaces {
+        is_restricted_by_apparmor: number("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == Some(1),
+        is_off: number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0),
+        limit: number("/proc/sys/user/max_user_namespaces"),
+        refusal: unshare(&[Namespace::User, Namespace::Network]).err(),
+        has_filter: seccomp.is_some_and(|mode| mode != "0"),
     }
-    if number("/proc/sys/kernel/unprivileged_userns_clone") == Some(0) {
-        return Verdict::Note(format!("off: {remedy}; sysctl kernel.unprivileged_userns_clone=1 permits them"));
+    .verdict()
+}
+
+/// MTU of the interface to which the default route of IPv4 leads.
+fn mtu() -> Verdict {
+    let routes = fs::read_to_string("/proc/net/route").unwrap_or_default();
+    let Some(device) = default_device(&routes) else { return Verdict::Ok("no default route".to_owned()) };
+    // `/sys` may be that of another network namespace.
+    let links: Value = serde_json::from_str(&ip(&["-json", "link", "show", "dev", device])).unwrap_or_default();
+    match links[0]["mtu"].as_u64() {
+        Some(mtu) if mtu < USUAL_MTU => Verdict::Note(format!(
+            "{device} {mtu}: a tunnel's device is made for {USUAL_MTU}; hosts learn the smaller size by path MTU discovery, \
+             or write the links with `mtu` (fatpath check --expand)"
+        )),
+        Some(mtu) => Verdict::Ok(format!("{device} {mtu}")),
+        None => Verdict::Note(format!("{device}: unknown")),
     }
-    match number("/proc/sys/user/max_user_namespaces") {
-        Some(0) => {
-            Verdict::Note(format!("none permitted: {remedy}; sysctl user.max_user_namespaces=15000 permits them"))
+}
+
+/// Interface of the default route in the text of `/proc/net/route`.
+fn default_device(routes: &str) -> Option<&str> {
+    routes.lines().skip(1).find_map(|line| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let is_default = columns.get(1) == Some(&"00000000") && columns.get(7) == Some(&"00000000");
+        columns.first().copied().filter(|_| is_default)
+    })
+}
+
+/// Sends a keepalive to a peer's port for ESP and IKE, and waits for an error.
+fn peer(address: IpAddr) -> Verdict {
+    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let sent = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((address, NAT_T_PORT))?;
+        socket.send(&KEEPALIVE)?;
+        Ok(socket)
+    });
+    let socket = match sent {
+        Ok(socket) => socket,
+        Err(err) if matches!(err.kind(), ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable) => {
+            return Verdict::Missing(format!("{address}: no route leads there; ip route add"));
         }
-        Some(_) => Verdict::Ok("permitted".to_owned()),
-        None => Verdict::Note(format!("not in this kernel: {remedy}")),
+        Err(err) if err.kind() == ErrorKind::PermissionDenied => {
+            return Verdict::Missing(format!(
+                "{address}: {err}: the packet filter of this host drops UDP to port {NAT_T_PORT}; permit it"
+            ));
+        }
+        Err(err) => return Verdict::Missing(format!("{address}: {err}")),
+    };
+    let own = socket.local_addr().map(|own| own.ip().to_string()).unwrap_or_default();
+    let received = socket.set_read_timeout(Some(ERROR_LIMIT)).and_then(|()| socket.recv(&mut [0; 16]));
+    match received.map_err(|err| err.kind()) {
+        Err(ErrorKind::ConnectionRefused) => Verdict::Missing(format!(
+            "{address}: UDP port {NAT_T_PORT} is unreachable: start the gateway there, or permit the port in its packet filter"
+        )),
+        _ if has_no_neighbour(address) => {
+            Verdict::Missing(format!("{address}: no host answers for this address on its network; is it up?"))
+        }
+        _ => Verdict::Ok(format!(
+            "{address}: no error from UDP port {NAT_T_PORT} within a second, from {own}; a filter that drops in silence looks alike"
+        )),
     }
+}
+
+/// Output of the system's `ip`; empty if it fails.
+fn ip(words: &[&str]) -> String {
+    let output = system_ip().ok().and_then(|ip| Command::new(ip).args(words).stdin(Stdio::null()).output().ok());
+    output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+}
+
+/// Whether this host has asked its network for the address in vain, as ip-neighbour(8) tells.
+fn has_no_neighbour(address: IpAddr) -> bool {
+    let text = ip(&["neigh", "show", "to", &address.to_string()]);
+    text.split_whitespace().any(|word| matches!(word, "INCOMPLETE" | "FAILED"))
 }
 
 fn descriptors() -> Verdict {
@@ -235,6 +353,47 @@ mod tests {
     fn line_has_verdict_subject_and_remedy() {
         let lines = [("ip", Verdict::Ok("/sbin/ip".to_owned())), (TUN, Verdict::Missing("make it".to_owned()))];
         assert_eq!(text(&lines), "ok       ip               /sbin/ip\nmissing  /dev/net/tun     make it\n");
+    }
+
+    #[test]
+    fn user_namespaces_have_a_remedy_for_each_refusal() {
+        let permitted = || UserNamespaces {
+            is_restricted_by_apparmor: false,
+            is_off: false,
+            limit: Some(100),
+            refusal: None,
+            has_filter: false,
+        };
+        let refusal = || Some(io::Error::from(ErrorKind::PermissionDenied));
+        let cases = [
+            (
+                UserNamespaces { is_restricted_by_apparmor: true, refusal: refusal(), ..permitted() },
+                "userns=0, or a profile",
+            ),
+            (UserNamespaces { is_off: true, refusal: refusal(), ..permitted() }, "unprivileged_userns_clone=1"),
+            (UserNamespaces { limit: Some(0), refusal: refusal(), ..permitted() }, "max_user_namespaces=15000"),
+            (UserNamespaces { limit: None, refusal: refusal(), ..permitted() }, "not in this kernel"),
+            (UserNamespaces { refusal: refusal(), has_filter: true, ..permitted() }, "seccomp=unconfined"),
+            (UserNamespaces { refusal: refusal(), ..permitted() }, "permission denied: a gateway without root"),
+        ];
+        for (settings, want) in cases {
+            let Verdict::Note(text) = settings.verdict() else { panic!("{want}") };
+            assert!(text.contains(want), "{text}");
+        }
+        // A filter that permits them is no fault.
+        let filtered = UserNamespaces { has_filter: true, ..permitted() };
+        assert_eq!(filtered.verdict(), Verdict::Ok("permitted".to_owned()));
+    }
+
+    #[test]
+    fn device_is_that_of_the_default_route() {
+        let head = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n";
+        let own = "eth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        let half = "tun0\t00000000\t00000000\t0001\t0\t0\t0\t00000080\t0\t0\t0\n";
+        let default = "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\n";
+        assert_eq!(default_device(&[head, own, half, default].concat()), Some("eth0"));
+        assert_eq!(default_device(&[head, own, half].concat()), None);
+        assert_eq!(default_device(""), None);
     }
 
     #[test]

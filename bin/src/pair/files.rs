@@ -13,6 +13,7 @@ use std::env;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write as _};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -126,9 +127,9 @@ impl PairFiles {
     ///
     /// # Errors
     /// The file of the gateway would be wrong.
-    pub(super) fn check(&self, own: &PairLine, peer: &PairLine) -> Result<(), CliError> {
+    pub(super) fn check(&self, own: &PairLine, peer: &PairLine, addresses: &[IpAddr]) -> Result<(), CliError> {
         let trial = env::temp_dir().join(format!("fatpath-pair-{}.toml", std::process::id()));
-        write(&trial, &self.gateway_toml(own, peer))?;
+        write(&trial, &self.gateway_toml(own, peer, addresses))?;
         let checked = daemon::check(std::slice::from_ref(&trial));
         let _ = fs::remove_file(&trial);
         // The file has another name for its user.
@@ -148,7 +149,7 @@ impl PairFiles {
     ///
     /// # Errors
     /// They cannot be written; nothing of the peer is left.
-    pub(super) fn add_peer(&self, own: &PairLine, peer: &PairLine) -> Result<(), CliError> {
+    pub(super) fn add_peer(&self, own: &PairLine, peer: &PairLine, addresses: &[IpAddr]) -> Result<(), CliError> {
         let ike = self.ike();
         let files = [
             ("pubkey/peer.pem", keys::public_pem(&peer.key)),
@@ -165,7 +166,7 @@ impl PairFiles {
         };
         remove();
         let written = (|| {
-            write(&new, &self.gateway_toml(own, peer))?;
+            write(&new, &self.gateway_toml(own, peer, addresses))?;
             for (name, content) in &files {
                 write(&ike.join(name), content)?;
             }
@@ -176,13 +177,18 @@ impl PairFiles {
         written.inspect_err(|_| remove())
     }
 
-    /// File of the gateway.
-    fn gateway_toml(&self, own: &PairLine, peer: &PairLine) -> String {
+    /// File of the gateway. `addresses` are this host's in its networks: the sources of its own packets to the peer's.
+    fn gateway_toml(&self, own: &PairLine, peer: &PairLine, addresses: &[IpAddr]) -> String {
+        let addresses: Vec<Prefix> = addresses.iter().copied().map(Prefix::host).collect();
+        let addresses = match list(&addresses, "\"").as_str() {
+            "" => String::new(),
+            list => format!(", addresses = [{list}]"),
+        };
         format!(
             "# Written by fatpath pair. It is yours from now on: fatpath changes nothing in it.\n\
              [[tunnel]]\n\
              name = \"{}\"\n\
-             local = {{ address = \"{}\", nets = [{}] }}\n\
+             local = {{ address = \"{}\", nets = [{}]{addresses} }}\n\
              remote = {{ address = \"{}\", nets = [{}] }}\n\
              keys = \"ike\"\n",
             self.name,
@@ -283,12 +289,16 @@ mod tests {
     fn file_of_the_gateway_has_few_lines_and_both_ends() {
         let files = PairFiles { dir: PathBuf::from("/nowhere"), name: "site".to_owned() };
         let [own, peer] = lines();
-        let toml = files.gateway_toml(&own, &peer);
+        let toml = files.gateway_toml(&own, &peer, &[]);
         assert!(toml.lines().count() <= 12, "{toml}");
         assert!(
             toml.contains("remote = { address = \"192.0.2.2\", nets = [\"10.2.0.0/24\", \"fd00:2::/64\"] }"),
             "{toml}"
         );
+        let text = "nets = [\"10.1.0.0/24\", \"fd00:1::/64\"]";
+        assert!(toml.contains(&format!("{text} }}\n")), "{toml}");
+        let toml = files.gateway_toml(&own, &peer, &["10.1.0.7", "fd00:1::7"].map(|own| own.parse().unwrap()));
+        assert!(toml.contains(&format!("{text}, addresses = [\"10.1.0.7/32\", \"fd00:1::7/128\"] }}\n")), "{toml}");
         let swanctl = files.swanctl_conf(&own, &peer);
         assert!(swanctl.contains("local_ts = 10.1.0.0/24, fd00:1::/64"), "{swanctl}");
         assert_eq!(swanctl.matches('{').count(), swanctl.matches('}').count());

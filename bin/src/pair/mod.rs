@@ -9,9 +9,11 @@ mod keys;
 mod line;
 
 use std::net::{IpAddr, UdpSocket};
+use std::process::{Command, Stdio};
 
 use base::Prefix;
-use client::{CliError, print};
+use client::{CliError, print, system_ip};
+use serde_json::Value;
 
 use crate::cli::PairArgs;
 use crate::up;
@@ -39,13 +41,14 @@ pub(crate) fn main(args: &PairArgs) -> Result<(), CliError> {
             (own, Some(private))
         }
     };
+    let addresses = addresses_in(&own);
     match &peer {
         Some(peer) => {
             check_peer(name, &files, &own, peer)?;
-            files.check(&own, peer)?;
+            files.check(&own, peer, &addresses)?;
             up::check_ike_programs()?;
         }
-        None => files.check(&own, &stand_in(&own))?,
+        None => files.check(&own, &stand_in(&own), &addresses)?,
     }
     if let Some(private) = &is_new {
         files.create(&own, private)?;
@@ -56,7 +59,7 @@ pub(crate) fn main(args: &PairArgs) -> Result<(), CliError> {
     if files.is_joined() {
         print(format!("{name}: the files are there and yours; nothing was changed in them\n").as_bytes())?;
     } else {
-        files.add_peer(&own, &peer)?;
+        files.add_peer(&own, &peer, &addresses)?;
     }
     // The other end needs the line, also if this one does not start at once.
     print(joined_text(name, &own, &peer).as_bytes())?;
@@ -132,9 +135,13 @@ fn create(
     let address = match args.endpoint {
         Some(address) => address,
         None => source_address(peer.map(|peer| peer.address)).ok_or_else(|| {
-            CliError::failed(format!(
-                "{name}: no route leads to the peer; name this end's address: --endpoint ADDRESS."
-            ))
+            let why = match peer {
+                Some(peer) => format!("no route leads to the peer, {}; add one", peer.address),
+                None => {
+                    "without a default route, the address that the peer reaches is unknown: add the route".to_owned()
+                }
+            };
+            CliError::failed(format!("{name}: {why}, or name this end's address: --endpoint ADDRESS."))
         })?,
     };
     // The gateway's socket has this address.
@@ -169,6 +176,33 @@ fn source_address(peer: Option<IpAddr>) -> Option<IpAddr> {
         socket.connect((target, PORT)).ok()?;
         socket.local_addr().ok().map(|own| own.ip()).filter(|own| !own.is_unspecified() && !own.is_loopback())
     })
+}
+
+/// Addresses of this host in the networks of its end, the first one of each family. Without them the host's own packets to the
+/// peer's networks would have the outer address as their source, which no policy of the tunnel has.
+fn addresses_in(own: &PairLine) -> Vec<IpAddr> {
+    let output = system_ip().ok().and_then(|ip| {
+        let mut command = Command::new(ip);
+        command.args(["-json", "addr", "show", "scope", "global"]).stdin(Stdio::null()).output().ok()
+    });
+    output.map(|output| addresses_of(&output.stdout, own)).unwrap_or_default()
+}
+
+/// The same, in the output of `ip -json addr`.
+fn addresses_of(json: &[u8], own: &PairLine) -> Vec<IpAddr> {
+    let links: Value = serde_json::from_slice(json).unwrap_or_default();
+    let links = links.as_array().map(Vec::as_slice).unwrap_or_default();
+    let infos = links.iter().filter_map(|link| link["addr_info"].as_array()).flatten();
+    let addresses = infos.filter_map(|info| info["local"].as_str()?.parse::<IpAddr>().ok());
+    let mut found: Vec<IpAddr> = Vec::new();
+    for address in addresses.filter(|address| *address != own.address) {
+        // A network of one host is that address by itself.
+        let is_inside = own.nets.iter().any(|net| !net.is_host() && net.contains(address));
+        if is_inside && !found.iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+            found.push(address);
+        }
+    }
+    found
 }
 
 /// Refuses a peer's line that does not fit this end.
@@ -245,4 +279,23 @@ fn joined_text(name: &str, own: &PairLine, peer: &PairLine) -> String {
         own.fingerprint(),
         peer.fingerprint()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_address_is_the_first_of_each_family_in_the_networks() {
+        let nets = ["10.1.0.0/24", "10.5.0.9/32", "fd00:1::/64"].map(|net| net.parse().unwrap()).to_vec();
+        let own = PairLine { key: [0; 32], address: "10.1.0.1".parse().unwrap(), port: PORT, nets };
+        let json = br#"[{"ifname":"eth0","addr_info":[{"family":"inet","local":"192.0.2.1","prefixlen":24}]},
+            {"ifname":"eth1","addr_info":[{"local":"10.1.0.1"},{"local":"10.5.0.9"},{"local":"10.1.0.7"},{"local":"10.1.0.8"},
+            {"local":"fd00:2::1"},{"local":"fd00:1::7","prefixlen":64}]},{"ifname":"eth2"},{}]"#;
+        let want: Vec<IpAddr> = ["10.1.0.7", "fd00:1::7"].map(|address| address.parse().unwrap()).to_vec();
+        assert_eq!(addresses_of(json, &own), want);
+        for nothing in [&b""[..], b"{}", b"[1]", b"[{\"addr_info\":[{\"local\":7}]}]"] {
+            assert!(addresses_of(nothing, &own).is_empty());
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base::DropReason;
 use client::{CliError, Client};
@@ -11,6 +11,9 @@ use ctl::{Reply, Request, Shown, StateKind};
 use serde::Serialize;
 
 use super::tunnel::{TunnelKey, TunnelState, TunnelStatus, tunnels};
+
+/// Time limit for a reply: a gateway that hangs must not keep the status of the others waiting.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
 
 /// Status of a gateway.
 #[derive(Clone, Debug, Serialize)]
@@ -64,7 +67,7 @@ impl Sample {
     /// # Errors
     /// The gateway does not reply.
     pub(super) fn take(name: &str, path: &Path) -> Result<Self, CliError> {
-        let mut client = Client::connect_at(name, path.to_owned())?;
+        let mut client = Client::connect_within(name, path.to_owned(), ANSWER_LIMIT)?;
         let mut show = |what| match client.ask(&Request::Show { what })? {
             Reply::Show { shown } => Ok(shown),
             _ => Err(client.confused()),
@@ -103,7 +106,7 @@ impl Sample {
             links: own().map(|link| link.name.clone()).collect(),
             links_down: down.map(|link| LinkDown { link: link.name.clone(), why: link.why_down.clone() }).collect(),
             tunnels: tunnels.into_iter().map(|(_, tunnel)| tunnel).collect(),
-            drops: sums(&self.drops),
+            drops: sums(&self.drops, |name| own().any(|link| link.name == name && link.kind == "udp")),
         }
     }
 }
@@ -121,8 +124,12 @@ impl GatewayStatus {
     }
 }
 
-/// Sums of drops over links, most frequent first.
-fn sums(drops: &[DropState]) -> Vec<DropSum> {
+/// Remedy if the socket of a `udp` link refuses packets: it sends those of its own address and port, as ESP has.
+const OUTSIDE_THE_TUNNEL: &str = "it is mostly one that no policy covers, as its source is outside the tunnel's networks; \
+                                  `ip route get ADDRESS` shows which source this host chooses, `src` of a route sets it";
+
+/// Sums of drops over links, most frequent first. `is_udp` tells whether a name is that of a `udp` link.
+fn sums(drops: &[DropState], is_udp: impl Fn(&str) -> bool) -> Vec<DropSum> {
     let mut sums: Vec<DropSum> = Vec::new();
     for drop in drops.iter().filter(|drop| drop.count > 0) {
         let link = drop.link.clone();
@@ -132,12 +139,14 @@ fn sums(drops: &[DropState]) -> Vec<DropSum> {
             continue;
         }
         let known = DropReason::by_name(&drop.reason);
+        let is_outside = known == Some(DropReason::TxError) && link.as_deref().is_some_and(&is_udp);
+        let remedy = known.map_or_else(String::new, DropReason::remedy);
         sums.push(DropSum {
             reason: drop.reason.clone(),
             count: drop.count,
             links: link.into_iter().collect(),
             cause: known.map_or_else(String::new, DropReason::short_cause),
-            remedy: known.map_or_else(String::new, DropReason::remedy),
+            remedy: if is_outside { OUTSIDE_THE_TUNNEL.to_owned() } else { remedy },
         });
     }
     sums.sort_by_key(|sum| std::cmp::Reverse(sum.count));
@@ -161,9 +170,21 @@ mod tests {
             drop("b", DropReason::NoRoute, 3),
             drop("b", DropReason::EspReplay, 0),
         ];
-        let found = sums(&drops);
+        let found = sums(&drops, |_| false);
         let counts: Vec<_> = found.iter().map(|sum| (sum.reason.as_str(), sum.count, sum.links.join(","))).collect();
         assert_eq!(counts, [("NoRoute", 5, "a,b".to_owned()), ("EspIcv", 4, "a".to_owned())]);
         assert_eq!(found[1].cause, DropReason::EspIcv.short_cause());
+    }
+
+    #[test]
+    fn refusal_by_a_socket_is_a_packet_outside_the_tunnel() {
+        let drops = ["wan", "eth0"].map(|link| DropState {
+            link: Some(link.to_owned()),
+            reason: DropReason::TxError.name().to_owned(),
+            count: 1,
+        });
+        let remedy = |drop: &DropState| sums(std::slice::from_ref(drop), |name| name == "wan")[0].remedy.clone();
+        assert!(remedy(&drops[0]).contains("ip route get"), "{}", remedy(&drops[0]));
+        assert_eq!(remedy(&drops[1]), DropReason::TxError.remedy());
     }
 }

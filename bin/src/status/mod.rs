@@ -32,6 +32,8 @@ struct Asked {
     name: String,
     path: PathBuf,
     previous: Option<Sample>,
+    /// Why it has not answered the first time; it is not asked twice then.
+    failure: Option<String>,
 }
 
 /// Prints the status of the gateway `only`, or of all that this user has started and root's.
@@ -48,8 +50,12 @@ pub(crate) fn main(args: &StatusArgs, only: Option<&str>) -> Result<ExitCode, Cl
 
 fn once(args: &StatusArgs, only: Option<&str>) -> Result<ExitCode, CliError> {
     let mut asked = asked(only)?;
-    // The first samples are only for rates: an error returns with the second ones.
-    asked.iter_mut().for_each(|gateway| gateway.previous = Sample::take(&gateway.name, &gateway.path).ok());
+    for gateway in &mut asked {
+        match Sample::take(&gateway.name, &gateway.path) {
+            Ok(sample) => gateway.previous = Some(sample),
+            Err(err) => gateway.failure = Some(err.message),
+        }
+    }
     thread::sleep(RATE_WINDOW);
     let statuses = sample(&mut asked);
     print(shown(&statuses, args.json).as_bytes())?;
@@ -95,7 +101,7 @@ fn asked(only: Option<&str>) -> Result<Vec<Asked>, CliError> {
     let running: Vec<Asked> = found
         .into_iter()
         .filter(|(_, path)| client::is_running(path))
-        .map(|(name, path)| Asked { name, path, previous: None })
+        .map(|(name, path)| Asked { name, path, previous: None, failure: None })
         .collect();
     if running.is_empty() {
         let (which, option) = match only {
@@ -109,13 +115,18 @@ fn asked(only: Option<&str>) -> Result<Vec<Asked>, CliError> {
 }
 
 fn sample(gateways: &mut [Asked]) -> Vec<GatewayStatus> {
-    let status = |gateway: &mut Asked| match Sample::take(&gateway.name, &gateway.path) {
-        Ok(sample) => {
-            let status = sample.status(&gateway.name, gateway.previous.as_ref());
-            gateway.previous = Some(sample);
-            status
+    let status = |gateway: &mut Asked| {
+        if let Some(why) = gateway.failure.take() {
+            return GatewayStatus::unreachable(&gateway.name, why);
         }
-        Err(err) => GatewayStatus::unreachable(&gateway.name, err.message),
+        match Sample::take(&gateway.name, &gateway.path) {
+            Ok(sample) => {
+                let status = sample.status(&gateway.name, gateway.previous.as_ref());
+                gateway.previous = Some(sample);
+                status
+            }
+            Err(err) => GatewayStatus::unreachable(&gateway.name, err.message),
+        }
     };
     let mut statuses: Vec<(GatewayStatus, PathBuf)> =
         gateways.iter_mut().map(|gateway| (status(gateway), gateway.path.clone())).collect();

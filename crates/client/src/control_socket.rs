@@ -148,6 +148,8 @@ pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
 pub struct Client {
     stream: BufReader<UnixStream>,
     path: PathBuf,
+    /// Time limit for a reply.
+    limit: Duration,
 }
 
 impl Client {
@@ -175,9 +177,17 @@ impl Client {
     /// # Errors
     /// As [`Self::connect`].
     pub fn connect_at(instance: &str, path: PathBuf) -> Result<Self, CliError> {
+        Self::connect_within(instance, path, ANSWER_LIMIT)
+    }
+
+    /// Connects to `instance`, whose control socket is at `path`, with a time limit for replies.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_within(instance: &str, path: PathBuf, limit: Duration) -> Result<Self, CliError> {
         let stream = UnixStream::connect(&path).map_err(|err| unreachable(instance, &path, &err))?;
-        let client = Self { stream: BufReader::new(stream), path };
-        client.limit(Some(ANSWER_LIMIT)).map_err(|err| client.failed(&err))?;
+        let client = Self { stream: BufReader::new(stream), path, limit };
+        client.set_limit(Some(limit)).map_err(|err| client.failed(&err))?;
         Ok(client)
     }
 
@@ -195,7 +205,7 @@ impl Client {
         match answered {
             Ok(0) => return Err(self.failed(&"the gateway ended before it answered")),
             Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(self.failed(&format!("no answer within {} seconds", ANSWER_LIMIT.as_secs())));
+                return Err(self.failed(&format!("no answer within {} seconds", self.limit.as_secs())));
             }
             Err(err) => return Err(self.failed(&err)),
             Ok(_) => {}
@@ -217,12 +227,12 @@ impl Client {
     /// # Errors
     /// Errors of setsockopt(2) and dup(2).
     pub fn into_stream(self) -> io::Result<(BufReader<UnixStream>, UnixStream)> {
-        self.limit(None)?;
+        self.set_limit(None)?;
         let other = self.stream.get_ref().try_clone()?;
         Ok((self.stream, other))
     }
 
-    fn limit(&self, limit: Option<Duration>) -> io::Result<()> {
+    fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(limit)?;
         self.stream.get_ref().set_write_timeout(limit)
     }

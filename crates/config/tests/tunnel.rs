@@ -77,7 +77,7 @@ fn tunnels_share_links_and_use_those_of_the_file() {
     assert_eq!(names(&config), ["left", "wan", "second"]);
     assert!(config.links[1].ike && config.sas.len() == 2 && config.policies.len() == 9, "{config:?}");
     assert_eq!(config.sas[0].reqid, 1);
-    assert_eq!((config.policies[3].templates[0].reqid, config.policies[3].priority), (0, u32::MAX));
+    assert_eq!((config.policies[3].templates[0].reqid, config.policies[3].priority), (0, u32::MAX - 1));
     // An interface with the address carries raw ESP, and one with an address in the network serves it.
     let (config, _) = same(&[WAN, LAN, LEFT, &keys("1000", "1001")].concat());
     assert_eq!(names(&config), ["eth0", "lan"]);
@@ -94,6 +94,30 @@ fn tunnels_share_links_and_use_those_of_the_file() {
     // A route of the file to the same destinations counts.
     let route = "[[route]]\nto = \"192.0.2.2/32\"\ndev = \"left\"\n";
     assert_eq!(same(&[LEFT, IKE, route].concat()).0.routes.len(), 3);
+}
+
+#[test]
+fn packets_from_elsewhere_do_not_leave_in_clear_by_an_interface() {
+    let blocks = |text: &str| {
+        let config = same(text).0;
+        let blocks = config.policies.iter().filter(|policy| policy.action == xfrm::Action::Block);
+        blocks
+            .map(|policy| (policy.selector.src.to_string(), policy.selector.dst.to_string(), policy.priority))
+            .collect::<Vec<_>>()
+    };
+    let want = [("0.0.0.0/0".to_owned(), "10.2.0.0/24".to_owned(), u32::MAX)];
+    assert_eq!(blocks(&[WAN, LAN, LEFT, IKE].concat()), want);
+    assert_eq!(blocks(&[WAN, LEFT, &keys("1000", "1001")].concat()), want);
+    // By a socket nothing leaves in clear; packets to everything else and to the peer itself are ordinary.
+    assert_eq!(blocks(&[LEFT, IKE].concat()), []);
+    for net in ["0.0.0.0/0", "192.0.2.0/25"] {
+        assert_eq!(blocks(&[WAN, LAN, &LEFT.replace("10.2.0.0/24", net), IKE].concat()), [], "{net}");
+    }
+    // The file has such a policy itself.
+    for src in ["", "src = \"0.0.0.0/0\"\n"] {
+        let own = format!("[[policy]]\ndir = \"out\"\n{src}dst = \"10.2.0.0/24\"\npriority = 7\naction = \"block\"\n");
+        assert_eq!(blocks(&[WAN, LAN, LEFT, IKE, &own].concat()), [(want[0].0.clone(), want[0].1.clone(), 7)]);
+    }
 }
 
 #[test]

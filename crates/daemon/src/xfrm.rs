@@ -115,6 +115,14 @@ impl FileObjects {
         }
     }
 
+    /// Whether a policy is one of the file that a flush keeps: a key manager that starts flushes what it finds, and packets would
+    /// pass in clear until it has its own.
+    pub(crate) fn keeps(&mut self, ipsec: &Ipsec, key: &PolicyKey) -> bool {
+        self.note_return(ipsec, key);
+        let policy = ipsec.spd().find(key).and_then(|id| ipsec.spd().get(id));
+        self.policies.contains(key) && policy.is_some_and(|policy| waits(&policy.config))
+    }
+
     /// Removes a policy for a netlink client. One of the file that waited behind it takes its place at once, so that no packet passes
     /// in clear when a key manager ends.
     pub(crate) fn remove_policy(&mut self, ipsec: &mut Ipsec, key: &PolicyKey) {
@@ -131,11 +139,17 @@ impl FileObjects {
     }
 }
 
-/// Whether a policy only waits for a key manager, such as those of a `[[tunnel]]` with `keys = "ike"`: it has the lowest priority,
-/// and its SAs any reqid.
+/// Priority of policies that wait for a key manager, as `[[tunnel]]` has it.
+const WAITING: u32 = u32::MAX - 1;
+
+/// Whether a policy of the file stays behind those of a key manager: one that waits for SAs, as those of a `[[tunnel]]` with
+/// `keys = "ike"`, which have the lowest priority of those with templates, and SAs with any reqid; or one that blocks what
+/// no other policy covers.
 fn waits(policy: &PolicyConfig) -> bool {
-    let has_templates = !policy.templates.is_empty();
-    has_templates && policy.priority == u32::MAX && policy.templates.iter().all(|template| template.reqid == 0)
+    if policy.templates.is_empty() {
+        return policy.action == Action::Block && policy.priority == u32::MAX;
+    }
+    policy.priority == WAITING && policy.templates.iter().all(|template| template.reqid == 0)
 }
 
 /// Removes the SA or larval SA with the SPI of `config`. False if there is none.
@@ -420,15 +434,16 @@ mod tests {
         // Twice, as for a rekeyed SA.
         for _ in 0..2 {
             of_file.set_policy(&mut ipsec, of_manager.clone(), true).unwrap();
-            assert_eq!(priority(&ipsec), Some(1000));
+            assert_eq!((priority(&ipsec), of_file.keeps(&ipsec, &key)), (Some(1000), false));
         }
         // A reload with more networks leaves the key manager's policy alone.
         let two = tunnel("\"10.2.0.0/24\", \"10.3.0.0/24\"");
         change_of((&mut ipsec, &mut of_file), &one, &two).unwrap();
         assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(1000), 6));
         of_file.remove_policy(&mut ipsec, &key);
-        assert_eq!((priority(&ipsec), of_file.policies.contains(&key)), (Some(u32::MAX), true));
-        // The file's own can be removed.
+        assert_eq!((priority(&ipsec), of_file.policies.contains(&key)), (Some(WAITING), true));
+        assert!(of_file.keeps(&ipsec, &key), "over a flush");
+        // The file's own can be removed by name.
         of_file.remove_policy(&mut ipsec, &key);
         assert_eq!(priority(&ipsec), None);
         // A policy that the file no longer has does not come back.
@@ -437,6 +452,25 @@ mod tests {
         change_of((&mut ipsec, &mut of_file), &two, &Config::default()).unwrap();
         assert_eq!(ipsec.spd().len(), 1);
         of_file.remove_policy(&mut ipsec, &other.key());
+        assert!(ipsec.is_idle());
+    }
+
+    #[test]
+    fn block_of_a_tunnel_is_back_when_a_program_removes_its_own() {
+        let (mut ipsec, mut of_file) = (Ipsec::new(), FileObjects::default());
+        let wan = "[[link]]\nname = \"wan\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"192.0.2.1/24\"]\n";
+        let ends = "local = { address = \"192.0.2.1\", nets = [\"10.1.0.0/24\"] }\n\
+                    remote = { address = \"192.0.2.2\", nets = [\"10.2.0.0/24\"] }";
+        let file = config(&format!("{wan}[[tunnel]]\nname = \"tun0\"\n{ends}\nkeys = \"ike\"\n"));
+        change_of((&mut ipsec, &mut of_file), &Config::default(), &file).unwrap();
+        let block = file.policies.iter().find(|policy| policy.templates.is_empty()).unwrap().clone();
+        let key = block.key();
+        let action = |ipsec: &Ipsec| ipsec.spd().find(&key).and_then(|id| Some(ipsec.spd().get(id)?.config.action));
+        of_file.set_policy(&mut ipsec, PolicyConfig { action: Action::Allow, ..block }, true).unwrap();
+        assert_eq!((action(&ipsec), of_file.keeps(&ipsec, &key)), (Some(Action::Allow), false));
+        of_file.remove_policy(&mut ipsec, &key);
+        assert_eq!((action(&ipsec), of_file.keeps(&ipsec, &key)), (Some(Action::Block), true));
+        change_of((&mut ipsec, &mut of_file), &file, &Config::default()).unwrap();
         assert!(ipsec.is_idle());
     }
 
@@ -461,7 +495,8 @@ mod tests {
             assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(1000), 3));
             now = now + Duration::from_secs(61);
             ipsec.handle_timeout(now, &mut Counters::default());
-            assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(u32::MAX), 3));
+            assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(WAITING), 3));
+            assert!(of_file.keeps(&ipsec, &key));
         }
         // It is the file's: a reload without it removes it.
         change_of((&mut ipsec, &mut of_file), &file, &Config::default()).unwrap();

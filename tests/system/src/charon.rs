@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::{Need, Netns, Outcome, Process, Scratch, fatpath, run, wait_until};
 
 /// Path of the daemon in Debian.
@@ -212,6 +214,15 @@ impl Charon {
         command.args(words).args(["--uri", &format!("unix://{}", self.files.file("vici").display())]);
         command.env("STRONGSWAN_CONF", self.files.file("strongswan.conf")).env("SWANCTL_DIR", &self.files.dir);
         run(&mut command)
+    }
+
+    /// Ends the daemon with `signal`, such as SIGTERM, at which it removes its SAs and policies.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn end(&mut self, signal: Signal) -> Outcome {
+        self.process.signal(signal)?;
+        self.process.wait(PATIENCE).map(drop)
     }
 
     /// Log of the daemon.

@@ -256,8 +256,10 @@ fn steps_of_an_operator() -> Outcome {
     let is_logged =
         |level: &str, text: &str| gateway.log().lines().any(|line| line.contains(level) && line.contains(text));
     wait_until("the log has all of them", Duration::from_secs(10), || {
-        is_logged(" INFO ", "vm0: vhost-user: the front end is gone; the link is down")
-            && is_logged(" WARN ", "eth8: ")
+        is_logged(
+            " INFO ",
+            "vm0: vhost-user: the guest has shut down, or its front end has disconnected; the link is down",
+        ) && is_logged(" WARN ", "eth8: ")
             && is_logged(" WARN ", "tap9: ")
     })
     .map_err(|_| gateway.log())?;

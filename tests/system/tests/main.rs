@@ -16,6 +16,7 @@ mod filters;
 mod fragment_tools;
 mod guests;
 mod host_side;
+mod ike_policies;
 mod ila;
 mod install;
 mod ioctl;
@@ -76,6 +77,7 @@ fn main() {
         filters::trials(),
         restart::trials(),
         host_side::trials(),
+        ike_policies::trials(),
         ethtool::trials(),
         ioctl::trials(),
         ip::trials(),

@@ -35,7 +35,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("pair/tunnel_is_back_after_a_kill_of_either_gateway", NEEDS, killed),
         trial("pair/wrong_lines_and_names_are_refused_and_leave_nothing", &[Need::Namespaces], refused),
         trial("pair/files_are_the_users", NEEDS, edited),
+        trial("pair/two_pairs_of_one_host_have_a_charon_each", NEEDS, two_pairs),
         trial("pair/up_without_ike_or_without_a_file", &[Need::Namespaces, Need::Tun], without_ike),
+        trial("pair/up_keeps_the_former_log", &[Need::Namespaces, Need::Tun], former_log),
     ]
 }
 
@@ -79,10 +81,9 @@ impl PairEnd {
         format!("10.{}.0.0/24", self.number)
     }
 
-    /// Sends one ping to the other end's network.
+    /// Sends one ping to the other end's network, from the address that this host chooses.
     pub(crate) fn ping(&self) -> bool {
-        let (own, far) = (self.number, 3 - self.number);
-        self.netns.sh(&format!("ping -q -c 1 -W 0.3 -I 10.{own}.0.1 10.{far}.0.1")).is_ok()
+        self.netns.sh(&format!("ping -q -c 1 -W 0.3 10.{}.0.1", 3 - self.number)).is_ok()
     }
 
     /// Names of the files, of a directory of configurations that may not be there.
@@ -104,18 +105,21 @@ impl PairEnd {
 impl Drop for PairEnd {
     fn drop(&mut self) {
         // Without a failure nothing runs any more.
-        let _ = self.command(&["down", "site"]).output();
+        for name in ["site", "two"] {
+            let _ = self.command(&["down", name]).output();
+        }
     }
 }
 
-/// Two hosts with a wire, and an address in its network on each.
+/// Two hosts with a wire, and a network of its own behind each.
 pub(crate) fn ends(scratch: &Scratch) -> Outcome<[PairEnd; 2]> {
     let ends = [PairEnd::new(scratch, "left", 1)?, PairEnd::new(scratch, "right", 2)?];
     veth((&ends[0].netns, "eth0"), (&ends[1].netns, "eth0"))?;
     for PairEnd { netns, number, .. } in &ends {
         netns.sh(&format!(
             "ip addr add 192.0.2.{number}/24 dev eth0
-            ip addr add 10.{number}.0.1/32 dev lo
+            ip link add lan type veth peer name hosts; ip link set lan up; ip link set hosts up
+            ip addr add 10.{number}.0.1/24 dev lan
             ip route add default via 192.0.2.{}",
             3 - number
         ))?;
@@ -169,6 +173,14 @@ fn stopwatch() -> Outcome {
                 std::os::unix::fs::PermissionsExt::mode(&fs::metadata(end.dir.join("conf").join(file))?.permissions());
             assert_eq!(has & 0o777, mode, "{file}");
         }
+    }
+    // The host's own packets have the address of its network, and not the outer one.
+    for end in &ends {
+        let (own, far) = (end.number, 3 - end.number);
+        let route = end.netns.sh(&format!("ip route get 10.{far}.0.1"))?;
+        assert!(route.contains(&format!("dev site src 10.{own}.0.1")), "{route}");
+        let toml = fs::read_to_string(end.dir.join("conf/site.toml"))?;
+        assert!(toml.contains(&format!("addresses = [\"10.{own}.0.1/32\"]")), "{toml}");
     }
     // Up already.
     assert!(ends[0].fatpath(&["up", "site"])?.contains("was up already"));
@@ -255,6 +267,13 @@ fn refused() -> Outcome {
         assert!(text.contains(why), "{words:?}: {text}");
         assert_eq!(left.files(), ["site.ike"], "after {words:?}");
     }
+    // Without a route, and without a default route.
+    right.netns.sh("ip route del default")?;
+    let text = right.refusal(&["pair", "site", "--net", "10.2.0.0/24"])?;
+    assert!(
+        text.contains("without a default route, the address that the peer reaches is unknown: add the route, or name"),
+        "{text}"
+    );
     // Networks of the other end that overlap, and a name that is a gateway's already.
     let text = right.refusal(&["pair", "site", "--net", "10.1.0.0/16", &own])?;
     assert!(text.contains("10.1.0.0/24 of the peer overlaps with 10.1.0.0/16"), "{text}");
@@ -302,6 +321,44 @@ fn edited() -> Outcome {
     Ok(())
 }
 
+/// Each gateway has an address and a charon of its own, whose sockets lie beside each other.
+fn two_pairs() -> Outcome {
+    let scratch = Scratch::new()?;
+    let ends = ends(&scratch)?;
+    let [left, right] = &ends;
+    for end in &ends {
+        let number = end.number + 2;
+        end.netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0; ip addr add 10.{number}.0.1/32 dev lo"))?;
+    }
+    pair(&ends)?;
+    let of = |number: u8| [format!("10.{number}.0.0/24"), format!("192.0.2.{number}")];
+    let ([left_net, left_address], [right_net, right_address]) = (of(3), of(4));
+    let first = left.fatpath(&["pair", "two", "--net", &left_net, "--endpoint", &left_address])?;
+    let second = right.fatpath(&["pair", "two", "--net", &right_net, "--endpoint", &right_address, &line(&first)?])?;
+    left.fatpath(&["pair", "two", &line(&second)?])?;
+    let second_pings = || left.netns.sh("ping -q -c 1 -W 0.3 -I 10.3.0.1 10.4.0.1").is_ok();
+    until_up(left, STOPWATCH)?;
+    wait_until("a ping comes through the second tunnel", STOPWATCH, second_pings)?;
+    // The status of each gateway is by its own charon.
+    let status = left.fatpath(&["status"])?;
+    assert_eq!(status.matches("IKE: established").count(), 2, "{status}");
+    for end in &ends {
+        for socket in ["site.vici", "two.vici"] {
+            assert!(end.dir.join("run").join(socket).exists(), "{socket}");
+        }
+    }
+    // The end of one leaves the other alone.
+    let down = left.fatpath(&["down", "site"])?;
+    assert!(down.contains("ended its IKE daemon; ended; removed site"), "{down}");
+    assert!(second_pings(), "{}", left.fatpath(&["status"])?);
+    let status = left.fatpath(&["status"])?;
+    assert!(status.starts_with("two: running") && status.matches("IKE: established").count() == 1, "{status}");
+    for end in &ends {
+        assert!(end.fatpath(&["down", "two"])?.contains("ended its IKE daemon; ended; removed two"));
+    }
+    Ok(())
+}
+
 fn without_ike() -> Outcome {
     let scratch = Scratch::new()?;
     let end = PairEnd::new(&scratch, "alone", 1)?;
@@ -312,5 +369,28 @@ fn without_ike() -> Outcome {
     fs::write(end.dir.join("conf/site.toml"), "[[link]]\nname = \"site\"\nkind = \"tunnel\"\n")?;
     let text = end.command(&["up", "site"]).output()?;
     assert!(!text.status.success() && String::from_utf8_lossy(&text.stderr).contains("site.log"), "{text:?}");
+    Ok(())
+}
+
+fn former_log() -> Outcome {
+    let scratch = Scratch::new()?;
+    let end = PairEnd::new(&scratch, "alone", 1)?;
+    fs::create_dir_all(end.dir.join("conf"))?;
+    fs::write(end.dir.join("conf/site.toml"), "[[link]]\nname = \"site\"\nkind = \"tun\"\n")?;
+    let (log, old) = (end.dir.join("run/site.log"), end.dir.join("run/site.log.old"));
+    let mut former: Option<String> = None;
+    for _ in 0..3 {
+        end.fatpath(&["up", "site"])?;
+        end.fatpath(&["down", "site"])?;
+        assert_eq!(fs::read_to_string(&old).ok(), former, "the log of the start before");
+        let text = fs::read_to_string(&log)?;
+        assert_eq!(text.matches("site: running with 1 link").count(), 1, "one start: {text}");
+        former = Some(text);
+    }
+    // A log that cannot be kept is not overwritten.
+    fs::remove_file(&old)?;
+    fs::create_dir_all(old.join("x"))?;
+    let refused = end.refusal(&["up", "site"])?;
+    assert!(refused.contains("site.log") && fs::read_to_string(&log).ok() == former, "{refused}");
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! `fatpath status`: reasons for which a tunnel does not work.
 
 use std::process::{Command, Output};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use system::{Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Scratch, fatpath, trial, veth, wait_until};
+use system::{Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, trial, veth, wait_until};
 
 use crate::tunnel;
 
@@ -16,6 +17,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("status/working_tunnel_is_up_and_exit_code_is_0", NEEDS, working),
         trial("status/each_of_six_faults_is_named", NEEDS, faults),
         trial("status/without_a_gateway_exit_code_is_3", &[], without_gateway),
+        trial("status/gateway_that_hangs_is_one_line_beside_the_others", &[Need::Namespaces], hanging),
+        trial("status/watch_prints_until_a_signal", &[Need::Namespaces], watch),
     ]
 }
 
@@ -154,5 +157,54 @@ fn without_gateway() -> Outcome {
     let output = status(&scratch, &["--instance", "x"])?;
     assert_eq!(output.status.code(), Some(3), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("no gateway named x is running"), "{output:?}");
+    Ok(())
+}
+
+/// A gateway that needs no privilege.
+const PLAIN: &str = "[[link]]\nname = \"w\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n";
+
+fn hanging() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("a")?);
+    netns.sh("ip link set lo up")?;
+    let _works = Gateway::start(&netns, &scratch, "works", PLAIN)?;
+    let hangs = Gateway::start(&netns, &scratch, "hangs", &PLAIN.replace("4500", "4501"))?;
+    let pid = Pid::from_raw(i32::try_from(hangs.id())?).ok_or("no process")?;
+    kill_process(pid, Signal::STOP)?;
+    let begun = Instant::now();
+    let output = status(&scratch, &[])?;
+    let taken = begun.elapsed();
+    let (text, json) = (String::from_utf8_lossy(&output.stdout), status(&scratch, &["--json"])?);
+    kill_process(pid, Signal::CONT)?;
+    assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0), "{output:?}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with("hangs: "), "{text}");
+    assert!(lines[0].ends_with("hangs.sock: no answer within 3 seconds"), "{text}");
+    assert_eq!(lines[1], "works: running, 1 link (w), 0 tunnels");
+    // It is asked once, and not again for rates.
+    assert!(taken < Duration::from_secs(6), "{taken:?}");
+    let shown: Value = serde_json::from_slice(&json.stdout)?;
+    let error = shown[0]["error"].as_str().unwrap_or_default();
+    assert!(error.ends_with("no answer within 3 seconds") && shown[1]["error"].is_null(), "{shown}");
+    assert_eq!(status(&scratch, &[])?.status.code(), Some(0), "it answers again");
+    Ok(())
+}
+
+fn watch() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("a")?);
+    netns.sh("ip link set lo up")?;
+    let mut command = Command::new(fatpath());
+    command.args(["status", "--watch", "1"]).env("FATPATH_RUNDIR", scratch.path());
+    let mut watch = Process::spawn(&mut command, &scratch)?;
+    let limit = Duration::from_secs(20);
+    let has = |watch: &Process, line: &str, times: usize| watch.output().matches(line).count() >= times;
+    // Gateways come and go.
+    wait_until("nothing runs", limit, || has(&watch, "no gateway is running\n", 2))?;
+    let gateway = Gateway::start(&netns, &scratch, "a", PLAIN)?;
+    wait_until("the gateway is shown", limit, || has(&watch, "a: running, 1 link (w), 0 tunnels\n", 2))?;
+    let before = watch.output().matches("no gateway is running\n").count();
+    drop(gateway);
+    wait_until("it is gone", limit, || has(&watch, "no gateway is running\n", before + 1))?;
+    watch.signal(Signal::INT)?;
+    assert_eq!(watch.wait(limit)?.code(), Some(0), "{}", watch.output());
     Ok(())
 }

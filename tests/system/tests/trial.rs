@@ -22,8 +22,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec_c/exit_code_is_the_programs_and_the_gateway_ends", NEEDS, exit_code),
         trial("exec_c/is_refused_beside_a_gateway_of_that_name", NEEDS, second),
         trial("exec_c/gateway_ends_if_the_command_is_killed", NEEDS, killed),
+        trial("exec_c/leaves_no_device_no_route_and_no_state", NEEDS, leaves_nothing),
         trial("exec_c/user_without_privilege_reaches_a_root_gateway", CURL_NEEDS, curl_as_a_user),
         trial("doctor/names_what_is_missing", &[], doctor),
+        trial("doctor/names_what_keeps_a_peer_away", &[Need::Namespaces], doctor_of_a_peer),
     ]
 }
 
@@ -179,15 +181,71 @@ fn killed() -> Outcome {
     wait_until("the gateway ends", Duration::from_secs(20), || gateways(&place) == 0)
 }
 
+/// The gateway's file has a device with a route of the host; it ends in good order, and is killed with the command.
+fn leaves_nothing() -> Outcome {
+    let (netns, scratch) = site()?;
+    netns.sh("ip link add wire type veth peer name other; ip addr add 192.0.2.1/24 dev wire; ip link set wire up")?;
+    let device = "device = { addresses = [\"10.1.0.1/24\"], routes = [\"10.2.0.0/24\"] }";
+    fs::write(scratch.file("empty.toml"), format!("[[link]]\nname = \"tun0\"\nkind = \"tun\"\n{device}\n"))?;
+    let shown =
+        || netns.sh("ip -o link | cut -d: -f2; ip -4 route show table all; ip -6 route show table all type blackhole");
+    let before = shown()?;
+    let output = exec(&netns, &scratch, "x", &["sleep", "0.5"]).output()?;
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(shown()?, before);
+    let process = Process::spawn(&mut exec(&netns, &scratch, "x", &["sleep", "60"]), &scratch)?;
+    let has_route = || netns.sh("ip route show 10.2.0.0/24").is_ok_and(|routes| routes.contains("dev tun0"));
+    wait_until("the device has its route", Duration::from_secs(20), has_route)?;
+    process.signal(Signal::KILL)?;
+    let is_as_before = || shown().is_ok_and(|now| now == before);
+    wait_until("device and route are gone", Duration::from_secs(20), is_as_before)
+        .map_err(|err| format!("{}: {:?}", err.message().unwrap_or_default(), shown()))?;
+    let files = fs::read_dir(scratch.path())?.flatten().map(|file| file.file_name().to_string_lossy().into_owned());
+    let states: Vec<String> = files.filter(|name| name.contains(".state")).collect();
+    assert!(states.is_empty(), "{states:?}");
+    Ok(())
+}
+
 fn doctor() -> Outcome {
     let output = Command::new(fatpath()).arg("doctor").output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    for subject in ["kernel", "/dev/net/tun", "user namespaces", "preload library"] {
+    for subject in ["kernel", "/dev/net/tun", "MTU", "clock", "user namespaces", "preload library"] {
         assert!(text.lines().any(|line| line.contains(subject)), "{text}");
     }
     let output = Command::new(fatpath()).arg("doctor").env("FATPATH_PRELOAD", "/no/such.so").output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.lines().any(|line| line.starts_with("missing") && line.contains("preload library")), "{text}");
+    Ok(())
+}
+
+fn doctor_of_a_peer() -> Outcome {
+    let (host, peer) = (Netns::new("a")?, Netns::new("b")?);
+    veth((&host, "eth0"), (&peer, "eth0"))?;
+    host.sh("ip addr add 192.0.2.1/24 dev eth0; ip route add default via 192.0.2.2; ip link set eth0 mtu 1400")?;
+    peer.sh("ip addr add 192.0.2.2/24 dev eth0; ip link set lo up")?;
+    let doctor = |address: &str| -> Outcome<(Option<i32>, String)> {
+        let output = host.command(fatpath()).args(["doctor", address]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.lines().any(|line| line.starts_with("note     MTU") && line.contains("eth0 1400: ")), "{text}");
+        let line = text.lines().find(|line| line.contains(" peer ")).unwrap_or_default().to_owned();
+        Ok((output.status.code(), line))
+    };
+    let refusals = [
+        ("192.0.2.2", "192.0.2.2: UDP port 4500 is unreachable: start the gateway there"),
+        ("192.0.2.7", "192.0.2.7: no host answers for this address"),
+        ("2001:db8::7", "2001:db8::7: no route leads there"),
+    ];
+    for (address, why) in refusals {
+        let (code, line) = doctor(address)?;
+        assert!(code == Some(1) && line.starts_with("missing  peer") && line.contains(why), "{address}: {line}");
+    }
+    // A program at the port, which does not answer.
+    let _server = peer.enter(|| std::net::UdpSocket::bind("0.0.0.0:4500"))?;
+    let (_, line) = doctor("192.0.2.2")?;
+    assert!(line.starts_with("ok       peer") && line.contains("from 192.0.2.1"), "{line}");
+    let output = host.command(fatpath()).args(["doctor", "left.example"]).output()?;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("'left.example' for '[PEER]'"), "{output:?}");
     Ok(())
 }

@@ -66,6 +66,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             Ok(())
         }),
         trial("tunnel/host_learns_that_the_tunnels_own_wire_is_narrow", NEEDS, narrow_wire),
+        trial("tunnel/two_tunnels_of_one_address_share_its_socket", NEEDS, two_peers),
     ]
 }
 
@@ -94,6 +95,45 @@ fn narrow_wire() -> Outcome {
         let drops = gateway.show("drops")?;
         assert!(!drops.contains("IpSourceInvalid") && !drops.contains("IcmpQuote"), "{side}, {outer:?}: {drops}");
     }
+    Ok(())
+}
+
+/// `[[tunnel]]` of the end `own`, with the peer `far`; both have the SPIs of `number`.
+fn table(number: u32, own: u8, far: u8) -> String {
+    let half = |spi: u32| format!("{{ spi = {spi:#x}, key = \"{}\" }}", Esp::key(spi, 36));
+    let spis = [0x1000 * number, 0x1000 * number + 1];
+    let [out, inward] = if own < far { spis } else { [spis[1], spis[0]] };
+    format!(
+        "[[tunnel]]\nname = \"t{number}\"\n\
+         local = {{ address = \"192.0.2.{own}\", nets = [\"10.{own}.0.0/24\"], addresses = [\"10.{own}.0.1/24\"] }}\n\
+         remote = {{ address = \"192.0.2.{far}\", nets = [\"10.{far}.0.0/24\"] }}\n\
+         keys = {{ out = {}, in = {} }}\n",
+        half(out),
+        half(inward)
+    )
+}
+
+/// A gateway with a tunnel to each of two peers, from one address and one network.
+fn two_peers() -> Outcome {
+    let scratch = Scratch::new()?;
+    let [a, b, c] = [Netns::new("a")?, Netns::new("b")?, Netns::new("c")?];
+    a.sh("ip link set lo up; ip addr add 192.0.2.1/32 dev lo")?;
+    for (peer, own) in [(&b, 2), (&c, 3)] {
+        veth((&a, &format!("w{own}")), (peer, "wan0"))?;
+        a.sh(&format!("ip route add 192.0.2.{own}/32 dev w{own}"))?;
+        peer.sh(&format!("ip addr add 192.0.2.{own}/32 dev wan0; ip route add 192.0.2.1/32 dev wan0"))?;
+    }
+    let gateway = Gateway::start(&a, &scratch, "a", &(table(1, 1, 2) + &table(2, 1, 3)))?;
+    let _peers =
+        [Gateway::start(&b, &scratch, "b", &table(1, 2, 1))?, Gateway::start(&c, &scratch, "c", &table(2, 3, 1))?];
+    for (netns, to) in [(&a, "10.2.0.1"), (&a, "10.3.0.1"), (&b, "10.1.0.1"), (&c, "10.1.0.1")] {
+        netns.sh(&ping_script(to.parse()?, &[56, 4000])).map_err(|err| {
+            let drops = gateway.show("drops").unwrap_or_default();
+            format!("{to}: {}\n{drops}{}", err.message().unwrap_or_default(), gateway.log())
+        })?;
+    }
+    let links = gateway.show("links")?;
+    assert_eq!(links.matches("192.0.2.1:4500").count(), 1, "one socket: {links}");
     Ok(())
 }
 

@@ -28,6 +28,8 @@ const PORT: u16 = 4500;
 const OUTER_MTU: u16 = 1500;
 /// Replay window of an SA, in packets.
 const REPLAY_WINDOW: u32 = 1024;
+/// Priority of policies that wait for a key manager: before that of the policies that block other packets, and behind all others.
+const WAITING: u32 = u32::MAX - 1;
 /// ICV length in bits that every AEAD has.
 const ICV_BITS: u16 = 128;
 
@@ -373,6 +375,15 @@ impl Tunnel {
         })
     }
 
+    /// Networks behind the peer to which packets from other sources than the local networks must not leave in clear: those of a
+    /// tunnel over an interface. A `udp` link sends nothing in clear; other traffic to everything else (`0.0.0.0/0`) is ordinary, and
+    /// so is that to the peer itself.
+    fn guarded(&self) -> impl Iterator<Item = &Prefix> {
+        let is_interface = matches!(self.outer, Outer::Own { port: None, .. });
+        let nets = self.remote.nets.iter();
+        nets.filter(move |net| is_interface && net.len() > 0 && !net.contains(self.remote.address))
+    }
+
     fn has_tun(&self, config: &Config) -> bool {
         self.has_device && self.unserved(config).next().is_some()
     }
@@ -425,6 +436,8 @@ struct Writer<'a> {
     has_lo: bool,
     /// Destinations of the main table's routes, which are not written again.
     routes: HashSet<Prefix>,
+    /// Destinations of the file's own policies for packets from everywhere.
+    policies: HashSet<Prefix>,
     reqids: HashSet<u32>,
 }
 
@@ -441,11 +454,20 @@ impl<'a> Writer<'a> {
             routes.extend(to.filter(|_| !is_elsewhere));
             Ok(())
         });
+        let mut policies = HashSet::new();
+        root.each("policy", ipsec::POLICY_KEYS, &mut ignored, |table, _| {
+            let text = |key: &str| table.get(key).and_then(|value| Some(value.str().ok()?.to_owned()));
+            let is_from_all = text("src").is_none_or(|src| matches!(src.as_str(), "0.0.0.0/0" | "::/0"));
+            if text("dir").as_deref() == Some("out") && is_from_all {
+                policies.extend(text("dst").and_then(|dst| dst.parse::<Prefix>().ok()));
+            }
+            Ok(())
+        });
         root.each("sa", ipsec::SA_KEYS, &mut ignored, |table, _| {
             reqids.extend(table.get("reqid").and_then(|value| value.number(0..=u32::MAX).ok()));
             Ok(())
         });
-        Self { tunnels, config, names, sockets: Vec::new(), has_lo: false, routes, reqids }
+        Self { tunnels, config, names, sockets: Vec::new(), has_lo: false, routes, policies, reqids }
     }
 
     fn expansion(&mut self, tunnel: &Tunnel) -> Expansion {
@@ -475,6 +497,9 @@ impl<'a> Writer<'a> {
             for &peer in tunnel.remote.nets.iter().filter(|peer| peer.is_ipv4() == own.is_ipv4()) {
                 out.policies(tunnel, own, peer, reqid);
             }
+        }
+        for &net in tunnel.guarded().filter(|net| !self.policies.contains(net)) {
+            out.guard(net);
         }
         out.finish(tunnel.place)
     }
@@ -644,12 +669,21 @@ impl Tables {
             self.line(&format!("dst = \"{dst}\""));
             if tunnel.keys.is_none() {
                 // Policies of the key manager come first.
-                self.line(&format!("priority = {}", u32::MAX));
+                self.line(&format!("priority = {WAITING}"));
             }
             let reqid = if reqid > 0 { format!(", reqid = {reqid}") } else { String::new() };
             let ends = format!("src = \"{from}\", dst = \"{to}\"");
             self.line(&format!("tmpl = [{{ {ends}, proto = \"esp\", mode = \"tunnel\"{reqid} }}]"));
         }
+    }
+
+    /// Policy that blocks packets to a network which no other policy covers.
+    fn guard(&mut self, net: Prefix) {
+        self.table("policy");
+        self.line("dir = \"out\"");
+        self.line(&format!("dst = \"{net}\""));
+        self.line(&format!("priority = {}", u32::MAX));
+        self.line("action = \"block\"");
     }
 
     fn finish(self, place: Place) -> Expansion {

@@ -51,7 +51,10 @@ pub(super) fn flush_policies(node: &mut Node) -> bool {
     let ipsec = &mut node.datapath.ipsec;
     let keys: Vec<PolicyKey> = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
     for key in &keys {
-        node.of_file.remove_policy(ipsec, key);
+        // Those of the file that wait for a manager's stay.
+        if !node.of_file.keeps(ipsec, key) {
+            node.of_file.remove_policy(ipsec, key);
+        }
     }
     !keys.is_empty()
 }

@@ -320,7 +320,10 @@ impl VhostUser {
         self.see_features();
         match why {
             Closed::Gone => {
-                let gone = io::Error::new(io::ErrorKind::ConnectionReset, "the front end is gone");
+                let gone = io::Error::new(
+                    io::ErrorKind::ConnectionReset,
+                    "the guest has shut down, or its front end has disconnected",
+                );
                 failed(&self.common.name, "vhost-user", &gone)
             }
             Closed::Refused(text) => {

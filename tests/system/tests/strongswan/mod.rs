@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use rustix::process::Signal;
 use system::{
     Auth, Capture, CharonFiles, Need, Outcome, Process, Scratch, fatpath, lossless, run, transfer, trial, wait_until,
 };
@@ -50,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/it_runs_on_over_a_kill_of_the_gateway", NEEDS, || runs_on(true)),
         trial("strongswan/it_runs_on_over_a_kill_without_a_host_side", NEEDS, || runs_on(false)),
         trial("strongswan/it_takes_over_policies_that_were_kept_over_a_restart", NEEDS, kept_policies),
+        trial("strongswan/nothing_leaves_in_clear_when_it_ends_on_an_interface", CAPTURED, ends_without_clear_packets),
     ];
     all.extend(libreswan::trials());
     all
@@ -373,4 +375,79 @@ fn kept_policies() -> Outcome {
     let now = site.xfrm(&site.ends[0], "policy")?;
     assert_eq!(now.matches("dir ").count(), policies.matches("dir ").count(), "{now}");
     both_have_sas(&site, true)
+}
+
+/// Tunnel of the left end in one table, whose policies wait for charon's.
+const WAITING: &str = r#"
+[[tunnel]]
+name = "net"
+local = { address = "192.0.2.1", nets = ["10.1.0.0/24"] }
+remote = { address = "192.0.2.2", nets = ["10.2.0.0/24"] }
+keys = "ike"
+"#;
+
+/// Packets of the left network on the wire, and ARP requests for neighbours in the right one.
+const CLEAR: &str = "ip src net 10.1.0.0/24 or (arp[6:2] = 1 and arp dst net 10.2.0.0/24)";
+
+/// Charon's policies replace those of the file, which are back when it unloads its connection, is killed or ends.
+fn ends_without_clear_packets() -> Outcome {
+    let mut site = Site::prepare(&Setup { wan: Wan::Interface, ..EXAMPLE })?;
+    let example = site.ends[0].toml.clone();
+    let reload = |site: &mut Site, toml: &str| -> Outcome {
+        let gateway = &mut site.ends[0].gateway;
+        let logged = gateway.log().len();
+        gateway.reload(toml)?;
+        gateway.wait_until("the file is loaded", |gateway| gateway.log()[logged..].contains("reloaded, running with"))
+    };
+    reload(&mut site, &(example.clone() + WAITING))?;
+    let capture = |site: &Site| Capture::start(&site.ends[1].netns, "eth0", CLEAR, site.scratch());
+    let seen = |capture: Capture| run(Command::new("tcpdump").args(["-nr"]).arg(capture.finish()?));
+    let captured = capture(&site)?;
+    let mut ping = site.ends[0].netns.command("ping");
+    let ping = Process::spawn(ping.args(["-n", "-q", "-i", "0.002", "10.2.0.1"]), site.scratch())?;
+    thread::sleep(Duration::from_millis(300));
+    site.start()?;
+    let none = site.ends[0].files.file("none.conf");
+    fs::write(&none, "")?;
+    for end in ["unload", "kill", "terminate", "last"] {
+        site.up()?;
+        both_have_sas(&site, false)?;
+        let policies = site.xfrm(&site.ends[0], "policy")?;
+        assert!(
+            policies.contains("dir out priority") && !policies.contains("dir out priority 4294967294"),
+            "{policies}"
+        );
+        let charon = site.ends[0].charon.as_mut().ok_or("no charon")?;
+        match end {
+            "unload" => drop(charon.swanctl(&["--load-conns", "--file", &none.display().to_string()])?),
+            "kill" => charon.end(Signal::KILL)?,
+            _ => charon.end(Signal::TERM)?,
+        }
+        thread::sleep(Duration::from_millis(500));
+        if end == "unload" {
+            // The IKE_SA stays, with the SAs; the policy of the trap is gone with its connection.
+            let _ = site.ends[0].swanctl(&["--terminate", "--ike", "net", "--force"]);
+        }
+        if end != "kill" {
+            let file = "dir out priority 4294967294";
+            wait_until("the policies of the file are back", PATIENCE, || {
+                site.xfrm(&site.ends[0], "policy").is_ok_and(|policies| policies.contains(file))
+            })
+            .map_err(|failed| site.explain(&failed))?;
+        }
+        thread::sleep(Duration::from_millis(500));
+        if end != "last" {
+            drop(site.ends[0].charon.take());
+            site.start_charon(0)?;
+        }
+    }
+    assert_eq!(seen(captured)?, "", "packets in clear");
+    // What leaves in clear is seen: without the table.
+    let captured = capture(&site)?;
+    reload(&mut site, &example)?;
+    thread::sleep(Duration::from_millis(500));
+    drop(ping);
+    let count = seen(captured)?.lines().count();
+    assert!(count > 20, "{count} packets");
+    Ok(())
 }

@@ -44,7 +44,7 @@ pub(crate) struct End {
     pub(crate) name: &'static str,
     pub(crate) files: CharonFiles,
     /// Text of the gateway's file.
-    toml: String,
+    pub(crate) toml: String,
 }
 
 /// Both ends, on one wire.

@@ -13,6 +13,7 @@ use super::{Node, PATIENCE};
 const NEEDS: &[Need] = &[
     Need::Namespaces,
     Need::Tun,
+    Need::PING,
     Need::TCPDUMP,
     Need::Unpacked { path: "usr/sbin/keepalived", package: "keepalived" },
     Need::Unpacked { path: "usr/lib/x86_64-linux-gnu/libnetsnmp.so.40", package: "libsnmp40" },
@@ -24,6 +25,7 @@ const NEEDS: &[Need] = &[
 pub(super) fn trials() -> Vec<Trial> {
     vec![
         trial("unmodified/keepalived_acts_on_the_link_alone", NEEDS, address),
+        trial("unmodified/keepalived_keeps_its_address_over_a_kill_of_the_gateway", NEEDS, killed_gateway),
         trial("unmodified/keepalived_takes_over_from_a_plain_neighbour", NEEDS, || failover(veth)),
         trial("unmodified/keepalived_takes_over_on_macvlan", NEEDS, || failover(macvlan)),
     ]
@@ -110,6 +112,33 @@ fn address() -> Outcome {
     let left = node.ip("route")?;
     assert!(!left.contains("keepalived"), "{left}");
     assert_eq!(node.host_state()?, before, "the host is as it was");
+    Ok(())
+}
+
+/// keepalived is master all the time, and does not look whether its address is there.
+fn killed_gateway() -> Outcome {
+    let node = Node::new()?;
+    node.kill_gateway();
+    node.start_gateway_with_state()?;
+    let mut command = with_files(node.exec(unpacked("usr/sbin/keepalived")), &node, "ka", CONFIG)?;
+    let mut keepalived = Process::spawn(&mut command, &node.scratch)?;
+    node.wait_for_ip("addr show dev eth0", "inet 10.1.0.99/32 scope global eth0\n")?;
+    node.wait_for_ip("route", "10.6.0.0/16 via 10.1.0.2 dev eth0 proto keepalived \n")?;
+    for _ in 0..2 {
+        node.kill_gateway();
+        node.start_gateway_with_state()?;
+        let (addresses, routes) = (node.ip("addr show dev eth0")?, node.ip("route")?);
+        assert!(addresses.contains("inet 10.1.0.99/32 scope global eth0\n"), "{addresses}");
+        assert!(routes.contains("10.6.0.0/16 via 10.1.0.2 dev eth0 proto keepalived \n"), "{routes}");
+        let pings = || node.far.sh("ping -q -c 1 -W 1 10.1.0.99").is_ok();
+        wait_until("the address answers", PATIENCE, pings)?;
+    }
+    assert!(keepalived.is_running(), "{}", keepalived.output());
+    // It begins as a backup, and is master from then on.
+    let log = keepalived.output();
+    let states: Vec<&str> =
+        log.lines().filter_map(|line| line.split_once("Entering ")).map(|(_, state)| state).collect();
+    assert_eq!(states, ["BACKUP STATE (init)", "MASTER STATE"], "{log}");
     Ok(())
 }
 

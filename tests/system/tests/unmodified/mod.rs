@@ -111,6 +111,16 @@ impl Node {
         Ok(())
     }
 
+    /// Starts the gateway with its usual links, and with the state of those before it.
+    fn start_gateway_with_state(&self) -> Outcome {
+        let state = self.scratch.file("x.state");
+        let mut command = self.host.command("sh");
+        let script = format!("exec {} \"$@\" --state {}", fatpath().display(), state.display());
+        command.args(["-c", &script, "sh"]);
+        self.gateway.replace(Some(Gateway::start_under(command, &self.scratch, "x", LINKS)?));
+        Ok(())
+    }
+
     /// Ends the gateway by SIGKILL.
     fn kill_gateway(&self) {
         self.gateway.take();

@@ -307,7 +307,7 @@ fn front_end_reconnects_and_traffic_resumes() {
             front.recv(&mem, &mut none).unwrap();
             back.guest().connections == 1 + round && back.guest().running && front.guest().running
         });
-        assert_eq!(errors, ["vm0: vhost-user: the front end is gone"]);
+        assert_eq!(errors, ["vm0: vhost-user: the guest has shut down, or its front end has disconnected"]);
         assert_eq!(back.guest().violations, 0);
         refit(&mut back);
         let packet = Packet::with_data(&mem, &frame(1, 100)).unwrap();
