@@ -153,4 +153,6 @@ pub enum BenchName {
     Trunk,
     /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
     Reassembly,
+    /// Shards: work of two threads with a gateway each, on a processor each, compared with one
+    Shards,
 }

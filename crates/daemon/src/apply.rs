@@ -1,13 +1,14 @@
-//! Application of a plan by the worker between two bursts.
+//! Application of a plan, and of clients' changes, by a worker that decides on no packet meanwhile.
 
-use base::PortId;
+use base::{Instant, PortId};
 use config::model::{IlaErrors, LinkKind};
 use config::settings::{EarlyDemux, L3mdevAccept, Settings};
+use netlink::rtnl::Delta;
 
 use super::node::Node;
 use super::plan::Plan;
 use super::processors;
-use super::translate::reassembly;
+use super::translate::{fib, reassembly};
 use super::xfrm;
 
 /// Applies `plan`. MTUs are set first, as the one step that can be refused.
@@ -75,6 +76,24 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     opened.into_iter().for_each(|id| node.look_at(now, id));
     node.config = plan.config;
     Ok(())
+}
+
+/// Applies a change of routes, addresses, rules or VRFs.
+pub(crate) fn apply_delta(node: &mut Node, now: Instant, delta: Delta) {
+    let Node { datapath, vrfs, captures, .. } = node;
+    fib::apply(&mut datapath.fib, &delta);
+    match delta {
+        Delta::Vrf(device, Some(vrf)) => {
+            datapath.set_vrf_port(now, device, Some((vrf.name.clone(), vrf.mtu as usize)));
+            vrfs.insert(device, vrf);
+        }
+        Delta::Vrf(device, None) => {
+            datapath.set_vrf_port(now, device, None);
+            captures.close(device);
+            vrfs.remove(&device);
+        }
+        _ => {}
+    }
 }
 
 /// Applies the settings that netlink clients can change (sysctl).

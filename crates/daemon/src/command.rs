@@ -1,12 +1,15 @@
-//! Calls from other threads to the worker, which runs them between two bursts and never waits for the callers.
+//! The log of operations: calls from other threads to the workers, which run them before their next packets and never
+//! wait for the callers.
+//!
+//! A worker with its node is a shard. Each shard has a list of operations that it has yet to apply, and all lists are
+//! appended to under one lock: a change is at the same place in each of them, so nodes that begin alike stay alike.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -16,60 +19,72 @@ use super::node::Node;
 /// Longest time that a caller waits for a worker that is busy with a burst.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A request to the worker.
-pub(crate) enum Command {
+/// Entry of a shard's list.
+pub(crate) enum Operation {
+    /// Change of routes or addresses. The sender neither wakes the worker nor waits for it.
+    Delta(Delta),
     /// A function to run, which also sends the reply.
     Call(Box<dyn FnOnce(&mut Node) + Send>),
     /// Ends the worker.
     Stop,
 }
 
-/// Changes of routes and addresses. The worker takes them between receiving packets and deciding on them, so they apply
-/// to every packet that it receives later. A sender neither wakes the worker nor waits for it.
-#[derive(Debug, Default)]
-struct Deltas {
-    list: Mutex<Vec<Delta>>,
-    /// Whether the list holds any.
-    some: AtomicBool,
-}
-
-/// Number of pending changes at which a sender wakes the worker.
+/// Number of pending operations at which a sender of changes wakes the worker.
 const MANY_DELTAS: usize = 4096;
 
-/// Eventfd that wakes the worker. An awake worker checks for commands before it sleeps, so senders do not write to the
+/// A shard's operations that wait.
+#[derive(Debug, Default)]
+struct Pending {
+    list: Vec<Operation>,
+    /// Whether the worker has ended.
+    is_closed: bool,
+}
+
+/// Eventfd that wakes a worker. An awake worker checks for calls before it sleeps, so senders do not write to the
 /// eventfd meanwhile.
 #[derive(Debug)]
 struct Doorbell {
     fd: OwnedFd,
-    /// Whether commands are queued that the worker has not checked for.
-    some: AtomicBool,
+    /// Whether the shard's list has an entry. Changed with the list's lock.
+    has_any: AtomicBool,
+    /// Whether the shard's list has an entry for which the worker wakes. Changed with the list's lock.
+    has_calls: AtomicBool,
     /// Whether the worker sleeps, or checks its inbox before it sleeps.
     asleep: AtomicBool,
-    /// Number of times that packets have woken the worker; wraps.
-    bursts: AtomicU32,
-    /// Whether a thread sleeps until packets wake the worker.
-    burst_is_awaited: AtomicBool,
+}
+
+/// Wake-ups by packets, of all workers.
+#[derive(Debug, Default)]
+struct Bursts {
+    /// Number of times that packets have woken a worker; wraps.
+    count: AtomicU32,
+    /// Whether a thread sleeps until packets wake a worker.
+    is_awaited: AtomicBool,
     /// Lock and wake-up of such threads.
     sleepers: (Mutex<()>, Condvar),
 }
 
-/// Handle of other threads to the worker.
-#[derive(Clone, Debug)]
-pub(crate) struct Handle {
-    commands: Sender<Command>,
-    deltas: Arc<Deltas>,
-    bell: Arc<Doorbell>,
+/// Lists of all shards, with a doorbell each.
+#[derive(Debug)]
+struct Log {
+    lists: Mutex<Vec<Pending>>,
+    bells: Vec<Doorbell>,
+    bursts: Bursts,
 }
 
-/// The worker's end of the channel.
+/// Handle of other threads to the workers.
+#[derive(Clone, Debug)]
+pub(crate) struct Handle(Arc<Log>);
+
+/// A worker's end of the log.
 #[derive(Debug)]
 pub(crate) struct Inbox {
-    commands: Receiver<Command>,
-    deltas: Arc<Deltas>,
-    bell: Arc<Doorbell>,
+    log: Arc<Log>,
+    /// Number of the shard.
+    shard: usize,
 }
 
-/// Error: the worker has ended, or does not reply.
+/// Error: a worker has ended, or does not reply.
 #[derive(Debug)]
 pub(crate) struct WorkerGone;
 
@@ -79,73 +94,136 @@ impl fmt::Display for WorkerGone {
     }
 }
 
-/// A worker's inbox and the handle to it.
-pub(crate) fn channel() -> std::io::Result<(Handle, Inbox)> {
-    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let [some, asleep, burst_is_awaited] = [false; 3].map(AtomicBool::new);
-    let bursts = AtomicU32::new(0);
-    let bell = Arc::new(Doorbell { fd, some, asleep, bursts, burst_is_awaited, sleepers: Default::default() });
-    let (sender, receiver) = mpsc::channel();
-    let deltas = Arc::<Deltas>::default();
-    let handle = Handle { commands: sender, deltas: Arc::clone(&deltas), bell: Arc::clone(&bell) };
-    Ok((handle, Inbox { commands: receiver, deltas, bell }))
+impl fmt::Debug for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Delta(delta) => f.debug_tuple("Delta").field(delta).finish(),
+            Self::Call(_) => f.write_str("Call"),
+            Self::Stop => f.write_str("Stop"),
+        }
+    }
+}
+
+/// Inboxes of `N` workers, and the handle to them.
+pub(crate) fn channel<const N: usize>() -> std::io::Result<(Handle, [Inbox; N])> {
+    let bell = |_| -> std::io::Result<Doorbell> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let [has_any, has_calls, asleep] = [false; 3].map(AtomicBool::new);
+        Ok(Doorbell { fd, has_any, has_calls, asleep })
+    };
+    let bells = (0..N).map(bell).collect::<Result<_, _>>()?;
+    let lists = Mutex::new((0..N).map(|_| Pending::default()).collect());
+    let log = Arc::new(Log { lists, bells, bursts: Bursts::default() });
+    let inboxes = std::array::from_fn(|shard| Inbox { log: Arc::clone(&log), shard });
+    Ok((Handle(log), inboxes))
+}
+
+/// Reply to a change that every shard makes alike: the first one, or the first refusal.
+pub(crate) fn agreed<T, E>(first: Result<T, E>, other: Result<T, E>) -> Result<T, E> {
+    match (first, other) {
+        (Ok(first), Ok(_)) => Ok(first),
+        (Err(refusal), _) | (Ok(_), Err(refusal)) => Err(refusal),
+    }
+}
+
+/// Reply to a change that every shard makes alike, and that cannot be refused: the first one.
+pub(crate) fn same<T>(first: T, _: T) -> T {
+    first
+}
+
+impl Log {
+    fn lock(&self) -> MutexGuard<'_, Vec<Pending>> {
+        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends an operation to the list of a shard, whose worker wakes for it.
+    fn push(&self, lists: &mut [Pending], shard: usize, operation: Operation) -> Result<(), WorkerGone> {
+        let pending = lists.get_mut(shard).filter(|pending| !pending.is_closed).ok_or(WorkerGone)?;
+        pending.list.push(operation);
+        let bell = &self.bells[shard];
+        bell.has_any.store(true, Ordering::Release);
+        // Dekker pattern: with SeqCst this thread or the worker that is going to sleep sees the other's store.
+        bell.has_calls.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+impl Doorbell {
+    /// Wakes the worker, if it sleeps.
+    fn ring(&self) -> Result<(), WorkerGone> {
+        if !self.asleep.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        match rustix::io::write(&self.fd, &1_u64.to_ne_bytes()) {
+            // A full counter means that the worker has not taken earlier operations; it takes this one with them.
+            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
+            Err(_) => Err(WorkerGone),
+        }
+    }
 }
 
 impl Handle {
-    /// Sends `command` and wakes the worker, if it sleeps.
-    pub(crate) fn send(&self, command: Command) -> Result<(), WorkerGone> {
-        self.commands.send(command).map_err(|_| WorkerGone)?;
-        // Dekker pattern: with SeqCst this thread or the worker that is going to sleep sees the other's store.
-        self.bell.some.store(true, Ordering::SeqCst);
-        self.wake()
+    /// Number of shards.
+    fn shards(&self) -> usize {
+        self.0.bells.len()
     }
 
-    /// Queues changes that the worker applies before it decides on the next packet that comes in.
+    /// Ends all workers, after the operations before.
+    ///
+    /// # Errors
+    /// A worker has ended already; the others end.
+    pub(crate) fn stop(&self) -> Result<(), WorkerGone> {
+        let pushed: Vec<Result<(), WorkerGone>> = {
+            let mut lists = self.0.lock();
+            (0..self.shards()).map(|shard| self.0.push(&mut lists, shard, Operation::Stop)).collect()
+        };
+        let rung = self.0.bells.iter().map(Doorbell::ring);
+        pushed.into_iter().chain(rung.collect::<Vec<_>>()).collect()
+    }
+
+    /// Queues changes that every worker applies before it decides on the next packet that comes in.
     pub(crate) fn queue_deltas(&self, deltas: impl Iterator<Item = Delta>) {
-        let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);
-        list.extend(deltas);
-        if list.is_empty() {
-            return;
+        let mut lists = self.0.lock();
+        for delta in deltas {
+            // A worker that has ended needs no changes.
+            let open = lists.iter_mut().filter(|pending| !pending.is_closed);
+            let copies = std::iter::repeat_n(delta, self.shards());
+            open.zip(copies).for_each(|(pending, delta)| pending.list.push(Operation::Delta(delta)));
         }
-        self.deltas.some.store(true, Ordering::Release);
-        if list.len() >= MANY_DELTAS {
-            // A worker that has ended needs no wake-up.
-            let _ = self.wake();
+        for (pending, bell) in lists.iter().zip(&self.0.bells) {
+            if pending.list.is_empty() {
+                continue;
+            }
+            bell.has_any.store(true, Ordering::Release);
+            if pending.list.len() >= MANY_DELTAS {
+                // As above.
+                let _ = bell.ring();
+            }
         }
     }
 
-    /// Number of times that packets have woken the worker; wraps. The worker may sleep between two bursts of a stream,
+    /// Number of times that packets have woken a worker; wraps. A worker may sleep between two bursts of a stream,
     /// and a thread that busy-polls meanwhile delays the stream.
     pub(crate) fn bursts(&self) -> u32 {
-        self.bell.bursts.load(Ordering::Relaxed)
+        self.0.bursts.count.load(Ordering::Relaxed)
     }
 
     /// Sleeps until the number of [bursts](Self::bursts) differs from `seen`. The caller is not woken meanwhile.
     pub(crate) fn wait_for_burst(&self, seen: u32) {
-        let (lock, woken) = &self.bell.sleepers;
+        let Bursts { count, is_awaited, sleepers: (lock, woken) } = &self.0.bursts;
         let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             // Dekker pattern: with SeqCst this thread sees the worker's new count, or the worker sees that it is awaited.
-            self.bell.burst_is_awaited.store(true, Ordering::SeqCst);
-            if self.bell.bursts.load(Ordering::SeqCst) != seen {
+            is_awaited.store(true, Ordering::SeqCst);
+            if count.load(Ordering::SeqCst) != seen {
                 return;
             }
             guard = woken.wait(guard).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    fn wake(&self) -> Result<(), WorkerGone> {
-        if !self.bell.asleep.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        match rustix::io::write(&self.bell.fd, &1_u64.to_ne_bytes()) {
-            // A full counter means that the worker has not taken earlier commands; it takes this one with them.
-            Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
-            Err(_) => Err(WorkerGone),
-        }
-    }
-
-    /// Runs a call on the worker's thread, and waits for the reply.
+    /// Runs a function on the first shard, and waits for the reply: for what all nodes have alike, and for what the first
+    /// alone has.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
@@ -153,8 +231,7 @@ impl Handle {
         self.begin(what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
     }
 
-    /// Sends a call to the worker's thread. The reply arrives on the receiver, which is disconnected if the worker
-    /// ends.
+    /// Sends a call to the first shard. The reply arrives on the receiver, which is disconnected if the worker ends.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
@@ -162,56 +239,90 @@ impl Handle {
         // Its place for the reply is allocated here, not on the worker.
         let (sender, receiver) = mpsc::sync_channel(1);
         // The send fails if the caller has timed out.
-        self.send(Command::Call(Box::new(move |node| drop(sender.send(what(node))))))?;
+        let call = Operation::Call(Box::new(move |node| drop(sender.send(what(node)))));
+        self.0.push(&mut self.0.lock(), 0, call)?;
+        self.0.bells[0].ring()?;
         Ok(receiver)
+    }
+
+    /// Runs a change on every shard, at one place of the log. Returns the reply that `reduce` makes of all replies, in the
+    /// order of the shards.
+    pub(crate) fn change<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Node) -> T + Clone + Send + 'static,
+        reduce: fn(T, T) -> T,
+    ) -> Result<T, WorkerGone> {
+        let limit = Instant::now() + PATIENCE;
+        let (sender, replies) = mpsc::sync_channel(self.shards());
+        let call = |(shard, what): (usize, _)| operation(shard, what, sender.clone());
+        let calls: Vec<Operation> = std::iter::repeat_n(what, self.shards()).enumerate().map(call).collect();
+        drop(sender);
+        {
+            let mut lists = self.0.lock();
+            // Either all shards make a change, or none.
+            if lists.iter().any(|pending| pending.is_closed) {
+                return Err(WorkerGone);
+            }
+            for (shard, call) in calls.into_iter().enumerate() {
+                self.0.push(&mut lists, shard, call)?;
+            }
+        }
+        self.0.bells.iter().try_for_each(Doorbell::ring)?;
+        let reply = |_| replies.recv_timeout(limit.saturating_duration_since(Instant::now())).map_err(|_| WorkerGone);
+        let mut replies = (0..self.shards()).map(reply).collect::<Result<Vec<(usize, T)>, _>>()?;
+        replies.sort_unstable_by_key(|&(shard, _)| shard);
+        replies.into_iter().map(|(_, reply)| reply).reduce(reduce).ok_or(WorkerGone)
     }
 }
 
+/// Operation that runs `what` on a shard, and sends the reply with the shard's number.
+fn operation<T: Send + 'static>(
+    shard: usize,
+    what: impl FnOnce(&mut Node) -> T + Send + 'static,
+    sender: mpsc::SyncSender<(usize, T)>,
+) -> Operation {
+    // The send fails if the caller has timed out.
+    Operation::Call(Box::new(move |node| drop(sender.send((shard, what(node))))))
+}
+
 impl Inbox {
-    /// Descriptor that the worker polls in addition to the links.
-    pub(crate) fn wake_fd(&self) -> &OwnedFd {
-        &self.bell.fd
+    fn bell(&self) -> &Doorbell {
+        &self.log.bells[self.shard]
     }
 
-    /// Makes senders write to the eventfd from now on; false if commands are queued already. [`wake_up`](Self::wake_up)
+    /// Descriptor that the worker polls in addition to the links.
+    pub(crate) fn wake_fd(&self) -> &OwnedFd {
+        &self.bell().fd
+    }
+
+    /// Makes senders write to the eventfd from now on; false if calls are queued already. [`wake_up`](Self::wake_up)
     /// ends this state.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.bell.asleep.store(true, Ordering::SeqCst);
-        !self.bell.some.load(Ordering::SeqCst)
+        self.bell().asleep.store(true, Ordering::SeqCst);
+        !self.bell().has_calls.load(Ordering::SeqCst)
     }
 
     /// Makes senders stop writing to the eventfd; `woken`: a sender has written to it; `packets`: there are packets to
     /// process.
     pub(crate) fn wake_up(&self, woken: bool, packets: bool) {
         if packets {
-            // The worker is the only writer of this counter.
-            self.bell.bursts.store(self.bell.bursts.load(Ordering::Relaxed).wrapping_add(1), Ordering::SeqCst);
-            if self.bell.burst_is_awaited.load(Ordering::SeqCst) {
-                self.wake_sleepers();
+            self.log.bursts.count.fetch_add(1, Ordering::SeqCst);
+            if self.log.bursts.is_awaited.load(Ordering::SeqCst) {
+                self.log.bursts.wake_sleepers();
             }
         }
-        self.bell.asleep.store(false, Ordering::SeqCst);
+        self.bell().asleep.store(false, Ordering::SeqCst);
         if woken {
             let mut count = [0; 8];
             // A failed read means that no sender wrote to the eventfd.
-            let _ = rustix::io::read(&self.bell.fd, &mut count);
+            let _ = rustix::io::read(&self.bell().fd, &mut count);
         }
     }
 
-    /// Wakes the threads that sleep until packets wake the worker.
-    #[cold]
-    fn wake_sleepers(&self) {
-        let (lock, woken) = &self.bell.sleepers;
-        // A thread that holds the lock has yet to compare the counter, or is asleep when the lock is free.
-        drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-        self.bell.burst_is_awaited.store(false, Ordering::SeqCst);
-        woken.notify_all();
-    }
-
-    /// Waits until a sender has sent a command, or queued many changes.
+    /// Waits until a sender has sent a call, or queued many changes.
     pub(crate) fn wait(&self) -> std::io::Result<()> {
         let waited = match self.may_sleep() {
-            true => rustix::event::poll(&mut [PollFd::new(&self.bell.fd, PollFlags::IN)], None),
+            true => rustix::event::poll(&mut [PollFd::new(&self.bell().fd, PollFlags::IN)], None),
             false => Ok(0),
         };
         self.wake_up(matches!(waited, Ok(1..)), false);
@@ -221,29 +332,46 @@ impl Inbox {
         }
     }
 
-    /// Appends the queued changes to `into`. Returns whether there were any.
-    pub(crate) fn take_deltas(&self, into: &mut Vec<Delta>) -> bool {
-        if !self.deltas.some.load(Ordering::Acquire) {
+    /// Whether operations are queued.
+    pub(crate) fn has_operations(&self) -> bool {
+        self.bell().has_any.load(Ordering::Acquire)
+    }
+
+    /// Exchanges the queued operations for `into`, which is empty. Returns whether there were any.
+    pub(crate) fn take(&self, into: &mut Vec<Operation>) -> bool {
+        if !self.has_operations() {
             return false;
         }
-        let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);
-        self.deltas.some.store(false, Ordering::Relaxed);
-        into.append(&mut list);
+        let mut lists = self.log.lock();
+        self.bell().has_any.store(false, Ordering::Relaxed);
+        self.bell().has_calls.store(false, Ordering::SeqCst);
+        std::mem::swap(&mut lists[self.shard].list, into);
         true
     }
+}
 
-    /// Whether commands have been queued since the last call.
-    pub(crate) fn has_commands(&self) -> bool {
-        self.bell.some.load(Ordering::Relaxed) && self.bell.some.swap(false, Ordering::SeqCst)
+impl Drop for Inbox {
+    /// Drops the operations that wait, whose callers then get no reply, and refuses further ones.
+    fn drop(&mut self) {
+        let left = {
+            let pending = &mut self.log.lock()[self.shard];
+            pending.is_closed = true;
+            std::mem::take(&mut pending.list)
+        };
+        // Dropped without the lock: an operation may own a link.
+        drop(left);
     }
+}
 
-    /// The next command, if there is one.
-    pub(crate) fn next(&self) -> Option<Command> {
-        match self.commands.try_recv() {
-            Ok(command) => Some(command),
-            Err(mpsc::TryRecvError::Empty) => None,
-            Err(mpsc::TryRecvError::Disconnected) => Some(Command::Stop),
-        }
+impl Bursts {
+    /// Wakes the threads that sleep until packets wake a worker.
+    #[cold]
+    fn wake_sleepers(&self) {
+        let (lock, woken) = &self.sleepers;
+        // A thread that holds the lock has yet to compare the counter, or is asleep when the lock is free.
+        drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
+        self.is_awaited.store(false, Ordering::SeqCst);
+        woken.notify_all();
     }
 }
 
@@ -254,48 +382,104 @@ mod tests {
     use super::super::poller::Poller;
     use super::*;
 
+    /// Applies operations until the stop operation; returns the number of calls.
+    fn serve(inbox: &Inbox) -> usize {
+        let mut node = Node::new(Poller::new(inbox.wake_fd()).unwrap());
+        let (mut taken, mut operations) = (0, Vec::new());
+        loop {
+            inbox.wait().unwrap();
+            while inbox.take(&mut operations) {
+                for operation in operations.drain(..) {
+                    match operation {
+                        Operation::Call(call) => call(&mut node),
+                        Operation::Delta(_) => continue,
+                        Operation::Stop => return taken,
+                    }
+                    taken += 1;
+                }
+            }
+        }
+    }
+
     #[test]
     fn sleeping_worker_gets_all_calls() {
         const COUNT: usize = 20_000;
-        let (handle, inbox) = channel().unwrap();
-        let worker = thread::spawn(move || {
-            let mut node = Node::new(Poller::new(inbox.wake_fd()).unwrap());
-            let mut taken = 0;
-            loop {
-                inbox.wait().unwrap();
-                while inbox.has_commands() {
-                    while let Some(command) = inbox.next() {
-                        let Command::Call(call) = command else { return taken };
-                        taken += 1;
-                        call(&mut node);
-                    }
-                }
-            }
-        });
+        let (handle, [inbox]) = channel().unwrap();
+        let worker = thread::spawn(move || serve(&inbox));
         for _ in 0..COUNT {
             assert!(handle.call(|_| ()).is_ok());
         }
-        handle.send(Command::Stop).unwrap();
+        handle.stop().unwrap();
         assert_eq!(worker.join().unwrap(), COUNT);
     }
 
     #[test]
+    fn call_runs_on_the_first_shard_and_change_on_all() {
+        let (handle, inboxes) = channel::<3>().unwrap();
+        let workers = inboxes.map(|inbox| thread::spawn(move || serve(&inbox)));
+        let threads = workers.each_ref().map(|worker| worker.thread().id());
+        let here = |_: &mut Node| vec![thread::current().id()];
+        let all = |mut some: Vec<_>, others| {
+            some.extend(others);
+            some
+        };
+        assert_eq!(handle.call(here).unwrap(), threads[..1]);
+        assert_eq!(handle.change(here, all).unwrap(), threads);
+        handle.stop().unwrap();
+        assert_eq!(workers.map(|worker| worker.join().unwrap()), [2, 1, 1]);
+    }
+
+    #[test]
+    fn change_is_made_by_no_shard_if_one_has_ended() {
+        let (handle, [first, second, third]) = channel().unwrap();
+        let pending = handle.begin(|_| ()).unwrap();
+        drop(first);
+        assert!(pending.recv().is_err(), "the caller of a worker that ends is told");
+        assert!(handle.change(|_| (), same).is_err() && handle.call(|_| ()).is_err());
+        assert!(!second.has_operations() && !third.has_operations());
+        assert!(handle.stop().is_err());
+        assert!(second.has_operations() && third.has_operations(), "the others end");
+    }
+
+    #[test]
+    fn agreed_reply_is_the_first_or_the_first_refusal() {
+        let cases =
+            [([Ok(1), Ok(2)], Ok(1)), ([Ok(1), Err(4)], Err(4)), ([Err(3), Ok(2)], Err(3)), ([Err(3), Err(4)], Err(3))];
+        for ([first, other], want) in cases {
+            assert_eq!(agreed(first, other), want);
+        }
+    }
+
+    #[test]
     fn awake_worker_is_not_woken() {
-        let (handle, inbox) = channel().unwrap();
+        let (handle, [inbox]) = channel().unwrap();
         let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
-        handle.send(Command::Stop).unwrap();
-        assert!(!is_rung() && !inbox.may_sleep() && inbox.has_commands() && inbox.next().is_some());
+        let taken = || {
+            let mut operations = Vec::new();
+            inbox.take(&mut operations) && matches!(operations[..], [Operation::Stop])
+        };
+        handle.stop().unwrap();
+        assert!(!is_rung() && !inbox.may_sleep() && taken());
         inbox.wake_up(false, false);
-        assert!(!inbox.has_commands() && inbox.next().is_none() && inbox.may_sleep());
-        handle.send(Command::Stop).unwrap();
+        assert!(!taken() && inbox.may_sleep());
+        handle.stop().unwrap();
         assert!(is_rung());
         inbox.wake_up(true, false);
-        assert!(!is_rung() && inbox.has_commands() && inbox.next().is_some());
+        assert!(!is_rung() && taken());
+    }
+
+    #[test]
+    fn changes_of_routes_wait_for_packets() {
+        let (handle, [inbox]) = channel().unwrap();
+        assert!(inbox.may_sleep());
+        handle.queue_deltas([Delta::Domain(base::PortId(1), base::Domain::DEFAULT)].into_iter());
+        let is_rung = rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
+        assert!(!is_rung && inbox.may_sleep() && inbox.has_operations());
     }
 
     #[test]
     fn only_packets_are_bursts() {
-        let (handle, inbox) = channel().unwrap();
+        let (handle, [inbox]) = channel().unwrap();
         for (woken, packets, bursts) in [(false, false, 0), (false, true, 1), (true, true, 2), (true, false, 2)] {
             assert!(inbox.may_sleep());
             inbox.wake_up(woken, packets);
@@ -305,7 +489,7 @@ mod tests {
 
     #[test]
     fn thread_that_awaits_packets_sleeps_until_they_come() {
-        let (handle, inbox) = channel().unwrap();
+        let (handle, [inbox]) = channel().unwrap();
         let wakeups = AtomicU32::new(0);
         thread::scope(|scope| {
             let sleeper = scope.spawn(|| {
@@ -315,10 +499,10 @@ mod tests {
                 }
             });
             for burst in 0..3 {
-                while !inbox.bell.burst_is_awaited.load(Ordering::SeqCst) {
+                while !inbox.log.bursts.is_awaited.load(Ordering::SeqCst) {
                     thread::yield_now();
                 }
-                // Commands are no packets.
+                // Calls are no packets.
                 inbox.wake_up(false, false);
                 thread::sleep(Duration::from_millis(20));
                 assert_eq!(wakeups.load(Ordering::SeqCst), burst);

@@ -28,7 +28,7 @@ use super::running::Running;
 use super::service;
 use super::store::{self, Checkpointer, Collected, Found, Keep, Keeper, KeptState, OfFiles};
 use super::threads::{Threads, Watchdog};
-use crate::command::WorkerGone;
+use crate::command::{WorkerGone, same};
 use crate::config_file;
 use crate::ip_batch::{self, IpLines};
 use crate::journal::Journal;
@@ -317,7 +317,7 @@ impl Daemon {
             is_changed = !now.fingerprint().has_all_of(&made);
         }
         // No client is connected yet, so that larval SAs are those that state and journal name.
-        self.worker.handle.call(|node| node.datapath.ipsec.hold_lost()).map_err(gone)?;
+        self.worker.handle.change(|node| node.datapath.ipsec.hold_lost(), same).map_err(gone)?;
         protocols.follow_host_side();
         self.planner.follow(&protocols.rtnl.model);
         // Files without a change are written again.

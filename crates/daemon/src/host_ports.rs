@@ -41,6 +41,7 @@ impl Node {
 
     /// Sets or removes the host side device of a link. `device` comes with its index in the namespace.
     pub(crate) fn set_host_device(&mut self, id: PortId, device: Option<(u32, Box<dyn Link>)>) {
+        self.discard_held(host_port(id));
         if let Some(before) = self.host_devices.remove(&id) {
             self.poller.remove(&*before.device);
         }
@@ -95,22 +96,16 @@ impl Node {
         }
     }
 
-    /// Receives a burst that sockets have sent through the device of a link. Returns whether there may be more.
-    pub(crate) fn serve_host_device(&mut self, now: Instant, id: PortId) -> bool {
-        let Some(found) = self.host_devices.get_mut(&id) else { return false };
-        let received = found.device.recv(&self.mem, &mut self.burst);
-        let more = !self.burst.is_empty();
-        if more {
-            self.datapath.handle_rx(now, &self.mem, host_port(id), &mut self.burst);
-            self.send_all(now);
-        }
-        match received {
-            Ok(()) => more,
-            Err(err) => {
-                self.host_device_failed(id, &err);
-                false
-            }
-        }
+    /// Receives a burst that sockets have sent through the device of a link. `None`: the link has no device.
+    pub(crate) fn receive_of_host_device(&mut self, id: PortId) -> Option<io::Result<()>> {
+        let found = self.host_devices.get_mut(&id)?;
+        Some(found.device.recv(&self.mem, &mut self.burst))
+    }
+
+    /// Passes that burst to the datapath.
+    pub(crate) fn take_burst_of_host_device(&mut self, now: Instant, id: PortId) {
+        self.datapath.handle_rx(now, &self.mem, host_port(id), &mut self.burst);
+        self.send_all(now);
     }
 
     /// Sends the queued packets to the devices of the host side.
@@ -168,7 +163,7 @@ impl Node {
 
     /// Detaches a device that was deleted, or whose read failed. The link continues without a device.
     #[cold]
-    fn host_device_failed(&mut self, id: PortId, err: &io::Error) {
+    pub(crate) fn host_device_failed(&mut self, id: PortId, err: &io::Error) {
         tracing::error!("host side: {err}; the link continues without sockets");
         self.set_host_device(id, None);
     }

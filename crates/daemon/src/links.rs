@@ -22,10 +22,9 @@ use super::translate::features;
 /// Limit of bursts received while a link was down that are dropped when it is up again; any further burst counts as new.
 const MOST_DISCARDED: usize = 1024;
 
-/// Change of a link.
+/// Change of a link, which every shard makes.
+#[derive(Clone, Debug)]
 pub(crate) enum LinkChange {
-    /// The link is added, and is down.
-    Open(Box<dyn Link>, Box<LinkConfig>),
     /// The link is removed.
     Close,
     /// The MTU of the link is changed.
@@ -52,15 +51,18 @@ impl Node {
         changed
     }
 
+    /// Adds a link, which is down.
+    pub(crate) fn add_link(&mut self, id: PortId, link: Box<dyn Link>, config: LinkConfig) {
+        let wanted = config.features;
+        self.open(id, link, config);
+        self.set_port(id, wanted);
+        self.set_admin_up(self.now(), id, false);
+        self.set_promiscuous_links();
+    }
+
     fn make_change(&mut self, id: PortId, change: LinkChange) -> Result<(), String> {
         let now = self.now();
         match change {
-            LinkChange::Open(link, config) => {
-                let wanted = config.features;
-                self.open(id, link, *config);
-                self.set_port(id, wanted);
-                self.set_admin_up(now, id, false);
-            }
             LinkChange::Close => self.close(now, id),
             LinkChange::Mtu(mtu) => {
                 self.set_mtus(&[(id, Some(mtu))])?;
@@ -181,6 +183,7 @@ impl Node {
     }
 
     pub(crate) fn close(&mut self, now: Instant, id: PortId) {
+        self.discard_held(id);
         self.set_host_device(id, None);
         self.datapath.remove_port(now, &self.mem, id);
         self.captures.close(id);
@@ -259,6 +262,9 @@ impl Node {
 
     /// Enables or disables reading and writing of a link. When a link that has failed is set up, it is retried at once.
     pub(crate) fn set_admin_up(&mut self, now: Instant, id: PortId, up: bool) {
+        if !up {
+            self.discard_held(id);
+        }
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut slot.admin_up, up) == up {
             return;
@@ -301,6 +307,13 @@ impl Node {
         if let Some(Some(slot)) = self.slots.get(id.0 as usize) {
             let state = if slot.is_up() { "has a carrier" } else { "has no carrier" };
             tracing::info!("{}: the link {state}", slot.link.name());
+        }
+    }
+
+    /// Drops the packets of `from` that are received and not decided on.
+    pub(crate) fn discard_held(&mut self, from: PortId) {
+        if let Some((_, burst)) = self.held.as_mut().filter(|(id, _)| *id == from) {
+            self.datapath.discard(from, burst, DropReason::LinkDown);
         }
     }
 

@@ -44,7 +44,10 @@ impl Clock {
 /// Name of a link or VRF device: at most 15 bytes, as in Linux.
 pub(crate) type LinkName = ArrayString<15>;
 
-/// A node.
+/// A node: the whole of one shard.
+///
+/// Of several shards only the first has anything in `host_devices`, `socket_diag`, `ike`, `captures`, `traces`, `monitors`,
+/// `xfrm_events` and `listeners`, which calls fill; all others are filled by changes, and alike in all shards.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) datapath: Datapath,
@@ -77,6 +80,8 @@ pub(crate) struct Node {
     pub(crate) show_slices: SliceCounts,
     /// The burst that was received last. Kept for its storage.
     pub(crate) burst: Vec<Packet>,
+    /// While operations are applied between the receipt of a burst and its first decision: the burst, and its port.
+    pub(crate) held: Option<(PortId, Vec<Packet>)>,
     /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
     pub(crate) paused: bool,
 }
@@ -118,6 +123,7 @@ impl Node {
             of_file: FileObjects::default(),
             listeners: Listeners::default(),
             burst: Vec::new(),
+            held: None,
             paused: false,
         }
     }

@@ -13,7 +13,7 @@ use signal_hook::iterator::Handle as SignalsHandle;
 use client::CliError;
 
 use super::apply::apply;
-use super::command::{self, Command, Handle, WorkerGone};
+use super::command::{self, Handle, WorkerGone, same};
 use super::plan::Plan;
 use super::priority;
 use super::threads::{Threads, text_of};
@@ -44,7 +44,7 @@ impl Drop for Ending {
 
 impl Running {
     pub(super) fn start(signals: SignalsHandle) -> io::Result<Self> {
-        let (handle, inbox) = command::channel()?;
+        let (handle, [inbox]) = command::channel()?;
         let worker = Worker::new(inbox)?;
         Self::spawn(handle, signals, || worker.run())
     }
@@ -72,7 +72,7 @@ impl Running {
 
     /// Pauses or resumes forwarding.
     pub(super) fn hold(&self, held: bool) -> Result<(), String> {
-        self.handle.call(move |node| node.paused = held).map_err(|gone| gone.to_string())
+        self.handle.change(move |node| node.paused = held, same).map_err(|gone| gone.to_string())
     }
 
     /// Adds the worker to the threads that the watchdog pings.
@@ -87,8 +87,8 @@ impl Running {
 
     /// Ends the worker.
     pub(super) fn stop(self) -> Result<(), CliError> {
-        // A worker that does not take the command has ended; the reason follows below.
-        let _ = self.handle.send(Command::Stop);
+        // A worker that does not take the operation has ended; the reason follows below.
+        let _ = self.handle.stop();
         match self.ended.recv_timeout(END_LIMIT) {
             Err(RecvTimeoutError::Timeout) => {
                 Err(CliError::failed(format!("the worker did not end within {} ms", END_LIMIT.as_millis())))
@@ -102,7 +102,7 @@ impl Running {
         }
     }
 
-    /// Reason for which the worker ended without a stop command.
+    /// Reason for which the worker ended without a stop operation.
     pub(super) fn failure(self) -> CliError {
         match self.thread.join() {
             Ok(Ok(())) => CliError::failed("the worker ended"),
@@ -123,10 +123,10 @@ mod tests {
 
     use super::*;
 
-    /// Reported failure of a worker that runs `work` and gets no stop command.
+    /// Reported failure of a worker that runs `work` and gets no stop operation.
     fn error_of(work: fn() -> io::Result<()>) -> String {
         let mut signals = Signals::new([SIGHUP]).unwrap();
-        let (handle, _inbox) = command::channel().unwrap();
+        let (handle, [_inbox]) = command::channel().unwrap();
         let worker = Running::spawn(handle, signals.handle(), work).unwrap();
         assert_eq!(signals.forever().next(), None);
         worker.failure().message

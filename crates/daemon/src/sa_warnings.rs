@@ -181,13 +181,13 @@ mod tests {
 
     #[test]
     fn worker_without_packets_is_not_woken() {
-        let (handle, inbox) = channel().unwrap();
+        let (handle, [inbox]) = channel().unwrap();
         let mut warner = Warner::default();
-        assert!(warner.look(&handle).is_ok() && !inbox.has_commands());
+        assert!(warner.look(&handle).is_ok() && !inbox.has_operations());
         inbox.wake_up(false, true);
         thread::scope(|scope| {
             let look = scope.spawn(|| warner.look(&handle).is_ok());
-            while !inbox.has_commands() {
+            while !inbox.has_operations() {
                 thread::yield_now();
             }
             drop(inbox);

@@ -2,22 +2,23 @@
 //! and GRO may still hold packets of one burst while the next is received; all of them are finished before the worker
 //! does other work.
 //!
-//! The worker is the only thread that touches packets, so packets need no locks. Commands run between bursts. An idle
-//! worker sleeps in epoll, and does not wake up to poll.
+//! The worker is the only thread that touches packets of its node, so packets need no locks. Operations of the log are
+//! applied between bursts, and between the receipt of a burst and the first decision on it. An idle worker sleeps in epoll,
+//! and does not wake up to poll.
 
 use std::io;
 use std::time::Duration;
 
 use base::{Instant, PortId};
+use datapath::host_port;
 use link::HostLinks;
-use netlink::rtnl::Delta;
 
-use super::command::{Command, Inbox};
+use super::apply;
+use super::command::{Inbox, Operation};
 use super::node::Node;
 use super::notifications;
 use super::poller::{Poller, Ready};
 use super::slot::Slot;
-use super::translate::fib;
 
 /// Limit of bursts received from each ready link before epoll is queried about the other links again.
 const TURNS: usize = 4;
@@ -37,7 +38,9 @@ pub(crate) struct Worker {
     ready: Vec<PortId>,
     /// Host side devices to read, by their links.
     ready_host_devices: Vec<PortId>,
-    deltas: Vec<Delta>,
+    operations: Vec<Operation>,
+    /// Whether the worker ends, and processes no further packet.
+    is_over: bool,
 }
 
 impl Worker {
@@ -56,16 +59,18 @@ impl Worker {
             ike_ready: false,
             ready: Vec::new(),
             ready_host_devices: Vec::new(),
-            deltas: Vec::new(),
+            operations: Vec::new(),
+            is_over: false,
         })
     }
 
-    /// Runs until a stop command.
+    /// Runs until a stop operation.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
             while self.node.paused {
                 self.inbox.wait()?;
-                if !self.run_commands() {
+                self.apply_all(self.node.now());
+                if self.is_over {
                     return Ok(());
                 }
             }
@@ -74,14 +79,17 @@ impl Worker {
             let woken = self.poll_events();
             self.inbox.wake_up(woken, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
             let now = self.node.now();
-            self.apply_deltas(now);
-            notifications::run_timers(&mut self.node, now);
-            if !self.run_commands() {
+            self.apply_all(now);
+            if self.is_over {
                 return Ok(());
             }
+            notifications::run_timers(&mut self.node, now);
             self.check_interfaces(now);
             self.serve_ready();
             self.serve_host_side();
+            if self.is_over {
+                return Ok(());
+            }
             let now = self.node.now();
             self.node.retry_links(now);
             self.serve_ike(now);
@@ -142,41 +150,48 @@ impl Worker {
         woken
     }
 
-    /// Runs queued commands. False: stop.
-    fn run_commands(&mut self) -> bool {
-        if !self.inbox.has_commands() {
-            return true;
+    /// Applies the queued operations, and those that come meanwhile.
+    fn apply_all(&mut self, now: Instant) {
+        while !self.is_over && self.inbox.take(&mut self.operations) {
+            self.apply(now);
         }
-        while let Some(command) = self.inbox.next() {
-            self.apply_deltas(self.node.now());
-            match command {
-                Command::Stop => return false,
-                Command::Call(call) => call(&mut self.node),
-            }
-        }
-        true
     }
 
-    /// Applies queued changes. They do not affect packets that were received before them.
-    fn apply_deltas(&mut self, now: Instant) {
-        if !self.inbox.take_deltas(&mut self.deltas) {
+    /// Applies the queued operations to packets of `from` that have been received and not decided on: those of a link that is
+    /// closed or set down by an operation are dropped, as are all if the worker pauses or ends.
+    fn apply_before_burst(&mut self, now: Instant, from: PortId) {
+        if !self.inbox.take(&mut self.operations) {
             return;
         }
-        let Node { datapath, mem, vrfs, captures, .. } = &mut self.node;
-        datapath.finish(now, mem);
-        for delta in self.deltas.drain(..) {
-            fib::apply(&mut datapath.fib, &delta);
-            match delta {
-                Delta::Vrf(device, Some(vrf)) => {
-                    datapath.set_vrf_port(now, device, Some((vrf.name.clone(), vrf.mtu as usize)));
-                    vrfs.insert(device, vrf);
+        self.node.held = Some((from, std::mem::take(&mut self.node.burst)));
+        self.apply(now);
+        if self.is_over || self.node.paused {
+            self.node.discard_held(from);
+        }
+        if let Some((_, burst)) = self.node.held.take() {
+            self.node.burst = burst;
+        }
+    }
+
+    /// Applies the operations that were taken, in their order. They do not affect packets that were decided on before.
+    fn apply(&mut self, now: Instant) {
+        let Self { node, operations, is_over, .. } = self;
+        node.datapath.finish(now, &node.mem);
+        let mut has_called = node.paused;
+        for operation in operations.drain(..) {
+            match operation {
+                Operation::Delta(delta) => apply::apply_delta(node, now, delta),
+                Operation::Call(call) => {
+                    if !std::mem::replace(&mut has_called, true) {
+                        notifications::run_timers(node, now);
+                        node.send_all(now);
+                    }
+                    call(node);
                 }
-                Delta::Vrf(device, None) => {
-                    datapath.set_vrf_port(now, device, None);
-                    captures.close(device);
-                    vrfs.remove(&device);
+                Operation::Stop => {
+                    *is_over = true;
+                    return;
                 }
-                _ => {}
             }
         }
     }
@@ -226,8 +241,7 @@ impl Worker {
                 break;
             }
             let now = self.node.now();
-            self.apply_deltas(now);
-            ready.retain(|&id| self.node.serve_host_device(now, id));
+            ready.retain(|&id| self.serve_host_device(now, id));
         }
         ready.clear();
         self.ready_host_devices = ready;
@@ -235,17 +249,40 @@ impl Worker {
 
     /// Receives one burst from a link, and passes it to the datapath. Returns whether there may be more.
     fn serve(&mut self, now: Instant, id: PortId) -> bool {
+        if self.is_over || self.node.paused {
+            return false;
+        }
         let Some(received) = self.node.receive(now, id) else { return false };
         let more = !self.node.burst.is_empty();
         if more {
             // A change that a client saw confirmed before it sent these packets applies to them.
-            self.apply_deltas(now);
+            self.apply_before_burst(now, id);
             self.node.receive_burst(now, id);
         }
         match received {
             Ok(()) => more,
             Err(err) => {
                 self.node.link_failed(now, id, &err);
+                false
+            }
+        }
+    }
+
+    /// Receives one burst from sockets of the host side, in the same way.
+    fn serve_host_device(&mut self, now: Instant, id: PortId) -> bool {
+        if self.is_over || self.node.paused {
+            return false;
+        }
+        let Some(received) = self.node.receive_of_host_device(id) else { return false };
+        let more = !self.node.burst.is_empty();
+        if more {
+            self.apply_before_burst(now, host_port(id));
+            self.node.take_burst_of_host_device(now, id);
+        }
+        match received {
+            Ok(()) => more,
+            Err(err) => {
+                self.node.host_device_failed(id, &err);
                 false
             }
         }
@@ -258,5 +295,163 @@ impl Worker {
         captures.deliver(datapath, now);
         traces.deliver(datapath);
         monitors.deliver_drops(datapath, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::sync::{Arc, Mutex};
+    use std::thread;
+
+    use base::{DropReason, Prefix, TableId};
+    use config::Config;
+    use config::model::LinkConfig;
+    use link::memory::{End, MemoryLink, pair};
+    use link::{Link, Sent};
+    use netlink::rtnl::{Delta, Route, nums};
+    use packet::{Memory, Packet};
+    use wire::Protocol;
+    use wire::ipv4::Ipv4Header;
+
+    use super::super::command::{Handle, channel, same};
+    use super::super::links::LinkChange;
+    use super::*;
+
+    const LAN: PortId = PortId(2);
+    const WAN: PortId = PortId(3);
+
+    /// A route to 10.`a`.`b`.0/24 by `dev`.
+    fn route(dev: PortId, [a, b]: [u8; 2]) -> Delta {
+        let prefix = Prefix::new(IpAddr::V4(Ipv4Addr::new(10, a, b, 0)), 24).unwrap();
+        let (kind, scope, protocol) = (nums::RTN_UNICAST, nums::RT_SCOPE_LINK, nums::RTPROT_STATIC);
+        let (metric, via, src, encap) = (0, None, None, None);
+        let route = Route { prefix, kind, metric, scope, protocol, dev: dev.0, via, src, onlink: false, encap };
+        Delta::AddRoute { table: TableId::MAIN, route, ahead: false }
+    }
+
+    fn link_config(name: &str) -> LinkConfig {
+        Config::from_toml(&format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\n"), "f").unwrap().links[0].clone()
+    }
+
+    /// A worker with two links that are up, and their other ends.
+    fn router() -> (Handle, Worker, [MemoryLink; 2]) {
+        let (handle, [inbox]) = channel().unwrap();
+        let mut worker = Worker::new(inbox).unwrap();
+        let mut ends = Vec::new();
+        for (id, name) in [(LAN, "lan"), (WAN, "wan")] {
+            let (link, end) = pair(End::new(name), End::new(name));
+            let config = link_config(name);
+            worker.node.add_link(id, Box::new(link), config);
+            worker.node.change_link(id, LinkChange::Up(true)).unwrap();
+            ends.push(end);
+        }
+        (handle, worker, ends.try_into().unwrap())
+    }
+
+    /// Receives and serves a packet to 10.2.0.1, while operations wait. Returns the numbers of packets forwarded and dropped as the
+    /// link is down.
+    fn serve_one(worker: &mut Worker, [lan, wan]: &mut [MemoryLink; 2]) -> (usize, u64) {
+        let mem = Memory::heap();
+        let mut bytes = [0; Ipv4Header::LEN + 16];
+        let mut header = Ipv4Header::new([10, 1, 0, 1].into(), [10, 2, 0, 1].into(), Protocol::UDP, bytes.len() as u16);
+        header.fill_check();
+        bytes[..Ipv4Header::LEN].copy_from_slice(header.as_bytes());
+        let sent = lan.send(&mut vec![Packet::with_data(&mem, &bytes).unwrap()]);
+        assert_eq!(sent.unwrap(), Sent::All);
+        let now = worker.node.now();
+        worker.serve(now, LAN);
+        let mut out = Vec::new();
+        wan.recv(&mem, &mut out).unwrap();
+        let drops = worker.node.datapath.ports.drop_counts();
+        let down = drops.filter(|&(_, reason, _)| reason == DropReason::LinkDown).map(|(.., count)| count).sum();
+        (out.len(), down)
+    }
+
+    #[test]
+    fn route_that_waits_applies_to_the_next_packet() {
+        let (handle, mut worker, mut ends) = router();
+        assert_eq!(serve_one(&mut worker, &mut ends), (0, 0));
+        handle.queue_deltas([route(WAN, [2, 0])].into_iter());
+        assert_eq!(serve_one(&mut worker, &mut ends), (1, 0));
+    }
+
+    #[test]
+    fn call_that_waits_applies_to_the_next_packet() {
+        let changes: [fn(&mut Node); 4] = [
+            |node| node.change_link(LAN, LinkChange::Up(false)).unwrap(),
+            |node| node.change_link(LAN, LinkChange::Close).unwrap(),
+            |node| node.paused = true,
+            // Another link has the number by then.
+            |node| {
+                node.change_link(LAN, LinkChange::Close).unwrap();
+                let (link, _) = pair(End::new("new"), End::new("new"));
+                node.add_link(LAN, Box::new(link), link_config("new"));
+                node.change_link(LAN, LinkChange::Up(true)).unwrap();
+            },
+        ];
+        for (at, change) in changes.into_iter().enumerate() {
+            let (handle, mut worker, mut ends) = router();
+            handle.queue_deltas([route(WAN, [2, 0])].into_iter());
+            assert_eq!(serve_one(&mut worker, &mut ends), (1, 0), "{at}");
+            let pending = handle.begin(change).unwrap();
+            let (forwarded, _) = serve_one(&mut worker, &mut ends);
+            assert_eq!((forwarded, pending.try_recv()), (0, Ok(())), "{at}");
+        }
+    }
+
+    #[test]
+    fn packet_of_a_link_set_down_is_counted() {
+        let (handle, mut worker, mut ends) = router();
+        let pending = handle.begin(|node| node.change_link(LAN, LinkChange::Up(false))).unwrap();
+        assert_eq!(serve_one(&mut worker, &mut ends), (0, 1));
+        assert_eq!(pending.try_recv(), Ok(Ok(())));
+    }
+
+    #[test]
+    fn worker_that_is_stopped_decides_on_no_further_packet() {
+        let (handle, mut worker, mut ends) = router();
+        handle.queue_deltas([route(WAN, [2, 0])].into_iter());
+        handle.stop().unwrap();
+        assert_eq!(serve_one(&mut worker, &mut ends), (0, 1));
+        assert!(worker.is_over);
+    }
+
+    /// Sequences of a client's number and the number of routes, as the shards' threads see them.
+    type Seen = Arc<Mutex<HashMap<thread::ThreadId, Vec<(u8, usize)>>>>;
+
+    #[test]
+    fn shards_apply_all_changes_in_one_order() {
+        const CLIENTS: u8 = 4;
+        const CHANGES: u8 = 100;
+        let (handle, inboxes) = channel::<3>().unwrap();
+        let run = |inbox| thread::spawn(move || Worker::new(inbox).unwrap().run().unwrap());
+        let workers = inboxes.map(run);
+        let seen = Seen::default();
+        thread::scope(|scope| {
+            for client in 0..CLIENTS {
+                let (handle, seen) = (&handle, &seen);
+                scope.spawn(move || {
+                    for change in 0..CHANGES {
+                        handle.queue_deltas([route(WAN, [client, change])].into_iter());
+                        let seen = Arc::clone(seen);
+                        let look = move |node: &mut Node| {
+                            let routes = node.datapath.fib.routes().count();
+                            let mut seen = seen.lock().unwrap();
+                            seen.entry(thread::current().id()).or_default().push((client, routes));
+                        };
+                        handle.change(look, same).unwrap();
+                    }
+                });
+            }
+        });
+        handle.stop().unwrap();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        let seen = seen.lock().unwrap();
+        let first = seen.values().next().unwrap();
+        assert_eq!((seen.len(), first.len()), (3, usize::from(CLIENTS) * usize::from(CHANGES)));
+        assert!(seen.values().all(|other| other == first));
+        assert_eq!(first.last().unwrap().1, first.len());
     }
 }

@@ -22,13 +22,15 @@ pub(super) struct Group {
 }
 
 /// Speed of some cases relative to others: the total time of the cases `under` divided by the total time of the cases
-/// `over`.
+/// `over`. With a figure: the sum of that figure of the cases `over` divided by the sum of the cases `under`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Comparison {
     /// Name in the report.
     pub(super) of: &'static str,
     pub(super) over: &'static [&'static str],
     pub(super) under: &'static [&'static str],
+    /// Further figure of the samples to compare instead of their speed.
+    pub(super) figure: Option<&'static str>,
 }
 
 /// A case before its set-up.

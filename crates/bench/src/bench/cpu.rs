@@ -57,8 +57,41 @@ pub(super) fn step_aside() {
     }
 }
 
+/// Binds this thread to number `nth` of the CPUs available to this program, counted from 0.
+///
+/// # Errors
+/// The program has fewer CPUs.
+pub(super) fn bind(nth: usize) -> Result<(), String> {
+    let all = available();
+    let few = || format!("{} CPUs are needed, and {} may be used", nth + 1, all.count());
+    let cpu = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).nth(nth).ok_or_else(few)?;
+    let mut here = CpuSet::new();
+    here.set(cpu);
+    sched_setaffinity(None, &here).map_err(|err| format!("CPU {cpu}: {err}"))
+}
+
+/// The CPUs available to this program. [`settle`] has bound this thread to one of them.
+pub(super) fn available() -> CpuSet {
+    PROCESSORS.get().map_or_else(|| sched_getaffinity(None).unwrap_or_default(), |&(all, _)| all)
+}
+
 /// CPU time of this thread.
 pub(super) fn thread_time() -> Duration {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thread_is_bound_to_the_cpu_of_a_number() {
+        let count = available().count() as usize;
+        let bound =
+            std::thread::spawn(move || bind(count - 1).map(|()| sched_getaffinity(None).unwrap())).join().unwrap();
+        assert_eq!(bound.map(|set| set.count()), Ok(1));
+        let why = format!("{} CPUs are needed, and {count} may be used", count + 1);
+        assert_eq!(bind(count), Err(why));
+    }
 }

@@ -68,9 +68,9 @@ const TESTPMD: &str = "dpdk-testpmd";
 const TESTPMD_THREAD: &str = "rte-worker-";
 
 const RATIOS: &[Comparison] = &[
-    Comparison { of: "xdp/packet", over: &["xdp"], under: &["packet"] },
-    Comparison { of: "packet/linux", over: &["packet"], under: &["linux"] },
-    Comparison { of: "packet/esp", over: &["packet"], under: &["esp"] },
+    Comparison { of: "xdp/packet", over: &["xdp"], under: &["packet"], figure: None },
+    Comparison { of: "packet/linux", over: &["packet"], under: &["linux"], figure: None },
+    Comparison { of: "packet/esp", over: &["packet"], under: &["esp"], figure: None },
 ];
 
 /// Every case.

@@ -44,16 +44,17 @@ const SIR: &str = "fd00:0:0:1:2000::1";
 const ILA: Locator = Locator(0xfd00_0000_0000_0002);
 
 const RATIOS: &[Comparison] = &[
-    Comparison { of: "hook/none", over: &["hook"], under: &["none"] },
-    Comparison { of: "lwt/none", over: &["lwt"], under: &["none"] },
-    Comparison { of: "hook-idle/none", over: &["hook-idle"], under: &["none"] },
-    Comparison { of: "hook-1e5-mappings/none", over: &["hook-1e5-mappings"], under: &["none"] },
+    Comparison { of: "hook/none", over: &["hook"], under: &["none"], figure: None },
+    Comparison { of: "lwt/none", over: &["lwt"], under: &["none"], figure: None },
+    Comparison { of: "hook-idle/none", over: &["hook-idle"], under: &["none"], figure: None },
+    Comparison { of: "hook-1e5-mappings/none", over: &["hook-1e5-mappings"], under: &["none"], figure: None },
     Comparison {
         of: "hook-1e6-mappings/hook-1e3-mappings",
         over: &["hook-1e6-mappings"],
         under: &["hook-1e3-mappings"],
+        figure: None,
     },
-    Comparison { of: "hook/hook-no-early-demux", over: &["hook"], under: &["hook-no-early-demux"] },
+    Comparison { of: "hook/hook-no-early-demux", over: &["hook"], under: &["hook-no-early-demux"], figure: None },
 ];
 
 /// Setting of a case.

@@ -10,6 +10,7 @@ mod forward;
 mod ila;
 mod reassembly;
 mod report;
+mod shards;
 mod trunk;
 mod vhost;
 mod vrf;
@@ -36,6 +37,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
         BenchName::Vrf => ("vrf", vrf::groups()),
         BenchName::Trunk => ("trunk", trunk::groups()),
         BenchName::Reassembly => ("reassembly", reassembly::groups()),
+        BenchName::Shards => ("shards", shards::groups()),
     };
     let matches = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let groups: Vec<Group> = groups.into_iter().filter_map(|group| group.only(matches)).collect();

@@ -60,15 +60,26 @@ impl Tally {
                 },
             });
         }
-        let nanos = |names: &[&str]| -> Option<Vec<f64>> {
+        let sums = |names: &[&str], value: &dyn Fn(&Sample) -> Option<f64>| -> Option<Vec<f64>> {
             let chosen = names.iter().map(|name| cases.iter().find(|case| case.name == *name));
             let chosen: Vec<&Case> = chosen.collect::<Option<_>>()?;
-            let round = |at: usize| chosen.iter().map(|case| case.rounds[at].nanos).sum();
-            Some((0..chosen.first()?.rounds.len()).map(round).collect())
+            let round = |at: usize| chosen.iter().map(|case| value(&case.rounds[at])).sum();
+            (0..chosen.first()?.rounds.len()).map(round).collect()
         };
-        for Comparison { of, over, under } in group.ratios {
-            if let (Some(over), Some(under)) = (nanos(over), nanos(under)) {
-                self.ratios.push(Ratio::new(&group.name, of, under.into_iter().zip(over)));
+        for &Comparison { of, over, under, figure } in group.ratios {
+            let quotients = match figure {
+                None => {
+                    let nanos = |sample: &Sample| Some(sample.nanos);
+                    sums(under, &nanos).zip(sums(over, &nanos))
+                }
+                Some(figure) => {
+                    let value =
+                        |sample: &Sample| sample.more.iter().find(|(name, _)| *name == figure).map(|more| more.1);
+                    sums(over, &value).zip(sums(under, &value))
+                }
+            };
+            if let Some((over, under)) = quotients {
+                self.ratios.push(Ratio::new(&group.name, of, over.into_iter().zip(under)));
             }
         }
     }
@@ -112,7 +123,7 @@ impl fmt::Display for BenchReport {
                 "\nlimit: the cipher alone, on one processor; worker has a crypto thread on a second one, and may exceed it"
             )?;
         }
-        write!(f, "\nratios of Gb/s, round by round:\n{}", self.ratio_lines())
+        write!(f, "\nratios of Gb/s, or of the figure that is named, round by round:\n{}", self.ratio_lines())
     }
 }
 
@@ -126,6 +137,7 @@ impl BenchReport {
 
 #[cfg(test)]
 mod tests {
+    use super::super::case::Plan;
     use super::*;
 
     fn report() -> BenchReport {
@@ -153,6 +165,26 @@ mod tests {
     }
 
     #[test]
+    fn ratio_of_a_figure_is_over_divided_by_under() {
+        let case = |name, nanos, cpu| {
+            let sample = move |_| Ok(Sample { nanos, more: vec![("cpu_ns", cpu)], ..Sample::default() });
+            let mut case = Plan::played(name, sample).start();
+            (0..2).try_for_each(|number| case.end_round(number)).unwrap();
+            case
+        };
+        const RATIOS: &[Comparison] = &[
+            Comparison { of: "two/one", over: &["two"], under: &["one"], figure: None },
+            Comparison { of: "two/one cpu_ns", over: &["two"], under: &["one"], figure: Some("cpu_ns") },
+            Comparison { of: "two/one absent", over: &["two"], under: &["one"], figure: Some("absent") },
+        ];
+        let group = Group { name: "esp".to_owned(), cases: Vec::new(), ratios: RATIOS };
+        let mut tally = Tally::default();
+        tally.add(&group, &[case("one", 100.0, 80.0), case("two", 50.0, 100.0)]);
+        let ratios: Vec<(&str, f64)> = tally.ratios.iter().map(|ratio| (ratio.of.as_str(), ratio.median)).collect();
+        assert_eq!(ratios, [("two/one", 2.0), ("two/one cpu_ns", 1.25)]);
+    }
+
+    #[test]
     fn the_json_has_the_shape_of_every_benchmark() {
         let costs = r#""ns_per_packet":50.25,"copied_bytes_per_byte":1.05,"header_bytes_per_byte":0.04,"allocs_per_packet":0.0"#;
         let want = format!(
@@ -170,7 +202,7 @@ medians of 2 rounds; Gb/s of payload, packets as the wire has them
 tx/tunnel/null/baseline    10.00       50.2      1.0500      0.0400        0.0000
 tx/tunnel/null/fat         30.50       50.2      1.0500      0.0400        0.0000    2.50  rx_no_buffer 7.00
 
-ratios of Gb/s, round by round:
+ratios of Gb/s, or of the figure that is named, round by round:
   tx/tunnel/null fat/baseline    3.05  (3.00 to 3.10)";
         assert_eq!(report().to_string(), want);
     }

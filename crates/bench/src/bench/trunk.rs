@@ -54,15 +54,16 @@ const TRUNK: PortId = PortId(1);
 const NIC: PortId = PortId(2);
 const BRIDGE: PortId = PortId(3);
 
-const LARGE_SEND: Comparison = Comparison { of: "large-send/off", over: &["large-send"], under: &["off"] };
-const CHECKSUM: Comparison = Comparison { of: "checksum/off", over: &["checksum"], under: &["off"] };
+const LARGE_SEND: Comparison =
+    Comparison { of: "large-send/off", over: &["large-send"], under: &["off"], figure: None };
+const CHECKSUM: Comparison = Comparison { of: "checksum/off", over: &["checksum"], under: &["off"], figure: None };
 const GUEST_IN_PLACE: Comparison =
-    Comparison { of: "in-place/large-send", over: &["in-place"], under: &["large-send"] };
+    Comparison { of: "in-place/large-send", over: &["in-place"], under: &["large-send"], figure: None };
 
 const TRUNK_RATIOS: &[Comparison] = &[
-    Comparison { of: "linearized/cut", over: &["linearized"], under: &["cut"] },
-    Comparison { of: "in-place/linearized", over: &["in-place"], under: &["linearized"] },
-    Comparison { of: "in-place-6/linearized", over: &["in-place-6"], under: &["linearized"] },
+    Comparison { of: "linearized/cut", over: &["linearized"], under: &["cut"], figure: None },
+    Comparison { of: "in-place/linearized", over: &["in-place"], under: &["linearized"], figure: None },
+    Comparison { of: "in-place-6/linearized", over: &["in-place-6"], under: &["linearized"], figure: None },
     LARGE_SEND,
     CHECKSUM,
 ];

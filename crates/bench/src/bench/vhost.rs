@@ -50,8 +50,8 @@ const IDLE_SLICES: u32 = 33;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 const RATIOS: &[Comparison] = &[
-    Comparison { of: "large/copy-large", over: &["large"], under: &["copy-large"] },
-    Comparison { of: "small/copy-small", over: &["small"], under: &["copy-small"] },
+    Comparison { of: "large/copy-large", over: &["large"], under: &["copy-large"], figure: None },
+    Comparison { of: "small/copy-small", over: &["small"], under: &["copy-small"], figure: None },
 ];
 
 /// Every case.

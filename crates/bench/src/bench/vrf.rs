@@ -36,9 +36,9 @@ const OWN: &str = "10.1.0.254";
 const PEER: &str = "10.1.0.1";
 
 const RATIOS: &[Comparison] = &[
-    Comparison { of: "vrf/none", over: &["vrf"], under: &["none"] },
-    Comparison { of: "qdisc/none", over: &["qdisc"], under: &["none"] },
-    Comparison { of: "tap/none", over: &["tap"], under: &["none"] },
+    Comparison { of: "vrf/none", over: &["vrf"], under: &["none"], figure: None },
+    Comparison { of: "qdisc/none", over: &["qdisc"], under: &["none"], figure: None },
+    Comparison { of: "tap/none", over: &["tap"], under: &["none"], figure: None },
 ];
 
 /// Place of the sockets.
@@ -278,7 +278,8 @@ fn many() -> Group {
     let load = Load { packets: LOOKUPS, payload: LOOKUPS, small: true };
     let plan = |(name, count)| Plan::new(name, load, move || Box::new(Many::new(count)));
     let cases = [("vrfs-10", 10), ("vrfs-10000", 10_000)].map(plan).into();
-    const FLAT: &[Comparison] = &[Comparison { of: "vrfs-10000/vrfs-10", over: &["vrfs-10000"], under: &["vrfs-10"] }];
+    const FLAT: &[Comparison] =
+        &[Comparison { of: "vrfs-10000/vrfs-10", over: &["vrfs-10000"], under: &["vrfs-10"], figure: None }];
     Group { name: "many".to_owned(), cases, ratios: FLAT }
 }
 

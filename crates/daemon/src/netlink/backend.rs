@@ -15,7 +15,7 @@ use qdisc::{Options, Stats};
 use switch::Bridge;
 use wire::eth::MacAddr;
 
-use crate::command::{Handle, WorkerGone};
+use crate::command::{Handle, WorkerGone, agreed, same};
 use crate::links::LinkChange;
 use crate::node::Node;
 use crate::open::Open;
@@ -56,7 +56,8 @@ impl Backend for WorkerBackend {
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
         let host_index = link.host_index();
         let queues = link.ring().map(|ring| ring.queues);
-        self.change(id, LinkChange::Open(link, Box::new(config.clone())))?;
+        let of_link = config.clone();
+        self.worker.call(move |node| node.add_link(id, link, of_link)).map_err(|gone| silent(&gone))?;
         if let LinkKind::Vlan { .. } = config.kind {
             // A VLAN takes MTU, address and state from its lower link.
             let links = self.links()?;
@@ -112,12 +113,13 @@ impl Backend for WorkerBackend {
     fn with_bridge<T: Send + 'static>(
         &mut self,
         bridge: PortId,
-        call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
+        call: impl FnOnce(&mut Bridge, Instant) -> T + Clone + Send + 'static,
     ) -> Result<T, Error> {
-        let called = self.worker.call(move |node| {
+        let on_bridge = move |node: &mut Node| {
             let now = node.now();
             node.datapath.bridge_mut(bridge).map(|bridge| call(bridge, now))
-        });
+        };
+        let called = self.worker.change(on_bridge, same);
         called.map_err(|gone| silent(&gone))?.ok_or(Error::new(errno::ENODEV))
     }
 
@@ -141,7 +143,7 @@ impl Backend for WorkerBackend {
             let now = node.now();
             node.datapath.set_neighbour(now, &node.mem, link, addr, known, protocol);
         };
-        self.worker.call(set).map_err(|gone| silent(&gone))
+        self.worker.change(set, same).map_err(|gone| silent(&gone))
     }
 }
 
@@ -162,7 +164,8 @@ impl WorkerBackend {
     }
 
     fn change(&self, id: PortId, change: LinkChange) -> Result<(), Error> {
-        let outcome = self.worker.call(move |node| node.change_link(id, change)).map_err(|gone| silent(&gone))?;
+        let changed = self.worker.change(move |node| node.change_link(id, change), agreed);
+        let outcome = changed.map_err(|gone| silent(&gone))?;
         outcome.map_err(|refused| Error::owned_text(errno::EINVAL, refused))
     }
 }

@@ -6,7 +6,7 @@ use netlink::Error;
 use netlink::error::errno;
 use netlink::generic::ila::{IlaBackend, Mapping};
 
-use crate::command::{Handle, WorkerGone};
+use crate::command::{Handle, WorkerGone, agreed, same};
 use crate::node::Node;
 
 /// The worker as generic netlink's ILA table.
@@ -15,7 +15,7 @@ pub(crate) struct WorkerIla(pub(super) Handle);
 
 impl IlaBackend for WorkerIla {
     fn add(&mut self, mapping: Mapping) -> Result<(), Error> {
-        self.call(move |node| {
+        let add = move |node: &mut Node| {
             let Mapping { locator_match, locator, ifindex, csum_mode, ident_type } = mapping;
             let link = node.link_of(ifindex);
             let is_there = |link| link == PortId::LOOPBACK || node.datapath.ports.get(link).is_some();
@@ -24,14 +24,16 @@ impl IlaBackend for WorkerIla {
             }
             let mapping = ila::Mapping { locator_match, locator, link, csum_mode, ident_type };
             node.datapath.add_ila(mapping).map_err(|ila::Exists| Error::new(errno::EEXIST))
-        })?
+        };
+        self.0.change(add, agreed).map_err(|gone| silent(&gone))?
     }
 
     fn remove(&mut self, locator_match: Locator, ifindex: u32) -> Result<(), Error> {
-        self.call(move |node| {
+        let remove = move |node: &mut Node| {
             let link = node.link_of(ifindex);
             node.datapath.remove_ila(locator_match, link);
-        })
+        };
+        self.0.change(remove, same).map_err(|gone| silent(&gone))
     }
 
     fn get(&mut self, locator_match: Locator, ifindex: u32) -> Result<Option<Mapping>, Error> {
@@ -53,14 +55,23 @@ impl IlaBackend for WorkerIla {
 
     fn flush(&mut self) -> Result<(), Error> {
         // This thread frees the memory of the old mappings.
-        self.call(|node| node.datapath.replace_ila(ila::Mappings::default())).map(drop)
+        let flush = |node: &mut Node| vec![node.datapath.replace_ila(ila::Mappings::default())];
+        let all = |mut before: Vec<_>, others| {
+            before.extend(others);
+            before
+        };
+        self.0.change(flush, all).map(drop).map_err(|gone| silent(&gone))
     }
 }
 
 impl WorkerIla {
     fn call<T: Send + 'static>(&self, what: impl FnOnce(&mut Node) -> T + Send + 'static) -> Result<T, Error> {
-        self.0.call(what).map_err(|gone: WorkerGone| Error::owned_text(errno::EBUSY, gone.to_string()))
+        self.0.call(what).map_err(|gone| silent(&gone))
     }
+}
+
+fn silent(gone: &WorkerGone) -> Error {
+    Error::owned_text(errno::EBUSY, gone.to_string())
 }
 
 /// A mapping with the index of its device.

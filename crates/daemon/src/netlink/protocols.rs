@@ -10,7 +10,7 @@ use nlsock::errno;
 use super::backend::WorkerBackend;
 use super::ila::WorkerIla;
 use crate::apply;
-use crate::command::Handle;
+use crate::command::{Handle, same};
 use crate::host::HostSide;
 use crate::journal::{Journal, Pending};
 use crate::open::Open;
@@ -130,7 +130,7 @@ impl Sysctl {
 
     /// Flushes the cached path MTUs that ICMP has reported for IPv4 destinations.
     pub(super) fn forget_paths(&self) -> Result<(), i32> {
-        self.worker.call(|node| node.datapath.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
+        self.worker.change(|node| node.datapath.fib.forget_path_mtus_v4(), same).map_err(|_| errno::EIO)
     }
 
     /// Sets the worker's settings.
@@ -139,7 +139,7 @@ impl Sysctl {
     /// `EIO`: the worker does not reply.
     pub(crate) fn set(&mut self, settings: Settings) -> Result<(), i32> {
         if settings != self.settings {
-            self.worker.call(move |node| apply::set(node, settings)).map_err(|_| errno::EIO)?;
+            self.worker.change(move |node| apply::set(node, settings), same).map_err(|_| errno::EIO)?;
             self.settings = settings;
         }
         Ok(())

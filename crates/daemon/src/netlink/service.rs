@@ -25,7 +25,7 @@ use super::client::{Client, Gone, Received, inode_of_socket};
 use super::idle::IdleDetector;
 use super::protocols::Shared;
 use crate::acceptor::{Accepted, Acceptor};
-use crate::command::Handle;
+use crate::command::{Handle, same};
 use crate::event_queue::{EventQueue, KernelEvent};
 use crate::notifications;
 use crate::privilege::{Peer, Privilege};
@@ -348,7 +348,7 @@ impl Service {
         let bypass: BTreeSet<u16> = self.clients.values().flat_map(Client::bypass).copied().collect();
         if bypass != self.bypass {
             let ports = bypass.iter().copied().collect();
-            let _ = self.worker.call(move |node| node.datapath.set_bypass_ports(ports));
+            let _ = self.worker.change(move |node| node.datapath.set_bypass_ports(ports), same);
             self.bypass = bypass;
         }
     }

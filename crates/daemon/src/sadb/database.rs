@@ -8,16 +8,22 @@ use netlink::error::errno;
 use netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
 
 use super::{policies, sas};
-use crate::command::Handle;
+use crate::command::{Handle, agreed};
 use crate::node::Node;
 use crate::random::random;
 
 /// Runner of functions on the node.
 pub(crate) trait Ask: fmt::Debug + Send + 'static {
-    /// Runs a function on the node, and waits for its result.
+    /// Runs a function that changes nothing on the node, and waits for its result.
     fn call<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error>;
+
+    /// Runs a change on the node, in every shard, and waits for the result.
+    fn change<T: Send + 'static>(
+        &mut self,
+        what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
     ) -> Result<T, Error>;
 }
 
@@ -27,6 +33,14 @@ impl Ask for Handle {
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         Self::call(self, what).unwrap_or_else(|gone| Err(Error::owned_text(errno::EBUSY, gone.to_string())))
+    }
+
+    fn change<T: Send + 'static>(
+        &mut self,
+        what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
+    ) -> Result<T, Error> {
+        let changed = Self::change(self, what, agreed);
+        changed.unwrap_or_else(|gone| Err(Error::owned_text(errno::EBUSY, gone.to_string())))
     }
 }
 
@@ -42,7 +56,7 @@ fn number() -> Result<u64, Error> {
 impl<A: Ask> Database for WorkerSadb<A> {
     fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error> {
         let mask = number()?;
-        self.0.call(move |node| sas::add_sa(node, *sa, update, mask))
+        self.0.change(move |node| sas::add_sa(node, *sa, update, mask))
     }
 
     fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
@@ -52,17 +66,17 @@ impl<A: Ask> Database for WorkerSadb<A> {
 
     fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
         let query = *query;
-        self.0.call(move |node| sas::remove_sa(node, &query))
+        self.0.change(move |node| sas::remove_sa(node, &query))
     }
 
     fn expire_sa(&mut self, query: &SaQuery, hard: bool) -> Result<(), Error> {
         let query = *query;
-        self.0.call(move |node| sas::expire_sa(node, &query, hard))
+        self.0.change(move |node| sas::expire_sa(node, &query, hard))
     }
 
     fn set_counts(&mut self, query: &SaQuery, counts: Counts) -> Result<(), Error> {
         let query = *query;
-        self.0.call(move |node| sas::set_counts(node, &query, &counts))
+        self.0.change(move |node| sas::set_counts(node, &query, &counts))
     }
 
     fn alloc_spi(&mut self, request: Box<NewSpi>) -> Result<Sa, Error> {
@@ -72,11 +86,11 @@ impl<A: Ask> Database for WorkerSadb<A> {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 32) as u32
         };
-        self.0.call(move |node| sas::alloc_spi(node, &request, next))
+        self.0.change(move |node| sas::alloc_spi(node, &request, next))
     }
 
     fn flush_sas(&mut self, proto: u8) -> Result<bool, Error> {
-        self.0.call(move |node| Ok(sas::flush_sas(node, proto)))
+        self.0.change(move |node| Ok(sas::flush_sas(node, proto)))
     }
 
     fn sas(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Sa)>, Error> {
@@ -91,16 +105,19 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 
     fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error> {
-        self.0.call(move |node| policies::add_policy(node, *policy, update))
+        self.0.change(move |node| policies::add_policy(node, *policy, update))
     }
 
     fn find_policy(&mut self, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
         let query = *query;
-        self.0.call(move |node| policies::find_policy(node, &query, remove))
+        match remove {
+            true => self.0.change(move |node| policies::find_policy(node, &query, true)),
+            false => self.0.call(move |node| policies::find_policy(node, &query, false)),
+        }
     }
 
     fn flush_policies(&mut self) -> Result<bool, Error> {
-        self.0.call(|node| Ok(policies::flush_policies(node)))
+        self.0.change(|node| Ok(policies::flush_policies(node)))
     }
 
     fn policies(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Policy)>, Error> {
@@ -119,7 +136,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 
     fn set_defaults(&mut self, block: [Option<bool>; 3]) -> Result<(), Error> {
-        self.0.call(move |node| {
+        self.0.change(move |node| {
             for (dir, block) in DIRS.into_iter().zip(block) {
                 let action = match block {
                     None => continue,

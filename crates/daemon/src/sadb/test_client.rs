@@ -27,6 +27,13 @@ impl Ask for Node {
     ) -> Result<T, Error> {
         what(self)
     }
+
+    fn change<T: Send + 'static>(
+        &mut self,
+        what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
+    ) -> Result<T, Error> {
+        what(self)
+    }
 }
 
 type NodeXfrm = Xfrm<WorkerSadb<Node>>;

@@ -1,6 +1,7 @@
 //! Tests of notifications to clients of `NETLINK_XFRM` about larval SAs, and about SAs that end.
 
 use std::net::IpAddr;
+use std::thread;
 use std::time::Duration;
 
 use base::{Counters, DropReason, Instant};
@@ -16,10 +17,12 @@ use packet::Packet;
 use wire::{FlowKey, Protocol};
 use xfrm::{Aevents, Flowi, Mark, SaFlags};
 
-use super::Alone;
+use super::{Alone, WorkerSadb};
+use crate::command::channel;
 use crate::event_queue::KernelEvent;
 use crate::node::Node;
 use crate::records::wall_clock;
+use crate::worker::Worker;
 
 const INET: u16 = 2;
 
@@ -304,4 +307,49 @@ fn the_upper_halves_of_numbers_count_where_there_are_any() {
         assert_eq!(convert::begins_at(Some(&replay), flags), want, "{flags:?}");
         assert_eq!(convert::seen(&replay, flags), [want.1], "{flags:?}");
     }
+}
+
+/// Names of SAs, of larval SAs and of policies of a node, which the datapath's tables refer to.
+fn replica(node: &Node) -> String {
+    let (sad, spd) = (node.datapath.ipsec.sad(), node.datapath.ipsec.spd());
+    let sas: Vec<_> = sad.by_birth(u64::MAX).map(|(place, sa)| (place, sa.id(), sa.spi())).collect();
+    // Larval SAs are in no order.
+    let mut larvae: Vec<_> = sad.larvae().map(|larval| (larval.seq, larval.spi)).collect();
+    larvae.sort_unstable_by_key(|&(seq, _)| seq);
+    let policies: Vec<_> = spd.by_arrival(u64::MAX).map(|(place, policy)| (place, policy.index)).collect();
+    format!("{sas:?} {larvae:?} {policies:?}")
+}
+
+#[test]
+fn shards_have_equal_sas_whatever_the_clients_order() {
+    let (handle, inboxes) = channel::<3>().unwrap();
+    let run = |inbox| thread::spawn(move || Worker::new(inbox).unwrap().run().unwrap());
+    let workers = inboxes.map(run);
+    thread::scope(|scope| {
+        for client in 0..4_u32 {
+            let mut database = WorkerSadb(handle.clone());
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let spi = 0x1000 + 0x100 * client + round;
+                    let request = NewSpi { info: info(), min: 0x8000, max: 0xffff, mark: NONE, if_id: 0, dir: 1 };
+                    let given = database.alloc_spi(Box::new(request)).unwrap();
+                    database.add_sa(sa(spi), false).unwrap();
+                    // Ids of removed SAs are given again.
+                    if round % 3 > 0 {
+                        database.remove_sa(&query(spi, NONE)).unwrap();
+                        database.remove_sa(&query(given.info.spi, NONE)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let all = |mut some: Vec<String>, others| {
+        some.extend(others);
+        some
+    };
+    let replicas = handle.change(|node| vec![replica(node)], all).unwrap();
+    handle.stop().unwrap();
+    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    assert_eq!(replicas.len(), 3);
+    assert!(replicas[0].len() > 1000 && replicas.iter().all(|replica| *replica == replicas[0]), "{replicas:#?}");
 }

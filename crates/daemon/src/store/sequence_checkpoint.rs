@@ -14,7 +14,8 @@ use ipsec::Ipsec;
 use wire::Spi;
 
 use super::file::{Keep, State, Store};
-use crate::command::{Handle, WorkerGone};
+use crate::command::{Handle, WorkerGone, same};
+use crate::node::Node;
 use crate::sa_name::{Checkpoint, SaName};
 
 /// Distance by which a number is saved ahead of its use. A restart skips as many at most, and an SA without ESN has
@@ -96,7 +97,7 @@ pub(crate) fn skip(
     let due: Vec<(SaName, u64)> = names.filter_map(|name| Some((name, checkpoints.get(&name)?.oseq))).collect();
     for chunk in due.chunks(CHUNK) {
         let chunk = chunk.to_vec();
-        worker.call(move |node| {
+        let skip = move |node: &mut Node| {
             let ipsec = &mut node.datapath.ipsec;
             for (name, oseq) in chunk {
                 if let Some(id) = ipsec.sad().named(name.dst, Spi(name.spi), name.mark)
@@ -105,7 +106,8 @@ pub(crate) fn skip(
                     sa.skip_to(oseq);
                 }
             }
-        })?;
+        };
+        worker.change(skip, same)?;
     }
     Ok(())
 }

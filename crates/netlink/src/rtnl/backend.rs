@@ -72,14 +72,14 @@ pub trait Backend: fmt::Debug + Send + 'static {
     /// The datapath does not answer, or the bridge refuses the link.
     fn set_bridge(&mut self, id: PortId, bridge: Option<PortId>) -> Result<(), Error>;
 
-    /// Runs `call` on a bridge, with the datapath's time.
+    /// Runs `call` on a bridge, with the datapath's time; on each copy of the bridge, if the datapath has several.
     ///
     /// # Errors
     /// The datapath does not answer, or the bridge does not exist.
     fn with_bridge<T: Send + 'static>(
         &mut self,
         bridge: PortId,
-        call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
+        call: impl FnOnce(&mut Bridge, Instant) -> T + Clone + Send + 'static,
     ) -> Result<T, Error>;
 
     /// Sets a link up or down.

@@ -168,7 +168,7 @@ impl Backend for RecordingBackend {
     fn with_bridge<T: Send + 'static>(
         &mut self,
         bridge: PortId,
-        call: impl FnOnce(&mut Bridge, Instant) -> T + Send + 'static,
+        call: impl FnOnce(&mut Bridge, Instant) -> T + Clone + Send + 'static,
     ) -> Result<T, Error> {
         let now = self.now;
         Ok(call(self.bridges.get_mut(&bridge).expect("a bridge"), now))

@@ -174,7 +174,8 @@ fn sa(setting: EspSetting, nth: u8) -> SaConfig {
 }
 
 impl EspGateway {
-    fn new(at: usize, way: Way, gro: bool) -> Self {
+    /// Gateway number `at`, without SAs and policies.
+    pub(super) fn new(at: usize, way: Way, gro: bool) -> Self {
         let mut datapath = Datapath::new();
         for (id, name, address) in
             [(LAN, "lan", format!("10.{}.0.254/16", at + 1)), (WAN, "wan", format!("{}/24", ENDS[at]))]

@@ -28,20 +28,21 @@ use xfrm::Mode;
 use self::forgery::Forgery;
 use self::gateway::Pair;
 use self::limit::Limit;
-use self::setting::{Cipher, EspSetting, Measured, Traffic, Way};
+pub(super) use self::setting::Traffic;
+use self::setting::{Cipher, EspSetting, Measured, Way};
 use self::turn::{Arrivals, Receiving, Sending};
 use super::case::{Comparison, Group, Load, Plan, Turn};
 
 /// Comparisons of the cases of one setting.
 const COMPARISONS: &[Comparison] = &[
-    Comparison { of: "fat/baseline", over: &["fat"], under: &["baseline"] },
-    Comparison { of: "fat/limit", over: &["fat"], under: &["limit"] },
-    Comparison { of: "worker/fat", over: &["worker"], under: &["fat"] },
+    Comparison { of: "fat/baseline", over: &["fat"], under: &["baseline"], figure: None },
+    Comparison { of: "fat/limit", over: &["fat"], under: &["limit"], figure: None },
+    Comparison { of: "worker/fat", over: &["worker"], under: &["fat"], figure: None },
 ];
 
 /// Comparison of a mixed flow with the good and the forged flow alone: the CPU share left for the good flow.
 const FLOOD_COMPARISONS: &[Comparison] =
-    &[Comparison { of: "mixed/share", over: &["mixed"], under: &["good", "forged"] }];
+    &[Comparison { of: "mixed/share", over: &["mixed"], under: &["good", "forged"], figure: None }];
 
 /// Every case.
 pub(super) fn groups() -> Vec<Group> {
@@ -57,6 +58,20 @@ pub(super) fn groups() -> Vec<Group> {
     groups.extend([Traffic::Streams, Traffic::Sas].map(|traffic| EspSetting { traffic, ..EspSetting::COMMON }.group()));
     groups.extend(Forgery::ALL.map(flood));
     groups
+}
+
+/// Turns of the sending and of the receiving gateway of most cases, with every offload, and the traffic through each.
+pub(super) fn tunnel(traffic: Traffic) -> (Load, Vec<Box<dyn Turn>>) {
+    let pair = |measured| Pair::new(EspSetting { measured, traffic, ..EspSetting::COMMON }, Way::Fat);
+    let sending = pair(Measured::Tx);
+    let load = sending.load(traffic);
+    let receiving = Receiving::new(pair(Measured::Rx), traffic, Arrivals::Good);
+    (load, vec![Box::new(Sending::new(sending, traffic)), Box::new(receiving)])
+}
+
+/// Turn of a gateway that forwards such packets in clear.
+pub(super) fn forwarding(traffic: Traffic) -> (Load, Vec<Box<dyn Turn>>) {
+    (traffic.load(gateway::MTU), vec![Box::new(Sending::in_clear(traffic))])
 }
 
 impl EspSetting {

@@ -25,7 +25,7 @@ pub(super) struct EspSetting {
 
 /// Kind of the packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Traffic {
+pub(in crate::bench) enum Traffic {
     /// One TCP stream in packets of up to 64 KiB with a partial checksum, as from a TUN device.
     SuperPackets,
     /// Interleaved segments of several such streams to as many hosts, as from a wire.

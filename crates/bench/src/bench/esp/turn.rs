@@ -4,9 +4,9 @@ use base::{DropReason, Instant, PortId};
 use packet::{Buf, Csum, Cut, Memory, Packet};
 
 use super::forgery::Forgery;
-use super::gateway::{EspGateway, Holding, LAN, Pair, WAN};
+use super::gateway::{EspGateway, Holding, LAN, MTU, Pair, WAN};
 use super::load::{Source, in_bursts};
-use super::setting::Traffic;
+use super::setting::{Traffic, Way};
 use crate::bench::case::{Copied, Turn};
 
 /// Room in front of each received packet.
@@ -81,6 +81,17 @@ impl Sending {
         let source = Source::new(pair.inner_mtu(), pair.way, traffic);
         let expected = Expected::of(&pair, traffic);
         Self { source, gateway: pair.near, bursts: Vec::new(), expected, holding: pair.holding }
+    }
+
+    /// A gateway with every offload that forwards in clear.
+    pub(super) fn in_clear(traffic: Traffic) -> Self {
+        Self {
+            gateway: EspGateway::new(0, Way::Fat, true),
+            source: Source::new(MTU, Way::Fat, traffic),
+            bursts: Vec::new(),
+            expected: Expected { per_turn: traffic.load(MTU).payload, ..Expected::default() },
+            holding: Holding::default(),
+        }
     }
 
     /// Number of packets that the gateway has forwarded.

@@ -32,8 +32,10 @@ const FRAGMENTS: usize = 4096;
 /// Number of prepared fragments of a flood, which are repeated with other identifications if these are irrelevant.
 const MADE: usize = 8192;
 
-const COMPARISONS: &[Comparison] = &[Comparison { of: "good/unattacked", over: &["good"], under: &["unattacked"] }];
-const CPU_COMPARISONS: &[Comparison] = &[Comparison { of: "attack/good", over: &["attack"], under: &["good"] }];
+const COMPARISONS: &[Comparison] =
+    &[Comparison { of: "good/unattacked", over: &["good"], under: &["unattacked"], figure: None }];
+const CPU_COMPARISONS: &[Comparison] =
+    &[Comparison { of: "attack/good", over: &["attack"], under: &["good"], figure: None }];
 
 /// A kind of flood.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

@@ -20,18 +20,18 @@ const MOST_V6: (usize, &str) = (8191, "8191");
 /// Ratios of the time per fragment: datagrams of the maximum number, and of the number for an MTU of 1500 bytes, to
 /// others.
 const COMPARISONS_V4: &[Comparison] = &[
-    Comparison { of: "45/2", over: &["45"], under: &["2"] },
-    Comparison { of: "8189/2", over: &["8189"], under: &["2"] },
-    Comparison { of: "8189/8", over: &["8189"], under: &["8"] },
-    Comparison { of: "8189/45", over: &["8189"], under: &["45"] },
-    Comparison { of: "8189/512", over: &["8189"], under: &["512"] },
+    Comparison { of: "45/2", over: &["45"], under: &["2"], figure: None },
+    Comparison { of: "8189/2", over: &["8189"], under: &["2"], figure: None },
+    Comparison { of: "8189/8", over: &["8189"], under: &["8"], figure: None },
+    Comparison { of: "8189/45", over: &["8189"], under: &["45"], figure: None },
+    Comparison { of: "8189/512", over: &["8189"], under: &["512"], figure: None },
 ];
 const COMPARISONS_V6: &[Comparison] = &[
-    Comparison { of: "45/2", over: &["45"], under: &["2"] },
-    Comparison { of: "8191/2", over: &["8191"], under: &["2"] },
-    Comparison { of: "8191/8", over: &["8191"], under: &["8"] },
-    Comparison { of: "8191/45", over: &["8191"], under: &["45"] },
-    Comparison { of: "8191/512", over: &["8191"], under: &["512"] },
+    Comparison { of: "45/2", over: &["45"], under: &["2"], figure: None },
+    Comparison { of: "8191/2", over: &["8191"], under: &["2"], figure: None },
+    Comparison { of: "8191/8", over: &["8191"], under: &["8"], figure: None },
+    Comparison { of: "8191/45", over: &["8191"], under: &["45"], figure: None },
+    Comparison { of: "8191/512", over: &["8191"], under: &["512"], figure: None },
 ];
 
 /// Order of the fragments of a datagram.

@@ -41,8 +41,8 @@ const BAD_LUCK: u64 = 100;
 const GOOD: u64 = 20;
 
 const COMPARISONS: &[Comparison] = &[
-    Comparison { of: "on/off", over: &["on"], under: &["off"] },
-    Comparison { of: "copy/off", over: &["copy"], under: &["off"] },
+    Comparison { of: "on/off", over: &["on"], under: &["off"], figure: None },
+    Comparison { of: "copy/off", over: &["copy"], under: &["off"], figure: None },
 ];
 
 /// Setting of one case.
