@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Programs of the system that the script needs.
-const SYSTEM: [&str; 11] = ["bash", "cat", "cut", "dirname", "echo", "env", "ls", "rm", "sed", "sort", "touch"];
+#[rustfmt::skip]
+const SYSTEM: [&str; 13] = [
+    "bash", "cat", "chmod", "cut", "dirname", "echo", "env", "ls", "mkdir", "rm", "sed", "sort", "touch",
+];
 
 /// A `PATH` of one directory, in which `cc` is missing until the directory's `apt-get` installs it.
 struct Machine {
@@ -169,4 +172,49 @@ fn setup_names_a_target_that_cannot_be_added() {
     let printed = text(&machine.set_up_for("static"));
     assert!(printed.contains("setup: missing: Rust's standard library for x86_64-unknown-linux-musl"), "{printed}");
     assert!(printed.ends_with("done\n"), "{printed}");
+}
+
+/// DPDK looks for its drivers in a directory of the system, and refuses a device without them.
+#[test]
+fn setup_unpacks_dpdk_with_its_driver_of_packet_sockets() {
+    const DPKG: &str = r#"
+        drivers=$3/usr/lib/x86_64-linux-gnu/dpdk/pmds-23.0
+        mkdir -p "$3/usr/bin" "$drivers"
+        case $2 in
+            */dpdk-dev.deb) touch "$3/usr/bin/dpdk-testpmd" ;;
+            */librte-mempool-ring23.deb) touch "$drivers/librte_mempool_ring.so.23.0" ;;
+            */librte-net-af-packet23.deb) touch "$drivers/librte_net_af_packet.so.23.0" ;;
+        esac"#;
+    let apt = r#"touch $bin/cc; case $2 in download) for name in "${@:3}"; do touch "$name.deb"; done ;; esac"#;
+    let machine = Machine::new("dpdk", apt);
+    let depends = "printf '  Depends: %s\\n' libc6 librte-ethdev23 librte-mempool-ring23 python3";
+    machine.program("apt-cache", depends);
+    machine.program("dpkg", DPKG);
+    // A tree of its own, in which the script unpacks.
+    let tree = machine.path("tree");
+    fs::create_dir_all(tree.join("scripts")).unwrap();
+    for file in ["scripts/setup", "rust-toolchain.toml"] {
+        fs::copy(root().join(file), tree.join(file)).unwrap();
+    }
+    let mut command = Command::new(tree.join("scripts/setup"));
+    command.args(["peers", "echo", "done"]).stdin(Stdio::null());
+    let printed = text(&machine.isolated(&mut command).output().unwrap());
+    assert!(printed.ends_with("done\n"), "{printed}");
+    let calls = machine.calls();
+    let downloaded = calls.lines().find(|line| line.contains(" download ")).unwrap_or_default();
+    let wanted = |name: &str| downloaded.split(' ').any(|word| word == name);
+    assert!(wanted("dpdk-dev") && wanted("librte-ethdev23") && wanted("librte-net-af-packet23"), "{calls}\n{printed}");
+    assert!(
+        !wanted("libc6") && !wanted("python3") && !calls.contains("install -y --no-install-recommends dpdk"),
+        "{calls}"
+    );
+    let program = tree.join("target/peers/bin/dpdk-testpmd");
+    assert!(fs::metadata(&program).unwrap().permissions().mode() & 0o100 != 0);
+    let script = fs::read_to_string(program).unwrap();
+    let unpacked = tree.join("target/unpacked/usr").display().to_string();
+    let drivers = ["mempool_ring", "net_af_packet"]
+        .map(|name| format!(" -d {unpacked}/lib/x86_64-linux-gnu/dpdk/pmds-23.0/librte_{name}.so.23.0"));
+    let want =
+        format!("LD_LIBRARY_PATH={unpacked}/lib/x86_64-linux-gnu exec {unpacked}/bin/dpdk-testpmd{}", drivers.concat());
+    assert!(script.contains(&want), "{script}");
 }

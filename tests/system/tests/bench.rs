@@ -1,17 +1,23 @@
 //! `fatpath bench`: the form of its reports.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use libtest_mimic::Trial;
 use serde_json::Value;
-use system::{Outcome, fatpath, run, trial};
+use system::{Need, Outcome, Scratch, fatpath, run, trial};
+
+const FORWARD_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("bench/esp_is_measured_beside_its_limit", &[], esp),
         trial("bench/vhost_is_measured_beside_copies_of_its_bytes", &[], vhost),
         trial("bench/trunk_is_measured_beside_no_offloads", &[], trunk),
+        trial("bench/forward_names_testpmd_if_it_is_missing_or_fails", FORWARD_NEEDS, forward),
     ]
 }
 
@@ -96,6 +102,46 @@ fn trunk() -> Outcome {
         let ratio = entry(&figures["ratios"], |entry| entry["name"] == "trunk" && entry["of"] == of);
         assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {figures}");
     }
+    Ok(())
+}
+
+/// DPDK's testpmd is absent, or ends at once: the row of that case has the reason, and the others are measured.
+fn forward() -> Outcome {
+    const FAILING: &str = "#!/bin/sh\necho no such driver >&2\nexit 3\n";
+    let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let scratch = Scratch::new()?;
+    let path = std::env::var("PATH")?;
+    let without: Vec<&str> = path.split(':').filter(|dir| !Path::new(dir).join("dpdk-testpmd").exists()).collect();
+    let without = without.join(":");
+    let program = scratch.file("dpdk-testpmd");
+    fs::write(&program, FAILING)?;
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+    let with = format!("{}:{without}", scratch.file("").display());
+    let bench = |path: &str, args: &[&str]| {
+        let mut command = Command::new(fatpath());
+        command.args(["bench", "forward", "--rounds", "2", "--slice", "9"]).args(args).env("PATH", path);
+        command
+    };
+    for (path, why) in [(&without, "not in PATH"), (&with, "no such driver")] {
+        let text = run(&mut bench(path, &["--json"]))?;
+        let figures: Value = serde_json::from_str(&text)?;
+        let names: Vec<&str> =
+            figures["cases"].as_array().into_iter().flatten().filter_map(|case| case["name"].as_str()).collect();
+        assert_eq!(
+            names,
+            ["forward/tun", "forward/packet", "forward/xdp", "forward/vhost-user", "forward/esp", "forward/linux"],
+            "{figures}"
+        );
+        let missing = &figures["missing"][0];
+        assert_eq!(missing["name"], "forward/testpmd", "{figures}");
+        assert!(missing["why"].as_str().is_some_and(|text| text.contains(why)), "{figures}");
+        let of = |name: &str| entry(&figures["ratios"], |entry| entry["of"] == name).is_some();
+        assert!(of("packet/linux") && !of("packet/testpmd"), "{figures}");
+    }
+    // Alone, it is an error.
+    let alone = bench(&without, &["--only", "testpmd"]).output()?;
+    assert_eq!(alone.status.code(), Some(1), "{alone:?}");
+    assert!(String::from_utf8_lossy(&alone.stderr).contains("forward/testpmd: dpdk-testpmd: not in PATH"), "{alone:?}");
     Ok(())
 }
 

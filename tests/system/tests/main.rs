@@ -2,6 +2,7 @@
 
 mod bench;
 mod bridge;
+mod bridge_gro;
 mod confine;
 mod daemon;
 mod demo;
@@ -82,6 +83,7 @@ fn main() {
         ioctl::trials(),
         ip::trials(),
         bridge::trials(),
+        bridge_gro::trials(),
         confine::trials(),
         guests::trials(),
         vhost::trials(),

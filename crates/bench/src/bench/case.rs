@@ -48,8 +48,8 @@ enum Kind {
     Played(Rc<Play>),
 }
 
-/// Function that runs a case once in a round, and returns the sample.
-type Play = dyn Fn(Round) -> Result<Sample, String>;
+/// Function that runs a case once in a round, and returns the sample, or the reason why the case cannot be measured here.
+type Play = dyn Fn(Round) -> Result<Result<Sample, String>, String>;
 
 /// Parameters of a played case.
 #[derive(Clone, Copy, Debug)]
@@ -150,8 +150,17 @@ impl Plan {
         Self { name, kind: Kind::Turns { load, setup: Box::new(setup) } }
     }
 
-    /// A case `name`, played once in each round.
+    /// A case `name`, played once in each round. Its failure ends the benchmark.
     pub(super) fn played(name: &'static str, play: impl Fn(Round) -> Result<Sample, String> + 'static) -> Self {
+        Self::peer(name, move |round| play(round).map(Ok))
+    }
+
+    /// A case `name` by another program, played once in each round. If the inner result is an error, the case is reported as
+    /// missing, and the others go on.
+    pub(super) fn peer(
+        name: &'static str,
+        play: impl Fn(Round) -> Result<Result<Sample, String>, String> + 'static,
+    ) -> Self {
         Self { name, kind: Kind::Played(Rc::new(play)) }
     }
 
@@ -166,7 +175,7 @@ impl Plan {
             }),
             Kind::Played(play) => Work::Played { play: Rc::clone(play), slice: Duration::ZERO },
         };
-        Case { name: self.name, work, rounds: Vec::new() }
+        Case { name: self.name, work, rounds: Vec::new(), missing: None }
     }
 }
 
@@ -176,6 +185,8 @@ pub(super) struct Case {
     work: Work,
     /// Sample of each round.
     pub(super) rounds: Vec<Sample>,
+    /// Reason why the case cannot be measured here.
+    pub(super) missing: Option<String>,
 }
 
 enum Work {
@@ -242,13 +253,22 @@ impl Case {
         }
     }
 
-    /// Computes the sample of round `number`.
+    /// Computes the sample of round `number`. A missing case has none.
     pub(super) fn end_round(&mut self, number: u64) -> Result<(), String> {
+        if self.missing.is_some() {
+            return Ok(());
+        }
         let sample = match &mut self.work {
             Work::Turns(turns) => turns.end_round(),
             Work::Played { play, slice } => {
                 let round = Round { number, slice: std::mem::take(slice) };
-                play(round).map_err(|why| format!("{}: {why}", self.name))?
+                match play(round).map_err(|why| format!("{}: {why}", self.name))? {
+                    Ok(sample) => sample,
+                    Err(why) => {
+                        self.missing = Some(why);
+                        return Ok(());
+                    }
+                }
             }
         };
         self.rounds.push(sample);
@@ -390,6 +410,24 @@ mod tests {
         }
         assert_eq!(case.rounds.iter().map(|it| (it.gbps, it.nanos)).collect::<Vec<_>>(), [(3.0, 12.0), (4.0, 12.0)]);
         assert_eq!(case.end_round(9), Err("played: no good".to_owned()));
+    }
+
+    #[test]
+    fn peer_that_fails_is_missing_and_not_played_again() {
+        let played = Rc::new(Cell::new(0));
+        let play = |played: Rc<Cell<u64>>| {
+            move |round: Round| {
+                played.set(played.get() + 1);
+                if round.number == 0 { Ok(Ok(Sample::default())) } else { Ok(Err("not installed".to_owned())) }
+            }
+        };
+        let mut case = Plan::peer("peer", play(Rc::clone(&played))).start();
+        for number in 0..4 {
+            case.end_round(number).unwrap();
+        }
+        assert_eq!((case.missing.as_deref(), played.get()), (Some("not installed"), 2));
+        let mut case = Plan::peer("peer", |_| Err("interrupted".to_owned())).start();
+        assert_eq!((case.end_round(0), case.missing), (Err("peer: interrupted".to_owned()), None));
     }
 
     #[test]

@@ -9,8 +9,8 @@
 //! - `vhost-user`: front ends in this process send and receive.
 //! - `linux`: the kernel forwards between the same veth pairs, without a gateway. All of its work is done by the sending
 //!   thread, so the time is that of the thread less that of packets for another station, which the kernel drops at the input.
-//! - `testpmd`: as `packet` by DPDK's testpmd, if it is installed: `net_af_packet`, `--forward-mode=mac`, which changes addresses of
-//!   Ethernet alone. It polls, so its time includes waits unless `offered` is above 1.
+//! - `testpmd`: as `packet` by DPDK's testpmd: `net_af_packet`, `--forward-mode=mac`, which changes addresses of Ethernet alone. It
+//!   polls, so its time includes turns that find no packet. Where it is not installed or fails, its row says why.
 //!
 //! A packet's time is processor time of the gateway's worker for each packet that left: `user_ns` and `kernel_ns`. The second has
 //! the way through the veth pair to the sink. `source_ns` is processor time of the sending thread for each packet that it sent,
@@ -63,14 +63,16 @@ const OUT: MacAddr = MacAddr([2, 0, 0, 0, 2, 1]);
 const SINK: MacAddr = MacAddr([2, 0, 0, 0, 2, 2]);
 const NO_STATION: MacAddr = MacAddr([2, 0, 0, 0, 9, 9]);
 
-/// DPDK's program for tests of forwarding, and the thread of its second processor.
+/// DPDK's program for tests of forwarding, and first part of the name of the thread on its second processor: before DPDK 23.11, and
+/// since.
 const TESTPMD: &str = "dpdk-testpmd";
-const TESTPMD_THREAD: &str = "rte-worker-";
+const TESTPMD_THREADS: [&str; 2] = ["rte-worker-", "dpdk-worker"];
 
 const RATIOS: &[Comparison] = &[
     Comparison { of: "xdp/packet", over: &["xdp"], under: &["packet"], figure: None },
     Comparison { of: "packet/linux", over: &["packet"], under: &["linux"], figure: None },
     Comparison { of: "packet/esp", over: &["packet"], under: &["esp"], figure: None },
+    Comparison { of: "packet/testpmd", over: &["packet"], under: &["testpmd"], figure: None },
 ];
 
 /// Every case.
@@ -83,22 +85,30 @@ pub(super) fn groups() -> Vec<Group> {
             measured.map_err(|failure| failure.to_string())
         })
     };
-    let mut cases = vec![
+    let testpmd = {
+        let lab = Rc::clone(&lab);
+        Plan::peer("testpmd", move |round: Round| {
+            let lab = lab_of(&lab).map_err(|failure| failure.to_string())?;
+            match testpmd(lab, round.slice * SLICES) {
+                Err(failure @ Failure::Interrupted) => Err(failure.to_string()),
+                measured => Ok(measured.map_err(|failure| failure.to_string())),
+            }
+        })
+    };
+    let cases = vec![
         case("tun", tun),
         case("packet", |lab, time| by_veth(lab, &two_links("packet"), time)),
         case("xdp", |lab, time| by_veth(lab, &two_links("xdp"), time)),
         case("vhost-user", vhost_user),
         case("esp", |lab, time| by_veth(lab, &(two_links("packet") + &sealed()?), time)),
         case("linux", linux),
+        testpmd,
     ];
-    if has_testpmd() {
-        cases.push(case("testpmd", testpmd));
-    }
     vec![Group { name: "forward".to_owned(), cases, ratios: RATIOS }]
 }
 
 /// Tells whether DPDK's testpmd is installed.
-pub(super) fn has_testpmd() -> bool {
+fn has_testpmd() -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|dir| dir.join(TESTPMD).is_file())
 }
@@ -306,22 +316,19 @@ fn send_frames(lab: &Lab, dst: MacAddr, source: &Source) -> Result<(), Failure> 
 /// Program that forwards, with the link or device that packets leave by.
 enum Forwarder {
     Gateway(Gateway, &'static str),
-    Testpmd(Daemon, &'static str),
+    /// The third field is the number of packets that the device had sent before.
+    Testpmd(Daemon, &'static str, u64),
 }
 
 impl Forwarder {
-    /// Name of the thread that moves packets.
-    const fn thread(&self) -> &'static str {
+    /// Processor time of the thread that moves packets.
+    fn time(&self) -> Result<ThreadTime, Failure> {
         match self {
-            Self::Gateway(..) => "worker",
-            Self::Testpmd(..) => TESTPMD_THREAD,
-        }
-    }
-
-    fn pid(&self) -> u32 {
-        match self {
-            Self::Gateway(gateway, _) => gateway.pid(),
-            Self::Testpmd(testpmd, _) => testpmd.pid(),
+            Self::Gateway(gateway, _) => ThreadTime::of(gateway.pid(), "worker"),
+            Self::Testpmd(testpmd, ..) => {
+                let [before, since] = TESTPMD_THREADS.map(|name| ThreadTime::of(testpmd.pid(), name));
+                before.or(since)
+            }
         }
     }
 
@@ -329,7 +336,7 @@ impl Forwarder {
     fn check(&mut self) -> Result<(), Failure> {
         match self {
             Self::Gateway(gateway, _) => gateway.check(),
-            Self::Testpmd(testpmd, _) => testpmd.check(),
+            Self::Testpmd(testpmd, ..) => testpmd.check(),
         }
     }
 
@@ -341,25 +348,34 @@ impl Forwarder {
                 let out = links.iter().find(|link| link.name == *out);
                 Ok(out.ok_or_else(|| Failure::step("gateway", "no output link"))?.stats.tx_wire_packets)
             }
-            Self::Testpmd(testpmd, out) => {
+            Self::Testpmd(testpmd, out, before) => {
                 let path = format!("/proc/{}/net/dev", testpmd.pid());
-                let table = fs::read_to_string(&path).map_err(|err| Failure::step(&path, err))?;
-                sent_by(&table, out).ok_or_else(|| Failure::step(path, "no output device"))
+                Ok(sent_by(&path, out)?.saturating_sub(*before))
             }
         }
     }
 
-    /// Reasons why no packet leaves.
-    fn drops(&self) -> Result<String, Failure> {
+    /// Adds the reasons why no packet leaves to a failure.
+    fn explain(&mut self, failure: Failure) -> Failure {
         match self {
-            Self::Gateway(gateway, _) => gateway.drops(),
-            Self::Testpmd(..) => Ok("testpmd sends nothing".to_owned()),
+            Self::Testpmd(testpmd, ..) => testpmd.explain(failure),
+            Self::Gateway(..) if matches!(failure, Failure::Interrupted) => failure,
+            Self::Gateway(gateway, _) => match gateway.drops() {
+                Ok(drops) => Failure::step(failure.to_string(), drops),
+                Err(ended) => ended,
+            },
         }
     }
 }
 
+/// Packets sent by a device so far, of the namespace whose `/proc/net/dev` has this path.
+fn sent_by(path: &str, device: &str) -> Result<u64, Failure> {
+    let table = fs::read_to_string(path).map_err(|err| Failure::step(path, err))?;
+    sent_in(&table, device).ok_or_else(|| Failure::step(path, format!("no device {device}")))
+}
+
 /// Packets sent by a device, out of `/proc/net/dev`.
-fn sent_by(table: &str, device: &str) -> Option<u64> {
+fn sent_in(table: &str, device: &str) -> Option<u64> {
     let counters = table.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'))?;
     counters.split_ascii_whitespace().nth(9)?.parse().ok()
 }
@@ -374,27 +390,24 @@ struct Reading {
 
 impl Reading {
     fn take(forwarder: &Forwarder, source: &Source) -> Result<Self, Failure> {
-        let worker = ThreadTime::of(forwarder.pid(), forwarder.thread())?;
+        let worker = forwarder.time()?;
         let (source, at) = (source.now(), Instant::now());
         Ok(Self { left: forwarder.left()?, worker, source, at })
     }
 }
 
-/// Measures a program that forwards packets of a source.
-fn measure(stop: &Stop, mut forwarder: Forwarder, source: &Source, time: Duration) -> Result<Sample, Failure> {
+/// Measures a program that forwards packets of a source. The program outlives the source: a front end fails without its gateway.
+fn measure(stop: &Stop, forwarder: &mut Forwarder, source: &Source, time: Duration) -> Result<Sample, Failure> {
     let first = || {
         forwarder.check()?;
         stop.check()?;
         Ok((forwarder.left()? > 1000).then_some(()))
     };
-    if let Err(failure) = stop.wait("packets to leave", START_LIMIT, first) {
-        let drops = forwarder.drops()?;
-        return Err(Failure::step(failure.to_string(), drops));
-    }
+    stop.wait("packets to leave", START_LIMIT, first).map_err(|failure| forwarder.explain(failure))?;
     thread::sleep(WARM_UP);
-    let before = Reading::take(&forwarder, source)?;
+    let before = Reading::take(forwarder, source)?;
     thread::sleep(time);
-    let after = Reading::take(&forwarder, source)?;
+    let after = Reading::take(forwarder, source)?;
     stop.check()?;
     let packets = (after.left - before.left) as f64;
     if packets == 0.0 {
@@ -425,12 +438,15 @@ fn sample(nanos: f64, rate: f64, more: Vec<(&'static str, f64)>) -> Sample {
 
 /// A gateway between the veth pairs.
 fn by_veth(lab: &Lab, config: &str, time: Duration) -> Result<Sample, Failure> {
-    let gateway = Forwarder::Gateway(lab.launch(config)?, "out");
-    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, gateway, source, time))
+    let mut gateway = Forwarder::Gateway(lab.launch(config)?, "out");
+    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, &mut gateway, source, time))
 }
 
 /// DPDK's testpmd between the veth pairs, without huge pages.
 fn testpmd(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
+    if !has_testpmd() {
+        return Err(Failure::step(TESTPMD, "not in PATH; `make bench-peers` installs it"));
+    }
     let ours = sched_getaffinity(None).unwrap_or_default();
     let cpus: Vec<String> = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).map(|cpu| cpu.to_string()).collect();
     let [first, second, ..] = &cpus[..] else { return Err(Failure::step("testpmd", "it needs two processors")) };
@@ -439,15 +455,21 @@ fn testpmd(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
         let mut command = Command::new(TESTPMD);
         command.args(["--no-huge", "-m", "256", "--no-pci", "--no-shconf", "--no-telemetry"]);
         command.args(["-l", &format!("{first},{second}"), "--main-lcore", first]);
-        command.args(["--vdev=net_af_packet0,iface=in", "--vdev=net_af_packet1,iface=out", "--"]);
+        // Rings of 512 frames, the default, overflow while another program has the processor.
+        for vdev in ["net_af_packet0,iface=in", "net_af_packet1,iface=out"] {
+            command.arg(format!("--vdev={vdev},framecnt=4096"));
+        }
+        command.arg("--");
         // Statistics, of which there are none in so short a time, keep it from reading its standard input.
         command.args(["--forward-mode=mac", "--eth-peer", &peer, "--auto-start", "--stats-period", "3600"]);
         command.args(["--total-num-mbufs", "4096"]);
         command
     };
     let daemon = Daemon::start(TESTPMD.to_owned(), "testpmd", &lab.scratch, &lab.gateway, command)?;
-    let testpmd = Forwarder::Testpmd(daemon, "out");
-    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, testpmd, source, time))
+    // Before the source starts, and so before testpmd has packets to send.
+    let before = lab.gateway.enter(|| sent_by("/proc/thread-self/net/dev", "out"))?;
+    let mut testpmd = Forwarder::Testpmd(daemon, "out", before);
+    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, &mut testpmd, source, time))
 }
 
 /// The kernel between the veth pairs.
@@ -502,14 +524,14 @@ addresses = ["10.2.0.254/24"]
 to = "10.3.0.0/24"
 dev = "out0"
 "#;
-    let gateway = Forwarder::Gateway(lab.launch(config)?, "out0");
+    let mut gateway = Forwarder::Gateway(lab.launch(config)?, "out0");
     let send = |source: &Source| {
         lab.gateway.enter(|| {
             leave_the_workers_processor();
             send_datagrams(source).map_err(|err| Failure::step("source", err))
         })
     };
-    Source::during(send, |source| measure(&lab.stop, gateway, source, time))
+    Source::during(send, |source| measure(&lab.stop, &mut gateway, source, time))
 }
 
 /// Sends datagrams by sockets of the gateway's namespace until the end.
@@ -548,8 +570,8 @@ fn vhost_user(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
     };
     let (from, to) = (open("in", SOURCE)?, open("out", SINK)?);
     let send = |source: &Source| pass_frames(from, to, station, source);
-    let gateway = Forwarder::Gateway(gateway, "out");
-    Source::during(send, |source| measure(&lab.stop, gateway, source, time))
+    let mut gateway = Forwarder::Gateway(gateway, "out");
+    Source::during(send, |source| measure(&lab.stop, &mut gateway, source, time))
 }
 
 /// Sends frames by one front end, and drops frames from the other, until the end.
@@ -612,7 +634,7 @@ mod tests {
     fn sent_packets_are_read_of_the_named_device() {
         let line = |name: &str, sent| format!("  {name}: 8104 12 0 0 0 0 0 0 516 {sent} 0 0 0 0 0 0\n");
         let table = format!("Inter-| Receive\n face |bytes\n{}{}{}", line("outer", 1), line("out", 77), line("in", 3));
-        assert_eq!((sent_by(&table, "out"), sent_by(&table, "absent")), (Some(77), None));
+        assert_eq!((sent_in(&table, "out"), sent_in(&table, "absent")), (Some(77), None));
     }
 
     #[test]

@@ -55,9 +55,6 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let seconds = if is_by_gateways { seconds * f64::from(forward::SLICES) } else { seconds };
     let library = Library::fastest();
     progress.announce(&format!("fatpath bench {bench}: about {seconds:.0} s, {cpu}, AES-GCM by {library}"));
-    if is_by_gateways && !forward::has_testpmd() {
-        progress.announce("forward/testpmd: no dpdk-testpmd in PATH (apt-get install dpdk-dev)");
-    }
     let mut tally = Tally::default();
     for group in &groups {
         progress.say(&group.name);
@@ -65,6 +62,9 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     }
     drop(progress);
     let report: BenchReport = tally.report(bench, args.rounds as usize);
+    if let ([], [missing, ..]) = (&report.cases[..], &report.missing[..]) {
+        return Err(CliError::failed(format!("bench: {}: {}", missing.name, missing.why)));
+    }
     let text = if args.json { report.to_json() } else { report.to_string() };
     print((text + "\n").as_bytes())
 }

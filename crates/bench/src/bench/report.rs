@@ -6,7 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::case::{Case, Comparison, Group, Sample};
-use crate::figures::{self, Ratio, median, rounded};
+use crate::figures::{self, Missing, Ratio, median, rounded};
 
 /// Cost per packet.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -34,12 +34,18 @@ pub(super) type BenchReport = figures::Results<Costs>;
 pub(super) struct Tally {
     cases: Vec<figures::CaseResults<Costs>>,
     ratios: Vec<Ratio>,
+    missing: Vec<Missing>,
 }
 
 impl Tally {
-    /// Adds the measurements of a group.
+    /// Adds the measurements of a group. A missing case has neither figures nor ratios.
     pub(super) fn add(&mut self, group: &Group, cases: &[Case]) {
+        let name = |case: &Case| format!("{}/{}", group.name, case.name);
         for case in cases {
+            if let Some(why) = &case.missing {
+                self.missing.push(Missing { name: name(case), why: why.clone() });
+                continue;
+            }
             let of = |figure: fn(&Sample) -> f64| rounded(median(case.rounds.iter().map(figure)));
             let mpps = case.rounds.first().and_then(|sample| sample.mpps);
             let names = case.rounds.first().map(|sample| sample.more.as_slice()).unwrap_or_default();
@@ -48,7 +54,7 @@ impl Tally {
                 (name, rounded(median(values.map(|&(_, value)| value))))
             });
             self.cases.push(figures::CaseResults {
-                name: format!("{}/{}", group.name, case.name),
+                name: name(case),
                 gbps: of(|sample| sample.gbps),
                 figures: Costs {
                     ns_per_packet: of(|sample| sample.ns_per_packet),
@@ -61,7 +67,8 @@ impl Tally {
             });
         }
         let sums = |names: &[&str], value: &dyn Fn(&Sample) -> Option<f64>| -> Option<Vec<f64>> {
-            let chosen = names.iter().map(|name| cases.iter().find(|case| case.name == *name));
+            let measured = |name| cases.iter().find(|case| case.name == name && case.missing.is_none());
+            let chosen = names.iter().map(|name| measured(*name));
             let chosen: Vec<&Case> = chosen.collect::<Option<_>>()?;
             let round = |at: usize| chosen.iter().map(|case| value(&case.rounds[at])).sum();
             (0..chosen.first()?.rounds.len()).map(round).collect()
@@ -86,7 +93,7 @@ impl Tally {
 
     /// The report of all groups.
     pub(super) fn report(self, bench: &'static str, rounds: usize) -> BenchReport {
-        BenchReport { bench, rounds, cases: self.cases, ratios: self.ratios, missing: Vec::new(), busy: None }
+        BenchReport { bench, rounds, cases: self.cases, ratios: self.ratios, missing: self.missing, busy: None }
     }
 }
 
@@ -94,7 +101,8 @@ impl fmt::Display for BenchReport {
     /// The table, without a trailing newline.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "medians of {} rounds; Gb/s of payload, packets as the wire has them\n", self.rounds)?;
-        let width = self.cases.iter().map(|case| case.name.len()).max().unwrap_or(0);
+        let names = self.cases.iter().map(|case| &case.name).chain(self.missing.iter().map(|case| &case.name));
+        let width = names.map(String::len).max().unwrap_or(0);
         writeln!(
             f,
             "{:<width$} {:>8} {:>10} {:>11} {:>11} {:>13} {:>7}",
@@ -117,6 +125,7 @@ impl fmt::Display for BenchReport {
                 case.name, case.gbps
             )?;
         }
+        self.missing.iter().try_for_each(|Missing { name, why }| writeln!(f, "{name:<width$}  not measured: {why}"))?;
         if self.cases.iter().any(|case| case.name.ends_with("/limit")) {
             writeln!(
                 f,
@@ -205,6 +214,21 @@ tx/tunnel/null/fat         30.50       50.2      1.0500      0.0400        0.000
 ratios of Gb/s, or of the figure that is named, round by round:
   tx/tunnel/null fat/baseline    3.05  (3.00 to 3.10)";
         assert_eq!(report().to_string(), want);
+    }
+
+    #[test]
+    fn case_that_was_not_measured_has_a_row_with_the_reason() {
+        let mut report = report();
+        report
+            .missing
+            .push(Missing { name: "forward/a-peer-with-a-long-name".to_owned(), why: "not in PATH".to_owned() });
+        let text = report.to_string();
+        let starts = |start: &str| text.lines().any(|line| line.starts_with(start));
+        assert!(starts("forward/a-peer-with-a-long-name  not measured: not in PATH"), "{text}");
+        assert!(starts("tx/tunnel/null/baseline            10.00"), "{text}");
+        let json = report.to_json();
+        let want = r#","missing":[{"name":"forward/a-peer-with-a-long-name","why":"not in PATH"}]}"#;
+        assert!(json.ends_with(want), "{json}");
     }
 
     #[test]

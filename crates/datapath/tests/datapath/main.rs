@@ -44,3 +44,4 @@ mod vlan;
 mod vrf;
 mod vrf_device;
 mod vrf_sockets;
+mod walks;

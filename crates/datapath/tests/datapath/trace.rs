@@ -347,41 +347,6 @@ pub(crate) fn stages(node: &mut Node) -> Vec<String> {
     steps(node).into_iter().map(|(number, step)| format!("{number} {}", name(step))).collect()
 }
 
-/// Packets of the walks that ARCHITECTURE.md describes name each stage once, in order.
-#[test]
-fn walks_name_each_stage_once_and_in_order() {
-    let flow = Flow::new("10.1.0.1", "10.2.0.1");
-    // A fat packet into a tunnel of ESP in UDP, and the train out of it.
-    let mut world = tunnelled(TUNNELS[1], 1);
-    for node in &mut world.nodes {
-        node.datapath.set_trace(every(), 9);
-    }
-    let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 3900, 1300);
-    world.nodes[0].rx(NOW, INSIDE, vec![fat]);
-    let seal = ["Input", "PreRouting", "Route", "Forward", "at Forward", "Output", "Policy", "PostRouting", "Encrypt"];
-    assert_eq!(stages(&mut world.nodes[0]), [numbered(1, &seal), numbered(2, &["Transmit", "Queued"])].concat());
-    let sealed = world.nodes[0].tx(OUTSIDE);
-    world.nodes[1].rx(NOW, OUTSIDE, sealed);
-    let open = ["Input", "PreRouting", "Route", "Local", "LocalIn", "Decrypt"];
-    let inner =
-        ["Input", "PreRouting", "Route", "Forward", "Policy", "at Forward", "Output", "PostRouting", "Transmit"];
-    let want = [numbered(1, &open), numbered(2, &inner), numbered(2, &["Queued"])].concat();
-    assert_eq!(stages(&mut world.nodes[1]), want);
-
-    // Two fragments of a datagram for the host side.
-    let mut node = router();
-    crate::host_side::add_devices(&mut node);
-    node.datapath.set_trace(every(), 9);
-    let datagram = packet::Packet::with_data(&node.mem, &Flow::new("10.1.0.1", "10.1.0.254").udp(2000)).unwrap();
-    let mut fragments = Vec::new();
-    reassembly::fragment(&node.mem, datagram, 1500, &mut fragments).unwrap();
-    node.rx(NOW, INSIDE, fragments);
-    let fragment = ["Input", "PreRouting", "Route", "Local"];
-    // The datagram has the number of its first fragment.
-    let want = [numbered(1, &fragment), numbered(2, &fragment), numbered(1, &["Local", "LocalIn", "Up"])].concat();
-    assert_eq!(stages(&mut node), want);
-}
-
 pub(crate) fn numbered(number: u16, names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("{number} {name}")).collect()
 }
