@@ -32,7 +32,7 @@ struct Asked {
     name: String,
     path: PathBuf,
     previous: Option<Sample>,
-    /// Why it has not answered the first time; it is not asked twice then.
+    /// Reason that it has not answered the first time; it is not asked twice then.
     failure: Option<String>,
 }
 

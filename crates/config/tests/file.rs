@@ -664,12 +664,12 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             vhost,
             "memory = \"2x\"",
-            "f:5: link[0].memory: \"2x\" is unknown; use a number of bytes, or a size such as \"32kb\".",
+            "f:5: link[0].memory: 2x is unknown; use a number of bytes, or a size such as \"32kb\".",
         ),
         (
             vhost,
             "memory = \"2tb\"",
-            "f:5: link[0].memory: \"2tb\" is unknown; use a number of bytes, or a size such as \"32kb\".",
+            "f:5: link[0].memory: 2tb is unknown; use a number of bytes, or a size such as \"32kb\".",
         ),
         (vhost, "memory = \"2048g\"", "f:5: link[0].memory: is out of range; use at most 1099511627776 bytes."),
         (tap, "exclusive = true", "f:4: link[0].exclusive: is only for links of kind packet; take it out."),

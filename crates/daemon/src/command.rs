@@ -68,7 +68,7 @@ struct Bursts {
 #[derive(Debug)]
 struct Log {
     lists: Mutex<Vec<Pending>>,
-    bells: Vec<Doorbell>,
+    doorbells: Vec<Doorbell>,
     bursts: Bursts,
 }
 
@@ -111,9 +111,9 @@ pub(crate) fn channel<const N: usize>() -> std::io::Result<(Handle, [Inbox; N])>
         let [has_any, has_calls, asleep] = [false; 3].map(AtomicBool::new);
         Ok(Doorbell { fd, has_any, has_calls, asleep })
     };
-    let bells = (0..N).map(bell).collect::<Result<_, _>>()?;
+    let doorbells = (0..N).map(bell).collect::<Result<_, _>>()?;
     let lists = Mutex::new((0..N).map(|_| Pending::default()).collect());
-    let log = Arc::new(Log { lists, bells, bursts: Bursts::default() });
+    let log = Arc::new(Log { lists, doorbells, bursts: Bursts::default() });
     let inboxes = std::array::from_fn(|shard| Inbox { log: Arc::clone(&log), shard });
     Ok((Handle(log), inboxes))
 }
@@ -140,7 +140,7 @@ impl Log {
     fn push(&self, lists: &mut [Pending], shard: usize, operation: Operation) -> Result<(), WorkerGone> {
         let pending = lists.get_mut(shard).filter(|pending| !pending.is_closed).ok_or(WorkerGone)?;
         pending.list.push(operation);
-        let bell = &self.bells[shard];
+        let bell = &self.doorbells[shard];
         bell.has_any.store(true, Ordering::Release);
         // Dekker pattern: with SeqCst this thread or the worker that is going to sleep sees the other's store.
         bell.has_calls.store(true, Ordering::SeqCst);
@@ -165,7 +165,7 @@ impl Doorbell {
 impl Handle {
     /// Number of shards.
     fn shards(&self) -> usize {
-        self.0.bells.len()
+        self.0.doorbells.len()
     }
 
     /// Ends all workers, after the operations before.
@@ -177,7 +177,7 @@ impl Handle {
             let mut lists = self.0.lock();
             (0..self.shards()).map(|shard| self.0.push(&mut lists, shard, Operation::Stop)).collect()
         };
-        let rung = self.0.bells.iter().map(Doorbell::ring);
+        let rung = self.0.doorbells.iter().map(Doorbell::ring);
         pushed.into_iter().chain(rung.collect::<Vec<_>>()).collect()
     }
 
@@ -190,7 +190,7 @@ impl Handle {
             let copies = std::iter::repeat_n(delta, self.shards());
             open.zip(copies).for_each(|(pending, delta)| pending.list.push(Operation::Delta(delta)));
         }
-        for (pending, bell) in lists.iter().zip(&self.0.bells) {
+        for (pending, bell) in lists.iter().zip(&self.0.doorbells) {
             if pending.list.is_empty() {
                 continue;
             }
@@ -241,7 +241,7 @@ impl Handle {
         // The send fails if the caller has timed out.
         let call = Operation::Call(Box::new(move |node| drop(sender.send(what(node)))));
         self.0.push(&mut self.0.lock(), 0, call)?;
-        self.0.bells[0].ring()?;
+        self.0.doorbells[0].ring()?;
         Ok(receiver)
     }
 
@@ -267,7 +267,7 @@ impl Handle {
                 self.0.push(&mut lists, shard, call)?;
             }
         }
-        self.0.bells.iter().try_for_each(Doorbell::ring)?;
+        self.0.doorbells.iter().try_for_each(Doorbell::ring)?;
         let reply = |_| replies.recv_timeout(limit.saturating_duration_since(Instant::now())).map_err(|_| WorkerGone);
         let mut replies = (0..self.shards()).map(reply).collect::<Result<Vec<(usize, T)>, _>>()?;
         replies.sort_unstable_by_key(|&(shard, _)| shard);
@@ -286,20 +286,20 @@ fn operation<T: Send + 'static>(
 }
 
 impl Inbox {
-    fn bell(&self) -> &Doorbell {
-        &self.log.bells[self.shard]
+    fn doorbell(&self) -> &Doorbell {
+        &self.log.doorbells[self.shard]
     }
 
     /// Descriptor that the worker polls in addition to the links.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
-        &self.bell().fd
+        &self.doorbell().fd
     }
 
     /// Makes senders write to the eventfd from now on; false if calls are queued already. [`wake_up`](Self::wake_up)
     /// ends this state.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.bell().asleep.store(true, Ordering::SeqCst);
-        !self.bell().has_calls.load(Ordering::SeqCst)
+        self.doorbell().asleep.store(true, Ordering::SeqCst);
+        !self.doorbell().has_calls.load(Ordering::SeqCst)
     }
 
     /// Makes senders stop writing to the eventfd; `woken`: a sender has written to it; `packets`: there are packets to
@@ -311,18 +311,18 @@ impl Inbox {
                 self.log.bursts.wake_sleepers();
             }
         }
-        self.bell().asleep.store(false, Ordering::SeqCst);
+        self.doorbell().asleep.store(false, Ordering::SeqCst);
         if woken {
             let mut count = [0; 8];
             // A failed read means that no sender wrote to the eventfd.
-            let _ = rustix::io::read(&self.bell().fd, &mut count);
+            let _ = rustix::io::read(&self.doorbell().fd, &mut count);
         }
     }
 
     /// Waits until a sender has sent a call, or queued many changes.
     pub(crate) fn wait(&self) -> std::io::Result<()> {
         let waited = match self.may_sleep() {
-            true => rustix::event::poll(&mut [PollFd::new(&self.bell().fd, PollFlags::IN)], None),
+            true => rustix::event::poll(&mut [PollFd::new(&self.doorbell().fd, PollFlags::IN)], None),
             false => Ok(0),
         };
         self.wake_up(matches!(waited, Ok(1..)), false);
@@ -334,7 +334,7 @@ impl Inbox {
 
     /// Whether operations are queued.
     pub(crate) fn has_operations(&self) -> bool {
-        self.bell().has_any.load(Ordering::Acquire)
+        self.doorbell().has_any.load(Ordering::Acquire)
     }
 
     /// Exchanges the queued operations for `into`, which is empty. Returns whether there were any.
@@ -343,8 +343,8 @@ impl Inbox {
             return false;
         }
         let mut lists = self.log.lock();
-        self.bell().has_any.store(false, Ordering::Relaxed);
-        self.bell().has_calls.store(false, Ordering::SeqCst);
+        self.doorbell().has_any.store(false, Ordering::Relaxed);
+        self.doorbell().has_calls.store(false, Ordering::SeqCst);
         std::mem::swap(&mut lists[self.shard].list, into);
         true
     }
