@@ -16,6 +16,9 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, run, transfer, tri
 use crate::bridge::{bridge, guest, tap};
 use crate::ip::exec;
 
+/// Frames, in the order of their capture.
+type Frames = Vec<Vec<u8>>;
+
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::ETHTOOL, Need::PING, Need::PYTHON];
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -205,7 +208,7 @@ impl Site {
 
     /// Sends the frames of [`SENDER`] while the near gateway is stopped, so that it receives them in long bursts. Returns the frames
     /// sent, and those that each of the stations `to` receives.
-    fn frames(&self, from: usize, to: [usize; 2]) -> Outcome<(Vec<Vec<u8>>, [Vec<Vec<u8>>; 2])> {
+    fn frames(&self, from: usize, to: [usize; 2]) -> Outcome<(Frames, [Frames; 2])> {
         let receiver = |at: usize| -> Outcome<Process> {
             let mut command = self.stations[at].command("python3");
             let process = Process::spawn(command.args(["-c", RECEIVER, DEVICES[at]]), &self.scratch)?;

@@ -405,12 +405,12 @@ impl PortTable {
         pkt: Packet,
         l3: usize,
     ) -> Result<&[Packet], DropReason> {
-        self.to_enqueue(id)?.enqueue(mem, pkt, l3)
+        self.queued_port(id)?.enqueue(mem, pkt, l3)
     }
 
     /// A port that is about to have packets to be sent.
     #[inline]
-    fn to_enqueue(&mut self, id: PortId) -> Result<&mut Port, DropReason> {
+    fn queued_port(&mut self, id: PortId) -> Result<&mut Port, DropReason> {
         let port = self.ports.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(DropReason::LinkDown)?;
         self.queued.insert(id);
         Ok(port)
@@ -670,7 +670,7 @@ impl Ports {
         l3: usize,
     ) -> Result<(), DropReason> {
         let Self { table, tapped, .. } = self;
-        let port = table.to_enqueue(link)?;
+        let port = table.queued_port(link)?;
         let tap = port.tap.wire;
         let queued = port.enqueue_for_device(mem, pkt)?;
         if tap {
