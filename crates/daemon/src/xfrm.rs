@@ -139,17 +139,9 @@ impl FileObjects {
     }
 }
 
-/// Priority of policies that wait for a key manager, as `[[tunnel]]` has it.
-const WAITING: u32 = u32::MAX - 1;
-
-/// Whether a policy of the file stays behind those of a key manager: one that waits for SAs, as those of a `[[tunnel]]` with
-/// `keys = "ike"`, which have the lowest priority of those with templates, and SAs with any reqid; or one that blocks what
-/// no other policy covers.
+/// Whether a policy of the file stays behind those of a key manager.
 fn waits(policy: &PolicyConfig) -> bool {
-    if policy.templates.is_empty() {
-        return policy.action == Action::Block && policy.priority == u32::MAX;
-    }
-    policy.priority == WAITING && policy.templates.iter().all(|template| template.reqid == 0)
+    PolicyConfig::waits(policy.action, policy.priority, policy.templates.iter().map(|template| template.reqid))
 }
 
 /// Removes the SA or larval SA with the SPI of `config`. False if there is none.
@@ -441,7 +433,7 @@ mod tests {
         change_of((&mut ipsec, &mut of_file), &one, &two).unwrap();
         assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(1000), 6));
         of_file.remove_policy(&mut ipsec, &key);
-        assert_eq!((priority(&ipsec), of_file.policies.contains(&key)), (Some(WAITING), true));
+        assert_eq!((priority(&ipsec), of_file.policies.contains(&key)), (Some(PolicyConfig::WAITING), true));
         assert!(of_file.keeps(&ipsec, &key), "over a flush");
         // The file's own can be removed by name.
         of_file.remove_policy(&mut ipsec, &key);
@@ -495,7 +487,7 @@ mod tests {
             assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(1000), 3));
             now = now + Duration::from_secs(61);
             ipsec.handle_timeout(now, &mut Counters::default());
-            assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(WAITING), 3));
+            assert_eq!((priority(&ipsec), ipsec.spd().len()), (Some(PolicyConfig::WAITING), 3));
             assert!(of_file.keeps(&ipsec, &key));
         }
         // It is the file's: a reload without it removes it.

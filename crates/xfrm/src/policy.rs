@@ -96,6 +96,23 @@ words! {
 }
 
 impl PolicyConfig {
+    /// Priority of policies that wait for a key manager: before that of the policies that block other packets, and behind all
+    /// others.
+    pub const WAITING: u32 = u32::MAX - 1;
+
+    /// Priority of policies that block what no other policy covers.
+    pub const BLOCKING: u32 = u32::MAX;
+
+    /// Tells whether a policy of the file stays behind those of a key manager, by its action, its priority and the reqids of its
+    /// templates: one that waits for SAs, as those of a `[[tunnel]]` with `keys = "ike"`, which have SAs with any reqid; or one that
+    /// blocks what no other policy covers.
+    pub fn waits(action: Action, priority: u32, mut reqids: impl ExactSizeIterator<Item = u32>) -> bool {
+        match reqids.len() {
+            0 => action == Action::Block && priority == Self::BLOCKING,
+            _ => priority == Self::WAITING && reqids.all(|reqid| reqid == 0),
+        }
+    }
+
     /// A policy that allows packets in clear, of the highest priority.
     pub const fn new(dir: Dir, selector: Selector) -> Self {
         Self {

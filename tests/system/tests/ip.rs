@@ -150,7 +150,7 @@ fn nexthop() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let _gateway = Gateway::start(&netns, &scratch, "x", "")?;
     // `ip` prints no more than the error number of a dump.
-    let (dump, named) = ("Operation not supported", "Error: fatpath does not have next hop objects");
+    let (dump, named) = ("Operation not supported", "Error: fatpath has no next hop objects");
     for (line, want) in [
         ("nexthop show", dump),
         ("nexthop show id 5", named),

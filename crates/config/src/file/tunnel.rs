@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::ops::Range;
 
-use ::xfrm::{Aead, Algorithm, EspInUdp, Key, Mode, Name, Overhead, SaConfig};
+use ::xfrm::{Aead, Algorithm, EspInUdp, Key, Mode, Name, Overhead, PolicyConfig, SaConfig};
 use base::{IfAddr, Prefix};
 use wire::Spi;
 use zeroize::Zeroizing;
@@ -28,8 +28,6 @@ const PORT: u16 = 4500;
 const OUTER_MTU: u16 = 1500;
 /// Replay window of an SA, in packets.
 const REPLAY_WINDOW: u32 = 1024;
-/// Priority of policies that wait for a key manager: before that of the policies that block other packets, and behind all others.
-const WAITING: u32 = u32::MAX - 1;
 /// ICV length in bits that every AEAD has.
 const ICV_BITS: u16 = 128;
 
@@ -669,7 +667,7 @@ impl Tables {
             self.line(&format!("dst = \"{dst}\""));
             if tunnel.keys.is_none() {
                 // Policies of the key manager come first.
-                self.line(&format!("priority = {WAITING}"));
+                self.line(&format!("priority = {}", PolicyConfig::WAITING));
             }
             let reqid = if reqid > 0 { format!(", reqid = {reqid}") } else { String::new() };
             let ends = format!("src = \"{from}\", dst = \"{to}\"");
@@ -682,7 +680,7 @@ impl Tables {
         self.table("policy");
         self.line("dir = \"out\"");
         self.line(&format!("dst = \"{net}\""));
-        self.line(&format!("priority = {}", u32::MAX));
+        self.line(&format!("priority = {}", PolicyConfig::BLOCKING));
         self.line("action = \"block\"");
     }
 

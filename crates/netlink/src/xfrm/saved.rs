@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ::xfrm::{Action, PolicyConfig};
 use zeroize::Zeroizing;
 
 use super::super::change::{Change, again, removal, word};
@@ -303,8 +304,10 @@ impl<D: Database> Xfrm<D> {
         let [value, mask] = mark.unwrap_or_default().map(Option::unwrap_or_default);
         let id = PolicyId { sel, index: 0, dir };
         let query = PolicyQuery { id, mark: xfrm::Mark { value, mask }, if_id: if_id.unwrap_or_default() };
-        let waits =
-            |policy: Policy| policy.info.priority == u32::MAX && policy.templates.iter().all(|tmpl| tmpl.reqid == 0);
+        let waits = |Policy { info, templates, .. }: Policy| {
+            let action = if info.action == 0 { Action::Allow } else { Action::Block };
+            PolicyConfig::waits(action, info.priority, templates.iter().map(|template| template.reqid))
+        };
         if self.database.find_policy(&query, false).is_ok_and(waits)
             && let Some(field) = message.get_mut(4..6)
         {
