@@ -198,7 +198,7 @@ impl Device {
             return Err(Error::InvalidOperation("too many memory regions"));
         }
         if len > self.memory_limit.saturating_sub(self.memory.bytes()) {
-            let text = format!("more than {} bytes of memory, the limit of the link's memory", self.memory_limit);
+            let text = format!("more than {} bytes of memory; raise `memory` of the link", self.memory_limit);
             return Err(Error::ReqHandlerError(std::io::Error::new(std::io::ErrorKind::OutOfMemory, text)));
         }
         let window = Window::map(file.as_fd(), offset, len).map_err(Error::ReqHandlerError)?;

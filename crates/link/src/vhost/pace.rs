@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec};
 use rustix::time::{timerfd_create, timerfd_settime};
 
-/// Messages and connections a second that are handled without a wait, over a long time.
-const RATE: u32 = 1000;
+/// Time in which a token comes: 1000 messages and connections a second are handled, over a long time.
+const TOKEN: Duration = Duration::from_millis(1);
 
 /// Messages that are handled at once. A guest with 8 queue pairs starts by about 200.
 pub(super) const BUCKET: u32 = 512;
@@ -36,9 +36,7 @@ impl Pace {
 
     /// Tells whether there is a token. Without one the [timer](Self::timer) becomes readable when there are more.
     pub(super) fn is_ready(&mut self) -> bool {
-        if self.tokens == 0 {
-            self.refill(Instant::now());
-        }
+        self.refill(Instant::now());
         if self.tokens == 0 {
             self.start_timer();
         }
@@ -53,10 +51,13 @@ impl Pace {
     /// Adds the tokens of the time that has passed.
     fn refill(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.until);
-        let more = passed.as_micros() * u128::from(RATE) / 1_000_000;
-        self.tokens = (u128::from(self.tokens) + more).min(BUCKET.into()) as u32;
-        if more > 0 {
-            self.until = now;
+        let more = passed.as_nanos() / TOKEN.as_nanos();
+        match u32::try_from(more) {
+            Ok(more) if more < BUCKET - self.tokens => {
+                self.tokens += more;
+                self.until += TOKEN * more;
+            }
+            _ => (self.tokens, self.until) = (BUCKET, now),
         }
     }
 
@@ -82,17 +83,28 @@ mod tests {
     fn tokens_come_back_at_the_rate_up_to_the_bucket() {
         let mut pace = Pace::new().unwrap();
         let start = pace.until;
-        for (millis, want) in [(0, 0), (1, 1), (2, 1), (12, 10), (12, 0), (100_000, BUCKET)] {
+        for (millis, want) in [(0, 0), (1, 1), (2, 1), (12, 10), (12, 0), (100_000, BUCKET), (100_000, 0)] {
             pace.tokens = 0;
             pace.refill(start + Duration::from_millis(millis));
             assert_eq!(pace.tokens, want, "after {millis} ms");
         }
         // Times below a token's are added up, not lost.
-        pace.tokens = 0;
-        let start = pace.until;
-        for tenth in 1..=100 {
-            pace.refill(start + Duration::from_micros(100 * tenth));
+        for step in [100, 700, 1900] {
+            pace.tokens = 0;
+            let start = pace.until;
+            (1..=100).for_each(|at| pace.refill(start + Duration::from_micros(step * at)));
+            assert_eq!(u64::from(pace.tokens), step / 10, "{step} us");
         }
-        assert_eq!(pace.tokens, 10);
+    }
+
+    /// An hour of silence earns one bucket, not two.
+    #[test]
+    fn bucket_that_stayed_full_is_not_filled_twice() {
+        let mut pace = Pace::new().unwrap();
+        let later = pace.until + Duration::from_secs(3600);
+        pace.refill(later);
+        (0..BUCKET).for_each(|_| pace.spend());
+        pace.refill(later);
+        assert_eq!(pace.tokens, 0);
     }
 }
