@@ -5,7 +5,7 @@ use fib::Known;
 use offload::Features;
 use packet::{CopyReason, Packet};
 use sim::{AddAddress as _, Flow, Node, PortOptions, esp, policy, unique_mask};
-use switch::{Vid, VlanFlags};
+use switch::{PortConfig, Vid, VlanFlags};
 use wire::{EtherType, MacAddr, Protocol, eth};
 use xfrm::{Dir, Mode};
 
@@ -87,6 +87,26 @@ fn tagged_fat_frame_keeps_its_offloads() {
     assert_eq!(node.tx(PortId(1))[0].to_vec(), [&bytes[..12], &bytes[16..]].concat());
     node.rx_bytes(NOW, PortId(3), &bytes);
     assert_eq!(node.drops(), [(3, DropReason::BridgeVlan, 1)]);
+}
+
+/// A guest's frame with a tag in its payload, which the switch behind an untagged trunk would take for its VLAN.
+#[test]
+fn tag_in_the_payload_is_dropped_where_the_port_refuses_it() {
+    let addresses = [mac(0x22).0, mac(0x21).0].concat();
+    for tags in [&[0x88, 0xa8, 0, 7][..], &[0x81, 0, 0, 1, 0x81, 0, 0, 9]] {
+        let mut node = bridged();
+        let bridge = node.datapath.bridge_mut(OWN).unwrap();
+        bridge.set_vlan_filtering(true);
+        let config = *bridge.port(PortId(1)).unwrap().config();
+        bridge.configure(PortId(1), PortConfig { payload_tags: false, ..config }).unwrap();
+        let bytes = [&addresses, tags, &[8, 0], &[0; 46]].concat();
+        node.rx_bytes(NOW, PortId(1), &bytes);
+        let dropped = [(1, DropReason::BridgePayloadTag, 1)];
+        assert_eq!((&node.drops()[..], counts(&mut node)), (&dropped[..], [0; 3]), "{tags:x?}");
+        // Another port accepts it.
+        node.rx_bytes(NOW, PortId(2), &bytes);
+        assert_eq!((&node.drops()[..], counts(&mut node)), (&dropped[..], [1, 0, 1]), "{tags:x?}");
+    }
 }
 
 #[test]
