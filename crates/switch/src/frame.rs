@@ -112,7 +112,7 @@ pub enum Refusal {
     Isolated,
     /// The frame exceeds the MTU of each egress port.
     TooBig,
-    /// The frame is for the bridge, whose bridge device is not in the frame's VLAN.
+    /// The frame is for the bridge, whose device is not in the frame's VLAN.
     OwnVlan,
     /// The bridge's device sends to an address of the bridge itself.
     OwnAddress,

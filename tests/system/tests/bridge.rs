@@ -135,7 +135,7 @@ fn trunk() -> Outcome {
         let size = gateway.sent_size(link)?;
         assert!(size > 4 * 1500, "{link}: {size} bytes a frame\n{}", gateway.show("links")?);
     }
-    // Both VLANs are counted, in the bridge and at its ports; its bridge device is in neither.
+    // Both VLANs are counted, in the bridge and at its ports; its device is in neither.
     let mut command = exec(&left, "left");
     let counted = run(command.args(["-c", "bridge -s -j vlan"]).env("FATPATH_RUNDIR", scratch.path()))?;
     let counted: Value = serde_json::from_str(&counted)?;
