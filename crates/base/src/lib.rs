@@ -1,7 +1,7 @@
 //! Vocabulary that every crate of fatpath shares.
 //!
 //! # Decides
-//! Identifiers ([`PortId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`]), prefixes ([`Prefix`], [`IfAddr`]), time
+//! Identifiers ([`PortId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`], [`ShardId`]), prefixes ([`Prefix`], [`IfAddr`]), time
 //! ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`], [`Mib`]), and the reasons for which a packet
 //! is dropped ([`DropReason`]).
 //!
@@ -22,6 +22,7 @@ mod counters;
 mod drop_reason;
 mod id;
 mod prefix;
+mod shard;
 mod time;
 mod token_bucket;
 
@@ -29,5 +30,6 @@ pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
 pub use id::{Domain, IfIndex, Origin, PortId, SaId, TableId};
 pub use prefix::{IfAddr, Prefix, PrefixError};
+pub use shard::{ShardCount, ShardId};
 pub use time::Instant;
 pub use token_bucket::{Rate, TokenBucket};
