@@ -124,6 +124,11 @@ drop_reasons! {
     ///
     /// Remedy: look for a scan of the subnet; a smaller prefix or static neighbours avoid it.
     NeighbourRateLimited,
+    /// The packet was for another worker, whose queue of packets from workers is full.
+    ///
+    /// Remedy: look at `fatpath show workers` which worker is busy; a link with a queue for each worker, or SAs for each,
+    /// leave fewer packets to hand over.
+    ShardQueueFull,
     /// A neighbour discovery message that RFC 4861 §7.1 or §8.1 requires to ignore.
     ///
     /// Remedy: capture on the link; the sender's MAC address names the station.

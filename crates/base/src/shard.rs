@@ -1,6 +1,7 @@
 //! Shards of a node, and the owner of what only one of them may have.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::num::NonZeroU8;
 
 /// A shard of a node: a worker with a datapath of its own. The first is 0.
@@ -60,7 +61,27 @@ impl ShardCount {
     /// `mod`) choose the socket that receives a packet.
     #[must_use]
     pub const fn owner_of_spi(self, spi: u32) -> ShardId {
-        ShardId(((spi.wrapping_mul(Self::SPI_FACTOR) >> Self::SPI_SHIFT) % self.0.get() as u32) as u8)
+        self.owner_of_mixed(spi.wrapping_mul(Self::SPI_FACTOR))
+    }
+
+    /// Shard that reassembles fragments between two addresses. Neither protocol nor identification counts: fragments of one datagram
+    /// may differ in the protocol that they name (RFC 8200 §4.5).
+    #[must_use]
+    pub fn owner_of_fragments(self, src: IpAddr, dst: IpAddr) -> ShardId {
+        let mix = |mixed: u32, word: u32| (mixed ^ word).wrapping_mul(Self::SPI_FACTOR).rotate_left(5);
+        let words = |addr: IpAddr| match addr {
+            IpAddr::V4(addr) => [0, 0, 0, addr.to_bits()],
+            IpAddr::V6(addr) => {
+                let bits = addr.to_bits();
+                [(bits >> 96) as u32, (bits >> 64) as u32, (bits >> 32) as u32, bits as u32]
+            }
+        };
+        let mixed = words(src).into_iter().chain(words(dst)).fold(0, mix);
+        self.owner_of_mixed(mixed.wrapping_mul(Self::SPI_FACTOR))
+    }
+
+    const fn owner_of_mixed(self, mixed: u32) -> ShardId {
+        ShardId(((mixed >> Self::SPI_SHIFT) % self.0.get() as u32) as u8)
     }
 }
 
@@ -86,5 +107,19 @@ mod tests {
                 assert!(owned.iter().all(|&count| count > 0 && count <= most), "{step:#x}: {owned:?}");
             }
         }
+    }
+
+    #[test]
+    fn fragments_between_addresses_are_spread_over_shards() {
+        let shards = ShardCount::new(4).unwrap();
+        let mut owned = [0; 4];
+        for last in 0..64_u8 {
+            let v4 = shards.owner_of_fragments([192, 0, 2, last].into(), [198, 51, 100, 1].into());
+            let v6 =
+                shards.owner_of_fragments([0x2001, 0xdb8, 0, 0, 0, 0, 0, u16::from(last)].into(), [0x2001; 8].into());
+            [v4, v6].iter().for_each(|owner| owned[usize::from(owner.0)] += 1);
+        }
+        assert!(owned.iter().all(|&count| (16..=64).contains(&count)), "{owned:?}");
+        assert_eq!(ShardCount::ONE.owner_of_fragments([1; 4].into(), [2; 4].into()), ShardId::FIRST);
     }
 }

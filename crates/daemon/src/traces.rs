@@ -261,6 +261,7 @@ fn describe(step: &datapath::TraceStep, name: &impl Fn(PortId) -> String) -> (St
         Step::Encrypt { sa } => ("encrypt".to_owned(), None, sa.map(sa_text)),
         Step::Transmit { dev, next_hop } => ("transmit".to_owned(), Some(dev), Some(format!("via {next_hop}"))),
         Step::Resolve { dev } => ("resolve".to_owned(), Some(dev), None),
+        Step::HandOver { to } => ("hand-over".to_owned(), None, Some(format!("to worker {to}"))),
         Step::Queued { dev } => ("queued".to_owned(), Some(dev), None),
         Step::Drop(reason) => ("drop".to_owned(), link, Some(reason.name().to_owned())),
         Step::EspDrop { reason, spi, peer, outbound } => {

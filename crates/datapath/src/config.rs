@@ -126,7 +126,10 @@ impl Datapath {
             queue::reset(self, now, id, DropReason::LinkDown);
             self.drop_tx(id, DropReason::LinkDown);
             self.ipsec.flush_device(id);
-            self.forget_neighbours(Cx { now, mem }, id);
+            // Those of another shard are what the first one has told: it forgets them when its own link is down.
+            if self.shard.is_first() {
+                self.forget_neighbours(Cx { now, mem }, id);
+            }
         }
     }
 
@@ -200,6 +203,9 @@ impl Datapath {
         known: Known,
         protocol: u8,
     ) {
+        if !self.shard.is_first() {
+            return self.set_shared_neighbour(now, link, addr, known);
+        }
         self.neighbours.set(now, link, addr, known, &mut self.actions);
         if protocol != 0 {
             self.neighbours.set_protocol(link, addr, protocol);

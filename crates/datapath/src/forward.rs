@@ -14,7 +14,7 @@ use crate::mib::MibPair;
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
 use crate::node::ports::Port;
-use crate::{Cx, Datapath, IpPacket, Next, hooks, policy};
+use crate::{Cx, Datapath, IpPacket, Next, hand_over, hooks, policy};
 
 /// Forwards a packet to another node by `hop`.
 pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -23,11 +23,13 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
     if ip.pkt.meta.pkt_type != PktType::Host {
         return Next::Drop(DropReason::EthNotForUs);
     }
-    if ip.info.fragment.is_some()
-        && dp.defrag.contains(&hop.dev)
-        && let Some(next) = reassembly::gather(dp, cx, ip, User::Host)
-    {
-        return next;
+    if ip.info.fragment.is_some() && dp.defrag.contains(&hop.dev) {
+        if let Some(owner) = hand_over::owner_of_fragments(dp, ip) {
+            return hand_over::hand_over_before(dp, cx, ip, owner, Next::Forward(hop));
+        }
+        if let Some(next) = reassembly::gather(dp, cx, ip, User::Host) {
+            return next;
+        }
     }
     if let Err(reason) = policy::check(dp, cx, Dir::Fwd, ip, hop.dev) {
         return Next::Drop(reason);

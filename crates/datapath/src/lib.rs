@@ -69,10 +69,10 @@
 //! |---|---|
 //! | `next`, `ip_packet` | next stage of a packet, its hop, and its parsed headers |
 //! | `node` | state of the node ([`Datapath`]), without functions that move packets |
-//! | `mib`, `trace`, `addresses`, `icmp_quote`, `ext_headers`, `ip_options`, `hop_limit`, `unroutable`, `policy`, `hooks`, `ila_hook`, `ila_errors`, `route_encap` | checks and changes of one packet, which the stages share |
+//! | `mib`, `trace`, `addresses`, `icmp_quote`, `ext_headers`, `ip_options`, `hop_limit`, `unroutable`, `policy`, `hooks`, `hand_over`, `ila_hook`, `ila_errors`, `route_encap` | checks and changes of one packet, which the stages share |
 //! | `tx`, `vlan`, `vrf`, `own`, `bridge`, `local`, `host_side`, `forward`, `rx::l3` | the stages: functions over the node |
 //! | `run` | the only loop over the stages |
-//! | `rx`, `host_side::down` | input, which gives packets to the loop |
+//! | `rx`, `host_side::down`, `shards` | input, which gives packets to the loop |
 //! | this one, `config`, `rx_mode` | the calls of the node's owner |
 #![forbid(unsafe_code)]
 #![deny(unused_must_use)]
@@ -82,6 +82,7 @@ mod bridge;
 mod config;
 mod ext_headers;
 mod forward;
+mod hand_over;
 mod hooks;
 mod hop_limit;
 mod host_side;
@@ -100,6 +101,7 @@ mod route_encap;
 mod run;
 mod rx;
 mod rx_mode;
+mod shards;
 mod trace;
 mod tx;
 mod unroutable;
@@ -123,6 +125,7 @@ pub use node::ports::{
     Device, Dropped, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
     host_port,
 };
+pub use node::shard::{HandOver, News};
 pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
 pub use node::trace::{EspRef, Geometry, Step, TraceClock, TraceFilter, TraceStep, TraceTerm};
 pub use node::{Datapath, Forwarded};

@@ -53,10 +53,10 @@ pub(crate) fn receive(
 /// discipline if it has one.
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId, hop: Hop) -> Next {
     pass_out_hooks(dp, cx, ip, vrf);
-    if dp.ports.is_shaped(vrf) {
+    if dp.ports.has_detour(vrf) {
         let pkt = ip.pkt.take();
         // The device's captures copy it once it is dequeued and has a route.
-        device::enqueue_shaped(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: false });
+        device::enqueue_by_detour(dp, cx, vrf, QueuedPacket { pkt, l3: 0, is_transmitted: false });
         return Next::Done;
     }
     dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);

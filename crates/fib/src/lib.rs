@@ -47,7 +47,9 @@ mod table;
 mod vrf;
 
 pub use fib::Fib;
-pub use neigh::{Action, Changes, Known, Limits, LladdrUpdate, Neighbour, Neighbours, NudState, Resolution};
+pub use neigh::{
+    Action, Changes, Known, Limits, LladdrUpdate, Neighbour, Neighbours, NudState, Resolution, SharedStation,
+};
 pub use path_mtu::{MAX_PATH_MTUS, MIN_PATH_MTU_V4, MIN_PATH_MTU_V6, PATH_MTU_EXPIRES, PathMtu};
 pub use route::{Decision, IlaHop, IlaRoute, Route, RouteExists, RouteKind};
 pub use rule::{Rule, RuleAction};

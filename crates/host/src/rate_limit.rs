@@ -3,15 +3,18 @@
 
 use std::net::IpAddr;
 
-use base::{Instant, Rate, TokenBucket};
+use base::{Instant, Rate, ShardCount, TokenBucket};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-/// Messages a second to all destinations together, and the burst of them.
-const ALL: Rate = Rate::new(1000, 50);
+/// Messages a second to all destinations together.
+const ALL_A_SECOND: u32 = 1000;
 
-/// Messages to one destination: one a second, six at once (`XRLIM_BURST_FACTOR`).
-const EACH: Rate = Rate::new(1, 6);
+/// Burst of them.
+const ALL_AT_ONCE: u32 = 50;
+
+/// Messages to one destination at once, which gets one a second (`XRLIM_BURST_FACTOR`).
+const EACH_AT_ONCE: u32 = 6;
 
 /// Limit of destinations with a bucket of their own. At the limit, destinations with a full bucket are evicted; if there is none,
 /// only the limit for all destinations applies.
@@ -22,29 +25,45 @@ const MAX_DESTINATIONS: usize = 1024;
 pub struct RateLimit {
     all: TokenBucket,
     each: HashMap<IpAddr, TokenBucket, RandomState>,
+    rate_of_all: Rate,
+    rate_of_each: Rate,
 }
 
 impl Default for RateLimit {
     fn default() -> Self {
-        Self { all: TokenBucket::FULL, each: HashMap::with_hasher(RandomState::default()) }
+        Self::shared_by(ShardCount::ONE)
     }
 }
 
 impl RateLimit {
+    /// Share of one of `count` shards, each of which sends errors about the packets that it handles. The burst is divided, to at least
+    /// one message, and so is the rate to all destinations. One destination gets a message a second of each shard.
+    pub fn shared_by(count: ShardCount) -> Self {
+        let share = |of: u32| (of / count.get() as u32).max(1);
+        Self {
+            all: TokenBucket::FULL,
+            each: HashMap::with_hasher(RandomState::default()),
+            rate_of_all: Rate::new(share(ALL_A_SECOND), share(ALL_AT_ONCE)),
+            rate_of_each: Rate::new(1, share(EACH_AT_ONCE)),
+        }
+    }
+
     /// Tells whether one more message may be sent to `to` now, and counts it. A message that is refused costs one look-up at most:
     /// only sent messages, a thousand a second, evict destinations.
     pub fn allow(&mut self, now: Instant, to: IpAddr) -> bool {
-        if !self.all.has_token(ALL, now) || self.each.get(&to).is_some_and(|each| !each.has_token(EACH, now)) {
+        if !self.all.has_token(self.rate_of_all, now)
+            || self.each.get(&to).is_some_and(|each| !each.has_token(self.rate_of_each, now))
+        {
             return false;
         }
-        self.all.take(ALL, now);
+        self.all.take(self.rate_of_all, now);
         if self.each.len() >= MAX_DESTINATIONS && !self.each.contains_key(&to) {
             self.each.retain(|_, bucket| !bucket.is_full(now));
             if self.each.len() >= MAX_DESTINATIONS {
                 return true;
             }
         }
-        self.each.entry(to).or_insert(TokenBucket::FULL).take(EACH, now);
+        self.each.entry(to).or_insert(TokenBucket::FULL).take(self.rate_of_each, now);
         true
     }
 }

@@ -19,10 +19,13 @@ use crate::host_side::deliver::deliver;
 use crate::mib::MibPair;
 use crate::next::Cast;
 use crate::node::hooks::HookPoint;
-use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hooks, ila_errors, policy, trace};
+use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hand_over, hooks, ila_errors, policy, trace};
 
 /// Hands a packet for this node to its protocol, after reassembly.
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+    if let Some(owner) = hand_over::owner_of_local(dp, ip) {
+        return hand_over::hand_over_before(dp, cx, ip, owner, Next::Local(cast));
+    }
     let version = ip.info.version();
     if version == Version::V6
         && !ip.info.plain

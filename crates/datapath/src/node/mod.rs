@@ -10,6 +10,7 @@ pub(crate) mod link_set;
 pub(crate) mod ports;
 pub(crate) mod qdisc;
 pub(crate) mod recent_routes;
+pub(crate) mod shard;
 pub(crate) mod sockets;
 pub(crate) mod trace;
 
@@ -35,6 +36,7 @@ use ike::Ike;
 use ila_translations::IlaErrors;
 use ports::{HostRole, Ports};
 use recent_routes::RecentRoutes;
+use shard::Shard;
 use sockets::{DemuxCounts, EarlyDemux, SocketLookups};
 use trace::Trace;
 
@@ -61,6 +63,8 @@ pub struct Datapath {
     pub demux_counts: DemuxCounts,
     /// ICMP messages that lowered or confirmed the MTU of a path.
     pub path_mtus_learnt: u64,
+    /// Which shard of a node this is.
+    pub(crate) shard: Shard,
     pub(crate) bridges: Bridges,
     pub(crate) vlans: VlanDevices,
     /// Virtual devices that the packet being sent has passed, each above the next.
@@ -163,6 +167,7 @@ impl Datapath {
             early_demux: EarlyDemux::default(),
             demux_counts: DemuxCounts::default(),
             path_mtus_learnt: 0,
+            shard: Shard::default(),
             bridges: Bridges::default(),
             vlans: VlanDevices::default(),
             nested_devices: 0,

@@ -479,6 +479,8 @@ pub struct Ports {
     hosts: PortTable,
     /// Links that have a queueing discipline.
     pub(crate) shaped: Vec<PortId>,
+    /// Ports whose packets leave in another shard.
+    elsewhere: Vec<PortId>,
     drops: Vec<[u64; DropReason::COUNT]>,
     pub(crate) drop_watch: DropWatch,
     tapped: Vec<Tapped>,
@@ -532,16 +534,37 @@ impl Ports {
     /// Removes a port, with the packets queued in it.
     pub(crate) fn remove(&mut self, id: PortId) -> Option<Port> {
         self.shaped.retain(|&shaped| shaped != id);
+        self.set_elsewhere(id, false);
         match link_of_host_port(id) {
             None => self.table.remove(id),
             Some(link) => self.hosts.remove(link),
         }
     }
 
+    /// Tells whether packets pass a queueing discipline before they go to the link, or leave in another shard.
+    #[inline]
+    pub(crate) fn has_detour(&self, link: PortId) -> bool {
+        self.is_shaped(link) || self.is_elsewhere(link)
+    }
+
     /// Tells whether packets pass a queueing discipline before they go to the link.
     #[inline]
     pub(crate) fn is_shaped(&self, link: PortId) -> bool {
         !self.shaped.is_empty() && self.get(link).is_some_and(|port| port.qdisc.is_some())
+    }
+
+    /// Tells whether packets leave by the port in another shard, the first one.
+    #[inline]
+    pub(crate) fn is_elsewhere(&self, port: PortId) -> bool {
+        !self.elsewhere.is_empty() && self.elsewhere.contains(&port)
+    }
+
+    /// Sets whether packets leave by a port in the first shard.
+    pub(crate) fn set_elsewhere(&mut self, port: PortId, is_elsewhere: bool) {
+        self.elsewhere.retain(|&other| other != port);
+        if is_elsewhere {
+            self.elsewhere.push(port);
+        }
     }
 
     /// Every link and virtual device with its number, without the devices of the host side.

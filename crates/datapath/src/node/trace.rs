@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, Instant, Origin, PortId, Prefix, TableId};
+use base::{Domain, DropReason, Instant, Origin, PortId, Prefix, ShardId, TableId};
 use fib::Fib;
 use host::icmp::Problem;
 use packet::{Csum, Gso, Packet};
@@ -180,6 +180,11 @@ pub enum Step {
     Resolve {
         /// The link.
         dev: PortId,
+    },
+    /// Hand-over to another worker, where the packet continues.
+    HandOver {
+        /// The shard of that worker.
+        to: ShardId,
     },
     /// In the queue of a link, as one packet or in segments.
     Queued {

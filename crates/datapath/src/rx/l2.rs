@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, PortId};
+use base::{DropReason, PortId, ShardId};
 use fib::{Station, arp};
 use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version, vlan};
 
 use crate::bridge::ingress::{self, Bridged};
+use crate::hand_over::hand_over;
 use crate::host_side::{up, watch};
-use crate::ip_packet::Framing;
+use crate::ip_packet::{Framing, IpPacket};
+use crate::node::shard::Stage;
 use crate::tx::neighbour;
 use crate::vlan as vlan_device;
 use crate::{Carried, Cx, Datapath, Device};
@@ -108,11 +110,23 @@ fn behind_bridge(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &mut Carried)
     }
     pkt.pull(eth::EthHeader::LEN);
     match pull_priority_tags(cx.mem, pkt, ethertype)? {
+        EtherType::ARP if !dp.shard.is_first() => {
+            hand_over(dp, cx, IpPacket::unparsed(pkt.take()), ShardId::FIRST, Stage::Arp(link));
+            Ok(FrameInput::Done)
+        }
         EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| FrameInput::Done),
         EtherType::IPV4 => Ok(FrameInput::Ip(Framing::of(Version::V4))),
         EtherType::IPV6 => Ok(FrameInput::Ip(Framing::of(Version::V6))),
         _ if is_copied => Ok(FrameInput::Done),
         _ => Err(DropReason::EthNotForUs),
+    }
+}
+
+/// ARP of a link that another shard has handed over.
+pub(crate) fn handed_over_arp(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &mut Carried) {
+    let mac = dp.ports.get(link).and_then(|port| port.config.mac).ok_or(DropReason::LinkDown);
+    if let Err(reason) = mac.and_then(|mac| arp(dp, cx, Station { link, mac }, pkt)) {
+        dp.count_packet_drop(pkt, pkt.len(), reason).end();
     }
 }
 

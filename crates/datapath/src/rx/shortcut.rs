@@ -24,7 +24,7 @@ use crate::local::reassembly as local_reassembly;
 use crate::next::Cast;
 use crate::node::hooks::HookUser;
 use crate::run::run;
-use crate::{Cx, Datapath, IpPacket, ila_hook, trace};
+use crate::{Cx, Datapath, IpPacket, hand_over, ila_hook, trace};
 
 /// Decrypts the run of ESP packets at the front of a burst that match the previous packet's receive template.
 #[inline]
@@ -95,6 +95,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: PortId, burst:
         && let Some(l3) = l3_offset(mac, first)
         && let Some(train) = Train::of(first, l3)
         && is_for_node_alone(dp, domain, link, train.addresses())
+        && !hand_over::is_train_elsewhere(dp, train.addresses())
     {
         let train = train.in_domain(domain);
         let out = gro::flush_before(dp, &first.head()[l3..]);

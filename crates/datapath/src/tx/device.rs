@@ -9,7 +9,7 @@
 //!
 //! A queueing discipline is in front of the device, whatever the device is.
 
-use base::{DropReason, PortId};
+use base::{DropReason, PortId, ShardId};
 use packet::Packet;
 use switch::Egress;
 use wire::eth::{self, EtherType};
@@ -17,8 +17,10 @@ use wire::{MacAddr, Version};
 
 use super::{esp_device, queue};
 use crate::bridge::egress;
+use crate::hand_over::hand_over;
 use crate::node::ports::link_of_host_port;
 use crate::node::qdisc::QueuedPacket;
+use crate::node::shard::Stage;
 use crate::node::trace::{Step, TraceStep};
 use crate::{Carried, Cx, Datapath, Device, IpPacket, Next, trace, vlan};
 
@@ -61,8 +63,8 @@ pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: PortId, to: MacAdd
 /// Queues an IP packet, whose header begins at `l3`, as [`enqueue`] does. If its link has a queueing discipline, a capture of fat
 /// packets copies it when it is dequeued.
 pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
-    if dp.ports.is_shaped(link) {
-        enqueue_shaped(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: true });
+    if dp.ports.has_detour(link) {
+        enqueue_by_detour(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: true });
     } else {
         enqueue_unshaped(dp, cx, link, pkt, l3);
     }
@@ -71,16 +73,39 @@ pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packe
 /// Fits a packet, whose IP header begins at `l3`, to its link, and queues it: at once, or when the link's queueing discipline
 /// dequeues it.
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: Packet, l3: usize) {
-    if dp.ports.is_shaped(link) {
-        enqueue_shaped(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: false });
+    if dp.ports.has_detour(link) {
+        enqueue_by_detour(dp, cx, link, QueuedPacket { pkt, l3, is_transmitted: false });
     } else {
         enqueue_unshaped(dp, cx, link, pkt, l3);
     }
 }
 
-/// Enqueues a packet in its link's queueing discipline, and dequeues packets that may leave.
+/// Hands a packet to the shard by which packets leave a port, or enqueues it in the link's queueing discipline, and dequeues packets
+/// that may leave.
 #[cold]
-pub(crate) fn enqueue_shaped(dp: &mut Datapath, cx: Cx<'_>, link: PortId, queued: QueuedPacket) {
+pub(crate) fn enqueue_by_detour(dp: &mut Datapath, cx: Cx<'_>, link: PortId, queued: QueuedPacket) {
+    if dp.ports.is_elsewhere(link) {
+        let QueuedPacket { pkt, l3, is_transmitted } = queued;
+        let stage = Stage::Device { port: link, l3, is_transmitted };
+        hand_over(dp, cx, IpPacket::unparsed(pkt), ShardId::FIRST, stage);
+        return;
+    }
+    enqueue_shaped(dp, cx, link, queued);
+}
+
+/// Queues a packet that another shard has handed over for a port.
+pub(crate) fn continue_handed_over(dp: &mut Datapath, cx: Cx<'_>, port: PortId, queued: QueuedPacket) {
+    if dp.ports.is_shaped(port) {
+        return enqueue_shaped(dp, cx, port, queued);
+    }
+    if queued.is_transmitted {
+        queue::tap_fat(dp, cx, port, &queued.pkt, queued.l3);
+    }
+    enqueue_unshaped(dp, cx, port, queued.pkt, queued.l3);
+}
+
+/// Enqueues a packet in its link's queueing discipline, and dequeues packets that may leave.
+fn enqueue_shaped(dp: &mut Datapath, cx: Cx<'_>, link: PortId, queued: QueuedPacket) {
     queue::enqueue(dp, cx, link, queued);
     run_queue(dp, cx, link);
 }

@@ -58,14 +58,17 @@ fn reason_of(refusal: Refusal) -> DropReason {
 pub(super) fn dequeue(dp: &mut Datapath, cx: Cx<'_>, link: PortId) -> Option<QueuedPacket> {
     let port = dp.ports.get_mut(link).filter(|port| has_room(port))?;
     let queued = port.qdisc.as_mut()?.dequeue(cx.now)?;
-    if queued.is_transmitted && port.tap.fat {
+    if queued.is_transmitted {
         tap_fat(dp, cx, link, &queued.pkt, queued.l3);
     }
     Some(queued)
 }
 
-/// Copies a packet without its link-layer header for a capture of fat packets.
-fn tap_fat(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &Packet, l3: usize) {
+/// Copies a packet without its link-layer header for a capture of fat packets, if one is on.
+pub(super) fn tap_fat(dp: &mut Datapath, cx: Cx<'_>, link: PortId, pkt: &Packet, l3: usize) {
+    if !dp.ports.get(link).is_some_and(|port| port.tap.fat) {
+        return;
+    }
     let Ok(copy) = pkt.copy(cx.mem, packet::CopyReason::Tap) else { return };
     let mut packets = Vec::new();
     match copy.meta.cut {

@@ -5,7 +5,7 @@ use packet::{Cut, Packet};
 
 use super::{device, neighbour};
 use crate::next::Hop;
-use crate::{Cx, Datapath, IpPacket, Next, route_encap, trace};
+use crate::{Cx, Datapath, IpPacket, Next, hand_over, route_encap, trace};
 
 /// Transmission of an IP packet that fits, with its segment size, to its next hop.
 pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop: Hop) -> Next {
@@ -20,7 +20,10 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop
         return Next::Drop(DropReason::LinkDown);
     };
     let is_bare = port.config.mac.is_none();
-    if !dp.ports.is_shaped(dev) {
+    if !is_bare && let Some(owner) = hand_over::owner_of_neighbour(dp, dev, next_hop) {
+        return hand_over::hand_over_before(dp, cx, ip, owner, Next::Transmit(hop));
+    }
+    if !dp.ports.has_detour(dev) {
         dp.ports.tap_fat(cx.mem, dev, true, &ip.pkt);
     }
     if is_bare {

@@ -22,7 +22,7 @@ mod state;
 mod table;
 mod types;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -55,6 +55,28 @@ pub struct Neighbours {
     waiting_bytes: usize,
     /// Recorded changes, if a listener has subscribed.
     watch: Option<Watch>,
+    /// What other shards know of these neighbours, if there are any.
+    shared: Option<Shared>,
+}
+
+/// What other shards know of the neighbours.
+#[derive(Default)]
+struct Shared {
+    /// Neighbours that may have changed since the others were told.
+    changed: BTreeSet<Key>,
+    /// The addresses that the others use.
+    told: BTreeMap<Key, MacAddr>,
+}
+
+/// Link-layer address for packets to a neighbour that all shards of a node use.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SharedStation {
+    /// The link.
+    pub link: PortId,
+    /// The neighbour.
+    pub addr: IpAddr,
+    /// The address; `None`: a packet has to pass the shard that owns neighbours, which resolves the address or begins to probe it.
+    pub mac: Option<MacAddr>,
 }
 
 /// One neighbour.
@@ -99,6 +121,47 @@ impl Neighbours {
             timers: BTreeSet::new(),
             waiting_bytes: 0,
             watch: None,
+            shared: None,
+        }
+    }
+
+    /// Records changes for [`take_shared`](Self::take_shared) from now on.
+    pub fn share(&mut self) {
+        self.shared.get_or_insert_default();
+    }
+
+    /// Link-layer addresses that other shards use from now on, or use no longer, since the last call. The first packet to a neighbour
+    /// whose confirmation is old has to pass here, so that the neighbour is probed as it is with one shard.
+    pub fn take_shared(&mut self) -> impl Iterator<Item = SharedStation> + use<> {
+        let mut news = Vec::new();
+        if let Some(Shared { changed, told }) = &mut self.shared {
+            for key in std::mem::take(changed) {
+                let mac = match self.entries.get(&key).map(|entry| &entry.state) {
+                    Some(
+                        State::Reachable { mac, .. }
+                        | State::Delay { mac, .. }
+                        | State::Probe { mac, .. }
+                        | State::Permanent { mac },
+                    ) => Some(*mac),
+                    Some(State::Stale { .. } | State::Incomplete { .. } | State::Failed { .. }) | None => None,
+                };
+                let before = match mac {
+                    Some(mac) => told.insert(key, mac),
+                    None => told.remove(&key),
+                };
+                if before != mac {
+                    news.push(SharedStation { link: key.0, addr: key.1, mac });
+                }
+            }
+        }
+        news.into_iter()
+    }
+
+    /// Records that a neighbour may have changed, for other shards.
+    #[inline]
+    fn mark(&mut self, key: Key) {
+        if let Some(shared) = &mut self.shared {
+            shared.changed.insert(key);
         }
     }
 
@@ -195,6 +258,7 @@ impl Neighbours {
         let kind = next.kind();
         let begun = next.deadline();
         let before = std::mem::replace(&mut entry.state, next);
+        self.mark(key);
         self.rearm(key, before.deadline(), begun);
         if is_answer {
             self.put_behind(key, Some(Worth::Confirmed));
@@ -238,6 +302,7 @@ impl Neighbours {
         if let Some(entry) = self.entries.get_mut(&key) {
             let begun = state.deadline();
             let before = std::mem::replace(&mut entry.state, state);
+            self.mark(key);
             self.rearm(key, before.deadline(), begun);
             self.put_behind(key, worth);
             self.send_waiting(key, before, mac, actions);
@@ -355,6 +420,7 @@ impl Neighbours {
         entry.is_used = true;
         let worth = entry.place.map(|place| place.worth);
         self.timers.insert((until, key));
+        self.mark(key);
         if worth == Some(Worth::Unused) {
             self.put_behind(key, Some(Worth::Unconfirmed));
         }
@@ -378,6 +444,7 @@ impl Neighbours {
         let state = State::Incomplete { waiting: Waiting::default(), sent: 1, until };
         if let Some(entry) = self.entries.get_mut(&key) {
             let before = std::mem::replace(&mut entry.state, state);
+            self.mark(key);
             self.rearm(key, before.deadline(), Some(until));
             if !is_confirmed {
                 self.put_behind(key, Some(Worth::Unconfirmed));
@@ -456,6 +523,7 @@ impl Neighbours {
         let was_confirmed = entry.is_confirmed();
         let begun = next.deadline();
         let before = std::mem::replace(&mut entry.state, next);
+        self.mark(key);
         self.rearm(key, None, begun);
         if has_failed && !was_confirmed {
             self.put_behind(key, Some(Worth::Failed));
@@ -487,6 +555,7 @@ impl Neighbours {
 
     /// Adds an entry; a permanent one has no worth.
     fn insert(&mut self, key: Key, state: State, worth: Option<Worth>) {
+        self.mark(key);
         self.rearm(key, None, state.deadline());
         self.entries.insert(key, Entry { state, place: None, is_used: false, answer_from: Instant::ZERO });
         self.put_behind(key, worth);
@@ -507,6 +576,7 @@ impl Neighbours {
     fn remove(&mut self, key: Key, actions: &mut Vec<Action>) {
         self.protocols.remove(&key);
         let Some(entry) = self.entries.remove(&key) else { return };
+        self.mark(key);
         if let Some(place) = entry.place {
             self.table(key).remove(place);
         }

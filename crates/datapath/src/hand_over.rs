@@ -1,0 +1,75 @@
+//! Hand-over of packets between the shards of a node: to the owner of what only one shard may have.
+//!
+//! | what | owner | handed over at |
+//! |---|---|---|
+//! | fragments that are reassembled | by their addresses | local input, forwarding |
+//! | neighbours: ARP, neighbour discovery, unknown next hops | the first shard, which tells the others the addresses that it knows | link layer, local input, transmission |
+//! | queueing disciplines; links without a queue in this shard | the first shard | device |
+//!
+//! A packet that no shard has to hand over stays in the shard whose queue received it.
+
+use std::net::IpAddr;
+
+use base::{PortId, ShardId};
+use wire::Protocol;
+
+use crate::ip_packet::IpPacket;
+use crate::node::shard::{HandOver, Stage};
+use crate::node::trace::Step;
+use crate::{Cx, Datapath, Next, trace};
+
+/// Hands a packet to the shard that owns a stage.
+#[cold]
+pub(crate) fn hand_over(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, to: ShardId, stage: Stage) {
+    trace::step(dp, cx, &mut ip.pkt, Step::HandOver { to });
+    // A device's frames belong to this shard's link.
+    ip.pkt.release_device_frames(cx.mem);
+    dp.shard.outbox.push(HandOver { to, ip, stage });
+}
+
+/// Hands a packet between two stages of the loop to the shard that owns the second.
+#[cold]
+pub(crate) fn hand_over_before(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, to: ShardId, next: Next) -> Next {
+    let ip = std::mem::replace(ip, IpPacket::empty());
+    hand_over(dp, cx, ip, to, Stage::Next(next));
+    Next::Done
+}
+
+/// Another shard that owns what local input does with a packet.
+#[inline]
+pub(crate) fn owner_of_local(dp: &Datapath, ip: &IpPacket) -> Option<ShardId> {
+    if !dp.shard.has_others() {
+        return None;
+    }
+    if ip.info.fragment.is_some() {
+        return owner_of_fragments(dp, ip);
+    }
+    let is_discovery = ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8);
+    is_discovery.then_some(ShardId::FIRST).and_then(|owner| dp.shard.elsewhere(owner))
+}
+
+/// Another shard that reassembles a fragment's datagram.
+#[inline]
+pub(crate) fn owner_of_fragments(dp: &Datapath, ip: &IpPacket) -> Option<ShardId> {
+    owner_between(dp, ip.info.src, ip.info.dst)
+}
+
+/// Tells whether another shard reassembles the fragments between these addresses.
+#[inline]
+pub(crate) fn is_train_elsewhere(dp: &Datapath, [src, dst]: [IpAddr; 2]) -> bool {
+    owner_between(dp, src, dst).is_some()
+}
+
+#[inline]
+fn owner_between(dp: &Datapath, src: IpAddr, dst: IpAddr) -> Option<ShardId> {
+    let shard = &dp.shard;
+    let owner = shard.has_others().then(|| shard.count().owner_of_fragments(src, dst))?;
+    shard.elsewhere(owner)
+}
+
+/// The first shard, if this is another one and the neighbour has to be resolved.
+#[inline]
+pub(crate) fn owner_of_neighbour(dp: &Datapath, link: PortId, next_hop: IpAddr) -> Option<ShardId> {
+    let is_elsewhere = !dp.shard.is_first() && !dp.neighbours.is_resolved(link, next_hop);
+    is_elsewhere.then_some(ShardId::FIRST)
+}

@@ -1,0 +1,126 @@
+//! Shards of a node: what each owns, packets that others have handed over, and news of others.
+
+use std::net::IpAddr;
+
+use base::{DropReason, Instant, PortId, ShardCount, ShardId};
+use fib::{Known, SharedStation};
+use packet::Memory;
+
+use crate::node::fragment_ids::FragmentIds;
+use crate::node::qdisc::QueuedPacket;
+use crate::node::shard::{HandOver, News, Shard, Stage};
+use crate::run::{run, run_actions, run_deferred};
+use crate::rx::{BurstEnd, flush, l2};
+use crate::tx::device;
+use crate::{Cx, Datapath};
+
+impl Datapath {
+    /// Nodes without links, that are the shards of one.
+    pub fn shards(count: ShardCount) -> Vec<Self> {
+        let ids = FragmentIds::shards(count);
+        let node = |(id, fragment_ids)| {
+            let mut node = Self::new();
+            node.fragment_ids = fragment_ids;
+            node.shard = Shard::new(id, count);
+            node.icmp_limit = host::RateLimit::shared_by(count);
+            if count != ShardCount::ONE && id == ShardId::FIRST {
+                node.neighbours.share();
+            }
+            node
+        };
+        count.all().zip(ids).map(node).collect()
+    }
+
+    /// Tells whether this is the first shard, or the only one.
+    pub fn is_first_shard(&self) -> bool {
+        self.shard.is_first()
+    }
+
+    /// Sets whether packets leave by a port in another shard, the first one, as the link has no queue in this one.
+    pub fn set_port_elsewhere(&mut self, id: PortId, is_elsewhere: bool) {
+        if !self.shard.is_first() {
+            self.ports.set_elsewhere(id, is_elsewhere);
+        }
+    }
+
+    /// Packets for other shards, since the last call.
+    pub fn take_handed_over(&mut self) -> std::vec::Drain<'_, HandOver> {
+        self.shard.outbox.drain(..)
+    }
+
+    /// Tells whether there are packets for other shards.
+    pub fn has_handed_over(&self) -> bool {
+        !self.shard.outbox.is_empty()
+    }
+
+    /// Drops a packet that another shard has no room for.
+    pub fn refuse_handed_over(&mut self, packet: HandOver) {
+        let HandOver { ip, stage, .. } = packet;
+        match stage {
+            Stage::Next(_) => self.count_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
+            Stage::Arp(_) => self.count_packet_drop(&ip.pkt, ip.pkt.len(), DropReason::ShardQueueFull).end(),
+            Stage::Device { l3, .. } => self.count_packet_drop(&ip.pkt, l3, DropReason::ShardQueueFull).end(),
+        }
+    }
+
+    /// Continues packets of other shards, in order. As [`receive_burst`](Self::receive_burst), it leaves packets in flight until
+    /// [`finish`](Self::finish).
+    pub fn receive_handed_over(&mut self, now: Instant, mem: &Memory, packets: impl IntoIterator<Item = HandOver>) {
+        self.forget_if_changed();
+        let cx = Cx { now, mem };
+        for HandOver { mut ip, stage, .. } in packets {
+            // Each shard numbers its own traces.
+            ip.pkt.meta.trace = 0;
+            match stage {
+                Stage::Next(next) => run(self, cx, &mut ip, next),
+                Stage::Arp(link) => l2::handed_over_arp(self, cx, link, &mut ip.pkt),
+                Stage::Device { port, l3, is_transmitted } => {
+                    device::continue_handed_over(
+                        self,
+                        cx,
+                        port,
+                        QueuedPacket { pkt: ip.pkt.take(), l3, is_transmitted },
+                    );
+                }
+            }
+            if self.has_deferred() {
+                run_deferred(self, cx);
+            }
+        }
+        flush(self, cx, BurstEnd::MoreComing);
+        run_actions(self, cx);
+    }
+
+    /// What the other shards have to know, since the last call.
+    pub fn take_news(&mut self) -> Vec<News> {
+        let Self { shard, neighbours, .. } = self;
+        shard.news.extend(neighbours.take_shared().map(News::Station));
+        std::mem::take(&mut shard.news)
+    }
+
+    /// Learns what another shard has told.
+    pub fn hear(&mut self, now: Instant, mem: &Memory, news: News) {
+        match news {
+            News::Station(SharedStation { link, addr, mac }) => {
+                // The link may be gone here already.
+                if self.ports.get(link).is_some() {
+                    let known = mac.map_or(Known::Nothing, Known::Permanent);
+                    self.neighbours.set(now, link, addr, known, &mut self.actions);
+                    self.drain_all(Cx { now, mem });
+                }
+            }
+            News::PathMtu { domain, dst, mtu } => {
+                self.fib.lower_path_mtu(now, domain, dst, mtu, usize::MAX);
+            }
+        }
+    }
+
+    /// Setting of a neighbour by the operator in a shard that does not own neighbours.
+    pub(crate) fn set_shared_neighbour(&mut self, now: Instant, link: PortId, addr: IpAddr, known: Known) {
+        let known = match known {
+            Known::Permanent(mac) | Known::Reachable(mac) => Known::Permanent(mac),
+            Known::Stale(_) | Known::Nothing => Known::Nothing,
+        };
+        self.neighbours.set(now, link, addr, known, &mut self.actions);
+    }
+}
