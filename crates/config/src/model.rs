@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use base::{IfAddr, Prefix, TableId};
+use base::{IfAddr, Prefix, ShardCount, TableId};
 use driver::{DriverKind, Resource};
 use xfrm::{PolicyConfig, SaConfig};
 
@@ -32,7 +32,7 @@ pub struct Config {
     pub policy_default: PolicyDefault,
     /// Settings of all SAs.
     pub xfrm: XfrmOptions,
-    /// Settings of the packet worker.
+    /// Settings of the packet workers.
     pub worker: WorkerConfig,
     /// Crypto threads.
     pub crypto: CryptoConfig,
@@ -115,11 +115,19 @@ pub enum HostMtu {
     Link,
 }
 
-/// Settings of the packet worker.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+/// Settings of the packet workers.
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WorkerConfig {
-    /// CPU that the worker is bound to; any permitted CPU if `None`.
-    pub cpu: Option<u16>,
+    /// Number of workers.
+    pub count: ShardCount,
+    /// CPUs that the workers are bound to, one for each; any permitted CPU if empty.
+    pub cpus: Vec<u16>,
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        Self { count: ShardCount::ONE, cpus: Vec::new() }
+    }
 }
 
 /// Threads that encrypt and decrypt ESP packets (Linux `pcrypt`).

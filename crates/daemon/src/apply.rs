@@ -1,6 +1,6 @@
 //! Application of a plan, and of clients' changes, by a worker that decides on no packet meanwhile.
 
-use base::{Instant, PortId};
+use base::{Instant, PortId, ShardId};
 use config::model::{IlaErrors, LinkKind};
 use config::settings::{EarlyDemux, L3mdevAccept, Settings};
 use netlink::rtnl::Delta;
@@ -24,8 +24,9 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     let now = node.now();
     plan.removed.into_iter().for_each(|id| node.close(now, id));
     let opened: Vec<PortId> = plan.opened.iter().map(|(id, ..)| *id).collect();
-    for (id, link, config) in plan.opened {
-        node.open(id, link, config);
+    for (id, queues, config) in plan.opened {
+        // One link, of this shard.
+        queues.into_iter().for_each(|link| node.open(id, link, config.clone()));
     }
     plan.ports.into_iter().for_each(|(id, requested)| node.set_port(id, requested));
     // The lower links of VLAN devices may have changed.
@@ -58,7 +59,8 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         node.set_qdisc_from_file(id, options)?;
     }
     if let Some(worker) = plan.worker {
-        processors::bind("worker", worker.cpu);
+        let shard = node.shard.as_ref().map_or(ShardId::FIRST, |(shard, _)| *shard);
+        processors::bind("worker", worker.cpus.get(usize::from(shard.0)).copied());
     }
     plan.ipsec.apply(&mut node.datapath.ipsec, &mut node.of_file);
     if let Some(crypto) = plan.crypto {

@@ -8,7 +8,8 @@ use ctl::Reply;
 use link::pcapng::{LinkType, PcapngWriter};
 
 use super::captures::{CaptureLink, Frame};
-use super::command::Handle;
+use super::command::{Handle, agreed};
+use super::node::Node;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
 /// Limit of packets queued for a slow reader; packets that arrive while the queue is full are missing from the capture, and are forwarded.
@@ -23,7 +24,8 @@ pub(crate) fn stream_capture(
 ) -> io::Result<()> {
     let (sink, frames) = sync_channel(QUEUE);
     let name = link.clone();
-    let started = worker.call(move |node| node.captures.start(&mut node.datapath, &name, after_gro, sink));
+    let start = move |node: &mut Node| node.captures.start(&mut node.datapath, &name, after_gro, sink);
+    let started = worker.change(start, agreed);
     let CaptureLink { ethernet, epoch } = match started.map_err(|err| err.to_string()).and_then(|answer| answer) {
         Ok(found) => found,
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),

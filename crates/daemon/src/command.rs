@@ -1,5 +1,5 @@
 //! The log of operations: calls from other threads to the workers, which run them before their next packets and never
-//! wait for the callers.
+//! wait for the callers; and queues of packets that one worker hands over to another.
 //!
 //! A worker with its node is a shard. Each shard has a list of operations that it has yet to apply, and all lists are
 //! appended to under one lock: a change is at the same place in each of them, so nodes that begin alike stay alike.
@@ -11,18 +11,23 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use base::{ShardCount, ShardId};
+use crossbeam_queue::ArrayQueue;
+use datapath::{HandOver, News};
 use netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::node::Node;
 
 /// Longest time that a caller waits for a worker that is busy with a burst.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Entry of a shard's list.
 pub(crate) enum Operation {
     /// Change of routes or addresses. The sender neither wakes the worker nor waits for it.
     Delta(Delta),
+    /// What another shard has learnt from the network.
+    News(News),
     /// A function to run, which also sends the reply.
     Call(Box<dyn FnOnce(&mut Node) + Send>),
     /// Ends the worker.
@@ -31,6 +36,9 @@ pub(crate) enum Operation {
 
 /// Number of pending operations at which a sender of changes wakes the worker.
 const MANY_DELTAS: usize = 4096;
+
+/// Limit of packets that wait for a shard which other shards have handed them to.
+const MOST_HANDED_OVER: usize = 1024;
 
 /// A shard's operations that wait.
 #[derive(Debug, Default)]
@@ -49,6 +57,8 @@ struct Doorbell {
     has_any: AtomicBool,
     /// Whether the shard's list has an entry for which the worker wakes. Changed with the list's lock.
     has_calls: AtomicBool,
+    /// Whether the shard's queue may have a packet.
+    has_packets: AtomicBool,
     /// Whether the worker sleeps, or checks its inbox before it sleeps.
     asleep: AtomicBool,
 }
@@ -68,6 +78,8 @@ struct Bursts {
 #[derive(Debug)]
 struct Log {
     lists: Mutex<Vec<Pending>>,
+    /// Packets that other shards have handed over to each shard. No shard waits for room.
+    packets: Vec<ArrayQueue<HandOver>>,
     doorbells: Vec<Doorbell>,
     bursts: Bursts,
 }
@@ -98,24 +110,36 @@ impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Delta(delta) => f.debug_tuple("Delta").field(delta).finish(),
+            Self::News(news) => f.debug_tuple("News").field(news).finish(),
             Self::Call(_) => f.write_str("Call"),
             Self::Stop => f.write_str("Stop"),
         }
     }
 }
 
-/// Inboxes of `N` workers, and the handle to them.
-pub(crate) fn channel<const N: usize>() -> std::io::Result<(Handle, [Inbox; N])> {
+/// Inboxes of the workers of `count` shards, and the handle to them.
+pub(crate) fn channel(count: ShardCount) -> std::io::Result<(Handle, Vec<Inbox>)> {
     let bell = |_| -> std::io::Result<Doorbell> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let [has_any, has_calls, asleep] = [false; 3].map(AtomicBool::new);
-        Ok(Doorbell { fd, has_any, has_calls, asleep })
+        let [has_any, has_calls, has_packets, asleep] = [false; 4].map(AtomicBool::new);
+        Ok(Doorbell { fd, has_any, has_calls, has_packets, asleep })
     };
-    let doorbells = (0..N).map(bell).collect::<Result<_, _>>()?;
-    let lists = Mutex::new((0..N).map(|_| Pending::default()).collect());
-    let log = Arc::new(Log { lists, doorbells, bursts: Bursts::default() });
-    let inboxes = std::array::from_fn(|shard| Inbox { log: Arc::clone(&log), shard });
+    let doorbells = count.all().map(bell).collect::<Result<_, _>>()?;
+    let lists = Mutex::new(count.all().map(|_| Pending::default()).collect());
+    // A node of one shard has no other that hands packets over.
+    let room = if count == ShardCount::ONE { 1 } else { MOST_HANDED_OVER };
+    let packets = count.all().map(|_| ArrayQueue::new(room)).collect();
+    let log = Arc::new(Log { lists, packets, doorbells, bursts: Bursts::default() });
+    let inboxes = (0..count.get()).map(|shard| Inbox { log: Arc::clone(&log), shard }).collect();
     Ok((Handle(log), inboxes))
+}
+
+/// As [`channel`], for a test that names each inbox.
+#[cfg(test)]
+pub(crate) fn channels<const N: usize>() -> std::io::Result<(Handle, [Inbox; N])> {
+    let count = ShardCount::new(N as u8).expect("a number of shards");
+    let (handle, inboxes) = channel(count)?;
+    Ok((handle, inboxes.try_into().expect("an inbox for each shard")))
 }
 
 /// Reply to a change that every shard makes alike: the first one, or the first refusal.
@@ -166,6 +190,16 @@ impl Handle {
     /// Number of shards.
     fn shards(&self) -> usize {
         self.0.doorbells.len()
+    }
+
+    /// Number of shards, for what opens a queue for each.
+    pub(crate) fn count(&self) -> ShardCount {
+        ShardCount::new(self.shards() as u8).unwrap_or(ShardCount::ONE)
+    }
+
+    /// All shards, in their order.
+    pub(crate) fn all(&self) -> impl Iterator<Item = ShardId> + use<> {
+        self.count().all()
     }
 
     /// Ends all workers, after the operations before.
@@ -231,17 +265,36 @@ impl Handle {
         self.begin(what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
     }
 
+    /// As [`call`](Self::call), on any shard.
+    pub(crate) fn call_on<T: Send + 'static>(
+        &self,
+        shard: ShardId,
+        what: impl FnOnce(&mut Node) -> T + Send + 'static,
+    ) -> Result<T, WorkerGone> {
+        self.begin_on(shard, what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
+    }
+
     /// Sends a call to the first shard. The reply arrives on the receiver, which is disconnected if the worker ends.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<Receiver<T>, WorkerGone> {
+        self.begin_on(ShardId::FIRST, what)
+    }
+
+    /// As [`begin`](Self::begin), to any shard.
+    pub(crate) fn begin_on<T: Send + 'static>(
+        &self,
+        shard: ShardId,
+        what: impl FnOnce(&mut Node) -> T + Send + 'static,
+    ) -> Result<Receiver<T>, WorkerGone> {
+        let shard = usize::from(shard.0);
         // Its place for the reply is allocated here, not on the worker.
         let (sender, receiver) = mpsc::sync_channel(1);
         // The send fails if the caller has timed out.
         let call = Operation::Call(Box::new(move |node| drop(sender.send(what(node)))));
-        self.0.push(&mut self.0.lock(), 0, call)?;
-        self.0.doorbells[0].ring()?;
+        self.0.push(&mut self.0.lock(), shard, call)?;
+        self.0.doorbells[shard].ring()?;
         Ok(receiver)
     }
 
@@ -252,10 +305,29 @@ impl Handle {
         what: impl FnOnce(&mut Node) -> T + Clone + Send + 'static,
         reduce: fn(T, T) -> T,
     ) -> Result<T, WorkerGone> {
-        let limit = Instant::now() + PATIENCE;
+        let replies = self.on_all(std::iter::repeat_n(what, self.shards()), Some(PATIENCE))?;
+        replies.into_iter().reduce(reduce).ok_or(WorkerGone)
+    }
+
+    /// Runs what changes nothing on every shard, and returns all replies, in the order of the shards.
+    pub(crate) fn gather<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Node) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, WorkerGone> {
+        self.on_all(std::iter::repeat_n(what, self.shards()), Some(PATIENCE))
+    }
+
+    /// Runs the parts of a change, one for each shard, at one place of the log. Returns the replies in the order of the shards; waits
+    /// for them at most for `patience`.
+    pub(crate) fn on_all<T: Send + 'static>(
+        &self,
+        parts: impl IntoIterator<Item = impl FnOnce(&mut Node) -> T + Send + 'static>,
+        patience: Option<Duration>,
+    ) -> Result<Vec<T>, WorkerGone> {
+        let limit = patience.map(|patience| Instant::now() + patience);
         let (sender, replies) = mpsc::sync_channel(self.shards());
         let call = |(shard, what): (usize, _)| operation(shard, what, sender.clone());
-        let calls: Vec<Operation> = std::iter::repeat_n(what, self.shards()).enumerate().map(call).collect();
+        let calls: Vec<Operation> = parts.into_iter().enumerate().map(call).collect();
         drop(sender);
         {
             let mut lists = self.0.lock();
@@ -268,10 +340,15 @@ impl Handle {
             }
         }
         self.0.doorbells.iter().try_for_each(Doorbell::ring)?;
-        let reply = |_| replies.recv_timeout(limit.saturating_duration_since(Instant::now())).map_err(|_| WorkerGone);
+        let reply = |_| match limit {
+            Some(limit) => {
+                replies.recv_timeout(limit.saturating_duration_since(Instant::now())).map_err(|_| WorkerGone)
+            }
+            None => replies.recv().map_err(|_| WorkerGone),
+        };
         let mut replies = (0..self.shards()).map(reply).collect::<Result<Vec<(usize, T)>, _>>()?;
         replies.sort_unstable_by_key(|&(shard, _)| shard);
-        replies.into_iter().map(|(_, reply)| reply).reduce(reduce).ok_or(WorkerGone)
+        Ok(replies.into_iter().map(|(_, reply)| reply).collect())
     }
 }
 
@@ -295,11 +372,56 @@ impl Inbox {
         &self.doorbell().fd
     }
 
-    /// Makes senders write to the eventfd from now on; false if calls are queued already. [`wake_up`](Self::wake_up)
-    /// ends this state.
+    /// Makes senders write to the eventfd from now on; false if calls or packets of other shards are queued already.
+    /// [`wake_up`](Self::wake_up) ends this state.
     pub(crate) fn may_sleep(&self) -> bool {
-        self.doorbell().asleep.store(true, Ordering::SeqCst);
-        !self.doorbell().has_calls.load(Ordering::SeqCst)
+        let bell = self.doorbell();
+        bell.asleep.store(true, Ordering::SeqCst);
+        !bell.has_calls.load(Ordering::SeqCst) && !bell.has_packets.load(Ordering::SeqCst)
+    }
+
+    /// Packets that other shards have handed over so far, in the order of each.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = HandOver> + '_ {
+        let bell = self.doorbell();
+        // Cleared before the queue is read: a packet that comes later sets it again.
+        let has_any = bell.has_packets.load(Ordering::Relaxed) && bell.has_packets.swap(false, Ordering::SeqCst);
+        let queue = &self.log.packets[self.shard];
+        let most = if has_any { queue.len() } else { 0 };
+        (0..most).map_while(|_| queue.pop())
+    }
+
+    /// Hands packets over to their owners, and calls `refuse` with those that an owner has no room for. Wakes workers that sleep.
+    pub(crate) fn hand_over(&self, packets: impl Iterator<Item = HandOver>, mut refuse: impl FnMut(HandOver)) {
+        let mut to_ring = 0_u64;
+        for packet in packets {
+            let to = usize::from(packet.to().0);
+            match self.log.packets[to].push(packet) {
+                Ok(()) => to_ring |= 1 << to,
+                Err(packet) => refuse(packet),
+            }
+        }
+        let bells = self.log.doorbells.iter().enumerate().filter(|(shard, _)| to_ring & 1 << shard != 0);
+        for (_, bell) in bells {
+            // Dekker pattern, as for calls.
+            bell.has_packets.store(true, Ordering::SeqCst);
+            // A worker that has ended receives nothing, and the node ends with it.
+            let _ = bell.ring();
+        }
+    }
+
+    /// Tells all other shards what this one has learnt: each applies it before its next packet, like a change.
+    pub(crate) fn tell(&self, news: &[News]) {
+        {
+            let mut lists = self.log.lock();
+            for shard in (0..lists.len()).filter(|&shard| shard != self.shard) {
+                for &news in news {
+                    // As above.
+                    let _ = self.log.push(&mut lists, shard, Operation::News(news));
+                }
+            }
+        }
+        let others = self.log.doorbells.iter().enumerate().filter(|(shard, _)| *shard != self.shard);
+        others.for_each(|(_, bell)| drop(bell.ring()));
     }
 
     /// Makes senders stop writing to the eventfd; `woken`: a sender has written to it; `packets`: there are packets to
@@ -392,7 +514,7 @@ mod tests {
                 for operation in operations.drain(..) {
                     match operation {
                         Operation::Call(call) => call(&mut node),
-                        Operation::Delta(_) => continue,
+                        Operation::Delta(_) | Operation::News(_) => continue,
                         Operation::Stop => return taken,
                     }
                     taken += 1;
@@ -404,7 +526,7 @@ mod tests {
     #[test]
     fn sleeping_worker_gets_all_calls() {
         const COUNT: usize = 20_000;
-        let (handle, [inbox]) = channel().unwrap();
+        let (handle, [inbox]) = channels().unwrap();
         let worker = thread::spawn(move || serve(&inbox));
         for _ in 0..COUNT {
             assert!(handle.call(|_| ()).is_ok());
@@ -415,7 +537,7 @@ mod tests {
 
     #[test]
     fn call_runs_on_the_first_shard_and_change_on_all() {
-        let (handle, inboxes) = channel::<3>().unwrap();
+        let (handle, inboxes) = channels::<3>().unwrap();
         let workers = inboxes.map(|inbox| thread::spawn(move || serve(&inbox)));
         let threads = workers.each_ref().map(|worker| worker.thread().id());
         let here = |_: &mut Node| vec![thread::current().id()];
@@ -431,7 +553,7 @@ mod tests {
 
     #[test]
     fn change_is_made_by_no_shard_if_one_has_ended() {
-        let (handle, [first, second, third]) = channel().unwrap();
+        let (handle, [first, second, third]) = channels().unwrap();
         let pending = handle.begin(|_| ()).unwrap();
         drop(first);
         assert!(pending.recv().is_err(), "the caller of a worker that ends is told");
@@ -452,7 +574,7 @@ mod tests {
 
     #[test]
     fn awake_worker_is_not_woken() {
-        let (handle, [inbox]) = channel().unwrap();
+        let (handle, [inbox]) = channels().unwrap();
         let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
         let taken = || {
             let mut operations = Vec::new();
@@ -470,7 +592,7 @@ mod tests {
 
     #[test]
     fn changes_of_routes_wait_for_packets() {
-        let (handle, [inbox]) = channel().unwrap();
+        let (handle, [inbox]) = channels().unwrap();
         assert!(inbox.may_sleep());
         handle.queue_deltas([Delta::Domain(base::PortId(1), base::Domain::DEFAULT)].into_iter());
         let is_rung = rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
@@ -479,7 +601,7 @@ mod tests {
 
     #[test]
     fn only_packets_are_bursts() {
-        let (handle, [inbox]) = channel().unwrap();
+        let (handle, [inbox]) = channels().unwrap();
         for (woken, packets, bursts) in [(false, false, 0), (false, true, 1), (true, true, 2), (true, false, 2)] {
             assert!(inbox.may_sleep());
             inbox.wake_up(woken, packets);
@@ -489,7 +611,7 @@ mod tests {
 
     #[test]
     fn thread_that_awaits_packets_sleeps_until_they_come() {
-        let (handle, [inbox]) = channel().unwrap();
+        let (handle, [inbox]) = channels().unwrap();
         let wakeups = AtomicU32::new(0);
         thread::scope(|scope| {
             let sleeper = scope.spawn(|| {

@@ -109,7 +109,8 @@ impl Daemon {
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
         let ike_file = ike.open_for(&mut plan)?;
         ike.keep(ike_file);
-        let worker = Running::start(signals).map_err(|err| CliError::system("start the worker", &err))?;
+        let count = planner.config().worker.count;
+        let worker = Running::start(count, &signals).map_err(|err| CliError::system("start the workers", &err))?;
         worker.hold(true).map_err(CliError::failed)?;
         worker.apply(plan).map_err(CliError::failed)?;
         let shared = Shared::new(&worker.handle, open);
@@ -215,6 +216,12 @@ impl Daemon {
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
+        }
+        if config.worker.count != self.planner.config().worker.count {
+            let (new, now) = (config.worker.count.get(), self.planner.config().worker.count.get());
+            return Err(named(format!(
+                "worker.count is {new}, and {now} when the gateway started; only a start can change it: restart the gateway"
+            )));
         }
         let keeper = self.keeper.clone();
         let writing = keeper.as_ref().map(Keeper::lock);

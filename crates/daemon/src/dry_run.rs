@@ -6,6 +6,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
+use base::ShardCount;
 use client::CliError;
 use config::Config;
 use config::model::LinkConfig;
@@ -69,7 +70,8 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };
     let (planner, plan) = Planner::new(open).plan(config)?;
-    let worker = Running::start(signals.handle()).map_err(|err| CliError::system("start the worker", &err))?;
+    let worker = Running::start(planner.config().worker.count, &signals.handle())
+        .map_err(|err| CliError::system("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
     let shared = Shared::new(&worker.handle, open);
     planner.publish(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
@@ -96,17 +98,17 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     Ok(made)
 }
 
-/// Opens an unconnected link.
-fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+/// Opens an unconnected link for each shard.
+fn open(config: &LinkConfig, _: Option<u32>, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, CliError> {
     if config.kind.driver().is_none() {
         // A virtual link uses a locally administered address and no device.
-        return super::open::open(config, None);
+        return super::open::open(config, None, shards);
     }
     let layer = if config.kind.is_ethernet() { Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1])) } else { Layer::Ip };
     let end = End::new(&config.name);
     let mtu = config.mtu.map_or(end.mtu, usize::from);
-    let (link, _) = pair(End { layer, mtu, ..end.clone() }, end);
-    Ok(Box::new(link))
+    let link = |_| Box::new(pair(End { layer, mtu, ..end.clone() }, end.clone()).0) as Box<dyn Link>;
+    Ok(shards.all().map(link).collect())
 }
 
 /// A directory that only this user may enter, removed when dropped.

@@ -92,6 +92,7 @@ mod show;
 mod slot;
 mod snapshot;
 mod store;
+mod sums;
 mod threads;
 mod trace;
 mod traces;

@@ -76,6 +76,11 @@ impl Node {
             }
             // Queued packets are sent as they are.
             LinkChange::Features(wanted) => self.set_port(id, wanted),
+            // The first shard has the discipline, and the packets of all pass there.
+            LinkChange::Qdisc(options) if !self.datapath.is_first_shard() => {
+                self.set_elsewhere(id, options.is_some());
+            }
+            LinkChange::ChangeQdisc(_) if !self.datapath.is_first_shard() => self.set_elsewhere(id, true),
             LinkChange::Qdisc(options) => {
                 self.datapath.set_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
             }
@@ -88,6 +93,13 @@ impl Node {
             LinkChange::Up(up) => self.set_admin_up(now, id, up),
         }
         Ok(())
+    }
+
+    /// Sets whether packets leave by a port in the first shard: for its queueing discipline, or as its device has no queue here.
+    fn set_elsewhere(&mut self, id: PortId, has_qdisc: bool) {
+        let has_no_queue =
+            self.slots.get(id.0 as usize).and_then(Option::as_ref).is_some_and(|slot| slot.link.is_elsewhere());
+        self.datapath.set_port_elsewhere(id, has_qdisc || has_no_queue);
     }
 
     /// Sets which links and bridges receive frames to all stations, after a change of links, of bridges, or of sockets of the host side.
@@ -141,6 +153,7 @@ impl Node {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
+        self.datapath.set_port_elsewhere(id, link.is_elsewhere());
         if device::keeps_now()
             && let Err(err) = link.keep(true)
         {
@@ -500,6 +513,27 @@ impl Node {
         }
     }
 
+    /// Replaces a link by one over a queue of this shard that another one has opened, as the device was made again.
+    pub(crate) fn replace_link(&mut self, id: PortId, link: Box<dyn Link>) {
+        let now = self.now();
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if slot.down.is_none() && slot.admin_up {
+            self.poller.remove(&*slot.link);
+            let why = "its device was made again".to_owned();
+            slot.down = Some(Down { why, retry_at: now, is_stale: false, reopening: None });
+        }
+        slot.replace(link);
+        let (is_elsewhere, is_due) = (slot.link.is_elsewhere(), slot.admin_up && slot.down.is_some());
+        if is_elsewhere {
+            self.datapath.set_port_elsewhere(id, true);
+        }
+        self.see_link(id);
+        self.set_promiscuous_links();
+        if is_due {
+            self.retry_link(now, id);
+        }
+    }
+
     /// Tries to read a link that failed.
     fn retry_link(&mut self, now: Instant, id: PortId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
@@ -511,7 +545,13 @@ impl Node {
                 // A guest's port fails with each connection, so this is the failure of another connection.
                 Slot::log_failure(&err, "stays down");
             }
-            if !(slot.link.is_gone() && slot.reopen(now)) {
+            let is_gone = slot.link.is_gone();
+            // The first shard opens the device's queues for all.
+            let reopens = is_gone && self.datapath.is_first_shard() && slot.reopen(id, now, self.shard.as_ref());
+            if is_gone && !self.datapath.is_first_shard() {
+                slot.link.release();
+            }
+            if !reopens {
                 slot.set_why_down(err.to_string());
             }
             self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);

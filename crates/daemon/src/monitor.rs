@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use ctl::Reply;
 use ctl::event::Event;
 
-use super::command::Handle;
+use super::command::{Handle, same};
+use super::node::Node;
 use super::notifications;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
@@ -32,14 +33,15 @@ pub(crate) fn stream_drops(mut stream: &UnixStream, worker: &Handle) -> io::Resu
     // A call that times out here may still run later: the reports then end when `alive` cannot be upgraded.
     let client = Arc::new(());
     let alive = Arc::downgrade(&client);
-    let started = worker.call(move |node| node.monitors.add_for_drops(&mut node.datapath, sink, alive));
+    let add = move |node: &mut Node| node.monitors.add_for_drops(&mut node.datapath, sink, alive);
+    let started = worker.change(add, same);
     if let Err(gone) = started {
         return stream.write_all(Reply::Error { message: gone.to_string() }.to_line().as_bytes());
     }
     let written = write_events(stream, &events);
     drop(client);
     // Without a drop the worker would not notice that the client has disconnected.
-    let _ = worker.call(|node| node.monitors.end_drops(&mut node.datapath));
+    let _ = worker.change(|node| node.monitors.end_drops(&mut node.datapath), same);
     written
 }
 

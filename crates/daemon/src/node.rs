@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arrayvec::ArrayString;
-use base::{IfIndex, Instant, PortId};
+use base::{IfIndex, Instant, PortId, ShardId};
 use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
 
 use super::captures::Captures;
+use super::command::Handle;
 use super::event_queue::Listeners;
 use super::host::SocketDiag;
 use super::host_device::HostDevice;
@@ -22,16 +23,16 @@ use super::slot::Slot;
 use super::traces::Traces;
 use super::xfrm::FileObjects;
 
-/// The clock that supplies every core's `now`.
-#[derive(Debug)]
-struct Clock {
+/// The clock that supplies every core's `now`; the same in all shards.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
     start: std::time::Instant,
     /// The same moment as `start`, since the Unix epoch.
     epoch: Duration,
 }
 
 impl Clock {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         Self { start: std::time::Instant::now(), epoch }
     }
@@ -84,6 +85,8 @@ pub(crate) struct Node {
     pub(crate) held: Option<(PortId, Vec<Packet>)>,
     /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
     pub(crate) paused: bool,
+    /// The shard that the node is, and the handle to all; `None` for a node of a test without a worker.
+    pub(crate) shard: Option<(ShardId, Handle)>,
 }
 
 /// Counters of the work for `fatpath show`, which is done in slices.
@@ -99,10 +102,14 @@ pub(crate) struct SliceCounts {
 const ABSENT: u32 = 1 << 31;
 
 impl Node {
-    /// A node without links, which `poller` will poll.
+    /// A node of one shard, without links, which `poller` will poll.
+    #[cfg(test)]
     pub(crate) fn new(poller: Poller) -> Self {
-        let clock = Clock::start();
-        let mut datapath = Datapath::new();
+        Self::of(poller, Clock::start(), Datapath::new(), None)
+    }
+
+    /// A node without links, over a datapath: one of the shards that `shard` has the handle to.
+    pub(crate) fn of(poller: Poller, clock: Clock, mut datapath: Datapath, shard: Option<(ShardId, Handle)>) -> Self {
         datapath.epoch = clock.epoch;
         Self {
             datapath,
@@ -125,6 +132,7 @@ impl Node {
             burst: Vec::new(),
             held: None,
             paused: false,
+            shard,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use base::ShardCount;
 use client::CliError;
 use config::model::{LinkConfig, LinkKind};
 use driver::{DriverKind, Resource};
@@ -15,21 +16,28 @@ use super::random::random;
 /// MTU of a TUN or TAP device without one in the file.
 const DEFAULT_MTU: u16 = 1500;
 
-/// Opener of links. A device that is created for the link gets the interface index, if one is given.
-pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
+/// Opener of links, which returns one for each shard. A device that is created for the link gets the interface index, if one is given.
+pub(crate) type Open = fn(&LinkConfig, Option<u32>, ShardCount) -> Result<Vec<Box<dyn Link>>, CliError>;
 
 /// Tells whether the link's device exists on the host.
 pub(crate) fn has_device(config: &LinkConfig) -> bool {
     config.kind.driver().is_some_and(|kind| link::has_device(&config.name, kind))
 }
 
-/// Opens a link of the host, or creates one of this node. A device that is created for the link gets the interface
-/// index `index`, if one is given.
-pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+/// Opens a link of the host, or creates one of this node: one link for each shard, over a queue of its own. A shard for which the
+/// device has no queue gets a link [elsewhere](InternalLink::elsewhere). A device that is created for the link gets the interface index
+/// `index`, if one is given.
+pub(crate) fn open(
+    config: &LinkConfig,
+    index: Option<u32>,
+    shards: ShardCount,
+) -> Result<Vec<Box<dyn Link>>, CliError> {
+    let internal = |link: &dyn Fn() -> InternalLink| shards.all().map(|_| Box::new(link()) as Box<dyn Link>).collect();
     let kind = match &config.kind {
-        LinkKind::Vlan { .. } => return Ok(Box::new(InternalLink::vlan(&config.name, config.mtu))),
+        LinkKind::Vlan { .. } => return Ok(internal(&|| InternalLink::vlan(&config.name, config.mtu))),
         LinkKind::Bridge(_) => {
-            return Ok(Box::new(InternalLink::bridge(&config.name, random_station()?, config.mtu)));
+            let station = random_station()?;
+            return Ok(internal(&|| InternalLink::bridge(&config.name, station, config.mtu)));
         }
         LinkKind::Loopback | LinkKind::Vrf { .. } => {
             let kind = config.kind.word();
@@ -42,13 +50,16 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
     // A device may be there already, with the MTU of an earlier file.
     let mtu = config.mtu.or(is_own.then_some(DEFAULT_MTU));
     let driver_config = link::Config { name: config.name.clone(), kind, mac, mtu, offloads: config.offloads, index };
-    let opened = link::open(&driver_config);
-    let mut opened = opened.map_err(|err| {
+    let opened = link::open_queues(&driver_config, shards);
+    let mut queues = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         CliError::failed(format!("{on}{err}"))
     })?;
+    let Some(opened) = queues.first_mut() else {
+        return Err(CliError::failed(format!("link {}: its device has no queue", config.name)));
+    };
     if is_own {
-        device::claim(&mut *opened)?;
+        device::claim(&mut **opened)?;
     }
     if let Some(ring) = opened.ring() {
         let found = opened.offloads().iter().filter(|found| !found.on);
@@ -64,8 +75,10 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
             found.join("; ")
         );
     }
-    warn_of_host_addresses(config, &*opened);
-    Ok(opened)
+    warn_of_host_addresses(config, &**opened);
+    let others: Vec<_> = (queues.len()..shards.get()).map(|_| InternalLink::elsewhere(&*queues[0])).collect();
+    queues.extend(others.into_iter().map(|link| Box::new(link) as Box<dyn Link>));
+    Ok(queues)
 }
 
 /// Warns about a link on an interface whose addresses also belong to the host: the host's kernel replies to packets for

@@ -25,8 +25,8 @@ pub(crate) struct Plan {
     pub(crate) config: Arc<Config>,
     /// Links to remove, without VRFs.
     pub(crate) removed: Vec<PortId>,
-    /// Links to add.
-    pub(crate) opened: Vec<(PortId, Box<dyn Link>, LinkConfig)>,
+    /// Links to add, over a queue for each shard.
+    pub(crate) opened: Vec<(PortId, Vec<Box<dyn Link>>, LinkConfig)>,
     /// Kept links whose MTU changes.
     pub(crate) mtus: Vec<(PortId, Option<u16>)>,
     /// Added and changed links, with their requested features.
@@ -49,7 +49,7 @@ pub(crate) struct Plan {
     pub(crate) bridges: Option<Vec<BridgePlan>>,
     /// Changes of SAs and policies.
     pub(crate) ipsec: Steps,
-    /// New CPU binding of the worker, if that changes.
+    /// New CPU bindings of the workers, if they change.
     pub(crate) worker: Option<WorkerConfig>,
     /// The new crypto threads, if they change; the inner `None` stands for the worker itself.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
@@ -57,4 +57,45 @@ pub(crate) struct Plan {
     pub(crate) ila: Option<(Mappings, AdjTransport, IlaErrors)>,
     /// Settings that netlink clients can change as well, if a file changes any of them.
     pub(crate) settings: Option<Settings>,
+}
+
+impl Plan {
+    /// The parts of the plan for `count` shards: each has its own queues of the links. What exists once is the first shard's.
+    pub(crate) fn for_shards(mut self, count: usize) -> Vec<Self> {
+        let mut queues: Vec<_> =
+            self.opened.iter_mut().map(|(_, queues, _)| std::mem::take(queues).into_iter()).collect();
+        let mut parts: Vec<Self> = (1..count).map(|_| self.part()).collect();
+        parts.insert(0, self);
+        for part in &mut parts {
+            for (opened, queues) in part.opened.iter_mut().zip(&mut queues) {
+                opened.1 = queues.next().into_iter().collect();
+            }
+        }
+        parts
+    }
+
+    /// A part of the plan without links' queues and what exists once.
+    fn part(&self) -> Self {
+        let opened = self.opened.iter().map(|(id, _, config)| (*id, Vec::new(), config.clone()));
+        Self {
+            config: Arc::clone(&self.config),
+            removed: self.removed.clone(),
+            opened: opened.collect(),
+            mtus: self.mtus.clone(),
+            ports: self.ports.clone(),
+            qdiscs: self.qdiscs.clone(),
+            ike: self.ike.clone(),
+            clamp_mss: self.clamp_mss.clone(),
+            defrag: self.defrag.clone(),
+            ike_socket: None,
+            fib: self.fib.clone(),
+            vrfs: self.vrfs.clone(),
+            bridges: self.bridges.clone(),
+            ipsec: self.ipsec.clone(),
+            worker: self.worker.clone(),
+            crypto: None,
+            ila: self.ila.clone(),
+            settings: self.settings,
+        }
+    }
 }

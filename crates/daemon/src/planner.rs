@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::discriminant;
 use std::sync::Arc;
 
-use base::{IfIndex, PortId};
+use base::{IfIndex, PortId, ShardCount};
 use client::CliError;
 use config::Change;
 use config::model::{Config, IlaConfig, LinkConfig, LinkKind};
@@ -28,6 +28,7 @@ use super::plan::Plan;
 use super::processors;
 use super::random::random;
 use super::snapshot;
+use super::sums::sum;
 use super::translate::fib as to_fib;
 use super::xfrm::Steps;
 
@@ -104,8 +105,9 @@ impl Planner {
             plan.bridges = Some(bridges::plans(&new, &ids));
         }
         if change.worker {
-            new.worker.cpu.map_or(Ok(()), |cpu| processors::check("worker.cpu", cpu))?;
-            plan.worker = Some(new.worker);
+            let key = if new.worker.count == ShardCount::ONE { "worker.cpu" } else { "worker.cpus" };
+            new.worker.cpus.iter().try_for_each(|&cpu| processors::check(key, cpu))?;
+            plan.worker = Some(new.worker.clone());
         }
         if change.crypto {
             plan.crypto = Some(crypto(&new.crypto)?);
@@ -138,10 +140,12 @@ impl Planner {
             let config = &new.links[at];
             let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
             refuse_one_that_leaves(config, leaving)?;
-            let link = (self.open)(config, None)?;
-            refuse_number(&new, &host_indexes, &*link)?;
-            host_indexes[at] = link.host_index();
-            plan.opened.push((ids[at], link, config.clone()));
+            let queues = (self.open)(config, None, new.worker.count)?;
+            if let Some(link) = queues.first() {
+                refuse_number(&new, &host_indexes, &**link)?;
+                host_indexes[at] = link.host_index();
+            }
+            plan.opened.push((ids[at], queues, config.clone()));
             plan.ports.push((ids[at], config.features));
         }
         let ike = |(link, &id): (&LinkConfig, &PortId)| match link.kind.resource().filter(|_| link.ike)? {
@@ -174,7 +178,8 @@ impl Planner {
     /// # Errors
     /// The worker does not reply.
     pub(crate) fn publish(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
-        let now = worker.call(|node| snapshot::links(node)).map_err(|gone| gone.to_string())?;
+        let now = worker.gather(|node| snapshot::links(node)).map_err(|gone| gone.to_string())?;
+        let now = sum(now).unwrap_or_default();
         protocols.rtnl.model.read(&self.config, &self.ids, &now, self.last_id);
         Ok(())
     }
@@ -363,11 +368,11 @@ mod tests {
         let (node, plan) = running(bound(""));
         assert_eq!(plan.worker, None);
         let (node, plan) = node.plan(bound("[worker]\ncpu = 0\n")).unwrap();
-        assert_eq!(plan.worker.map(|worker| worker.cpu), Some(Some(0)));
+        assert_eq!(plan.worker.map(|worker| worker.cpus), Some(vec![0]));
         let refused = node.plan(bound("[worker]\ncpu = 8191\n")).unwrap_err();
         assert_eq!(refused.to_string(), "Error: worker.cpu: this process may not run on CPU 8191");
         let (_, plan) = node.plan(bound("")).unwrap();
-        assert_eq!(plan.worker.map(|worker| worker.cpu), Some(None));
+        assert_eq!(plan.worker.map(|worker| worker.cpus), Some(vec![]));
     }
 
     #[test]
@@ -378,7 +383,7 @@ mod tests {
         new.routes.push(RouteConfig { to, action, metric: 0, table: TableId::MAIN, src: None, encap: None });
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
-        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, PortId(2), "wan"));
+        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1[0].name()), (1, PortId(2), "wan"));
         assert_eq!(plan.ports, [(PortId(2), FeatureSet::initial(false, false))]);
         let fib = plan.fib.unwrap();
         let cases = [

@@ -1,19 +1,20 @@
-//! The worker's thread, as a handle for the daemon.
+//! The workers' threads, as a handle for the daemon.
 
 use std::any::Any;
-use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use base::ShardCount;
+use client::CliError;
+use datapath::Datapath;
 use signal_hook::iterator::Handle as SignalsHandle;
 
-use client::CliError;
-
 use super::apply::apply;
-use super::command::{self, Handle, WorkerGone, same};
+use super::command::{self, Handle, WorkerGone, agreed, same};
+use super::node::{Clock, Node};
 use super::plan::Plan;
 use super::priority;
 use super::threads::{Threads, text_of};
@@ -22,52 +23,67 @@ use super::worker::Worker;
 /// Longest time that the worker may take to end.
 const END_LIMIT: Duration = Duration::from_millis(1500);
 
-/// The worker's thread.
+/// The workers' threads.
 pub(super) struct Running {
     pub(super) handle: Handle,
-    thread: JoinHandle<io::Result<()>>,
-    /// Channel without messages; disconnected when the worker has ended.
-    ended: Receiver<Infallible>,
+    threads: Vec<JoinHandle<io::Result<()>>>,
+    /// Numbers of workers that have ended, in their order.
+    ended: Receiver<usize>,
 }
 
-/// Signals the end of the worker, also when it panicked.
+/// Signals the end of a worker, also when it panicked.
 struct Ending {
     signals: SignalsHandle,
-    _ended: Sender<Infallible>,
+    number: usize,
+    ended: Sender<usize>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
+        // The receiver is gone if the daemon has ended.
+        let _ = self.ended.send(self.number);
         self.signals.close();
     }
 }
 
 impl Running {
-    pub(super) fn start(signals: SignalsHandle) -> io::Result<Self> {
-        let (handle, [inbox]) = command::channel()?;
-        let worker = Worker::new(inbox)?;
-        Self::spawn(handle, signals, || worker.run())
+    /// Starts the workers of `count` shards.
+    pub(super) fn start(count: ShardCount, signals: &SignalsHandle) -> io::Result<Self> {
+        let (handle, inboxes) = command::channel(count)?;
+        let clock = Clock::start();
+        let shards = count.all().zip(inboxes).zip(Datapath::shards(count));
+        let worker =
+            |((shard, inbox), datapath)| Worker::of_shard(inbox, clock, datapath, Some((shard, handle.clone())));
+        let workers = shards.map(worker).collect::<io::Result<Vec<_>>>()?;
+        Self::spawn(handle.clone(), signals, workers.into_iter().map(|worker| move || worker.run()))
     }
 
-    fn spawn(
+    fn spawn<W: FnOnce() -> io::Result<()> + Send + 'static>(
         handle: Handle,
-        signals: SignalsHandle,
-        work: impl FnOnce() -> io::Result<()> + Send + 'static,
+        signals: &SignalsHandle,
+        works: impl IntoIterator<Item = W, IntoIter: ExactSizeIterator>,
     ) -> io::Result<Self> {
         let (sender, ended) = channel();
-        let ending = Ending { signals, _ended: sender };
-        let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
-            let _ending = ending;
-            priority::go_first();
-            work()
-        })?;
-        Ok(Self { handle, thread, ended })
+        let works = works.into_iter();
+        let of = works.len();
+        let thread = |(number, work): (usize, W)| {
+            let ending = Ending { signals: signals.clone(), number, ended: sender.clone() };
+            thread::Builder::new().name(name(number, of)).spawn(move || {
+                let _ending = ending;
+                priority::go_first();
+                work()
+            })
+        };
+        let threads = works.enumerate().map(thread).collect::<io::Result<_>>()?;
+        Ok(Self { handle, threads, ended })
     }
 
-    /// Applies `plan` on the worker, without a time limit: the next plan starts from the result of this one.
+    /// Applies `plan` on the workers, without a time limit: the next plan starts from the result of this one.
     pub(super) fn apply(&self, plan: Plan) -> Result<(), String> {
-        let answer = self.handle.begin(move |node| apply(node, plan)).map_err(|gone| gone.to_string())?;
-        answer.recv().unwrap_or_else(|_| Err(WorkerGone.to_string()))
+        let parts =
+            plan.for_shards(self.threads.len()).into_iter().map(|plan| move |node: &mut Node| apply(node, plan));
+        let answers = self.handle.on_all(parts, None).map_err(|gone| gone.to_string())?;
+        answers.into_iter().reduce(agreed).unwrap_or_else(|| Err(WorkerGone.to_string()))
     }
 
     /// Pauses or resumes forwarding.
@@ -75,45 +91,64 @@ impl Running {
         self.handle.change(move |node| node.paused = held, same).map_err(|gone| gone.to_string())
     }
 
-    /// Adds the worker to the threads that the watchdog pings.
+    /// Adds the workers to the threads that the watchdog pings.
     pub(super) fn watch(&self, threads: &Threads) {
-        let handle = self.handle.clone();
-        threads.watch("worker", move |pulse| {
-            let pulse = Arc::clone(pulse);
-            // A worker that has ended does not reply.
-            let _ = handle.begin(move |_| pulse.answer());
-        });
-    }
-
-    /// Ends the worker.
-    pub(super) fn stop(self) -> Result<(), CliError> {
-        // A worker that does not take the operation has ended; the reason follows below.
-        let _ = self.handle.stop();
-        match self.ended.recv_timeout(END_LIMIT) {
-            Err(RecvTimeoutError::Timeout) => {
-                Err(CliError::failed(format!("the worker did not end within {} ms", END_LIMIT.as_millis())))
-            }
-            Err(RecvTimeoutError::Disconnected) => match self.thread.join() {
-                Ok(Ok(())) => Ok(()),
-                Ok(Err(err)) => Err(CliError::system("the worker ended", &err)),
-                Err(panic) => Err(panicked(&*panic)),
-            },
-            Ok(never) => match never {},
+        for shard in self.handle.all() {
+            let handle = self.handle.clone();
+            let name = self.name(usize::from(shard.0));
+            threads.watch(&name, move |pulse| {
+                let pulse = Arc::clone(pulse);
+                // A worker that has ended does not reply.
+                let _ = handle.begin_on(shard, move |_| pulse.answer());
+            });
         }
     }
 
-    /// Reason for which the worker ended without a stop operation.
-    pub(super) fn failure(self) -> CliError {
-        match self.thread.join() {
-            Ok(Ok(())) => CliError::failed("the worker ended"),
-            Ok(Err(err)) => CliError::system("the worker ended", &err),
-            Err(panic) => panicked(&*panic),
+    /// Name of a worker, and of its thread.
+    fn name(&self, number: usize) -> String {
+        name(number, self.threads.len())
+    }
+
+    /// Ends the workers.
+    pub(super) fn stop(self) -> Result<(), CliError> {
+        // A worker that does not take the operation has ended; the reason follows below.
+        let _ = self.handle.stop();
+        let limit = Instant::now() + END_LIMIT;
+        for _ in 0..self.threads.len() {
+            if self.ended.recv_timeout(limit.saturating_duration_since(Instant::now())).is_err() {
+                let late = (0..self.threads.len()).find(|&number| !self.threads[number].is_finished());
+                let name = self.name(late.unwrap_or_default());
+                return Err(CliError::failed(format!("the {name} did not end within {} ms", END_LIMIT.as_millis())));
+            }
+        }
+        let of = self.threads.len();
+        let outcome = |(number, thread): (usize, JoinHandle<io::Result<()>>)| match thread.join() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(err)) => Err(CliError::system(&format!("the {} ended", name(number, of)), &err)),
+            Err(panic) => Err(panicked(&name(number, of), &*panic)),
+        };
+        self.threads.into_iter().enumerate().try_for_each(outcome)
+    }
+
+    /// Reason for which the first worker ended without a stop operation.
+    pub(super) fn failure(mut self) -> CliError {
+        let first = self.ended.recv().unwrap_or_default();
+        let name = self.name(first);
+        match self.threads.swap_remove(first).join() {
+            Ok(Ok(())) => CliError::failed(format!("the {name} ended")),
+            Ok(Err(err)) => CliError::system(&format!("the {name} ended"), &err),
+            Err(panic) => panicked(&name, &*panic),
         }
     }
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> CliError {
-    CliError::failed(format!("the worker panicked: {}", text_of(panic)))
+/// Name of a worker of `of`, and of its thread.
+fn name(number: usize, of: usize) -> String {
+    if of == 1 { "worker".to_owned() } else { format!("worker{number}") }
+}
+
+fn panicked(name: &str, panic: &(dyn Any + Send)) -> CliError {
+    CliError::failed(format!("the {name} panicked: {}", text_of(panic)))
 }
 
 #[cfg(test)]
@@ -126,8 +161,8 @@ mod tests {
     /// Reported failure of a worker that runs `work` and gets no stop operation.
     fn error_of(work: fn() -> io::Result<()>) -> String {
         let mut signals = Signals::new([SIGHUP]).unwrap();
-        let (handle, [_inbox]) = command::channel().unwrap();
-        let worker = Running::spawn(handle, signals.handle(), work).unwrap();
+        let (handle, [_inbox]) = command::channels().unwrap();
+        let worker = Running::spawn(handle, &signals.handle(), [work]).unwrap();
         assert_eq!(signals.forever().next(), None);
         worker.failure().message
     }
@@ -143,7 +178,7 @@ mod tests {
     #[test]
     fn stopped_worker_answers_no_call() {
         let signals = Signals::new([SIGHUP]).unwrap();
-        let worker = Running::start(signals.handle()).unwrap();
+        let worker = Running::start(ShardCount::ONE, &signals.handle()).unwrap();
         let handle = worker.handle.clone();
         let shown = handle.call(|node| node.slots.len()).map_err(|gone| gone.to_string());
         assert_eq!(shown, Ok(0));

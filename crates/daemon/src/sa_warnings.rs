@@ -177,11 +177,11 @@ fn refusing(node: &Node, below: u64) -> (Option<u64>, Vec<Refusing>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::channel;
+    use crate::command::channels;
 
     #[test]
     fn worker_without_packets_is_not_woken() {
-        let (handle, [inbox]) = channel().unwrap();
+        let (handle, [inbox]) = channels().unwrap();
         let mut warner = Warner::default();
         assert!(warner.look(&handle).is_ok() && !inbox.has_operations());
         inbox.wake_up(false, true);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base::{PortId, SaId};
+use base::{PortId, SaId, ShardId};
 use ctl::state::{FdbState, FlowState, IlaState, LinkState, NeighbourState, PolicyState, RouteState, SaState};
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
@@ -23,6 +23,7 @@ use crate::netlink::Shared;
 use crate::node::Node;
 use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
 use crate::snapshot;
+use crate::sums::{Sum, sum};
 use crate::translate::fib::to_fib;
 
 /// Time after which a slice ends. Its last step may exceed it.
@@ -58,17 +59,23 @@ pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<
         }
         StateKind::Sa => Shown::Sa(sas(worker)?),
         StateKind::Policies => Shown::Policies(policies(worker)?),
-        StateKind::Counters => Shown::Counters(one(worker, snapshot::counters)?),
-        StateKind::Drops => Shown::Drops(one(worker, snapshot::drops)?),
-        StateKind::Fragments => Shown::Fragments(one(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
+        StateKind::Counters => Shown::Counters(all(worker, snapshot::counters)?),
+        StateKind::Drops => Shown::Drops(all(worker, snapshot::drops)?),
+        StateKind::Fragments => Shown::Fragments(all(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
         StateKind::Ila => Shown::Ila(ila(worker)?),
         StateKind::Flows => Shown::Flows(flows(worker)?),
     })
 }
 
-/// Runs `work` on the worker as one slice: for state whose size is limited.
+/// Runs `work` on the first worker as one slice: for state whose size is limited, and that all have alike.
 fn one<T: Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, WorkerGone> {
     worker.call(move |node| measured(node, |node| work(node)))
+}
+
+/// Runs `work` on every worker as one slice, and adds up what they count.
+fn all<T: Sum + Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, WorkerGone> {
+    let shards = worker.gather(move |node| measured(node, |node| work(node)))?;
+    sum(shards).ok_or(WorkerGone)
 }
 
 /// Runs `work`, and counts it as a slice.
@@ -89,9 +96,21 @@ fn processor_time() -> Duration {
 /// Appends at most [`STEP`] rows from a position on, and returns the position behind them, or `None` at the end.
 type Step<T, P> = fn(&mut Node, P, &mut Vec<T>) -> Option<P>;
 
-/// Reads a table from `start` on. `complete` runs on this thread, which also allocates and frees the storage of rows.
+/// Reads a table of the first shard from `start` on. `complete` runs on this thread, which also allocates and frees the storage of
+/// rows.
 fn table<T: Send + 'static, P: Send + 'static, S>(
     worker: &Handle,
+    start: P,
+    step: Step<T, P>,
+    complete: impl FnMut(T) -> S,
+) -> Result<Vec<S>, WorkerGone> {
+    table_of(worker, ShardId::FIRST, start, step, complete)
+}
+
+/// As [`table`], of any shard.
+fn table_of<T: Send + 'static, P: Send + 'static, S>(
+    worker: &Handle,
+    shard: ShardId,
     start: P,
     step: Step<T, P>,
     mut complete: impl FnMut(T) -> S,
@@ -100,7 +119,7 @@ fn table<T: Send + 'static, P: Send + 'static, S>(
     let mut rows = Vec::with_capacity(ROWS);
     let mut position = Some(start);
     while let Some(at) = position {
-        (rows, position) = worker.call(move |node| {
+        (rows, position) = worker.call_on(shard, move |node| {
             let next = measured(node, |node| slice(node, at, step, &mut rows));
             (rows, next)
         })?;
@@ -158,8 +177,17 @@ fn links(worker: &Handle) -> Result<Vec<LinkState>, WorkerGone> {
     // A VRF device may have a port.
     ids.sort_unstable();
     ids.dedup();
-    let states = table(worker, (ids.into(), 0), some_links, |state| state)?;
-    let mut states: Vec<LinkState> = states.into_iter().flatten().collect();
+    let ids: Arc<[PortId]> = ids.into();
+    let mut states: Vec<LinkState> = Vec::new();
+    for shard in worker.all() {
+        let of_shard = table_of(worker, shard, (Arc::clone(&ids), 0), some_links, |state| state)?;
+        for state in of_shard.into_iter().flatten() {
+            match states.iter_mut().find(|known| known.index == state.index) {
+                Some(known) => known.add(state),
+                None => states.push(state),
+            }
+        }
+    }
     states.sort_unstable_by_key(|link| link.index);
     Ok(states)
 }

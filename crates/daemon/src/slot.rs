@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use base::Instant;
+use base::{Instant, PortId, ShardCount, ShardId};
 use client::CliError;
 use config::features::FeatureSet;
 use config::model::LinkConfig;
@@ -16,6 +16,7 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::{EthHeader, MacAddr};
 
+use super::command::Handle;
 use super::open;
 use super::translate::features;
 
@@ -131,18 +132,30 @@ impl Slot {
         }
     }
 
-    /// Starts a thread that opens the link on the device of its name, as the open may take long. False if there is no
-    /// such device or no thread can be started.
-    pub(crate) fn reopen(&mut self, now: Instant) -> bool {
+    /// Starts a thread that opens the link on the device of its name, as the open may take long, for all shards. False if there
+    /// is no such device or no thread can be started.
+    pub(crate) fn reopen(&mut self, id: PortId, now: Instant, shard: Option<&(ShardId, Handle)>) -> bool {
         let config = LinkConfig { mtu: self.link.configured_mtu(), ..self.config.clone() };
         if !open::has_device(&config) {
             return false;
         }
         self.link.release();
         let (sender, reopening) = mpsc::channel();
+        let handle = shard.map(|(_, handle)| handle.clone());
         let open = move || {
+            let count = handle.as_ref().map_or(ShardCount::ONE, Handle::count);
+            let opened = open::open(&config, None, count).and_then(|queues| {
+                let mut queues = queues.into_iter();
+                let first = queues.next().ok_or_else(|| CliError::failed("its device has no queue"))?;
+                for (shard, link) in count.all().skip(1).zip(queues) {
+                    // A worker that has ended needs no link.
+                    let _ =
+                        handle.as_ref().map(|handle| handle.begin_on(shard, move |node| node.replace_link(id, link)));
+                }
+                Ok(first)
+            });
             // The link may have been closed meanwhile.
-            let _ = sender.send(open::open(&config, None));
+            let _ = sender.send(opened);
         };
         if let Err(err) = thread::Builder::new().name("open".to_owned()).spawn(open) {
             tracing::error!("{}: start a thread: {err}", self.link.name());
@@ -170,15 +183,9 @@ impl Slot {
         };
         down.reopening = None;
         match opened {
-            Ok(mut link) => {
-                let name = link.name().to_owned();
-                if let Some(Err(err)) = self.mac.map(|mac| link.set_mac(mac)) {
-                    tracing::warn!("{name}: cannot restore its link-layer address: {err}");
-                }
-                link.set_stats(*self.link.stats());
-                tracing::info!("{name}: its device was made again, and is opened");
-                self.can = features::of(&*link);
-                self.link = link;
+            Ok(link) => {
+                tracing::info!("{}: its device was made again, and is opened", link.name());
+                self.replace(link);
                 true
             }
             Err(err) => {
@@ -194,5 +201,15 @@ impl Slot {
                 false
             }
         }
+    }
+
+    /// Replaces the link with one that has been opened on its device.
+    pub(crate) fn replace(&mut self, mut link: Box<dyn Link>) {
+        if let Some(Err(err)) = self.mac.map(|mac| link.set_mac(mac)) {
+            tracing::warn!("{}: cannot restore its link-layer address: {err}", link.name());
+        }
+        link.set_stats(*self.link.stats());
+        self.can = features::of(&*link);
+        self.link = link;
     }
 }

@@ -22,6 +22,7 @@ use wire::Version;
 use super::bridges;
 use super::node::Node;
 use super::slot::Slot;
+use super::sums::LONGEST_SLICE;
 use super::translate::features;
 
 /// State of a link or VRF device, if that exists.
@@ -394,7 +395,7 @@ pub(crate) fn counters(node: &Node) -> CountersState {
         ("EarlyDemuxMisses", datapath.demux_counts.misses),
         ("EarlyDemuxFlows", datapath.established().len() as u64),
         ("ShowSlices", node.show_slices.count),
-        ("ShowSliceMaxMicros", node.show_slices.longest.as_micros() as u64),
+        (LONGEST_SLICE, node.show_slices.longest.as_micros() as u64),
     ];
     let others = others.map(|(name, value)| CounterState { name: name.to_owned(), value });
     CountersState {

@@ -58,17 +58,17 @@ impl Threads {
     }
 
     /// Adds a thread for the watchdog to ping. `ping` wakes the thread, which then calls [`Pulse::answer`].
-    pub(crate) fn watch(&self, name: &'static str, ping: impl Fn(&Arc<Pulse>) + Send + Sync + 'static) -> Arc<Pulse> {
+    pub(crate) fn watch(&self, name: &str, ping: impl Fn(&Arc<Pulse>) + Send + Sync + 'static) -> Arc<Pulse> {
         let (pings, answered) = (AtomicU64::new(0), AtomicU64::new(0));
-        let pulse = Arc::new(Pulse { name, ping: Box::new(ping), pings, answered });
+        let pulse = Arc::new(Pulse { name: name.to_owned(), ping: Box::new(ping), pings, answered });
         self.pulses.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&pulse));
         pulse
     }
 
     /// Names of the threads that have not answered the last ping of the watchdog. Pings all other threads again.
-    fn ping_all(&self) -> Vec<&'static str> {
+    fn ping_all(&self) -> Vec<String> {
         let pulses = self.pulses.lock().unwrap_or_else(PoisonError::into_inner);
-        let silent = pulses.iter().filter(|pulse| !pulse.ping_again()).map(|pulse| pulse.name);
+        let silent = pulses.iter().filter(|pulse| !pulse.ping_again()).map(|pulse| pulse.name.clone());
         silent.collect()
     }
 }
@@ -78,7 +78,7 @@ type Ping = dyn Fn(&Arc<Pulse>) + Send + Sync;
 
 /// Pings of the watchdog to one thread, and the thread's replies.
 pub(crate) struct Pulse {
-    name: &'static str,
+    name: String,
     ping: Box<Ping>,
     /// Number of pings.
     pings: AtomicU64,

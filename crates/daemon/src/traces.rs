@@ -78,7 +78,8 @@ impl Traces {
         let name =
             |id| names.iter().find(|(known, _)| *known == id).map_or_else(|| "?".to_owned(), |(_, name)| name.clone());
         let epoch = datapath.epoch;
-        let traced = group(datapath.take_trace(), epoch, name);
+        let mut traced = group(datapath.take_trace(), epoch, name);
+        traced.iter_mut().for_each(|traced| traced.packet = datapath.number_among_shards(traced.packet));
         let sent: Vec<_> = traced.into_iter().map(|traced| running.sink.try_send(traced)).collect();
         let is_gone = sent.iter().any(|sent| matches!(sent, Err(TrySendError::Disconnected(_))));
         if is_gone || datapath.is_trace_complete() {

@@ -9,13 +9,13 @@
 use std::io;
 use std::time::Duration;
 
-use base::{Instant, PortId};
-use datapath::host_port;
+use base::{Instant, PortId, ShardId};
+use datapath::{Datapath, host_port};
 use link::HostLinks;
 
 use super::apply;
-use super::command::{Inbox, Operation};
-use super::node::Node;
+use super::command::{Handle, Inbox, Operation};
+use super::node::{Clock, Node};
 use super::notifications;
 use super::poller::{Poller, Ready};
 use super::slot::Slot;
@@ -44,15 +44,26 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// A worker without links.
+    /// The only worker of a node, without links.
+    #[cfg(test)]
     pub(crate) fn new(inbox: Inbox) -> io::Result<Self> {
+        Self::of_shard(inbox, Clock::start(), Datapath::new(), None)
+    }
+
+    /// A worker without links, of the shard with the datapath `datapath`.
+    pub(crate) fn of_shard(
+        inbox: Inbox,
+        clock: Clock,
+        datapath: Datapath,
+        shard: Option<(ShardId, Handle)>,
+    ) -> io::Result<Self> {
         let poller = Poller::new(inbox.wake_fd())?;
         let host = HostLinks::listen().and_then(|host| poller.add_host(&host).map(|()| host));
         if let Err(err) = &host {
             tracing::warn!("rtnetlink: {err}; changes of the host's interfaces are noticed only when they fail");
         }
         Ok(Self {
-            node: Node::new(poller),
+            node: Node::of(poller, clock, datapath, shard),
             inbox,
             host: host.ok(),
             host_changed: false,
@@ -85,6 +96,8 @@ impl Worker {
             }
             notifications::run_timers(&mut self.node, now);
             self.check_interfaces(now);
+            // Before the links: shards that hand packets to each other never wait, so each takes what waits first.
+            self.serve_handed_over(now);
             self.serve_ready();
             self.serve_host_side();
             if self.is_over {
@@ -93,10 +106,37 @@ impl Worker {
             let now = self.node.now();
             self.node.retry_links(now);
             self.serve_ike(now);
+            self.pass_on();
             self.node.send_all(now);
             self.node.settle(now);
             self.deliver_copies();
             notifications::publish(&mut self.node);
+        }
+    }
+
+    /// Continues packets that other shards have handed over.
+    fn serve_handed_over(&mut self, now: Instant) {
+        let Self { node, inbox, .. } = self;
+        let mut packets = inbox.packets().peekable();
+        if packets.peek().is_none() {
+            return;
+        }
+        node.datapath.receive_handed_over(now, &node.mem, packets);
+        node.datapath.finish(now, &node.mem);
+        node.send_all(now);
+    }
+
+    /// Hands packets to the shards that own what they need next, and tells all what this one has learnt.
+    fn pass_on(&mut self) {
+        let Self { node, inbox, .. } = self;
+        if node.datapath.has_handed_over() {
+            let mut refused = Vec::new();
+            inbox.hand_over(node.datapath.take_handed_over(), |packet| refused.push(packet));
+            refused.into_iter().for_each(|packet| node.datapath.refuse_handed_over(packet));
+        }
+        let news = node.datapath.take_news();
+        if !news.is_empty() {
+            inbox.tell(&news);
         }
     }
 
@@ -155,6 +195,8 @@ impl Worker {
         while !self.is_over && self.inbox.take(&mut self.operations) {
             self.apply(now);
         }
+        // Also while the node pauses: what a change has taught one shard, all know.
+        self.pass_on();
     }
 
     /// Applies the queued operations to packets of `from` that have been received and not decided on: those of a link that is
@@ -181,6 +223,7 @@ impl Worker {
         for operation in operations.drain(..) {
             match operation {
                 Operation::Delta(delta) => apply::apply_delta(node, now, delta),
+                Operation::News(news) => node.datapath.hear(now, &node.mem, news),
                 Operation::Call(call) => {
                     if !std::mem::replace(&mut has_called, true) {
                         notifications::run_timers(node, now);
@@ -258,6 +301,7 @@ impl Worker {
             // A change that a client saw confirmed before it sent these packets applies to them.
             self.apply_before_burst(now, id);
             self.node.receive_burst(now, id);
+            self.pass_on();
         }
         match received {
             Ok(()) => more,
@@ -315,7 +359,7 @@ mod tests {
     use wire::Protocol;
     use wire::ipv4::Ipv4Header;
 
-    use super::super::command::{Handle, channel, same};
+    use super::super::command::{Handle, channels, same};
     use super::super::links::LinkChange;
     use super::*;
 
@@ -337,7 +381,7 @@ mod tests {
 
     /// A worker with two links that are up, and their other ends.
     fn router() -> (Handle, Worker, [MemoryLink; 2]) {
-        let (handle, [inbox]) = channel().unwrap();
+        let (handle, [inbox]) = channels().unwrap();
         let mut worker = Worker::new(inbox).unwrap();
         let mut ends = Vec::new();
         for (id, name) in [(LAN, "lan"), (WAN, "wan")] {
@@ -425,7 +469,7 @@ mod tests {
     fn shards_apply_all_changes_in_one_order() {
         const CLIENTS: u8 = 4;
         const CHANGES: u8 = 100;
-        let (handle, inboxes) = channel::<3>().unwrap();
+        let (handle, inboxes) = channels::<3>().unwrap();
         let run = |inbox| thread::spawn(move || Worker::new(inbox).unwrap().run().unwrap());
         let workers = inboxes.map(run);
         let seen = Seen::default();

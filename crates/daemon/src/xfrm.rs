@@ -24,7 +24,7 @@ enum Step {
 }
 
 /// Validated changes, as a list of steps.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Steps(Vec<Step>);
 
 impl Steps {

@@ -36,6 +36,12 @@ impl Datapath {
         self.shard.is_first()
     }
 
+    /// Number among those of all shards for the `n`th of this one, both from 1; it wraps.
+    pub fn number_among_shards(&self, n: u16) -> u16 {
+        let (id, count) = (u16::from(self.shard.id().0), self.shard.count().get() as u16);
+        n.wrapping_sub(1).wrapping_mul(count).wrapping_add(id + 1)
+    }
+
     /// Sets whether packets leave by a port in another shard, the first one, as the link has no queue in this one.
     pub fn set_port_elsewhere(&mut self, id: PortId, is_elsewhere: bool) {
         if !self.shard.is_first() {

@@ -13,11 +13,13 @@ use crate::{Common, Layer, Link, OpenError, Sent};
 /// Every offload: the ports, or the link below, segment frames and complete checksums where their devices do not.
 const FEATURES: Features = Features { frames: false, ..Features::ALL };
 
-/// Device of a bridge, or a VLAN device.
+/// Device of a bridge, a VLAN device, or a link without a queue in a shard.
 #[derive(Debug)]
 pub struct InternalLink {
     common: Common,
-    mac: MacAddr,
+    layer: Layer,
+    host_index: Option<u32>,
+    is_elsewhere: bool,
 }
 
 impl InternalLink {
@@ -36,7 +38,17 @@ impl InternalLink {
         for offload in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
             offloads.add(offload, Ok(Some(whose.to_owned())));
         }
-        Self { common: Common::new(name, mtu, offloads, FEATURES), mac }
+        let common = Common::new(name, mtu, offloads, FEATURES);
+        Self { common, layer: Layer::Ethernet(mac), host_index: None, is_elsewhere: false }
+    }
+
+    /// Link in place of `other` in a shard that has no queue of its device: another shard sends and receives by it. Packets are
+    /// fitted to the device there.
+    pub fn elsewhere(other: &dyn Link) -> Self {
+        let Common { name, mtu, configured_mtu, offloads, .. } = other.common();
+        let offloads = offloads.clone();
+        let common = Common { mtu: *mtu, ..Common::new(name, *configured_mtu, offloads, Features::ALL) };
+        Self { common, layer: other.layer(), host_index: other.host_index(), is_elsewhere: true }
     }
 }
 
@@ -49,13 +61,24 @@ impl Link for InternalLink {
         &mut self.common
     }
 
+    fn host_index(&self) -> Option<u32> {
+        self.host_index
+    }
+
+    fn is_elsewhere(&self) -> bool {
+        self.is_elsewhere
+    }
+
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
-        self.mac = mac;
+        if self.layer == Layer::Ip {
+            return Err(OpenError::no_address(self.name()));
+        }
+        self.layer = Layer::Ethernet(mac);
         Ok(())
     }
 
     fn layer(&self) -> Layer {
-        Layer::Ethernet(self.mac)
+        self.layer
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -141,6 +141,11 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
+    /// Tells whether another shard of the node sends and receives by the link's device.
+    fn is_elsewhere(&self) -> bool {
+        false
+    }
+
     /// Tells whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
     fn has_carrier(&self) -> bool {
         true

@@ -192,10 +192,6 @@ fn read_settings(root: &Document<'_>, config: &mut Config, faults: &mut Faults<'
         config.ila_icmp_errors = value.word(ila::ICMP_ERRORS)?;
         Ok(())
     });
-    set("worker", &mut |value| {
-        config.worker = worker::read(&value.table(worker::KEYS)?)?;
-        Ok(())
-    });
     set("crypto", &mut |value| {
         config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
         Ok(())
@@ -206,6 +202,11 @@ fn read_settings(root: &Document<'_>, config: &mut Config, faults: &mut Faults<'
     });
     set("host", &mut |value| {
         config.host = host::read(&value.table(host::KEYS)?)?;
+        Ok(())
+    });
+    // The last one: it refuses what several workers cannot have.
+    set("worker", &mut |value| {
+        config.worker = worker::read(&value.table(worker::KEYS)?, config)?;
         Ok(())
     });
 }

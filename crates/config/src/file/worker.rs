@@ -1,26 +1,118 @@
-//! `[worker]`: the packet worker.
+//! `[worker]`: the packet workers.
+
+use std::collections::HashSet;
+
+use base::ShardCount;
 
 use super::crypto::MAX_CPU;
 use super::reader::{Result, Table};
-use crate::model::WorkerConfig;
+use crate::model::{Config, LinkKind, WorkerConfig};
 
-pub(super) const KEYS: &[&str] = &["cpu"];
+pub(super) const KEYS: &[&str] = &["count", "cpu", "cpus"];
 
-pub(super) fn read(table: &Table<'_>) -> Result<WorkerConfig> {
-    let cpu = table.get("cpu").map(|value| value.number(0..=MAX_CPU)).transpose()?;
-    Ok(WorkerConfig { cpu })
+/// Reads the settings, for the node that `config` is otherwise.
+pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<WorkerConfig> {
+    let count = match table.get("count") {
+        Some(value) => {
+            let count = value.number(1..=ShardCount::MAX)?;
+            if count > 1
+                && let Some(feature) = feature_of_one_worker(config)
+            {
+                return Err(value.error(format!("several workers cannot have {feature} yet; use count = 1")));
+            }
+            ShardCount::new(count).unwrap_or(ShardCount::ONE)
+        }
+        None => ShardCount::ONE,
+    };
+    let cpus = match (table.get("cpu"), table.get("cpus")) {
+        (Some(_), Some(cpus)) => return Err(cpus.error("is given beside `cpu`; use one of them")),
+        (Some(cpu), None) if count != ShardCount::ONE => {
+            return Err(cpu.error("is for one worker; name a CPU for each in `cpus`"));
+        }
+        (Some(cpu), None) => vec![cpu.number(0..=MAX_CPU)?],
+        (None, Some(value)) => {
+            let cpus = value.list()?.iter().map(|cpu| cpu.number(0..=MAX_CPU)).collect::<Result<Vec<u16>>>()?;
+            let mut seen = HashSet::new();
+            if let Some(twice) = cpus.iter().find(|&&cpu| !seen.insert(cpu)) {
+                return Err(value.error(format!("names CPU {twice} twice")));
+            }
+            if cpus.len() != count.get() {
+                let (named, workers) = (cpus.len(), count.get());
+                return Err(value.error(format!(
+                    "names {named} CPUs, and the workers are {workers}; name one for each, or set count"
+                )));
+            }
+            cpus
+        }
+        (None, None) => Vec::new(),
+    };
+    Ok(WorkerConfig { count, cpus })
+}
+
+/// What several workers cannot have, and the file has.
+fn feature_of_one_worker(config: &Config) -> Option<&'static str> {
+    let has_link = |is: fn(&crate::model::LinkConfig) -> bool| config.links.iter().any(is);
+    let features = [
+        (!config.sas.is_empty() || !config.policies.is_empty(), "SAs, policies and tunnels"),
+        (has_link(|link| link.ike), "`ike` on a link"),
+        (has_link(|link| link.esp_offload.is_some()), "`esp-offload`"),
+        (has_link(|link| matches!(link.kind, LinkKind::Bridge(_))), "bridges"),
+        (config.crypto.workers > 0, "threads of `[crypto]`"),
+    ];
+    features.into_iter().find(|(is_there, _)| *is_there).map(|(_, name)| name)
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::model::Config;
+    use super::*;
+
+    fn read(text: &str) -> std::result::Result<(usize, Vec<u16>), String> {
+        let read = Config::from_toml(text, "gw.toml").map_err(|err| err.to_string())?;
+        Ok((read.worker.count.get(), read.worker.cpus))
+    }
 
     #[test]
-    fn worker_may_have_a_cpu() {
-        let read =
-            |text| Config::from_toml(text, "gw.toml").map(|config| config.worker.cpu).map_err(|err| err.to_string());
-        assert_eq!((read(""), read("[worker]"), read("[worker]\ncpu = 3")), (Ok(None), Ok(None), Ok(Some(3))));
-        let want = "gw.toml:2: worker.cpu: 8192 is out of range; use 0 to 8191.";
-        assert_eq!(read("[worker]\ncpu = 8192"), Err(want.to_owned()));
+    fn workers_and_their_cpus() {
+        assert_eq!((read(""), read("[worker]")), (Ok((1, vec![])), Ok((1, vec![]))));
+        assert_eq!(read("[worker]\ncpu = 3"), Ok((1, vec![3])));
+        assert_eq!(read("[worker]\ncpus = [3]"), Ok((1, vec![3])));
+        assert_eq!(read("[worker]\ncount = 2\ncpus = [3, 1]"), Ok((2, vec![3, 1])));
+        assert_eq!(read("[worker]\ncount = 64"), Ok((64, vec![])));
+        let refused = [
+            ("cpu = 8192", "gw.toml:2: worker.cpu: 8192 is out of range; use 0 to 8191."),
+            ("count = 0", "gw.toml:2: worker.count: 0 is out of range; use 1 to 64."),
+            ("count = 65", "gw.toml:2: worker.count: 65 is out of range; use 1 to 64."),
+            ("cpu = 1\ncpus = [1]", "gw.toml:3: worker.cpus: is given beside `cpu`; use one of them."),
+            ("count = 2\ncpu = 1", "gw.toml:3: worker.cpu: is for one worker; name a CPU for each in `cpus`."),
+            (
+                "count = 3\ncpus = [0, 1]",
+                "gw.toml:3: worker.cpus: names 2 CPUs, and the workers are 3; name one for each, or set count.",
+            ),
+            (
+                "cpus = [0, 1]",
+                "gw.toml:2: worker.cpus: names 2 CPUs, and the workers are 1; name one for each, or set count.",
+            ),
+            ("count = 2\ncpus = [1, 1]", "gw.toml:3: worker.cpus: names CPU 1 twice."),
+        ];
+        for (text, want) in refused {
+            assert_eq!(read(&format!("[worker]\n{text}")), Err(want.to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn several_workers_with_what_only_one_can_have_are_refused_by_name() {
+        let link = |more: &str| format!("[[link]]\nname = \"a\"\nkind = \"packet\"\ninterface = \"a\"\n{more}");
+        let cases = [
+            (link("ike = true\n"), "`ike` on a link"),
+            (link("esp-offload = \"software\"\n"), "`esp-offload`"),
+            ("[[link]]\nname = \"br0\"\nkind = \"bridge\"\n".to_owned(), "bridges"),
+            ("[crypto]\nworkers = 1\n".to_owned(), "threads of `[crypto]`"),
+        ];
+        for (text, feature) in cases {
+            assert!(read(&format!("{text}[worker]\ncount = 1")).is_ok(), "{text}");
+            let refused = read(&format!("{text}[worker]\ncount = 2")).unwrap_err();
+            let want = format!("worker.count: several workers cannot have {feature} yet; use count = 1.");
+            assert!(refused.ends_with(&want), "{refused}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::PortId;
+use base::{PortId, ShardCount};
 use client::ROOTS_RUN_DIR;
 use config::model::{HostConfig, HostSide as Wish};
 use ctl::state::{HostDeviceState, HostState};
@@ -149,6 +149,12 @@ impl HostSide {
         follow: impl Fn() + Send + 'static,
     ) {
         if config.side == Wish::Off {
+            return;
+        }
+        if worker.count() != ShardCount::ONE {
+            let why = "several workers cannot have one yet; start with [worker] count = 1".to_owned();
+            tracing::warn!("no host side: {why}");
+            *self.lock() = State::Failed(why);
             return;
         }
         match On::make(config, place(socket), socket.with_extension(RECORD), worker) {

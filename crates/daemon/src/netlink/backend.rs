@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{Instant, PortId};
+use base::{Instant, PortId, ShardCount};
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
 use ctl::state::LinkStats;
@@ -15,11 +15,12 @@ use qdisc::{Options, Stats};
 use switch::Bridge;
 use wire::eth::MacAddr;
 
-use crate::command::{Handle, WorkerGone, agreed, same};
+use crate::command::{Handle, PATIENCE, WorkerGone, agreed, same};
 use crate::links::LinkChange;
 use crate::node::Node;
 use crate::open::Open;
 use crate::snapshot;
+use crate::sums::sum;
 use crate::translate::fib::{known, neighbours, shown};
 
 /// The worker as rtnetlink's [`Host`].
@@ -39,7 +40,8 @@ impl Backend for WorkerBackend {
     }
 
     fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
-        self.worker.call(|node| snapshot::links(node)).map_err(|gone| silent(&gone))
+        let all = self.worker.gather(|node| snapshot::links(node)).map_err(|gone| silent(&gone))?;
+        Ok(sum(all).unwrap_or_default())
     }
 
     fn apply(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
@@ -48,7 +50,13 @@ impl Backend for WorkerBackend {
     }
 
     fn open(&mut self, id: PortId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
-        let link = (self.open)(config, index).map_err(|err| Error::owned_text(errno::EINVAL, err.message))?;
+        if matches!(config.kind, LinkKind::Bridge(_)) && self.worker.count() != ShardCount::ONE {
+            let text = "several workers cannot have bridges yet; start with [worker] count = 1";
+            return Err(Error::text(errno::EOPNOTSUPP, text));
+        }
+        let opened = (self.open)(config, index, self.worker.count());
+        let opened = opened.map_err(|err| Error::owned_text(errno::EINVAL, err.message))?;
+        let link = opened.first().ok_or(Error::new(errno::ENODEV))?;
         let mac = match link.layer() {
             Layer::Ethernet(mac) => Some(mac.0),
             Layer::Ip => None,
@@ -56,8 +64,11 @@ impl Backend for WorkerBackend {
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
         let host_index = link.host_index();
         let queues = link.ring().map(|ring| ring.queues);
-        let of_link = config.clone();
-        self.worker.call(move |node| node.add_link(id, link, of_link)).map_err(|gone| silent(&gone))?;
+        let parts = opened.into_iter().map(|queue| {
+            let of_link = config.clone();
+            move |node: &mut Node| node.add_link(id, queue, of_link)
+        });
+        self.worker.on_all(parts, Some(PATIENCE)).map_err(|gone| silent(&gone))?;
         if let LinkKind::Vlan { .. } = config.kind {
             // A VLAN takes MTU, address and state from its lower link.
             let links = self.links()?;
@@ -80,7 +91,8 @@ impl Backend for WorkerBackend {
     }
 
     fn detail(&mut self, id: PortId) -> Result<LinkDetail, Error> {
-        let found = self.worker.call(move |node| snapshot::detail(node, id)).map_err(|gone| silent(&gone))?;
+        let all = self.worker.gather(move |node| snapshot::detail(node, id)).map_err(|gone| silent(&gone))?;
+        let found = sum(all).flatten();
         found.ok_or(Error::new(errno::ENODEV))
     }
 

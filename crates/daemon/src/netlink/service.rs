@@ -543,7 +543,7 @@ mod tests {
     /// A service without clients, and its worker.
     fn service() -> (Service, Running) {
         let signals = Signals::new([SIGHUP]).unwrap();
-        let worker = Running::start(signals.handle()).unwrap();
+        let worker = Running::start(base::ShardCount::ONE, &signals.handle()).unwrap();
         let shared = Shared::new(&worker.handle, open::open);
         let (discard, thread) = link::discard();
         thread::spawn(move || thread.run());

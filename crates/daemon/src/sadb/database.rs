@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use base::ShardCount;
 use netlink::Error;
 use netlink::error::errno;
 use netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
@@ -53,10 +54,17 @@ fn number() -> Result<u64, Error> {
     random().map_err(|err| Error::new(err.raw_os_error().unwrap_or(errno::EBUSY)))
 }
 
+/// Refuses what several workers cannot have yet.
+fn only_worker(node: &Node) -> Result<(), Error> {
+    let is_only = node.shard.as_ref().is_none_or(|(_, handle)| handle.count() == ShardCount::ONE);
+    let text = "several workers cannot have SAs and policies yet; start with [worker] count = 1";
+    if is_only { Ok(()) } else { Err(Error::text(errno::EOPNOTSUPP, text)) }
+}
+
 impl<A: Ask> Database for WorkerSadb<A> {
     fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error> {
         let mask = number()?;
-        self.0.change(move |node| sas::add_sa(node, *sa, update, mask))
+        self.0.change(move |node| only_worker(node).and_then(|()| sas::add_sa(node, *sa, update, mask)))
     }
 
     fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
@@ -86,7 +94,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 32) as u32
         };
-        self.0.change(move |node| sas::alloc_spi(node, &request, next))
+        self.0.change(move |node| only_worker(node).and_then(|()| sas::alloc_spi(node, &request, next)))
     }
 
     fn flush_sas(&mut self, proto: u8) -> Result<bool, Error> {
@@ -105,7 +113,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 
     fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error> {
-        self.0.change(move |node| policies::add_policy(node, *policy, update))
+        self.0.change(move |node| only_worker(node).and_then(|()| policies::add_policy(node, *policy, update)))
     }
 
     fn find_policy(&mut self, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
@@ -137,6 +145,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
 
     fn set_defaults(&mut self, block: [Option<bool>; 3]) -> Result<(), Error> {
         self.0.change(move |node| {
+            only_worker(node)?;
             for (dir, block) in DIRS.into_iter().zip(block) {
                 let action = match block {
                     None => continue,

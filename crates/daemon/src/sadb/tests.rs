@@ -18,7 +18,7 @@ use wire::{FlowKey, Protocol};
 use xfrm::{Aevents, Flowi, Mark, SaFlags};
 
 use super::{Alone, WorkerSadb};
-use crate::command::channel;
+use crate::command::channels;
 use crate::event_queue::KernelEvent;
 use crate::node::Node;
 use crate::records::wall_clock;
@@ -322,7 +322,7 @@ fn replica(node: &Node) -> String {
 
 #[test]
 fn shards_have_equal_sas_whatever_the_clients_order() {
-    let (handle, inboxes) = channel::<3>().unwrap();
+    let (handle, inboxes) = channels::<3>().unwrap();
     let run = |inbox| thread::spawn(move || Worker::new(inbox).unwrap().run().unwrap());
     let workers = inboxes.map(run);
     thread::scope(|scope| {

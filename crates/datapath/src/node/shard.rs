@@ -77,6 +77,11 @@ impl Shard {
         self.count != ShardCount::ONE
     }
 
+    /// The shard that the node is.
+    pub(crate) fn id(&self) -> ShardId {
+        self.id
+    }
+
     /// Number of shards.
     pub(crate) fn count(&self) -> ShardCount {
         self.count
