@@ -15,7 +15,7 @@ pub struct Offload {
 }
 
 /// The offloads of a link.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Offloads {
     /// Offloads in display order.
     all: Vec<Offload>,
