@@ -70,8 +70,8 @@ pub trait Link: fmt::Debug + Send {
     /// name.
     fn release(&mut self) {}
 
-    /// Makes the device of a TUN or TAP link this node's own, so that [`keep`](Self::keep) applies to it. For other
-    /// links the call does nothing.
+    /// Makes the device of a TUN or TAP link this node's own, so that [`keep`](Self::keep) applies to it. For other links, and for
+    /// [queues](crate::open_queues) of other shards than the first, the call does nothing.
     fn own(&mut self) {}
 
     /// Sets whether an [own](Self::own) device stays when the link is closed.
@@ -105,7 +105,8 @@ pub trait Link: fmt::Debug + Send {
     }
 
     /// Opens or closes port 500 of the link's address, where IKE begins. Only a UDP link that is bound to a single
-    /// address and to the port of ESP in UDP has this port; for any other link the call does nothing.
+    /// address and to the port of ESP in UDP has this port; for any other link, and for [queues](crate::open_queues) of other shards than
+    /// the first, the call does nothing.
     ///
     /// # Errors
     /// The system refuses; the port is closed.

@@ -4,6 +4,7 @@ use std::io;
 use std::num::NonZeroU32;
 use std::path::Path;
 
+use base::ShardCount;
 use driver::{DriverKind, Resource};
 
 use crate::af_packet::PacketLink;
@@ -46,31 +47,53 @@ pub fn has_device(name: &str, kind: &DriverKind) -> bool {
 /// # Errors
 /// The device and the call that failed, with a remedy where one is known.
 pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
+    let mut links = open_queues(config, ShardCount::ONE)?;
+    Ok(links.pop().expect("a link has a queue for the first shard"))
+}
+
+/// Opens a link with a queue for each shard, or fewer if its kind or device has fewer, but at least one: element `i` is shard `i`'s. Each
+/// is a whole link over queues of its own, and stays open when another is closed.
+///
+/// - TUN and TAP: a device of several queues, at least one for each shard. The kernel returns a flow to the shard that has sent it.
+/// - UDP: a socket for each shard at one address and port. The kernel chooses the owner of the SPI, and the first shard for IKE.
+/// - Others: one queue, the first shard's.
+///
+/// [`own`](Link::own), [`keep`](Link::keep) and [`set_ike_port`](Link::set_ike_port) are about what exists once: they do nothing on
+/// elements other than the first. The other setters apply to the element, or to the device, and are called on each.
+///
+/// # Errors
+/// As [`open`]. No queue is left open.
+pub fn open_queues(config: &Config, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, OpenError> {
     let own_address = || {
         let none = || io::Error::new(io::ErrorKind::InvalidInput, "a link of vhost-user needs one");
         config.mac.ok_or_else(|| OpenError::new(&config.name, "address", none()))
     };
-    Ok(match &config.kind {
-        DriverKind::Tun { queues } => Box::new(TunLink::open(config, Layer::Ip, *queues)?),
-        DriverKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
-        DriverKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
-        DriverKind::Packet { interface, exclusive } => Box::new(PacketLink::open(config, interface, *exclusive)?),
+    let links = match &config.kind {
+        DriverKind::Tun { queues } => boxed(TunLink::open(config, Layer::Ip, *queues, shards)?),
+        DriverKind::Tap { queues } => boxed(TunLink::open(config, TunLink::TAP, *queues, shards)?),
+        DriverKind::Udp { bind } => boxed(UdpLink::open(config, *bind, shards)?),
+        DriverKind::Packet { interface, exclusive } => boxed(vec![PacketLink::open(config, interface, *exclusive)?]),
         DriverKind::VhostUser { socket, queues, memory } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
             let back = VhostConfig::new(&config.name, Path::new(socket), own_address()?);
-            Box::new(vhost::open(&VhostConfig { pairs: *queues, memory: *memory, mtu, offloads, ..back })?)
+            boxed(vec![vhost::open(&VhostConfig { pairs: *queues, memory: *memory, mtu, offloads, ..back })?])
         }
         DriverKind::VirtioUser { socket, queues, ring } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
             let front = FrontConfig::new(&config.name, Path::new(socket), own_address()?);
-            Box::new(vhost::open_front(&FrontConfig { pairs: *queues, ring_size: *ring, mtu, offloads, ..front })?)
+            boxed(vec![vhost::open_front(&FrontConfig { pairs: *queues, ring_size: *ring, mtu, offloads, ..front })?])
         }
         DriverKind::Xdp { interface, ring, mode } => {
             let ring = NonZeroU32::new(u32::from(*ring)).ok_or_else(|| {
                 let none = io::Error::new(io::ErrorKind::InvalidInput, "no frames to receive into");
                 OpenError::new(interface, "ring", none)
             })?;
-            Box::new(XdpLink::open(config, interface, ring, *mode)?)
+            boxed(vec![XdpLink::open(config, interface, ring, *mode)?])
         }
-    })
+    };
+    Ok(links)
+}
+
+fn boxed<L: Link + 'static>(links: Vec<L>) -> Vec<Box<dyn Link>> {
+    links.into_iter().map(|link| Box::new(link) as Box<dyn Link>).collect()
 }

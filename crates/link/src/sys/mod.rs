@@ -3,6 +3,7 @@
 pub(crate) mod aio;
 pub(crate) mod bpf;
 mod bus_faults;
+pub(crate) mod cbpf;
 pub(crate) mod cmsg;
 pub(crate) mod descriptors;
 pub(crate) mod discard;

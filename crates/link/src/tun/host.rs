@@ -129,6 +129,7 @@ impl TunLink {
             index,
             down: false,
             gone: false,
+            is_first: true,
             owned: false,
         })
     }

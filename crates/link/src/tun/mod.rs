@@ -1,4 +1,5 @@
-//! TUN and TAP devices (tun(4)): packets or frames to and from this host's own stack.
+//! TUN and TAP devices (tun(4)): packets or frames to and from this host's own stack. A device may have several queues, and each shard
+//! a link over its own.
 //!
 //! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: TCP and UDP are
 //! unsegmented and without checksums in both directions. Without offloads, every read and write is one plain packet.
@@ -54,6 +55,8 @@ pub(crate) struct TunLink {
     down: bool,
     /// Whether a call has found the queues without a device (`EBADFD`).
     gone: bool,
+    /// Whether this is the first shard's link, to which what exists once belongs.
+    is_first: bool,
     /// Whether the device is the node's own.
     owned: bool,
 }
@@ -214,7 +217,7 @@ impl Link for TunLink {
     }
 
     fn own(&mut self) {
-        self.owned = true;
+        self.owned = self.is_first;
     }
 
     fn keep(&mut self, kept: bool) -> io::Result<()> {

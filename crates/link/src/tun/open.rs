@@ -1,7 +1,9 @@
 //! Creation of a device, and probing of its offloads.
 
+use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use base::ShardCount;
 use offload::Features;
 use rustix::fs::{Mode, OFlags};
 use wire::MacAddr;
@@ -29,19 +31,27 @@ const RX_OFFLOADS: [(&str, u32); 5] = [
 ];
 
 impl TunLink {
-    /// Creates the device, or attaches to an existing one, and brings it up.
-    pub(crate) fn open(config: &Config, layer: Layer, queues: u16) -> Result<Self, OpenError> {
+    /// Creates the device, or attaches to an existing one, and brings it up. One link for each shard, over its own queues: there are
+    /// `queues`, but at least one for each shard, and they are dealt to the shards in turn.
+    ///
+    /// The kernel returns a flow on the queue that wrote it last (Linux `tun_flow_update`), so a shard receives the replies to what it
+    /// has sent.
+    pub(crate) fn open(config: &Config, layer: Layer, queues: u16, shards: ShardCount) -> Result<Vec<Self>, OpenError> {
         let name = &config.name;
         let failed = |call| move |err| OpenError::new(name, call, err);
         let mut flags = libc::IFF_NO_PI | if layer == Layer::Ip { libc::IFF_TUN } else { libc::IFF_TAP };
         if config.offloads {
             flags |= libc::IFF_VNET_HDR;
         }
+        let queues = usize::from(queues).max(shards.get());
         if queues > 1 {
             flags |= libc::IFF_MULTI_QUEUE;
         }
-        let queues = (0..queues.max(1)).map(|_| attach(name, flags, config.index)).collect::<Result<Vec<_>, _>>()?;
-        let offloads = set_up_queue(queues[0].as_fd(), name, config.offloads)?;
+        let mut dealt = std::iter::repeat_with(Vec::new).take(shards.get()).collect::<Vec<_>>();
+        for number in 0..queues {
+            dealt[number % shards.get()].push(attach(name, flags, config.index)?);
+        }
+        let offloads = set_up_queue(dealt[0][0].as_fd(), name, config.offloads)?;
 
         let interface = Interface::new(name).map_err(failed("socket"))?;
         let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
@@ -64,21 +74,25 @@ impl TunLink {
         };
         let features = if config.offloads { offloads.features() } else { Features::NONE };
         let configured_mtu = u16::try_from(mtu).ok();
-        Ok(Self {
-            common: Common { mtu, ..Common::new(name, configured_mtu, offloads, features) },
-            layer,
-            queues,
-            next: 0,
-            virtio: config.offloads,
-            longest: longest(config.offloads, mtu, layer),
-            posted: Posted::new(),
-            flow_hash: FlowHash::default(),
-            interface,
-            index,
-            down: false,
-            gone: false,
-            owned: false,
-        })
+        let of_shard = |(shard, queues)| {
+            Ok(Self {
+                common: Common { mtu, ..Common::new(name, configured_mtu, offloads.clone(), features) },
+                layer,
+                queues,
+                next: 0,
+                virtio: config.offloads,
+                longest: longest(config.offloads, mtu, layer),
+                posted: Posted::new(),
+                flow_hash: FlowHash::default(),
+                interface: Interface::new(name).map_err(failed("socket"))?,
+                index,
+                down: false,
+                gone: false,
+                is_first: shard == 0,
+                owned: false,
+            })
+        };
+        dealt.into_iter().enumerate().map(of_shard).collect()
     }
 }
 
@@ -118,12 +132,35 @@ pub(super) fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<Owned
             Some(_) => "another program has it, or another interface has its number",
             None => "another program has it",
         };
-        OpenError::new(name, "TUNSETIFF", err).with_hint(libc::EBUSY, busy).with_hint(
+        let refused = OpenError::new(name, "TUNSETIFF", err).with_hint(libc::EBUSY, busy).with_hint(
             libc::EINVAL,
-            "an interface of that name is there already, of another kind or with other options",
-        )
+            "an interface of that name is there already, of another kind, with another number of queues or with other options",
+        );
+        match flags & libc::IFF_MULTI_QUEUE != 0 && refused.source.raw_os_error() == Some(libc::EINVAL) {
+            true if has_one_queue(name, flags) => refused.with_hint(libc::EINVAL, make_anew(name, flags)),
+            _ => refused,
+        }
     })?;
     Ok(queue)
+}
+
+/// Tells whether a device of this name and kind was made without `IFF_MULTI_QUEUE`, by attaching a queue, which is closed at once. The
+/// kernel accepts the queue of such a device, or says that the device has its only one.
+fn has_one_queue(name: &str, flags: i32) -> bool {
+    let attach = |queue: File| tun_attach(queue.as_fd(), name, flags & !libc::IFF_MULTI_QUEUE);
+    match OpenOptions::new().read(true).write(true).open(CLONE_DEVICE).and_then(attach) {
+        Ok(()) => true,
+        Err(err) => err.raw_os_error() == Some(libc::EBUSY),
+    }
+}
+
+/// Remedy for a device that was made for one queue.
+fn make_anew(name: &str, flags: i32) -> String {
+    let mode = if flags & libc::IFF_TAP == 0 { "tun" } else { "tap" };
+    format!(
+        "the device was made for one queue and needs several: delete it with `ip link del {name}`, or make it with \
+         `ip tuntap add {name} mode {mode} multi_queue`"
+    )
 }
 
 /// Tries each offload, and records the results.

@@ -5,6 +5,9 @@
 //! both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. ICMP reports of the path MTU are
 //! received as ICMP messages again ([`paths`]). A sent datagram has the Don't Fragment flag of the packet's IP header
 //! ([`discovery`]).
+//!
+//! With several shards each has a socket of its own, all at one address and port (`SO_REUSEPORT`), and the kernel chooses the owner of a
+//! datagram's SPI. An ICMP error is reported by any of the sockets.
 
 mod discovery;
 mod errors;
@@ -20,6 +23,7 @@ mod trains;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use base::DropReason;
@@ -67,7 +71,12 @@ const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
 pub(crate) struct UdpLink {
     common: Common,
     socket: std::net::UdpSocket,
+    /// Socket that keeps others out of the group of this address and port; `None` if the node has one shard.
+    #[expect(dead_code, reason = "holds the address until the last link is closed")]
+    guard: Option<Arc<std::net::UdpSocket>>,
     local: SocketAddr,
+    /// Whether this is the first shard's link, to which port 500 belongs.
+    is_first: bool,
     /// Port 500, for IKE daemons of the host side.
     ike: Option<IkePort>,
     /// Bursts since that port was read.
@@ -340,7 +349,7 @@ impl Link for UdpLink {
 
     fn set_ike_port(&mut self, enabled: bool) -> Result<(), OpenError> {
         self.ike = None;
-        if enabled {
+        if enabled && self.is_first {
             self.ike = IkePort::open(&self.common.name, self.local)?;
         }
         Ok(())
@@ -408,7 +417,7 @@ mod tests {
             offloads: true,
             index: None,
         };
-        let mut link = UdpLink::open(&config, bind).expect("a socket");
+        let mut link = UdpLink::open(&config, bind, base::ShardCount::ONE).expect("a socket").remove(0);
         let mut train = ipv4::Ipv4Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
         train.fill_check();
         let train = [train.as_bytes(), udp::UdpHeader::new(link.local.port(), 9, 108).as_bytes(), &[0; 100]].concat();

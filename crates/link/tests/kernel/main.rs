@@ -3,6 +3,7 @@
 
 mod bridge;
 mod packet_socket;
+mod queues;
 mod train;
 mod tun;
 mod udp;
@@ -14,7 +15,8 @@ use link::{Config, Link};
 use system::Netns;
 
 fn main() {
-    let trials = [tun::trials(), udp::trials(), packet_socket::trials(), xdp::trials()].into_iter().flatten().collect();
+    let trials = [tun::trials(), udp::trials(), packet_socket::trials(), xdp::trials(), queues::trials()];
+    let trials = trials.into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
