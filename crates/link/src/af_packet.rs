@@ -3,12 +3,15 @@
 //! The kernel delivers frames as the interface received them, merged by its GRO or never segmented (veth), and segments
 //! what we send if the interface does not. The host's own stack sees the same frames, unless the link is exclusive: an
 //! interface that fatpath owns has no addresses there.
+//!
+//! With several shards each has a socket of its own, in one group, and the kernel chooses the socket of a frame.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use base::DropReason;
+use base::{DropReason, ShardCount, ShardId};
 use offload::Features;
 use packet::{Cut, Memory, Packet};
 use rustix::net::sockopt::socket_error;
@@ -24,13 +27,15 @@ use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::rx_filter::RxFilter;
 use crate::stats::LinkStats;
+use crate::steering;
 use crate::sys::bpf;
+use crate::sys::cbpf;
 use crate::sys::cmsg::{self, CONTROL_LEN};
 use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::link_layer;
-use crate::sys::socket::{bind, has_lost_interface, set_buffer, set_option};
+use crate::sys::socket::{bind, get_option, has_lost_interface, set_buffer, set_option};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
 use crate::{Common, Layer, Link, OpenError, Sent};
 
@@ -72,8 +77,8 @@ pub(crate) struct PacketLink {
     down: bool,
     /// Whether frames that carry no IP, or are for another station, are dropped.
     ip_only: bool,
-    /// Program at the interface's ingress that drops frames behind the packet sockets, until this is closed.
-    ingress: Option<OwnedFd>,
+    /// Program at the interface's ingress that drops frames behind the packet sockets, until the last of these is closed.
+    ingress: Option<Arc<OwnedFd>>,
 }
 
 /// Peer device of a veth pair whose other device is the packet link's interface.
@@ -95,27 +100,51 @@ struct Slot {
 }
 
 impl PacketLink {
-    /// Opens a socket and binds it to the interface. If it is `exclusive`, the host's own stack gets none of the
-    /// interface's frames.
-    pub(crate) fn open(config: &Config, interface: &str, exclusive: bool) -> Result<Self, OpenError> {
+    /// Opens a socket for each shard and binds it to the interface. Each frame is received by one of them, which the kernel chooses. If the
+    /// link is `exclusive`, the host's own stack gets none of the interface's frames.
+    pub(crate) fn open(
+        config: &Config,
+        interface: &str,
+        exclusive: bool,
+        shards: ShardCount,
+    ) -> Result<Vec<Self>, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
-        let device = Interface::new(interface).map_err(failed("socket"))?;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
-            failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
-        })?;
-        let mut link = Self::over(config, device, socket, None)?;
-        let filter = RxFilter::open(link.socket.as_fd(), link.index).map_err(failed("PACKET_MR_ALLMULTI"))?;
-        link.filter = Some(filter);
+        let mut links = Vec::new();
+        let mut group = None;
+        for shard in shards.all() {
+            let device = Interface::new(interface).map_err(failed("socket"))?;
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
+                failed("socket AF_PACKET")(err.into())
+                    .with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
+            })?;
+            if shard != ShardId::FIRST {
+                // Until it has joined the group, the socket would receive every frame once more.
+                cbpf::filter(socket.as_fd(), &steering::nothing()).map_err(failed("SO_ATTACH_FILTER"))?;
+            }
+            let mut link = Self::over(config, device, socket, None)?;
+            let fd = link.socket.as_fd();
+            if shards != ShardCount::ONE {
+                group = Some(join(fd, group, shards).map_err(|err| {
+                    let hint = "a kernel before 6.13 requires an interface that is up; `ip link set` it up first";
+                    failed("PACKET_FANOUT")(err).with_hint(libc::EINVAL, hint)
+                })?);
+                cbpf::filter(fd, &steering::received()).map_err(failed("SO_ATTACH_FILTER"))?;
+            }
+            link.filter = Some(RxFilter::open(fd, link.index).map_err(failed("PACKET_MR_ALLMULTI"))?);
+            links.push(link);
+        }
         if exclusive {
-            let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), link.index));
-            link.ingress = Some(attached.map_err(|err| {
+            let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), links[0].index));
+            let attached = attached.map_err(|err| {
                 let hint = "exclusive takes Linux 6.6, CAP_BPF and CAP_NET_ADMIN; without it the host's stack sees the frames as well";
                 let failed = failed("BPF_LINK_CREATE")(err);
                 failed.with_hint(libc::EINVAL, hint).with_hint(libc::EPERM, hint)
-            })?);
+            })?;
+            let attached = Arc::new(attached);
+            links.iter_mut().for_each(|link| link.ingress = Some(Arc::clone(&attached)));
         }
-        Ok(link)
+        Ok(links)
     }
 
     /// Binds a socket to the interface, whose frames are those of a `station`, if not the host's own.
@@ -327,6 +356,27 @@ impl Slot {
             }
         }
         Ok(packet)
+    }
+}
+
+/// Adds a bound socket to a group whose sockets share the interface's frames (packet(7), `PACKET_FANOUT`), or to a new one. Returns the
+/// group's number.
+///
+/// Kernels before 6.2 ignore `IGNORE_OUTGOING`; there the sockets' filter drops frames that this host sends.
+fn join(socket: BorrowedFd<'_>, group: Option<u16>, shards: ShardCount) -> io::Result<u16> {
+    let mut kind = libc::PACKET_FANOUT_CBPF | libc::PACKET_FANOUT_FLAG_IGNORE_OUTGOING;
+    if group.is_none() {
+        kind |= libc::PACKET_FANOUT_FLAG_UNIQUEID;
+    }
+    let request = u32::from(group.unwrap_or(0)) | kind << 16;
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT, request.cast_signed())?;
+    match group {
+        Some(group) => Ok(group),
+        None => {
+            cbpf::steer_fanout(socket, &steering::by_spi_or_flow(shards))?;
+            // The low half of the option is the number.
+            Ok(get_option(socket, libc::SOL_PACKET, libc::PACKET_FANOUT)? as u16)
+        }
     }
 }
 

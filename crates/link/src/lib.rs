@@ -27,12 +27,15 @@
 //! RFC 4301 §8.1 (Don't Fragment of ESP in UDP); RFC 3948 §2.1 and RFC 7296 §2 (ports of IKE); draft-ietf-opsawg-pcap
 //! and draft-ietf-opsawg-pcapng (capture files); RFC 9669 §3 and §4 (the XDP program). Virtio 1.2 §2.7 and §5.1,
 //! `docs/interop/vhost-user.rst` of QEMU. Kernel interfaces: tun(4), `Documentation/networking/tuntap.rst`, packet(7),
-//! udp(7), `Documentation/networking/af_xdp.rst`, bpf(2).
+//! udp(7), socket(7), `Documentation/networking/af_xdp.rst`, `Documentation/networking/filter.rst`, bpf(2).
 //!
 //! # Links
 //! - [`open()`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket
 //!   with the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat
 //!   in both directions where the kernel can.
+//! - [`open_queues()`] opens a link with a queue for each shard of a node: queues of a TUN or TAP device, UDP sockets at one
+//!   port, a group of packet sockets, queues of AF_XDP. Programs of classic BPF steer packets of ESP to the owner of their SPI
+//!   (`steering.rs`). Other kinds have one queue, the first shard's.
 //! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last
 //!   packet ([`Link::settle`]). The driver mode is probed ([`XdpMode`](driver::XdpMode)), and [`Link::ring`] returns
 //!   the state of the ring.

@@ -56,6 +56,8 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
 ///
 /// - TUN and TAP: a device of several queues, at least one for each shard. The kernel returns a flow to the shard that has sent it.
 /// - UDP: a socket for each shard at one address and port. The kernel chooses the owner of the SPI, and the first shard for IKE.
+/// - Packet sockets: a socket for each shard. The kernel chooses the owner of the SPI, and another shard for each other flow.
+/// - AF_XDP: the interface's receive queues, dealt to the shards in turn. The interface chooses the queue of a frame.
 /// - Others: one queue, the first shard's.
 ///
 /// [`own`](Link::own), [`keep`](Link::keep) and [`set_ike_port`](Link::set_ike_port) are about what exists once: they do nothing on
@@ -72,7 +74,7 @@ pub fn open_queues(config: &Config, shards: ShardCount) -> Result<Vec<Box<dyn Li
         DriverKind::Tun { queues } => boxed(TunLink::open(config, Layer::Ip, *queues, shards)?),
         DriverKind::Tap { queues } => boxed(TunLink::open(config, TunLink::TAP, *queues, shards)?),
         DriverKind::Udp { bind } => boxed(UdpLink::open(config, *bind, shards)?),
-        DriverKind::Packet { interface, exclusive } => boxed(vec![PacketLink::open(config, interface, *exclusive)?]),
+        DriverKind::Packet { interface, exclusive } => boxed(PacketLink::open(config, interface, *exclusive, shards)?),
         DriverKind::VhostUser { socket, queues, memory } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
             let back = VhostConfig::new(&config.name, Path::new(socket), own_address()?);
@@ -88,7 +90,7 @@ pub fn open_queues(config: &Config, shards: ShardCount) -> Result<Vec<Box<dyn Li
                 let none = io::Error::new(io::ErrorKind::InvalidInput, "no frames to receive into");
                 OpenError::new(interface, "ring", none)
             })?;
-            boxed(vec![XdpLink::open(config, interface, ring, *mode)?])
+            boxed(XdpLink::open(config, interface, ring, *mode, shards)?)
         }
     };
     Ok(links)

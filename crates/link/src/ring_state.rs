@@ -2,7 +2,7 @@
 
 use crate::sys::xsk::XdpStats;
 
-/// State of a device's frame rings, all queues together.
+/// State of a device's frame rings, all queues of a link together.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RingState {
     /// Whether the driver runs the XDP program, rather than the network stack.
@@ -21,4 +21,14 @@ pub struct RingState {
     pub rx_no_buffer: u64,
     /// The kernel's own counters.
     pub kernel: XdpStats,
+}
+
+impl RingState {
+    /// Adds the queues of another shard's link over the same device.
+    pub fn add(&mut self, other: &Self) {
+        self.queues += other.queues;
+        self.held += other.held;
+        self.rx_no_buffer += other.rx_no_buffer;
+        self.kernel.add(&other.kernel);
+    }
 }

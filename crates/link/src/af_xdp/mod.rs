@@ -11,8 +11,9 @@ mod pieces;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-use base::DropReason;
+use base::{DropReason, ShardCount};
 use driver::XdpMode;
 use offload::Features;
 use packet::{Copied, CopyReason, Cut, Memory, Packet};
@@ -55,13 +56,14 @@ const UNUSED_ETHERTYPE: u16 = 0xffff;
 /// No offloads; packets in any number of pieces, which are copied.
 const FEATURES: Features = Features { sg: true, frag_list: true, frames: true, ..Features::NONE };
 
-/// AF_XDP sockets on one interface.
+/// AF_XDP sockets on one interface, one for each of a shard's queues.
 #[derive(Debug)]
 pub(crate) struct XdpLink {
     common: Common,
     layer: Layer,
-    /// Detached from the interface before the sockets are closed.
-    attached: Attached,
+    /// Shared by the links of all shards. Detached from the interface before the sockets of the last one are closed; until then the host's
+    /// stack receives the frames of queues whose sockets are closed.
+    attached: Arc<Attached>,
     queues: Vec<RxQueue>,
     shape: Shape,
     ring: NonZeroU32,
@@ -78,7 +80,7 @@ pub(crate) struct XdpLink {
     down: bool,
 }
 
-/// One receive queue. The first one also sends all packets.
+/// One receive queue. The first one of a shard also sends its packets.
 #[derive(Debug)]
 struct RxQueue {
     xsk: Xsk,
@@ -110,8 +112,15 @@ impl Shape {
 }
 
 impl XdpLink {
-    /// Probes how the interface can be driven, and opens a socket for each of its receive queues.
-    pub(crate) fn open(config: &Config, interface: &str, ring: NonZeroU32, mode: XdpMode) -> Result<Self, OpenError> {
+    /// Probes how the interface can be driven, and opens a socket for each of its receive queues, which are dealt to the shards in turn. No
+    /// link for a shard without a queue.
+    pub(crate) fn open(
+        config: &Config,
+        interface: &str,
+        ring: NonZeroU32,
+        mode: XdpMode,
+        shards: ShardCount,
+    ) -> Result<Vec<Self>, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let device = Interface::new(interface).map_err(failed("socket"))?;
         let index = device.index().map_err(|err| {
@@ -122,11 +131,14 @@ impl XdpLink {
         let shape = Shape::of(device.mtu().map_err(failed("SIOCGIFMTU"))?);
         let mtu = mtu_of(&device, shape, config.mtu)?;
         let count = device.rx_queues().map_err(failed("ETHTOOL_GCHANNELS"))?;
-        let watch = watch(index).map_err(|err| {
-            failed("socket AF_PACKET")(err).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
-        })?;
-
-        let filter = RxFilter::open(watch.as_fd(), index).map_err(failed("PACKET_MR_ALLMULTI"))?;
+        let mut watches = Vec::new();
+        for _ in 0..shards.get().min(count as usize) {
+            let watch = watch(index).map_err(|err| {
+                failed("socket AF_PACKET")(err).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
+            })?;
+            let filter = RxFilter::open(watch.as_fd(), index).map_err(failed("PACKET_MR_ALLMULTI"))?;
+            watches.push((watch, filter));
+        }
 
         let attached = Attached::new((interface, index), count, shape.several, mode)?;
         let flags = if shape.several { libc::XDP_USE_SG } else { 0 };
@@ -134,22 +146,30 @@ impl XdpLink {
         let (sockets, why_copy) = attached.open_queues(interface, count, queue)?;
         let zero_copy = sockets.iter().all(Xsk::is_zero_copy);
         let offloads = offloads(&attached, mode, zero_copy, why_copy);
-        Ok(Self {
-            common: Common { mtu, ..Common::new(&config.name, config.mtu, offloads, FEATURES) },
-            layer: Layer::Ethernet(mac),
-            attached,
-            queues: sockets.into_iter().map(|xsk| RxQueue { xsk, pieces: Pieces::default(), dry: false }).collect(),
-            shape,
-            ring,
-            zero_copy,
-            rx_no_buffer: 0,
-            copied: Copied::default(),
-            watch,
-            filter,
-            interface: device,
-            index,
-            down: false,
-        })
+        let attached = Arc::new(attached);
+        let mut dealt = std::iter::repeat_with(Vec::new).take(watches.len()).collect::<Vec<_>>();
+        for (number, xsk) in sockets.into_iter().enumerate() {
+            dealt[number % watches.len()].push(RxQueue { xsk, pieces: Pieces::default(), dry: false });
+        }
+        let of_shard = |(queues, (watch, filter))| {
+            Ok(Self {
+                common: Common { mtu, ..Common::new(&config.name, config.mtu, offloads.clone(), FEATURES) },
+                layer: Layer::Ethernet(mac),
+                attached: Arc::clone(&attached),
+                queues,
+                shape,
+                ring,
+                zero_copy,
+                rx_no_buffer: 0,
+                copied: Copied::default(),
+                watch,
+                filter,
+                interface: Interface::new(interface).map_err(failed("socket"))?,
+                index,
+                down: false,
+            })
+        };
+        dealt.into_iter().zip(watches).map(of_shard).collect()
     }
 
     /// Checks whether the interface is up again.

@@ -15,6 +15,17 @@ pub(crate) fn steer_group(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Re
     set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, program)
 }
 
+/// Sets the program that chooses the socket of a `PACKET_FANOUT_CBPF` group for a frame, by its position. The program reads the frame from
+/// its network header on.
+pub(crate) fn steer_fanout(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    set_program(fd, libc::SOL_PACKET, libc::PACKET_FANOUT_DATA, program)
+}
+
+/// Sets the filter of a socket, which replaces the one before: the program returns how many bytes of a packet the socket receives.
+pub(crate) fn filter(fd: BorrowedFd<'_>, program: &[Instruction]) -> io::Result<()> {
+    set_program(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, program)
+}
+
 fn set_program(fd: BorrowedFd<'_>, level: c_int, name: c_int, program: &[Instruction]) -> io::Result<()> {
     let len = u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?;
     // `struct sock_fprog`: the length, and the address behind the padding.

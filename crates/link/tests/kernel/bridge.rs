@@ -150,6 +150,24 @@ pub(crate) fn transfer(from: &Netns, to: &Netns, address: IpAddr, len: usize) ->
     })
 }
 
+/// Runs `action` while queues of two links form cables, each with a thread of its own, and returns the counts of packets.
+pub(crate) fn with_cables(
+    a: &mut [Box<dyn Link>],
+    b: &mut [Box<dyn Link>],
+    action: impl FnOnce() -> Outcome,
+) -> Outcome<Vec<Seen>> {
+    let stop = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        let pairs = a.iter_mut().zip(b).map(|(a, b)| scope.spawn(move || carry(a.as_mut(), b.as_mut(), stop)));
+        let cables: Vec<_> = pairs.collect();
+        let done = action();
+        stop.store(true, Ordering::Relaxed);
+        let seen = cables.into_iter().map(|cable| cable.join().map_err(|_| "a cable panicked")?);
+        let seen = seen.collect::<Outcome<Vec<_>>>();
+        done.and(seen)
+    })
+}
+
 /// Runs `action` while the links form a cable, and returns the counts of packets.
 pub(crate) fn with_cable(a: &mut dyn Link, b: &mut dyn Link, action: impl FnOnce() -> Outcome) -> Outcome<Seen> {
     let stop = AtomicBool::new(false);

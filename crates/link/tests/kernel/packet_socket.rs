@@ -31,13 +31,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Host a, us in the middle, host b.
-struct Street {
-    a: Netns,
-    middle: Netns,
-    b: Netns,
+pub(crate) struct Street {
+    pub(crate) a: Netns,
+    pub(crate) middle: Netns,
+    pub(crate) b: Netns,
 }
 
-fn street() -> Outcome<Street> {
+pub(crate) fn street() -> Outcome<Street> {
     let (a, middle, b) = (Netns::new("a")?, Netns::new("m")?, Netns::new("b")?);
     veth((&a, "host"), (&middle, "left"))?;
     veth((&b, "host"), (&middle, "right"))?;
@@ -52,7 +52,7 @@ fn socket(netns: &Netns, interface: &str) -> Outcome<Box<dyn Link>> {
 }
 
 /// IPv6 packets that the stack behind `left` has received.
-fn received_by_stack(netns: &Netns) -> Outcome<u64> {
+pub(crate) fn received_by_stack(netns: &Netns) -> Outcome<u64> {
     let text = netns.sh("cat /proc/net/dev_snmp6/left")?;
     let found = text.lines().find_map(|line| line.strip_prefix("Ip6InReceives")?.trim().parse().ok());
     found.ok_or_else(|| text.into())

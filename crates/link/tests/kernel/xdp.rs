@@ -49,9 +49,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// A host, and the link at the other end of its cable.
-struct Cable {
-    host: Netns,
-    us: Netns,
+pub(crate) struct Cable {
+    pub(crate) host: Netns,
+    pub(crate) us: Netns,
 }
 
 fn cable(mtu: u16) -> Outcome<Cable> {
@@ -72,7 +72,7 @@ fn xdp(netns: &Netns, interface: &str, ring: u32, mode: XdpMode) -> Outcome<Box<
     open(netns, interface, kind, true)
 }
 
-fn at_the_host(cable: &Cable) -> Outcome<Box<dyn Link>> {
+pub(crate) fn at_the_host(cable: &Cable) -> Outcome<Box<dyn Link>> {
     open(&cable.host, "host", DriverKind::Packet { interface: "host".to_owned(), exclusive: false }, true)
 }
 
@@ -93,24 +93,24 @@ fn close(link: Box<dyn Link>, netns: &Netns) -> Outcome {
 }
 
 /// Bytes of a broadcast Ethernet frame of `len` bytes, each different from its neighbours.
-fn bytes(number: u32, len: usize) -> Vec<u8> {
+pub(crate) fn bytes(number: u32, len: usize) -> Vec<u8> {
     let header = [[0xff; 6], [2, 0, 0, 0, 0, 1]].concat();
     let payload = (0..).map(|at: u32| (at.wrapping_mul(31) ^ number.wrapping_mul(101)) as u8);
     header.into_iter().chain(EXPERIMENT).chain(number.to_be_bytes()).chain(payload).take(len).collect()
 }
 
-fn frame(mem: &Memory, number: u32, len: usize) -> Packet {
+pub(crate) fn frame(mem: &Memory, number: u32, len: usize) -> Packet {
     Packet::with_data(mem, &bytes(number, len)).expect("memory")
 }
 
-fn send(link: &mut dyn Link, burst: Vec<Packet>) -> Outcome {
+pub(crate) fn send(link: &mut dyn Link, burst: Vec<Packet>) -> Outcome {
     let mut burst = burst;
     assert_eq!((link.send(&mut burst)?, burst.len()), (Sent::All, 0), "{:?}", link.stats());
     Ok(())
 }
 
 /// Receives until `count` frames of ours are there.
-fn receive(link: &mut dyn Link, mem: &Memory, count: usize) -> Outcome<Vec<Packet>> {
+pub(crate) fn receive(link: &mut dyn Link, mem: &Memory, count: usize) -> Outcome<Vec<Packet>> {
     let mut got = Vec::new();
     let mut failed = None;
     wait_until("the frames arrive", PATIENCE, || {
@@ -231,35 +231,46 @@ fn dry(mode: XdpMode) -> Outcome {
     Ok(())
 }
 
-fn queues(mode: XdpMode) -> Outcome {
+/// A cable whose ends have that many queues.
+pub(crate) fn cable_of_queues(count: u32) -> Outcome<Cable> {
     let (host, us) = (Netns::new("host")?, Netns::new("us")?);
     let link_to = us.sh("basename $(ip netns identify $$)")?;
     host.sh(&format!(
-        "ip link add host numtxqueues 4 numrxqueues 4 type veth \
-             peer name eth0 numtxqueues 4 numrxqueues 4 netns {}
-        ethtool -L host rx 4 tx 4 >/dev/null 2>&1 || true; ip link set host up",
+        "ip link add host numtxqueues {count} numrxqueues {count} type veth \
+             peer name eth0 numtxqueues {count} numrxqueues {count} netns {}
+        ethtool -L host rx {count} tx {count} >/dev/null 2>&1 || true; ip link set host up",
         link_to.trim()
     ))?;
-    us.sh("ethtool -L eth0 rx 4 tx 4 >/dev/null 2>&1 || true; ip link set eth0 up")?;
-    let cable = Cable { host, us };
+    us.sh(&format!("ethtool -L eth0 rx {count} tx {count} >/dev/null 2>&1 || true; ip link set eth0 up"))?;
+    Ok(Cable { host, us })
+}
+
+/// A frame of a flow, by its source port.
+pub(crate) fn frame_of_flow(mem: &Memory, port: u16) -> Packet {
+    let (src, dst) = (([192, 0, 2, 1], port), ([192, 0, 2, 2], 9));
+    let mut packet = crate::train::train(mem, src.into(), dst.into(), 0, &[7; 100], 1000);
+    packet.push(mem, 14).expect("memory").copy_from_slice(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 0]].concat());
+    packet
+}
+
+/// The flow of a received frame.
+pub(crate) fn flow_of_frame(packet: &Packet) -> Option<u16> {
+    let is_udp = packet.len() == 142 && packet.head()[23] == 17;
+    is_udp.then(|| u16::from_be_bytes([packet.head()[34], packet.head()[35]]))
+}
+
+fn queues(mode: XdpMode) -> Outcome {
+    let cable = cable_of_queues(4)?;
     let mem = Memory::heap();
     let (mut host, mut link) = (at_the_host(&cable)?, xdp(&cable.us, "eth0", 256, mode)?);
     assert_eq!((ring(&*link).queues, ring(&*link).native), (4, mode == XdpMode::Native));
     // Packets of 200 flows, which the sender's kernel spreads over its queues.
-    let flow = |port: u16| {
-        let (src, dst) = (([192, 0, 2, 1], port), ([192, 0, 2, 2], 9));
-        let mut packet = crate::train::train(&mem, src.into(), dst.into(), 0, &[7; 100], 1000);
-        packet.push(&mem, 14).expect("memory").copy_from_slice(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1, 8, 0]].concat());
-        packet
-    };
-    send(&mut *host, (1000..1200).map(flow).collect())?;
+    send(&mut *host, (1000..1200).map(|port| frame_of_flow(&mem, port)).collect())?;
     let mut ports = std::collections::BTreeSet::new();
     let mut got = Vec::new();
     wait_until("all flows arrive", PATIENCE, || {
         let failed = link.recv(&mem, &mut got).is_err();
-        let udp = |packet: &Packet| packet.len() == 142 && packet.head()[23] == 17;
-        ports
-            .extend(got.drain(..).filter(udp).map(|packet| u16::from_be_bytes([packet.head()[34], packet.head()[35]])));
+        ports.extend(got.drain(..).filter_map(|packet| flow_of_frame(&packet)));
         failed || ports.len() == 200
     })?;
     Ok(())

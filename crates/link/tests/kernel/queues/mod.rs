@@ -1,7 +1,9 @@
 //! Links with a queue for each shard: the queue that a packet arrives at, and queues that are closed.
 
+mod packet_socket;
 mod tun;
 mod udp;
+mod xdp;
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +15,7 @@ use packet::{Memory, Packet};
 use system::{Netns, Outcome};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [tun::trials(), udp::trials()].into_iter().flatten().collect()
+    [tun::trials(), udp::trials(), packet_socket::trials(), xdp::trials()].into_iter().flatten().collect()
 }
 
 fn shards(count: u8) -> ShardCount {

@@ -12,6 +12,7 @@ use system::{Need, Netns, Outcome, trial, wait_until};
 use wire::{EtherType, MacAddr, Protocol, eth, ip, udp};
 
 use super::{collect, config, open_queues, refusal, sum, wait_until_all_arrive};
+use crate::bridge::{transfer, with_cables};
 use crate::open;
 use crate::train::train;
 
@@ -24,6 +25,8 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("queues/tap_flow_returns_to_the_shard_that_sent_it", NEEDS, || flows_return(TAP, true)),
         trial("queues/tun_has_more_queues_than_shards", NEEDS, || flows_return(DriverKind::Tun { queues: 7 }, true)),
         trial("queues/tun_new_flow_arrives_at_one_shard", NEEDS, new_flows),
+        trial("queues/tun_streams_pass_by_threads_of_their_own", NEEDS, || streams(TUN)),
+        trial("queues/tap_streams_pass_by_threads_of_their_own", NEEDS, || streams(TAP)),
         trial("queues/tun_goes_on_without_a_closed_queue", NEEDS, one_closed),
         trial("queues/tun_deleted_device_is_gone_for_each_shard", NEEDS, deleted),
         trial("queues/tun_mtu_is_set_by_each_shard", NEEDS, mtu),
@@ -146,6 +149,28 @@ fn new_flows() -> Outcome {
     let each: Vec<_> = (0..SHARDS).map(|shard| shard_of.values().filter(|of| **of == shard).count()).collect();
     assert!(shard_of.len() == 100 && each.iter().all(|count| *count > 5), "{each:?}");
     assert_eq!(sum(&node.queues).rx_wire_packets, 400);
+    Ok(())
+}
+
+/// TCP streams of two hosts pass through two devices, whose queues are carried by a thread each.
+fn streams(kind: DriverKind) -> Outcome {
+    let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+    let config = config("fat0", kind, true);
+    let (mut queues_a, mut queues_b) = (open_queues(&a, &config, 3)?, open_queues(&b, &config, 3)?);
+    for (netns, host) in [(&a, 1), (&b, 2)] {
+        netns.sh(&format!("ip addr add 10.9.0.{host}/24 dev fat0; ip addr add fd09::{host}/64 dev fat0 nodad"))?;
+    }
+    let seen = with_cables(&mut queues_a, &mut queues_b, || {
+        for address in ["10.9.0.2", "fd09::2"] {
+            (0..6).try_for_each(|_| transfer(&a, &b, address.parse()?, 1 << 20))?;
+        }
+        Ok(())
+    })?;
+    assert!(seen.iter().all(|seen| seen.wrong.is_empty()), "{seen:?}");
+    assert!(seen.iter().map(|seen| seen.fat_v4 + seen.fat_v6).sum::<u64>() > 50, "{seen:?}");
+    for queues in [&queues_a, &queues_b] {
+        assert_eq!((sum(queues).rx_dropped, sum(queues).tx_dropped), (0, 0));
+    }
     Ok(())
 }
 

@@ -151,15 +151,18 @@ fn join(netns: &Netns, address: SocketAddr) -> io::Result<()> {
 fn joining() -> Outcome {
     let wire = wire()?;
     let in_use = "wan: bind: Address already in use (another socket has this address and port)";
-    for (bind, others) in [
-        ("192.0.2.1:4500", ["192.0.2.1:4500", "0.0.0.0:4500"]),
-        ("0.0.0.0:4500", ["192.0.2.1:4500", "0.0.0.0:4500"]),
-        ("[2001:db8::1]:4500", ["[2001:db8::1]:4500", "[::]:4500"]),
+    for (bind, count, others) in [
+        ("192.0.2.1:4500", 3, ["192.0.2.1:4500", "0.0.0.0:4500"]),
+        ("0.0.0.0:4500", 3, ["192.0.2.1:4500", "0.0.0.0:4500"]),
+        // From 10 sockets of a port on, the kernel searches by address.
+        ("0.0.0.0:4500", 16, ["192.0.2.1:4500", "0.0.0.0:4500"]),
+        ("192.0.2.1:4500", 16, ["192.0.2.1:4500"; 2]),
+        ("[2001:db8::1]:4500", 3, ["[2001:db8::1]:4500", "[::]:4500"]),
         // A socket of one address beside a link of IPv6's unspecified one is not kept out.
-        ("[::]:4500", ["[::]:4500", "[::1]:4500"]),
+        ("[::]:4500", 3, ["[::]:4500", "[::1]:4500"]),
     ] {
-        let mut queues = open_again(&wire.us, &udp(bind, true)?, 3)?;
-        for left in [3, 1] {
+        let mut queues = open_again(&wire.us, &udp(bind, true)?, count)?;
+        for left in [usize::from(count), 1] {
             queues.truncate(left);
             for other in others {
                 for count in [1, 2] {
