@@ -474,6 +474,8 @@ pub(crate) enum ShowWhat {
     Ila,
     /// Flows of the host side's sockets, for early demux
     Flows,
+    /// Packet workers: how busy each is, and the packets that they hand to each other
+    Workers,
 }
 
 impl From<ShowWhat> for Request {
@@ -491,6 +493,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Fragments => StateKind::Fragments,
             ShowWhat::Ila => StateKind::Ila,
             ShowWhat::Flows => StateKind::Flows,
+            ShowWhat::Workers => StateKind::Workers,
             ShowWhat::Host => return Self::ShowHost,
         };
         Self::Show { what }

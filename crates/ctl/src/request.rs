@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{
     CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState,
-    PmtuState, PolicyState, RouteState, SaState,
+    PmtuState, PolicyState, RouteState, SaState, WorkerState,
 };
 
 /// Maximum length of a request's line that either side must accept, in bytes without the newline.
@@ -90,6 +90,8 @@ pub enum StateKind {
     Ila,
     /// Flows of the host side's sockets.
     Flows,
+    /// Packet workers.
+    Workers,
 }
 
 /// Reply of the daemon.
@@ -173,6 +175,8 @@ pub enum Shown {
     Ila(Vec<IlaState>),
     /// Flows of the host side's sockets.
     Flows(Vec<FlowState>),
+    /// Packet workers.
+    Workers(Vec<WorkerState>),
 }
 
 impl Request {
@@ -225,6 +229,7 @@ impl Shown {
             Self::Host(it) => json(it),
             Self::Ila(it) => json(it),
             Self::Flows(it) => json(it),
+            Self::Workers(it) => json(it),
         }
     }
 }

@@ -605,6 +605,32 @@ pub struct FlowState {
     pub vrf: Option<String>,
 }
 
+/// Packet worker. Times and counts are since its start.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct WorkerState {
+    /// Number, from 0.
+    pub worker: u8,
+    /// CPU that the worker is bound to; any if `None`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<u16>,
+    /// Processor time of the worker, in nanoseconds.
+    pub busy_ns: u64,
+    /// Time in which the worker slept or waited for a processor, in nanoseconds.
+    pub idle_ns: u64,
+    /// Number of times that the worker was woken.
+    pub wakeups: u64,
+    /// Packets that its queues of links received; a super-packet is one.
+    pub rx_packets: u64,
+    /// Packets handed over to other workers.
+    pub handed_over: u64,
+    /// Packets taken over from other workers.
+    pub taken_over: u64,
+    /// Packets from other workers that wait for this one.
+    pub queued: u64,
+    /// Links without a queue for this worker, whose packets the first worker sends.
+    pub without_queue: Vec<String>,
+}
+
 /// ILA mapping, under the names of `ip -j ila`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct IlaState {

@@ -12,7 +12,7 @@ use crate::request::Shown;
 use crate::state::{
     Ages, BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
     HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, PeerErrorState, PmtuState,
-    PolicyState, QdiscState, RingState, RouteState, SaState, SelectorState,
+    PolicyState, QdiscState, RingState, RouteState, SaState, SelectorState, WorkerState,
 };
 
 impl Shown {
@@ -32,6 +32,7 @@ impl Shown {
             Self::Host(host) => host.to_string(),
             Self::Ila(mappings) => whole(mappings),
             Self::Flows(flows) => whole(flows),
+            Self::Workers(workers) => with_header(WORKER_HEADER, workers),
         }
     }
 }
@@ -43,6 +44,9 @@ fn whole<T: Display>(items: &[T]) -> String {
 /// Headers of lists whose lines have the form of `ip neigh` and `bridge fdb`: the order of their values.
 const NEIGHBOUR_HEADER: &str = "ADDRESS dev LINK [lladdr ADDRESS] [queued PACKETS] STATE\n";
 const FDB_HEADER: &str = "ADDRESS dev PORT [vlan ID] master BRIDGE [sticky] [static|permanent]\n";
+
+/// Header of the list of workers. Busy is the share of its time that a worker has run.
+const WORKER_HEADER: &str = "WORKER   CPU   BUSY      WAKEUPS      RECEIVED   HANDED OVER    TAKEN OVER   QUEUED\n";
 
 /// Text of a list below its header; nothing for an empty list.
 fn with_header<T: Display>(header: &str, items: &[T]) -> String {
@@ -491,6 +495,23 @@ impl Display for IlaState {
         let Self { locator_match, locator, interface, csum_mode, ident_type } = self;
         let interface = interface.as_deref().unwrap_or("*");
         writeln!(f, "{locator_match:<20}{locator:<20}{interface:<16}{csum_mode:<20}{ident_type}")
+    }
+}
+
+impl Display for WorkerState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { worker, cpu, busy_ns, idle_ns, wakeups, rx_packets, handed_over, taken_over, queued, .. } = self;
+        let cpu = cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string());
+        let all_ns = (busy_ns + idle_ns).max(1);
+        let busy = format!("{:.1}%", *busy_ns as f64 * 100.0 / all_ns as f64);
+        writeln!(
+            f,
+            "{worker:<6} {cpu:>5} {busy:>6} {wakeups:>12} {rx_packets:>13} {handed_over:>13} {taken_over:>13} {queued:>8}"
+        )?;
+        match &self.without_queue[..] {
+            [] => Ok(()),
+            links => writeln!(f, "       no queue on {}: worker 0 sends there", links.join(", ")),
+        }
     }
 }
 

@@ -197,6 +197,11 @@ impl Handle {
         ShardCount::new(self.shards() as u8).unwrap_or(ShardCount::ONE)
     }
 
+    /// Number of packets that wait for a shard which others have handed them to.
+    pub(crate) fn queued(&self, shard: ShardId) -> usize {
+        self.0.packets.get(usize::from(shard.0)).map_or(0, ArrayQueue::len)
+    }
+
     /// All shards, in their order.
     pub(crate) fn all(&self) -> impl Iterator<Item = ShardId> + use<> {
         self.count().all()
@@ -501,6 +506,12 @@ impl Bursts {
 mod tests {
     use std::thread;
 
+    use base::{Domain, PortId};
+    use datapath::{Datapath, PortConfig};
+    use offload::Features;
+    use packet::{Memory, Packet};
+    use wire::MacAddr;
+
     use super::super::poller::Poller;
     use super::*;
 
@@ -533,6 +544,69 @@ mod tests {
         }
         handle.stop().unwrap();
         assert_eq!(worker.join().unwrap(), COUNT);
+    }
+
+    /// Packets that the second of two shards hands to the first: ARP of a link.
+    fn handed_over(count: usize) -> Vec<HandOver> {
+        let (mem, link) = (Memory::heap(), PortId(2));
+        let mut node = Datapath::shards(ShardCount::new(2).unwrap()).pop().unwrap();
+        let (name, mac) = ("eth0".to_owned(), Some(MacAddr([2, 0, 0, 0, 0, 1])));
+        node.set_port(link, PortConfig { name, mac, mtu: 1500, features: Features::NONE, gro: false, esp_gro: false });
+        let mut frame = [0xff; 42];
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 2]);
+        frame[12..14].copy_from_slice(&[8, 6]);
+        let mut burst = (0..count).map(|_| Packet::with_data(&mem, &frame).unwrap()).collect();
+        node.handle_rx(base::Instant::ZERO, &mem, link, &mut burst);
+        node.take_handed_over().collect()
+    }
+
+    #[test]
+    fn sleeping_worker_gets_all_packets_of_others() {
+        const COUNT: usize = 2000;
+        let (_handle, [first, second]) = channels().unwrap();
+        let taken = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&taken);
+        let worker = thread::spawn(move || {
+            while counted.load(Ordering::SeqCst) < COUNT as u32 {
+                first.wait().unwrap();
+                let packets = first.packets().count() as u32;
+                counted.fetch_add(packets, Ordering::SeqCst);
+            }
+        });
+        let limit = Instant::now() + Duration::from_secs(20);
+        for (sent, packet) in handed_over(COUNT).into_iter().enumerate() {
+            second.hand_over(std::iter::once(packet), |_| panic!("there is room"));
+            // Half of the packets meet a worker that has gone to sleep.
+            while sent % 2 == 0 && taken.load(Ordering::SeqCst) <= sent as u32 {
+                assert!(Instant::now() < limit, "packet {sent} was not taken");
+                thread::yield_now();
+            }
+        }
+        worker.join().unwrap();
+        assert_eq!(taken.load(Ordering::SeqCst), COUNT as u32);
+    }
+
+    #[test]
+    fn full_queue_refuses_further_packets_and_keeps_their_order() {
+        let (handle, [first, second]) = channels().unwrap();
+        let mut refused = 0;
+        second.hand_over(handed_over(MOST_HANDED_OVER + 6).into_iter(), |_| refused += 1);
+        assert_eq!((refused, handle.queued(ShardId::FIRST)), (6, MOST_HANDED_OVER));
+        assert_eq!(first.packets().count(), MOST_HANDED_OVER);
+        assert_eq!((first.packets().count(), handle.queued(ShardId::FIRST)), (0, 0));
+    }
+
+    #[test]
+    fn news_are_in_the_lists_of_all_others() {
+        let (_handle, [first, second, third]) = channels().unwrap();
+        let news = News::PathMtu { domain: Domain::DEFAULT, dst: [192, 0, 2, 1].into(), mtu: 1400 };
+        second.tell(&[news]);
+        let heard = |inbox: &Inbox| {
+            let mut operations = Vec::new();
+            inbox.take(&mut operations);
+            operations.iter().filter(|it| matches!(it, Operation::News(heard) if *heard == news)).count()
+        };
+        assert_eq!([&first, &second, &third].map(heard), [1, 0, 1]);
     }
 
     #[test]

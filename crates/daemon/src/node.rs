@@ -85,6 +85,8 @@ pub(crate) struct Node {
     pub(crate) held: Option<(PortId, Vec<Packet>)>,
     /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
     pub(crate) paused: bool,
+    /// Counters of the worker.
+    pub(crate) work: Work,
     /// The shard that the node is, and the handle to all; `None` for a node of a test without a worker.
     pub(crate) shard: Option<(ShardId, Handle)>,
 }
@@ -96,6 +98,25 @@ pub(crate) struct SliceCounts {
     pub(crate) count: u64,
     /// Longest slice, in processor time of the worker.
     pub(crate) longest: Duration,
+}
+
+/// Counters of a worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    /// Start of the worker.
+    pub(crate) since: std::time::Instant,
+    /// Number of times that it was woken.
+    pub(crate) wakeups: u64,
+    /// Packets handed over to other workers.
+    pub(crate) handed_over: u64,
+    /// Packets taken over from other workers.
+    pub(crate) taken_over: u64,
+}
+
+impl Default for Work {
+    fn default() -> Self {
+        Self { since: std::time::Instant::now(), wakeups: 0, handed_over: 0, taken_over: 0 }
+    }
 }
 
 /// Bit of the `PortId` of a link that never exists, for an interface index that no link has.
@@ -132,6 +153,7 @@ impl Node {
             burst: Vec::new(),
             held: None,
             paused: false,
+            work: Work::default(),
             shard,
         }
     }

@@ -185,4 +185,29 @@ mod tests {
         assert_eq!(worker.stop().map_err(|err| err.message), Ok(()));
         assert!(handle.call(|_| ()).is_err());
     }
+
+    #[test]
+    fn failure_names_the_worker_that_ended() {
+        let signals = Signals::new([SIGHUP]).unwrap();
+        let (handle, [_first, _second]) = command::channels().unwrap();
+        let (release, until) = channel::<()>();
+        let works: [Box<dyn FnOnce() -> io::Result<()> + Send>; 2] =
+            [Box::new(move || until.recv().map_err(io::Error::other)), Box::new(|| panic!("7 is not 8"))];
+        let workers = Running::spawn(handle, &signals.handle(), works).unwrap();
+        assert_eq!(workers.failure().message, "the worker1 panicked: 7 is not 8");
+        drop(release);
+    }
+
+    #[test]
+    fn workers_of_all_shards_are_watched_and_stopped() {
+        let signals = Signals::new([SIGHUP]).unwrap();
+        let workers = Running::start(ShardCount::new(3).unwrap(), &signals.handle()).unwrap();
+        let threads = Threads::new(channel().0);
+        workers.watch(&threads);
+        let watched = format!("{threads:?}");
+        assert!((0..3).all(|number| watched.contains(&format!("worker{number}"))), "{watched}");
+        let names = workers.handle.gather(|_| thread::current().name().map(str::to_owned)).unwrap();
+        assert_eq!(names, ["worker0", "worker1", "worker2"].map(|name| Some(name.to_owned())));
+        assert_eq!(workers.stop().map_err(|err| err.message), Ok(()));
+    }
 }

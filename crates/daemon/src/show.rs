@@ -14,7 +14,6 @@ use ctl::state::{FdbState, FlowState, IlaState, LinkState, NeighbourState, Polic
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
 use netlink::rtnl::RouteCursor;
-use rustix::time::{ClockId, clock_gettime};
 use xfrm::{Dir, Offload, OffloadMode};
 
 use crate::bridges;
@@ -22,7 +21,7 @@ use crate::command::{Handle, WorkerGone};
 use crate::netlink::Shared;
 use crate::node::Node;
 use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
-use crate::snapshot;
+use crate::snapshot::{self, processor_time};
 use crate::sums::{Sum, sum};
 use crate::translate::fib::to_fib;
 
@@ -64,6 +63,7 @@ pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<
         StateKind::Fragments => Shown::Fragments(all(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
         StateKind::Ila => Shown::Ila(ila(worker)?),
         StateKind::Flows => Shown::Flows(flows(worker)?),
+        StateKind::Workers => Shown::Workers(worker.gather(snapshot::worker)?),
     })
 }
 
@@ -86,11 +86,6 @@ fn measured<T>(node: &mut Node, work: impl FnOnce(&mut Node) -> T) -> T {
     counts.count += 1;
     counts.longest = counts.longest.max(processor_time().saturating_sub(begun));
     done
-}
-
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Appends at most [`STEP`] rows from a position on, and returns the position behind them, or `None` at the end.

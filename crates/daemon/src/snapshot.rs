@@ -1,13 +1,14 @@
 //! State of the node's objects, as `fatpath show` and netlink show it.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use base::{DropReason, Instant, Mib, PortId, TableId};
+use base::{DropReason, Instant, Mib, PortId, ShardId, TableId};
 use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, GuestQueueState, GuestState, IlaEncapState,
-    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, QdiscState, RingState, RouteState,
+    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, QdiscState, RingState, RouteState, WorkerState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::Resource;
@@ -16,11 +17,12 @@ use link::{Layer, Offload};
 use netlink::rtnl::nums::RTPROT_KERNEL;
 use netlink::rtnl::{self, LinkDetail, LinkNow, Vrf};
 use reassembly::Reassembly;
+use rustix::time::{ClockId, clock_gettime};
 use switch::PortStats;
 use wire::Version;
 
 use super::bridges;
-use super::node::Node;
+use super::node::{Node, Work};
 use super::slot::Slot;
 use super::sums::LONGEST_SLICE;
 use super::translate::features;
@@ -382,6 +384,36 @@ pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(PortId) -> Option<
         expires_secs: known.expires.since(now).as_secs(),
     });
     states.collect()
+}
+
+/// State of the worker that calls this.
+pub(crate) fn worker(node: &mut Node) -> WorkerState {
+    let busy = processor_time();
+    let (shard, queued) =
+        node.shard.as_ref().map_or((ShardId::FIRST, 0), |(shard, handle)| (*shard, handle.queued(*shard)));
+    let slots = || node.slots.iter().flatten();
+    let Work { since, wakeups, handed_over, taken_over } = node.work;
+    WorkerState {
+        worker: shard.0,
+        cpu: node.config.worker.cpus.get(usize::from(shard.0)).copied(),
+        busy_ns: busy.as_nanos() as u64,
+        idle_ns: since.elapsed().saturating_sub(busy).as_nanos() as u64,
+        wakeups,
+        rx_packets: slots().map(|slot| slot.link.stats().rx_packets).sum(),
+        handed_over,
+        taken_over,
+        queued: queued as u64,
+        without_queue: slots()
+            .filter(|slot| slot.link.is_elsewhere())
+            .map(|slot| slot.link.name().to_owned())
+            .collect(),
+    }
+}
+
+/// Processor time of the calling thread since its start.
+pub(crate) fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 pub(crate) fn counters(node: &Node) -> CountersState {

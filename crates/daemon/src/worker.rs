@@ -87,6 +87,7 @@ impl Worker {
             }
             let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
             self.node.poller.wait(limit)?;
+            self.node.work.wakeups += 1;
             let woken = self.poll_events();
             self.inbox.wake_up(woken, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
             let now = self.node.now();
@@ -121,7 +122,8 @@ impl Worker {
         if packets.peek().is_none() {
             return;
         }
-        node.datapath.receive_handed_over(now, &node.mem, packets);
+        let Node { datapath, mem, work, .. } = node;
+        datapath.receive_handed_over(now, mem, packets.inspect(|_| work.taken_over += 1));
         node.datapath.finish(now, &node.mem);
         node.send_all(now);
     }
@@ -131,7 +133,10 @@ impl Worker {
         let Self { node, inbox, .. } = self;
         if node.datapath.has_handed_over() {
             let mut refused = Vec::new();
-            inbox.hand_over(node.datapath.take_handed_over(), |packet| refused.push(packet));
+            let Node { datapath, work, .. } = node;
+            let packets = datapath.take_handed_over().inspect(|_| work.handed_over += 1);
+            inbox.hand_over(packets, |packet| refused.push(packet));
+            work.handed_over -= refused.len() as u64;
             refused.into_iter().for_each(|packet| node.datapath.refuse_handed_over(packet));
         }
         let news = node.datapath.take_news();

@@ -47,6 +47,7 @@ mod vhost;
 mod vlan;
 mod vrf;
 mod walls;
+mod workers;
 mod xdp;
 
 use libtest_mimic::Arguments;
@@ -90,6 +91,7 @@ fn main() {
         qdisc::trials(),
         vlan::trials(),
         vrf::trials(),
+        workers::trials(),
         ila::trials(),
         install::trials(),
         lines::trials(),

@@ -191,7 +191,7 @@ impl PlainSite {
     }
 
     /// A site whose gateway has interfaces of that kind.
-    fn on(cable: Cable, config: &str) -> Outcome<Self> {
+    pub(crate) fn on(cable: Cable, config: &str) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let (a, b) = (Netns::new("a")?, Netns::new("b")?);
         let gateway_ns = gateway_netns("gateway")?;

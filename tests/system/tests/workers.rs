@@ -1,0 +1,213 @@
+//! Several workers: packets, counters and changes are those of one.
+
+use std::net::{IpAddr, UdpSocket};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use system::{
+    Cable, Gateway, Need, Netns, Outcome, PING_SIZES, Scratch, fatpath, lossless, macvlan, run, transfer, trial, veth,
+    wait_until,
+};
+
+use crate::router::{A_V4, A_V6, B_V4, B_V6, PlainSite, Port, ping_both_ways};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::PING];
+const TUN_NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::Tun];
+
+/// Table of a file with two workers.
+const TWO: &str = "\n[worker]\ncount = 2\n";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("workers/two_forward_pings_streams_and_fragments_over_veth", NEEDS, || forward(veth)),
+        trial("workers/two_forward_pings_streams_and_fragments_over_macvlan", NEEDS, || forward(macvlan)),
+        trial("workers/both_receive_and_hand_over_what_one_owns", NEEDS, both),
+        trial("workers/two_lose_no_datagram_while_routes_and_neighbours_change", NEEDS, changes),
+        trial("workers/two_shape_a_stream_by_one_discipline", &[Need::Namespaces], shape),
+        trial("workers/two_have_a_queue_each_of_tun_and_again_when_it_is_made_anew", TUN_NEEDS, tun),
+        trial("workers/what_several_cannot_have_is_refused_by_name", NEEDS, refusals),
+    ]
+}
+
+/// A site whose gateway has two workers.
+fn site(cable: Cable) -> Outcome<PlainSite> {
+    PlainSite::on(cable, &(PlainSite::config_by(true, Port::Packet) + TWO))
+}
+
+/// The program's own command on the gateway of a site.
+fn ours(site: &PlainSite, words: &str) -> Outcome<String> {
+    let mut command = Command::new(fatpath());
+    command.args(words.split_whitespace());
+    run(command.env("FATPATH_RUNDIR", site.scratch.path()).env("FATPATH_INSTANCE", "plain"))
+}
+
+/// A number of each worker, as `fatpath show --json workers` has it.
+fn of_workers(gateway: &Gateway, what: &str) -> Outcome<Vec<u64>> {
+    let shown: Value = serde_json::from_str(&gateway.show("--json workers")?)?;
+    let workers = shown.as_array().ok_or_else(|| format!("no list: {shown}"))?;
+    workers.iter().map(|worker| Ok(worker[what].as_u64().ok_or_else(|| format!("no {what} in {worker}"))?)).collect()
+}
+
+fn forward(cable: Cable) -> Outcome {
+    let site = site(cable)?;
+    for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
+        ping_both_ways(&site.a, b.parse()?, &site.b, a.parse()?)?;
+        // Fragments for the node itself are reassembled by one of the workers.
+        let node: IpAddr = if a == A_V4 { "10.1.0.1" } else { "fd01::1" }.parse()?;
+        site.a.sh(&system::ping_script(node, PING_SIZES))?;
+        thread::scope(|scope| {
+            let streams: Vec<_> = [(&site.a, &site.b, b), (&site.b, &site.a, a)]
+                .into_iter()
+                .cycle()
+                .take(6)
+                .map(|(from, to, address)| scope.spawn(move || transfer(from, (to, address.parse()?), 2 << 20)))
+                .collect();
+            streams.into_iter().try_for_each(|stream| stream.join().expect("a stream"))
+        })?;
+    }
+    let drops = site.gateway.show("drops")?;
+    assert!(!drops.contains("ShardQueueFull"), "{drops}");
+    Ok(())
+}
+
+/// Sends UDP of `flows` source ports from host to host.
+fn send_flows(site: &PlainSite, flows: usize) -> Outcome {
+    let to = site.b.enter(|| UdpSocket::bind((B_V4, 0)))?;
+    let target = to.local_addr()?;
+    site.a.enter(|| {
+        (0..flows).try_for_each(|_| UdpSocket::bind("0.0.0.0:0")?.send_to(&[7; 100], target).map(drop))
+    })?;
+    to.set_read_timeout(Some(Duration::from_secs(5)))?;
+    (0..flows).try_for_each(|_| to.recv(&mut [0; 200]).map(drop))?;
+    Ok(())
+}
+
+fn both() -> Outcome {
+    const FLOWS: usize = 200;
+    let site = site(veth)?;
+    site.a.sh(&system::ping_script(B_V4.parse()?, &[56]))?;
+    send_flows(&site, FLOWS)?;
+    let received = of_workers(&site.gateway, "rx_packets")?;
+    assert!(received.len() == 2 && received.iter().all(|&packets| packets > 20), "{received:?}");
+    // Each worker counts apart, and a reader sees one node.
+    let links = site.gateway.link("left")?;
+    assert!(links["stats"]["rx_packets"].as_u64().is_some_and(|packets| packets >= FLOWS as u64), "{links}");
+    let counters = site.gateway.show("counters")?;
+    let forwarded = counters.lines().find_map(|line| line.strip_prefix("IpForwDatagrams")).unwrap_or_default();
+    assert!(forwarded.trim().parse::<usize>().is_ok_and(|packets| packets >= FLOWS), "{counters}");
+    // A worker that meets an unknown neighbour hands the packet to the first one.
+    let [out, taken] = ["handed_over", "taken_over"].map(|what| of_workers(&site.gateway, what));
+    let (out, taken): (u64, u64) = (out?.iter().sum(), taken?.iter().sum());
+    assert!(out > 0 && out == taken, "{out} handed over, {taken} taken over");
+    let text = site.gateway.show("workers")?;
+    assert!(text.starts_with("WORKER") && text.lines().count() == 3, "{text}");
+    let names = site.gateway_ns.sh(&format!("cat /proc/{}/task/*/comm", site.gateway.id()))?;
+    assert!(names.contains("worker0\n") && names.contains("worker1\n"), "{names}");
+    Ok(())
+}
+
+fn changes() -> Outcome {
+    let site = site(veth)?;
+    let sent = lossless(&site.a, (&site.b, B_V4.parse()?), (400, 2000), || {
+        for _ in 0..30 {
+            for line in [
+                "ip route add 10.2.0.2/32 dev right",
+                "ip neigh replace 10.3.0.9 lladdr 02:00:00:00:00:09 dev spare",
+                "ip route del 10.2.0.2/32 dev right",
+                "ip neigh del 10.3.0.9 dev spare",
+                "ip addr add 10.9.0.1/24 dev spare",
+                "ip addr del 10.9.0.1/24 dev spare",
+            ] {
+                ours(&site, line)?;
+            }
+        }
+        Ok(())
+    })?;
+    assert!(sent > 1000, "{sent} datagrams");
+    Ok(())
+}
+
+fn shape() -> Outcome {
+    const LEN: usize = 4 << 20;
+    let site = site(veth)?;
+    ours(&site, "tc qdisc add dev right root tbf rate 40mbit burst 32k limit 1m")?;
+    let start = Instant::now();
+    thread::scope(|scope| {
+        let streams = [(); 4].map(|()| scope.spawn(|| transfer(&site.a, (&site.b, B_V4.parse()?), LEN / 4)));
+        streams.into_iter().try_for_each(|stream| stream.join().expect("a stream"))
+    })?;
+    // Each worker by itself would send twice as much.
+    let taken = start.elapsed();
+    assert!(taken > Duration::from_millis(750), "{taken:?}");
+    let shown: Value = serde_json::from_str(&ours(&site, "tc -j -s qdisc show dev right")?)?;
+    assert!(shown[0]["bytes"].as_u64().is_some_and(|bytes| bytes >= LEN as u64), "{shown}");
+    ours(&site, "tc qdisc del dev right root")?;
+    transfer(&site.a, (&site.b, B_V4.parse()?), LEN)
+}
+
+fn tun() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("host")?);
+    let link = |name: &str, number: u8| {
+        format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\naddresses = [\"10.{number}.0.1/24\"]\n")
+    };
+    let gateway = Gateway::start(&netns, &scratch, "tun", &(link("tun1", 1) + &link("tun2", 2) + TWO))?;
+    let ping = "ip addr add 10.1.0.2/24 dev tun1 && ping -n -q -c 3 -i 0.1 -W 2 10.1.0.1";
+    netns.sh(ping)?;
+    assert!(!gateway.show("workers")?.contains("no queue"), "{}", gateway.show("workers")?);
+    let queues = |name: &str| netns.sh(&format!("ls -d /sys/class/net/{name}/queues/rx-* | wc -l"));
+    assert_eq!(queues("tun1")?.trim(), "2");
+    netns.sh("ip link del tun1 && ip tuntap add tun1 mode tun multi_queue")?;
+    wait_until("the link is open on the new device", || {
+        gateway.link("tun1").is_ok_and(|link| link["up"] == true && link["why_down"].is_null())
+    })?;
+    netns.sh("ip link set tun1 up")?;
+    netns.sh(ping)?;
+    // All flows pass, whichever worker has their queue.
+    netns.sh("for port in $(seq 40); do ping -n -q -c 1 -W 2 10.1.0.1 >/dev/null || exit 1; done")?;
+    assert_eq!(queues("tun1")?.trim(), "2");
+    Ok(())
+}
+
+fn refusals() -> Outcome {
+    let site = site(veth)?;
+    let config = PlainSite::config_by(true, Port::Packet);
+    let refused = [
+        ("ip link add br0 type bridge", "several workers cannot have bridges yet"),
+        (
+            "ip xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/24 dir out action block",
+            "several workers cannot have SAs and policies yet",
+        ),
+        (
+            "ip xfrm state add src 10.1.0.1 dst 10.1.0.2 proto esp spi 0x1000 mode tunnel aead rfc4106(gcm(aes)) \
+             0x0102030405060708090a0b0c0d0e0f1011121314 128",
+            "several workers cannot have SAs and policies yet",
+        ),
+    ];
+    for (line, want) in refused {
+        let said = ours(&site, line).map_err(|failed| failed.message().unwrap_or_default().to_owned());
+        assert!(said.as_ref().is_err_and(|said| said.contains(want)), "{line}: {said:?}");
+    }
+    // A reload cannot change the number, and changes nothing then.
+    for workers in ["", "\n[worker]\ncount = 3\n"] {
+        site.gateway.reload(&(config.clone() + workers))?;
+        let want = "only a start can change it: restart the gateway";
+        wait_until("the reload is refused", || site.gateway.log().matches(want).count() > usize::from(!workers.is_empty()))?;
+    }
+    assert_eq!(of_workers(&site.gateway, "worker")?, [0, 1]);
+    let host = site.gateway.show("host")?;
+    assert!(host.contains("several workers cannot have one yet"), "{host}");
+    // A file that names a CPU this process may not use, or a feature of one worker.
+    for (workers, want) in [
+        ("[worker]\ncount = 2\ncpus = [0, 8191]", "worker.cpus: this process may not run on CPU 8191"),
+        ("[crypto]\nworkers = 1\n[worker]\ncount = 2", "several workers cannot have threads of `[crypto]` yet"),
+    ] {
+        let scratch = Scratch::new()?;
+        let started = Gateway::start(&site.gateway_ns, &scratch, "second", &format!("{workers}\n"));
+        let said = started.map(drop).map_err(|failed| failed.message().unwrap_or_default().to_owned());
+        assert!(said.as_ref().is_err_and(|said| said.contains(want)), "{workers}: {said:?}");
+    }
+    Ok(())
+}
