@@ -77,9 +77,7 @@ fn forward(cable: Cable) -> Outcome {
 fn send_flows(site: &PlainSite, flows: usize) -> Outcome {
     let to = site.b.enter(|| UdpSocket::bind((B_V4, 0)))?;
     let target = to.local_addr()?;
-    site.a.enter(|| {
-        (0..flows).try_for_each(|_| UdpSocket::bind("0.0.0.0:0")?.send_to(&[7; 100], target).map(drop))
-    })?;
+    site.a.enter(|| (0..flows).try_for_each(|_| UdpSocket::bind("0.0.0.0:0")?.send_to(&[7; 100], target).map(drop)))?;
     to.set_read_timeout(Some(Duration::from_secs(5)))?;
     (0..flows).try_for_each(|_| to.recv(&mut [0; 200]).map(drop))?;
     Ok(())
@@ -160,7 +158,7 @@ fn tun() -> Outcome {
     let queues = |name: &str| netns.sh(&format!("ls -d /sys/class/net/{name}/queues/rx-* | wc -l"));
     assert_eq!(queues("tun1")?.trim(), "2");
     netns.sh("ip link del tun1 && ip tuntap add tun1 mode tun multi_queue")?;
-    wait_until("the link is open on the new device", || {
+    wait_until("the link is open on the new device", Duration::from_secs(10), || {
         gateway.link("tun1").is_ok_and(|link| link["up"] == true && link["why_down"].is_null())
     })?;
     netns.sh("ip link set tun1 up")?;
@@ -194,7 +192,9 @@ fn refusals() -> Outcome {
     for workers in ["", "\n[worker]\ncount = 3\n"] {
         site.gateway.reload(&(config.clone() + workers))?;
         let want = "only a start can change it: restart the gateway";
-        wait_until("the reload is refused", || site.gateway.log().matches(want).count() > usize::from(!workers.is_empty()))?;
+        wait_until("the reload is refused", Duration::from_secs(10), || {
+            site.gateway.log().matches(want).count() > usize::from(!workers.is_empty())
+        })?;
     }
     assert_eq!(of_workers(&site.gateway, "worker")?, [0, 1]);
     let host = site.gateway.show("host")?;
