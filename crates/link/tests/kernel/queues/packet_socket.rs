@@ -29,6 +29,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("queues/packet_sent_by_a_shard_is_received_by_none", NEEDS, own_frames),
         trial("queues/packet_goes_on_without_a_closed_socket", NEEDS, one_closed),
         trial("queues/packet_steers_after_the_interface_was_down", NEEDS, down),
+        trial("queues/packet_opened_while_down_is_a_down_link", NEEDS, down_from_the_start),
         trial("queues/packet_deleted_interface_is_gone_for_each_shard", NEEDS, deleted),
         trial("queues/packet_setters_are_called_by_each_shard", NEEDS, setters),
         trial("queues/packet_streams_pass_by_threads_of_their_own", NEEDS, streams),
@@ -380,6 +381,31 @@ fn down() -> Outcome {
         check_owners(&mut cable, &mut queues)?;
     }
     Ok(())
+}
+
+/// A kernel before 6.13 refuses the group, which the error says.
+fn down_from_the_start() -> Outcome {
+    let mut cable = cable()?;
+    let mem = Memory::heap();
+    cable.us.sh("ip link set eth0 down")?;
+    let mut queues = match open_queues(&cable.us, &packet("eth0", true), 3) {
+        Ok(queues) => queues,
+        Err(err) => {
+            let text = err.message().unwrap_or_default();
+            assert!(text.starts_with("eth0: PACKET_FANOUT: Invalid argument (a kernel before 6.13 "), "{text}");
+            return Ok(());
+        }
+    };
+    for queue in &mut queues {
+        let err = queue.recv(&mem, &mut Vec::new()).expect_err("the interface is down");
+        assert_eq!(err.to_string(), "eth0: recvmmsg: Network is down");
+    }
+    cable.us.sh("ip link set eth0 up")?;
+    cable.peer.wait_for_carrier("eth0")?;
+    drain(&mut queues, &mem)?;
+    let _was_down_too = cable.sender.recv(&mem, &mut Vec::new());
+    let _is_back = cable.sender.recv(&mem, &mut Vec::new());
+    check_owners(&mut cable, &mut queues)
 }
 
 fn deleted() -> Outcome {
