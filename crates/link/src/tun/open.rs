@@ -132,14 +132,19 @@ pub(super) fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<Owned
             Some(_) => "another program has it, or another interface has its number",
             None => "another program has it",
         };
-        let refused = OpenError::new(name, "TUNSETIFF", err).with_hint(libc::EBUSY, busy).with_hint(
-            libc::EINVAL,
-            "an interface of that name is there already, of another kind, with another number of queues or with other options",
-        );
-        match flags & libc::IFF_MULTI_QUEUE != 0 && refused.source.raw_os_error() == Some(libc::EINVAL) {
-            true if has_one_queue(name, flags) => refused.with_hint(libc::EINVAL, make_anew(name, flags)),
-            _ => refused,
-        }
+        let is_multi = flags & libc::IFF_MULTI_QUEUE != 0;
+        let refused = OpenError::new(name, "TUNSETIFF", err).with_hint(libc::EBUSY, busy);
+        let is_invalid = refused.source.raw_os_error() == Some(libc::EINVAL);
+        let hint = match is_multi {
+            _ if !is_invalid => return refused,
+            true if has_one_queue(name, flags) => make_anew(name, flags),
+            true => "an interface of that name is there already, of another kind or with other options".to_owned(),
+            false => format!(
+                "an interface of that name is there already, of another kind or with other options; a device that was made for several \
+                 queues needs `queues` above 1, or is to be deleted with `ip link del {name}`"
+            ),
+        };
+        refused.with_hint(libc::EINVAL, hint)
     })?;
     Ok(queue)
 }

@@ -242,6 +242,7 @@ pub(crate) fn cable_of_queues(count: u32) -> Outcome<Cable> {
         link_to.trim()
     ))?;
     us.sh(&format!("ethtool -L eth0 rx {count} tx {count} >/dev/null 2>&1 || true; ip link set eth0 up"))?;
+    host.wait_for_carrier("host")?;
     Ok(Cable { host, us })
 }
 

@@ -1,13 +1,14 @@
 //! Packet sockets, one for each shard.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use base::ShardId;
 use driver::DriverKind;
 use libtest_mimic::Trial;
 use link::{Config, Link, Sent};
 use packet::{Memory, Packet};
-use system::{Need, Netns, Outcome, trial, veth};
+use system::{Need, Netns, Outcome, trial, veth, wait_until};
 use wire::{EtherType, FragInfo, FragOffset, Protocol, frag, ipv4, ipv6, udp};
 
 use super::{collect, collect_for, config, drain, open_queues, refusal, shards, sum, wait_until_all_arrive};
@@ -28,6 +29,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("queues/packet_sent_by_a_shard_is_received_by_none", NEEDS, own_frames),
         trial("queues/packet_goes_on_without_a_closed_socket", NEEDS, one_closed),
         trial("queues/packet_steers_after_the_interface_was_down", NEEDS, down),
+        trial("queues/packet_opened_while_down_is_a_down_link", NEEDS, down_from_the_start),
         trial("queues/packet_deleted_interface_is_gone_for_each_shard", NEEDS, deleted),
         trial("queues/packet_setters_are_called_by_each_shard", NEEDS, setters),
         trial("queues/packet_streams_pass_by_threads_of_their_own", NEEDS, streams),
@@ -35,8 +37,10 @@ pub(super) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// Offset of a test's number in the payload behind all headers that are used here.
+/// Bytes in front of a frame's number.
 const MARK: [u8; 4] = *b"mark";
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Number of frames of each kind.
 const COUNT: u32 = 96;
@@ -308,7 +312,7 @@ fn own_frames() -> Outcome {
         send(queue.as_mut(), vec![frame(&mem, Tags::None, EtherType::IPV4, &l3, number)])?;
     }
     assert_eq!(collect(&mut peer, &mem, 3, number)?.len(), 3);
-    let back = collect_for(std::time::Duration::from_millis(100), &mut queues, &mem, 1, number)?;
+    let back = collect_for(Duration::from_millis(100), &mut queues, &mem, 1, number)?;
     assert!(back.is_empty(), "{back:?}");
     assert_eq!(sum(&queues).tx_packets, 3);
     Ok(())
@@ -360,8 +364,13 @@ fn down() -> Outcome {
     for _ in 0..2 {
         cable.us.sh("ip link set eth0 down")?;
         for queue in &mut queues {
-            let err = queue.recv(&mem, &mut Vec::new()).expect_err("the interface is down");
-            assert_eq!(err.to_string(), "eth0: recvmmsg: Network is down");
+            // Frames that have arrived before come first.
+            let mut failed = None;
+            wait_until("the interface is down", PATIENCE, || {
+                failed = queue.recv(&mem, &mut Vec::new()).err();
+                failed.is_some()
+            })?;
+            assert_eq!(failed.map(|err| err.to_string()).as_deref(), Some("eth0: recvmmsg: Network is down"));
             assert!(!queue.is_gone());
         }
         cable.us.sh("ip link set eth0 up")?;
@@ -374,13 +383,38 @@ fn down() -> Outcome {
     Ok(())
 }
 
+/// A kernel before 6.13 refuses the group, which the error says.
+fn down_from_the_start() -> Outcome {
+    let mut cable = cable()?;
+    let mem = Memory::heap();
+    cable.us.sh("ip link set eth0 down")?;
+    let mut queues = match open_queues(&cable.us, &packet("eth0", true), 3) {
+        Ok(queues) => queues,
+        Err(err) => {
+            let text = err.message().unwrap_or_default();
+            assert!(text.starts_with("eth0: PACKET_FANOUT: Invalid argument (a kernel before 6.13 "), "{text}");
+            return Ok(());
+        }
+    };
+    for queue in &mut queues {
+        let err = queue.recv(&mem, &mut Vec::new()).expect_err("the interface is down");
+        assert_eq!(err.to_string(), "eth0: recvmmsg: Network is down");
+    }
+    cable.us.sh("ip link set eth0 up")?;
+    cable.peer.wait_for_carrier("eth0")?;
+    drain(&mut queues, &mem)?;
+    let _was_down_too = cable.sender.recv(&mem, &mut Vec::new());
+    let _is_back = cable.sender.recv(&mem, &mut Vec::new());
+    check_owners(&mut cable, &mut queues)
+}
+
 fn deleted() -> Outcome {
     let cable = cable()?;
     let mem = Memory::heap();
     let mut queues = open_queues(&cable.us, &packet("eth0", true), 3)?;
     cable.us.sh("ip link del eth0")?;
     for queue in &mut queues {
-        queue.recv(&mem, &mut Vec::new()).expect_err("the interface is gone");
+        wait_until("the interface is gone", PATIENCE, || queue.recv(&mem, &mut Vec::new()).is_err())?;
         assert!(queue.is_gone());
         queue.release();
     }
@@ -413,7 +447,7 @@ fn setters() -> Outcome {
         queue.set_promiscuous(true)?;
         assert!(!queue.look()?);
     }
-    system::wait_until("a membership ends", std::time::Duration::from_secs(20), || {
+    wait_until("a membership ends", PATIENCE, || {
         cable.us.sh("ip -d link show eth0").is_ok_and(|seen| seen.contains("promiscuity 2 "))
     })
 }
@@ -432,7 +466,7 @@ fn exclusive() -> Outcome {
     for left in [3, 2, 1] {
         let before = received_by_stack(&street.middle)?;
         let mut got = 0;
-        system::wait_until("three pings arrive", std::time::Duration::from_secs(20), || {
+        wait_until("three pings arrive", PATIENCE, || {
             // The pings get no reply.
             let _ = street.a.sh("ping -q -n -c 3 -i 0.05 -W 1 2001:db8:9::1");
             let frames = drain(&mut queues, &mem).unwrap_or_default();

@@ -14,7 +14,7 @@ use rustix::process::Uid;
 use rustix::thread::set_thread_uid;
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
 
-use super::{collect, config, open_queues, refusal, shards, sum, wait_until_all_arrive};
+use super::{collect, config, drain, open_queues, refusal, shards, sum, wait_until_all_arrive};
 use crate::train::train;
 
 const NEEDS: &[Need] = &[Need::Namespaces];
@@ -29,6 +29,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("queues/udp_socket_cannot_join_the_group", NEEDS, joining),
         trial("queues/udp_goes_on_without_a_closed_socket", NEEDS, one_closed),
         trial("queues/udp_shards_send_from_one_port", NEEDS, sent),
+        trial("queues/udp_error_of_the_network_is_counted_once", NEEDS, soft_errors),
         trial("queues/udp_port_500_is_the_first_shards", NEEDS, ike),
     ]
 }
@@ -36,7 +37,7 @@ pub(super) fn trials() -> Vec<Trial> {
 const V4: [&str; 2] = ["192.0.2.1:4500", "192.0.2.2:4500"];
 const V6: [&str; 2] = ["[2001:db8::1]:4500", "[2001:db8::2]:4500"];
 
-/// SPIs that people write, and others.
+/// SPIs as they are written by hand, and others.
 fn spis() -> impl Iterator<Item = u32> {
     (0x100..0x140).chain((1..40).map(|at| at * 0x1000)).chain((1..40).map(|at: u32| at.wrapping_mul(0x8088_405)))
 }
@@ -96,6 +97,9 @@ fn owners([bind, from]: [&str; 2], offloads: bool) -> Outcome {
     for count in [2, 3, 8] {
         let mut queues = open_again(&wire.us, &udp(bind, offloads)?, count)?;
         assert_eq!(queues.len(), usize::from(count));
+        // The neighbour is resolved: the kernel holds few datagrams until then.
+        peer.send_to(&esp(0, 60), to)?;
+        collect(&mut queues, &mem, 1, spi)?;
         // Fragments of a long datagram are put together before its socket is chosen.
         for spi in spis() {
             peer.send_to(&esp(spi, if spi % 8 == 0 { 3000 } else { 60 }), to)?;
@@ -111,7 +115,7 @@ fn owners([bind, from]: [&str; 2], offloads: bool) -> Outcome {
             assert_eq!(got, [(0, first.to_vec())]);
         }
         let sum = sum(&queues);
-        assert_eq!((sum.rx_packets, sum.rx_dropped), (spis().count() as u64 + 4, 0));
+        assert_eq!((sum.rx_packets, sum.rx_dropped), (spis().count() as u64 + 5, 0));
         assert!(queues.iter().all(|queue| queue.stats().rx_packets > 0));
     }
     Ok(())
@@ -206,6 +210,27 @@ fn sent() -> Outcome {
         assert_eq!(room[..50], [shard as u8; 50]);
     }
     assert_eq!(sum(&queues).tx_packets, 3);
+    Ok(())
+}
+
+/// The kernel gives the error about a datagram to any socket of the group, and no packet is lost by it.
+fn soft_errors() -> Outcome {
+    let wire = wire()?;
+    let mem = Memory::heap();
+    let mut queues = open_queues(&wire.us, &udp(V4[0], true)?, 3)?;
+    let to_closed_port =
+        |number: u8| train(&mem, V4[0].parse().unwrap(), V4[1].parse().unwrap(), 0, &[number; 50], 1400);
+    for (number, queue) in (0..).zip(&mut queues) {
+        assert_eq!(queue.send(&mut vec![to_closed_port(number)])?, Sent::All);
+    }
+    wait_until("three errors are reported", Duration::from_secs(20), || {
+        drain(&mut queues, &mem).is_ok() && sum(&queues).soft_errors == 3
+    })?;
+    let errors: u64 = queues.iter().flat_map(|queue| queue.peer_errors()).map(|error| error.count).sum();
+    assert_eq!((errors, sum(&queues).tx_packets, sum(&queues).tx_dropped), (3, 3, 0));
+    let peer = wire.peer.enter(|| UdpSocket::bind(V4[1]))?;
+    spis().try_for_each(|spi| peer.send_to(&esp(spi, 60), V4[0]).map(drop))?;
+    collect(&mut queues, &mem, spis().count(), spi)?;
     Ok(())
 }
 
