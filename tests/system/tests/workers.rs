@@ -131,7 +131,7 @@ fn changes() -> Outcome {
 fn shape() -> Outcome {
     const LEN: usize = 4 << 20;
     let site = site(veth)?;
-    ours(&site, "tc qdisc add dev right root tbf rate 40mbit burst 32k limit 1m")?;
+    ours(&site, "exec -- tc qdisc add dev right root tbf rate 40mbit burst 32k limit 1m")?;
     let start = Instant::now();
     thread::scope(|scope| {
         let streams = [(); 4].map(|()| scope.spawn(|| transfer(&site.a, (&site.b, B_V4.parse()?), LEN / 4)));
@@ -140,9 +140,9 @@ fn shape() -> Outcome {
     // Each worker by itself would send twice as much.
     let taken = start.elapsed();
     assert!(taken > Duration::from_millis(750), "{taken:?}");
-    let shown: Value = serde_json::from_str(&ours(&site, "tc -j -s qdisc show dev right")?)?;
+    let shown: Value = serde_json::from_str(&ours(&site, "exec -- tc -j -s qdisc show dev right")?)?;
     assert!(shown[0]["bytes"].as_u64().is_some_and(|bytes| bytes >= LEN as u64), "{shown}");
-    ours(&site, "tc qdisc del dev right root")?;
+    ours(&site, "exec -- tc qdisc del dev right root")?;
     transfer(&site.a, (&site.b, B_V4.parse()?), LEN)
 }
 

@@ -232,7 +232,14 @@ pub(crate) fn tun_attach(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Re
 
 /// Whether a queue has a device (`TUNGETIFF`).
 pub(crate) fn tun_is_attached(fd: BorrowedFd<'_>) -> bool {
-    IfReq::new("?").and_then(|mut req| req.call(fd, libc::TUNGETIFF as c_ulong)).is_ok()
+    tun_flags(fd).is_ok()
+}
+
+/// Flags in effect for a queue's device (`TUNGETIFF`), those of its first queue.
+pub(crate) fn tun_flags(fd: BorrowedFd<'_>) -> io::Result<c_int> {
+    let mut req = IfReq::new("?")?;
+    req.call(fd, libc::TUNGETIFF as c_ulong)?;
+    Ok(c_int::from(i16::from_ne_bytes(req.value())))
 }
 
 /// Sets the length of the virtio-net header (`TUNSETVNETHDRSZ`).

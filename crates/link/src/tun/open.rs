@@ -1,6 +1,7 @@
 //! Creation of a device, and probing of its offloads.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use base::ShardCount;
@@ -14,7 +15,7 @@ use crate::error::text;
 use crate::flow_hash::FlowHash;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::posted::Posted;
-use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_index, tun_set_offload};
+use crate::sys::ifreq::{Interface, tun_attach, tun_flags, tun_set_header_len, tun_set_index, tun_set_offload};
 use crate::virtio::HEADER_LEN;
 use crate::{Common, Layer, OpenError};
 
@@ -51,6 +52,7 @@ impl TunLink {
         for number in 0..queues {
             dealt[number % shards.get()].push(attach(name, flags, config.index)?);
         }
+        check_flags(dealt[0][0].as_fd(), name, flags)?;
         let offloads = set_up_queue(dealt[0][0].as_fd(), name, config.offloads)?;
 
         let interface = Interface::new(name).map_err(failed("socket"))?;
@@ -147,6 +149,18 @@ pub(super) fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<Owned
         refused.with_hint(libc::EINVAL, hint)
     })?;
     Ok(queue)
+}
+
+/// Checks that the device has the header that these queues were opened with. The kernel takes it from the first queue: a program
+/// that has another one, such as the one that makes the device, decides for all.
+fn check_flags(queue: BorrowedFd<'_>, name: &str, flags: i32) -> Result<(), OpenError> {
+    const HEADERS: i32 = libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    let found = tun_flags(queue).map_err(|err| OpenError::new(name, "TUNGETIFF", err))?;
+    if found & HEADERS == flags & HEADERS {
+        return Ok(());
+    }
+    let busy = io::Error::from_raw_os_error(libc::EBUSY);
+    Err(OpenError::new(name, "TUNSETIFF", busy).with_hint(libc::EBUSY, "another program has a queue of it"))
 }
 
 /// Tells whether a device of this name and kind was made without `IFF_MULTI_QUEUE`, by attaching a queue, which is closed at once. The
