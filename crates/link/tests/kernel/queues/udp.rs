@@ -25,6 +25,7 @@ pub(super) fn trials() -> Vec<Trial> {
         trial("queues/udp_datagram_over_ipv6_arrives_at_the_owner", NEEDS, || owners(V6, true)),
         trial("queues/udp_owner_receives_without_offloads", NEEDS, || owners(V4, false)),
         trial("queues/udp_of_any_address_steers_by_spi", NEEDS, || owners(["0.0.0.0:4500", V4[1]], true)),
+        trial("queues/udp_links_of_several_addresses_share_a_port", NEEDS, side_by_side),
         trial("queues/udp_needs_no_privilege", NEEDS, unprivileged),
         trial("queues/udp_socket_cannot_join_the_group", NEEDS, joining),
         trial("queues/udp_goes_on_without_a_closed_socket", NEEDS, one_closed),
@@ -117,6 +118,38 @@ fn owners([bind, from]: [&str; 2], offloads: bool) -> Outcome {
         let sum = sum(&queues);
         assert_eq!((sum.rx_packets, sum.rx_dropped), (spis().count() as u64 + 5, 0));
         assert!(queues.iter().all(|queue| queue.stats().rx_packets > 0));
+    }
+    Ok(())
+}
+
+/// Links of one port: both families unspecified, and several addresses.
+fn side_by_side() -> Outcome {
+    let wire = wire()?;
+    let mem = Memory::heap();
+    wire.us.sh("ip addr add 192.0.2.11/24 dev wire; ip addr add 2001:db8::11/64 dev wire nodad")?;
+    let peers = [V4[1], V6[1]].map(|from| wire.peer.enter(|| UdpSocket::bind(from)));
+    let [v4, v6] = peers;
+    let (v4, v6) = (v4?, v6?);
+    let all = ["192.0.2.1:4500", "192.0.2.11:4500", "[2001:db8::1]:4500", "[2001:db8::11]:4500"];
+    for binds in [&["0.0.0.0:4500", "[::]:4500"][..], &["[::]:4500", "0.0.0.0:4500"], &all] {
+        let mut links = Vec::new();
+        for bind in binds {
+            links.push(open_again(&wire.us, &udp(bind, true)?, 3)?);
+        }
+        for to in all {
+            let to: SocketAddr = to.parse()?;
+            let peer = if to.is_ipv4() { &v4 } else { &v6 };
+            let is_for = |bind: &&str| {
+                let bind: SocketAddr = bind.parse().expect("an address");
+                bind.is_ipv4() == to.is_ipv4() && (bind == to || bind.ip().is_unspecified())
+            };
+            let link = &mut links[binds.iter().position(is_for).ok_or("a link has the address")?];
+            for spi in [0x1000, 0x1001, 0x1002, 0x1003, 0x1004, 0x1005] {
+                peer.send_to(&esp(spi, 60), to)?;
+                let got = collect(link, &mem, 1, self::spi)?;
+                assert_eq!(got, [(usize::from(shards(3).owner_of_spi(spi).0), spi)], "{to} of {binds:?}");
+            }
+        }
     }
     Ok(())
 }
