@@ -28,6 +28,9 @@ pub(crate) const MAGIC: [u8; 3] = [0xfa, 0x70, 0x5e];
 /// Length of a marker: the magic bytes, the flow in three bytes, and the number of the packet in two.
 pub(crate) const MARKER_LEN: usize = 8;
 
+/// First number of stations of bare links that send one flow.
+const STRANGERS: u16 = 0x400;
+
 /// Payload of a packet: its marker, again and again, so that each fragment and each segment has one.
 fn marked(flow: u32, number: u16, len: usize) -> Vec<u8> {
     let mut marker = MAGIC.to_vec();
@@ -87,8 +90,9 @@ impl Source {
         Self { rng, flows: 0, strangers: 0, ids: 0 }
     }
 
-    /// Packets of some flows, each flow's in order. `refused` limits the flows that the node answers with errors.
-    pub(crate) fn traffic(&mut self, flows: usize, mut refused: usize) -> Vec<Input> {
+    /// Packets of some flows, each flow's in order. `refused` limits the flows that the node answers with errors; no others are by links
+    /// that are down.
+    pub(crate) fn traffic(&mut self, flows: usize, mut refused: usize, down: &[PortId]) -> Vec<Input> {
         let mut queues: Vec<Vec<Input>> = Vec::new();
         for _ in 0..flows {
             let kind = *self.rng.pick(&KINDS);
@@ -98,7 +102,7 @@ impl Source {
                 }
                 refused -= 1;
             }
-            let mut flow = self.flow(kind);
+            let mut flow = self.flow(kind, down);
             flow.reverse();
             queues.push(flow);
         }
@@ -126,12 +130,17 @@ impl Source {
     /// Number of a station that has sent nothing yet, of a bare link.
     fn stranger(&mut self) -> u16 {
         self.strangers += 1;
-        0x400 + self.strangers
+        STRANGERS + self.strangers
     }
 
     /// Packets of one flow.
-    fn flow(&mut self, kind: Kind) -> Vec<Input> {
-        let links = if self.rng.happens(800) { DOMAINS[0] } else { DOMAINS[1] };
+    fn flow(&mut self, kind: Kind, down: &[PortId]) -> Vec<Input> {
+        let is_down = |link: &PortId| down.contains(link) || (*link == VLAN && down.contains(&ETHERNET));
+        let mut links = DOMAINS[usize::from(self.rng.happens(200))].to_vec();
+        links.retain(|link| kind == Kind::Refused || !is_down(link));
+        if links.len() < 2 {
+            links = vec![INSIDE, SINGLE];
+        }
         let bare: Vec<PortId> = links.iter().copied().filter(|&link| mac_of(link).is_none()).collect();
         let is_v4 = self.rng.happens(500);
         let from = match kind {
@@ -140,31 +149,31 @@ impl Source {
             }
             Kind::Big | Kind::BigPing => *self.rng.pick(if links.contains(&INSIDE) { &[INSIDE] } else { &[RED_BARE] }),
             Kind::Refused | Kind::Malformed => *self.rng.pick(&bare),
-            _ => *self.rng.pick(links),
+            _ => *self.rng.pick(&links),
         };
-        let to = loop {
-            let to = *self.rng.pick(links);
-            if to != from {
-                break to;
-            }
-        };
+        let others: Vec<PortId> = links.iter().copied().filter(|&link| link != from).collect();
+        let to = *self.rng.pick(&others);
         let host = match kind {
             Kind::Refused | Kind::Malformed => self.stranger(),
+            Kind::Fragments if bare.contains(&from) && self.rng.happens(300) => self.stranger(),
             _ => 1 + self.rng.below(12) as u16,
         };
         let is_v4 = is_v4 && kind != Kind::ToIla;
         let src = address(from, host, is_v4);
-        let mut dst = address(to, 1 + self.rng.below(12) as u16, is_v4);
-        if is_v4 && self.rng.happens(200) && matches!(to, ETHERNET | SMALL | SHAPED | VLAN | RED_ETHERNET) {
+        let is_large = matches!(kind, Kind::FatTcp | Kind::FatUdp | Kind::Big);
+        let mut dst = address(to, 1 + self.rng.below(40) as u16, is_v4);
+        if is_v4 && !is_large && self.rng.happens(200) && matches!(to, ETHERNET | SMALL | SHAPED | VLAN | RED_ETHERNET)
+        {
             dst = IpAddr::from([10, 20 + to.0 as u8, 0, self.rng.below(250) as u8]);
         }
         let mut flow = Flow::new(&src.to_string(), &dst.to_string());
         flow.sport = 1024 + self.rng.below(60_000) as u16;
         flow.dont_fragment = !is_v4 || self.rng.happens(500);
-        let packets = 1 + self.rng.below(5) as u16;
+        // Few large packets may wait for a station.
+        let packets = 1 + self.rng.below(if is_large { 2 } else { 5 }) as u16;
         let len = 8 * (1 + self.rng.below(150));
         let number = self.next_flow();
-        let hosts = Ends { link: from, mac: station(from, host, 0) };
+        let hosts = Ends { link: from, mac: station(from, host, 0), is_stranger: host >= STRANGERS };
         match kind {
             Kind::Udp => (0..packets).map(|nth| hosts.plain(flow.udp_with(&marked(number, nth, len)))).collect(),
             Kind::Tcp => {
@@ -174,7 +183,7 @@ impl Source {
             }
             Kind::FatTcp => {
                 let size = 8 * (1 + self.rng.below(140)) as u16;
-                let (whole, step) = (len * 8, len as u32 * 8);
+                let (whole, step) = (len * 4, len as u32 * 4);
                 let make = move |nth: u16| -> Make {
                     Rc::new(move |mem| {
                         flow.fat_tcp_with(mem, 1 + u32::from(nth) * step, &marked(number, nth, whole), size)
@@ -184,7 +193,7 @@ impl Source {
             }
             Kind::FatUdp => {
                 let size = 8 * (8 + self.rng.below(140)) as u16;
-                let whole = (usize::from(size) * 8).min(len * 8);
+                let whole = (usize::from(size) * 8).min(len * 4);
                 let make = move |nth: u16| -> Make {
                     Rc::new(move |mem| flow.fat_udp_with(mem, &marked(number, nth, whole), size))
                 };
@@ -201,7 +210,8 @@ impl Source {
                 let flow = Flow { dont_fragment: false, ..flow };
                 let cut = 8 * (32 + self.rng.below(60));
                 let mut all = Vec::new();
-                for nth in 0..packets {
+                // A datagram of a stranger may be incomplete, which is one error.
+                for nth in 0..if hosts.is_stranger { 1 } else { packets } {
                     let bytes = flow.udp_with(&marked(number, nth, 1000 + 8 * self.rng.below(300)));
                     all.extend(self.fragments(hosts, &bytes, cut));
                 }
@@ -319,7 +329,7 @@ impl Source {
                 let [a, b] = [self.rng.below(all.len()), self.rng.below(all.len())];
                 all.swap(a, b);
             }
-            2 => drop(all.remove(self.rng.below(all.len()))),
+            2 if hosts.is_stranger => drop(all.remove(self.rng.below(all.len()))),
             3 => all.push(all[self.rng.below(all.len())].clone()),
             _ => {}
         }
@@ -375,6 +385,8 @@ impl Source {
 struct Ends {
     link: PortId,
     mac: MacAddr,
+    /// Whether the station sends this flow alone, so that it may get an error.
+    is_stranger: bool,
 }
 
 impl Ends {

@@ -81,24 +81,34 @@ impl Trial {
 
     fn run(mut self) -> End {
         for phase in 0..PHASES {
+            // Stations that are looked for answer in time: packets that no station takes are refused, each with an error.
+            let is_looking = !self.solicited.is_empty();
             let what = match self.rng.below(10) {
-                0 => self.change(),
-                1 | 2 => self.messages(),
+                0 if !is_looking => self.change(),
+                1 | 2 if !is_looking => self.messages(),
                 _ => self.traffic(),
             };
-            let pause = match self.rng.below(10) {
-                0 => Duration::from_secs(36),
-                1 => Duration::from_secs(6),
-                2..4 => Duration::from_millis(1200),
-                // A queueing discipline has sent what waits in it.
-                _ => 400 * MILLISECOND,
+            let longest = if self.outstanding() { 2 } else { 10 };
+            let pause = match self.rng.below(longest) {
+                // A queueing discipline sends what waits in it meanwhile.
+                0 => 400 * MILLISECOND,
+                1 => 1200 * MILLISECOND,
+                2 => Duration::from_secs(6),
+                3 => Duration::from_secs(36),
+                _ => 600 * MILLISECOND,
             };
             let outcomes = self.clusters.iter_mut().map(|cluster| {
                 cluster.advance(cluster.now() + pause);
                 Outcome::take(cluster, &self.setup)
             });
             let outcomes: Vec<Outcome> = outcomes.collect();
-            if outcomes.iter().any(|it| it.drops.keys().any(|(_, reason)| reason.ends_with("RateLimited"))) {
+            if outcomes.iter().any(Outcome::is_limited) {
+                if env::var("FATPATH_SIM_SEED").is_ok() {
+                    eprintln!(
+                        "limited at phase {phase} {what} {:?}",
+                        outcomes.iter().map(|it| &it.drops).collect::<Vec<_>>()
+                    );
+                }
                 return End { is_limited: true };
             }
             let (one, others) = outcomes.split_first().expect("several");
@@ -116,14 +126,18 @@ impl Trial {
         End { is_limited: false }
     }
 
+    /// Tells whether packets wait for a station that answers.
+    fn outstanding(&self) -> bool {
+        let looked_for = self.clusters[0].first().neighbours.iter().filter(|it| it.queued > 0);
+        looked_for.into_iter().any(|it| answer(it.link, it.addr).is_some())
+    }
+
     /// Packets of flows, with the answers of stations that the node has looked for.
     fn traffic(&mut self) -> String {
         let flows = 1 + self.rng.below(8);
-        let mut inputs = self.source.traffic(flows, 3);
+        let mut inputs = self.source.traffic(flows, 3, &self.down);
         for (link, target) in std::mem::take(&mut self.solicited) {
-            if self.rng.happens(900)
-                && let Some(answer) = answer(link, target)
-            {
+            if let Some(answer) = answer(link, target) {
                 inputs.insert(self.rng.below(inputs.len() + 1), answer);
             }
         }
@@ -149,9 +163,6 @@ impl Trial {
         for cluster in &mut self.clusters {
             for Input { link, make } in inputs {
                 cluster.arrive(*link, |mem| make(mem));
-                if self.rng.happens(0) {
-                    cluster.settle();
-                }
             }
             cluster.settle();
         }
@@ -160,7 +171,7 @@ impl Trial {
     /// A change of the configuration, at one place of the input.
     fn change(&mut self) -> String {
         let link = *self.rng.pick(&[ETHERNET, SMALL, SHAPED, DEFRAG, RED_ETHERNET]);
-        let which = self.rng.below(7);
+        let which = if self.setup.gro { 4 + self.rng.below(3) } else { self.rng.below(7) };
         match which {
             0 => {
                 let is_up = self.down.contains(&link);

@@ -76,8 +76,12 @@ impl Outcome {
             };
             (port.0, fat, traffic, moved(cluster.counters_of(port)))
         });
-        let mut neighbours: Vec<SeenNeighbour> =
-            cluster.first().neighbours.iter().map(|it| ((it.link, it.addr), it.state, it.mac, it.queued)).collect();
+        let mut neighbours: Vec<SeenNeighbour> = cluster
+            .first()
+            .neighbours
+            .iter()
+            .map(|it| ((it.link, it.addr), it.state, it.mac, if setup.gro { 0 } else { it.queued }))
+            .collect();
         neighbours.sort_unstable_by_key(|it| it.0);
         Self {
             sent,
@@ -88,6 +92,12 @@ impl Outcome {
             translated: if setup.gro { 0 } else { cluster.nodes().map(|node| node.datapath.ila_translated()).sum() },
             neighbours,
         }
+    }
+
+    /// Tells whether a limit was reached: rates of errors are each shard's own, and which packet of several flows a full queue drops is
+    /// a matter of their order.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.drops.keys().any(|(_, reason)| reason.ends_with("RateLimited") || *reason == "NeighbourQueueFull")
     }
 
     /// Targets of the node's solicitations.
