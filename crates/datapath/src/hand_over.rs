@@ -14,6 +14,7 @@ use base::{PortId, ShardId};
 use wire::Protocol;
 
 use crate::ip_packet::IpPacket;
+use crate::next::Hop;
 use crate::node::shard::{HandOver, Stage};
 use crate::node::trace::Step;
 use crate::{Cx, Datapath, Next, trace};
@@ -33,6 +34,23 @@ pub(crate) fn hand_over_before(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket,
     let ip = std::mem::replace(ip, IpPacket::empty());
     hand_over(dp, cx, ip, to, Stage::Next(next));
     Next::Done
+}
+
+/// Hands a packet to the first shard, which resolves the neighbour.
+#[cold]
+pub(crate) fn hand_over_unresolved(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, to: ShardId, hop: Hop) -> Next {
+    let neighbour = (hop.dev, hop.next_hop);
+    let next = hand_over_before(dp, cx, ip, to, Next::Transmit(hop));
+    // The queue may have had no room for the fence before.
+    send_fence(dp, neighbour, false);
+    next
+}
+
+/// Hands a fence to the first shard, unless there is one on its way.
+pub(crate) fn send_fence(dp: &mut Datapath, (link, addr): (PortId, IpAddr), is_new: bool) {
+    let Some(number) = dp.shard.fences.open((link, addr), is_new) else { return };
+    let stage = Stage::Fence { from: dp.shard.id(), number, link, addr };
+    dp.shard.outbox.push(HandOver { to: ShardId::FIRST, ip: IpPacket::empty(), stage });
 }
 
 /// Another shard that owns what local input does with a packet.

@@ -12,7 +12,7 @@ use crate::node::shard::{HandOver, News, Shard, Stage};
 use crate::run::{run, run_actions, run_deferred};
 use crate::rx::{BurstEnd, flush, l2};
 use crate::tx::device;
-use crate::{Cx, Datapath};
+use crate::{Cx, Datapath, hand_over};
 
 impl Datapath {
     /// Nodes without links, that are the shards of one.
@@ -59,6 +59,7 @@ impl Datapath {
         match stage {
             Stage::Next(_) => self.count_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
             Stage::Arp(_) => self.count_packet_drop(&ip.pkt, ip.pkt.len(), DropReason::ShardQueueFull).end(),
+            Stage::Fence { link, addr, .. } => self.shard.fences.refuse((link, addr)),
             Stage::Device { l3, .. } => self.count_packet_drop(&ip.pkt, l3, DropReason::ShardQueueFull).end(),
         }
     }
@@ -69,11 +70,17 @@ impl Datapath {
         self.forget_if_changed();
         let cx = Cx { now, mem };
         for HandOver { mut ip, stage, .. } in packets {
-            // Each shard numbers its own traces.
-            ip.pkt.meta.trace = 0;
+            if !matches!(stage, Stage::Fence { .. }) {
+                // Each shard numbers its own traces.
+                ip.pkt.meta.trace = 0;
+            }
             match stage {
                 Stage::Next(next) => run(self, cx, &mut ip, next),
                 Stage::Arp(link) => l2::handed_over_arp(self, cx, link, &mut ip.pkt),
+                Stage::Fence { from, number, link, addr } => {
+                    let station = self.neighbours.shared_station(link, addr);
+                    self.shard.tell(News::Passed { to: from, number, station });
+                }
                 Stage::Device { port, l3, is_transmitted } => {
                     device::continue_handed_over(
                         self,
@@ -101,12 +108,10 @@ impl Datapath {
     /// Learns what another shard has told.
     pub fn hear(&mut self, now: Instant, mem: &Memory, news: News) {
         match news {
-            News::Station(SharedStation { link, addr, mac }) => {
-                // The link may be gone here already.
-                if self.ports.get(link).is_some() {
-                    let known = mac.map_or(Known::Nothing, Known::Permanent);
-                    self.neighbours.set(now, link, addr, known, &mut self.actions);
-                    self.drain_all(Cx { now, mem });
+            News::Station(station) => self.hear_station(Cx { now, mem }, station, false),
+            News::Passed { to, number, station } => {
+                if to == self.shard.id() && self.shard.fences.close((station.link, station.addr), number) {
+                    self.hear_station(Cx { now, mem }, station, true);
                 }
             }
             News::PathMtu { domain, dst, mtu } => {
@@ -115,12 +120,25 @@ impl Datapath {
         }
     }
 
-    /// Setting of a neighbour by the operator in a shard that does not own neighbours.
-    pub(crate) fn set_shared_neighbour(&mut self, now: Instant, link: PortId, addr: IpAddr, known: Known) {
-        let known = match known {
-            Known::Permanent(mac) | Known::Reachable(mac) => Known::Permanent(mac),
-            Known::Stale(_) | Known::Nothing => Known::Nothing,
-        };
-        self.neighbours.set(now, link, addr, known, &mut self.actions);
+    /// Forgets a neighbour that the operator sets, in a shard that does not own neighbours: its packets go by the first shard, which makes the
+    /// change before it takes them, and tells the address then.
+    pub(crate) fn forget_shared_neighbour(&mut self, now: Instant, link: PortId, addr: IpAddr) {
+        self.shard.fences.forget((link, addr));
+        self.neighbours.set(now, link, addr, Known::Nothing, &mut self.actions);
+    }
+
+    /// Learns how a neighbour is known to the first shard.
+    fn hear_station(&mut self, cx: Cx<'_>, station: SharedStation, is_passed: bool) {
+        let SharedStation { link, addr, mac } = station;
+        match mac {
+            None => self.forget_shared_neighbour(cx.now, link, addr),
+            // The link may be gone here already.
+            Some(_) if self.ports.get(link).is_none() => {}
+            Some(mac) if is_passed || self.neighbours.mac(link, addr).is_some() => {
+                self.neighbours.set(cx.now, link, addr, Known::Permanent(mac), &mut self.actions);
+            }
+            Some(_) => hand_over::send_fence(self, (link, addr), true),
+        }
+        self.drain_all(cx);
     }
 }
