@@ -15,7 +15,7 @@ use crate::node::Datapath;
 use crate::node::ports::{Device, HostRole, PortConfig, TapPoints};
 use crate::run::run_deferred;
 use crate::tx::{device, esp_device, queue};
-use crate::{bridge, local, vlan};
+use crate::{bridge, hand_over, local, vlan};
 
 impl Datapath {
     /// Adds a port, or changes the configuration of an existing one, also of the device of a bridge or of a VLAN device.
@@ -212,7 +212,8 @@ impl Datapath {
 
     /// Removes the neighbours of a link, and drops the packets that waited for them.
     fn forget_neighbours(&mut self, cx: Cx<'_>, link: PortId) {
-        self.shard.fences.forget_link(link);
+        let held = self.shard.fences.forget_link(link);
+        hand_over::hand_over_held(self, held);
         self.neighbours.remove_link(link, &mut self.actions);
         self.drain_all(cx);
     }

@@ -10,7 +10,7 @@
 
 use std::net::IpAddr;
 
-use base::{PortId, ShardId};
+use base::{DropReason, PortId, ShardId};
 use wire::Protocol;
 
 use crate::ip_packet::IpPacket;
@@ -36,14 +36,27 @@ pub(crate) fn hand_over_before(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket,
     Next::Done
 }
 
-/// Hands a packet to the first shard, which resolves the neighbour.
+/// Hands a packet to the first shard, which resolves the neighbour, or holds the packet until those before it were sent there.
 #[cold]
 pub(crate) fn hand_over_unresolved(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, to: ShardId, hop: Hop) -> Next {
-    let neighbour = (hop.dev, hop.next_hop);
-    let next = hand_over_before(dp, cx, ip, to, Next::Transmit(hop));
-    // The queue may have had no room for the fence before.
-    send_fence(dp, neighbour, false);
-    next
+    match dp.shard.fences.hold(cx.mem, ip, hop) {
+        Some(true) => Next::Done,
+        Some(false) => Next::Drop(DropReason::ShardQueueFull),
+        None => {
+            let neighbour = (hop.dev, hop.next_hop);
+            let next = hand_over_before(dp, cx, ip, to, Next::Transmit(hop));
+            // The queue may have had no room for the fence before.
+            send_fence(dp, neighbour, false);
+            next
+        }
+    }
+}
+
+/// Hands packets that have waited for a fence to the first shard.
+pub(crate) fn hand_over_held(dp: &mut Datapath, held: Vec<(IpPacket, Hop)>) {
+    let packets =
+        held.into_iter().map(|(ip, hop)| HandOver { to: ShardId::FIRST, ip, stage: Stage::Next(Next::Transmit(hop)) });
+    dp.shard.outbox.extend(packets);
 }
 
 /// Hands a fence to the first shard, unless there is one on its way.

@@ -12,7 +12,7 @@ use crate::node::shard::{HandOver, News, Shard, Stage};
 use crate::run::{run, run_actions, run_deferred};
 use crate::rx::{BurstEnd, flush, l2};
 use crate::tx::device;
-use crate::{Cx, Datapath, hand_over};
+use crate::{Cx, Datapath, Next, hand_over};
 
 impl Datapath {
     /// Nodes without links, that are the shards of one.
@@ -53,13 +53,16 @@ impl Datapath {
         !self.shard.outbox.is_empty()
     }
 
-    /// Drops a packet that another shard has no room for.
+    /// Drops a packet that another shard has no room for. There may be others to hand over then, which waited behind it.
     pub fn refuse_handed_over(&mut self, packet: HandOver) {
         let HandOver { ip, stage, .. } = packet;
         match stage {
             Stage::Next(_) => self.count_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
             Stage::Arp(_) => self.count_packet_drop(&ip.pkt, ip.pkt.len(), DropReason::ShardQueueFull).end(),
-            Stage::Fence { link, addr, .. } => self.shard.fences.refuse((link, addr)),
+            Stage::Fence { link, addr, .. } => {
+                let held = self.shard.fences.refuse((link, addr));
+                hand_over::hand_over_held(self, held);
+            }
             Stage::Device { l3, .. } => self.count_packet_drop(&ip.pkt, l3, DropReason::ShardQueueFull).end(),
         }
     }
@@ -109,11 +112,16 @@ impl Datapath {
     pub fn hear(&mut self, now: Instant, mem: &Memory, news: News) {
         match news {
             News::Station(station) => self.hear_station(Cx { now, mem }, station, false),
-            News::Passed { to, number, station } => {
-                if to == self.shard.id() && self.shard.fences.close((station.link, station.addr), number) {
-                    self.hear_station(Cx { now, mem }, station, true);
+            News::Passed { to, number, station } if to == self.shard.id() => {
+                let cx = Cx { now, mem };
+                let Some(held) = self.shard.fences.close((station.link, station.addr), number) else { return };
+                self.hear_station(cx, station, true);
+                for (mut ip, hop) in held {
+                    run(self, cx, &mut ip, Next::Transmit(hop));
                 }
+                self.drain_all(cx);
             }
+            News::Passed { .. } => {}
             News::PathMtu { domain, dst, mtu } => {
                 self.fib.lower_path_mtu(now, domain, dst, mtu, usize::MAX);
             }
@@ -123,7 +131,8 @@ impl Datapath {
     /// Forgets a neighbour that the operator sets, in a shard that does not own neighbours: its packets go by the first shard, which makes the
     /// change before it takes them, and tells the address then.
     pub(crate) fn forget_shared_neighbour(&mut self, now: Instant, link: PortId, addr: IpAddr) {
-        self.shard.fences.forget((link, addr));
+        let held = self.shard.fences.forget((link, addr));
+        hand_over::hand_over_held(self, held);
         self.neighbours.set(now, link, addr, Known::Nothing, &mut self.actions);
     }
 

@@ -196,29 +196,31 @@ impl Cluster {
     /// Gives what a shard has for the others to them, and takes what it has sent.
     fn spread(&mut self, at: usize) {
         let datapath = &mut self.members[at].node.datapath;
-        let handed_over: Vec<HandOver> = datapath.take_handed_over().collect();
-        let news = datapath.take_news();
         let mut first = PortId(1);
         while let Some(port) = datapath.next_to_send(first) {
             let packets = datapath.take_tx(port).map(std::mem::take).unwrap_or_default();
             self.sent.extend(packets.into_iter().map(|pkt| (port, pkt)));
             first = PortId(port.0 + 1);
         }
-        for packet in handed_over {
-            let to = usize::from(packet.to().0);
-            assert_ne!(to, at, "a shard hands over to others");
-            let ring = &mut self.members[to].rings[at];
-            if ring.len() < self.ring {
-                ring.push_back(packet);
-                self.handed_over += 1;
-            } else {
-                self.members[at].node.datapath.refuse_handed_over(packet);
-                self.refused += 1;
-            }
-        }
-        for news in news {
+        // What has left is on the wire before others hear of it.
+        for news in datapath.take_news() {
             let others = self.members.iter_mut().enumerate().filter(|&(other, _)| other != at);
             others.for_each(|(_, member)| member.log.push_back(Operation::News(news)));
+        }
+        while self.members[at].node.datapath.has_handed_over() {
+            let handed_over: Vec<HandOver> = self.members[at].node.datapath.take_handed_over().collect();
+            for packet in handed_over {
+                let to = usize::from(packet.to().0);
+                assert_ne!(to, at, "a shard hands over to others");
+                let ring = &mut self.members[to].rings[at];
+                if ring.len() < self.ring {
+                    ring.push_back(packet);
+                    self.handed_over += 1;
+                } else {
+                    self.members[at].node.datapath.refuse_handed_over(packet);
+                    self.refused += 1;
+                }
+            }
         }
     }
 

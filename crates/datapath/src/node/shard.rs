@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use base::{Domain, PortId, ShardCount, ShardId};
+use packet::Memory;
 
 use crate::ip_packet::IpPacket;
-use crate::next::Next;
+use crate::next::{Hop, Next};
 
 /// The shard that a node is, and what it has for the others.
 #[derive(Debug)]
@@ -20,54 +21,78 @@ pub(crate) struct Shard {
     pub(crate) fences: Fences,
 }
 
-/// Neighbours that the first shard can be asked for: it has told their addresses. Packets go there directly once it has taken all that this shard
-/// has handed over before, so that none is overtaken.
+/// Neighbours whose addresses the first shard has told while packets to them may be on their way to that shard. Further packets wait until a
+/// fence behind those has come back, so that none is overtaken.
 #[derive(Debug, Default)]
 pub(crate) struct Fences {
     last: u32,
-    /// Number of the fence that is on its way; `None` if the queue had no room for it.
-    open: HashMap<(PortId, IpAddr), Option<u32>>,
+    open: HashMap<(PortId, IpAddr), Fence>,
+    /// Number of all packets that wait.
+    held: usize,
 }
 
+#[derive(Debug, Default)]
+struct Fence {
+    /// Number of the fence that is on its way; `None` if the queue had no room for it.
+    number: Option<u32>,
+    held: Vec<(IpPacket, Hop)>,
+}
+
+/// Limit of packets that wait for fences.
+const MAX_HELD: usize = 1024;
+
 impl Fences {
-    /// Number of a fence to be handed over, unless there is one on its way. `is_new`: also if none was asked for before.
+    /// Number of a fence to be handed over, unless there is one on its way. `is_new`: also if none was wanted before.
     pub(crate) fn open(&mut self, neighbour: (PortId, IpAddr), is_new: bool) -> Option<u32> {
         if !is_new && !self.open.contains_key(&neighbour) {
             return None;
         }
-        let number = self.open.entry(neighbour).or_default();
-        if number.is_some() {
+        let fence = self.open.entry(neighbour).or_default();
+        if fence.number.is_some() {
             return None;
         }
         self.last = self.last.wrapping_add(1);
-        *number = Some(self.last);
-        *number
+        fence.number = Some(self.last);
+        fence.number
     }
 
-    /// Records that the queue had no room for a fence.
-    pub(crate) fn refuse(&mut self, neighbour: (PortId, IpAddr)) {
-        if let Some(number) = self.open.get_mut(&neighbour) {
-            *number = None;
+    /// Holds a packet while a fence of its neighbour is on its way. `None` if there is none; `Some(false)` at the limit.
+    pub(crate) fn hold(&mut self, mem: &Memory, ip: &mut IpPacket, hop: Hop) -> Option<bool> {
+        let fence = self.open.get_mut(&(hop.dev, hop.next_hop)).filter(|fence| fence.number.is_some())?;
+        if self.held >= MAX_HELD {
+            return Some(false);
         }
+        ip.pkt.release_device_frames(mem);
+        fence.held.push((std::mem::replace(ip, IpPacket::empty()), hop));
+        self.held += 1;
+        Some(true)
     }
 
-    /// Tells whether a fence that has come back is the last one for its neighbour, and closes it then.
-    pub(crate) fn close(&mut self, neighbour: (PortId, IpAddr), number: u32) -> bool {
-        let is_last = self.open.get(&neighbour) == Some(&Some(number));
-        if is_last {
-            self.open.remove(&neighbour);
-        }
-        is_last
+    /// Records that the queue had no room for a fence, and returns the packets that wait for it.
+    pub(crate) fn refuse(&mut self, neighbour: (PortId, IpAddr)) -> Vec<(IpPacket, Hop)> {
+        let Some(fence) = self.open.get_mut(&neighbour) else { return Vec::new() };
+        fence.number = None;
+        self.held -= fence.held.len();
+        std::mem::take(&mut fence.held)
     }
 
-    /// Forgets a neighbour, and a fence that is on its way.
-    pub(crate) fn forget(&mut self, neighbour: (PortId, IpAddr)) {
-        self.open.remove(&neighbour);
+    /// Closes a fence that has come back, if it is the last one for its neighbour, and returns the packets that wait for it.
+    pub(crate) fn close(&mut self, neighbour: (PortId, IpAddr), number: u32) -> Option<Vec<(IpPacket, Hop)>> {
+        let is_last = self.open.get(&neighbour).is_some_and(|fence| fence.number == Some(number));
+        is_last.then(|| self.forget(neighbour))
     }
 
-    /// Forgets the neighbours on a link.
-    pub(crate) fn forget_link(&mut self, link: PortId) {
-        self.open.retain(|&(on, _), _| on != link);
+    /// Forgets a neighbour, and returns the packets that wait for it.
+    pub(crate) fn forget(&mut self, neighbour: (PortId, IpAddr)) -> Vec<(IpPacket, Hop)> {
+        let held = self.open.remove(&neighbour).unwrap_or_default().held;
+        self.held -= held.len();
+        held
+    }
+
+    /// Forgets the neighbours on a link, and returns the packets that wait for them.
+    pub(crate) fn forget_link(&mut self, link: PortId) -> Vec<(IpPacket, Hop)> {
+        let forgotten: Vec<_> = self.open.keys().copied().filter(|&(on, _)| on == link).collect();
+        forgotten.into_iter().flat_map(|neighbour| self.forget(neighbour)).collect()
     }
 }
 
