@@ -15,7 +15,7 @@ use crate::node::Datapath;
 use crate::node::ports::{Device, HostRole, PortConfig, TapPoints};
 use crate::run::run_deferred;
 use crate::tx::{device, esp_device, queue};
-use crate::{bridge, local, vlan};
+use crate::{bridge, hand_over, local, vlan};
 
 impl Datapath {
     /// Adds a port, or changes the configuration of an existing one, also of the device of a bridge or of a VLAN device.
@@ -126,10 +126,7 @@ impl Datapath {
             queue::reset(self, now, id, DropReason::LinkDown);
             self.drop_tx(id, DropReason::LinkDown);
             self.ipsec.flush_device(id);
-            // Those of another shard are what the first one has told: it forgets them when its own link is down.
-            if self.shard.is_first() {
-                self.forget_neighbours(Cx { now, mem }, id);
-            }
+            self.forget_neighbours(Cx { now, mem }, id);
         }
     }
 
@@ -204,7 +201,7 @@ impl Datapath {
         protocol: u8,
     ) {
         if !self.shard.is_first() {
-            return self.set_shared_neighbour(now, link, addr, known);
+            return self.forget_shared_neighbour(now, link, addr);
         }
         self.neighbours.set(now, link, addr, known, &mut self.actions);
         if protocol != 0 {
@@ -215,6 +212,8 @@ impl Datapath {
 
     /// Removes the neighbours of a link, and drops the packets that waited for them.
     fn forget_neighbours(&mut self, cx: Cx<'_>, link: PortId) {
+        let held = self.shard.fences.forget_link(link);
+        hand_over::hand_over_held(self, held);
         self.neighbours.remove_link(link, &mut self.actions);
         self.drain_all(cx);
     }

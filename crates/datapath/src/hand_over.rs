@@ -10,10 +10,11 @@
 
 use std::net::IpAddr;
 
-use base::{PortId, ShardId};
+use base::{DropReason, PortId, ShardId};
 use wire::Protocol;
 
 use crate::ip_packet::IpPacket;
+use crate::next::Hop;
 use crate::node::shard::{HandOver, Stage};
 use crate::node::trace::Step;
 use crate::{Cx, Datapath, Next, trace};
@@ -33,6 +34,36 @@ pub(crate) fn hand_over_before(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket,
     let ip = std::mem::replace(ip, IpPacket::empty());
     hand_over(dp, cx, ip, to, Stage::Next(next));
     Next::Done
+}
+
+/// Hands a packet to the first shard, which resolves the neighbour, or holds the packet until those before it were sent there.
+#[cold]
+pub(crate) fn hand_over_unresolved(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, to: ShardId, hop: Hop) -> Next {
+    match dp.shard.fences.hold(cx.mem, ip, hop) {
+        Some(true) => Next::Done,
+        Some(false) => Next::Drop(DropReason::ShardQueueFull),
+        None => {
+            let neighbour = (hop.dev, hop.next_hop);
+            let next = hand_over_before(dp, cx, ip, to, Next::Transmit(hop));
+            // The queue may have had no room for the fence before.
+            send_fence(dp, neighbour, false);
+            next
+        }
+    }
+}
+
+/// Hands packets that have waited for a fence to the first shard.
+pub(crate) fn hand_over_held(dp: &mut Datapath, held: Vec<(IpPacket, Hop)>) {
+    let packets =
+        held.into_iter().map(|(ip, hop)| HandOver { to: ShardId::FIRST, ip, stage: Stage::Next(Next::Transmit(hop)) });
+    dp.shard.outbox.extend(packets);
+}
+
+/// Hands a fence to the first shard, unless there is one on its way.
+pub(crate) fn send_fence(dp: &mut Datapath, (link, addr): (PortId, IpAddr), is_new: bool) {
+    let Some(number) = dp.shard.fences.open((link, addr), is_new) else { return };
+    let stage = Stage::Fence { from: dp.shard.id(), number, link, addr };
+    dp.shard.outbox.push(HandOver { to: ShardId::FIRST, ip: IpPacket::empty(), stage });
 }
 
 /// Another shard that owns what local input does with a packet.

@@ -12,7 +12,7 @@ use crate::node::shard::{HandOver, News, Shard, Stage};
 use crate::run::{run, run_actions, run_deferred};
 use crate::rx::{BurstEnd, flush, l2};
 use crate::tx::device;
-use crate::{Cx, Datapath};
+use crate::{Cx, Datapath, Next, hand_over};
 
 impl Datapath {
     /// Nodes without links, that are the shards of one.
@@ -59,12 +59,16 @@ impl Datapath {
         !self.shard.outbox.is_empty()
     }
 
-    /// Drops a packet that another shard has no room for.
+    /// Drops a packet that another shard has no room for. There may be others to hand over then, which waited behind it.
     pub fn refuse_handed_over(&mut self, packet: HandOver) {
         let HandOver { ip, stage, .. } = packet;
         match stage {
             Stage::Next(_) => self.count_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
             Stage::Arp(_) => self.count_packet_drop(&ip.pkt, ip.pkt.len(), DropReason::ShardQueueFull).end(),
+            Stage::Fence { link, addr, .. } => {
+                let held = self.shard.fences.refuse((link, addr));
+                hand_over::hand_over_held(self, held);
+            }
             Stage::Device { l3, .. } => self.count_packet_drop(&ip.pkt, l3, DropReason::ShardQueueFull).end(),
         }
     }
@@ -75,11 +79,17 @@ impl Datapath {
         self.forget_if_changed();
         let cx = Cx { now, mem };
         for HandOver { mut ip, stage, .. } in packets {
-            // Each shard numbers its own traces.
-            ip.pkt.meta.trace = 0;
+            if !matches!(stage, Stage::Fence { .. }) {
+                // Each shard numbers its own traces.
+                ip.pkt.meta.trace = 0;
+            }
             match stage {
                 Stage::Next(next) => run(self, cx, &mut ip, next),
                 Stage::Arp(link) => l2::handed_over_arp(self, cx, link, &mut ip.pkt),
+                Stage::Fence { from, number, link, addr } => {
+                    let station = self.neighbours.shared_station(link, addr);
+                    self.shard.tell(News::Passed { to: from, number, station });
+                }
                 Stage::Device { port, l3, is_transmitted } => {
                     device::continue_handed_over(
                         self,
@@ -107,26 +117,43 @@ impl Datapath {
     /// Learns what another shard has told.
     pub fn hear(&mut self, now: Instant, mem: &Memory, news: News) {
         match news {
-            News::Station(SharedStation { link, addr, mac }) => {
-                // The link may be gone here already.
-                if self.ports.get(link).is_some() {
-                    let known = mac.map_or(Known::Nothing, Known::Permanent);
-                    self.neighbours.set(now, link, addr, known, &mut self.actions);
-                    self.drain_all(Cx { now, mem });
+            News::Station(station) => self.hear_station(Cx { now, mem }, station, false),
+            News::Passed { to, number, station } if to == self.shard.id() => {
+                let cx = Cx { now, mem };
+                let Some(held) = self.shard.fences.close((station.link, station.addr), number) else { return };
+                self.hear_station(cx, station, true);
+                for (mut ip, hop) in held {
+                    run(self, cx, &mut ip, Next::Transmit(hop));
                 }
+                self.drain_all(cx);
             }
+            News::Passed { .. } => {}
             News::PathMtu { domain, dst, mtu } => {
                 self.fib.lower_path_mtu(now, domain, dst, mtu, usize::MAX);
             }
         }
     }
 
-    /// Setting of a neighbour by the operator in a shard that does not own neighbours.
-    pub(crate) fn set_shared_neighbour(&mut self, now: Instant, link: PortId, addr: IpAddr, known: Known) {
-        let known = match known {
-            Known::Permanent(mac) | Known::Reachable(mac) => Known::Permanent(mac),
-            Known::Stale(_) | Known::Nothing => Known::Nothing,
-        };
-        self.neighbours.set(now, link, addr, known, &mut self.actions);
+    /// Forgets a neighbour that the operator sets, in a shard that does not own neighbours: its packets go by the first shard, which makes the
+    /// change before it takes them, and tells the address then.
+    pub(crate) fn forget_shared_neighbour(&mut self, now: Instant, link: PortId, addr: IpAddr) {
+        let held = self.shard.fences.forget((link, addr));
+        hand_over::hand_over_held(self, held);
+        self.neighbours.set(now, link, addr, Known::Nothing, &mut self.actions);
+    }
+
+    /// Learns how a neighbour is known to the first shard.
+    fn hear_station(&mut self, cx: Cx<'_>, station: SharedStation, is_passed: bool) {
+        let SharedStation { link, addr, mac } = station;
+        match mac {
+            None => self.forget_shared_neighbour(cx.now, link, addr),
+            // The link may be gone here already.
+            Some(_) if self.ports.get(link).is_none() => {}
+            Some(mac) if is_passed || self.neighbours.mac(link, addr).is_some() => {
+                self.neighbours.set(cx.now, link, addr, Known::Permanent(mac), &mut self.actions);
+            }
+            Some(_) => hand_over::send_fence(self, (link, addr), true),
+        }
+        self.drain_all(cx);
     }
 }

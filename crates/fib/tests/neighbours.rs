@@ -704,3 +704,104 @@ fn strangers_are_answered_at_a_limited_rate() {
     assert_eq!(answered(nth(0), 50), 500);
     assert_eq!((answered(hop(), 50), answered(nth(1), 100), answered(hop(), 100)), (0, 500, 1));
 }
+
+/// Addresses that other shards use from now on, or `-`, by neighbour.
+fn told(world: &mut World) -> Vec<String> {
+    let show = |it: fib::SharedStation| format!("{} {}", it.addr, it.mac.map_or("-".to_owned(), |mac| mac.to_string()));
+    world.neighbours.take_shared().map(show).collect()
+}
+
+fn shared() -> World {
+    let mut world = World::new();
+    world.neighbours.share();
+    world
+}
+
+#[test]
+fn other_shards_are_told_of_a_neighbour_while_it_needs_no_probe() {
+    let mut world = shared();
+    world.try_send(b"first");
+    assert_eq!(told(&mut world), [""; 0], "incomplete");
+    world.learn(advertised(A, true, true));
+    assert_eq!(told(&mut world), [format!("{OUR_HOP} {A}")]);
+    world.learn(advertised(A, true, true));
+    assert_eq!(told(&mut world), [""; 0], "confirmed again");
+    world.pass(30.0);
+    // The first packet to a stale neighbour has to pass here.
+    assert_eq!((world.state(), told(&mut world)), ("STALE", vec![format!("{OUR_HOP} -")]));
+    world.try_send(b"again");
+    assert_eq!((world.state(), told(&mut world)), ("DELAY", vec![format!("{OUR_HOP} {A}")]));
+    world.pass(5.0);
+    assert_eq!((world.state(), told(&mut world)), ("PROBE", vec![]));
+    world.pass(10.0);
+    assert_eq!((world.state(), told(&mut world)), ("FAILED", vec![format!("{OUR_HOP} -")]));
+    world.pass(100.0);
+    assert_eq!((world.state(), told(&mut world)), ("none", vec![]));
+    world.try_send(b"once more");
+    world.learn(advertised(B, true, true));
+    assert_eq!(told(&mut world), [format!("{OUR_HOP} {B}")]);
+    let station = world.neighbours.shared_station(LINK, hop());
+    assert_eq!((station.link, station.addr, station.mac), (LINK, hop(), Some(B)));
+}
+
+#[test]
+fn other_shards_are_told_again_after_each_change_of_the_operator() {
+    let mut world = shared();
+    let mut set = |known| {
+        world.neighbours.set(world.now, LINK, hop(), known, &mut world.actions);
+        told(&mut world)
+    };
+    assert_eq!(set(Known::Permanent(A)), [format!("{OUR_HOP} {A}")]);
+    // They have forgotten it, as they make the same change.
+    assert_eq!(set(Known::Permanent(A)), [format!("{OUR_HOP} {A}")]);
+    assert_eq!(set(Known::Reachable(B)), [format!("{OUR_HOP} {B}")]);
+    assert_eq!(set(Known::Stale(B)), [""; 0]);
+    assert_eq!(set(Known::Permanent(A)), [format!("{OUR_HOP} {A}")]);
+    assert_eq!(set(Known::Nothing), [""; 0]);
+}
+
+#[test]
+fn other_shards_are_told_again_behind_a_link_that_was_down() {
+    let mut world = shared();
+    world.confirm(hop());
+    assert_eq!(told(&mut world), [format!("{OUR_HOP} {A}")]);
+    world.neighbours.remove_link(LINK, &mut world.actions);
+    // Between two calls: with the same address as before.
+    world.confirm(hop());
+    assert_eq!(told(&mut world), [format!("{OUR_HOP} {A}")]);
+    world.neighbours.remove_link(LINK, &mut world.actions);
+    assert_eq!(told(&mut world), [""; 0], "they have forgotten it with the link");
+}
+
+#[test]
+fn other_shards_are_told_of_an_evicted_neighbour() {
+    let mut world = World::with(Limits { entries: 2, ..Limits::default() });
+    world.neighbours.share();
+    let addresses: [IpAddr; 3] = [[10, 0, 0, 2], [10, 0, 0, 3], [10, 0, 0, 4]].map(IpAddr::from);
+    for &addr in &addresses {
+        world.confirm(addr);
+    }
+    let [a, b, c] = addresses;
+    // The news are of the state at the call, each neighbour's once.
+    assert_eq!(told(&mut world), [format!("{b} {A}"), format!("{c} {A}")]);
+    world.confirm(a);
+    let gone = if world.state_of(b) == "none" { b } else { c };
+    let mut want = [format!("{a} {A}"), format!("{gone} -")];
+    want.sort();
+    let mut news = told(&mut world);
+    news.sort();
+    assert_eq!(news, want);
+}
+
+#[test]
+fn strangers_that_ask_tell_other_shards_nothing() {
+    let mut world = shared();
+    world.confirm(hop());
+    told(&mut world);
+    for n in 0..5000_u16 {
+        let [high, low] = n.to_be_bytes();
+        world.ask(LINK, IpAddr::from([10, 1, high, low]));
+        world.now = world.now + Duration::from_millis(5);
+    }
+    assert_eq!(told(&mut world), [""; 0]);
+}

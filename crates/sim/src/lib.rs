@@ -29,6 +29,7 @@
 
 mod addresses;
 mod choices;
+mod cluster;
 mod config;
 mod crypto;
 mod device;
@@ -45,6 +46,7 @@ mod world;
 
 pub use addresses::AddAddress;
 pub use choices::Choices;
+pub use cluster::Cluster;
 pub use config::{esp, link_pair, policy, template, unique_mask};
 pub use crypto::SlowCrypto;
 pub use device::{Medium, Wire, WireStats};

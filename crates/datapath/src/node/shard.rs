@@ -1,11 +1,13 @@
 //! Part of a node that is one of several shards: which shard it is, packets that others continue, and news for all.
 
+use std::collections::HashMap;
 use std::net::IpAddr;
 
 use base::{Domain, PortId, ShardCount, ShardId};
+use packet::Memory;
 
 use crate::ip_packet::IpPacket;
-use crate::next::Next;
+use crate::next::{Hop, Next};
 
 /// The shard that a node is, and what it has for the others.
 #[derive(Debug)]
@@ -16,6 +18,82 @@ pub(crate) struct Shard {
     pub(crate) outbox: Vec<HandOver>,
     /// News that all other shards learn.
     pub(crate) news: Vec<News>,
+    pub(crate) fences: Fences,
+}
+
+/// Neighbours whose addresses the first shard has told while packets to them may be on their way to that shard. Further packets wait until a
+/// fence behind those has come back, so that none is overtaken.
+#[derive(Debug, Default)]
+pub(crate) struct Fences {
+    last: u32,
+    open: HashMap<(PortId, IpAddr), Fence>,
+    /// Number of all packets that wait.
+    held: usize,
+}
+
+#[derive(Debug, Default)]
+struct Fence {
+    /// Number of the fence that is on its way; `None` if the queue had no room for it.
+    number: Option<u32>,
+    held: Vec<(IpPacket, Hop)>,
+}
+
+/// Limit of packets that wait for fences.
+const MAX_HELD: usize = 1024;
+
+impl Fences {
+    /// Number of a fence to be handed over, unless there is one on its way. `is_new`: also if none was wanted before.
+    pub(crate) fn open(&mut self, neighbour: (PortId, IpAddr), is_new: bool) -> Option<u32> {
+        if !is_new && !self.open.contains_key(&neighbour) {
+            return None;
+        }
+        let fence = self.open.entry(neighbour).or_default();
+        if fence.number.is_some() {
+            return None;
+        }
+        self.last = self.last.wrapping_add(1);
+        fence.number = Some(self.last);
+        fence.number
+    }
+
+    /// Holds a packet while a fence of its neighbour is on its way. `None` if there is none; `Some(false)` at the limit.
+    pub(crate) fn hold(&mut self, mem: &Memory, ip: &mut IpPacket, hop: Hop) -> Option<bool> {
+        let fence = self.open.get_mut(&(hop.dev, hop.next_hop)).filter(|fence| fence.number.is_some())?;
+        if self.held >= MAX_HELD {
+            return Some(false);
+        }
+        ip.pkt.release_device_frames(mem);
+        fence.held.push((std::mem::replace(ip, IpPacket::empty()), hop));
+        self.held += 1;
+        Some(true)
+    }
+
+    /// Records that the queue had no room for a fence, and returns the packets that wait for it.
+    pub(crate) fn refuse(&mut self, neighbour: (PortId, IpAddr)) -> Vec<(IpPacket, Hop)> {
+        let Some(fence) = self.open.get_mut(&neighbour) else { return Vec::new() };
+        fence.number = None;
+        self.held -= fence.held.len();
+        std::mem::take(&mut fence.held)
+    }
+
+    /// Closes a fence that has come back, if it is the last one for its neighbour, and returns the packets that wait for it.
+    pub(crate) fn close(&mut self, neighbour: (PortId, IpAddr), number: u32) -> Option<Vec<(IpPacket, Hop)>> {
+        let is_last = self.open.get(&neighbour).is_some_and(|fence| fence.number == Some(number));
+        is_last.then(|| self.forget(neighbour))
+    }
+
+    /// Forgets a neighbour, and returns the packets that wait for it.
+    pub(crate) fn forget(&mut self, neighbour: (PortId, IpAddr)) -> Vec<(IpPacket, Hop)> {
+        let held = self.open.remove(&neighbour).unwrap_or_default().held;
+        self.held -= held.len();
+        held
+    }
+
+    /// Forgets the neighbours on a link, and returns the packets that wait for them.
+    pub(crate) fn forget_link(&mut self, link: PortId) -> Vec<(IpPacket, Hop)> {
+        let forgotten: Vec<_> = self.open.keys().copied().filter(|&(on, _)| on == link).collect();
+        forgotten.into_iter().flat_map(|neighbour| self.forget(neighbour)).collect()
+    }
 }
 
 /// A packet that another shard continues, as that shard owns what the packet needs next. It refers to nothing of this shard.
@@ -42,6 +120,17 @@ pub(crate) enum Stage {
         /// As in [`QueuedPacket`](crate::node::qdisc::QueuedPacket).
         is_transmitted: bool,
     },
+    /// No packet: the first shard tells the one that sent it that all before it were taken.
+    Fence {
+        /// The shard that sent it.
+        from: ShardId,
+        /// Its number there.
+        number: u32,
+        /// The link of a neighbour.
+        link: PortId,
+        /// The neighbour.
+        addr: IpAddr,
+    },
 }
 
 /// What one shard has learnt from the network, and all have to know.
@@ -49,6 +138,15 @@ pub(crate) enum Stage {
 pub enum News {
     /// The link-layer address for packets to a neighbour; `None`: the shard that owns neighbours has to resolve it.
     Station(fib::SharedStation),
+    /// Answer to a fence of one shard.
+    Passed {
+        /// The shard.
+        to: ShardId,
+        /// Number of the fence.
+        number: u32,
+        /// The neighbour as it is known behind all packets before the fence.
+        station: fib::SharedStation,
+    },
     /// MTU of the path in a domain to a destination, in bytes.
     PathMtu {
         /// The domain.
@@ -68,7 +166,7 @@ impl Default for Shard {
 
 impl Shard {
     pub(crate) fn new(id: ShardId, count: ShardCount) -> Self {
-        Self { id, count, outbox: Vec::new(), news: Vec::new() }
+        Self { id, count, outbox: Vec::new(), news: Vec::new(), fences: Fences::default() }
     }
 
     /// Tells whether the node has other shards.

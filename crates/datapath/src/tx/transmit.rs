@@ -21,7 +21,7 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop
     };
     let is_bare = port.config.mac.is_none();
     if !is_bare && let Some(owner) = hand_over::owner_of_neighbour(dp, dev, next_hop) {
-        return hand_over::hand_over_before(dp, cx, ip, owner, Next::Transmit(hop));
+        return hand_over::hand_over_unresolved(dp, cx, ip, owner, hop);
     }
     if !dp.ports.has_detour(dev) {
         dp.ports.tap_fat(cx.mem, dev, true, &ip.pkt);

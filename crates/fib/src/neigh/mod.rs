@@ -136,15 +136,7 @@ impl Neighbours {
         let mut news = Vec::new();
         if let Some(Shared { changed, told }) = &mut self.shared {
             for key in std::mem::take(changed) {
-                let mac = match self.entries.get(&key).map(|entry| &entry.state) {
-                    Some(
-                        State::Reachable { mac, .. }
-                        | State::Delay { mac, .. }
-                        | State::Probe { mac, .. }
-                        | State::Permanent { mac },
-                    ) => Some(*mac),
-                    Some(State::Stale { .. } | State::Incomplete { .. } | State::Failed { .. }) | None => None,
-                };
+                let mac = self.entries.get(&key).and_then(|entry| entry.state.shared_mac());
                 let before = match mac {
                     Some(mac) => told.insert(key, mac),
                     None => told.remove(&key),
@@ -155,6 +147,19 @@ impl Neighbours {
             }
         }
         news.into_iter()
+    }
+
+    /// What other shards may know of a neighbour now, whether or not they were told.
+    pub fn shared_station(&self, link: PortId, addr: IpAddr) -> SharedStation {
+        let mac = self.entries.get(&(link, addr)).and_then(|entry| entry.state.shared_mac());
+        SharedStation { link, addr, mac }
+    }
+
+    /// Records that other shards have forgotten a neighbour, as they make the operator's changes too.
+    fn untell(&mut self, key: Key) {
+        if let Some(shared) = &mut self.shared {
+            shared.told.remove(&key);
+        }
     }
 
     /// Records that a neighbour may have changed, for other shards.
@@ -289,9 +294,11 @@ impl Neighbours {
         self.table(key).answers.take(rate, now)
     }
 
-    /// Sets a neighbour for the operator. Packets that waited for it are sent or dropped through actions.
+    /// Sets a neighbour for the operator. Packets that waited for it are sent or dropped through actions. Other shards forget the
+    /// neighbour at the same place of the log, and are told again.
     pub fn set(&mut self, now: Instant, link: PortId, addr: IpAddr, known: Known, actions: &mut Vec<Action>) {
         let key = (link, addr);
+        self.untell(key);
         let (state, mac) = match known {
             Known::Nothing => return self.remove(key, actions),
             Known::Permanent(mac) => (State::Permanent { mac }, mac),
@@ -337,13 +344,14 @@ impl Neighbours {
         }
     }
 
-    /// Removes all neighbours on `link`, which has gone down.
+    /// Removes all neighbours on `link`, which has gone down, in all shards.
     pub fn remove_link(&mut self, link: PortId, actions: &mut Vec<Action>) {
         let mut keys: Vec<Key> = self.entries.keys().copied().filter(|&(on, _)| on == link).collect();
         keys.sort_unstable();
         for key in keys {
             let was = self.get(key.0, key.1);
             self.remove(key, actions);
+            self.untell(key);
             if let Some((Watch { changed, .. }, was)) = self.watch.as_mut().zip(was) {
                 match changed.removed.len() {
                     MAX_CHANGED.. => changed.is_truncated = true,

@@ -47,6 +47,18 @@ impl State {
         }
     }
 
+    /// The link-layer address for the packets of other shards; `None` if a packet has to pass the state machine, which resolves the
+    /// neighbour or begins to probe it.
+    pub(super) const fn shared_mac(&self) -> Option<MacAddr> {
+        match self {
+            Self::Reachable { mac, .. }
+            | Self::Delay { mac, .. }
+            | Self::Probe { mac, .. }
+            | Self::Permanent { mac } => Some(*mac),
+            Self::Stale { .. } | Self::Incomplete { .. } | Self::Failed { .. } => None,
+        }
+    }
+
     /// Time at which the state ends without a message, if it does.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
