@@ -131,7 +131,8 @@ impl Worker {
     /// Hands packets to the shards that own what they need next, and tells all what this one has learnt.
     fn pass_on(&mut self) {
         let Self { node, inbox, .. } = self;
-        if node.datapath.has_handed_over() {
+        // Once more for packets that waited behind one that is refused.
+        while node.datapath.has_handed_over() {
             let mut refused = Vec::new();
             let Node { datapath, work, .. } = node;
             let packets = datapath.take_handed_over().inspect(|_| work.handed_over += 1);

@@ -52,6 +52,17 @@ pub struct Gateway {
     rundir: PathBuf,
 }
 
+/// Number of workers of each gateway whose file does not say it.
+const WORKERS: &str = "FATPATH_TEST_WORKERS";
+
+/// A file with the number of workers that the environment has, if the file has no other.
+fn with_workers(toml: &str) -> String {
+    match std::env::var(WORKERS) {
+        Ok(count) if !toml.contains("[worker]") => format!("{toml}\n[worker]\ncount = {count}\n"),
+        _ => toml.to_owned(),
+    }
+}
+
 impl Gateway {
     /// Starts a gateway in `netns` with the configuration `toml` and waits until it answers. `instance` is its name.
     ///
@@ -68,7 +79,7 @@ impl Gateway {
     /// Those of [`start`](Self::start).
     pub fn start_under(mut command: Command, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
         let config = scratch.file(&format!("{instance}.toml"));
-        fs::write(&config, toml)?;
+        fs::write(&config, with_workers(toml))?;
         let rundir = scratch.path().to_owned();
         let has_state = command.get_args().any(|arg| arg.as_encoded_bytes().windows(7).any(|part| part == b"--state"));
         command.args(["run", "--instance", instance, "-c"]).arg(&config).env("FATPATH_RUNDIR", &rundir);
@@ -134,7 +145,7 @@ impl Gateway {
     /// # Errors
     /// The file cannot be written, or the gateway has ended.
     pub fn reload(&self, toml: &str) -> Outcome {
-        fs::write(&self.config, toml)?;
+        fs::write(&self.config, with_workers(toml))?;
         self.process.signal(Signal::HUP)
     }
 
