@@ -50,15 +50,15 @@ impl Node {
             self.datapath.set_host_port(id, None);
             return self.set_promiscuous_links();
         };
-        let mac = match device.layer() {
-            Layer::Ethernet(mac) => Some(mac),
-            Layer::Ip => None,
-        };
-        let (name, mtu) = (device.name().to_owned(), device.mtu());
-        let config = PortConfig { name, mac, mtu, features: device.features(), gro: false, esp_gro: false };
-        self.datapath.set_host_port(id, Some(config));
+        self.datapath.set_host_port(id, Some(host_port_config(&*device)));
         self.poller.add_host_device(id, &*device);
         self.host_devices.insert(id, HostDevice { device, index, full: false, retry_at: None });
+        self.set_promiscuous_links();
+    }
+
+    /// Sets or removes the port of the host side device of a link, which the first shard has.
+    pub(crate) fn set_host_device_elsewhere(&mut self, id: PortId, config: Option<PortConfig>) {
+        self.datapath.set_host_port_elsewhere(id, config);
         self.set_promiscuous_links();
     }
 
@@ -167,4 +167,14 @@ impl Node {
         tracing::error!("host side: {err}; the link continues without sockets");
         self.set_host_device(id, None);
     }
+}
+
+/// Configuration of the port of a device of the host side.
+pub(crate) fn host_port_config(device: &dyn Link) -> PortConfig {
+    let mac = match device.layer() {
+        Layer::Ethernet(mac) => Some(mac),
+        Layer::Ip => None,
+    };
+    let (name, mtu) = (device.name().to_owned(), device.mtu());
+    PortConfig { name, mac, mtu, features: device.features(), gro: false, esp_gro: false }
 }

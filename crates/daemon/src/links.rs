@@ -43,6 +43,12 @@ pub(crate) enum LinkChange {
     Up(bool),
 }
 
+/// Tells whether packets leave by a link in the first shard: its device has no queue here, or it is a bridge, which the first shard has
+/// for all.
+fn is_elsewhere(link: &dyn Link, config: &LinkConfig) -> bool {
+    link.is_elsewhere() || matches!(config.kind, LinkKind::Bridge(_))
+}
+
 impl Node {
     /// Changes one link, or returns the reason of a refusal.
     pub(crate) fn change_link(&mut self, id: PortId, change: LinkChange) -> Result<(), String> {
@@ -97,9 +103,9 @@ impl Node {
 
     /// Sets whether packets leave by a port in the first shard: for its queueing discipline, or as its device has no queue here.
     fn set_elsewhere(&mut self, id: PortId, has_qdisc: bool) {
-        let has_no_queue =
-            self.slots.get(id.0 as usize).and_then(Option::as_ref).is_some_and(|slot| slot.link.is_elsewhere());
-        self.datapath.set_port_elsewhere(id, has_qdisc || has_no_queue);
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        let is_elsewhere = slot.is_some_and(|slot| is_elsewhere(&*slot.link, &slot.config));
+        self.datapath.set_port_elsewhere(id, has_qdisc || is_elsewhere);
     }
 
     /// Sets which links and bridges receive frames to all stations, after a change of links, of bridges, or of sockets of the host side.
@@ -153,7 +159,7 @@ impl Node {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
-        self.datapath.set_port_elsewhere(id, link.is_elsewhere());
+        self.datapath.set_port_elsewhere(id, is_elsewhere(&*link, &config));
         if device::keeps_now()
             && let Err(err) = link.keep(true)
         {

@@ -5,6 +5,8 @@
 //! | fragments that are reassembled | by their addresses | local input, forwarding |
 //! | neighbours: ARP, neighbour discovery, unknown next hops | the first shard, which tells the others the addresses that it knows | link layer, local input, transmission |
 //! | queueing disciplines; links without a queue in this shard | the first shard | device |
+//! | bridges: frames received by their ports, and sent by their devices | the first shard | reception; device |
+//! | sockets of the host side | the first shard | local input; device |
 //!
 //! A packet that no shard has to hand over stays in the shard whose queue received it.
 
@@ -75,8 +77,10 @@ pub(crate) fn owner_of_local(dp: &Datapath, ip: &IpPacket) -> Option<ShardId> {
     if ip.info.fragment.is_some() {
         return owner_of_fragments(dp, ip);
     }
-    let is_discovery = ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8);
-    is_discovery.then_some(ShardId::FIRST).and_then(|owner| dp.shard.elsewhere(owner))
+    let is_discovery = || ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8);
+    // The first shard has the devices of the host side, and knows the flows of its sockets.
+    let is_of_first = dp.has_host_port(ip.pkt.meta.origin.device()) || is_discovery();
+    is_of_first.then_some(ShardId::FIRST).and_then(|owner| dp.shard.elsewhere(owner))
 }
 
 /// Another shard that reassembles a fragment's datagram.

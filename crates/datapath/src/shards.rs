@@ -6,13 +6,15 @@ use base::{DropReason, Instant, PortId, ShardCount, ShardId};
 use fib::{Known, SharedStation};
 use packet::Memory;
 
+use crate::ip_packet::IpPacket;
 use crate::node::fragment_ids::FragmentIds;
+use crate::node::ports::host_port;
 use crate::node::qdisc::QueuedPacket;
 use crate::node::shard::{HandOver, News, Shard, Stage};
 use crate::run::{run, run_actions, run_deferred};
-use crate::rx::{BurstEnd, flush, l2};
+use crate::rx::{BurstEnd, flush, frames, l2};
 use crate::tx::device;
-use crate::{Cx, Datapath, Next, hand_over};
+use crate::{Cx, Datapath, Next, PortConfig, hand_over};
 
 impl Datapath {
     /// Nodes without links, that are the shards of one.
@@ -49,14 +51,38 @@ impl Datapath {
         }
     }
 
+    /// Adds, changes or removes the port of a link's device of the host side in a shard that does not have the device.
+    pub fn set_host_port_elsewhere(&mut self, link: PortId, config: Option<PortConfig>) {
+        let is_there = config.is_some();
+        self.set_host_port(link, config);
+        self.set_port_elsewhere(host_port(link), is_there);
+    }
+
     /// Packets for other shards, since the last call.
     pub fn take_handed_over(&mut self) -> std::vec::Drain<'_, HandOver> {
         self.shard.outbox.drain(..)
     }
 
     /// Tells whether there are packets for other shards.
-    pub fn has_handed_over(&self) -> bool {
+    pub fn has_handed_over(&mut self) -> bool {
+        if !self.shard.is_first() && self.ports.has_host_side() {
+            self.hand_over_copies();
+        }
         !self.shard.outbox.is_empty()
+    }
+
+    /// Hands copies of frames for packet sockets, which were queued for devices of the host side, to the first shard: it has the
+    /// devices.
+    fn hand_over_copies(&mut self) {
+        let mut next = PortId(0);
+        while let Some(link) = self.ports.next_to_send_to_host(next) {
+            next = PortId(link.0 + 1);
+            let Some(port) = self.ports.get_mut(host_port(link)) else { continue };
+            let stage = Stage::Device { port: host_port(link), l3: port.l3(), is_transmitted: false };
+            let copies = std::mem::take(port.take_tx()).into_iter();
+            let handed = copies.map(|pkt| HandOver { to: ShardId::FIRST, ip: IpPacket::unparsed(pkt), stage });
+            self.shard.outbox.extend(handed);
+        }
     }
 
     /// Drops a packet that another shard has no room for. There may be others to hand over then, which waited behind it.
@@ -65,6 +91,7 @@ impl Datapath {
         match stage {
             Stage::Next(_) => self.count_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
             Stage::Arp(_) => self.count_packet_drop(&ip.pkt, ip.pkt.len(), DropReason::ShardQueueFull).end(),
+            Stage::Frame(_) => self.count_frame_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
             Stage::Fence { link, addr, .. } => {
                 let held = self.shard.fences.refuse((link, addr));
                 hand_over::hand_over_held(self, held);
@@ -86,6 +113,7 @@ impl Datapath {
             match stage {
                 Stage::Next(next) => run(self, cx, &mut ip, next),
                 Stage::Arp(link) => l2::handed_over_arp(self, cx, link, &mut ip.pkt),
+                Stage::Frame(link) => frames::receive(self, cx, link, ip.pkt.take()),
                 Stage::Fence { from, number, link, addr } => {
                     let station = self.neighbours.shared_station(link, addr);
                     self.shard.tell(News::Passed { to: from, number, station });

@@ -55,10 +55,13 @@ pub struct Gateway {
 /// Number of workers of each gateway whose file does not say it.
 const WORKERS: &str = "FATPATH_TEST_WORKERS";
 
-/// A file with the number of workers that the environment has, if the file has no other.
+/// Words of files that have a number of workers, or what several cannot have.
+const OF_ONE: [&str; 7] = ["[worker]", "[[sa]]", "[[policy]]", "[[tunnel]]", "[crypto]", "ike = true", "esp-offload"];
+
+/// A file with the number of workers that the environment has, unless it has what several cannot have.
 fn with_workers(toml: &str) -> String {
     match std::env::var(WORKERS) {
-        Ok(count) if !toml.contains("[worker]") => format!("{toml}\n[worker]\ncount = {count}\n"),
+        Ok(count) if !OF_ONE.iter().any(|word| toml.contains(word)) => format!("{toml}\n[worker]\ncount = {count}\n"),
         _ => toml.to_owned(),
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use serde_json::Value;
 use system::{
-    Cable, Gateway, Need, Netns, Outcome, PING_SIZES, Scratch, fatpath, lossless, macvlan, run, transfer, trial, veth,
-    wait_until,
+    Cable, Gateway, Need, Netns, Outcome, PING_SIZES, Process, Scratch, fatpath, lossless, macvlan, run, transfer,
+    trial, veth, wait_until,
 };
 
 use crate::router::{A_V4, A_V6, B_V4, B_V6, PlainSite, Port, ping_both_ways};
@@ -28,6 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("workers/two_lose_no_datagram_while_routes_and_neighbours_change", NEEDS, changes),
         trial("workers/two_shape_a_stream_by_one_discipline", &[Need::Namespaces], shape),
         trial("workers/two_have_a_queue_each_of_tun_and_again_when_it_is_made_anew", TUN_NEEDS, tun),
+        trial("workers/sockets_of_the_host_side_have_both_workers_packets", NEEDS, sockets),
+        trial("workers/two_bridge_and_route_behind_the_bridge", NEEDS, bridge),
         trial("workers/what_several_cannot_have_is_refused_by_name", NEEDS, refusals),
     ]
 }
@@ -169,11 +171,86 @@ fn tun() -> Outcome {
     Ok(())
 }
 
+/// Programs under `exec` have sockets with the gateway's addresses, whichever worker receives a flow.
+fn sockets() -> Outcome {
+    let site = site(veth)?;
+    let inside = |script: &str| -> Outcome<String> {
+        let mut command = Command::new(fatpath());
+        command.args(["exec", "--instance", "plain", "--", "sh", "-ec", script]);
+        run(command.env("FATPATH_RUNDIR", site.scratch.path()))
+    };
+    // From the sockets of the gateway, and to them: 40 flows each, of both families.
+    for to in [A_V4, A_V6, B_V4] {
+        inside(&format!("for flow in $(seq 10); do ping -n -q -c 1 -W 5 {to} >/dev/null; done"))?;
+    }
+    let server = "import socket, threading
+server = socket.create_server(('::', 7), family=socket.AF_INET6, dualstack_ipv6=True)
+print('ready', flush=True)
+def serve(peer):
+    while data := peer.recv(65536):
+        peer.sendall(data)
+while True:
+    threading.Thread(target=serve, args=[server.accept()[0]], daemon=True).start()";
+    let client = |to: &str| {
+        format!(
+            "python3 -c \"
+import socket
+for flow in range(20):
+    with socket.create_connection(('{to}', 7), 10) as peer:
+        sent = bytes([flow]) * 100000
+        peer.sendall(sent)
+        got = b''
+        while len(got) < len(sent):
+            got += peer.recv(65536)
+        assert got == sent
+\""
+        )
+    };
+    let mut command = Command::new(fatpath());
+    command.args(["exec", "--instance", "plain", "--", "python3", "-c", server]);
+    command.env("FATPATH_RUNDIR", site.scratch.path());
+    let server = Process::spawn(&mut command, &site.scratch)?;
+    wait_until("the server listens", Duration::from_secs(10), || server.output().contains("ready"))?;
+    for (netns, to) in [(&site.a, "10.1.0.1"), (&site.b, "10.2.0.1"), (&site.a, "fd01::1"), (&site.a, "10.2.0.1")] {
+        netns.sh(&client(to))?;
+    }
+    let received = of_workers(&site.gateway, "rx_packets")?;
+    assert!(received.iter().all(|&packets| packets > 100), "{received:?}");
+    Ok(())
+}
+
+/// The two interfaces are ports of a bridge with an address: the first worker bridges for both.
+fn bridge() -> Outcome {
+    let (scratch, a, b, gateway) = (Scratch::new()?, Netns::new("a")?, Netns::new("b")?, Netns::new("gateway")?);
+    veth((&gateway, "left"), (&a, "eth0"))?;
+    veth((&gateway, "right"), (&b, "eth0"))?;
+    let port = |name: &str| {
+        format!("[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\nmaster = \"br0\"\n")
+    };
+    let bridge = "[[link]]\nname = \"br0\"\nkind = \"bridge\"\naddresses = [\"10.1.0.1/24\"]\n".to_owned();
+    let toml = bridge + &port("left") + &port("right") + TWO;
+    let gateway = Gateway::start(&gateway, &scratch, "bridge", &toml)?;
+    a.sh("ip addr add 10.1.0.2/24 dev eth0")?;
+    b.sh("ip addr add 10.1.0.3/24 dev eth0")?;
+    let to_b: IpAddr = "10.1.0.3".parse()?;
+    a.sh(&system::ping_script(to_b, PING_SIZES))?;
+    a.sh(&system::ping_script("10.1.0.1".parse()?, PING_SIZES))?;
+    thread::scope(|scope| {
+        let streams = [(); 4].map(|()| scope.spawn(|| transfer(&a, (&b, to_b), 1 << 20)));
+        streams.into_iter().try_for_each(|stream| stream.join().expect("a stream"))
+    })?;
+    let (fdb, drops) = (gateway.show("fdb")?, gateway.show("drops")?);
+    assert!(
+        fdb.contains("dev left") && fdb.contains("dev right") && !drops.contains("ShardQueueFull"),
+        "{fdb}\n{drops}"
+    );
+    Ok(())
+}
+
 fn refusals() -> Outcome {
     let site = site(veth)?;
     let config = PlainSite::config_by(true, Port::Packet);
     let refused = [
-        ("ip link add br0 type bridge", "several workers cannot have bridges yet"),
         (
             "ip xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/24 dir out action block",
             "several workers cannot have SAs and policies yet",
@@ -197,8 +274,6 @@ fn refusals() -> Outcome {
         })?;
     }
     assert_eq!(of_workers(&site.gateway, "worker")?, [0, 1]);
-    let host = site.gateway.show("host")?;
-    assert!(host.contains("several workers cannot have one yet"), "{host}");
     // A file that names a CPU this process may not use, or a feature of one worker.
     for (workers, want) in [
         ("[worker]\ncount = 2\ncpus = [0, 8191]", "worker.cpus: this process may not run on CPU 8191"),

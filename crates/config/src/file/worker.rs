@@ -6,7 +6,7 @@ use base::ShardCount;
 
 use super::crypto::MAX_CPU;
 use super::reader::{Result, Table};
-use crate::model::{Config, LinkKind, WorkerConfig};
+use crate::model::{Config, WorkerConfig};
 
 pub(super) const KEYS: &[&str] = &["count", "cpu", "cpus"];
 
@@ -56,7 +56,6 @@ fn feature_of_one_worker(config: &Config) -> Option<&'static str> {
         (!config.sas.is_empty() || !config.policies.is_empty(), "SAs, policies and tunnels"),
         (has_link(|link| link.ike), "`ike` on a link"),
         (has_link(|link| link.esp_offload.is_some()), "`esp-offload`"),
-        (has_link(|link| matches!(link.kind, LinkKind::Bridge(_))), "bridges"),
         (config.crypto.workers > 0, "threads of `[crypto]`"),
     ];
     features.into_iter().find(|(is_there, _)| *is_there).map(|(_, name)| name)
@@ -105,7 +104,6 @@ mod tests {
         let cases = [
             (link("ike = true\n"), "`ike` on a link"),
             (link("esp-offload = \"software\"\n"), "`esp-offload`"),
-            ("[[link]]\nname = \"br0\"\nkind = \"bridge\"\n".to_owned(), "bridges"),
             ("[crypto]\nworkers = 1\n".to_owned(), "threads of `[crypto]`"),
         ];
         for (text, feature) in cases {

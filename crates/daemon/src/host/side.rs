@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::{PortId, ShardCount};
+use base::{PortId, ShardId};
 use client::ROOTS_RUN_DIR;
 use config::model::{HostConfig, HostSide as Wish};
 use ctl::state::{HostDeviceState, HostState};
@@ -28,7 +28,9 @@ use super::desired::{self, Made, View};
 use super::mirror::Mirror;
 use super::order::{Answer, Descriptors, Order, peer_of};
 use super::socket_diag::SocketDiag;
-use crate::command::Handle;
+use crate::command::{Handle, PATIENCE, WorkerGone, same};
+use crate::host_ports::host_port_config;
+use crate::node::Node;
 use crate::service;
 use crate::threads::Threads;
 
@@ -149,12 +151,6 @@ impl HostSide {
         follow: impl Fn() + Send + 'static,
     ) {
         if config.side == Wish::Off {
-            return;
-        }
-        if worker.count() != ShardCount::ONE {
-            let why = "several workers cannot have one yet; start with [worker] count = 1".to_owned();
-            tracing::warn!("no host side: {why}");
-            *self.lock() = State::Failed(why);
             return;
         }
         match On::make(config, place(socket), socket.with_extension(RECORD), worker) {
@@ -490,8 +486,7 @@ impl On {
                         tracing::info!("host side: {}: created", made.device.name);
                     }
                     // A worker that has ended needs no devices.
-                    let index = made.device.index;
-                    let _ = self.worker.call(move |node| node.set_host_device(id, Some((index, device))));
+                    let _ = set_device(&self.worker, id, Some((made.device.index, device)));
                     self.made.push(made);
                 }
                 Err(why) => {
@@ -521,7 +516,7 @@ impl On {
     }
 
     fn take_from_worker(&self, id: PortId) {
-        let _ = self.worker.call(move |node| node.set_host_device(id, None));
+        let _ = set_device(&self.worker, id, None);
     }
 
     /// Sets the devices with promiscuous packet sockets in the worker, which then copies all packets of the link to
@@ -530,7 +525,7 @@ impl On {
         let now: BTreeSet<PortId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
         for &id in now.symmetric_difference(&self.watched) {
             let is_watched = now.contains(&id);
-            let done = self.worker.call(move |node| node.set_watched(id, is_watched));
+            let done = self.worker.change(move |node| node.set_watched(id, is_watched), same);
             if is_watched
                 && matches!(done, Ok(false))
                 && let Some(made) = self.made.iter().find(|made| made.id == id)
@@ -672,6 +667,22 @@ fn is_entered(network: &OwnedFd) -> bool {
     let of_process = |entry: fs::DirEntry| fs::metadata(entry.path().join("ns/net")).ok();
     let mut inside = processes.filter_map(Result::ok).filter_map(of_process);
     inside.any(|found| (found.dev(), found.ino()) == (own.st_dev, own.st_ino))
+}
+
+/// Sets or removes the host side device of a link: the first worker gets the device, all others its port.
+fn set_device(worker: &Handle, id: PortId, device: Option<(u32, Box<dyn link::Link>)>) -> Result<(), WorkerGone> {
+    let config = device.as_ref().map(|(_, device)| host_port_config(&**device));
+    let mut device = Some(device);
+    let parts = worker.all().map(|shard| {
+        let own = device.take_if(|_| shard == ShardId::FIRST);
+        let config = config.clone();
+        move |node: &mut Node| match own {
+            Some(device) => node.set_host_device(id, device),
+            None => node.set_host_device_elsewhere(id, config),
+        }
+    });
+    let parts: Vec<_> = parts.collect();
+    worker.on_all(parts, Some(PATIENCE)).map(drop)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{Instant, PortId, ShardCount};
+use base::{Instant, PortId};
 use config::features::FeatureSet;
 use config::model::{LinkConfig, LinkKind};
 use ctl::state::LinkStats;
@@ -50,10 +50,6 @@ impl Backend for WorkerBackend {
     }
 
     fn open(&mut self, id: PortId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
-        if matches!(config.kind, LinkKind::Bridge(_)) && self.worker.count() != ShardCount::ONE {
-            let text = "several workers cannot have bridges yet; start with [worker] count = 1";
-            return Err(Error::text(errno::EOPNOTSUPP, text));
-        }
         let opened = (self.open)(config, index, self.worker.count());
         let opened = opened.map_err(|err| Error::owned_text(errno::EINVAL, err.message))?;
         let link = opened.first().ok_or(Error::new(errno::ENODEV))?;

@@ -111,6 +111,8 @@ pub(crate) enum Stage {
     Next(Next),
     /// ARP by a link, whose link-layer header is removed.
     Arp(PortId),
+    /// Reception of a frame by a port of a bridge.
+    Frame(PortId),
     /// The queueing discipline and the device of a port.
     Device {
         /// The port.

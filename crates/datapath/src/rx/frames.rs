@@ -1,17 +1,22 @@
 //! Received frames, and packets of links without link-layer addresses: by way of the link layer, and of GRO for bridged ports.
 
-use base::{DropReason, PortId};
+use base::{DropReason, PortId, ShardId};
 use packet::{Packet, PktType};
 
 use super::l2::{self, FrameInput};
 use super::{esp_device, ip_rcv};
 use crate::bridge::gro;
+use crate::hand_over::hand_over;
 use crate::local::path_mtu;
+use crate::node::shard::Stage;
 use crate::run::run;
 use crate::{Carried, Cx, Datapath, IpPacket};
 
 /// Handles one received packet with its link-layer header, which the port of a VLAN device or of a bridge may receive again.
-pub(super) fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: PortId, pkt: Packet) {
+pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: PortId, pkt: Packet) {
+    if !dp.shard.is_first() && dp.ports.get(link).is_some_and(|port| port.bridge.is_some()) {
+        return hand_over(dp, cx, IpPacket::unparsed(pkt), ShardId::FIRST, Stage::Frame(link));
+    }
     if pkt.meta.esp.is_some() {
         return esp_device::receive(dp, cx, link, pkt);
     }

@@ -3,7 +3,7 @@
 //! [`run_burst`] drives a burst, [`frames::receive`] handles one packet, and each file is one box of the picture.
 
 mod esp_device;
-mod frames;
+pub(crate) mod frames;
 mod gro;
 mod gro_sink;
 mod ip_rcv;

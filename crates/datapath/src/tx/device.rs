@@ -94,7 +94,11 @@ pub(crate) fn enqueue_by_detour(dp: &mut Datapath, cx: Cx<'_>, link: PortId, que
 }
 
 /// Queues a packet that another shard has handed over for a port.
-pub(crate) fn continue_handed_over(dp: &mut Datapath, cx: Cx<'_>, port: PortId, queued: QueuedPacket) {
+pub(crate) fn continue_handed_over(dp: &mut Datapath, cx: Cx<'_>, port: PortId, mut queued: QueuedPacket) {
+    if link_of_host_port(port).is_some() {
+        // The tags of a copy are in its bytes.
+        queued.l3 = offload::behind_tags(cx.mem, &mut queued.pkt, queued.l3);
+    }
     if dp.ports.is_shaped(port) {
         return enqueue_shaped(dp, cx, port, queued);
     }
