@@ -145,13 +145,21 @@ impl Datapath {
     /// Learns what another shard has told.
     pub fn hear(&mut self, now: Instant, mem: &Memory, news: News) {
         match news {
-            News::Station(station) => self.hear_station(Cx { now, mem }, station, false),
+            News::Station(station) => {
+                let cx = Cx { now, mem };
+                self.hear_station(cx, station, false);
+                self.drain_all(cx);
+            }
             News::Passed { to, number, station } if to == self.shard.id() => {
                 let cx = Cx { now, mem };
                 let Some(held) = self.shard.fences.close((station.link, station.addr), number) else { return };
                 self.hear_station(cx, station, true);
+                // They go before those of their flows that GRO holds.
                 for (mut ip, hop) in held {
                     run(self, cx, &mut ip, Next::Transmit(hop));
+                    if self.has_deferred() {
+                        run_deferred(self, cx);
+                    }
                 }
                 self.drain_all(cx);
             }
@@ -182,6 +190,5 @@ impl Datapath {
             }
             Some(_) => hand_over::send_fence(self, (link, addr), true),
         }
-        self.drain_all(cx);
     }
 }

@@ -255,7 +255,8 @@ impl Source {
             }
             Kind::Refused => vec![self.refused(hosts, flow, number)],
             Kind::Malformed => {
-                let mut bytes = flow.udp_with(&marked(number, 0, len));
+                // Without a marker, whose bits could become those of another flow.
+                let mut bytes = flow.udp_with(&vec![0x55; len]);
                 if self.rng.happens(300) {
                     bytes.truncate(self.rng.below(bytes.len()));
                 }
