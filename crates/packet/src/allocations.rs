@@ -66,6 +66,16 @@ impl Allocations {
         }
     }
 
+    /// Makes all threads that start later share one heap of the C library, which otherwise reserves address space for
+    /// each.
+    pub fn share_one_heap() {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        // SAFETY: no preconditions (mallopt(3)).
+        unsafe {
+            libc::mallopt(libc::M_ARENA_MAX, 1);
+        }
+    }
+
     /// Counts an allocation.
     #[inline]
     fn note(size: usize) {

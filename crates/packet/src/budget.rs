@@ -91,9 +91,10 @@ impl Budget {
         signed(Allocations::live()) < PAGES.load(Relaxed)
     }
 
-    /// Whether less than half of the reserve is left, so that pools free the pages that come back.
+    /// Whether less than half of the reserve is left, so that pools free the pages that come back, and captures lose
+    /// packets.
     #[inline]
-    pub(crate) fn is_short() -> bool {
+    pub fn is_short() -> bool {
         signed(Allocations::live() + Self::RESERVE / 2) > PAGES.load(Relaxed)
     }
 

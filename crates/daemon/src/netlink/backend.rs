@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 
+use ::fib::Known;
 use base::{Instant, PortId};
 use config::features::FeatureSet;
-use config::model::{LinkConfig, LinkKind};
+use config::model::{LinkConfig, LinkKind, TableLimits};
 use ctl::state::LinkStats;
 use link::Layer;
 use netlink::Error;
@@ -141,9 +142,16 @@ impl Backend for WorkerBackend {
         let protocol = neighbour.protocol;
         let set = move |node: &mut Node| {
             let now = node.now();
+            let neighbours = &node.datapath.neighbours;
+            let is_new = matches!(known, Known::Permanent(_)) && !neighbours.is_permanent(link, addr);
+            if is_new && node.limits.neighbours != 0 {
+                TableLimits::admit(node.limits.neighbours, neighbours.permanent(), "neighbours")
+                    .map_err(|text| Error::owned_text(errno::ENOMEM, text))?;
+            }
             node.datapath.set_neighbour(now, &node.mem, link, addr, known, protocol);
+            Ok(())
         };
-        self.worker.change(set, same).map_err(|gone| silent(&gone))
+        self.worker.change(set, agreed).map_err(|gone| silent(&gone))?
     }
 }
 

@@ -1,6 +1,7 @@
 //! Netlink's view of the ILA mappings, which the worker owns.
 
 use base::PortId;
+use config::model::TableLimits;
 use ila::Locator;
 use netlink::Error;
 use netlink::error::errno;
@@ -22,6 +23,9 @@ impl IlaBackend for WorkerIla {
             if !link.is_none_or(is_there) {
                 return Err(Error::text(errno::ENODEV, "No such device"));
             }
+            let used = node.datapath.ila().len();
+            TableLimits::admit(node.limits.mappings, used, "mappings")
+                .map_err(|text| Error::owned_text(errno::ENOMEM, text))?;
             let mapping = ila::Mapping { locator_match, locator, link, csum_mode, ident_type };
             node.datapath.add_ila(mapping).map_err(|ila::Exists| Error::new(errno::EEXIST))
         };
