@@ -474,6 +474,8 @@ pub(crate) enum ShowWhat {
     Ila,
     /// Flows of the host side's sockets, for early demux
     Flows,
+    /// Memory: its limit, and use by tables, queues and pools
+    Memory,
 }
 
 impl From<ShowWhat> for Request {
@@ -491,6 +493,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Fragments => StateKind::Fragments,
             ShowWhat::Ila => StateKind::Ila,
             ShowWhat::Flows => StateKind::Flows,
+            ShowWhat::Memory => StateKind::Memory,
             ShowWhat::Host => return Self::ShowHost,
         };
         Self::Show { what }
@@ -534,6 +537,7 @@ fn near(word: &str) -> Option<&'static str> {
         ("host", &["namespace", "netns"]),
         ("ila", &["mapping", "mappings"]),
         ("flows", &["flow", "socket", "sockets"]),
+        ("memory", &["mem", "limits", "limit", "budget", "pools"]),
     ];
     let word = word.to_ascii_lowercase();
     words.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(what, _)| *what)

@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
-    CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState,
-    PmtuState, PolicyState, RouteState, SaState,
+    CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, MemoryState,
+    NeighbourState, PmtuState, PolicyState, RouteState, SaState,
 };
 
 /// Maximum length of a request's line that either side must accept, in bytes without the newline.
@@ -90,6 +90,8 @@ pub enum StateKind {
     Ila,
     /// Flows of the host side's sockets.
     Flows,
+    /// Memory: its limit, and use by tables, queues and pools.
+    Memory,
 }
 
 /// Reply of the daemon.
@@ -173,6 +175,8 @@ pub enum Shown {
     Ila(Vec<IlaState>),
     /// Flows of the host side's sockets.
     Flows(Vec<FlowState>),
+    /// Memory.
+    Memory(MemoryState),
 }
 
 impl Request {
@@ -225,6 +229,7 @@ impl Shown {
             Self::Host(it) => json(it),
             Self::Ila(it) => json(it),
             Self::Flows(it) => json(it),
+            Self::Memory(it) => json(it),
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use ctl::size;
 use packet::{Allocations, Budget};
 use rustix::process::{Resource, getrlimit};
 
@@ -69,7 +70,8 @@ impl Limit {
 
     /// Text of a refusal.
     fn text(self) -> String {
-        let (size, source) = (size(self.bytes), self.source.name());
+        let source = self.source.name();
+        let size = size(self.bytes);
         match self.source {
             Source::File => format!("memory limit {size} of {source}"),
             _ => format!("memory limit {size}, nine tenths of {source}"),
@@ -178,6 +180,32 @@ pub(crate) fn admit_key(key: Option<u64>) -> Result<(), String> {
     }
 }
 
+/// Bytes of memory for each byte of a configuration file, at the peak of reading, planning and applying it.
+const FILE_FACTOR: u64 = 24;
+
+/// Refuses a configuration file of `len` bytes for which the system has no memory. Its own `[limits]` are not read yet.
+///
+/// # Errors
+/// The text of the refusal.
+pub(crate) fn admit_file(len: u64) -> Result<(), String> {
+    let needed = len.saturating_mul(FILE_FACTOR).saturating_add(Budget::RESERVE);
+    // A small file always fits, so that a gateway above its limit can be given a smaller configuration.
+    if len < SMALL_FILE {
+        return Ok(());
+    }
+    let reading = Reading::now(None);
+    match reading.limit {
+        Some(limit) if reading.room() < i64::try_from(needed).unwrap_or(i64::MAX) => {
+            let [used, needed] = [reading.counted, needed].map(size);
+            Err(format!("{}: {used} are in use, and the file may take {needed}", limit.text()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Length of a file that takes less than half of the reserve.
+const SMALL_FILE: u64 = Budget::RESERVE / 2 / FILE_FACTOR;
+
 /// Tells whether free heap pages may be returned again.
 fn may_trim() -> bool {
     let mut trimmed = TRIMMED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,16 +214,6 @@ fn may_trim() -> bool {
         *trimmed = Some(Instant::now());
     }
     may
-}
-
-/// A number of bytes in the largest unit that leaves two digits or is exact.
-pub(crate) fn size(bytes: u64) -> String {
-    let units = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
-    let fits = |unit: u64| bytes >= 10 * unit || (bytes > 0 && bytes.is_multiple_of(unit));
-    match units.into_iter().find(|(unit, _)| fits(*unit)) {
-        Some((unit, name)) => format!("{}{name}", bytes / unit),
-        None => bytes.to_string(),
-    }
 }
 
 /// All limits, for `[limits] memory` of `key`.
@@ -304,22 +322,6 @@ mod tests {
         assert_eq!(reading(&[file, space], 0), (by_space, 150));
         let small = Limit::of_system(100 * MIB, Source::Cgroup);
         assert_eq!(reading(&[file, small], 0), (text("memory limit 90M, nine tenths of the control group"), -30));
-    }
-
-    #[test]
-    fn size_is_written_with_the_largest_unit_that_fits() {
-        for (bytes, want) in [
-            (0, "0"),
-            (1023, "1023"),
-            (1024, "1K"),
-            (64 * MIB, "64M"),
-            (2 << 30, "2G"),
-            ((2 << 30) + MIB, "2049M"),
-            (377_487_360 + 5, "360M"),
-            (25 << 30, "25G"),
-        ] {
-            assert_eq!(size(bytes), want, "{bytes}");
-        }
     }
 
     #[test]

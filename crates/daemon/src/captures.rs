@@ -63,6 +63,11 @@ impl Captures {
         Ok(CaptureLink { ethernet: ethernet && !fat, epoch: datapath.epoch })
     }
 
+    /// Number of captures.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Ends the captures of a link that is closed.
     pub(crate) fn close(&mut self, link: PortId) {
         self.0.retain(|capture| capture.link != link);

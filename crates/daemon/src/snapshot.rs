@@ -7,7 +7,7 @@ use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, GuestQueueState, GuestState, IlaEncapState,
-    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, QdiscState, RingState, RouteState,
+    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, PoolState, QdiscState, RingState, RouteState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::Resource;
@@ -15,6 +15,7 @@ use fib::{Fib, RouteKind};
 use link::{Layer, Offload};
 use netlink::rtnl::nums::RTPROT_KERNEL;
 use netlink::rtnl::{self, LinkDetail, LinkNow, Vrf};
+use packet::Pool;
 use reassembly::Reassembly;
 use switch::PortStats;
 use wire::Version;
@@ -430,6 +431,40 @@ pub(crate) fn drops(node: &Node) -> Vec<DropState> {
 }
 
 /// Reassembly state under Linux's names.
+/// Memory of a node.
+#[derive(Debug)]
+pub(crate) struct NodeMemory {
+    /// Numbers of SAs, policies, permanent neighbours and mappings.
+    pub(crate) entries: [u64; 4],
+    pub(crate) queues: u64,
+    pub(crate) fragments: u64,
+    pub(crate) captures: u64,
+    pub(crate) pools: Vec<PoolState>,
+}
+
+/// The memory of a node's tables, queues and pools.
+pub(crate) fn memory(node: &Node) -> NodeMemory {
+    let datapath = &node.datapath;
+    let (ipsec, mem) = (&datapath.ipsec, &node.mem);
+    let entries = [ipsec.sad().len(), ipsec.spd().len(), datapath.neighbours.permanent(), datapath.ila().len()];
+    let waiting: usize = datapath.ports.iter().map(|(_, port)| port.tx_bytes()).sum();
+    let backlog: u64 = qdiscs(node).iter().map(|(_, stats)| stats.backlog).sum();
+    let pool = |pool: &Pool| PoolState {
+        page_size: pool.page_size() as u64,
+        pages: pool.pages() as u64,
+        in_use: pool.in_use() as u64,
+        bytes: (pool.pages() * pool.page_size()) as u64,
+        dry: pool.dry(),
+    };
+    NodeMemory {
+        entries: entries.map(|count| count as u64),
+        queues: waiting as u64 + backlog,
+        fragments: fragments(datapath.reassembly()).iter().map(|family| family.memory).sum(),
+        captures: node.captures.len() as u64,
+        pools: [mem.small(), mem.large()].map(pool).into(),
+    }
+}
+
 pub(crate) fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(version, name): (Version, &str)| {
         let usage = reassembly.usage(version);

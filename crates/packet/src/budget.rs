@@ -91,6 +91,11 @@ impl Budget {
         signed(Allocations::live()) < PAGES.load(Relaxed)
     }
 
+    /// Whether half of the reserve is left after a reply or a copy of `bytes`.
+    pub fn spares(bytes: u64) -> bool {
+        signed(Allocations::live().saturating_add(bytes).saturating_add(Self::RESERVE / 2)) <= PAGES.load(Relaxed)
+    }
+
     /// Whether less than half of the reserve is left, so that pools free the pages that come back, and captures lose
     /// packets.
     #[inline]

@@ -6,6 +6,7 @@ use ila::Locator;
 use netlink::Error;
 use netlink::error::errno;
 use netlink::generic::ila::{IlaBackend, Mapping};
+use packet::Budget;
 
 use crate::command::{Handle, WorkerGone, agreed, same};
 use crate::node::Node;
@@ -49,9 +50,10 @@ impl IlaBackend for WorkerIla {
 
     fn all(&mut self) -> Result<Vec<Mapping>, Error> {
         let mut all = self.call(|node| {
+            spare(node.datapath.ila().len() * size_of::<Mapping>())?;
             let all = node.datapath.ila().iter();
-            all.map(|mapping| shown(node, &mapping)).collect::<Vec<_>>()
-        })?;
+            Ok::<_, Error>(all.map(|mapping| shown(node, &mapping)).collect::<Vec<_>>())
+        })??;
         // The order of look-up. This thread sorts, as the worker must process packets.
         all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.ifindex == 0, mapping.ifindex));
         Ok(all)
@@ -72,6 +74,11 @@ impl WorkerIla {
     fn call<T: Send + 'static>(&self, what: impl FnOnce(&mut Node) -> T + Send + 'static) -> Result<T, Error> {
         self.0.call(what).map_err(|gone| silent(&gone))
     }
+}
+
+/// Refuses a copy of so many bytes if it leaves less than half of the reserve.
+fn spare(bytes: usize) -> Result<(), Error> {
+    if Budget::spares(bytes as u64) { Ok(()) } else { Err(Error::new(errno::ENOMEM)) }
 }
 
 fn silent(gone: &WorkerGone) -> Error {
