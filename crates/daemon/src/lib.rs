@@ -23,6 +23,7 @@
 //! - 1024 netlink clients, of which 512 may be read-only, 64 of one user, and fewer if the process may have few
 //!   descriptors (`Limits` in `netlink/service.rs`).
 //! - Configuration files of 256 MiB (`MAX_LEN` in `config_file.rs`).
+//! - Memory: `[limits] memory`, or nine tenths of the system's limits (`budget.rs`).
 //! - 10 000 routes on the host side (`MAX_ROUTES` in `host/requested.rs`).
 //! - 1024 events, traces or captured packets that wait for a slow reader (`QUEUE` in `monitor.rs`, `trace.rs` and
 //!   `capture.rs`).
