@@ -43,7 +43,9 @@ impl Group {
                 let dir = Path::new(root).join(&name);
                 fs::create_dir(&dir).ok()?;
                 let group = Self { dir, file };
-                group.set(bytes).ok().map(|()| group)
+                // A directory elsewhere, or of a hierarchy without the controller, has no such file.
+                let is_limited = group.dir.join(file).exists() && group.set(bytes).is_ok();
+                is_limited.then_some(group)
             },
         )
     }
@@ -52,11 +54,13 @@ impl Group {
         Ok(fs::write(self.dir.join(self.file), bytes.to_string())?)
     }
 
-    /// A command in the namespace that joins the group and becomes the gateway's program.
+    /// A command that joins the group and becomes the gateway's program in the namespace. `ip netns exec` would hide the
+    /// groups.
     fn command(&self, netns: &Netns) -> Command {
-        let mut command = netns.command("sh");
         let join = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.dir.display());
-        command.args(["-c", &join, "sh"]).arg(fatpath());
+        let mut command = Command::new("sh");
+        command.args(["-c", &join, "sh", "nsenter", &format!("--net=/run/netns/{}", netns.name()), "--"]);
+        command.arg(fatpath());
         command
     }
 }
