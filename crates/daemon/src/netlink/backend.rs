@@ -12,6 +12,7 @@ use netlink::Error;
 use netlink::error::errno;
 use netlink::rtnl::{Backend, Delta, LinkDetail, LinkNow, NeighbourNow};
 use nlsock::ethtool::LINK_MODE_WORDS;
+use packet::Budget;
 use qdisc::{Options, Stats};
 use switch::Bridge;
 use wire::eth::MacAddr;
@@ -129,7 +130,12 @@ impl Backend for WorkerBackend {
     }
 
     fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
-        self.worker.call(|node| neighbours(&node.datapath.neighbours)).map_err(|gone| silent(&gone))
+        let all = |node: &mut Node| {
+            let table = &node.datapath.neighbours;
+            let is_spared = Budget::spares((table.len() * size_of::<NeighbourNow>()) as u64);
+            is_spared.then(|| neighbours(table)).ok_or(Error::new(errno::ENOMEM))
+        };
+        self.worker.call(all).map_err(|gone| silent(&gone))?
     }
 
     fn neighbour(&mut self, link: PortId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
