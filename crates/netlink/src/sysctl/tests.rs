@@ -274,7 +274,7 @@ fn listed_files_are_found_and_found_files_listed() {
         assert_eq!(all, one, "{dir}");
         all
     };
-    assert_eq!(names(""), ["core", "ipv4", "ipv6", "vrf"].map(|name| (name.to_owned(), true)));
+    assert_eq!(names(""), ["core", "fatpath", "ipv4", "ipv6", "vrf"].map(|name| (name.to_owned(), true)));
     let conf: Vec<_> = names("ipv6/conf").into_iter().map(|(name, _)| name).collect();
     assert_eq!(conf, ["all", "default", "eth0", "lo"]);
     let mut dirs = vec![String::new()];
