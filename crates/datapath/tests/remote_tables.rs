@@ -60,7 +60,7 @@ fn remote_tables_at_their_limits_take_less_than_64_mib() {
     let (path_mtus, fib) = memory(|| {
         let mut fib = Fib::default();
         for n in 0..3000 {
-            assert!(fib.lower_path_mtu(Instant::ZERO, Domain::DEFAULT, v4(n), 1300, 1500), "{n}");
+            let _ = fib.lower_path_mtu(Instant::ZERO, Domain::DEFAULT, v4(n), 1300, 1500);
         }
         fib
     });
