@@ -476,6 +476,8 @@ pub(crate) enum ShowWhat {
     Flows,
     /// Packet workers: how busy each is, and the packets that they hand to each other
     Workers,
+    /// Memory: its limit, and use by tables, queues and pools
+    Memory,
 }
 
 impl From<ShowWhat> for Request {
@@ -494,6 +496,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Ila => StateKind::Ila,
             ShowWhat::Flows => StateKind::Flows,
             ShowWhat::Workers => StateKind::Workers,
+            ShowWhat::Memory => StateKind::Memory,
             ShowWhat::Host => return Self::ShowHost,
         };
         Self::Show { what }
@@ -537,6 +540,7 @@ fn near(word: &str) -> Option<&'static str> {
         ("host", &["namespace", "netns"]),
         ("ila", &["mapping", "mappings"]),
         ("flows", &["flow", "socket", "sockets"]),
+        ("memory", &["mem", "limits", "limit", "budget", "pools"]),
     ];
     let word = word.to_ascii_lowercase();
     words.iter().find(|(_, words)| words.contains(&word.as_str())).map(|(what, _)| *what)

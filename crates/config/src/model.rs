@@ -40,6 +40,8 @@ pub struct Config {
     pub reassembly: ReassemblyConfig,
     /// Host side: the node's own network namespace.
     pub host: HostConfig,
+    /// Limits of memory and of tables.
+    pub limits: LimitsConfig,
     /// ILA mappings.
     pub ila: Vec<IlaConfig>,
     /// Sign of ILA's checksum mode `adj-transport`.
@@ -113,6 +115,43 @@ pub enum HostMtu {
     Largest,
     /// MTU of the link.
     Link,
+}
+
+/// Limits of memory and of tables.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LimitsConfig {
+    /// Most memory of the gateway in bytes; nine tenths of the system's limits if `None`.
+    pub memory: Option<u64>,
+    /// Limits of tables.
+    pub tables: TableLimits,
+}
+
+/// Numbers of entries above which requests that add an entry are refused; 0 is no limit.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct TableLimits {
+    /// Routes of all tables, with those of addresses.
+    pub routes: u32,
+    /// SAs.
+    pub sas: u32,
+    /// Policies.
+    pub policies: u32,
+    /// Neighbours that requests have added.
+    pub neighbours: u32,
+    /// ILA mappings.
+    pub mappings: u32,
+}
+
+impl TableLimits {
+    /// Refusal of an entry more for a table of `used` entries, whose limit is `limit` and whose name is `table`.
+    ///
+    /// # Errors
+    /// The text of the refusal.
+    pub fn admit(limit: u32, used: usize, table: &str) -> Result<(), String> {
+        if limit != 0 && used >= limit as usize {
+            return Err(format!("limit of {limit} {table} of [limits]"));
+        }
+        Ok(())
+    }
 }
 
 /// Settings of the packet workers.

@@ -1,6 +1,6 @@
 //! Settings of a node that `sysctl` can change at run time.
 
-use crate::model::{Config, ReassemblyConfig, XfrmOptions};
+use crate::model::{Config, ReassemblyConfig, TableLimits, XfrmOptions};
 
 /// Values that `sysctl` can change at run time. A configuration file sets some of them.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -15,6 +15,8 @@ pub struct Settings {
     pub l3mdev_accept: L3mdevAccept,
     /// Whether each VRF must have a separate table (Linux `vrf_strict_mode`).
     pub vrf_strict_mode: bool,
+    /// Limits of tables.
+    pub tables: TableLimits,
 }
 
 /// Whether sockets of the host side that are bound to no device receive packets in VRFs, by protocol (Linux
@@ -58,6 +60,7 @@ impl Settings {
             early_demux: EarlyDemux::DEFAULT,
             l3mdev_accept: L3mdevAccept { tcp: false, udp: false },
             vrf_strict_mode: false,
+            tables: config.limits.tables,
         }
     }
 }

@@ -29,3 +29,4 @@ mod text;
 pub mod trace;
 
 pub use request::{Reply, Request, Shown, StateKind};
+pub use text::size;

@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
-    CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState,
-    PmtuState, PolicyState, RouteState, SaState, WorkerState,
+    CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, MemoryState,
+    NeighbourState, PmtuState, PolicyState, RouteState, SaState, WorkerState,
 };
 
 /// Maximum length of a request's line that either side must accept, in bytes without the newline.
@@ -92,6 +92,8 @@ pub enum StateKind {
     Flows,
     /// Packet workers.
     Workers,
+    /// Memory: its limit, and use by tables, queues and pools.
+    Memory,
 }
 
 /// Reply of the daemon.
@@ -177,6 +179,8 @@ pub enum Shown {
     Flows(Vec<FlowState>),
     /// Packet workers.
     Workers(Vec<WorkerState>),
+    /// Memory.
+    Memory(MemoryState),
 }
 
 impl Request {
@@ -230,6 +234,7 @@ impl Shown {
             Self::Ila(it) => json(it),
             Self::Flows(it) => json(it),
             Self::Workers(it) => json(it),
+            Self::Memory(it) => json(it),
         }
     }
 }

@@ -591,6 +591,63 @@ pub struct FragmentsState {
     pub memory: u64,
 }
 
+/// Memory of the gateway.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct MemoryState {
+    /// Limit in bytes; `None` if there is none.
+    pub limit: Option<u64>,
+    /// Source of the limit: `[limits]`, or nine tenths of `the control group`, `RLIMIT_AS` or `the machine`.
+    pub source: Option<String>,
+    /// Bytes in use that the limit counts.
+    pub used: u64,
+    /// Bytes that the gateway has allocated and not freed.
+    pub live: u64,
+    /// Bytes that requests leave free.
+    pub reserve: u64,
+    /// Bytes that requests leave free in addition, for the growth of the largest table.
+    pub growth: u64,
+    /// Bytes of page tables, among them those of guests' memory.
+    pub page_tables: u64,
+    /// Tables that requests add to.
+    pub tables: Vec<TableMemory>,
+    /// Truesize in bytes of packets that wait for links and in queueing disciplines.
+    pub queues: u64,
+    /// Memory in bytes of fragments in reassembly.
+    pub fragments: u64,
+    /// Number of captures in progress.
+    pub captures: u64,
+    /// Pools of pages.
+    pub pools: Vec<PoolState>,
+}
+
+/// Table that requests add to.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TableMemory {
+    /// Name, as in `[limits]`.
+    pub name: String,
+    /// Number of entries.
+    pub entries: u64,
+    /// Limit of entries; `None` if there is none.
+    pub limit: Option<u64>,
+    /// Bytes of the entries, by the mean size of an entry.
+    pub bytes: u64,
+}
+
+/// Pool of pages.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PoolState {
+    /// Size of a page in bytes.
+    pub page_size: u64,
+    /// Number of pages, including free ones.
+    pub pages: u64,
+    /// Number of pages in use.
+    pub in_use: u64,
+    /// Bytes of all pages.
+    pub bytes: u64,
+    /// Number of requests for a page that failed.
+    pub dry: u64,
+}
+
 /// Established flow of a socket of the host side.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct FlowState {

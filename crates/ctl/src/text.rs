@@ -11,8 +11,8 @@ use xfrm::{Action, Level, NatTraversal};
 use crate::request::Shown;
 use crate::state::{
     Ages, BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
-    HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, NeighbourState, PeerErrorState, PmtuState,
-    PolicyState, QdiscState, RingState, RouteState, SaState, SelectorState, WorkerState,
+    HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, MemoryState, NeighbourState, PeerErrorState,
+    PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState, SelectorState, WorkerState,
 };
 
 impl Shown {
@@ -33,6 +33,7 @@ impl Shown {
             Self::Ila(mappings) => whole(mappings),
             Self::Flows(flows) => whole(flows),
             Self::Workers(workers) => with_header(WORKER_HEADER, workers),
+            Self::Memory(memory) => memory.to_string(),
         }
     }
 }
@@ -519,6 +520,42 @@ impl Display for FragmentsState {
     /// Writes a line as in `/proc/net/sockstat`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: inuse {} memory {}", self.name, self.inuse, self.memory)
+    }
+}
+
+/// A number of bytes in the largest unit that leaves two digits or is exact, such as `64M`.
+pub fn size(bytes: u64) -> String {
+    let units = [(1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
+    let fits = |unit: u64| bytes >= 10 * unit || (bytes > 0 && bytes.is_multiple_of(unit));
+    match units.into_iter().find(|(unit, _)| fits(*unit)) {
+        Some((unit, name)) => format!("{}{name}", bytes / unit),
+        None => bytes.to_string(),
+    }
+}
+
+impl Display for MemoryState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match (self.limit, self.source.as_deref()) {
+            (Some(limit), Some(source @ "[limits]")) => write!(f, "limit {} of {source}", size(limit))?,
+            (Some(limit), source) => {
+                write!(f, "limit {}, nine tenths of {}", size(limit), source.unwrap_or("the system"))?;
+            }
+            (None, _) => f.write_str("no limit")?,
+        }
+        let [used, live, reserve] = [self.used, self.live, self.reserve + self.growth].map(size);
+        let [tables, queues, fragments] = [self.page_tables, self.queues, self.fragments].map(size);
+        writeln!(f, ": used {used}, allocated {live}, kept free {reserve}")?;
+        writeln!(f, "page tables {tables}, queues {queues}, fragments {fragments}, captures {}", self.captures)?;
+        for table in &self.tables {
+            let limit = table.limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string());
+            let bytes = size(table.bytes);
+            writeln!(f, "{}: entries {} limit {limit} memory {bytes}", table.name, table.entries)?;
+        }
+        for pool in &self.pools {
+            let [page, bytes] = [pool.page_size, pool.bytes].map(size);
+            writeln!(f, "pages of {page}: {} in-use {} memory {bytes} dry {}", pool.pages, pool.in_use, pool.dry)?;
+        }
+        Ok(())
     }
 }
 

@@ -561,7 +561,7 @@ host side on at /run/netns/fatpath-gw
 #[test]
 fn every_reply_comes_back_equal_through_json() {
     let all = [links(), routes(), neighbours(), pmtus(), sas(), policies(), Shown::Counters(counters()), drops()];
-    for shown in all.into_iter().chain([fragments(), mappings(), host("on", None)]) {
+    for shown in all.into_iter().chain([fragments(), mappings(), memory(), host("on", None)]) {
         let reply = Reply::Show { shown: shown.clone() };
         assert_eq!(Reply::from_line(reply.to_line().trim_end()), Ok(reply));
         assert!(shown.to_json().starts_with(['[', '{']), "{}", shown.to_json());
@@ -601,4 +601,40 @@ ADDRESS dev PORT [vlan ID] master BRIDGE [sticky] [static|permanent]
 ";
     assert_eq!(shown.to_text(false), want);
     assert_eq!(Shown::Fdb(Vec::new()).to_text(false), "");
+}
+
+fn memory() -> Shown {
+    let table = |name: &str, entries, limit, bytes| TableMemory { name: name.to_owned(), entries, limit, bytes };
+    Shown::Memory(MemoryState {
+        limit: Some(2 << 30),
+        source: Some("[limits]".to_owned()),
+        used: 200 << 20,
+        live: 180 << 20,
+        reserve: 16 << 20,
+        growth: 24 << 20,
+        page_tables: 160 << 10,
+        tables: vec![table("routes", 160_000, None, 81_440_000), table("sas", 2, Some(1000), 4134)],
+        queues: 0,
+        fragments: 4736,
+        captures: 1,
+        pools: vec![PoolState { page_size: 2048, pages: 12, in_use: 3, bytes: 24_576, dry: 7 }],
+    })
+}
+
+#[test]
+fn memory_shows_limit_with_its_source_tables_and_pools() {
+    let want = "\
+limit 2G of [limits]: used 200M, allocated 180M, kept free 40M
+page tables 160K, queues 0, fragments 4736, captures 1
+routes: entries 160000 limit none memory 77M
+sas: entries 2 limit 1000 memory 4134
+pages of 2K: 12 in-use 3 memory 24K dry 7
+";
+    assert_eq!(memory().to_text(false), want);
+    let Shown::Memory(mut state) = memory() else { panic!() };
+    state.source = Some("RLIMIT_AS".to_owned());
+    let text = Shown::Memory(state.clone()).to_text(false);
+    assert!(text.starts_with("limit 2G, nine tenths of RLIMIT_AS: used"), "{text}");
+    (state.limit, state.source) = (None, None);
+    assert!(Shown::Memory(state).to_text(false).starts_with("no limit: used"));
 }

@@ -102,6 +102,7 @@ pub(crate) fn apply_delta(node: &mut Node, now: Instant, delta: Delta) {
 pub(crate) fn set(node: &mut Node, settings: Settings) {
     node.datapath.set_reassembly(reassembly::config(settings.reassembly));
     xfrm::set_options(&mut node.datapath.ipsec, settings.xfrm);
+    node.limits = settings.tables;
     let EarlyDemux { ip, tcp, udp } = settings.early_demux;
     node.datapath.early_demux = datapath::EarlyDemux { ip: ip != 0, tcp: tcp != 0, udp: udp != 0 };
     let L3mdevAccept { tcp, udp } = settings.l3mdev_accept;

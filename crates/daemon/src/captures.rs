@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::{Instant, PortId};
 use datapath::{Datapath, TapPoints};
+use packet::Budget;
 
 /// Link of a capture, for the header of the capture file.
 #[derive(Debug)]
@@ -62,6 +63,11 @@ impl Captures {
         Ok(CaptureLink { ethernet: ethernet && !fat, epoch: datapath.epoch })
     }
 
+    /// Number of captures.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Ends the captures of a link that is closed.
     pub(crate) fn close(&mut self, link: PortId) {
         self.0.retain(|capture| capture.link != link);
@@ -83,9 +89,14 @@ impl Captures {
             return;
         }
         let before = self.0.len();
+        let is_short = Budget::is_short();
         for tapped in datapath.take_tapped() {
             self.0.retain(|capture| {
                 if (capture.link, capture.fat) != (tapped.link, tapped.fat) {
+                    return true;
+                }
+                // Lost, as to a slow reader.
+                if is_short {
                     return true;
                 }
                 let frame = Frame { at, outbound: tapped.outbound, bytes: tapped.bytes.clone() };

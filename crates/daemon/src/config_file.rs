@@ -11,6 +11,7 @@ use config::{Config, ConfigError};
 use xfrm::SaConfig;
 use zeroize::Zeroizing;
 
+use crate::budget;
 use crate::ip_batch::{self, IpLines};
 
 /// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
@@ -137,6 +138,8 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     } else {
         File::open(path).and_then(|file| {
             let size = file.metadata()?.len();
+            budget::admit_file(size.min(MAX_LEN as u64))
+                .map_err(|why| io::Error::new(io::ErrorKind::OutOfMemory, why))?;
             read_to_end(file, size)
         })
     };

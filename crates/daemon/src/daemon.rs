@@ -15,6 +15,7 @@ use packet::Allocations;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Handle as SignalsHandle;
 
+use super::budget;
 use super::device;
 use super::events::Event;
 use super::host::HostSide;
@@ -104,7 +105,11 @@ impl Daemon {
         socket: &Path,
         signals: SignalsHandle,
     ) -> Result<Self, CliError> {
+        let memory = config.limits.memory;
         let (planner, mut plan) = Planner::default().plan(config)?;
+        budget::admit_key(memory)
+            .map_err(|why| CliError::bad_config(format!("{why}; the configuration needs more.")))?;
+        budget::set_key(memory);
         device::change(&[], &planner.devices()).map_err(CliError::failed)?;
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
         let ike_file = ike.open_for(&mut plan)?;
@@ -118,6 +123,7 @@ impl Daemon {
             let mut protocols = shared.lock();
             planner.publish(&worker.handle, &mut protocols).map_err(CliError::failed)?;
             protocols.sysctl.follow(Settings::of(planner.config()));
+            protocols.rtnl.model.set_max_routes(planner.config().limits.tables.routes);
         }
         Ok(Self { file, lines: None, planner, worker, ike, shared, keeper: None })
     }
@@ -229,7 +235,9 @@ impl Daemon {
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         self.planner.follow(&protocols.rtnl.model);
+        let memory = config.limits.memory;
         let (planner, mut plan) = self.planner.plan(config).map_err(|err| named(err.message))?;
+        budget::admit_key(memory).map_err(named)?;
         let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
         let settings = netlink::sysctl::reloaded(
             *protocols.sysctl.settings(),
@@ -251,6 +259,8 @@ impl Daemon {
             return Err(named(why));
         }
         protocols.sysctl.follow(settings);
+        protocols.rtnl.model.set_max_routes(settings.tables.routes);
+        budget::set_key(memory);
         self.ike.keep(ike);
         let changes = summary(self.planner.config(), planner.config());
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
@@ -405,14 +415,15 @@ fn log_restored(place: &Path, [one, many]: [&str; 2], counts: store::Counts) {
     }
 }
 
-/// Waits for the next event, and feeds the service manager's watchdog meanwhile.
+/// Waits for the next event. Meanwhile feeds the service manager's watchdog, and reads the limits of memory.
 fn next_event(happened: &Receiver<Event>, watchdog: &mut Option<Watchdog>) -> Option<Event> {
     loop {
-        let Some(watchdog) = watchdog else { return happened.recv().ok() };
-        if watchdog.is_well() {
+        budget::refresh();
+        if watchdog.as_mut().is_some_and(Watchdog::is_well) {
             service::well();
         }
-        match happened.recv_timeout(watchdog.timeout()) {
+        let timeout = watchdog.as_ref().map_or(budget::PERIOD, |watchdog| watchdog.timeout().min(budget::PERIOD));
+        match happened.recv_timeout(timeout) {
             Ok(event) => return Some(event),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return None,

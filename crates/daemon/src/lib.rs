@@ -23,6 +23,7 @@
 //! - 1024 netlink clients, of which 512 may be read-only, 64 of one user, and fewer if the process may have few
 //!   descriptors (`Limits` in `netlink/service.rs`).
 //! - Configuration files of 256 MiB (`MAX_LEN` in `config_file.rs`).
+//! - Memory: `[limits] memory`, or nine tenths of the system's limits (`budget.rs`).
 //! - 10 000 routes on the host side (`MAX_ROUTES` in `host/requested.rs`).
 //! - 1024 events, traces or captured packets that wait for a slow reader (`QUEUE` in `monitor.rs`, `trace.rs` and
 //!   `capture.rs`).
@@ -42,11 +43,12 @@
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
 mod bridges;
+mod budget;
 mod capture;
 mod captures;
 mod command;
@@ -155,6 +157,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
     device::set_owner(instance, keeps_devices);
     confine::confine();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
+    budget::start();
     let sources = config_file::load_all(config)?;
     sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let socket = own_socket_path(instance);

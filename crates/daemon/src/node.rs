@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use arrayvec::ArrayString;
 use base::{IfIndex, Instant, PortId, ShardId};
+use config::model::TableLimits;
 use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
@@ -83,6 +84,8 @@ pub(crate) struct Node {
     pub(crate) burst: Vec<Packet>,
     /// While operations are applied between the receipt of a burst and its first decision: the burst, and its port.
     pub(crate) held: Option<(PortId, Vec<Packet>)>,
+    /// Limits of tables for requests.
+    pub(crate) limits: TableLimits,
     /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
     pub(crate) paused: bool,
     /// Counters of the worker.
@@ -152,6 +155,7 @@ impl Node {
             listeners: Listeners::default(),
             burst: Vec::new(),
             held: None,
+            limits: TableLimits::default(),
             paused: false,
             work: Work::default(),
             shard,

@@ -5,18 +5,24 @@
 //! as a dump over netlink is. Large tables are copied as [`rows`](crate::rows), into storage of the client's thread.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use base::{PortId, SaId, ShardId};
-use ctl::state::{FdbState, FlowState, IlaState, LinkState, NeighbourState, PolicyState, RouteState, SaState};
+use ctl::state::{
+    FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteState, SaState,
+    TableMemory,
+};
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
 use netlink::rtnl::RouteCursor;
+use packet::Budget;
 use xfrm::{Dir, Offload, OffloadMode};
 
 use crate::bridges;
+use crate::budget;
 use crate::command::{Handle, WorkerGone};
 use crate::netlink::Shared;
 use crate::node::Node;
@@ -43,14 +49,46 @@ const ROWS: usize = 256;
 /// Number of routes that are read at once.
 const ROUTES: usize = 1024;
 
+/// Bytes of a row's text, for the reply.
+const ROW_TEXT: u64 = 512;
+
+/// Reason for which a state is not shown.
+#[derive(Debug)]
+pub(crate) enum NotShown {
+    /// The worker does not reply.
+    Gone(WorkerGone),
+    /// The reply takes more memory than the limit leaves.
+    TooLarge,
+}
+
+impl From<WorkerGone> for NotShown {
+    fn from(gone: WorkerGone) -> Self {
+        Self::Gone(gone)
+    }
+}
+
+impl fmt::Display for NotShown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Gone(gone) => gone.fmt(f),
+            Self::TooLarge => f.write_str("the reply takes more memory than the limit of memory leaves"),
+        }
+    }
+}
+
+/// Refuses a reply of so many rows that its text would leave less than half of the reserve.
+fn admit(rows: usize) -> Result<(), NotShown> {
+    if Budget::spares((rows as u64).saturating_mul(ROW_TEXT)) { Ok(()) } else { Err(NotShown::TooLarge) }
+}
+
 /// State of one kind of object.
 ///
 /// # Errors
-/// The worker does not reply.
-pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<Shown, WorkerGone> {
+/// The worker does not reply, or memory is short.
+pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<Shown, NotShown> {
     Ok(match what {
         StateKind::Links => Shown::Links(links(worker)?),
-        StateKind::Routes => Shown::Routes(routes(shared)),
+        StateKind::Routes => Shown::Routes(routes(shared)?),
         StateKind::Neighbours => Shown::Neighbours(neighbours(worker)?),
         StateKind::Fdb => Shown::Fdb(fdb(worker)?),
         StateKind::Pmtus => {
@@ -64,18 +102,65 @@ pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<
         StateKind::Ila => Shown::Ila(ila(worker)?),
         StateKind::Flows => Shown::Flows(flows(worker)?),
         StateKind::Workers => Shown::Workers(worker.gather(snapshot::worker)?),
+        StateKind::Memory => Shown::Memory(memory(worker, shared)?),
     })
 }
 
+/// Memory of the gateway. Bytes of tables are those of a mean entry, measured with 100 000 entries each.
+fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
+    let node = all(worker, snapshot::memory)?;
+    let shards = worker.count().get() as u64;
+    let (routes, limits) = {
+        let protocols = shared.lock();
+        (protocols.rtnl.model.route_count() as u64, protocols.sysctl.settings().tables)
+    };
+    let reading = budget::Reading::now(budget::key());
+    let [sas, policies, neighbours, mappings] = node.entries;
+    // Each shard has a copy of the tables, and routes are in the model as well.
+    let table = |name: &str, entries: u64, limit: u32, size: u64| TableMemory {
+        name: name.to_owned(),
+        entries,
+        limit: Some(limit.into()).filter(|limit| *limit > 0),
+        bytes: entries * size * shards,
+    };
+    Ok(MemoryState {
+        limit: reading.limit.map(|limit| limit.bytes),
+        source: reading.limit.map(|limit| limit.source.name().to_owned()),
+        used: reading.counted,
+        live: reading.live,
+        reserve: Budget::RESERVE,
+        growth: Budget::for_growth(),
+        page_tables: reading.used.page_tables,
+        tables: vec![
+            table("routes", routes, limits.routes, ROUTE_BYTES),
+            table("sas", sas, limits.sas, SA_BYTES),
+            table("policies", policies, limits.policies, POLICY_BYTES),
+            table("neighbours", neighbours, limits.neighbours, NEIGHBOUR_BYTES),
+            table("mappings", mappings, limits.mappings, MAPPING_BYTES),
+        ],
+        queues: node.queues,
+        fragments: node.fragments,
+        captures: node.captures,
+        pools: node.pools,
+    })
+}
+
+/// Mean bytes of an entry of each table, in all structures that have it.
+const ROUTE_BYTES: u64 = 509;
+const SA_BYTES: u64 = 2067;
+const POLICY_BYTES: u64 = 805;
+const NEIGHBOUR_BYTES: u64 = 153;
+const MAPPING_BYTES: u64 = 65;
+
 /// Runs `work` on the first worker as one slice: for state whose size is limited, and that all have alike.
-fn one<T: Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, WorkerGone> {
-    worker.call(move |node| measured(node, |node| work(node)))
+fn one<T: Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, NotShown> {
+    Ok(worker.call(move |node| measured(node, |node| work(node)))?)
 }
 
 /// Runs `work` on every worker as one slice, and adds up what they count.
-fn all<T: Sum + Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, WorkerGone> {
+fn all<T: Sum + Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, NotShown> {
     let shards = worker.gather(move |node| measured(node, |node| work(node)))?;
-    sum(shards).ok_or(WorkerGone)
+    Ok(sum(shards).ok_or(WorkerGone)?)
 }
 
 /// Runs `work`, and counts it as a slice.
@@ -98,7 +183,7 @@ fn table<T: Send + 'static, P: Send + 'static, S>(
     start: P,
     step: Step<T, P>,
     complete: impl FnMut(T) -> S,
-) -> Result<Vec<S>, WorkerGone> {
+) -> Result<Vec<S>, NotShown> {
     table_of(worker, ShardId::FIRST, start, step, complete)
 }
 
@@ -109,7 +194,7 @@ fn table_of<T: Send + 'static, P: Send + 'static, S>(
     start: P,
     step: Step<T, P>,
     mut complete: impl FnMut(T) -> S,
-) -> Result<Vec<S>, WorkerGone> {
+) -> Result<Vec<S>, NotShown> {
     let mut all = Vec::new();
     let mut rows = Vec::with_capacity(ROWS);
     let mut position = Some(start);
@@ -119,6 +204,7 @@ fn table_of<T: Send + 'static, P: Send + 'static, S>(
             (rows, next)
         })?;
         all.extend(rows.drain(..).map(&mut complete));
+        admit(all.len())?;
         if position.is_some() {
             thread::sleep(PAUSE);
         }
@@ -139,7 +225,7 @@ fn slice<T, P>(node: &mut Node, at: P, step: Step<T, P>, rows: &mut Vec<T>) -> O
     position
 }
 
-fn routes(shared: &Shared) -> Vec<RouteState> {
+fn routes(shared: &Shared) -> Result<Vec<RouteState>, NotShown> {
     let mut states = Vec::new();
     let mut after: Option<RouteCursor> = None;
     loop {
@@ -151,6 +237,8 @@ fn routes(shared: &Shared) -> Vec<RouteState> {
             let dev = model.link(route.dev).map(|link| link.config.name.clone());
             states.push(to_fib(route).map(|found| snapshot::route(table, route, &found, dev)));
         }
+        drop(protocols);
+        admit(states.len())?;
         if states.len() - before < ROUTES {
             break;
         }
@@ -163,11 +251,11 @@ fn routes(shared: &Shared) -> Vec<RouteState> {
         _ => 2,
     };
     states.sort_by_key(|route| (rank(route.table), route.table, route.to.addr().is_ipv6()));
-    states
+    Ok(states)
 }
 
 /// Links and VRF devices by index.
-fn links(worker: &Handle) -> Result<Vec<LinkState>, WorkerGone> {
+fn links(worker: &Handle) -> Result<Vec<LinkState>, NotShown> {
     let mut ids = table(worker, IdPosition::Port(0), some_ids, |id| id)?;
     // A VRF device may have a port.
     ids.sort_unstable();
@@ -218,7 +306,7 @@ fn some_links(node: &mut Node, (ids, done): LinkPosition, out: &mut Vec<Option<L
     (done + LINKS < ids.len()).then(|| (ids, done + LINKS))
 }
 
-fn neighbours(worker: &Handle) -> Result<Vec<NeighbourState>, WorkerGone> {
+fn neighbours(worker: &Handle) -> Result<Vec<NeighbourState>, NotShown> {
     let mut found = table(worker, 0, some_neighbours, |row| {
         let key = (row.neighbour.link, row.neighbour.addr);
         (key, row.complete())
@@ -235,7 +323,7 @@ fn some_neighbours(node: &mut Node, skip: usize, out: &mut Vec<NeighbourRow>) ->
     (out.len() - before == STEP).then_some(skip + STEP)
 }
 
-fn fdb(worker: &Handle) -> Result<Vec<FdbState>, WorkerGone> {
+fn fdb(worker: &Handle) -> Result<Vec<FdbState>, NotShown> {
     let mut found = Vec::new();
     let bridges: Vec<PortId> = one(worker, |node| node.datapath.bridge_ids().collect())?;
     for own in bridges {
@@ -274,7 +362,7 @@ enum FoundSa {
 }
 
 /// SAs in the order of the file, then those of netlink clients, then larval ones in the order of their acquires.
-fn sas(worker: &Handle) -> Result<Vec<SaState>, WorkerGone> {
+fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
     let mut of_file = HashSet::new();
     let mut larvae = Vec::new();
     let states = table(worker, SaPosition::OfFile(0), some_sas, |sa| match sa {
@@ -339,7 +427,7 @@ type PolicyPosition = (usize, Option<Order>);
 const DIRS: [Dir; 3] = [Dir::In, Dir::Out, Dir::Fwd];
 
 /// Policies in the order of their lookup.
-fn policies(worker: &Handle) -> Result<Vec<PolicyState>, WorkerGone> {
+fn policies(worker: &Handle) -> Result<Vec<PolicyState>, NotShown> {
     table(worker, (0, None), some_policies, PolicyRow::complete)
 }
 
@@ -353,7 +441,7 @@ fn some_policies(node: &mut Node, (dir, after): PolicyPosition, out: &mut Vec<Po
 }
 
 /// Flows that are not idle.
-fn flows(worker: &Handle) -> Result<Vec<FlowState>, WorkerGone> {
+fn flows(worker: &Handle) -> Result<Vec<FlowState>, NotShown> {
     table(worker, 0, some_flows, FlowRow::complete)
 }
 
@@ -367,7 +455,7 @@ fn some_flows(node: &mut Node, slot: usize, out: &mut Vec<FlowRow>) -> Option<us
 }
 
 /// ILA mappings by locator; among equal locators the mapping for any device comes last.
-fn ila(worker: &Handle) -> Result<Vec<IlaState>, WorkerGone> {
+fn ila(worker: &Handle) -> Result<Vec<IlaState>, NotShown> {
     let mut found = table(worker, 0, some_ila, |row| {
         let mapping = &row.mapping;
         let key = (mapping.locator_match, mapping.link.is_none(), mapping.link);

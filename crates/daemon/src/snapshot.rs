@@ -8,7 +8,8 @@ use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, GuestQueueState, GuestState, IlaEncapState,
-    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, QdiscState, RingState, RouteState, WorkerState,
+    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, PoolState, QdiscState, RingState, RouteState,
+    WorkerState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::Resource;
@@ -16,6 +17,7 @@ use fib::{Fib, RouteKind};
 use link::{Layer, Offload};
 use netlink::rtnl::nums::RTPROT_KERNEL;
 use netlink::rtnl::{self, LinkDetail, LinkNow, Vrf};
+use packet::Pool;
 use reassembly::Reassembly;
 use rustix::time::{ClockId, clock_gettime};
 use switch::PortStats;
@@ -460,6 +462,40 @@ pub(crate) fn drops(node: &Node) -> Vec<DropState> {
         Some(DropState { link, reason: reason.name().to_owned(), count })
     });
     states.collect()
+}
+
+/// Memory of a node.
+#[derive(Debug)]
+pub(crate) struct NodeMemory {
+    /// Numbers of SAs, policies, permanent neighbours and mappings.
+    pub(crate) entries: [u64; 4],
+    pub(crate) queues: u64,
+    pub(crate) fragments: u64,
+    pub(crate) captures: u64,
+    pub(crate) pools: Vec<PoolState>,
+}
+
+/// The memory of a node's tables, queues and pools.
+pub(crate) fn memory(node: &Node) -> NodeMemory {
+    let datapath = &node.datapath;
+    let (ipsec, mem) = (&datapath.ipsec, &node.mem);
+    let entries = [ipsec.sad().len(), ipsec.spd().len(), datapath.neighbours.permanent(), datapath.ila().len()];
+    let waiting: usize = datapath.ports.iter().map(|(_, port)| port.tx_bytes()).sum();
+    let backlog: u64 = qdiscs(node).iter().map(|(_, stats)| stats.backlog).sum();
+    let pool = |pool: &Pool| PoolState {
+        page_size: pool.page_size() as u64,
+        pages: pool.pages() as u64,
+        in_use: pool.in_use() as u64,
+        bytes: (pool.pages() * pool.page_size()) as u64,
+        dry: pool.dry(),
+    };
+    NodeMemory {
+        entries: entries.map(|count| count as u64),
+        queues: waiting as u64 + backlog,
+        fragments: fragments(datapath.reassembly()).iter().map(|family| family.memory).sum(),
+        captures: node.captures.len() as u64,
+        pools: [mem.small(), mem.large()].map(pool).into(),
+    }
 }
 
 /// Reassembly state under Linux's names.

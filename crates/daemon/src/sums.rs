@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use ctl::state::{CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats};
 use netlink::rtnl::{LinkDetail, LinkNow};
 
+use super::snapshot::NodeMemory;
+
 /// What the shards count apart, and a reader sees as one.
 pub(crate) trait Sum: Sized {
     /// Adds what another shard has counted.
@@ -137,6 +139,21 @@ impl Sum for Vec<FragmentsState> {
         for (sum, other) in self.iter_mut().zip(other) {
             sum.inuse += other.inuse;
             sum.memory += other.memory;
+        }
+    }
+}
+
+/// Memory of all shards: entries of the first, as the others have copies.
+impl Sum for NodeMemory {
+    fn add(&mut self, other: Self) {
+        self.queues += other.queues;
+        self.fragments += other.fragments;
+        self.captures = self.captures.max(other.captures);
+        for (sum, other) in self.pools.iter_mut().zip(other.pools) {
+            sum.pages += other.pages;
+            sum.in_use += other.in_use;
+            sum.bytes += other.bytes;
+            sum.dry += other.dry;
         }
     }
 }

@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use packet::Allocations;
+
 use super::events::Event;
 
 /// Starter of threads, and list of the threads that the watchdog checks.
@@ -46,7 +48,9 @@ impl Threads {
     ) -> io::Result<()> {
         let (events, named) = (self.events.clone(), name.to_owned());
         thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let why = match catch_unwind(AssertUnwindSafe(work)) {
+            let ended = catch_unwind(AssertUnwindSafe(work));
+            Allocations::settle();
+            let why = match ended {
                 Ok(Ok(())) => return,
                 Ok(Err(err)) => format!("the thread {named} ended: {err}"),
                 Err(panic) => format!("the thread {named} panicked: {}", text_of(&*panic)),

@@ -16,6 +16,8 @@ use crate::timers::{Timer, Timers};
 const MAX_PER_POLICY: usize = 100;
 /// Maximum number of packets that wait for all policies together. Linux has no such limit.
 pub const MAX_HELD: usize = 1024;
+/// Maximum truesize of all of them: one packet may have a page of 64 KiB.
+pub const MAX_HELD_BYTES: usize = 8 << 20;
 /// Time until the first check whether the SA exists (`XFRM_QUEUE_TMO_MIN`).
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Time between checks after which there is no further one (`XFRM_QUEUE_TMO_MAX`).
@@ -36,6 +38,8 @@ pub(crate) struct Holds {
     queues: HashMap<PolicyId, Queue, foldhash::fast::RandomState>,
     timers: Timers<PolicyId>,
     held: usize,
+    /// Truesize of the packets that wait.
+    bytes: usize,
     released: Vec<Released>,
 }
 
@@ -63,7 +67,8 @@ impl Holds {
         mut pkt: Packet,
     ) -> Result<(), (Packet, DropReason)> {
         let waiting = self.queues.get(&policy).map_or(0, |queue| queue.packets.len());
-        if waiting > MAX_PER_POLICY || self.held >= MAX_HELD {
+        let is_full = self.held >= MAX_HELD || self.bytes + pkt.truesize() > MAX_HELD_BYTES;
+        if waiting > MAX_PER_POLICY || is_full {
             return Err((pkt, DropReason::PolicyQueueFull));
         }
         pkt.release_device_frames(mem);
@@ -72,6 +77,7 @@ impl Holds {
             self.timers.set(policy, &mut timer, Some(now + FIRST_RETRY));
             Queue { flow: *flow, packets: VecDeque::new(), retry_after: FIRST_RETRY, timer }
         });
+        self.bytes += pkt.truesize();
         queue.packets.push_back((pkt, flow.link));
         self.held += 1;
         Ok(())
@@ -133,6 +139,7 @@ impl Holds {
         let Some(mut queue) = self.queues.remove(&policy) else { return VecDeque::new() };
         self.timers.set(policy, &mut queue.timer, None);
         self.held -= queue.packets.len();
+        self.bytes -= queue.packets.iter().map(|(pkt, _)| pkt.truesize()).sum::<usize>();
         queue.packets
     }
 

@@ -15,7 +15,7 @@
 //! # Limits
 //! - No AH, no IPComp. [`xfrm::MAX_SAS`] SAs (2^20), a replay window of [`xfrm::MAX_WINDOW`] packets (4096). Look-ups
 //!   cost the same among ten SAs or policies and among many thousands, also with a cold cache.
-//! - [`MAX_HELD`]: 1024 packets wait for SAs, 101 for one policy (`MAX_PER_POLICY` in `hold.rs`). `MAX_LARVAE` in
+//! - [`MAX_HELD`]: 1024 packets wait for SAs, of at most [`MAX_HELD_BYTES`] (8 MiB), 101 for one policy (`MAX_PER_POLICY` in `hold.rs`). `MAX_LARVAE` in
 //!   `sad/larval.rs`: 16 384 SAs that have been requested.
 //! - [`MAX_EVENTS`]: 1024 queued events; later ones are lost, and counted. Details of 1024 dropped packets
 //!   (`MAX_WAITING` in `esp_drop.rs`) and 64 additions and removals of SAs (in `sad/sa_changes.rs`) wait for a reader.
@@ -84,7 +84,7 @@ mod timers;
 
 pub use esp_drop::EspDrop;
 pub use events::{Acquire, Event, MAX_EVENTS, PolicyExpired, SaExpired};
-pub use hold::{MAX_HELD, Released};
+pub use hold::{MAX_HELD, MAX_HELD_BYTES, Released};
 pub use input::{DecryptSink, Decrypted, ENCAP_PEEK, FnSink, InnerPacket, Opened, RunSummary, is_esp_in_udp};
 pub use ipsec::Ipsec;
 pub use keepalive::{KEEPALIVE, Keepalive};

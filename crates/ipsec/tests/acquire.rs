@@ -554,3 +554,41 @@ fn held_packets_are_bounded() {
     drop(node);
     assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0));
 }
+
+#[test]
+fn held_packets_are_bounded_by_their_truesize() {
+    let mem = Memory::heap();
+    let mut node = Ipsec::new();
+    node.set_larval_drop(false);
+    let net = |n: u8| -> base::Prefix { format!("10.{n}.0.0/16").parse().unwrap() };
+    for n in 0..4 {
+        let selector = Selector::new(base::Prefix::ANY_V4, net(n));
+        node.add_policy(PolicyConfig { templates: vec![template()], ..PolicyConfig::new(Dir::Out, selector) }).unwrap();
+    }
+    // A page of 66 KiB each.
+    let large = udp_packet(Version::V4, 1).len();
+    let packet = || {
+        let mut buf = mem.take(Memory::HEADROOM, 60_000).unwrap();
+        buf.put(large).unwrap().copy_from_slice(&udp_packet(Version::V4, 1));
+        Packet::from_buf(buf)
+    };
+    let hold = |node: &mut Ipsec, n: u8| {
+        let mut flow = flow(1);
+        flow.key.dst = net(n).addr();
+        let Decision::Hold(policy) = node.lookup(at(0), &flow, &mut Counters::default()) else { panic!() };
+        node.hold(&mem, at(0), policy, &flow, packet())
+    };
+    let fill = |node: &mut Ipsec| (0..400).filter(|n| hold(node, (n % 4) as u8).is_ok()).count();
+    let held = fill(&mut node);
+    let each = packet().truesize();
+    assert_eq!(held, ipsec::MAX_HELD_BYTES / each, "packets of {each} bytes");
+    let refused = hold(&mut node, 0).err().map(|(_, reason)| reason);
+    assert_eq!(refused, Some(DropReason::PolicyQueueFull));
+    // Packets that are dropped with their policy make room.
+    let key = node.spd().iter().next().unwrap().config.key();
+    node.remove_policy(&key).unwrap();
+    let dropped = node.take_released().len();
+    assert!(dropped > 20 && held - dropped == node.held());
+    let again = (0..400).filter(|n| hold(&mut node, 1 + (n % 3) as u8).is_ok()).count();
+    assert_eq!(again, dropped);
+}

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use ::switch::BridgeError;
+use packet::OverBudget;
 
 use super::message::{HEADER_LEN, Header, Message, Writer, flag, kind};
 
@@ -174,6 +175,13 @@ pub fn write_done(w: &mut Writer, seq: u32, port: u32, flags: u16, outcome: &Res
             error.put(w);
         }
     });
+}
+
+impl From<OverBudget> for Error {
+    /// Refusal for lack of memory (Linux: a failed `kmalloc`).
+    fn from(refused: OverBudget) -> Self {
+        Self::owned_text(errno::ENOMEM, refused.to_string())
+    }
 }
 
 impl From<BridgeError> for Error {

@@ -6,6 +6,8 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
+use packet::Budget;
+
 use super::error::{AckOptions, Error, errno, write_ack, write_done};
 use super::message::{Header, Message, Messages, Writer, flag, kind};
 
@@ -20,6 +22,9 @@ pub trait Protocol {
     /// Whether unprivileged clients may send the request: it changes nothing, or [`handle`](Self::handle) refuses a
     /// change.
     fn only_reads(request: &Request<'_>) -> bool;
+
+    /// Whether the request adds an object, so that it is refused for lack of memory. It may also change one.
+    fn adds(request: &Request<'_>) -> bool;
 
     /// Whether a request with these flags begins a dump.
     fn is_dump(request: &Request<'_>) -> bool;
@@ -503,7 +508,7 @@ impl<P: Protocol> Session<P> {
             return Outcome::Done(Err(Error::new(errno::ENOBUFS)));
         }
         if !is_dump {
-            return Outcome::Done(protocol.handle(&request, reply));
+            return Outcome::Done(admit::<P>(&request).and_then(|()| protocol.handle(&request, reply)));
         }
         if self.dump.is_some() {
             return Outcome::Done(Err(Error::new(errno::EBUSY)));
@@ -569,7 +574,13 @@ pub fn carry_out<P: Protocol>(protocol: &mut P, bytes: &[u8]) -> Result<(), Erro
     let request = Request { message, strict: false, privileged: true, port: 0 };
     let outbox = &mut Outbox::default();
     let mut reply = Reply::unsolicited(Groups::default(), outbox);
+    admit::<P>(&request)?;
     protocol.handle(&request, &mut reply)
+}
+
+/// Refuses a request that adds above the limit of the process's memory.
+fn admit<P: Protocol>(request: &Request<'_>) -> Result<(), Error> {
+    if P::adds(request) { Ok(Budget::admit()?) } else { Ok(()) }
 }
 
 enum Outcome {

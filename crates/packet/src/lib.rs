@@ -15,6 +15,8 @@
 //! - [`Meta::cut`] tells whether a packet is whole, fat, several in one buffer, or a fragment. It is one value: a
 //!   fragment cannot be fat.
 //!
+//! [`Budget`] is the limit of the process's memory, against which [`Allocations`] counts: above it pools give no page.
+//!
 //! A failed operation leaves the packet's bytes as they were. `geometry` (a feature, for tests) makes every shape of
 //! the same bytes.
 //!
@@ -30,6 +32,7 @@
 //! RFC 1071 §2 (checksums of packets whose ends move). The model is Linux's `sk_buff` and `skb_shared_info`.
 
 mod allocations;
+mod budget;
 mod buf;
 mod burst;
 mod copies;
@@ -48,6 +51,7 @@ mod push_pull;
 mod slab;
 
 pub use allocations::Allocations;
+pub use budget::{Budget, OverBudget};
 pub use buf::{Buf, PageName};
 pub use burst::Burst;
 pub use copies::{Copied, Copies, CopyReason};

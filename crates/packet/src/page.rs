@@ -1,7 +1,7 @@
 //! Page: reference-counted memory of packets' data, returned to its pool by the last reference; and the state of a
 //! pool.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::budget::Budget;
 use crate::slab::Slab;
 
 /// Alignment of every page: a cache line, so that headers at the start of a page do not straddle two lines.
@@ -50,13 +51,12 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 impl PageMem {
-    /// Fresh zeroed memory of `len` bytes for the pool `home`.
-    pub(crate) fn for_pool(home: Arc<Shared>, len: usize) -> Box<Self> {
+    /// Fresh zeroed memory of `len` bytes for the pool `home`; `None` if the system has none.
+    pub(crate) fn for_pool(home: Arc<Shared>, len: usize) -> Option<Box<Self>> {
         let layout = Self::layout(len);
         // SAFETY: `layout` has a size above zero, asserted in `Self::layout`.
         let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Self::new(start, len as u32, Storage::Pool(home))
+        Some(Self::new(NonNull::new(start)?, len as u32, Storage::Pool(home)))
     }
 
     /// A page in the slab of `home`, valid for the slab's lifetime.
@@ -143,24 +143,27 @@ impl Shared {
         (self.made.load(Relaxed) - free) * 2 >= self.limit
     }
 
-    /// Takes a free page, or allocates one.
+    /// Takes a free page, or allocates one if the pool's limit and the [`Budget`] allow it.
     pub(crate) fn take(self: &Arc<Self>) -> Result<Box<PageMem>, PoolDry> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
-        match free {
-            Some(mem) => Ok(mem),
-            None if self.made.load(Relaxed) < self.limit => {
-                self.made.fetch_add(1, Relaxed);
-                Ok(PageMem::for_pool(Arc::clone(self), self.page_size))
-            }
-            None => {
-                self.dry.fetch_add(1, Relaxed);
-                Err(PoolDry)
-            }
+        if let Some(mem) = free {
+            return Ok(mem);
         }
+        let may_grow = self.made.load(Relaxed) < self.limit && Budget::has_page();
+        let fresh = may_grow.then(|| PageMem::for_pool(Arc::clone(self), self.page_size)).flatten();
+        match &fresh {
+            Some(_) => self.made.fetch_add(1, Relaxed) as u64,
+            None => self.dry.fetch_add(1, Relaxed),
+        };
+        fresh.ok_or(PoolDry)
     }
 
     /// Takes back a page without references.
     pub(crate) fn put(&self, mem: Box<PageMem>) {
+        if self.frees_pages() {
+            self.made.fetch_sub(1, Relaxed);
+            return;
+        }
         let excess = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(free) => {
                 free.push(mem);
@@ -171,8 +174,19 @@ impl Shared {
         drop(excess);
     }
 
+    /// Tells whether pages that come back are freed, for lack of memory.
+    #[inline]
+    fn frees_pages(&self) -> bool {
+        Budget::is_short() && self.slab.is_none()
+    }
+
     /// Takes back pages, as [`put`](Self::put) does.
     pub(crate) fn put_all(&self, pages: impl Iterator<Item = Box<PageMem>>) {
+        if self.frees_pages() {
+            let count = pages.map(drop).count();
+            self.made.fetch_sub(count, Relaxed);
+            return;
+        }
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let excess: Vec<_> = match free.as_mut() {
             Some(free) => {

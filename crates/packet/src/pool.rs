@@ -99,6 +99,11 @@ impl Pool {
         self.shared.made.load(Relaxed) - free.as_ref().map_or(0, Vec::len)
     }
 
+    /// Number of pages, including free ones.
+    pub fn pages(&self) -> usize {
+        self.shared.made.load(Relaxed)
+    }
+
     /// Number of requests that failed at the pool's limit (`rx_drops_no_frags` on a device ring).
     pub fn dry(&self) -> u64 {
         self.shared.dry.load(Relaxed)

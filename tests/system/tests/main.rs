@@ -3,6 +3,7 @@
 mod bench;
 mod bridge;
 mod bridge_gro;
+mod budget;
 mod confine;
 mod daemon;
 mod demo;
@@ -85,6 +86,7 @@ fn main() {
         ip::trials(),
         bridge::trials(),
         bridge_gro::trials(),
+        budget::trials(),
         confine::trials(),
         guests::trials(),
         vhost::trials(),

@@ -15,6 +15,7 @@ mod host;
 mod ila;
 mod index;
 mod ipsec;
+mod limits;
 mod link;
 mod nat;
 mod qdisc;
@@ -50,6 +51,7 @@ const ROOT_KEYS: &[&str] = &[
     "crypto",
     "reassembly",
     "host",
+    "limits",
     "ila",
     "ila-adj-transport",
     "ila-icmp-errors",
@@ -202,6 +204,10 @@ fn read_settings(root: &Document<'_>, config: &mut Config, faults: &mut Faults<'
     });
     set("host", &mut |value| {
         config.host = host::read(&value.table(host::KEYS)?)?;
+        Ok(())
+    });
+    set("limits", &mut |value| {
+        config.limits = limits::read(&value.table(limits::KEYS)?, config)?;
         Ok(())
     });
     // The last one: it refuses what several workers cannot have.

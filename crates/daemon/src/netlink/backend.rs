@@ -2,15 +2,17 @@
 
 use std::net::IpAddr;
 
+use ::fib::Known;
 use base::{Instant, PortId};
 use config::features::FeatureSet;
-use config::model::{LinkConfig, LinkKind};
+use config::model::{LinkConfig, LinkKind, TableLimits};
 use ctl::state::LinkStats;
 use link::Layer;
 use netlink::Error;
 use netlink::error::errno;
 use netlink::rtnl::{Backend, Delta, LinkDetail, LinkNow, NeighbourNow};
 use nlsock::ethtool::LINK_MODE_WORDS;
+use packet::Budget;
 use qdisc::{Options, Stats};
 use switch::Bridge;
 use wire::eth::MacAddr;
@@ -136,7 +138,12 @@ impl Backend for WorkerBackend {
     }
 
     fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
-        self.worker.call(|node| neighbours(&node.datapath.neighbours)).map_err(|gone| silent(&gone))
+        let all = |node: &mut Node| {
+            let table = &node.datapath.neighbours;
+            let is_spared = Budget::spares((table.len() * size_of::<NeighbourNow>()) as u64);
+            is_spared.then(|| neighbours(table)).ok_or(Error::new(errno::ENOMEM))
+        };
+        self.worker.call(all).map_err(|gone| silent(&gone))?
     }
 
     fn neighbour(&mut self, link: PortId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
@@ -149,9 +156,17 @@ impl Backend for WorkerBackend {
         let protocol = neighbour.protocol;
         let set = move |node: &mut Node| {
             let now = node.now();
+            let neighbours = &node.datapath.neighbours;
+            let is_new = matches!(known, Known::Permanent(_)) && !neighbours.is_permanent(link, addr);
+            // The other shards have no neighbours of their own.
+            if is_new && node.limits.neighbours != 0 && node.datapath.is_first_shard() {
+                TableLimits::admit(node.limits.neighbours, neighbours.permanent(), "neighbours")
+                    .map_err(|text| Error::owned_text(errno::ENOMEM, text))?;
+            }
             node.datapath.set_neighbour(now, &node.mem, link, addr, known, protocol);
+            Ok(())
         };
-        self.worker.change(set, same).map_err(|gone| silent(&gone))
+        self.worker.change(set, agreed).map_err(|gone| silent(&gone))?
     }
 }
 

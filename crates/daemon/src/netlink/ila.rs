@@ -1,10 +1,12 @@
 //! Netlink's view of the ILA mappings, which the worker owns.
 
 use base::PortId;
+use config::model::TableLimits;
 use ila::Locator;
 use netlink::Error;
 use netlink::error::errno;
 use netlink::generic::ila::{IlaBackend, Mapping};
+use packet::Budget;
 
 use crate::command::{Handle, WorkerGone, agreed, same};
 use crate::node::Node;
@@ -22,6 +24,9 @@ impl IlaBackend for WorkerIla {
             if !link.is_none_or(is_there) {
                 return Err(Error::text(errno::ENODEV, "No such device"));
             }
+            let used = node.datapath.ila().len();
+            TableLimits::admit(node.limits.mappings, used, "mappings")
+                .map_err(|text| Error::owned_text(errno::ENOMEM, text))?;
             let mapping = ila::Mapping { locator_match, locator, link, csum_mode, ident_type };
             node.datapath.add_ila(mapping).map_err(|ila::Exists| Error::new(errno::EEXIST))
         };
@@ -45,9 +50,10 @@ impl IlaBackend for WorkerIla {
 
     fn all(&mut self) -> Result<Vec<Mapping>, Error> {
         let mut all = self.call(|node| {
+            spare(node.datapath.ila().len() * size_of::<Mapping>())?;
             let all = node.datapath.ila().iter();
-            all.map(|mapping| shown(node, &mapping)).collect::<Vec<_>>()
-        })?;
+            Ok::<_, Error>(all.map(|mapping| shown(node, &mapping)).collect::<Vec<_>>())
+        })??;
         // The order of look-up. This thread sorts, as the worker must process packets.
         all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.ifindex == 0, mapping.ifindex));
         Ok(all)
@@ -68,6 +74,11 @@ impl WorkerIla {
     fn call<T: Send + 'static>(&self, what: impl FnOnce(&mut Node) -> T + Send + 'static) -> Result<T, Error> {
         self.0.call(what).map_err(|gone| silent(&gone))
     }
+}
+
+/// Refuses a copy of so many bytes if it leaves less than half of the reserve.
+fn spare(bytes: usize) -> Result<(), Error> {
+    if Budget::spares(bytes as u64) { Ok(()) } else { Err(Error::new(errno::ENOMEM)) }
 }
 
 fn silent(gone: &WorkerGone) -> Error {

@@ -1,7 +1,9 @@
 //! Files of `/proc/sys/net`: reads and writes of programs.
 
+use config::settings::Settings;
 use netlink::sysctl::{self, Found, Written};
 use nlsock::{Answer, Sysctl as Ask, errno};
+use packet::Budget;
 
 use super::protocols::Protocols;
 
@@ -90,7 +92,14 @@ pub(crate) fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Resul
     let Some(Found::File(file)) = sysctl::find(name, &protocols.rtnl.model) else { return Err(errno::ENOENT) };
     match file.write(*protocols.sysctl.settings(), text)? {
         Written::Settings(settings) => {
+            // A threshold that rises is memory that packets may take.
+            let sizes = |settings: &Settings| [settings.reassembly.v4, settings.reassembly.v6].map(|it| it.high_thresh);
+            let now = sizes(protocols.sysctl.settings());
+            if sizes(&settings).iter().zip(now).any(|(new, old)| *new > old) && Budget::admit().is_err() {
+                return Err(netlink::error::errno::ENOMEM);
+            }
             protocols.rtnl.model.set_strict_vrfs(settings.vrf_strict_mode)?;
+            protocols.rtnl.model.set_max_routes(settings.tables.routes);
             protocols.sysctl.set(settings)?;
             if let Some(journal) = &mut protocols.journal {
                 journal.set(name, text);
@@ -103,7 +112,6 @@ pub(crate) fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use config::settings::Settings;
     use netlink::rtnl::Model;
 
     use super::*;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use config::model::TableLimits;
 use netlink::Error;
 use netlink::error::errno;
 use netlink::xfrm::{Policy, PolicyQuery};
@@ -15,7 +16,12 @@ use netlink::xfrm::convert;
 pub(super) fn add_policy(node: &mut Node, request: Policy, update: bool) -> Result<(), Error> {
     let config = convert::policy(&request, node.link_of(request.info.sel.ifindex))?;
     let config = PolicyConfig { request: Some(Request::new(PolicyRecord::now(request))), ..config };
-    let Node { datapath, of_file, .. } = node;
+    let Node { datapath, of_file, limits, .. } = node;
+    let spd = datapath.ipsec.spd();
+    if spd.find(&config.key()).is_none() {
+        let admitted = TableLimits::admit(limits.policies, spd.len(), "policies");
+        admitted.map_err(|text| Error::owned_text(errno::ENOMEM, text))?;
+    }
     of_file.set_policy(&mut datapath.ipsec, config, update).map_err(|err| convert::refusal(&err))
 }
 

@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use base::SaId;
-use ipsec::{Larval, SpiRequest};
+use config::model::TableLimits;
+use ipsec::{Ipsec, Larval, SpiRequest};
 use netlink::Error;
 use netlink::error::errno;
 use netlink::xfrm::layout::{Addr, LifetimeCur, UserOffload};
@@ -30,6 +31,9 @@ pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -
     let config = SaConfig { offload: request.offload.map(|it| offload(node, it)).transpose()?, ..config };
     let ipsec = &mut node.datapath.ipsec;
     let there = ipsec.sad().by_spi(config.dst, config.spi, config.mark.value & config.mark.mask);
+    if there.is_none() {
+        admit_sa(node.limits, ipsec)?;
+    }
     let known = there.and_then(|id| ipsec.sa(id)?.request::<SaRecord>());
     let numbers = known.is_none().then(|| (request.replay.clone(), request.used));
     let record = match known {
@@ -44,6 +48,12 @@ pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -
         sa.note_numbers_reported();
     }
     Ok(())
+}
+
+/// Refuses an SA more above the limit. Larval SAs are not counted.
+fn admit_sa(limits: TableLimits, ipsec: &Ipsec) -> Result<(), Error> {
+    let admitted = TableLimits::admit(limits.sas, ipsec.sad().len(), "sas");
+    admitted.map_err(|text| Error::owned_text(errno::ENOMEM, text))
 }
 
 /// Offload to the device of a link, in the form of crate `xfrm`.
@@ -179,6 +189,7 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
 }
 
 pub(super) fn alloc_spi(node: &mut Node, request: &NewSpi, mut random: impl FnMut() -> u32) -> Result<Sa, Error> {
+    admit_sa(node.limits, &node.datapath.ipsec)?;
     let info = &request.info;
     let addr = |addr: Addr| addr.ip(info.family).ok_or(Error::new(errno::EAFNOSUPPORT));
     let requested = SpiRequest {

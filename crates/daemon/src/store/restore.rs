@@ -15,6 +15,7 @@ use netlink::sysctl;
 use netlink::xfrm::nums::msg;
 use netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
 use nlsock::protocol;
+use packet::Budget;
 
 use super::file::{Kept, State};
 use crate::journal::Record;
@@ -67,6 +68,10 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         Err(error) if is_of_files(&kept.message, &error) => {
             counts.of_files += 1;
             Ok(false)
+        }
+        // Without memory the rest of the state would be left out, too.
+        Err(error) if error.errno == errno::ENOMEM && Budget::admit().is_err() => {
+            Err(refused(path, &kept.label, &words(&error)))
         }
         // Types of `NETLINK_XFRM` have the same numbers.
         Err(error) if is_route && may_be_missing(&kept.message) => {
@@ -145,6 +150,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     })?;
     let wrong = |errno| refused(path, "settings", &words(&Error::new(errno)));
     protocols.rtnl.model.set_strict_vrfs(set.vrf_strict_mode).map_err(wrong)?;
+    protocols.rtnl.model.set_max_routes(set.tables.routes);
     protocols.sysctl.set(set).map_err(wrong)?;
     counts.warn_of_others(path);
     Ok(Counts { done: counts.done + n, of_files: counts.of_files + left, ..counts })
@@ -221,7 +227,10 @@ pub(crate) fn replay(
                     }
                     // The end of the process was between the request and its outcome.
                     Err(_) if at == last && sa.is_some() => {}
-                    Err(error) if protocol == protocol::XFRM && xfrm::adds(&message) => {
+                    Err(error)
+                        if protocol == protocol::XFRM && xfrm::adds(&message)
+                            || error.errno == errno::ENOMEM && Budget::admit().is_err() =>
+                    {
                         return Err(refused(path, &label, &words(&error)));
                     }
                     Err(error) => replayed.counts.leave_out(path, &label, &words(&error)),

@@ -218,7 +218,7 @@ impl Port {
     }
 
     /// Truesize of the packets queued for the link.
-    pub(crate) fn tx_bytes(&self) -> usize {
+    pub fn tx_bytes(&self) -> usize {
         self.tx_bytes.unwrap_or_else(|| self.tx.iter().map(Packet::truesize).sum())
     }
 

@@ -367,6 +367,16 @@ impl Neighbours {
         self.entries.len()
     }
 
+    /// Number of permanent neighbours, which only requests add and no limit evicts.
+    pub fn permanent(&self) -> usize {
+        self.entries.len() - self.tables.values().map(NeighbourTable::len).sum::<usize>()
+    }
+
+    /// Tells whether the neighbour is permanent.
+    pub fn is_permanent(&self, link: PortId, addr: IpAddr) -> bool {
+        self.get(link, addr).is_some_and(|neighbour| neighbour.state == NudState::Permanent)
+    }
+
     /// Tells whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()

@@ -171,6 +171,11 @@ pub(crate) fn is_change(message: &[u8]) -> bool {
     kind_of(message) == ID && message.get(HEADER_LEN).is_some_and(|command| matches!(*command, ADD | DEL | FLUSH))
 }
 
+/// Whether a message asks this family for a new mapping.
+pub(super) fn adds(message: &[u8]) -> bool {
+    kind_of(message) == ID && message.get(HEADER_LEN) == Some(&ADD)
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;

@@ -65,6 +65,10 @@ impl<I: ila::IlaBackend + 'static> Protocol for Generic<I> {
         Self::find(request).map_or(true, |(_, op, _)| op.flags & NEEDS_ADMIN == 0)
     }
 
+    fn adds(request: &Request<'_>) -> bool {
+        ila::adds(request.message.bytes)
+    }
+
     fn is_dump(request: &Request<'_>) -> bool {
         request.has(flag::DUMP)
     }

@@ -198,6 +198,7 @@ fn add_v4(model: &mut Model, requested: &RouteRequest, flags: u16) -> Result<(),
     if flags & flag::CREATE == 0 {
         return Err(Error::new(errno::ENOENT));
     }
+    model.admit_route()?;
     model.insert_route(requested.table, route, flags & flag::APPEND == 0);
     Ok(())
 }
@@ -363,6 +364,7 @@ fn add_v6(model: &mut Model, mut requested: RouteRequest, flags: u16) -> Result<
             None => Error::text(errno::ENOENT, "Can not replace route - no match found"),
         });
     }
+    model.admit_route()?;
     model.insert_route(requested.table, route, false);
     Ok(())
 }

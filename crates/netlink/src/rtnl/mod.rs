@@ -60,6 +60,12 @@ impl<B: Backend> Protocol for Rtnl<B> {
         request.kind() & 3 == KIND_GET
     }
 
+    fn adds(request: &Request<'_>) -> bool {
+        // A request for a link without the flag sets properties, or sets it up or down.
+        let sets_link = request.kind() == RTM_NEWLINK && !request.has(flag::CREATE);
+        request.kind() & 3 == KIND_NEW && !sets_link
+    }
+
     fn is_dump(request: &Request<'_>) -> bool {
         request.kind() & 3 == KIND_GET
             && request.message.header.flags & flag::DUMP != 0

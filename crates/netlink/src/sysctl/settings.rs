@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use super::number::{self, INT, SECONDS, UINT, ULONG};
 use crate::error::errno;
-use config::model::{FragLimits, ReassemblyConfig};
+use config::model::{FragLimits, ReassemblyConfig, TableLimits};
 use config::settings::Settings;
 
 /// One number of [`Settings`].
@@ -24,6 +24,17 @@ pub(super) enum Setting {
     LowThresh(Family),
     Time(Family),
     MaxDist,
+    Limit(Limit),
+}
+
+/// Table with a limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Limit {
+    Routes,
+    Sas,
+    Policies,
+    Neighbours,
+    Mappings,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -66,6 +77,19 @@ const fn frag_mut(settings: &mut Settings, family: Family) -> &mut FragLimits {
     }
 }
 
+impl Limit {
+    /// The number of this table.
+    const fn of(self, tables: &mut TableLimits) -> &mut u32 {
+        match self {
+            Self::Routes => &mut tables.routes,
+            Self::Sas => &mut tables.sas,
+            Self::Policies => &mut tables.policies,
+            Self::Neighbours => &mut tables.neighbours,
+            Self::Mappings => &mut tables.mappings,
+        }
+    }
+}
+
 impl Setting {
     pub(super) fn get(self, settings: &Settings) -> i128 {
         match self {
@@ -83,6 +107,7 @@ impl Setting {
             Self::LowThresh(family) => frag(settings, family).low_thresh.into(),
             Self::Time(family) => frag(settings, family).timeout_secs.into(),
             Self::MaxDist => settings.reassembly.max_distance.into(),
+            Self::Limit(limit) => (*limit.of(&mut { settings.tables })).into(),
         }
     }
 
@@ -105,7 +130,7 @@ impl Setting {
             Self::HighThresh(family) => frag(settings, family).low_thresh.into()..=*ULONG.end(),
             Self::LowThresh(family) => 0..=frag(settings, family).high_thresh.into(),
             Self::Time(_) => SECONDS,
-            Self::MaxDist => 0..=*INT.end(),
+            Self::MaxDist | Self::Limit(_) => 0..=*INT.end(),
         }
     }
 
@@ -140,6 +165,7 @@ impl Setting {
             Self::LowThresh(family) => frag_mut(settings, family).low_thresh = wide(value)?,
             Self::Time(family) => frag_mut(settings, family).timeout_secs = narrow(value)?,
             Self::MaxDist => settings.reassembly.max_distance = narrow(value)?,
+            Self::Limit(limit) => *limit.of(&mut settings.tables) = narrow(value)?,
         }
         Ok(())
     }

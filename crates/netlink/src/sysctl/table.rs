@@ -1,7 +1,7 @@
 //! Table of the files, by name below `/proc/sys/net`.
 
 use super::number::{INT, SECONDS};
-use super::settings::{Family, Setting};
+use super::settings::{Family, Limit, Setting};
 
 /// File, or pattern of files for each link, `all` and `default`.
 #[derive(Debug)]
@@ -70,6 +70,12 @@ pub(super) static ENTRIES: &[Entry] = &[
     setting("ipv4/tcp_l3mdev_accept", Setting::TcpL3mdevAccept),
     setting("ipv4/udp_l3mdev_accept", Setting::UdpL3mdevAccept),
     setting("vrf/strict_mode", Setting::VrfStrictMode),
+    // Limits of tables, as in `[limits]` of a file; 0 is none. Linux's are those of caches and of single devices.
+    setting("fatpath/max_routes", Setting::Limit(Limit::Routes)),
+    setting("fatpath/max_sas", Setting::Limit(Limit::Sas)),
+    setting("fatpath/max_policies", Setting::Limit(Limit::Policies)),
+    setting("fatpath/max_neighbours", Setting::Limit(Limit::Neighbours)),
+    setting("fatpath/max_mappings", Setting::Limit(Limit::Mappings)),
     // Fixed: the raw sockets of the host side cannot be listed (`raw_diag`).
     between("ipv4/raw_l3mdev_accept", 1, 0, 1),
     setting("ipv4/ipfrag_high_thresh", Setting::HighThresh(Family::V4)),

@@ -142,6 +142,15 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
         ("ipv6/conf/eth0/mtu", "1501", INVALID),
         ("ipv6/conf/eth0/mtu", "1279", INVALID),
         ("ipv6/conf/eth0/mtu", "1400", UNABLE),
+        ("fatpath/max_routes", "100000", Ok(())),
+        ("fatpath/max_routes", "-1", INVALID),
+        ("fatpath/max_sas", "2147483647", Ok(())),
+        ("fatpath/max_sas", "2147483648", INVALID),
+        ("fatpath/max_policies", "3", Ok(())),
+        ("fatpath/max_policies", "0", Ok(())),
+        ("fatpath/max_neighbours", "4", Ok(())),
+        ("fatpath/max_neighbours", "x", INVALID),
+        ("fatpath/max_mappings", "5", Ok(())),
     ]);
     let limits = |timeout_secs| config::model::FragLimits { timeout_secs, ..Settings::default().reassembly.v4 };
     let want = Settings {
@@ -160,6 +169,13 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
         early_demux: EarlyDemux { ip: 0, tcp: 255, udp: 1 },
         l3mdev_accept: L3mdevAccept { tcp: true, udp: false },
         vrf_strict_mode: true,
+        tables: config::model::TableLimits {
+            routes: 100_000,
+            sas: i32::MAX as u32,
+            policies: 0,
+            neighbours: 4,
+            mappings: 5,
+        },
     };
     assert_eq!(settings, want);
 }
@@ -258,7 +274,7 @@ fn listed_files_are_found_and_found_files_listed() {
         assert_eq!(all, one, "{dir}");
         all
     };
-    assert_eq!(names(""), ["core", "ipv4", "ipv6", "vrf"].map(|name| (name.to_owned(), true)));
+    assert_eq!(names(""), ["core", "fatpath", "ipv4", "ipv6", "vrf"].map(|name| (name.to_owned(), true)));
     let conf: Vec<_> = names("ipv6/conf").into_iter().map(|(name, _)| name).collect();
     assert_eq!(conf, ["all", "default", "eth0", "lo"]);
     let mut dirs = vec![String::new()];

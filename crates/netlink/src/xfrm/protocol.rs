@@ -74,6 +74,10 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
         false
     }
 
+    fn adds(request: &Request<'_>) -> bool {
+        matches!(request.kind(), msg::NEW_SA | msg::UPD_SA | msg::ALLOC_SPI | msg::NEW_POLICY | msg::UPD_POLICY)
+    }
+
     fn is_dump(request: &Request<'_>) -> bool {
         matches!(request.kind(), msg::GET_SA | msg::GET_POLICY) && request.message.header.flags & flag::DUMP != 0
     }

@@ -18,7 +18,8 @@ use super::nums::*;
 use super::state::LinkNow;
 use super::table::{Key, Route, Table};
 use super::vrf::{MTU, Vrf, mac, masters_of};
-use config::model::{Config, LinkKind, RouteAction};
+use crate::error::{Error, errno};
+use config::model::{Config, LinkKind, RouteAction, TableLimits};
 
 /// Number of `lo`, which exists on every node, as in Linux.
 pub const LOOPBACK: u32 = 1;
@@ -106,6 +107,8 @@ pub struct Model {
     pub(super) had_vrf: bool,
     /// Whether each VRF must have a separate table.
     pub(super) strict_vrfs: bool,
+    /// Limit of routes; 0 is none.
+    max_routes: u32,
     /// Whether the log has the warning about `mcast_snooping`.
     pub(super) has_warned_of_snooping: bool,
     /// Number of changes of links and addresses.
@@ -149,6 +152,7 @@ impl Default for Model {
             local_apart: false,
             had_vrf: false,
             strict_vrfs: false,
+            max_routes: 0,
             has_warned_of_snooping: false,
             generation: 0,
             deltas: Vec::new(),
@@ -206,7 +210,8 @@ impl Model {
         let generation = self.generation.wrapping_add(1);
         let qdiscs: BTreeMap<u32, LinkQdisc> =
             self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
-        *self = Self { last_index, generation, last_handle: self.last_handle, ..Self::default() };
+        let (last_handle, max_routes) = (self.last_handle, self.max_routes);
+        *self = Self { last_index, generation, last_handle, max_routes, ..Self::default() };
         self.add_loopback(&config.lo);
         let masters = masters_of(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
@@ -486,6 +491,22 @@ impl Model {
     /// Creates an empty table unless it exists.
     pub(super) fn make_table(&mut self, v4: bool, id: u32) {
         self.family_mut(v4).get_or_make(id);
+    }
+
+    /// Sets the number of routes above which requests for routes are refused; 0 is no limit.
+    pub const fn set_max_routes(&mut self, limit: u32) {
+        self.max_routes = limit;
+    }
+
+    /// Number of routes of all tables.
+    pub fn route_count(&self) -> usize {
+        [&self.v4, &self.v6].iter().flat_map(|family| family.tables.values()).map(|(_, table)| table.len()).sum()
+    }
+
+    /// Refuses a route more above the limit.
+    pub(super) fn admit_route(&self) -> Result<(), Error> {
+        let used = if self.max_routes == 0 { 0 } else { self.route_count() };
+        TableLimits::admit(self.max_routes, used, "routes").map_err(|text| Error::owned_text(errno::ENOMEM, text))
     }
 
     /// Adds a route, and records the delta.
