@@ -4,6 +4,7 @@
 //! - Order of events: a [`World`] holds [`Node`]s, which are a [`datapath::Datapath`] and its memory, and [`Host`]s.
 //!   Time is virtual: [`World::run_until`] goes from event to event, and all randomness comes from one seed, which is
 //!   printed when a test fails.
+//! - Shards: a [`Cluster`] is several datapaths that are one node, whose turns a seed chooses.
 //! - Fate of frames: [`Wire`]s join their ends, and lose, reorder, duplicate and delay frames, or take none for a
 //!   while. A wire is also the device at its ends. It checks each packet against its features, segments fat packets and
 //!   completes checksums as hardware does, and checks that no frame exceeds its MTU ([`Medium`]). [`World::watch`]
