@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 use base::{Instant, PortId, ShardId};
-use datapath::{Datapath, host_port};
+use datapath::{Datapath, HandOver, host_port};
 use link::HostLinks;
 
 use super::apply;
@@ -39,6 +39,8 @@ pub(crate) struct Worker {
     /// Host side devices to read, by their links.
     ready_host_devices: Vec<PortId>,
     operations: Vec<Operation>,
+    /// Packets of other shards. Kept for its storage.
+    handed_over: Vec<HandOver>,
     /// Whether the worker ends, and processes no further packet.
     is_over: bool,
 }
@@ -71,6 +73,7 @@ impl Worker {
             ready: Vec::new(),
             ready_host_devices: Vec::new(),
             operations: Vec::new(),
+            handed_over: Vec::new(),
             is_over: false,
         })
     }
@@ -107,7 +110,7 @@ impl Worker {
             let now = self.node.now();
             self.node.retry_links(now);
             self.serve_ike(now);
-            self.pass_on();
+            self.pass_on(now);
             self.node.send_all(now);
             self.node.settle(now);
             self.deliver_copies();
@@ -115,21 +118,31 @@ impl Worker {
         }
     }
 
-    /// Continues packets that other shards have handed over.
+    /// Continues packets that other shards have handed over. A change that their shard has made before is in this one's list, and is made
+    /// here before the first decision, too.
     fn serve_handed_over(&mut self, now: Instant) {
-        let Self { node, inbox, .. } = self;
-        let mut packets = inbox.packets().peekable();
-        if packets.peek().is_none() {
+        if self.is_over || self.node.paused {
             return;
         }
-        let Node { datapath, mem, work, .. } = node;
-        datapath.receive_handed_over(now, mem, packets.inspect(|_| work.taken_over += 1));
-        node.datapath.finish(now, &node.mem);
-        node.send_all(now);
+        let mut packets = std::mem::take(&mut self.handed_over);
+        packets.extend(self.inbox.packets());
+        if !packets.is_empty() {
+            self.apply_all(now);
+            // If the node pauses now, the packets wait for its end.
+            if !self.is_over && !self.node.paused {
+                let Node { datapath, mem, work, .. } = &mut self.node;
+                work.taken_over += packets.len() as u64;
+                datapath.receive_handed_over(now, mem, packets.drain(..));
+                datapath.finish(now, mem);
+                self.pass_on(now);
+            }
+        }
+        self.handed_over = packets;
     }
 
-    /// Hands packets to the shards that own what they need next, and tells all what this one has learnt.
-    fn pass_on(&mut self) {
+    /// Hands packets to the shards that own what they need next, and tells all what this one has learnt: behind the packets that it sends
+    /// itself, so that none that another shard sends to a new neighbour overtakes them.
+    fn pass_on(&mut self, now: Instant) {
         let Self { node, inbox, .. } = self;
         // Once more for packets that waited behind one that is refused.
         while node.datapath.has_handed_over() {
@@ -142,6 +155,7 @@ impl Worker {
         }
         let news = node.datapath.take_news();
         if !news.is_empty() {
+            node.send_all(now);
             inbox.tell(&news);
         }
     }
@@ -202,7 +216,7 @@ impl Worker {
             self.apply(now);
         }
         // Also while the node pauses: what a change has taught one shard, all know.
-        self.pass_on();
+        self.pass_on(now);
     }
 
     /// Applies the queued operations to packets of `from` that have been received and not decided on: those of a link that is
@@ -307,7 +321,7 @@ impl Worker {
             // A change that a client saw confirmed before it sent these packets applies to them.
             self.apply_before_burst(now, id);
             self.node.receive_burst(now, id);
-            self.pass_on();
+            self.pass_on(now);
         }
         match received {
             Ok(()) => more,
