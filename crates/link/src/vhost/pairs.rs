@@ -65,12 +65,12 @@ impl Shared {
         };
         vring.ring = None;
         lock(&self.fault).get_or_insert(why);
-        notify(&self.first);
+        ring_bell(&self.first);
     }
 }
 
 /// Makes an eventfd readable.
-fn notify(event: &OwnedFd) {
+fn ring_bell(event: &OwnedFd) {
     // Cannot fail: the counter never reaches its maximum.
     let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
 }
@@ -109,7 +109,7 @@ impl Pairs {
 
     /// Makes the link's descriptor readable again.
     pub(super) fn come_again(&self) {
-        notify(&self.again);
+        ring_bell(&self.again);
     }
 
     /// The eventfd, for another writer.
