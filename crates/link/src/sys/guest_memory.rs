@@ -224,7 +224,7 @@ impl Window {
 }
 
 /// Range of guest memory with its addresses, from a vhost-user message.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct Region {
     /// Start address in descriptors of the guest.
     pub(crate) guest_addr: u64,
@@ -265,8 +265,8 @@ pub(crate) struct GuestPiece {
     offset: u64,
 }
 
-/// Memory map of a guest. A clone refers to the same mappings.
-#[derive(Clone, Debug, Default)]
+/// Memory map of a guest.
+#[derive(Debug, Default)]
 pub(crate) struct GuestMemory {
     /// Regions by the guest's addresses, without overlaps.
     regions: Vec<Region>,

@@ -6,16 +6,19 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use base::{DropReason, ShardCount};
+use arrayvec::ArrayVec;
+use base::DropReason;
 use driver::DriverKind;
 use offload::Features;
-use packet::{Memory, Packet};
+use packet::{CopyReason, Cut, Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use wire::MacAddr;
+use wire::eth::EthHeader;
 
 use crate::error::failed;
+use crate::flow_hash::FlowHash;
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::sys::aio;
 use crate::sys::discard::{self, Discarded};
@@ -23,12 +26,13 @@ use crate::sys::inspection::Inspector;
 use crate::{Common, Layer, Link, OpenError, Sent};
 
 use super::connection::{CONNECTION, Closed, Connection};
-use super::device::{Device, Vrings, is_running, lock};
+use super::device::{Device, Vring};
 use super::features::{self, Bits};
+use super::frames::{Delivered, Scratch};
 use super::guest::{GuestState, QueueState};
 use super::pace::Pace;
-use super::pairs::{Pairs, Shared, size_of_ring};
-use super::queues::MAX_PAIRS;
+use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS};
+use super::ring::{BadRing, Ring};
 
 /// Limit of messages that one call handles.
 const MAX_MESSAGES: usize = 64;
@@ -86,6 +90,8 @@ pub struct VhostUser {
     inspector: Inspector,
     /// Listener, connection, kicks, `again` and the timer of `pace`: the one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
+    /// Eventfd that is readable when a burst ended before the rings were empty.
+    again: OwnedFd,
     connection: Option<Connection>,
     /// Whether there may be messages for which epoll reports no new edge.
     has_messages: bool,
@@ -96,23 +102,15 @@ pub struct VhostUser {
     current: Features,
     negotiated: Option<Bits>,
     offered: bool,
-    pairs: Pairs,
+    scratch: Scratch,
+    flow_hash: FlowHash,
+    /// The queue pair to receive from next.
+    next: usize,
     connections: u64,
     violations: u64,
-}
-
-/// Pairs of queues of a guest's port that another shard than the first serves. The first one has the connection.
-#[derive(Debug)]
-pub(super) struct VhostPairs {
-    common: Common,
-    mac: MacAddr,
-    /// Kicks and `again`: the one descriptor that the link is polled by.
-    waiting: Arc<OwnedFd>,
-    vrings: Vrings,
-    current: Features,
-    negotiated: Option<Bits>,
-    offered: bool,
-    pairs: Pairs,
+    copied: u64,
+    /// Bytes copied to the guest that are not in the ledger yet.
+    owed: usize,
 }
 
 /// Makes the socket and waits for a front end.
@@ -120,21 +118,6 @@ pub(super) struct VhostPairs {
 /// # Errors
 /// The path cannot be bound, or a program listens there.
 pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
-    open_shards(config, ShardCount::ONE).map(|(first, _)| first)
-}
-
-/// As [`open`], with a link for each shard: pairs of queues are dealt to the shards in turn. No link for a shard without a pair. The first
-/// has the connection; without it, the others have no guest.
-///
-/// # Errors
-/// As [`open`].
-pub fn open_queues(config: &VhostConfig, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, OpenError> {
-    let (first, others) = open_shards(config, shards)?;
-    let others = others.into_iter().map(|pairs| Box::new(pairs) as Box<dyn Link>);
-    Ok(std::iter::once(Box::new(first) as Box<dyn Link>).chain(others).collect())
-}
-
-pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(VhostUser, Vec<VhostPairs>), OpenError> {
     let name = &config.name;
     let error = |call| move |err: io::Error| OpenError::new(name, call, err);
     if config.pairs == 0 || config.pairs > MAX_PAIRS {
@@ -150,71 +133,46 @@ pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(V
             .with_hint(libc::ENOENT, format!("{path}: no directory; `install -d -m 700 {dir}` makes it"))
             .with_hint(libc::EACCES, format!("{path}: this user may not make a socket there"))
     })?;
-    let shards = shards.get().min(config.pairs.into());
-    let mut epolls = Vec::new();
-    let mut events = Vec::new();
-    for _ in 0..shards {
-        let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
-        let again =
-            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| error("eventfd")(err.into()))?;
-        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-        epoll::add(&waiting, &again, epoll::EventData::new_u64(AGAIN), flags)
-            .map_err(|err| error("epoll_ctl")(err.into()))?;
-        epolls.push(Arc::new(waiting));
-        events.push(again);
-    }
+    let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
+    let again =
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| error("eventfd")(err.into()))?;
     let wait = |fd: BorrowedFd<'_>, token, flags| {
-        let added = epoll::add(&epolls[0], fd, epoll::EventData::new_u64(token), flags);
+        let added = epoll::add(&waiting, fd, epoll::EventData::new_u64(token), flags);
         added.map_err(|err| error("epoll_ctl")(err.into()))
     };
     wait(listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+    wait(again.as_fd(), AGAIN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let pace = Pace::new().map_err(error("timerfd_create"))?;
     wait(pace.timer(), TIMER, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), config.memory, epolls.clone());
-    let shared = Arc::new(Shared::new(events[0].try_clone().map_err(error("dup"))?));
-    let of_shard = |(shard, again)| Pairs::new(&device.vrings, shard, shards, again, Arc::clone(&shared));
-    let mut all = events.into_iter().enumerate().map(of_shard).collect::<Vec<_>>();
-    let without_guest = || {
-        let mut offloads = Offloads::EMPTY;
-        let features = Bits::default().features(&mut offloads, NO_GUEST);
-        (Common::new(name, config.mtu, offloads, features), features)
-    };
-    let others = all.drain(1..).zip(&epolls[1..]).map(|(pairs, waiting)| {
-        let (common, current) = without_guest();
-        VhostPairs {
-            common,
-            mac: config.mac,
-            waiting: Arc::clone(waiting),
-            vrings: Arc::clone(&device.vrings),
-            current,
-            negotiated: None,
-            offered: config.offloads,
-            pairs,
-        }
-    });
-    let others = others.collect();
-    let (common, current) = without_guest();
-    let first = VhostUser {
-        common,
+    let waiting = Arc::new(waiting);
+    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), config.memory, Arc::clone(&waiting));
+    let mut offloads = Offloads::EMPTY;
+    let features = Bits::default().features(&mut offloads, NO_GUEST);
+    Ok(VhostUser {
+        common: Common::new(name, config.mtu, offloads, features),
         socket: config.socket.clone(),
         file: socket_file(&config.socket),
         mac: config.mac,
         listener: Discarded::new(listener),
         is_listening: true,
         inspector: Inspector::default(),
-        waiting: Arc::clone(&epolls[0]),
+        waiting,
+        again,
         connection: None,
         has_messages: false,
         pace,
         device: Arc::new(Mutex::new(device)),
-        current,
+        current: features,
         negotiated: None,
         offered: config.offloads,
-        pairs: all.remove(0),
+        scratch: Scratch::default(),
+        flow_hash: FlowHash::default(),
+        next: 0,
         connections: 0,
         violations: 0,
-    };
-    Ok((first, others))
+        copied: 0,
+        owed: 0,
+    })
 }
 
 /// Reason that an offload is off without a front end.
@@ -247,43 +205,31 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Features and offloads after a negotiation.
-fn negotiated_features(negotiated: Option<Bits>, is_offered: bool, offloads: &mut Offloads) -> Features {
-    let unless = match negotiated {
-        _ if !is_offered => BY_CONFIGURATION,
-        Some(_) => NOT_NEGOTIATED,
-        None => NO_GUEST,
-    };
-    negotiated.unwrap_or_default().features(offloads, unless)
+pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
+    device.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl VhostUser {
     /// State of the guest.
     pub fn guest(&self) -> GuestState {
         let device = lock(&self.device);
-        let mut copied = 0;
-        let queues = device.vrings.iter().map(|vring| {
-            let vring = lock(vring);
-            copied += vring.stats.copied;
-            QueueState {
-                running: vring.ring.is_some(),
-                enabled: vring.enabled,
-                size: size_of_ring(&vring),
-                chains: vring.stats.chains,
-                calls: vring.stats.calls,
-                full: vring.stats.full,
-            }
+        let queues = device.vrings.iter().map(|vring| QueueState {
+            running: vring.ring.is_some(),
+            enabled: vring.enabled,
+            size: vring.ring.as_ref().map_or(0, Ring::size),
+            chains: vring.stats.chains,
+            calls: vring.stats.calls,
+            full: vring.stats.full,
         });
-        let queues = queues.collect();
         GuestState {
             connected: self.connection.is_some(),
             running: device.is_running(),
             features: features::names(device.features.unwrap_or_default().0).collect(),
             regions: device.memory.count(),
-            queues,
+            queues: queues.collect(),
             connections: self.connections,
             violations: self.violations,
-            copied,
+            copied: self.copied,
         }
     }
 
@@ -321,7 +267,7 @@ impl VhostUser {
         self.pace.spend();
         let Ok((socket, _)) = self.listener.accept() else { return };
         // A failure means that memory or descriptors are exhausted; the front end sees a closed socket.
-        let connection = self.pairs.again().and_then(|inspected| {
+        let connection = self.again.try_clone().and_then(|inspected| {
             Connection::new(socket, &self.device, &self.waiting, self.inspector.clone(), inspected)
         });
         if let Ok(connection) = connection {
@@ -356,7 +302,7 @@ impl VhostUser {
             }
         }
         if self.has_messages {
-            self.pairs.come_again();
+            self.come_again();
         }
         self.see_features();
         outcome
@@ -371,8 +317,6 @@ impl VhostUser {
         self.listen_again();
         self.has_messages = false;
         lock(&self.device).disconnect();
-        // Of the connection that has ended: other shards find no ring any more.
-        self.pairs.shared.take_fault();
         self.see_features();
         match why {
             Closed::Gone => {
@@ -406,12 +350,9 @@ impl VhostUser {
         }
     }
 
-    /// Closes the connection if a shard has found a violation of the rules, or the guest's memory has gone away.
-    fn look_for_faults(&mut self) -> io::Result<()> {
-        match self.pairs.shared.take_fault() {
-            Some(why) if self.connection.is_some() => Err(self.close(&Closed::Refused(why))),
-            _ => Ok(()),
-        }
+    #[cold]
+    fn close_for(&mut self, bad: BadRing) -> io::Error {
+        self.close(&Closed::Refused(bad.to_string()))
     }
 
     /// Updates features and offloads after a negotiation.
@@ -421,16 +362,132 @@ impl VhostUser {
             return;
         }
         self.negotiated = negotiated;
-        self.pairs.shared.set_features(negotiated);
-        self.current = negotiated_features(negotiated, self.offered, &mut self.common.offloads);
+        let unless = match negotiated {
+            _ if !self.offered => BY_CONFIGURATION,
+            Some(_) => NOT_NEGOTIATED,
+            None => NO_GUEST,
+        };
+        self.current = negotiated.unwrap_or_default().features(&mut self.common.offloads, unless);
+    }
+
+    /// Makes the link's descriptor readable again.
+    fn come_again(&self) {
+        // Cannot fail: the counter never reaches its maximum.
+        let _ = rustix::io::write(&self.again, &1_u64.to_ne_bytes());
+    }
+
+    /// Receives one burst from the guest's transmit rings. Tells whether they may hold more.
+    fn receive(&mut self, device: &mut Device, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadRing> {
+        let Device { vrings, memory, features, .. } = device;
+        let features = features.unwrap_or_default();
+        let pairs = vrings.len() / 2;
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut descriptors = 0;
+        let mut outcome = Ok(false);
+        let before = out.len();
+        'all: for turn in 0..pairs {
+            let pair = (self.next + turn) % pairs;
+            let vring = &mut vrings[2 * pair + 1];
+            let Some(ring) = &mut vring.ring else { continue };
+            loop {
+                if packets >= BURST_PACKETS || bytes >= BURST_BYTES || descriptors >= BURST_DESCRIPTORS {
+                    self.next = (pair + 1) % pairs;
+                    outcome = Ok(true);
+                    break 'all;
+                }
+                match self.scratch.receive(ring, memory, features, mem) {
+                    // A guest that moves its index back and forth reaches the burst's end, too.
+                    Ok(None) if ring.want_kicks(true) => descriptors += 1,
+                    Ok(None) => break,
+                    Ok(Some(received)) => {
+                        ring.want_kicks(false);
+                        vring.stats.chains += 1;
+                        packets += 1;
+                        descriptors += received.descriptors;
+                        match received.packet {
+                            // Frames of a queue that is not enabled have no effect.
+                            _ if !vring.enabled => self.common.stats.rx_drop(DropReason::LinkDown),
+                            Ok(packet) => {
+                                bytes += packet.len();
+                                self.common.stats.received(&packet);
+                                out.push(packet);
+                            }
+                            Err(reason) => self.common.stats.rx_drop(reason),
+                        }
+                    }
+                    Err(bad) => {
+                        outcome = Err(bad);
+                        break 'all;
+                    }
+                }
+            }
+        }
+        vrings.iter_mut().skip(1).step_by(2).for_each(Vring::publish);
+        self.common.stats.rx_calls += u64::from(out.len() > before);
+        mem.copied(CopyReason::Guest, bytes);
+        self.copied += bytes as u64;
+        outcome
+    }
+
+    /// Sends packets from the front of a burst. Returns the number of packets that are sent or dropped.
+    fn deliver(&mut self, device: &mut Device, burst: &mut [Packet]) -> (usize, Result<Sent, BadRing>) {
+        let Device { vrings, memory, features, .. } = device;
+        let features = features.unwrap_or_default();
+        let is_ready = |&queue: &usize| vrings[queue].enabled && vrings[queue].ring.is_some();
+        let ready: ArrayVec<usize, { MAX_PAIRS as usize }> = (0..vrings.len()).step_by(2).filter(is_ready).collect();
+        let mut gone = 0;
+        let mut looks = 0;
+        let mut outcome = Ok(Sent::All);
+        let copied = self.copied;
+        while let Some(packet) = burst.get_mut(gone) {
+            let pair = self.flow_hash.queue(packet, EthHeader::LEN, ready.len());
+            let vring = ready.get(pair).map(|&queue| &mut vrings[queue]);
+            let Some((vring, ring)) = vring.and_then(Vring::running) else {
+                self.common.stats.tx_drop(DropReason::LinkDown);
+                gone += 1;
+                continue;
+            };
+            let is_one = packet.meta.cut.packets() <= 1;
+            match self.scratch.deliver(ring, memory, features, &self.current, packet) {
+                Ok(Delivered::Sent { bytes, chains }) => {
+                    self.copied += bytes as u64;
+                    vring.chains += u64::from(chains);
+                    match packet.meta.cut {
+                        Cut::Frames(_) => self.common.stats.sent_first_frame(packet),
+                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.common.stats.sent(packet),
+                    }
+                }
+                Ok(Delivered::Full) => {
+                    looks += 1;
+                    if ring.want_kicks(true) {
+                        if looks < MAX_LOOKS {
+                            continue;
+                        }
+                        self.come_again();
+                    }
+                    vring.full += 1;
+                    outcome = Ok(Sent::Busy);
+                    break;
+                }
+                Ok(Delivered::Dropped(reason)) => self.common.stats.tx_drop(reason),
+                Err(bad) => {
+                    outcome = Err(bad);
+                    break;
+                }
+            }
+            ring.want_kicks(false);
+            if is_one { gone += 1 } else { packet.skip_frames(1) }
+        }
+        vrings.iter_mut().step_by(2).for_each(Vring::publish);
+        self.common.stats.tx_calls += u64::from(gone > 0);
+        self.owed += (self.copied - copied) as usize;
+        (gone, outcome)
     }
 }
 
 impl Drop for VhostUser {
     fn drop(&mut self) {
-        // Links of other shards have the queues too.
-        lock(&self.device).disconnect();
-        self.pairs.shared.set_features(None);
         // Another program may have put a socket of its own there.
         if self.file.is_some() && socket_file(&self.socket) == self.file {
             let _ = std::fs::remove_file(&self.socket);
@@ -465,7 +522,9 @@ impl Link for VhostUser {
     }
 
     fn settle(&mut self, mem: &Memory) -> bool {
-        self.pairs.settle(mem);
+        if self.owed > 0 {
+            mem.copied(CopyReason::Guest, std::mem::take(&mut self.owed));
+        }
         false
     }
 
@@ -483,8 +542,21 @@ impl Link for VhostUser {
         if self.connection.is_none() {
             return Ok(());
         }
-        self.pairs.receive(&mut self.common.stats, mem, out);
-        self.look_for_faults()
+        let device = Arc::clone(&self.device);
+        let mut device = lock(&device);
+        let received = self.receive(&mut device, mem, out);
+        let is_lost = device.memory.is_lost();
+        drop(device);
+        match received {
+            // Rings that turn to zeros may look like a violation of the rules as well.
+            _ if is_lost => Err(self.lost()),
+            Ok(true) => {
+                self.come_again();
+                Ok(())
+            }
+            Ok(false) => Ok(()),
+            Err(bad) => Err(self.close_for(bad)),
+        }
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
@@ -492,75 +564,23 @@ impl Link for VhostUser {
             self.common.features = self.current;
             return Ok(Sent::Refit);
         }
-        let sent = self.pairs.deliver(&mut self.common.stats, &self.current, burst);
-        self.look_for_faults()?;
-        Ok(sent)
-    }
-}
-
-impl VhostPairs {
-    /// Updates features and offloads after a negotiation.
-    fn see_features(&mut self) {
-        let negotiated = self.pairs.shared.features();
-        if negotiated != self.negotiated {
-            self.negotiated = negotiated;
-            self.current = negotiated_features(negotiated, self.offered, &mut self.common.offloads);
+        let device = Arc::clone(&self.device);
+        let mut device = lock(&device);
+        let (gone, outcome) = self.deliver(&mut device, burst);
+        burst.drain(..gone);
+        let is_lost = device.memory.is_lost();
+        drop(device);
+        match outcome {
+            _ if is_lost => Err(self.lost()),
+            Ok(sent) => Ok(sent),
+            Err(bad) => Err(self.close_for(bad)),
         }
     }
 }
 
-impl Link for VhostPairs {
-    fn common(&self) -> &Common {
-        &self.common
-    }
-
-    fn common_mut(&mut self) -> &mut Common {
-        &mut self.common
-    }
-
-    fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
-        self.mac = mac;
-        Ok(())
-    }
-
-    fn layer(&self) -> Layer {
-        Layer::Ethernet(self.mac)
-    }
-
-    fn has_carrier(&self) -> bool {
-        is_running(&self.vrings)
-    }
-
-    fn settle(&mut self, mem: &Memory) -> bool {
-        self.pairs.settle(mem);
-        false
-    }
-
-    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.waiting.as_fd()]
-    }
-
-    /// None, as for the first shard.
-    fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
-        Vec::new()
-    }
-
-    /// Never fails: the first shard's link reports that the guest is gone.
-    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
-        // Only takes the events, so that the next kick makes the descriptor readable again.
-        let mut events = [const { MaybeUninit::uninit() }; 16];
-        let _ = epoll::wait(&*self.waiting, &mut events[..], Some(&Timespec::default()));
-        self.see_features();
-        self.pairs.receive(&mut self.common.stats, mem, out);
-        Ok(())
-    }
-
-    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        self.see_features();
-        if self.common.features != self.current {
-            self.common.features = self.current;
-            return Ok(Sent::Refit);
-        }
-        Ok(self.pairs.deliver(&mut self.common.stats, &self.current, burst))
+impl VhostUser {
+    #[cold]
+    fn lost(&mut self) -> io::Error {
+        self.close(&Closed::Refused("the guest's memory went away".to_owned()))
     }
 }

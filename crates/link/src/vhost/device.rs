@@ -2,13 +2,10 @@
 //!
 //! A ring runs once it has its size, its addresses and a kick descriptor, and all its parts are in memory. It stops at
 //! `GET_VRING_BASE`, which returns its index. A new memory table keeps the index.
-//!
-//! Each queue is locked for itself, with what its frames need, so that shards serve their queues at once. A message locks the queues that
-//! it changes, and waits for a burst at most.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use rustix::event::epoll;
 use vhost::vhost_user::message::{
@@ -53,9 +50,6 @@ pub(super) struct Vring {
     call: Option<Doorbell>,
     /// Ring, while it runs.
     pub(super) ring: Option<Ring>,
-    /// The guest's memory, and the negotiated features, when the ring was started.
-    pub(super) memory: GuestMemory,
-    pub(super) features: Bits,
     pub(super) stats: VringStats,
 }
 
@@ -68,21 +62,6 @@ pub(super) struct VringStats {
     pub(super) full: u64,
     /// Chains that were taken.
     pub(super) chains: u64,
-    /// Bytes that were copied.
-    pub(super) copied: u64,
-}
-
-/// The queues of a device. Even ones receive, odd ones send.
-pub(super) type Vrings = Arc<[Mutex<Vring>]>;
-
-/// Locks a queue or a device, also after a panic of another thread.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Tells whether a guest can receive.
-pub(super) fn is_running(vrings: &Vrings) -> bool {
-    vrings.iter().step_by(2).any(|vring| lock(vring).is_ready())
 }
 
 /// Kick descriptor, registered with the link's epoll instance.
@@ -109,9 +88,9 @@ impl Drop for Kick {
 }
 
 impl Vring {
-    /// Tells whether the queue is enabled and its ring runs.
-    pub(super) fn is_ready(&self) -> bool {
-        self.enabled && self.ring.is_some()
+    /// Counters and ring, if the ring runs.
+    pub(super) fn running(&mut self) -> Option<(&mut VringStats, &mut Ring)> {
+        self.ring.as_mut().map(|ring| (&mut self.stats, ring))
     }
 
     /// Publishes used chains to the guest, and interrupts the guest if it has enabled interrupts.
@@ -132,7 +111,6 @@ impl Vring {
             self.base = ring.next();
         }
         self.started = false;
-        self.memory = GuestMemory::default();
     }
 
     /// Resets the guest's settings, except for the call descriptor, which a front end may not send again.
@@ -152,31 +130,29 @@ pub(super) struct Device {
     pub(super) memory: GuestMemory,
     /// The most bytes of memory.
     memory_limit: u64,
-    pub(super) vrings: Vrings,
-    /// Epoll instances of the shards, to which the pairs of queues are dealt in turn.
-    epolls: Vec<Arc<OwnedFd>>,
+    pub(super) vrings: Vec<Vring>,
+    epoll: Arc<OwnedFd>,
 }
 
 impl Device {
-    /// A device with so many queue pairs and at most so many bytes of memory. Kicks of the pairs go to `epolls` in turn.
-    pub(super) fn new(offered: Bits, pairs: usize, memory_limit: u64, epolls: Vec<Arc<OwnedFd>>) -> Self {
-        Self {
+    /// A device with so many queue pairs and at most so many bytes of memory.
+    pub(super) fn new(offered: Bits, pairs: usize, memory_limit: u64, epoll: Arc<OwnedFd>) -> Self {
+        let mut device = Self {
             offered,
             features: None,
             protocol: VhostUserProtocolFeatures::empty(),
             memory: GuestMemory::default(),
             memory_limit,
-            vrings: std::iter::repeat_with(Mutex::default).take(2 * pairs).collect(),
-            epolls,
-        }
+            vrings: std::iter::repeat_with(Vring::default).take(2 * pairs).collect(),
+            epoll,
+        };
+        device.disconnect();
+        device
     }
 
     /// Resets the state after a front end has disconnected.
     pub(super) fn disconnect(&mut self) {
-        for vring in &*self.vrings {
-            let mut vring = lock(vring);
-            *vring = Vring { stats: vring.stats, ..Vring::default() };
-        }
+        self.vrings.iter_mut().for_each(|vring| *vring = Vring { stats: vring.stats, ..Vring::default() });
         self.features = None;
         self.protocol = VhostUserProtocolFeatures::empty();
         self.memory = GuestMemory::default();
@@ -184,37 +160,37 @@ impl Device {
 
     /// Tells whether a guest can receive.
     pub(super) fn is_running(&self) -> bool {
-        is_running(&self.vrings)
+        self.vrings.iter().step_by(2).any(|vring| vring.enabled && vring.ring.is_some())
     }
 
-    fn vring(&self, index: u32) -> Result<MutexGuard<'_, Vring>> {
-        self.vrings.get(index as usize).map(lock).ok_or(Error::InvalidParam)
+    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
+        self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)
     }
 
     /// Starts the ring if its size, addresses, kick descriptor and memory are set.
-    fn start(&self, vring: &mut Vring) {
-        let negotiated = self.features.unwrap_or_default();
-        let features = RingFeatures { indirect: negotiated.indirect(), event_index: negotiated.event_index() };
+    fn start(&mut self, index: usize) -> Result<()> {
+        let features = self.features.unwrap_or_default();
+        let features = RingFeatures { indirect: features.indirect(), event_index: features.event_index() };
+        let vring = &mut self.vrings[index];
         if !vring.started || vring.ring.is_some() || vring.size == 0 {
-            return;
+            return Ok(());
         }
-        let Some(place) = vring.place else { return };
+        let Some(place) = vring.place else { return Ok(()) };
         // Memory may still be announced, slot by slot.
         vring.ring = Ring::new(&self.memory, place, vring.size, vring.base, features);
-        vring.memory = if vring.ring.is_some() { self.memory.clone() } else { GuestMemory::default() };
-        vring.features = negotiated;
+        Ok(())
     }
 
     /// Finds the rings again after a change of the memory table.
-    fn restart_all(&self) {
-        for vring in &*self.vrings {
-            let mut vring = lock(vring);
+    fn restart_all(&mut self) -> Result<()> {
+        for index in 0..self.vrings.len() {
+            let vring = &mut self.vrings[index];
             if let Some(ring) = vring.ring.take() {
                 vring.base = ring.next();
             }
-            vring.memory = GuestMemory::default();
-            self.start(&mut vring);
+            self.start(index)?;
         }
+        Ok(())
     }
 
     fn map(&mut self, guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: &File) -> Result<()> {
@@ -249,12 +225,12 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn reset_owner(&mut self) -> Result<()> {
         // Deprecated. Some back ends discard the whole state here; this one only disables the rings.
-        self.vrings.iter().for_each(|vring| lock(vring).enabled = false);
+        self.vrings.iter_mut().for_each(|vring| vring.enabled = false);
         Ok(())
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        self.vrings.iter().for_each(|vring| lock(vring).reset());
+        self.vrings.iter_mut().for_each(Vring::reset);
         self.features = None;
         Ok(())
     }
@@ -271,12 +247,12 @@ impl VhostUserBackendReqHandlerMut for Device {
         if self.features == Some(features) {
             return Ok(());
         }
-        if self.vrings.iter().any(|vring| lock(vring).ring.is_some()) {
+        if self.vrings.iter().any(|vring| vring.ring.is_some()) {
             return Err(Error::InvalidOperation("other features while rings run"));
         }
         self.features = Some(features);
         if !features.protocol_features() {
-            self.vrings.iter().for_each(|vring| lock(vring).enabled = true);
+            self.vrings.iter_mut().for_each(|vring| vring.enabled = true);
         }
         Ok(())
     }
@@ -292,13 +268,13 @@ impl VhostUserBackendReqHandlerMut for Device {
             let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = *region;
             self.map(guest_phys_addr, user_addr, memory_size, mmap_offset, file)?;
         }
-        self.restart_all();
+        self.restart_all()?;
         drop(before);
         Ok(None)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        let mut vring = self.vring(index)?;
+        let vring = self.vring(index)?;
         if vring.ring.is_some() || num > MAX_SIZE || !num.is_power_of_two() {
             return Err(Error::InvalidOperation("ring size"));
         }
@@ -315,17 +291,16 @@ impl VhostUserBackendReqHandlerMut for Device {
         available: u64,
         _log: u64,
     ) -> Result<()> {
-        let mut vring = self.vring(index)?;
+        let vring = self.vring(index)?;
         vring.place = Some(Place { descriptors, available, used });
         if let Some(ring) = vring.ring.take() {
             vring.base = ring.next();
         }
-        self.start(&mut vring);
-        Ok(())
+        self.start(index as usize)
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let mut vring = self.vring(index)?;
+        let vring = self.vring(index)?;
         if vring.ring.is_some() {
             return Err(Error::InvalidOperation("ring base while it runs"));
         }
@@ -334,23 +309,22 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let mut vring = self.vring(index)?;
+        let vring = self.vring(index)?;
         vring.stop();
         vring.kick = None;
         Ok(VhostUserVringState::new(index, vring.base.into()))
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let mut vring = self.vring(index.into())?;
-        let epoll = &self.epolls[usize::from(index) / 2 % self.epolls.len()];
+        let epoll = Arc::clone(&self.epoll);
+        let vring = self.vring(index.into())?;
         // Without a kick descriptor the guest's rings are polled when the link receives for another reason.
         vring.kick = None;
         if let Some(file) = fd {
-            vring.kick = Some(Kick::new(eventfd(file)?, epoll).map_err(Error::ReqHandlerError)?);
+            vring.kick = Some(Kick::new(eventfd(file)?, &epoll).map_err(Error::ReqHandlerError)?);
         }
         vring.started = true;
-        self.start(&mut vring);
-        Ok(())
+        self.start(index.into())
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
@@ -418,15 +392,14 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
         self.map(region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset, &file)?;
-        self.restart_all();
+        self.restart_all()?;
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let removed = self.memory.remove(region.guest_phys_addr, region.user_addr, region.memory_size);
         removed.ok_or(Error::InvalidOperation("unknown memory region"))?;
-        self.restart_all();
-        Ok(())
+        self.restart_all()
     }
 
     fn set_device_state_fd(

@@ -12,8 +12,6 @@
 //!   waits for a front end again.
 //! - A front end may disconnect, and reconnect with other features. While one is connected, others wait in the socket's backlog.
 //! - 1000 messages and connections a second are handled (`pace.rs`); the others wait in their socket.
-//! - [`open_queues`] deals the pairs of queues to shards (`pairs.rs`). The first shard has the connection and its errors; the others lock
-//!   their queues alone. A guest that enables none of a shard's pairs receives that shard's packets by the other pairs.
 //! - [`open_front`] is the other side: it connects this program to a switch in another process, with rings and buffers in memory
 //!   of ours.
 //!
@@ -34,13 +32,12 @@ mod guest;
 mod handshake;
 mod notify;
 mod pace;
-mod pairs;
 mod queues;
 mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use back::{VhostConfig, VhostUser, open, open_queues};
+pub use back::{VhostConfig, VhostUser, open};
 pub use front::{FrontConfig, VhostFront, open as open_front};
 pub use guest::{GuestState, QueueState};
 pub use queues::MAX_PAIRS;
