@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 use crate::aarch64;
 use crate::report::Report;
@@ -44,6 +45,9 @@ pub(crate) fn test(report: &mut Report) {
             tests.args(["--package", package]);
         }
         report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
+        let mut tests = cargo("test --locked --no-fail-fast --package fatpath-system-tests --test system");
+        tests.env("FATPATH_BIN", target_dir().join("release/fatpath")).env("FATPATH_TEST_WORKERS", "2");
+        report.run("a third of the system tests with two workers", tests.env("FATPATH_TEST_THIRD", third_of_today()));
     }
     intel(report);
     aarch64::check(report);
@@ -51,6 +55,13 @@ pub(crate) fn test(report: &mut Report) {
     let peers = "clippy --locked --manifest-path bench/peers/Cargo.toml --target-dir target/peers-check -- -D warnings";
     report.run("the benchmark beside peers", &mut cargo(peers));
     deny(report);
+}
+
+/// Number of the third of the tests that is run today, 0 to 2.
+fn third_of_today() -> String {
+    const DAY: u64 = 24 * 60 * 60;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs() / DAY % 3).to_string()
 }
 
 /// Lints and tests of the feature `ipsec-mb`.

@@ -1,5 +1,6 @@
 //! Captures: the links whose packets they copy, and the receivers of the copies.
 
+use std::sync::Weak;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
@@ -34,6 +35,8 @@ struct Capture {
     /// Whether the tap is behind GRO and before segmentation, and not at the wire.
     fat: bool,
     sink: SyncSender<Frame>,
+    /// Liveness of the reader: cannot be upgraded after its thread has ended.
+    client: Weak<()>,
 }
 
 /// All captures.
@@ -51,13 +54,14 @@ impl Captures {
         name: &str,
         fat: bool,
         sink: SyncSender<Frame>,
+        client: Weak<()>,
     ) -> Result<CaptureLink, String> {
         let found = datapath.ports.iter().find(|(_, port)| port.config.name == name);
         let Some((link, ethernet)) = found.map(|(id, port)| (id, port.config.mac.is_some())) else {
             let names: Vec<&str> = datapath.ports.iter().map(|(_, port)| port.config.name.as_str()).collect();
             return Err(format!("no link is named {name}; links are {}", names.join(", ")));
         };
-        self.0.push(Capture { link, fat, sink });
+        self.0.push(Capture { link, fat, sink, client });
         self.set_taps(datapath);
         // Behind GRO a packet has no link-layer header any more.
         Ok(CaptureLink { ethernet: ethernet && !fat, epoch: datapath.epoch })
@@ -71,6 +75,12 @@ impl Captures {
     /// Ends the captures of a link that is closed.
     pub(crate) fn close(&mut self, link: PortId) {
         self.0.retain(|capture| capture.link != link);
+    }
+
+    /// Ends the captures whose readers are gone.
+    pub(crate) fn sweep(&mut self, datapath: &mut Datapath) {
+        self.0.retain(|capture| capture.client.strong_count() > 0);
+        self.set_taps(datapath);
     }
 
     /// Enables taps on the links with a capture, and disables all others.

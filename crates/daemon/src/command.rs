@@ -446,9 +446,11 @@ impl Inbox {
         }
     }
 
-    /// Waits until a sender has sent a call, or queued many changes.
+    /// Waits until a sender has sent a call, or queued many changes. Packets of other shards may wait.
     pub(crate) fn wait(&self) -> std::io::Result<()> {
-        let waited = match self.may_sleep() {
+        let bell = self.doorbell();
+        bell.asleep.store(true, Ordering::SeqCst);
+        let waited = match !bell.has_calls.load(Ordering::SeqCst) {
             true => rustix::event::poll(&mut [PollFd::new(&self.doorbell().fd, PollFlags::IN)], None),
             false => Ok(0),
         };

@@ -398,7 +398,14 @@ impl Daemon {
             n => format!("{n} links: {}", names.join(", ")),
         };
         // A worker that does not reply is reported elsewhere.
-        let failed = self.worker.handle.call(|node| node.failed_links()).unwrap_or_default();
+        let shards = self.worker.handle.gather(|node| node.failed_links()).unwrap_or_default();
+        // A link may have failed in several workers, or with one's queue alone.
+        let mut failed: Vec<(String, String)> = Vec::new();
+        for (name, why) in shards.into_iter().flatten() {
+            if !failed.iter().any(|(known, _)| *known == name) {
+                failed.push((name, why));
+            }
+        }
         LinkSummary { names, failed }
     }
 }

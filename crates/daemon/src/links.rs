@@ -2,11 +2,11 @@
 
 use std::io;
 
-use base::{DropReason, Instant, PortId};
+use base::{DropReason, Instant, PortId, ShardId};
 use config::features::FeatureSet;
 use config::model::{EspOffload, LinkConfig, LinkKind};
 use ctl::event::Event;
-use datapath::{HostRole, PortConfig};
+use datapath::{Datapath, HostRole, PortConfig};
 use driver::Resource;
 use ipsec::device::SoftwareDevice;
 use link::{Layer, Link, Sent};
@@ -84,9 +84,13 @@ impl Node {
             LinkChange::Features(wanted) => self.set_port(id, wanted),
             // The first shard has the discipline, and the packets of all pass there.
             LinkChange::Qdisc(options) if !self.datapath.is_first_shard() => {
+                options.map_or(Ok(()), |options| self.check_qdisc(now, options))?;
                 self.set_elsewhere(id, options.is_some());
             }
-            LinkChange::ChangeQdisc(_) if !self.datapath.is_first_shard() => self.set_elsewhere(id, true),
+            LinkChange::ChangeQdisc(options) if !self.datapath.is_first_shard() => {
+                self.check_qdisc(now, options)?;
+                self.set_elsewhere(id, true);
+            }
             LinkChange::Qdisc(options) => {
                 self.datapath.set_qdisc(now, &self.mem, id, options).map_err(|refused| refused.to_string())?;
             }
@@ -103,9 +107,42 @@ impl Node {
 
     /// Sets whether packets leave by a port in the first shard: for its queueing discipline, or as its device has no queue here.
     fn set_elsewhere(&mut self, id: PortId, has_qdisc: bool) {
-        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
-        let is_elsewhere = slot.is_some_and(|slot| is_elsewhere(&*slot.link, &slot.config));
+        let slot = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+        let is_elsewhere = slot.is_some_and(|slot| {
+            slot.is_shaped_elsewhere = has_qdisc;
+            is_elsewhere(&*slot.link, &slot.config)
+        });
         self.datapath.set_port_elsewhere(id, has_qdisc || is_elsewhere);
+    }
+
+    /// Refuses what the first shard refuses of a queueing discipline.
+    fn check_qdisc(&self, now: Instant, options: Options) -> Result<(), String> {
+        Datapath::check_qdisc(now, options).map_err(|refused| refused.to_string())
+    }
+
+    /// Tells the other shards the MTU and address of a link that some of them have no queue of, after the host has changed them.
+    fn tell_settings(&self, id: PortId) {
+        let Some((ShardId::FIRST, handle)) = &self.shard else { return };
+        let Some(Some(slot)) = self.slots.get(id.0 as usize) else { return };
+        let (mtu, layer) = (slot.link.mtu(), slot.link.layer());
+        for shard in handle.all().skip(1) {
+            // A worker that has ended needs no settings.
+            let _ = handle.begin_on(shard, move |node| node.follow_settings(id, mtu, layer));
+        }
+    }
+
+    /// Follows the settings of a link that another shard has for this one.
+    fn follow_settings(&mut self, id: PortId, mtu: usize, layer: Layer) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if !slot.link.is_elsewhere() {
+            return;
+        }
+        slot.link.common_mut().mtu = mtu;
+        if let Layer::Ethernet(mac) = layer {
+            // A link elsewhere refuses no address, if it has one.
+            let _ = slot.link.set_mac(mac);
+        }
+        self.see_link(id);
     }
 
     /// Sets which links and bridges receive frames to all stations, after a change of links, of bridges, or of sockets of the host side.
@@ -191,6 +228,7 @@ impl Node {
             carrier: [u32::from(has_carrier), 0],
             full: false,
             retry_at: None,
+            is_shaped_elsewhere: false,
         });
     }
 
@@ -371,6 +409,7 @@ impl Node {
                 tracing::info!("{}: the interface has an MTU of {} now", slot.link.name(), slot.link.mtu());
                 self.see_link(id);
                 self.listeners.link_changed(id);
+                self.tell_settings(id);
             }
             Err(err) => self.link_failed(now, id, &err),
         }
@@ -512,6 +551,7 @@ impl Node {
                 if !slot.take_reopened(now) {
                     continue;
                 }
+                self.tell_settings(id);
                 self.see_link(id);
                 self.set_promiscuous_links();
             }
@@ -529,10 +569,9 @@ impl Node {
             slot.down = Some(Down { why, retry_at: now, is_stale: false, reopening: None });
         }
         slot.replace(link);
-        let (is_elsewhere, is_due) = (slot.link.is_elsewhere(), slot.admin_up && slot.down.is_some());
-        if is_elsewhere {
-            self.datapath.set_port_elsewhere(id, true);
-        }
+        let (is_shaped, is_due) = (slot.is_shaped_elsewhere, slot.admin_up && slot.down.is_some());
+        self.set_elsewhere(id, is_shaped);
+        self.follow_state(now, id);
         self.see_link(id);
         self.set_promiscuous_links();
         if is_due {

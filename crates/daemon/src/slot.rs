@@ -53,6 +53,8 @@ pub(crate) struct Slot {
     pub(crate) full: bool,
     /// Time of the next attempt, if the link's queue is full and epoll does not report room.
     pub(crate) retry_at: Option<Instant>,
+    /// Whether the first shard has a queueing discipline of the link, for a link of another shard.
+    pub(crate) is_shaped_elsewhere: bool,
 }
 
 /// Failure of a link.

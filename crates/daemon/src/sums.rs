@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ctl::state::{CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats};
+use ctl::state::{CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, RingState};
 use netlink::rtnl::{LinkDetail, LinkNow};
 
 use super::snapshot::NodeMemory;
@@ -56,6 +56,7 @@ impl Sum for Vec<LinkNow> {
         for link in other {
             if let Some(same) = self.iter_mut().find(|same| same.id == link.id) {
                 same.stats.add(link.stats);
+                same.queues = same.queues.map(|queues| queues + link.queues.unwrap_or_default());
             }
         }
     }
@@ -66,7 +67,34 @@ impl Sum for LinkState {
     fn add(&mut self, other: Self) {
         self.stats.add(other.stats);
         add_counters(&mut self.ip6, other.ip6);
-        self.peer_errors.extend(other.peer_errors);
+        for error in other.peer_errors {
+            match self.peer_errors.iter_mut().find(|same| (same.peer, &same.error) == (error.peer, &error.error)) {
+                Some(same) => {
+                    same.count += error.count;
+                    same.last_secs = same.last_secs.min(error.last_secs);
+                }
+                None => self.peer_errors.push(error),
+            }
+        }
+        if let (Some(ring), Some(other)) = (&mut self.ring, other.ring) {
+            ring.add(other);
+        }
+    }
+}
+
+/// Rings over the queues of all shards.
+impl Sum for RingState {
+    fn add(&mut self, other: Self) {
+        self.queues += other.queues;
+        self.frames += other.frames;
+        self.held += other.held;
+        self.rx_no_buffer += other.rx_no_buffer;
+        self.rx_dropped += other.rx_dropped;
+        self.rx_invalid_descs += other.rx_invalid_descs;
+        self.tx_invalid_descs += other.tx_invalid_descs;
+        self.rx_ring_full += other.rx_ring_full;
+        self.rx_fill_ring_empty_descs += other.rx_fill_ring_empty_descs;
+        self.tx_ring_empty_descs += other.tx_ring_empty_descs;
     }
 }
 

@@ -169,6 +169,15 @@ impl Datapath {
         Ok(())
     }
 
+    /// Tells whether a queueing discipline may have these options: for a shard that leaves disciplines to the first one, and refuses what
+    /// that one refuses.
+    ///
+    /// # Errors
+    /// As [`set_qdisc`](Self::set_qdisc).
+    pub fn check_qdisc(now: Instant, options: Options) -> Result<(), OptionsError> {
+        Qdisc::<crate::node::qdisc::QueuedPacket>::new(now, options).map(drop)
+    }
+
     /// Changes the options of a link's queueing discipline and keeps its packets, or adds a discipline to a link without one.
     ///
     /// # Errors
@@ -214,7 +223,13 @@ impl Datapath {
     fn forget_neighbours(&mut self, cx: Cx<'_>, link: PortId) {
         let held = self.shard.fences.forget_link(link);
         hand_over::hand_over_held(self, held);
+        // Another shard's link may be up, and the first one has no news then: it is asked for each neighbour that was known here.
+        let known: Vec<IpAddr> = match self.shard.is_first() {
+            true => Vec::new(),
+            false => self.neighbours.iter().filter(|known| known.link == link).map(|known| known.addr).collect(),
+        };
         self.neighbours.remove_link(link, &mut self.actions);
+        known.into_iter().for_each(|addr| hand_over::send_fence(self, (link, addr), true));
         self.drain_all(cx);
     }
 
@@ -234,7 +249,11 @@ impl Datapath {
     }
 
     /// Sets the reassembly limits, also for fragments in the cache.
-    pub fn set_reassembly(&mut self, config: reassembly::Config) {
+    pub fn set_reassembly(&mut self, mut config: reassembly::Config) {
+        // Each shard has its part of the memory.
+        let shards = self.shard.count().get();
+        config.v4.high_thresh /= shards;
+        config.v6.high_thresh /= shards;
         self.reassembly.configure(config, &mut self.counters);
         local::reassembly::drop_evicted(self);
     }

@@ -114,7 +114,43 @@ fn main() {
         fragment_tools::trials(),
     ]
     .into_iter()
-    .flatten()
-    .collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+    .flatten();
+    libtest_mimic::run(&Arguments::from_args(), chosen(trials)).exit();
+}
+
+/// Tests that need a gateway of one worker, by the beginnings of their names: of IPsec that a program sets up, of TUN devices that are made
+/// for one queue, of frames that only one worker's bursts join, of steps of a trace, and of files and figures for one worker.
+const OF_ONE_WORKER: &[&str] = &[
+    "bench/",
+    "bridge_gro/",
+    "demo/",
+    "devices/interface_of_another_kind",
+    "devices/reload_names_the_links_that_are_down",
+    "devices/tun_and_tap_made_again",
+    "esp_offload/",
+    "exec/objects_of_programs_stay_over_a_reload",
+    "exec/the_example_of_ip_xfrm",
+    "filters/packet_interface_of_a_bridge",
+    "host_side/socket_with_a_policy_of_its_own",
+    "ike_policies/",
+    "install/",
+    "large_file/small_file_loaded_after_it",
+    "lines/a_gateway_is_started_by_lines_of_ip",
+    "package/",
+    "pair/",
+    "status_ike/",
+    "strongswan/",
+    "vrf/each_customer_has_a_tunnel",
+    "vrf/two_with_equal_addresses",
+    "walls/",
+    "workers/",
+];
+
+/// The tests to run: all, or with several workers in each gateway the third of that number, 0 to 2, which the environment has.
+fn chosen(trials: impl Iterator<Item = libtest_mimic::Trial>) -> Vec<libtest_mimic::Trial> {
+    let Ok(third) = std::env::var("FATPATH_TEST_THIRD") else { return trials.collect() };
+    let third: usize = third.parse().expect("a number, 0 to 2");
+    let is_of_one = |name: &str| OF_ONE_WORKER.iter().any(|beginning| name.starts_with(beginning));
+    let may_have_several = trials.filter(|trial| !is_of_one(trial.name()));
+    may_have_several.enumerate().filter(|(at, _)| at % 3 == third % 3).map(|(_, trial)| trial).collect()
 }

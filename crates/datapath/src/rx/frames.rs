@@ -14,14 +14,15 @@ use crate::{Carried, Cx, Datapath, IpPacket};
 
 /// Handles one received packet with its link-layer header, which the port of a VLAN device or of a bridge may receive again.
 pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, mut link: PortId, pkt: Packet) {
-    if !dp.shard.is_first() && dp.ports.get(link).is_some_and(|port| port.bridge.is_some()) {
-        return hand_over(dp, cx, IpPacket::unparsed(pkt), ShardId::FIRST, Stage::Frame(link));
-    }
     if pkt.meta.esp.is_some() {
         return esp_device::receive(dp, cx, link, pkt);
     }
     let mut ip = IpPacket::unparsed(pkt);
     loop {
+        // The first shard bridges for all; a VLAN device may be a port of a bridge, too.
+        if !dp.shard.is_first() && dp.ports.get(link).is_some_and(|port| port.bridge.is_some()) {
+            return hand_over(dp, cx, ip, ShardId::FIRST, Stage::Frame(link));
+        }
         dp.ports.tap_wire(cx.mem, link, &ip.pkt);
         if ip.pkt.meta.pkt_type == PktType::Loopback {
             let next = path_mtu::report(dp, cx, &mut ip);

@@ -344,14 +344,13 @@ impl Neighbours {
         }
     }
 
-    /// Removes all neighbours on `link`, which has gone down, in all shards.
+    /// Removes all neighbours on `link`, which has gone down. Other shards are told, and may have seen the link go down or not.
     pub fn remove_link(&mut self, link: PortId, actions: &mut Vec<Action>) {
         let mut keys: Vec<Key> = self.entries.keys().copied().filter(|&(on, _)| on == link).collect();
         keys.sort_unstable();
         for key in keys {
             let was = self.get(key.0, key.1);
             self.remove(key, actions);
-            self.untell(key);
             if let Some((Watch { changed, .. }, was)) = self.watch.as_mut().zip(was) {
                 match changed.removed.len() {
                     MAX_CHANGED.. => changed.is_truncated = true,
