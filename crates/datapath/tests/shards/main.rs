@@ -6,6 +6,7 @@
 
 mod input;
 mod outcome;
+mod owners;
 mod setup;
 
 use std::collections::BTreeMap;
