@@ -160,6 +160,10 @@ fn routes_above() -> Outcome {
     for line in ["\nroutes: entries ", "\nmappings: entries 0 limit none memory 0\n", "\npages of 2K: "] {
         assert!(shown.contains(line), "no {line:?} in {shown}");
     }
+    // What the removed routes have left is used up again.
+    fs::write(scratch.file("rest"), batch(60_000, "right").replace("add 20.", "add 30."))?;
+    let (is_done, output) = ip(&scratch, &["-batch", &scratch.file("rest").display().to_string()])?;
+    assert!(!is_done && output.contains(&want), "not {want}: {output}");
     // SAs, policies and neighbours are refused alike.
     for words in [
         "neigh add 10.2.0.9 lladdr 02:00:00:00:00:09 dev right",
