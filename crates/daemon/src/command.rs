@@ -17,7 +17,7 @@ use datapath::{HandOver, News};
 use netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
-use super::node::Node;
+use super::node::{Node, Shards};
 
 /// Longest time that a caller waits for a worker that is busy with a burst.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -197,11 +197,6 @@ impl Handle {
         ShardCount::new(self.shards() as u8).unwrap_or(ShardCount::ONE)
     }
 
-    /// Number of packets that wait for a shard which others have handed them to.
-    pub(crate) fn queued(&self, shard: ShardId) -> usize {
-        self.0.packets.get(usize::from(shard.0)).map_or(0, ArrayQueue::len)
-    }
-
     /// All shards, in their order.
     pub(crate) fn all(&self) -> impl Iterator<Item = ShardId> + use<> {
         self.count().all()
@@ -354,6 +349,21 @@ impl Handle {
         let mut replies = (0..self.shards()).map(reply).collect::<Result<Vec<(usize, T)>, _>>()?;
         replies.sort_unstable_by_key(|&(shard, _)| shard);
         Ok(replies.into_iter().map(|(_, reply)| reply).collect())
+    }
+}
+
+impl Shards for Handle {
+    fn count(&self) -> ShardCount {
+        Self::count(self)
+    }
+
+    fn queued(&self, shard: ShardId) -> usize {
+        self.0.packets.get(usize::from(shard.0)).map_or(0, ArrayQueue::len)
+    }
+
+    fn run_on(&self, shard: ShardId, what: Box<dyn FnOnce(&mut Node) + Send>) {
+        // A worker that has ended needs nothing.
+        let _ = self.begin_on(shard, what);
     }
 }
 

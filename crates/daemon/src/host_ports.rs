@@ -166,12 +166,7 @@ impl Node {
     pub(crate) fn host_device_failed(&mut self, id: PortId, err: &io::Error) {
         tracing::error!("host side: {err}; the link continues without sockets");
         self.set_host_device(id, None);
-        if let Some((_, handle)) = &self.shard {
-            for shard in handle.all().skip(1) {
-                // A worker that has ended has no link.
-                let _ = handle.begin_on(shard, move |node| node.set_host_device_elsewhere(id, None));
-            }
-        }
+        self.run_on_others(move |node| node.set_host_device_elsewhere(id, None));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use base::{DropReason, Instant, PortId, ShardId};
+use base::{DropReason, Instant, PortId};
 use config::features::FeatureSet;
 use config::model::{EspOffload, LinkConfig, LinkKind};
 use ctl::event::Event;
@@ -122,12 +122,16 @@ impl Node {
 
     /// Tells the other shards the MTU and address of a link that some of them have no queue of, after the host has changed them.
     fn tell_settings(&self, id: PortId) {
-        let Some((ShardId::FIRST, handle)) = &self.shard else { return };
         let Some(Some(slot)) = self.slots.get(id.0 as usize) else { return };
         let (mtu, layer) = (slot.link.mtu(), slot.link.layer());
-        for shard in handle.all().skip(1) {
-            // A worker that has ended needs no settings.
-            let _ = handle.begin_on(shard, move |node| node.follow_settings(id, mtu, layer));
+        self.run_on_others(move |node| node.follow_settings(id, mtu, layer));
+    }
+
+    /// Gives the queues of a device that was made again to the other shards.
+    fn give_queues(&self, id: PortId, others: Vec<Box<dyn Link>>) {
+        let Some((_, shards)) = &self.shard else { return };
+        for (shard, link) in shards.count().all().skip(1).zip(others) {
+            shards.run_on(shard, Box::new(move |node| node.replace_link(id, link)));
         }
     }
 
@@ -548,9 +552,8 @@ impl Node {
             let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
             let id = PortId(at as u32);
             if down.reopening.is_some() {
-                if !slot.take_reopened(now) {
-                    continue;
-                }
+                let Some(others) = slot.take_reopened(now) else { continue };
+                self.give_queues(id, others);
                 self.tell_settings(id);
                 self.see_link(id);
                 self.set_promiscuous_links();
@@ -581,6 +584,7 @@ impl Node {
 
     /// Tries to read a link that failed.
     fn retry_link(&mut self, now: Instant, id: PortId) {
+        let count = self.shard_count();
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         let received = slot.recv(&self.mem, &mut self.burst);
         let Some(down) = &mut slot.down else { return };
@@ -592,7 +596,7 @@ impl Node {
             }
             let is_gone = slot.link.is_gone();
             // The first shard opens the device's queues for all.
-            let reopens = is_gone && self.datapath.is_first_shard() && slot.reopen(id, now, self.shard.as_ref());
+            let reopens = is_gone && self.datapath.is_first_shard() && slot.reopen(now, count);
             if is_gone && !self.datapath.is_first_shard() {
                 slot.link.release();
             }

@@ -1,18 +1,18 @@
 //! The node: state that the worker's thread owns and that commands of other threads work on.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use arrayvec::ArrayString;
-use base::{IfIndex, Instant, PortId, ShardId};
+use base::{IfIndex, Instant, PortId, ShardCount, ShardId};
 use config::model::TableLimits;
 use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
 
 use super::captures::Captures;
-use super::command::Handle;
 use super::event_queue::Listeners;
 use super::host::SocketDiag;
 use super::host_device::HostDevice;
@@ -90,8 +90,20 @@ pub(crate) struct Node {
     pub(crate) paused: bool,
     /// Counters of the worker.
     pub(crate) work: Work,
-    /// The shard that the node is, and the handle to all; `None` for a node of a test without a worker.
-    pub(crate) shard: Option<(ShardId, Handle)>,
+    /// The shard that the node is, and all of them; `None` for a node of a test without a worker.
+    pub(crate) shard: Option<(ShardId, Arc<dyn Shards>)>,
+}
+
+/// All shards of a node, as one of them reaches the others.
+pub(crate) trait Shards: fmt::Debug + Send + Sync {
+    /// Number of shards.
+    fn count(&self) -> ShardCount;
+
+    /// Number of packets that wait for a shard which others have handed them to.
+    fn queued(&self, shard: ShardId) -> usize;
+
+    /// Runs a function on a shard later, and waits for nothing. If the shard has ended, it does not run.
+    fn run_on(&self, shard: ShardId, what: Box<dyn FnOnce(&mut Node) + Send>);
 }
 
 /// Counters of the work for `fatpath show`, which is done in slices.
@@ -132,8 +144,13 @@ impl Node {
         Self::of(poller, Clock::start(), Datapath::new(), None)
     }
 
-    /// A node without links, over a datapath: one of the shards that `shard` has the handle to.
-    pub(crate) fn of(poller: Poller, clock: Clock, mut datapath: Datapath, shard: Option<(ShardId, Handle)>) -> Self {
+    /// A node without links, over a datapath: one of the shards that `shard` has.
+    pub(crate) fn of(
+        poller: Poller,
+        clock: Clock,
+        mut datapath: Datapath,
+        shard: Option<(ShardId, Arc<dyn Shards>)>,
+    ) -> Self {
         datapath.epoch = clock.epoch;
         Self {
             datapath,
@@ -171,6 +188,19 @@ impl Node {
     pub(crate) fn trace_clock(&self) -> TraceClock {
         let start = self.clock.start;
         TraceClock(Box::new(move || Instant::ZERO + start.elapsed()))
+    }
+
+    /// Number of shards.
+    pub(crate) fn shard_count(&self) -> ShardCount {
+        self.shard.as_ref().map_or(ShardCount::ONE, |(_, shards)| shards.count())
+    }
+
+    /// Runs a function on all shards but the first later, if this is the first one.
+    pub(crate) fn run_on_others(&self, what: impl FnOnce(&mut Self) + Clone + Send + 'static) {
+        let Some((ShardId::FIRST, shards)) = &self.shard else { return };
+        for shard in shards.count().all().skip(1) {
+            shards.run_on(shard, Box::new(what.clone()));
+        }
     }
 
     /// Name of the link or VRF device `id`, if that exists.

@@ -52,8 +52,9 @@ impl Running {
         let (handle, inboxes) = command::channel(count)?;
         let clock = Clock::start();
         let shards = count.all().zip(inboxes).zip(Datapath::shards(count));
-        let worker =
-            |((shard, inbox), datapath)| Worker::of_shard(inbox, clock, datapath, Some((shard, handle.clone())));
+        let worker = |((shard, inbox), datapath)| {
+            Worker::of_shard(inbox, clock, datapath, Some((shard, Arc::new(handle.clone()))))
+        };
         let workers = shards.map(worker).collect::<io::Result<Vec<_>>>()?;
         Self::spawn(handle.clone(), signals, workers.into_iter().map(|worker| move || worker.run()))
     }

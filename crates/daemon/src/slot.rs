@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::Duration;
 
-use base::{Instant, PortId, ShardCount, ShardId};
+use base::{Instant, ShardCount};
 use client::CliError;
 use config::features::FeatureSet;
 use config::model::LinkConfig;
@@ -16,7 +16,6 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::{EthHeader, MacAddr};
 
-use super::command::Handle;
 use super::open;
 use super::translate::features;
 
@@ -65,7 +64,7 @@ pub(crate) struct Down {
     /// Whether the operator set the link down meanwhile: packets that the link has received are dropped.
     pub(crate) is_stale: bool,
     /// Result of the thread that reopens the link, while one runs.
-    pub(crate) reopening: Option<Receiver<Result<Box<dyn Link>, CliError>>>,
+    pub(crate) reopening: Option<Receiver<Result<Vec<Box<dyn Link>>, CliError>>>,
 }
 
 impl Slot {
@@ -136,28 +135,16 @@ impl Slot {
 
     /// Starts a thread that opens the link on the device of its name, as the open may take long, for all shards. False if there
     /// is no such device or no thread can be started.
-    pub(crate) fn reopen(&mut self, id: PortId, now: Instant, shard: Option<&(ShardId, Handle)>) -> bool {
+    pub(crate) fn reopen(&mut self, now: Instant, count: ShardCount) -> bool {
         let config = LinkConfig { mtu: self.link.configured_mtu(), ..self.config.clone() };
         if !open::has_device(&config) {
             return false;
         }
         self.link.release();
         let (sender, reopening) = mpsc::channel();
-        let handle = shard.map(|(_, handle)| handle.clone());
         let open = move || {
-            let count = handle.as_ref().map_or(ShardCount::ONE, Handle::count);
-            let opened = open::open(&config, None, count).and_then(|queues| {
-                let mut queues = queues.into_iter();
-                let first = queues.next().ok_or_else(|| CliError::failed("its device has no queue"))?;
-                for (shard, link) in count.all().skip(1).zip(queues) {
-                    // A worker that has ended needs no link.
-                    let _ =
-                        handle.as_ref().map(|handle| handle.begin_on(shard, move |node| node.replace_link(id, link)));
-                }
-                Ok(first)
-            });
             // The link may have been closed meanwhile.
-            let _ = sender.send(opened);
+            let _ = sender.send(open::open(&config, None, count));
         };
         if let Err(err) = thread::Builder::new().name("open".to_owned()).spawn(open) {
             tracing::error!("{}: start a thread: {err}", self.link.name());
@@ -170,25 +157,29 @@ impl Slot {
         true
     }
 
-    /// Replaces the failed link with the reopened one, which stays down until it is read. False if the open failed or
-    /// is still in progress.
-    pub(crate) fn take_reopened(&mut self, now: Instant) -> bool {
-        let Some(down) = &mut self.down else { return false };
+    /// Replaces the failed link with the reopened one, which stays down until it is read. Returns the links of the other shards; `None`
+    /// if the open failed or is still in progress.
+    pub(crate) fn take_reopened(&mut self, now: Instant) -> Option<Vec<Box<dyn Link>>> {
+        let down = self.down.as_mut()?;
         let opened = match down.reopening.as_ref().map(Receiver::try_recv) {
-            None => return false,
+            None => return None,
             Some(Err(TryRecvError::Empty)) => {
                 down.retry_at = now + REOPEN_POLL;
-                return false;
+                return None;
             }
             Some(Ok(opened)) => opened,
             Some(Err(TryRecvError::Disconnected)) => Err(CliError::failed("the thread that opens it has panicked")),
         };
         down.reopening = None;
+        let opened = opened.and_then(|mut queues| match queues.is_empty() {
+            true => Err(CliError::failed("its device has no queue")),
+            false => Ok((queues.remove(0), queues)),
+        });
         match opened {
-            Ok(link) => {
+            Ok((link, others)) => {
                 tracing::info!("{}: its device was made again, and is opened", link.name());
                 self.replace(link);
-                true
+                Some(others)
             }
             Err(err) => {
                 if down.why != err.message {
@@ -200,7 +191,7 @@ impl Slot {
                 }
                 down.retry_at = now + RETRY_DOWN;
                 self.set_why_down(err.message);
-                false
+                None
             }
         }
     }

@@ -26,8 +26,10 @@ use wire::Version;
 use super::bridges;
 use super::node::{Node, Work};
 use super::slot::Slot;
-use super::sums::LONGEST_SLICE;
 use super::translate::features;
+
+/// Name of the counter of the longest slice.
+pub(crate) const LONGEST_SLICE: &str = "ShowSliceMaxMicros";
 
 /// State of a link or VRF device, if that exists.
 pub(crate) fn link_state(node: &Node, id: PortId) -> Option<LinkState> {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ctl::state::{CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, RingState};
 use netlink::rtnl::{LinkDetail, LinkNow};
 
-use super::snapshot::NodeMemory;
+use super::snapshot::{LONGEST_SLICE, NodeMemory};
 
 /// What the shards count apart, and a reader sees as one.
 pub(crate) trait Sum: Sized {
@@ -147,9 +147,6 @@ impl Sum for CountersState {
         self.forwarded_bytes += other.forwarded_bytes;
     }
 }
-
-/// Name of the counter of the longest slice.
-pub(crate) const LONGEST_SLICE: &str = "ShowSliceMaxMicros";
 
 /// Drops by link and reason.
 impl Sum for Vec<DropState> {

@@ -7,6 +7,7 @@
 //! and does not wake up to poll.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Instant, PortId, ShardId};
@@ -14,8 +15,8 @@ use datapath::{Datapath, HandOver, host_port};
 use link::HostLinks;
 
 use super::apply;
-use super::command::{Handle, Inbox, Operation};
-use super::node::{Clock, Node};
+use super::command::{Inbox, Operation};
+use super::node::{Clock, Node, Shards};
 use super::notifications;
 use super::poller::{Poller, Ready};
 use super::slot::Slot;
@@ -57,7 +58,7 @@ impl Worker {
         inbox: Inbox,
         clock: Clock,
         datapath: Datapath,
-        shard: Option<(ShardId, Handle)>,
+        shard: Option<(ShardId, Arc<dyn Shards>)>,
     ) -> io::Result<Self> {
         let poller = Poller::new(inbox.wake_fd())?;
         let host = HostLinks::listen().and_then(|host| poller.add_host(&host).map(|()| host));

@@ -4,9 +4,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::ptr;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::budget::{self, Budget};
+use crate::live;
 
 /// The system's allocator with counts and zeroing. Libraries that parse, store or send keys free copies that only the
 /// allocator can reach. A program installs this type as its `#[global_allocator]`.
@@ -16,22 +17,9 @@ pub struct Allocations;
 /// Allocations by all threads.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// Bytes allocated and not freed by all threads, without their [remainders](OfThread::remainder).
-static LIVE: AtomicI64 = AtomicI64::new(0);
-
-/// Size of a thread's remainder at which it is added to the sum of all threads.
-const REMAINDER: i64 = 64 << 10;
-
-/// Counts of one thread. Without a destructor: an allocator may not register one.
-struct OfThread {
-    /// Allocations.
-    count: Cell<u64>,
-    /// Bytes allocated less bytes freed, since the last addition to [`LIVE`].
-    remainder: Cell<i64>,
-}
-
 thread_local! {
-    static OF_THREAD: OfThread = const { OfThread { count: Cell::new(0), remainder: Cell::new(0) } };
+    /// Allocations of a thread. Without a destructor: an allocator may not register one.
+    static OF_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Allocations {
@@ -42,18 +30,18 @@ impl Allocations {
 
     /// Allocations of this thread so far.
     pub fn of_thread() -> u64 {
-        OF_THREAD.with(|own| own.count.get())
+        OF_THREAD.with(Cell::get)
     }
 
     /// Bytes that this program has allocated and not freed, with the C library's headers of blocks. Up to 64 KiB of each
     /// thread are missing.
     pub fn live() -> u64 {
-        LIVE.load(Relaxed).max(0) as u64
+        live::bytes()
     }
 
     /// Adds this thread's remainder of less than 64 KiB to [`live`](Self::live). A thread calls it when it ends.
     pub fn settle() {
-        LIVE.fetch_add(OF_THREAD.with(|own| own.remainder.take()), Relaxed);
+        live::settle();
     }
 
     /// Returns free heap pages to the system. The C library keeps free pages between blocks in use, which after a large
@@ -80,9 +68,9 @@ impl Allocations {
     #[inline]
     fn note(size: usize) {
         COUNT.fetch_add(1, Relaxed);
-        // The counts have no destructor, so that they exist as long as the thread.
-        OF_THREAD.with(|own| own.count.set(own.count.get() + 1));
-        Self::change(block(size));
+        // The count has no destructor, so that it exists as long as the thread.
+        OF_THREAD.with(|own| own.set(own.get() + 1));
+        live::change(block(size));
         if size >= budget::LARGE {
             Budget::note_large(size, true);
         }
@@ -91,23 +79,10 @@ impl Allocations {
     /// Counts the end of an allocation.
     #[inline]
     fn note_free(size: usize) {
-        Self::change(-block(size));
+        live::change(-block(size));
         if size >= budget::LARGE {
             Budget::note_large(size, false);
         }
-    }
-
-    #[inline]
-    fn change(bytes: i64) {
-        OF_THREAD.with(|own| {
-            let remainder = own.remainder.get() + bytes;
-            if remainder.unsigned_abs() < REMAINDER as u64 {
-                own.remainder.set(remainder);
-            } else {
-                own.remainder.set(0);
-                LIVE.fetch_add(remainder, Relaxed);
-            }
-        });
     }
 
     /// Allocates by `allocate`, which is called again if it fails and the [`Budget`] has address space in reserve.

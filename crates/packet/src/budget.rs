@@ -1,7 +1,7 @@
 //! Limit of the memory of the process, and the decisions that depend on it.
 //!
 //! A thread of the program measures from time to time how much memory the process may still take, and
-//! [sets](Budget::set) it. Between two measurements the allocator's count of [live bytes](Allocations::live) tells how
+//! [sets](Budget::set) it. Between two measurements the allocator's count of [live bytes](crate::Allocations::live) tells how
 //! much of it is left. A decision is two loads and a comparison.
 
 use std::fmt;
@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use crate::Allocations;
+use crate::live;
 
 /// Size of an allocation above which the next growth of a table may take more than half of the reserve.
 pub(crate) const LARGE: usize = 8 << 20;
@@ -82,25 +82,25 @@ impl Budget {
     /// Whether [`admit_bytes`](Self::admit_bytes) accepts.
     #[inline]
     pub fn has_room_for(bytes: u64) -> bool {
-        signed(Allocations::live().saturating_add(bytes)) <= REQUESTS.load(Relaxed)
+        signed(live::bytes().saturating_add(bytes)) <= REQUESTS.load(Relaxed)
     }
 
     /// Whether a pool may allocate a page.
     #[inline]
     pub(crate) fn has_page() -> bool {
-        signed(Allocations::live()) < PAGES.load(Relaxed)
+        signed(live::bytes()) < PAGES.load(Relaxed)
     }
 
     /// Whether half of the reserve is left after a reply or a copy of `bytes`.
     pub fn spares(bytes: u64) -> bool {
-        signed(Allocations::live().saturating_add(bytes).saturating_add(Self::RESERVE / 2)) <= PAGES.load(Relaxed)
+        signed(live::bytes().saturating_add(bytes).saturating_add(Self::RESERVE / 2)) <= PAGES.load(Relaxed)
     }
 
     /// Whether less than half of the reserve is left, so that pools free the pages that come back, and captures lose
     /// packets.
     #[inline]
     pub fn is_short() -> bool {
-        signed(Allocations::live() + Self::RESERVE / 2) > PAGES.load(Relaxed)
+        signed(live::bytes() + Self::RESERVE / 2) > PAGES.load(Relaxed)
     }
 
     /// Bytes beside the reserve that requests leave free: a table's storage that grows is copied to twice its size.

@@ -42,6 +42,7 @@ mod free_batch;
 #[cfg(feature = "geometry")]
 pub mod geometry;
 mod linear;
+mod live;
 mod meta;
 mod packet;
 mod page;

@@ -56,7 +56,7 @@ fn number() -> Result<u64, Error> {
 
 /// Refuses what several workers cannot have yet.
 fn only_worker(node: &Node) -> Result<(), Error> {
-    let is_only = node.shard.as_ref().is_none_or(|(_, handle)| handle.count() == ShardCount::ONE);
+    let is_only = node.shard_count() == ShardCount::ONE;
     let text = "several workers cannot have SAs and policies yet; start with [worker] count = 1";
     if is_only { Ok(()) } else { Err(Error::text(errno::EOPNOTSUPP, text)) }
 }
