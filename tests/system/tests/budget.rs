@@ -161,7 +161,7 @@ fn routes_above() -> Outcome {
         assert!(shown.contains(line), "no {line:?} in {shown}");
     }
     // What the removed routes have left is used up again.
-    fs::write(scratch.file("rest"), batch(60_000, "right").replace("add 20.", "add 30."))?;
+    fs::write(scratch.file("rest"), self::batch(60_000, "right").replace("add 20.", "add 30."))?;
     let (is_done, output) = ip(&scratch, &["-batch", &scratch.file("rest").display().to_string()])?;
     assert!(!is_done && output.contains(&want), "not {want}: {output}");
     // SAs, policies and neighbours are refused alike.
