@@ -182,7 +182,7 @@ mod tests {
     fn live_bytes_return_to_their_number_with_each_free() {
         // The program of the tests has another allocator, so that these calls alone are counted, but for those of other
         // tests of this type.
-        let remainder = || OF_THREAD.with(|own| own.remainder.get());
+        let remainder = live::remainder;
         let counted = |size: usize| {
             let layout = Layout::from_size_align(size, 16).unwrap();
             let before = remainder();

@@ -37,3 +37,9 @@ pub(crate) fn change(bytes: i64) {
         }
     });
 }
+
+/// This thread's remainder.
+#[cfg(test)]
+pub(crate) fn remainder() -> i64 {
+    REMAINDER.with(Cell::get)
+}
