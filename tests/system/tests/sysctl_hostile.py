@@ -52,7 +52,7 @@ def told(file):
 TIME = b"ipv4/ipfrag_time"
 expect((0, b"30\n"), call(READ, TIME))
 expect((0, b""), call(LOOK, TIME))
-expect((0, b"dcore\0dipv4\0dipv6\0dvrf\0"), call(LIST, b""))
+expect((0, b"dcore\0dfatpath\0dipv4\0dipv6\0dvrf\0"), call(LIST, b""))
 expect((0, b"dipv6\0dvrf\0"), call(LIST, b"\0ipv4"))
 expect((0, b""), call(LIST, b"\0" + b"z" * 4000))
 for name in [b"x", b"/", b"ipv4/", b"/ipv4", b"../ipv4", b"ipv4//ipfrag_time", b"\xff", b"a" * 4096, b"/" * 4096, b"ipv4/conf/\xc3"]:
