@@ -16,8 +16,11 @@ use super::random::random;
 /// MTU of a TUN or TAP device without one in the file.
 const DEFAULT_MTU: u16 = 1500;
 
+/// Links over the queues of one device, one for each shard.
+pub(crate) type Queues = Vec<Box<dyn Link>>;
+
 /// Opener of links, which returns one for each shard. A device that is created for the link gets the interface index, if one is given.
-pub(crate) type Open = fn(&LinkConfig, Option<u32>, ShardCount) -> Result<Vec<Box<dyn Link>>, CliError>;
+pub(crate) type Open = fn(&LinkConfig, Option<u32>, ShardCount) -> Result<Queues, CliError>;
 
 /// Tells whether the link's device exists on the host.
 pub(crate) fn has_device(config: &LinkConfig) -> bool {

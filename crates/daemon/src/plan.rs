@@ -11,11 +11,11 @@ use datapath::IkeAt;
 use fib::Fib;
 use ila::{AdjTransport, Mappings};
 use ipsec::crypto::Crypto;
-use link::Link;
 use netlink::rtnl::Vrf;
 
 use super::bridges::BridgePlan;
 use super::ike::IkeSocket;
+use super::open::Queues;
 use super::xfrm::Steps;
 
 /// Changes that lead the worker to the next configuration.
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     /// Links to remove, without VRFs.
     pub(crate) removed: Vec<PortId>,
     /// Links to add, over a queue for each shard.
-    pub(crate) opened: Vec<(PortId, Vec<Box<dyn Link>>, LinkConfig)>,
+    pub(crate) opened: Vec<(PortId, Queues, LinkConfig)>,
     /// Kept links whose MTU changes.
     pub(crate) mtus: Vec<(PortId, Option<u16>)>,
     /// Added and changed links, with their requested features.

@@ -16,7 +16,7 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::{EthHeader, MacAddr};
 
-use super::open;
+use super::open::{self, Queues};
 use super::translate::features;
 
 /// Pause before a device with a full queue is retried, if epoll does not report room.
@@ -64,7 +64,7 @@ pub(crate) struct Down {
     /// Whether the operator set the link down meanwhile: packets that the link has received are dropped.
     pub(crate) is_stale: bool,
     /// Result of the thread that reopens the link, while one runs.
-    pub(crate) reopening: Option<Receiver<Result<Vec<Box<dyn Link>>, CliError>>>,
+    pub(crate) reopening: Option<Receiver<Result<Queues, CliError>>>,
 }
 
 impl Slot {

@@ -37,7 +37,8 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 fn shards_together_do_what_one_does() {
     let number = |name| env::var(name).ok().map(|value| value.parse::<u64>().expect(name));
     if let Some(seed) = number("FATPATH_SIM_SEED") {
-        return drop(Trial::new(seed).run());
+        Trial::new(seed).run();
+        return;
     }
     let first = number("FATPATH_SIM_FIRST").unwrap_or(0);
     let seeds = number("FATPATH_SIM_SEEDS").unwrap_or(SEEDS);
@@ -315,7 +316,7 @@ impl Trial {
             5 => {
                 let options = if self.rng.happens(500) { None } else { Some(tbf()) };
                 self.change_all(move |node, now| {
-                    node.datapath.set_qdisc(now, &node.mem, SHAPED, options).expect("good")
+                    node.datapath.set_qdisc(now, &node.mem, SHAPED, options).expect("good");
                 });
             }
             _ => {

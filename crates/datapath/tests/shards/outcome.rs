@@ -22,6 +22,9 @@ type LinkFlow = (u32, Option<u32>);
 /// A neighbour: its link and address, its state, its link-layer address, the packets that wait for it.
 type SeenNeighbour = ((PortId, IpAddr), NudState, Option<MacAddr>, usize);
 
+/// Counters of a port: its number, fat packets, traffic, and those of IPv6.
+type OfPort = (u32, FatCounts, Traffic, Vec<(&'static str, u64)>);
+
 /// All that is compared.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Outcome {
@@ -29,7 +32,7 @@ pub(crate) struct Outcome {
     pub(crate) sent: BTreeMap<LinkFlow, Vec<Vec<u8>>>,
     pub(crate) drops: BTreeMap<(u32, &'static str), u64>,
     counters: Vec<(&'static str, u64)>,
-    of_ports: Vec<(u32, FatCounts, Traffic, Vec<(&'static str, u64)>)>,
+    of_ports: Vec<OfPort>,
     forwarded: [u64; 2],
     translated: u64,
     neighbours: Vec<SeenNeighbour>,
@@ -189,10 +192,10 @@ fn flow_of(link: PortId, frame: &[u8]) -> Option<u32> {
     let payload = ip.get(info.header_len..)?;
     let is_error = match info.protocol {
         Protocol::ICMP => {
-            info.fragment.is_none_or(|fragment| fragment.is_first()) && matches!(payload.first(), Some(3 | 11 | 12))
+            info.fragment.is_none_or(wire::FragInfo::is_first) && matches!(payload.first(), Some(3 | 11 | 12))
         }
         Protocol::ICMPV6 => {
-            info.fragment.is_none_or(|fragment| fragment.is_first()) && payload.first().is_some_and(|&kind| kind < 128)
+            info.fragment.is_none_or(wire::FragInfo::is_first) && payload.first().is_some_and(|&kind| kind < 128)
         }
         _ => false,
     };

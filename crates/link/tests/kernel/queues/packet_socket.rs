@@ -128,7 +128,7 @@ fn tcp(ports: [u16; 2]) -> Vec<u8> {
 }
 
 fn spi_of(number: u32) -> u32 {
-    if number % 2 == 0 { 0x1000 * (number + 1) } else { 0x100 + number.wrapping_mul(0x0808_8405) }
+    if number.is_multiple_of(2) { 0x1000 * (number + 1) } else { 0x100 + number.wrapping_mul(0x0808_8405) }
 }
 
 fn send(sender: &mut dyn Link, burst: Vec<Packet>) -> Outcome {

@@ -40,7 +40,7 @@ const V6: [&str; 2] = ["[2001:db8::1]:4500", "[2001:db8::2]:4500"];
 
 /// SPIs as they are written by hand, and others.
 fn spis() -> impl Iterator<Item = u32> {
-    (0x100..0x140).chain((1..40).map(|at| at * 0x1000)).chain((1..40).map(|at: u32| at.wrapping_mul(0x8088_405)))
+    (0x100..0x140).chain((1..40).map(|at| at * 0x1000)).chain((1..40).map(|at: u32| at.wrapping_mul(0x0808_8405)))
 }
 
 struct Wire {
