@@ -139,7 +139,7 @@ const ABSENT: u32 = 1 << 31;
 
 impl Node {
     /// A node of one shard, without links, which `poller` will poll.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn new(poller: Poller) -> Self {
         Self::of(poller, Clock::start(), Datapath::new(), None)
     }
