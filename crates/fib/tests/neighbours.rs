@@ -761,16 +761,19 @@ fn other_shards_are_told_again_after_each_change_of_the_operator() {
 }
 
 #[test]
-fn other_shards_are_told_again_behind_a_link_that_was_down() {
+fn other_shards_are_told_what_a_link_that_goes_down_forgets() {
     let mut world = shared();
     world.confirm(hop());
     assert_eq!(told(&mut world), [format!("{OUR_HOP} {A}")]);
     world.neighbours.remove_link(LINK, &mut world.actions);
-    // Between two calls: with the same address as before.
+    assert_eq!(told(&mut world), [format!("{OUR_HOP} -")], "their links may be up");
     world.confirm(hop());
     assert_eq!(told(&mut world), [format!("{OUR_HOP} {A}")]);
+    // Between two calls, with the same address as before: a shard whose own link was down asks for it by a fence.
     world.neighbours.remove_link(LINK, &mut world.actions);
-    assert_eq!(told(&mut world), [""; 0], "they have forgotten it with the link");
+    world.confirm(hop());
+    assert_eq!(told(&mut world), [""; 0]);
+    assert_eq!(world.neighbours.shared_station(LINK, hop()).mac.map(|mac| mac.to_string()), Some(A.to_string()));
 }
 
 #[test]
