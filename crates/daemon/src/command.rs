@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use base::{ShardCount, ShardId};
 use crossbeam_queue::ArrayQueue;
-use datapath::{HandOver, News};
+use datapath::{HandOver, Update};
 use netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
@@ -26,8 +26,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Operation {
     /// Change of routes or addresses. The sender neither wakes the worker nor waits for it.
     Delta(Delta),
-    /// What another shard has learnt from the network.
-    News(News),
+    /// Change that another shard has learnt from the network.
+    Update(Update),
     /// A function to run, which also sends the reply.
     Call(Box<dyn FnOnce(&mut Node) + Send>),
     /// Ends the worker.
@@ -110,7 +110,7 @@ impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Delta(delta) => f.debug_tuple("Delta").field(delta).finish(),
-            Self::News(news) => f.debug_tuple("News").field(news).finish(),
+            Self::Update(updates) => f.debug_tuple("Update").field(updates).finish(),
             Self::Call(_) => f.write_str("Call"),
             Self::Stop => f.write_str("Stop"),
         }
@@ -425,13 +425,13 @@ impl Inbox {
     }
 
     /// Tells all other shards what this one has learnt: each applies it before its next packet, like a change.
-    pub(crate) fn tell(&self, news: &[News]) {
+    pub(crate) fn tell(&self, updates: &[Update]) {
         {
             let mut lists = self.log.lock();
             for shard in (0..lists.len()).filter(|&shard| shard != self.shard) {
-                for &news in news {
+                for &updates in updates {
                     // As above.
-                    let _ = self.log.push(&mut lists, shard, Operation::News(news));
+                    let _ = self.log.push(&mut lists, shard, Operation::Update(updates));
                 }
             }
         }
@@ -537,7 +537,7 @@ mod tests {
                 for operation in operations.drain(..) {
                     match operation {
                         Operation::Call(call) => call(&mut node),
-                        Operation::Delta(_) | Operation::News(_) => continue,
+                        Operation::Delta(_) | Operation::Update(_) => continue,
                         Operation::Stop => return taken,
                     }
                     taken += 1;
@@ -609,14 +609,14 @@ mod tests {
     }
 
     #[test]
-    fn news_are_in_the_lists_of_all_others() {
+    fn updates_are_in_the_lists_of_all_others() {
         let (_handle, [first, second, third]) = channels().unwrap();
-        let news = News::PathMtu { domain: Domain::DEFAULT, dst: [192, 0, 2, 1].into(), mtu: 1400 };
-        second.tell(&[news]);
+        let updates = Update::PathMtu { domain: Domain::DEFAULT, dst: [192, 0, 2, 1].into(), mtu: 1400 };
+        second.tell(&[updates]);
         let heard = |inbox: &Inbox| {
             let mut operations = Vec::new();
             inbox.take(&mut operations);
-            operations.iter().filter(|it| matches!(it, Operation::News(heard) if *heard == news)).count()
+            operations.iter().filter(|it| matches!(it, Operation::Update(heard) if *heard == updates)).count()
         };
         assert_eq!([&first, &second, &third].map(heard), [1, 0, 1]);
     }

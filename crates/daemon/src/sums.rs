@@ -7,7 +7,7 @@ use netlink::rtnl::{LinkDetail, LinkNow};
 
 use super::snapshot::{LONGEST_SLICE, NodeMemory};
 
-/// What the shards count apart, and a reader sees as one.
+/// Counts that the shards keep apart, and a reader sees as one.
 pub(crate) trait Sum: Sized {
     /// Adds what another shard has counted.
     fn add(&mut self, other: Self);

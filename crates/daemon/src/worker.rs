@@ -154,10 +154,10 @@ impl Worker {
             work.handed_over -= refused.len() as u64;
             refused.into_iter().for_each(|packet| node.datapath.refuse_handed_over(packet));
         }
-        let news = node.datapath.take_news();
-        if !news.is_empty() {
+        let updates = node.datapath.take_updates();
+        if !updates.is_empty() {
             node.send_all(now);
-            inbox.tell(&news);
+            inbox.tell(&updates);
         }
     }
 
@@ -244,7 +244,7 @@ impl Worker {
         for operation in operations.drain(..) {
             match operation {
                 Operation::Delta(delta) => apply::apply_delta(node, now, delta),
-                Operation::News(news) => node.datapath.hear(now, &node.mem, news),
+                Operation::Update(updates) => node.datapath.follow(now, &node.mem, updates),
                 Operation::Call(call) => {
                     if !std::mem::replace(&mut has_called, true) {
                         notifications::run_timers(node, now);

@@ -223,7 +223,7 @@ impl Datapath {
     fn forget_neighbours(&mut self, cx: Cx<'_>, link: PortId) {
         let held = self.shard.fences.forget_link(link);
         hand_over::hand_over_held(self, held);
-        // Another shard's link may be up, and the first one has no news then: it is asked for each neighbour that was known here.
+        // Another shard's link may be up, and the first one has no updates then: it is asked for each neighbour that was known here.
         let known: Vec<IpAddr> = match self.shard.is_first() {
             true => Vec::new(),
             false => self.neighbours.iter().filter(|known| known.link == link).map(|known| known.addr).collect(),

@@ -125,7 +125,7 @@ pub use node::ports::{
     Device, Dropped, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic,
     host_port,
 };
-pub use node::shard::{HandOver, News};
+pub use node::shard::{HandOver, Update};
 pub use node::sockets::{DemuxCounts, EarlyDemux, L3mdevAccept, SocketBinding, SocketQuestion};
 pub use node::trace::{EspRef, Geometry, Step, TraceClock, TraceFilter, TraceStep, TraceTerm};
 pub use node::{Datapath, Forwarded};

@@ -1,4 +1,4 @@
-//! Shards of a node: what each owns, packets that others have handed over, and news of others.
+//! Shards of a node: what each owns, packets that others have handed over, and updates of others.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::ip_packet::IpPacket;
 use crate::node::fragment_ids::FragmentIds;
 use crate::node::ports::host_port;
 use crate::node::qdisc::QueuedPacket;
-use crate::node::shard::{HandOver, News, Shard, Stage};
+use crate::node::shard::{HandOver, Shard, Stage, Update};
 use crate::run::{run, run_actions, run_deferred};
 use crate::rx::{BurstEnd, flush, frames, l2};
 use crate::tx::device;
@@ -116,7 +116,7 @@ impl Datapath {
                 Stage::Frame(link) => frames::receive(self, cx, link, ip.pkt.take()),
                 Stage::Fence { from, number, link, addr } => {
                     let station = self.neighbours.shared_station(link, addr);
-                    self.shard.tell(News::Passed { to: from, number, station });
+                    self.shard.tell(Update::Passed { to: from, number, station });
                 }
                 Stage::Device { port, l3, is_transmitted } => {
                     device::continue_handed_over(
@@ -135,25 +135,25 @@ impl Datapath {
         run_actions(self, cx);
     }
 
-    /// What the other shards have to know, since the last call.
-    pub fn take_news(&mut self) -> Vec<News> {
+    /// Changes that the other shards have to know, since the last call.
+    pub fn take_updates(&mut self) -> Vec<Update> {
         let Self { shard, neighbours, .. } = self;
-        shard.news.extend(neighbours.take_shared().map(News::Station));
-        std::mem::take(&mut shard.news)
+        shard.updates.extend(neighbours.take_shared().map(Update::Station));
+        std::mem::take(&mut shard.updates)
     }
 
     /// Learns what another shard has told.
-    pub fn hear(&mut self, now: Instant, mem: &Memory, news: News) {
-        match news {
-            News::Station(station) => {
+    pub fn follow(&mut self, now: Instant, mem: &Memory, updates: Update) {
+        match updates {
+            Update::Station(station) => {
                 let cx = Cx { now, mem };
-                self.hear_station(cx, station, false);
+                self.follow_station(cx, station, false);
                 self.drain_all(cx);
             }
-            News::Passed { to, number, station } if to == self.shard.id() => {
+            Update::Passed { to, number, station } if to == self.shard.id() => {
                 let cx = Cx { now, mem };
                 let Some(held) = self.shard.fences.close((station.link, station.addr), number) else { return };
-                self.hear_station(cx, station, true);
+                self.follow_station(cx, station, true);
                 // They go before those of their flows that GRO holds.
                 for (mut ip, hop) in held {
                     run(self, cx, &mut ip, Next::Transmit(hop));
@@ -163,8 +163,8 @@ impl Datapath {
                 }
                 self.drain_all(cx);
             }
-            News::Passed { .. } => {}
-            News::PathMtu { domain, dst, mtu } => {
+            Update::Passed { .. } => {}
+            Update::PathMtu { domain, dst, mtu } => {
                 self.fib.lower_path_mtu(now, domain, dst, mtu, usize::MAX);
             }
         }
@@ -179,7 +179,7 @@ impl Datapath {
     }
 
     /// Learns how a neighbour is known to the first shard.
-    fn hear_station(&mut self, cx: Cx<'_>, station: SharedStation, is_passed: bool) {
+    fn follow_station(&mut self, cx: Cx<'_>, station: SharedStation, is_passed: bool) {
         let SharedStation { link, addr, mac } = station;
         match mac {
             None => self.forget_shared_neighbour(cx.now, link, addr),

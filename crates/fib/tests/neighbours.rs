@@ -745,7 +745,7 @@ fn other_shards_are_told_of_a_neighbour_while_it_needs_no_probe() {
 }
 
 #[test]
-fn other_shards_are_told_again_after_each_change_of_the_operator() {
+fn shards_are_told_again_after_each_change_of_the_operator() {
     let mut world = shared();
     let mut set = |known| {
         world.neighbours.set(world.now, LINK, hop(), known, &mut world.actions);

@@ -6,7 +6,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 
 use base::{Counters, DropReason, Instant, PortId, ShardCount, ShardId};
-use datapath::{Datapath, FatCounts, HandOver, News, Traffic};
+use datapath::{Datapath, FatCounts, HandOver, Traffic, Update};
 use packet::{Memory, Packet};
 use wire::eth::{EthHeader, EtherType};
 use wire::ip::Info;
@@ -20,7 +20,7 @@ type Change = Rc<dyn Fn(&mut Node, Instant)>;
 /// Function that chooses the shard whose queue a link's packet arrives in.
 type Steer = Box<dyn FnMut(ShardCount, &Packet, bool) -> ShardId>;
 
-/// Datapaths that are one node: shards with rings between them and one log of changes and news. A seed chooses which shard runs next,
+/// Datapaths that are one node: shards with rings between them and one log of changes and updates. A seed chooses which shard runs next,
 /// what it takes, and how many packets a ring has room for. With one shard it is a plain node.
 pub struct Cluster {
     members: Vec<Member>,
@@ -55,7 +55,7 @@ struct Member {
 #[derive(Clone)]
 enum Operation {
     Change(Change),
-    News(News),
+    Update(Update),
 }
 
 impl Cluster {
@@ -204,10 +204,10 @@ impl Cluster {
             self.sent.extend(packets.into_iter().map(|pkt| (port, pkt)));
             first = PortId(port.0 + 1);
         }
-        // What has left is on the wire before others hear of it.
-        for news in datapath.take_news() {
+        // What has left is on the wire before others learn of it.
+        for updates in datapath.take_updates() {
             let others = self.members.iter_mut().enumerate().filter(|&(other, _)| other != at);
-            others.for_each(|(_, member)| member.log.push_back(Operation::News(news)));
+            others.for_each(|(_, member)| member.log.push_back(Operation::Update(updates)));
         }
         while self.members[at].node.datapath.has_handed_over() {
             let handed_over: Vec<HandOver> = self.members[at].node.datapath.take_handed_over().collect();
@@ -338,7 +338,7 @@ impl Member {
                     self.finish(now);
                     change(&mut self.node, now);
                 }
-                Operation::News(news) => self.node.datapath.hear(now, &self.node.mem, news),
+                Operation::Update(updates) => self.node.datapath.follow(now, &self.node.mem, updates),
             }
         }
     }

@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("workers/two_have_a_queue_each_of_tun_and_again_when_it_is_made_anew", TUN_NEEDS, tun),
         trial("workers/sockets_of_the_host_side_have_both_workers_packets", NEEDS, sockets),
         trial("workers/two_bridge_and_route_behind_the_bridge", NEEDS, bridge),
-        trial("workers/what_several_cannot_have_is_refused_by_name", NEEDS, refusals),
+        trial("workers/features_of_one_worker_are_refused_by_name", NEEDS, refusals),
     ]
 }
 

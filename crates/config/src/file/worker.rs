@@ -49,7 +49,7 @@ pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<WorkerConfig> {
     Ok(WorkerConfig { count, cpus })
 }
 
-/// What several workers cannot have, and the file has.
+/// Feature of the file that several workers cannot have.
 fn feature_of_one_worker(config: &Config) -> Option<&'static str> {
     let has_link = |is: fn(&crate::model::LinkConfig) -> bool| config.links.iter().any(is);
     let features = [
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn several_workers_with_what_only_one_can_have_are_refused_by_name() {
+    fn workers_with_features_of_one_are_refused_by_name() {
         let link = |more: &str| format!("[[link]]\nname = \"a\"\nkind = \"packet\"\ninterface = \"a\"\n{more}");
         let policy = "[[policy]]\ndir = \"out\"\nsrc = \"10.1.0.0/24\"\ndst = \"10.2.0.0/24\"\naction = \"block\"\n";
         let cases = [

@@ -10,7 +10,7 @@ use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
 use crate::host_side::up;
 use crate::icmp_quote::answer_to_quoted;
 use crate::next::Hop;
-use crate::node::shard::News;
+use crate::node::shard::Update;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Bytes of a quoted packet that are parsed: IP headers with common extension headers, UDP's header and the SPI.
@@ -52,7 +52,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     let link_mtu = Hop::of(dp.decide(domain, dst)).ok().and_then(|hop| dp.mtu_of(hop.dev)).unwrap_or(0);
     if dp.fib.lower_path_mtu(cx.now, domain, dst, mtu, link_mtu) {
         dp.path_mtus_learnt += 1;
-        dp.shard.tell(News::PathMtu { domain, dst, mtu });
+        dp.shard.tell(Update::PathMtu { domain, dst, mtu });
         tracing::debug!(%dst, mtu = dp.fib.path_mtu(cx.now, domain, dst), "path MTU");
         None
     } else {

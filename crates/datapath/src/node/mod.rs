@@ -63,7 +63,7 @@ pub struct Datapath {
     pub demux_counts: DemuxCounts,
     /// ICMP messages that lowered or confirmed the MTU of a path.
     pub path_mtus_learnt: u64,
-    /// Which shard of a node this is.
+    /// The shard of a node that this is.
     pub(crate) shard: Shard,
     pub(crate) bridges: Bridges,
     pub(crate) vlans: VlanDevices,

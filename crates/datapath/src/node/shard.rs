@@ -1,4 +1,4 @@
-//! Part of a node that is one of several shards: which shard it is, packets that others continue, and news for all.
+//! Part of a node that is one of several shards: which shard it is, packets that others continue, and updates for all.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,8 +16,8 @@ pub(crate) struct Shard {
     count: ShardCount,
     /// Packets that other shards continue.
     pub(crate) outbox: Vec<HandOver>,
-    /// News that all other shards learn.
-    pub(crate) news: Vec<News>,
+    /// Update that all other shards learn.
+    pub(crate) updates: Vec<Update>,
     pub(crate) fences: Fences,
 }
 
@@ -126,7 +126,7 @@ pub(crate) enum Stage {
     Fence {
         /// The shard that sent it.
         from: ShardId,
-        /// Its number there.
+        /// Number of the fence there.
         number: u32,
         /// The link of a neighbour.
         link: PortId,
@@ -135,9 +135,9 @@ pub(crate) enum Stage {
     },
 }
 
-/// What one shard has learnt from the network, and all have to know.
+/// Change that one shard has learnt from the network, and all have to know.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum News {
+pub enum Update {
     /// The link-layer address for packets to a neighbour; `None`: the shard that owns neighbours has to resolve it.
     Station(fib::SharedStation),
     /// Answer to a fence of one shard.
@@ -168,7 +168,7 @@ impl Default for Shard {
 
 impl Shard {
     pub(crate) fn new(id: ShardId, count: ShardCount) -> Self {
-        Self { id, count, outbox: Vec::new(), news: Vec::new(), fences: Fences::default() }
+        Self { id, count, outbox: Vec::new(), updates: Vec::new(), fences: Fences::default() }
     }
 
     /// Tells whether the node has other shards.
@@ -200,9 +200,9 @@ impl Shard {
     }
 
     /// Tells the others something, if there are any.
-    pub(crate) fn tell(&mut self, news: News) {
+    pub(crate) fn tell(&mut self, updates: Update) {
         if self.has_others() {
-            self.news.push(news);
+            self.updates.push(updates);
         }
     }
 }

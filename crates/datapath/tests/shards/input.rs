@@ -47,7 +47,7 @@ pub(crate) struct Source {
     ids: u16,
 }
 
-/// What a flow does.
+/// Packets of a flow.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Kind {
     Udp,

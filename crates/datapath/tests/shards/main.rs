@@ -119,9 +119,9 @@ fn packet_that_finds_no_room_is_counted_at_its_input_link() {
     assert_eq!((cluster.take_sent().len(), cluster.handed_over()), (1, 5));
 }
 
-/// News of the first shard that are on their way when the operator changes a neighbour do not undo the change.
+/// Update of the first shard that are on their way when the operator changes a neighbour do not undo the change.
 #[test]
-fn news_on_their_way_do_not_undo_a_change() {
+fn updates_on_their_way_do_not_undo_a_change() {
     let station_of = |moved| station(ETHERNET, 9, moved);
     let addr = address(ETHERNET, 9, true);
     let flow = sim::Flow::new("10.1.0.1", &addr.to_string());
@@ -137,7 +137,7 @@ fn news_on_their_way_do_not_undo_a_change() {
         cluster.settle();
         let reply = answer(ETHERNET, addr).expect("it answers");
         cluster.arrive(ETHERNET, |mem| (reply.make)(mem));
-        // Some part of the way of the answer, of the news, and of the fence.
+        // Some part of the way of the answer, of the updates, and of the fence.
         for _ in 0..rng.below(12) {
             cluster.turn(rng.below(2));
         }

@@ -57,7 +57,7 @@ const OF_SIZES: [&str; 14] = [
 ];
 
 impl Outcome {
-    /// What a node has done since the last call, and the sums of its counters.
+    /// Outcome of a node since the last call, and the sums of its counters.
     pub(crate) fn take(cluster: &mut Cluster, setup: &Setup) -> Self {
         let mut sent: BTreeMap<LinkFlow, Vec<Vec<u8>>> = BTreeMap::new();
         let mem = Memory::heap();

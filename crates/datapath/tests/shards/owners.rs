@@ -1,4 +1,4 @@
-//! What the first shard owns, met by another one: packets are handed over at the place that the table of `hand_over.rs` names.
+//! Features that the first shard owns, met by another one: packets are handed over at the place that the table of `hand_over.rs` names.
 
 use base::{DropReason, Instant, PortId, ShardCount, ShardId};
 use datapath::{Datapath, HandOver, host_port};

@@ -55,11 +55,11 @@ pub struct Neighbours {
     waiting_bytes: usize,
     /// Recorded changes, if a listener has subscribed.
     watch: Option<Watch>,
-    /// What other shards know of these neighbours, if there are any.
+    /// Knowledge of other shards about these neighbours, if there are any.
     shared: Option<Shared>,
 }
 
-/// What other shards know of the neighbours.
+/// Knowledge of other shards about the neighbours.
 #[derive(Default)]
 struct Shared {
     /// Neighbours that may have changed since the others were told.
@@ -133,7 +133,7 @@ impl Neighbours {
     /// Link-layer addresses that other shards use from now on, or use no longer, since the last call. The first packet to a neighbour
     /// whose confirmation is old has to pass here, so that the neighbour is probed as it is with one shard.
     pub fn take_shared(&mut self) -> impl Iterator<Item = SharedStation> + use<> {
-        let mut news = Vec::new();
+        let mut updates = Vec::new();
         if let Some(Shared { changed, told }) = &mut self.shared {
             for key in std::mem::take(changed) {
                 let mac = self.entries.get(&key).and_then(|entry| entry.state.shared_mac());
@@ -142,14 +142,14 @@ impl Neighbours {
                     None => told.remove(&key),
                 };
                 if before != mac {
-                    news.push(SharedStation { link: key.0, addr: key.1, mac });
+                    updates.push(SharedStation { link: key.0, addr: key.1, mac });
                 }
             }
         }
-        news.into_iter()
+        updates.into_iter()
     }
 
-    /// What other shards may know of a neighbour now, whether or not they were told.
+    /// Address of a neighbour that other shards may use now, whether or not they were told.
     pub fn shared_station(&self, link: PortId, addr: IpAddr) -> SharedStation {
         let mac = self.entries.get(&(link, addr)).and_then(|entry| entry.state.shared_mac());
         SharedStation { link, addr, mac }
