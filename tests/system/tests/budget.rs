@@ -180,7 +180,10 @@ fn routes_above() -> Outcome {
 fn lowered() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("gateway")?);
     let (mut gateway, group) = start(&netns, &scratch, TUN, 512 << 20)?;
-    let add = |n: u8| ip(&scratch, &["route", "add", &format!("20.{n}.0.0/16"), "dev", "tun0"]);
+    let add = |n: u16| {
+        let [a, b] = n.to_be_bytes();
+        ip(&scratch, &["route", "add", &format!("20.{a}.{b}.0/24"), "dev", "tun0"])
+    };
     assert!(add(1)?.0);
     let mut n = 1;
     // Without a group the address space alone is lowered.
