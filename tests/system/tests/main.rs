@@ -119,12 +119,15 @@ fn main() {
 }
 
 /// Tests that need a gateway of one worker, by the beginnings of their names: of IPsec that a program sets up, of TUN devices that are made
-/// for one queue, of frames that only one worker's bursts join, of steps of a trace, and of files and figures for one worker.
+/// for one queue, of frames that only one worker's bursts join, of steps of a trace, of the first packet
+/// behind a device that is made again, and of files and figures for one worker.
 const OF_ONE_WORKER: &[&str] = &[
     "bench/",
     "bridge_gro/",
+    "budget/entries_above_a_tables_limit",
     "demo/",
     "devices/interface_of_another_kind",
+    "devices/packet_interface_made_again",
     "devices/reload_names_the_links_that_are_down",
     "devices/tun_and_tap_made_again",
     "esp_offload/",
