@@ -126,8 +126,8 @@ drop_reasons! {
     NeighbourRateLimited,
     /// The packet was for another worker, whose queue of packets from workers is full.
     ///
-    /// Remedy: look at `fatpath show workers` which worker is busy; a link with a queue for each worker, or SAs for each,
-    /// leave fewer packets to hand over.
+    /// Remedy: look at `fatpath show workers` which worker is busy; a link with a queue for each worker leaves fewer packets
+    /// to hand over.
     ShardQueueFull,
     /// A neighbour discovery message that RFC 4861 §7.1 or §8.1 requires to ignore.
     ///

@@ -48,8 +48,8 @@ pub(crate) type LinkName = ArrayString<15>;
 
 /// A node: the whole of one shard.
 ///
-/// In several shards only the first has anything in `host_devices`, `socket_diag`, `ike`, `captures`, `traces`, `monitors`,
-/// `xfrm_events` and `listeners`, which calls fill; all others are filled by changes, and alike in all shards.
+/// In several shards only the first has anything in `host_devices`, `socket_diag`, `ike`, `xfrm_events` and `listeners`, and readers of
+/// events in `monitors`, which calls fill; all others are filled by changes, and alike in all shards.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) datapath: Datapath,

@@ -55,6 +55,8 @@
 //!                                 └▶ rx::l2 of the bridge's device
 //!  rx::l2 ─▶ vlan ─▶ rx::l2 of the VLAN's device
 //!
+//!  rx of a bridged frame, rx::l2 of ARP, local, forward, tx::transmit, device ─▶ hand_over ═▶ the same stage of the owner   (of several shards)
+//!
 //!  device ─┬▶ link, host side: fit, wire tap ─▶ take_tx                                   (by the device of the port)
 //!          ├▶ VLAN: tag ─▶ device below
 //!          ├▶ bridge: which ports ─▶ device of each

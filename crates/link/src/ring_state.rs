@@ -22,13 +22,3 @@ pub struct RingState {
     /// The kernel's own counters.
     pub kernel: XdpStats,
 }
-
-impl RingState {
-    /// Adds the queues of another shard's link over the same device.
-    pub fn add(&mut self, other: &Self) {
-        self.queues += other.queues;
-        self.held += other.held;
-        self.rx_no_buffer += other.rx_no_buffer;
-        self.kernel.add(&other.kernel);
-    }
-}

@@ -59,26 +59,6 @@ impl LinkStats {
         all.filter(|&(_, count)| count > 0)
     }
 
-    /// Adds the counters of another queue of the link.
-    pub fn add(&mut self, other: &Self) {
-        let Self { rx_packets, rx_wire_packets, rx_bytes, rx_calls, rx_dropped, .. } = other;
-        let Self { tx_packets, tx_wire_packets, tx_bytes, tx_calls, tx_dropped, soft_errors, drops, .. } = other;
-        self.rx_packets += rx_packets;
-        self.rx_wire_packets += rx_wire_packets;
-        self.rx_bytes += rx_bytes;
-        self.rx_calls += rx_calls;
-        self.rx_dropped += rx_dropped;
-        self.tx_packets += tx_packets;
-        self.tx_wire_packets += tx_wire_packets;
-        self.tx_bytes += tx_bytes;
-        self.tx_calls += tx_calls;
-        self.tx_dropped += tx_dropped;
-        self.soft_errors += soft_errors;
-        for (sum, count) in self.drops.iter_mut().zip(drops) {
-            *sum += count;
-        }
-    }
-
     /// Counts a received packet.
     pub fn received(&mut self, packet: &Packet) {
         self.rx_packets += 1;

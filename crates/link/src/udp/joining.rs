@@ -14,24 +14,16 @@ const MAX_LEN: usize = 65_000;
 /// Datagrams that are sent singly after a train that the kernel has refused.
 pub(super) const PAUSE: usize = 1024;
 
-/// Number of packets at the front of `packets`, sent as `messages` say, that form one train: datagrams of one length and one SPI to one
-/// destination; the last may be shorter. 1 if the first packet cannot be joined.
-///
-/// A receiver with several workers gives a whole train to the owner of its first SPI.
+/// Number of packets at the front of `packets`, sent as `messages` say, that form one train: datagrams of one length to
+/// one destination; the last may be shorter. 1 if the first packet cannot be joined.
 pub(super) fn train_len(messages: &[Message], packets: &[Packet]) -> usize {
     let payload = |at: usize| packets[at].len().saturating_sub(messages[at].header_len);
     let size = payload(0);
-    let spi = |at: usize| {
-        let mut spi = [0; 4];
-        packets[at].read_at(messages[at].header_len, &mut spi).then_some(spi)
-    };
-    let first_spi = spi(0);
     let (mut count, mut total) = (1, size);
     let may_join = |at: usize| {
         let (first, here) = (&messages[0], &messages[at]);
         packets[at].meta.cut == Cut::Whole
             && (1..=size).contains(&payload(at))
-            && spi(at) == first_spi
             && (first.name.bytes(), first.control.bytes(), first.discovery)
                 == (here.name.bytes(), here.control.bytes(), here.discovery)
     };
@@ -91,22 +83,6 @@ mod tests {
         }
         assert_eq!(joined(&[100; 100]), MAX_TRAIN);
         assert_eq!(joined(&[1438; 64]), 45, "65 000 bytes");
-    }
-
-    #[test]
-    fn train_has_one_spi() {
-        let mem = Memory::heap();
-        let of_spi = |spi: u32| {
-            let bytes = [&[0; 28][..], &spi.to_be_bytes(), &[7; 96]].concat();
-            Packet::with_data(&mem, &bytes).expect("memory")
-        };
-        let messages: Vec<_> = (0..5).map(|_| message(4500)).collect();
-        let packets = [0x1000, 0x1000, 0x1001, 0x1000, 0x1000].map(of_spi);
-        let trains = [0, 1, 2, 3].map(|at| train_len(&messages[at..], &packets[at..]));
-        assert_eq!(trains, [2, 1, 1, 2]);
-        // Shorter than an SPI: a keepalive is no part of a train of ESP.
-        assert_eq!(train_len(&messages, &[of_spi(0xff00_0000), datagram(&mem, 1)]), 1);
-        assert_eq!(train_len(&messages, &[datagram(&mem, 1), datagram(&mem, 1)]), 2);
     }
 
     #[test]

@@ -31,12 +31,11 @@ fn xdp(mode: XdpMode) -> Config {
     config("eth0", DriverKind::Xdp { interface: "eth0".to_owned(), ring: 256, mode }, true)
 }
 
-/// Rings of all links together.
+/// Rings of all links together: their number, and the frames that packets hold.
 fn rings(queues: &[Box<dyn Link>]) -> RingState {
     let each: Vec<_> = queues.iter().map(|queue| queue.ring().expect("an XDP link has one")).collect();
-    let mut sum = each[0];
-    each[1..].iter().for_each(|ring| sum.add(ring));
-    sum
+    let (queues, held) = (each.iter().map(|ring| ring.queues).sum(), each.iter().map(|ring| ring.held).sum());
+    RingState { queues, held, ..each[0] }
 }
 
 /// Waits until the interface has no program: a child of another test has copies of the descriptors between `fork` and `exec`.
