@@ -42,14 +42,14 @@ const EMULATED: [&str; 22] = [
 
 /// Tests that emulation cannot run, by a part of their names, and why.
 const NOT_EMULATED: &[(&str, &str)] = &[
-    (
-        "filter_set_on_a_thread_refuses_its_calls_alone",
-        "qemu-user has no seccomp filters; other tests interpret the filter for aarch64",
-    ),
+    ("filter_set_on_a_thread_refuses_its_calls_alone", NO_SECCOMP),
+    ("sandbox_filters_all_threads_of_a_process", NO_SECCOMP),
+    ("sandbox_trapped_call_is_named_and_ends_the_process", NO_SECCOMP),
     ("long_datagrams_of_a_socket_arrive_by_a_ring_of_256_frames", NO_ETHTOOL),
     ("ring_of_256_frames_is_exhausted_without_coalescing", NO_ETHTOOL),
 ];
 
+const NO_SECCOMP: &str = "qemu-user has no seccomp filters; other tests interpret the filter for aarch64";
 const NO_ETHTOOL: &str = "qemu-user has no requests of ethtool, by which AF_XDP finds the queues";
 
 /// Cases of each property that does not say how many: emulation is ten to thirty times slower.

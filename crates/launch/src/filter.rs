@@ -18,8 +18,11 @@
 
 use std::io;
 
-use libc::{c_int, sock_filter};
+use libc::sock_filter;
 
+use crate::bpf::{
+    ALLOW, Field, KILL, fails_with, if_within, jump, load, skip_if_equal, statement, unless_equal_skip, verdict,
+};
 use crate::{netfilter, sys};
 
 /// Sixth argument of the library's own `socket(2)`; the kernel ignores it.
@@ -204,13 +207,7 @@ const HARMLESS: [(u32, u32); 19] = [
     (0x89e0, 0x89ef), // counters of multicast routing (SIOCPROTOPRIVATE)
 ];
 
-const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
 const REFUSE: u32 = fails_with(libc::EPERM);
-
-const fn fails_with(errno: c_int) -> u32 {
-    libc::SECCOMP_RET_ERRNO | errno as u32
-}
 
 /// Instructions of the filter. A call from an unknown architecture ends the process.
 fn program(abis: &[Abi], internet: Internet, netfilter: Netfilter) -> Vec<sock_filter> {
@@ -321,94 +318,12 @@ impl Call {
     }
 }
 
-/// Field of `struct seccomp_data`.
-enum Field {
-    Number,
-    Arch,
-    /// Low 32 bits of an argument: for the kernel, all checked arguments are 32 bits long, or have their flags there.
-    Argument(u32),
-}
-
-fn load(program: &mut Vec<sock_filter>, field: Field) {
-    let offset = match field {
-        Field::Number => 0,
-        Field::Arch => 4,
-        Field::Argument(number) => 16 + 8 * number + if cfg!(target_endian = "big") { 4 } else { 0 },
-    };
-    program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset));
-}
-
-/// Returns `result` if the loaded value is in the range from first to last.
-fn if_within(program: &mut Vec<sock_filter>, (first, last): (u32, u32), result: u32) {
-    if first == last {
-        program.push(unless_equal_skip(first, 1));
-    } else {
-        program.push(jump(libc::BPF_JGE, first, 0, 2));
-        program.push(jump(libc::BPF_JGT, last, 1, 0));
-    }
-    program.push(verdict(result));
-}
-
-fn skip_if_equal(value: u32, count: usize) -> sock_filter {
-    jump(libc::BPF_JEQ, value, count, 0)
-}
-
-fn unless_equal_skip(value: u32, count: usize) -> sock_filter {
-    jump(libc::BPF_JEQ, value, 0, count)
-}
-
-fn verdict(result: u32) -> sock_filter {
-    statement(libc::BPF_RET | libc::BPF_K, result)
-}
-
-fn statement(code: u32, k: u32) -> sock_filter {
-    sock_filter { code: code as u16, jt: 0, jf: 0, k }
-}
-
-/// Conditional jump that skips the given number of instructions.
-fn jump(condition: u32, k: u32, if_true: usize, if_false: usize) -> sock_filter {
-    let count = |count: usize| u8::try_from(count).expect("a block is shorter than 256 instructions");
-    sock_filter { code: (libc::BPF_JMP | condition | libc::BPF_K) as u16, jt: count(if_true), jf: count(if_false), k }
-}
-
 #[cfg(test)]
 mod tests {
+    use libc::c_int;
+
     use super::*;
-
-    /// `struct seccomp_data` without the instruction pointer.
-    #[derive(Clone, Copy, Debug)]
-    struct Data {
-        number: u32,
-        arch: u32,
-        arguments: [u64; 6],
-    }
-
-    /// Verdict of `program`, from an interpreter of the instructions that it uses.
-    fn run(program: &[sock_filter], data: Data) -> u32 {
-        let (mut at, mut value) = (0, 0_u32);
-        loop {
-            let insn = program[at];
-            at += 1;
-            let is = |condition: bool| usize::from(if condition { insn.jt } else { insn.jf });
-            match u32::from(insn.code) {
-                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
-                    value = match insn.k {
-                        0 => data.number,
-                        4 => data.arch,
-                        offset => data.arguments[(offset as usize - 16) / 8] as u32,
-                    };
-                }
-                code if code == libc::BPF_ALU | libc::BPF_AND => value &= insn.k,
-                code if code == libc::BPF_JMP | libc::BPF_JA => at += insn.k as usize,
-                code if code == libc::BPF_JMP | libc::BPF_JEQ => at += is(value == insn.k),
-                code if code == libc::BPF_JMP | libc::BPF_JGE => at += is(value >= insn.k),
-                code if code == libc::BPF_JMP | libc::BPF_JGT => at += is(value > insn.k),
-                code if code == libc::BPF_JMP | libc::BPF_JSET => at += is(value & insn.k != 0),
-                code if code == libc::BPF_RET => return insn.k,
-                code => panic!("{code:#x}"),
-            }
-        }
-    }
+    use crate::bpf::interpreter::{Data, run};
 
     const NO_SYS: u32 = fails_with(libc::ENOSYS);
 

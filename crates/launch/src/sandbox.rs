@@ -1,0 +1,441 @@
+//! Seccomp filter of a gateway that is ready: a list of the system calls that it makes from then on (seccomp(2)).
+//!
+//! Calls are allowed by number, and some by an argument: families of sockets, requests of `ioctl`, commands of `bpf`,
+//! threads but no processes, and memory that is not executable. No call on the list executes a program, enters or makes
+//! a namespace, mounts, traces another process, or makes a ring of `io_uring`.
+//!
+//! A filter evaluates numbers and arguments, but no memory. `clone3`, whose flags are in memory, returns `ENOSYS`, so
+//! that the C library uses `clone`.
+
+use std::io;
+
+use libc::{c_int, c_long, sock_filter};
+
+use crate::bpf::{ALLOW, Field, KILL, fails_with, if_has, if_within, load, skip_if_equal, unless_equal_skip, verdict};
+use crate::sys;
+
+/// Effect of a call that is not on the list.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Unlisted {
+    /// The call fails with `EPERM`.
+    Fails,
+    /// The process ends, with a line on standard error that names the call.
+    Ends,
+}
+
+/// Sets the filter for all threads of this process, and for all later ones. It cannot be removed, and the threads have
+/// `no_new_privs` from then on.
+///
+/// # Errors
+/// As `seccomp(2)` and `prctl(2)`: this kernel has no filters; or this processor's system calls are unknown. Nothing is
+/// filtered then.
+pub fn set_for_all_threads(unlisted: Unlisted) -> io::Result<()> {
+    let arch = ARCH.ok_or_else(|| {
+        let text = format!("there is no list of the system calls of this processor ({})", std::env::consts::ARCH);
+        io::Error::new(io::ErrorKind::Unsupported, text)
+    })?;
+    let refusal = match unlisted {
+        Unlisted::Fails => fails_with(libc::EPERM),
+        Unlisted::Ends => {
+            sys::name_trapped_calls()?;
+            libc::SECCOMP_RET_TRAP
+        }
+    };
+    rustix::thread::set_no_new_privs(true)?;
+    sys::set_filter_of_all(&program(arch, std::process::id(), refusal))
+}
+
+/// `AUDIT_ARCH_*` of this processor. Calls by another architecture's numbers end the process.
+const ARCH: Option<u32> = if cfg!(target_arch = "x86_64") {
+    Some(0xc000_003e)
+} else if cfg!(target_arch = "aarch64") {
+    Some(0xc000_00b7)
+} else {
+    None
+};
+
+/// Condition on its arguments under which a call is allowed.
+#[derive(Clone, Copy)]
+enum Call {
+    /// The argument with this index is in one of the ranges from first to last.
+    Within(u32, &'static [(u32, u32)]),
+    /// The argument with this index has none of the bits.
+    Without(u32, u32),
+    /// The argument with this index is the number of this process.
+    Own(u32),
+    /// The flags of `clone` are those of a thread in the same namespaces.
+    Thread,
+    /// The call does not exist.
+    Missing,
+}
+
+/// Calls that are allowed by their arguments.
+const CHECKED: [(c_long, Call); 10] = [
+    (libc::SYS_socket, Call::Within(0, &FAMILIES)),
+    (libc::SYS_ioctl, Call::Within(1, &REQUESTS)),
+    (libc::SYS_prctl, Call::Within(0, &[(libc::PR_SET_NAME as u32, libc::PR_GET_NAME as u32), (GET_AUXV, GET_AUXV)])),
+    (libc::SYS_bpf, Call::Within(0, &BPF_COMMANDS)),
+    (libc::SYS_mmap, Call::Without(2, libc::PROT_EXEC as u32)),
+    (libc::SYS_mprotect, Call::Without(2, libc::PROT_EXEC as u32)),
+    (libc::SYS_unshare, Call::Without(0, !(libc::CLONE_FILES as u32))),
+    (libc::SYS_tgkill, Call::Own(0)),
+    (libc::SYS_clone, Call::Thread),
+    (libc::SYS_clone3, Call::Missing),
+];
+
+/// `PR_GET_AUXV`: properties of the machine and the process, as the kernel passes them to a program.
+const GET_AUXV: u32 = 0x4155_5856;
+
+/// Families of sockets: those of clients and guests, of links, and of the kernel's answers about devices.
+const FAMILIES: [(u32, u32); 6] = [
+    of_one(libc::AF_UNIX),
+    of_one(libc::AF_INET),
+    of_one(libc::AF_INET6),
+    of_one(libc::AF_NETLINK),
+    of_one(libc::AF_PACKET),
+    of_one(libc::AF_XDP),
+];
+
+const fn of_one(number: c_int) -> (u32, u32) {
+    (number as u32, number as u32)
+}
+
+/// Requests of `ioctl`.
+const REQUESTS: [(u32, u32); 13] = [
+    (0x541b, 0x541b),           // FIONREAD
+    (0x5421, 0x5421),           // FIONBIO
+    (0x5451, 0x5451),           // FIOCLEX
+    (0x8910, 0x8910),           // SIOCGIFNAME
+    (0x8913, 0x8914),           // SIOCGIFFLAGS, SIOCSIFFLAGS
+    (0x8921, 0x8922),           // SIOCGIFMTU, SIOCSIFMTU
+    (0x8924, 0x8924),           // SIOCSIFHWADDR
+    (0x8927, 0x8927),           // SIOCGIFHWADDR
+    (0x8933, 0x8933),           // SIOCGIFINDEX
+    (0x8946, 0x8946),           // SIOCETHTOOL
+    (0x4004_54ca, 0x4004_54cb), // TUNSETIFF, TUNSETPERSIST
+    (0x4004_54d0, 0x4004_54da), // TUNSETOFFLOAD, TUNSETVNETHDRSZ, TUNSETQUEUE, TUNSETIFINDEX
+    (0x8004_54d2, 0x8004_54d2), // TUNGETIFF
+];
+
+/// Commands of `bpf`: maps and programs of AF_XDP sockets, with their links to interfaces.
+const BPF_COMMANDS: [(u32, u32); 4] = [
+    (0, 0),   // BPF_MAP_CREATE
+    (2, 2),   // BPF_MAP_UPDATE_ELEM
+    (5, 5),   // BPF_PROG_LOAD
+    (28, 34), // BPF_LINK_CREATE, BPF_LINK_DETACH
+];
+
+/// Flags of `clone` that make namespaces.
+const NAMESPACES: u32 = (libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET) as u32;
+
+/// Calls that are allowed with any argument.
+const LISTED: &[c_long] = &[
+    // Bytes and messages.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_io_setup,
+    libc::SYS_io_submit,
+    libc::SYS_io_getevents,
+    libc::SYS_io_destroy,
+    // Waiting, and clocks.
+    libc::SYS_futex,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_nanosleep,
+    libc::SYS_ppoll,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_settime,
+    // Sockets.
+    libc::SYS_socketpair,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_connect,
+    libc::SYS_shutdown,
+    libc::SYS_getsockopt,
+    libc::SYS_setsockopt,
+    libc::SYS_getsockname,
+    libc::SYS_getpeername,
+    // Files.
+    libc::SYS_openat,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_fcntl,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_pipe2,
+    libc::SYS_lseek,
+    libc::SYS_fstat,
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+    libc::SYS_statfs,
+    libc::SYS_fstatfs,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_readlinkat,
+    libc::SYS_getdents64,
+    libc::SYS_getcwd,
+    libc::SYS_unlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_umask,
+    libc::SYS_fchmodat,
+    libc::SYS_ftruncate,
+    libc::SYS_fallocate,
+    libc::SYS_fsync,
+    libc::SYS_fdatasync,
+    libc::SYS_fadvise64,
+    libc::SYS_flock,
+    libc::SYS_memfd_create,
+    // Memory.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_membarrier,
+    libc::SYS_get_mempolicy,
+    // Threads, signals, and this process.
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_getpriority,
+    libc::SYS_setpriority,
+    libc::SYS_sigaltstack,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_gettid,
+    libc::SYS_getpid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+    // A thread gives up what it has, and can gain nothing.
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_getrandom,
+    libc::SYS_getrusage,
+    libc::SYS_prlimit64,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+];
+
+/// Calls that newer processors do not have; C libraries of x86-64 use them beside their successors.
+#[cfg(target_arch = "x86_64")]
+const LEGACY: &[c_long] = &[
+    libc::SYS_open,
+    libc::SYS_stat,
+    libc::SYS_lstat,
+    libc::SYS_access,
+    libc::SYS_readlink,
+    libc::SYS_unlink,
+    libc::SYS_mkdir,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_link,
+    libc::SYS_chmod,
+    libc::SYS_dup2,
+    libc::SYS_poll,
+    libc::SYS_epoll_wait,
+];
+/// `renameat`, which crate `libc` has not for this processor.
+#[cfg(target_arch = "aarch64")]
+const LEGACY: &[c_long] = &[38];
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const LEGACY: &[c_long] = &[];
+
+/// Instructions of the filter for the process `own`. Calls that are not on the list end in `refusal`.
+fn program(arch: u32, own: u32, refusal: u32) -> Vec<sock_filter> {
+    let mut program = Vec::new();
+    load(&mut program, Field::Arch);
+    program.push(skip_if_equal(arch, 1));
+    program.push(verdict(KILL));
+    load(&mut program, Field::Number);
+    // The kernel keeps the numbers that are allowed with any argument, and runs the filter for the others alone.
+    for (number, call) in CHECKED {
+        let block = call.judged(own, refusal);
+        program.push(unless_equal_skip(number as u32, block.len()));
+        program.extend(block);
+    }
+    for &number in LISTED.iter().chain(LEGACY) {
+        if_within(&mut program, (number as u32, number as u32), ALLOW);
+    }
+    program.push(verdict(refusal));
+    program
+}
+
+impl Call {
+    /// Instructions for the condition, which end with a verdict.
+    fn judged(self, own: u32, refusal: u32) -> Vec<sock_filter> {
+        let mut block = Vec::new();
+        match self {
+            Self::Within(argument, ranges) => {
+                load(&mut block, Field::Argument(argument));
+                ranges.iter().for_each(|&range| if_within(&mut block, range, ALLOW));
+                block.push(verdict(refusal));
+            }
+            Self::Without(argument, bits) => {
+                load(&mut block, Field::Argument(argument));
+                if_has(&mut block, bits, refusal);
+                block.push(verdict(ALLOW));
+            }
+            Self::Own(argument) => {
+                load(&mut block, Field::Argument(argument));
+                if_within(&mut block, (own, own), ALLOW);
+                block.push(verdict(refusal));
+            }
+            Self::Thread => {
+                load(&mut block, Field::Argument(0));
+                if_has(&mut block, NAMESPACES, refusal);
+                if_has(&mut block, libc::CLONE_THREAD as u32, ALLOW);
+                block.push(verdict(refusal));
+            }
+            Self::Missing => block.push(verdict(fails_with(libc::ENOSYS))),
+        }
+        block
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bpf::interpreter::{Data, run};
+
+    const REFUSED: u32 = fails_with(libc::EPERM);
+    const OWN: u32 = 77;
+
+    /// Verdict of a call with its first three arguments.
+    fn judged(number: c_long, [first, second, third]: [u64; 3]) -> u32 {
+        let arch = ARCH.unwrap();
+        let data = Data { number: number as u32, arch, arguments: [first, second, third, 0, 0, 0] };
+        run(&program(arch, OWN, REFUSED), data)
+    }
+
+    #[test]
+    fn sandbox_calls_outside_of_the_list_are_refused() {
+        let refused = [
+            libc::SYS_execve,
+            libc::SYS_execveat,
+            libc::SYS_setns,
+            libc::SYS_mount,
+            libc::SYS_umount2,
+            libc::SYS_pivot_root,
+            libc::SYS_chroot,
+            libc::SYS_ptrace,
+            libc::SYS_process_vm_readv,
+            libc::SYS_process_vm_writev,
+            libc::SYS_io_uring_setup,
+            libc::SYS_kill,
+            libc::SYS_pidfd_send_signal,
+            libc::SYS_init_module,
+            libc::SYS_finit_module,
+            libc::SYS_kexec_load,
+            libc::SYS_keyctl,
+            libc::SYS_perf_event_open,
+            libc::SYS_userfaultfd,
+            libc::SYS_setresuid,
+            libc::SYS_personality,
+            libc::SYS_pkey_mprotect,
+            libc::SYS_open_by_handle_at,
+            libc::SYS_seccomp,
+            libc::SYS_quotactl,
+            libc::SYS_reboot,
+            libc::SYS_fchownat,
+            libc::SYS_mknodat,
+            libc::SYS_symlinkat,
+        ];
+        for number in refused {
+            assert_eq!(judged(number, [0; 3]), REFUSED, "{number}");
+        }
+        for &number in LISTED.iter().chain(LEGACY) {
+            assert_eq!(judged(number, [u64::MAX; 3]), ALLOW, "{number}");
+        }
+        // A call with 32-bit pointers (x32).
+        assert_eq!(judged(libc::SYS_read | 1 << 30, [0; 3]), REFUSED);
+    }
+
+    #[test]
+    fn sandbox_calls_are_allowed_by_argument() {
+        let exec = (libc::PROT_READ | libc::PROT_EXEC) as u64;
+        let thread = (libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_THREAD) as u64;
+        let net = libc::CLONE_NEWNET as u64;
+        let cases = [
+            (libc::SYS_socket, [1, 0, 0], ALLOW),
+            (libc::SYS_socket, [2, 0, 0], ALLOW),
+            (libc::SYS_socket, [17, 0, 0], ALLOW),
+            (libc::SYS_socket, [38, 0, 0], REFUSED), // AF_ALG
+            (libc::SYS_socket, [40, 0, 0], REFUSED), // AF_VSOCK
+            (libc::SYS_ioctl, [3, 0x4004_54ca, 0], ALLOW),
+            (libc::SYS_ioctl, [3, 0x5412, 0], REFUSED), // TIOCSTI
+            (libc::SYS_ioctl, [3, 0x8916, 0], REFUSED), // SIOCSIFADDR
+            (libc::SYS_ioctl, [3, 0xffff_ffff_0000_8946, 0], ALLOW),
+            (libc::SYS_mmap, [0, 4096, 3], ALLOW),
+            (libc::SYS_mmap, [0, 4096, exec], REFUSED),
+            (libc::SYS_mprotect, [0, 4096, 3], ALLOW),
+            (libc::SYS_mprotect, [0, 4096, exec], REFUSED),
+            (libc::SYS_prctl, [15, 0, 0], ALLOW),
+            (libc::SYS_prctl, [4, 1, 0], REFUSED), // PR_SET_DUMPABLE
+            (libc::SYS_bpf, [5, 0, 0], ALLOW),
+            (libc::SYS_bpf, [8, 0, 0], REFUSED), // BPF_PROG_ATTACH
+            (libc::SYS_unshare, [libc::CLONE_FILES as u64, 0, 0], ALLOW),
+            (libc::SYS_unshare, [libc::CLONE_FILES as u64 | net, 0, 0], REFUSED),
+            (libc::SYS_tgkill, [OWN.into(), 1, 6], ALLOW),
+            (libc::SYS_tgkill, [1, 1, 9], REFUSED),
+            (libc::SYS_clone, [thread, 0, 0], ALLOW),
+            (libc::SYS_clone, [thread | net, 0, 0], REFUSED),
+            (libc::SYS_clone, [libc::SIGCHLD as u64, 0, 0], REFUSED),
+            (libc::SYS_clone3, [0; 3], fails_with(libc::ENOSYS)),
+        ];
+        for (number, arguments, want) in cases {
+            assert_eq!(judged(number, arguments), want, "{number} {arguments:x?}");
+        }
+    }
+
+    #[test]
+    fn sandbox_other_architecture_ends_the_process() {
+        let program = program(ARCH.unwrap(), OWN, REFUSED);
+        let data = Data { number: libc::SYS_read as u32, arch: 0x4000_0003, arguments: [0; 6] };
+        assert_eq!(run(&program, data), KILL);
+    }
+
+    #[test]
+    fn sandbox_lists_name_each_call_once() {
+        let checked = CHECKED.iter().map(|(number, _)| *number);
+        let mut all: Vec<c_long> = checked.chain(LISTED.iter().copied()).chain(LEGACY.iter().copied()).collect();
+        let count = all.len();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+}
