@@ -11,7 +11,7 @@ use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use client::{BenchCommand, CliError};
 use ctl::{Request, StateKind};
-use daemon::StatePlace;
+use daemon::{LinkRight, RunOptions, StatePlace};
 
 /// A Linux-style network data path in user space that keeps packets fat
 ///
@@ -286,6 +286,15 @@ fn bare_file(word: &str) -> Result<PathBuf, String> {
     Err(format!("a file is named with -c: -c {word}"))
 }
 
+/// Parser of a kind of links.
+fn link_right(word: &str) -> Result<LinkRight, String> {
+    let found = LinkRight::ALL.into_iter().find(|right| right.word() == word);
+    found.ok_or_else(|| {
+        let words = LinkRight::ALL.map(LinkRight::word).join(", ");
+        format!("no kind of links that takes privilege; these are {words}")
+    })
+}
+
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
@@ -303,6 +312,18 @@ pub(crate) struct RunArgs {
     /// Leave no device behind: TUN and TAP devices end with the gateway
     #[arg(long)]
     pub(crate) ephemeral: bool,
+    /// Kinds of links that a reload or a program may add, besides those of the configuration
+    ///
+    /// tun, tap, packet, exclusive (packet with that key), xdp, and udp, which stands for ports below 1024. Other kinds take
+    /// no privilege, and may always be added. Without this option a gateway without a TOML file, or with lines for ip, may
+    /// add all.
+    #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = link_right)]
+    pub(crate) allow_links: Vec<LinkRight>,
+    /// Leave out the restrictions of the process, as for a core file of a fault
+    ///
+    /// `fatpath show sandbox` prints the restrictions that hold.
+    #[arg(long)]
+    pub(crate) no_sandbox: bool,
     #[command(flatten)]
     pub(crate) gateway: GatewayArg,
     /// Process that started this gateway for itself; the gateway ends with it
@@ -311,6 +332,15 @@ pub(crate) struct RunArgs {
 }
 
 impl RunArgs {
+    /// Options of the gateway.
+    pub(crate) fn options(&self) -> RunOptions {
+        RunOptions {
+            keeps_devices: !self.ephemeral,
+            is_confined: !self.no_sandbox,
+            allowed_links: self.allow_links.clone(),
+        }
+    }
+
     /// Place of the state.
     pub(crate) fn state_place(&self) -> StatePlace<'_> {
         match self.state.as_deref() {
@@ -478,6 +508,8 @@ pub(crate) enum ShowWhat {
     Workers,
     /// Memory: its limit, and use by tables, queues and pools
     Memory,
+    /// Sandbox: restrictions of the gateway's process, and those that this kernel lacks
+    Sandbox,
 }
 
 impl From<ShowWhat> for Request {
@@ -497,6 +529,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Flows => StateKind::Flows,
             ShowWhat::Workers => StateKind::Workers,
             ShowWhat::Memory => StateKind::Memory,
+            ShowWhat::Sandbox => StateKind::Sandbox,
             ShowWhat::Host => return Self::ShowHost,
         };
         Self::Show { what }
@@ -540,6 +573,7 @@ fn near(word: &str) -> Option<&'static str> {
         ("host", &["namespace", "netns"]),
         ("ila", &["mapping", "mappings"]),
         ("flows", &["flow", "socket", "sockets"]),
+        ("sandbox", &["seccomp", "landlock", "capabilities", "confinement"]),
         ("memory", &["mem", "limits", "limit", "budget", "pools"]),
     ];
     let word = word.to_ascii_lowercase();

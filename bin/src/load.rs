@@ -1,6 +1,8 @@
 //! `fatpath load`: applies a configuration file to a running gateway.
 
+use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::AsFd;
 use std::path;
 
 use client::{CliError, Client, print};
@@ -26,8 +28,10 @@ pub(crate) fn main(args: &LoadArgs, instance: &str) -> Result<(), CliError> {
     let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));
     let file = path::absolute(&args.config).map_err(|err| named(&err))?;
     let file = file.into_os_string().into_string().map_err(|_| named(&"its path is not UTF-8; rename it."))?;
+    // The gateway's sandbox may not let it open the file.
+    let opened = File::open(&args.config).map_err(|err| named(&err))?;
     let mut client = Client::connect(instance)?;
-    let Reply::Loaded { running } = client.ask(&Request::Load { file })? else {
+    let Reply::Loaded { running } = client.ask_with(&Request::Load { file }, &[opened.as_fd()])? else {
         return Err(client.confused());
     };
     print(format!("{instance}: running with {running}\n").as_bytes())

@@ -75,7 +75,7 @@ fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode,
         },
         Command::Run(args) => {
             args.parent.map(own_gateway::end_with).transpose()?;
-            daemon::run(&args.config, args.state_place(), instance, !args.ephemeral)
+            daemon::run(&args.config, args.state_place(), instance, args.options())
         }
         Command::Pair(args) => pair::main(&args),
         Command::Up(args) => up::up(&args.name),

@@ -163,6 +163,11 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 of: &["run"],
             },
             Entry {
+                what: "FATPATH_SANDBOX",
+                means: "trap: a system call that the sandbox refuses ends the gateway, after a line that names the call.",
+                of: &["run"],
+            },
+            Entry {
                 what: "FATPATH_INSTANCE",
                 means: "The name of the gateway for commands without --instance.",
                 of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
@@ -231,7 +236,7 @@ mod tests {
         let mut root = Cli::command();
         root.build();
         for (name, want) in [
-            ("run", "fatpath run [-c FILE] [--state FILE] [--ephemeral] [-i NAME]"),
+            ("run", "fatpath run [-c FILE] [--state FILE] [--ephemeral] [--allow-links KIND] [--no-sandbox] [-i NAME]"),
             ("check", "fatpath check [--expand] [--with-keys] [--state FILE] -c FILE"),
             ("show", "fatpath show [-j] [-a] [-i NAME] [WHAT]"),
             ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use client::{CliError, Client, own_socket_path};
 use ctl::{Reply, Request};
+use daemon::LinkRight;
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 
 /// Time limit for the start of a gateway with a large configuration.
@@ -96,6 +97,8 @@ impl OwnGateway {
             "--instance",
             name,
             "--ephemeral",
+            "--allow-links",
+            &LinkRight::ALL.map(LinkRight::word).join(","),
             "--state",
             "none",
             "--parent",

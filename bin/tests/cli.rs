@@ -273,12 +273,12 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
         (
             &["show", "linkz"],
             "Error: invalid value 'linkz' for '[WHAT]' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
-             counters, drops, fragments, host, ila, flows, workers, memory] tip: a similar value exists: 'links'; try --help.\n",
+             counters, drops, fragments, host, ila, flows, workers, memory, sandbox] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (
             &["show", "Interfaces"],
             "Error: invalid value 'Interfaces' for '[WHAT]' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
-             counters, drops, fragments, host, ila, flows, workers, memory] tip: a similar value exists: 'links'; try --help.\n",
+             counters, drops, fragments, host, ila, flows, workers, memory, sandbox] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (
             &["run", "left.toml"],

@@ -2,14 +2,15 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ctl::{Reply, Request};
 
-use crate::CliError;
+use crate::{CliError, passing};
 
 /// Time limit for a gateway's reply.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
@@ -196,8 +197,16 @@ impl Client {
     /// # Errors
     /// The gateway's own error text if it refuses the request; else the failure of the connection.
     pub fn ask(&mut self, request: &Request) -> Result<Reply, CliError> {
+        self.ask_with(request, &[])
+    }
+
+    /// Sends a request with descriptors and waits for its reply.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn ask_with(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, CliError> {
         let mut line = String::new();
-        let answered = match self.stream.get_mut().write_all(request.to_line().as_bytes()) {
+        let answered = match passing::send(self.stream.get_ref(), request.to_line().as_bytes(), descriptors) {
             // A gateway with too many clients sends its refusal before the request, and closes.
             Err(err) if err.kind() != ErrorKind::BrokenPipe => Err(err),
             _ => self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line),

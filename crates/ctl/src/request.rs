@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{
     CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, MemoryState,
-    NeighbourState, PmtuState, PolicyState, RouteState, SaState, WorkerState,
+    NeighbourState, PmtuState, PolicyState, RouteState, SaState, SandboxState, WorkerState,
 };
 
 /// Maximum length of a request's line that either side must accept, in bytes without the newline.
@@ -27,9 +27,10 @@ pub enum Request {
     },
     /// Show the host side, the node's own network namespace.
     ShowHost,
-    /// Apply a configuration file, as a whole or not at all.
+    /// Apply a configuration file, as a whole or not at all. A descriptor with the request, as `SCM_RIGHTS`, is the file;
+    /// without one the daemon opens it.
     Load {
-        /// Absolute path of the file for the daemon.
+        /// Absolute path of the file for the daemon, which a reload reads.
         file: String,
     },
     /// Save the state that clients have set, for the next start.
@@ -94,6 +95,8 @@ pub enum StateKind {
     Workers,
     /// Memory: its limit, and use by tables, queues and pools.
     Memory,
+    /// Restrictions of the gateway's process.
+    Sandbox,
 }
 
 /// Reply of the daemon.
@@ -181,6 +184,8 @@ pub enum Shown {
     Workers(Vec<WorkerState>),
     /// Memory.
     Memory(MemoryState),
+    /// Restrictions of the gateway's process.
+    Sandbox(SandboxState),
 }
 
 impl Request {
@@ -235,6 +240,7 @@ impl Shown {
             Self::Flows(it) => json(it),
             Self::Workers(it) => json(it),
             Self::Memory(it) => json(it),
+            Self::Sandbox(it) => json(it),
         }
     }
 }

@@ -591,6 +591,29 @@ pub struct FragmentsState {
     pub memory: u64,
 }
 
+/// Restrictions of the gateway's process, as the kernel reports them for its threads.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SandboxState {
+    /// Whether the gateway was started without `--no-sandbox`.
+    pub enabled: bool,
+    /// Number of threads.
+    pub threads: u64,
+    /// Number of threads with a seccomp filter.
+    pub filtered: u64,
+    /// Whether no thread gains privileges by `execve` (`no_new_privs`).
+    pub no_new_privs: bool,
+    /// ABI of Landlock by which files are restricted; `None` if they are not.
+    pub landlock: Option<i32>,
+    /// Directories of this gateway's own that it may read, besides those that it may write.
+    pub read: Vec<String>,
+    /// Directories that it may write.
+    pub write: Vec<String>,
+    /// Effective capabilities of any thread.
+    pub capabilities: Vec<String>,
+    /// Restrictions that could not be set, each with the reason.
+    pub missing: Vec<String>,
+}
+
 /// Memory of the gateway.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct MemoryState {

@@ -12,7 +12,7 @@ use crate::request::Shown;
 use crate::state::{
     Ages, BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
     HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, MemoryState, NeighbourState, PeerErrorState,
-    PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState, SelectorState, WorkerState,
+    PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState, SandboxState, SelectorState, WorkerState,
 };
 
 impl Shown {
@@ -34,6 +34,7 @@ impl Shown {
             Self::Flows(flows) => whole(flows),
             Self::Workers(workers) => with_header(WORKER_HEADER, workers),
             Self::Memory(memory) => memory.to_string(),
+            Self::Sandbox(sandbox) => sandbox.to_string(),
         }
     }
 }
@@ -556,6 +557,35 @@ impl Display for MemoryState {
             writeln!(f, "pages of {page}: {} in-use {} memory {bytes} dry {}", pool.pages, pool.in_use, pool.dry)?;
         }
         Ok(())
+    }
+}
+
+impl SandboxState {
+    /// The restrictions in one line, such as `landlock 7, seccomp, no_new_privs, no capabilities`.
+    pub fn summary(&self) -> String {
+        let mut words: Vec<String> = self.landlock.iter().map(|abi| format!("landlock {abi}")).collect();
+        if self.filtered == self.threads && self.threads > 0 {
+            words.push("seccomp".to_owned());
+        }
+        if self.no_new_privs {
+            words.push("no_new_privs".to_owned());
+        }
+        words.push(match self.capabilities.as_slice() {
+            [] => "no capabilities".to_owned(),
+            some => format!("capabilities {}", some.join(" ")),
+        });
+        words.join(", ")
+    }
+}
+
+impl Display for SandboxState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let off = if self.enabled { "" } else { "off, " };
+        writeln!(f, "sandbox {off}{}", self.summary())?;
+        writeln!(f, "threads {} filtered {}", self.threads, self.filtered)?;
+        self.read.iter().try_for_each(|dir| writeln!(f, "read {dir}"))?;
+        self.write.iter().try_for_each(|dir| writeln!(f, "write {dir}"))?;
+        self.missing.iter().try_for_each(|missing| writeln!(f, "missing {missing}"))
     }
 }
 

@@ -561,7 +561,7 @@ host side on at /run/netns/fatpath-gw
 #[test]
 fn every_reply_comes_back_equal_through_json() {
     let all = [links(), routes(), neighbours(), pmtus(), sas(), policies(), Shown::Counters(counters()), drops()];
-    for shown in all.into_iter().chain([fragments(), mappings(), memory(), host("on", None)]) {
+    for shown in all.into_iter().chain([fragments(), mappings(), memory(), sandbox(), host("on", None)]) {
         let reply = Reply::Show { shown: shown.clone() };
         assert_eq!(Reply::from_line(reply.to_line().trim_end()), Ok(reply));
         assert!(shown.to_json().starts_with(['[', '{']), "{}", shown.to_json());
@@ -637,4 +637,42 @@ pages of 2K: 12 in-use 3 memory 24K dry 7
     assert!(text.starts_with("limit 2G, nine tenths of RLIMIT_AS: used"), "{text}");
     (state.limit, state.source) = (None, None);
     assert!(Shown::Memory(state).to_text(false).starts_with("no limit: used"));
+}
+
+fn sandbox() -> Shown {
+    Shown::Sandbox(SandboxState {
+        enabled: true,
+        threads: 9,
+        filtered: 9,
+        no_new_privs: true,
+        landlock: Some(7),
+        read: vec!["/etc/fatpath".to_owned()],
+        write: vec!["/run/fatpath".to_owned(), "/var/lib/fatpath".to_owned()],
+        capabilities: Vec::new(),
+        missing: Vec::new(),
+    })
+}
+
+#[test]
+fn sandbox_shows_what_holds_and_what_is_missing() {
+    let want = "\
+sandbox landlock 7, seccomp, no_new_privs, no capabilities
+threads 9 filtered 9
+read /etc/fatpath
+write /run/fatpath
+write /var/lib/fatpath
+";
+    assert_eq!(sandbox().to_text(false), want);
+    let Shown::Sandbox(mut state) = sandbox() else { panic!() };
+    (state.landlock, state.filtered, state.read, state.write) = (None, 8, Vec::new(), Vec::new());
+    state.capabilities = vec!["net_admin".to_owned(), "net_raw".to_owned()];
+    state.missing = vec!["Landlock: this kernel has none".to_owned()];
+    let want = "\
+sandbox no_new_privs, capabilities net_admin net_raw
+threads 9 filtered 8
+missing Landlock: this kernel has none
+";
+    assert_eq!(Shown::Sandbox(state.clone()).to_text(false), want);
+    state.enabled = false;
+    assert!(Shown::Sandbox(state).to_text(false).starts_with("sandbox off, no_new_privs, capabilities net_admin"));
 }

@@ -12,6 +12,7 @@ use xfrm::SaConfig;
 use zeroize::Zeroizing;
 
 use crate::budget;
+use crate::confine;
 use crate::ip_batch::{self, IpLines};
 
 /// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
@@ -73,7 +74,18 @@ impl fmt::Display for Warning {
 /// # Errors
 /// Exit code 1 if the file holds `ip` lines, 2 if it cannot be read or its content is wrong.
 pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), CliError> {
-    let bytes = read(path)?;
+    load_opened(path, None)
+}
+
+/// As [`load`], from a file that a client has opened, if there is one.
+///
+/// # Errors
+/// As [`load`].
+pub(crate) fn load_opened(path: &Path, opened: Option<File>) -> Result<(Config, Vec<Warning>), CliError> {
+    let bytes = match opened {
+        Some(file) => read_file(file).map_err(|err| CliError::bad_config(format!("{}: {err}", path.display())))?,
+        None => read(path)?,
+    };
     if ip_batch::are_in(&bytes) {
         return Err(CliError::failed(ip_batch::only_at_start(&path.display().to_string())));
     }
@@ -133,17 +145,19 @@ fn shown(path: &Path) -> String {
 
 /// Content of a file. Without a file there is no valid configuration either: exit code 2.
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    let content = if is_stdin(path) {
-        read_to_end(io::stdin().lock(), 0)
-    } else {
-        File::open(path).and_then(|file| {
-            let size = file.metadata()?.len();
-            budget::admit_file(size.min(MAX_LEN as u64))
-                .map_err(|why| io::Error::new(io::ErrorKind::OutOfMemory, why))?;
-            read_to_end(file, size)
-        })
-    };
-    content.map_err(|err| CliError::bad_config(format!("{}: {err}", shown(path))))
+    let content =
+        if is_stdin(path) { read_to_end(io::stdin().lock(), 0) } else { File::open(path).and_then(read_file) };
+    content.map_err(|err| {
+        let is_denied = err.kind() == io::ErrorKind::PermissionDenied;
+        let hint = if is_denied { confine::read_hint(path) } else { String::new() };
+        CliError::bad_config(format!("{}: {err}{hint}", shown(path)))
+    })
+}
+
+fn read_file(file: File) -> io::Result<Zeroizing<Vec<u8>>> {
+    let size = file.metadata()?.len();
+    budget::admit_file(size.min(MAX_LEN as u64)).map_err(|why| io::Error::new(io::ErrorKind::OutOfMemory, why))?;
+    read_to_end(file, size)
 }
 
 /// Content of a file of `size` bytes, with room for another byte; leaves no other copy of the content in memory.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,7 +19,7 @@ use signal_hook::iterator::Handle as SignalsHandle;
 use super::budget;
 use super::device;
 use super::events::Event;
-use super::host::HostSide;
+use super::host::{HostSide, Maker};
 use super::ike::{IkeFile, IkeSocket};
 use super::netlink::{NetlinkServer, Shared};
 use super::open::open;
@@ -134,12 +135,16 @@ impl Daemon {
         self.worker.handle.call(|node| node.datapath.ipsec.sad().len()).is_ok_and(|sas| sas > 0)
     }
 
-    /// Makes the host side, if the configuration has one.
-    pub(super) fn start_host_side(&self, socket: &Path, threads: &Threads) {
+    /// Makes the host side, if the configuration has one: then there is a process for it, or the reason for which it was
+    /// not started.
+    pub(super) fn start_host_side(&self, maker: Option<Result<Maker, String>>, socket: &Path, threads: &Threads) {
         let mut protocols = self.shared.lock();
         let again = self.shared.clone();
         let follow = move || again.lock().follow_host_side();
-        protocols.host_side.start(self.planner.config().host, socket, &self.worker.handle, threads, follow);
+        if let Some(maker) = maker {
+            let config = self.planner.config().host;
+            protocols.host_side.start(config, maker, socket, &self.worker.handle, threads, follow);
+        }
         protocols.begin_host_side();
     }
 
@@ -154,8 +159,8 @@ impl Daemon {
                     Allocations::trim();
                     self.notify_reload(instance, &outcome);
                 }
-                Event::Load { file, reply } => {
-                    let outcome = self.load(file);
+                Event::Load { file, opened, reply } => {
+                    let outcome = self.load(file, opened);
                     Allocations::trim();
                     self.notify_reload(instance, &outcome);
                     // The client may have timed out.
@@ -212,13 +217,13 @@ impl Daemon {
             return Err(ip_batch::only_at_start(lines));
         }
         let file = self.file.clone().ok_or("it was started without a file; `fatpath load` gives it one")?;
-        self.load(file)
+        self.load(file, None)
     }
 
     /// Applies `file`, which becomes the gateway's file, and returns a summary of the changes; or changes nothing and
-    /// returns the reason.
-    fn load(&mut self, file: PathBuf) -> Result<String, String> {
-        let (config, warnings) = config_file::load(&file).map_err(|err| err.messages())?;
+    /// returns the reason. `opened`: the file, if a client has opened it.
+    fn load(&mut self, file: PathBuf, opened: Option<File>) -> Result<String, String> {
+        let (config, warnings) = config_file::load_opened(&file, opened).map_err(|err| err.messages())?;
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));

@@ -1,5 +1,6 @@
 //! Events that other threads send to the main thread.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 
@@ -7,8 +8,8 @@ use std::sync::mpsc::Sender;
 pub(crate) enum Event {
     /// A signal has arrived.
     Signal(i32),
-    /// A client's request to apply a file.
-    Load { file: PathBuf, reply: Sender<Result<String, String>> },
+    /// A client's request to apply a file, which the client may have opened.
+    Load { file: PathBuf, opened: Option<File>, reply: Sender<Result<String, String>> },
     /// A client's request to save the state that netlink clients have set.
     Save { reply: Sender<Result<String, String>> },
     /// The worker has ended.

@@ -106,6 +106,7 @@ mod xfrm;
 #[cfg(any(test, feature = "fuzzing"))]
 pub use sadb::Alone;
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
@@ -113,7 +114,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 
-use client::{CliError, own_socket_path, raise_descriptor_limit};
+use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit};
+use config::model::HostSide;
+pub use confine::LinkRight;
+use confine::{Places, Sandbox};
+use driver::{DriverKind, Resource};
 use packet::Allocations;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -121,11 +126,13 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use self::netlink::start_discard;
+use config_file::Sources;
 pub use config_file::{Warning, expand as expand_config, load as load_config};
 use daemon::Daemon;
 pub use device::{Removed, remove as remove_devices};
 pub use dry_run::{ObjectCounts, check};
 use events::Event;
+use host::Maker as HostMaker;
 pub use host::{make as make_host_side, place as host_place};
 use server::Server;
 pub use store::check_state;
@@ -146,16 +153,27 @@ pub enum StatePlace<'a> {
     None,
 }
 
+/// Options of a gateway.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RunOptions {
+    /// Whether the devices that the gateway makes stay when it ends, until they are [removed](remove_devices).
+    pub keeps_devices: bool,
+    /// Whether the gateway restricts its own process.
+    pub is_confined: bool,
+    /// Kinds of links that a reload or a program may add, besides those of the configuration. Without any, and without a
+    /// TOML file, all.
+    pub allowed_links: Vec<LinkRight>,
+}
+
 /// Runs the gateway `instance` until SIGTERM or SIGINT: from configuration files, and with the state that an earlier
-/// run has kept in `state`. `keeps_devices`: the devices that it makes stay when it ends, until they are
-/// [removed](remove_devices).
+/// run has kept in `state`.
 ///
 /// # Errors
 /// The configuration is wrong, a resource is missing, or the worker fails.
-pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devices: bool) -> Result<(), CliError> {
+pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: RunOptions) -> Result<(), CliError> {
     start_log()?;
-    device::set_owner(instance, keeps_devices);
-    confine::confine();
+    device::set_owner(instance, options.keeps_devices);
+    let mut sandbox = Sandbox::begin(options.is_confined)?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     budget::start();
     let sources = config_file::load_all(config)?;
@@ -168,6 +186,9 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
         StatePlace::None => None,
     };
     let kept = store.map(KeptState::read).transpose()?;
+    let mut maker = (sources.config.host.side != HostSide::Off).then(HostMaker::start);
+    sandbox.keep_rights(rights(config, &sources, &options.allowed_links), maker.is_some());
+    sandbox.restrict_files(places(config, &sources, &socket, kept.as_ref()));
 
     // Each client and each queue of a link needs a descriptor.
     if let Err(err) = raise_descriptor_limit() {
@@ -175,13 +196,15 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
     }
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
-    let discard = start_discard(&threads)?;
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle())?;
+    // The workers have their priorities.
+    confine::settle_priority();
+    let discard = start_discard(&threads)?;
     let starting = daemon.host_side().starting();
     // A start that may have to begin anew leaves the host side as it is.
     let has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
     if !has_changes {
-        daemon.start_host_side(&socket, &threads);
+        daemon.start_host_side(maker.take(), &socket, &threads);
     }
     let server = Server::bind(&socket)?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
@@ -189,7 +212,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
         return daemon.end();
     };
     // A gateway that leaves no device behind is not meant to be restarted.
-    if state == StatePlace::None && keeps_devices && daemon.has_sas() {
+    if state == StatePlace::None && options.keeps_devices && daemon.has_sas() {
         tracing::warn!(
             "--state none: after a restart SAs with static keys begin their sequence numbers again, and peers drop their packets"
         );
@@ -202,11 +225,15 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
         );
         drop((netlink, server, starting));
         daemon.end()?;
-        return Err(start_anew());
+        // A configuration on standard input is read there.
+        let maker = maker.and_then(Result::ok).filter(|_| !config.iter().any(|file| config_file::is_stdin(file)));
+        return Err(start_anew(maker));
     }
     if has_changes {
-        daemon.start_host_side(&socket, &threads);
+        daemon.start_host_side(maker.take(), &socket, &threads);
     }
+    // Clients find a gateway that is confined.
+    sandbox.filter(instance);
     netlink.move_to(&socket.with_extension("netlink"))?;
     device::guard(&daemon.worker.handle, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     // Frees the memory that reading the file and planning took, before the worker would merge it between packets.
@@ -223,14 +250,53 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, keeps_devi
     daemon.run(instance, happened, &threads)
 }
 
-/// Executes this program again, with the same arguments, in place of this process. Returns the failure.
-fn start_anew() -> CliError {
+/// Rights to open links that a gateway keeps.
+fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTreeSet<LinkRight> {
+    // The kinds of links that programs and lines of `ip` make are not known.
+    let has_all_in_toml = sources.lines.is_empty() && !config.is_empty();
+    if allowed.is_empty() && !has_all_in_toml {
+        return BTreeSet::from(LinkRight::ALL);
+    }
+    let of_file = sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for));
+    of_file.chain(allowed.iter().copied()).collect()
+}
+
+/// Directories of the files that a gateway reaches after its start.
+fn places(config: &[PathBuf], sources: &Sources, socket: &Path, kept: Option<&KeptState>) -> Places {
+    let mut places = Places::default();
+    config.iter().filter(|file| !config_file::is_stdin(file)).for_each(|file| places.read_beside(file));
+    if let Some(dir) = socket.parent() {
+        // The control socket reports a directory that cannot be made.
+        let _ = std::fs::create_dir_all(dir);
+    }
+    places.write_beside(socket);
+    if let Some(kept) = kept {
+        places.write_beside(kept.store.path());
+    }
+    for link in &sources.config.links {
+        if let Some(Resource::VhostSocket(path)) = link.kind.driver().map(DriverKind::resource) {
+            places.write_beside(Path::new(path));
+        }
+    }
+    if !sources.lines.is_empty() {
+        let programs = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&programs).for_each(|dir| places.read_in(&dir));
+        gateway_program::library().iter().for_each(|file| places.read_beside(file));
+    }
+    places
+}
+
+/// Executes this program again, with the same arguments, in place of this process. Returns the failure. `maker`: the
+/// process of the host side, which has rights that this one has given up.
+fn start_anew(maker: Option<HostMaker>) -> CliError {
     let mut arguments = std::env::args_os();
     let mut program = Command::new("/proc/self/exe");
     if let Some(name) = arguments.next() {
         program.arg0(name);
     }
-    CliError::system("start anew", &program.args(arguments).exec())
+    let passed = maker.map_or(Ok(()), |maker| maker.pass_on(&mut program));
+    confine::pass_on();
+    CliError::system("start anew", &passed.map_or_else(|err| err, |()| program.args(arguments).exec()))
 }
 
 /// Starts a thread that forwards signals as events.

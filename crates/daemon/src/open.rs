@@ -1,6 +1,7 @@
 //! Links of the host, opened from a configuration.
 
 use std::net::IpAddr;
+use std::path::Path;
 
 use base::ShardCount;
 use client::CliError;
@@ -9,6 +10,7 @@ use driver::{DriverKind, Resource};
 use link::{InternalLink, Link};
 use wire::eth::MacAddr;
 
+use super::confine;
 use super::device;
 use super::host;
 use super::random::random;
@@ -48,6 +50,7 @@ pub(crate) fn open(
         }
         LinkKind::Driver(kind) => kind.clone(),
     };
+    confine::admit(&kind).map_err(|why| CliError::failed(format!("link {}: {why}", config.name)))?;
     let is_own = device::prepare(config)?;
     let mac = matches!(kind.resource(), Resource::VhostSocket(_)).then(random_station).transpose()?;
     // A device may be there already, with the MTU of an earlier file.
@@ -56,7 +59,11 @@ pub(crate) fn open(
     let opened = link::open_queues(&driver_config, shards);
     let mut queues = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
-        CliError::failed(format!("{on}{err}"))
+        let socket = match driver_config.kind.resource() {
+            Resource::VhostSocket(path) => confine::write_hint(Path::new(path)),
+            _ => String::new(),
+        };
+        CliError::failed(format!("{on}{err}{socket}"))
     })?;
     let Some(opened) = queues.first_mut() else {
         return Err(CliError::failed(format!("link {}: its device has no queue", config.name)));

@@ -2,6 +2,8 @@
 
 use rustix::process::nice;
 
+use crate::confine;
+
 /// Steps of `nice` by which packet threads precede the rest of the process, and so other programs of the same niceness.
 ///
 /// A kernel processes packets before all programs: its network stack runs in interrupts. With a higher priority, a
@@ -14,4 +16,5 @@ pub(super) fn go_first() {
     if let Err(err) = nice(-STEPS) {
         tracing::info!("could not raise the priority of the worker: nice: {err} (needs CAP_SYS_NICE)");
     }
+    confine::settle_priority();
 }

@@ -4,6 +4,7 @@
 //! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them.
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -185,24 +186,42 @@ fn accept(
     }
 }
 
+/// Bytes of a client, with the descriptors that came with the last of them.
+#[derive(Debug)]
+struct Received<'a> {
+    stream: &'a UnixStream,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Read for Received<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let (len, descriptors) = passing::receive(self.stream, buffer)?;
+        if !descriptors.is_empty() {
+            self.descriptors = descriptors;
+        }
+        Ok(len)
+    }
+}
+
 /// Serves one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
     let Served { worker, shared, host_side, events } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let mut lines = BufReader::new(stream);
+    let mut lines = BufReader::new(Received { stream, descriptors: Vec::new() });
     let mut line = String::new();
     loop {
         line.clear();
         if (&mut lines).take(MAX_REQUEST_LEN as u64 + 2).read_line(&mut line)? == 0 {
             return Ok(());
         }
+        let descriptors = std::mem::take(&mut lines.get_mut().descriptors);
         let reply = match Request::from_line(line.trim_end()) {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
             Ok(Request::Show { what }) => match show(what, worker, shared) {
                 Ok(shown) => Reply::Show { shown },
                 Err(err) => Reply::Error { message: err.to_string() },
             },
-            Ok(Request::Load { file }) => match load(events, file.into()) {
+            Ok(Request::Load { file }) => match load(events, file.into(), descriptors) {
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
             },
@@ -258,9 +277,10 @@ fn stat_file(name: &str, worker: &Handle, shared: &Shared) -> Reply {
     }
 }
 
-/// Requests the main thread to apply a file, and waits for the outcome.
-fn load(events: &Sender<Event>, file: PathBuf) -> Result<String, String> {
-    ask(events, |reply| Event::Load { file, reply })
+/// Requests the main thread to apply a file, that of the first descriptor if there is one, and waits for the outcome.
+fn load(events: &Sender<Event>, file: PathBuf, descriptors: Vec<OwnedFd>) -> Result<String, String> {
+    let opened = descriptors.into_iter().next().map(File::from);
+    ask(events, |reply| Event::Load { file, opened, reply })
 }
 
 /// Requests the main thread to save the state that netlink clients have set, and waits for the outcome.

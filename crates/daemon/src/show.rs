@@ -24,6 +24,7 @@ use xfrm::{Dir, Offload, OffloadMode};
 use crate::bridges;
 use crate::budget;
 use crate::command::{Handle, WorkerGone};
+use crate::confine;
 use crate::netlink::Shared;
 use crate::node::Node;
 use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
@@ -103,6 +104,7 @@ pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<
         StateKind::Flows => Shown::Flows(flows(worker)?),
         StateKind::Workers => Shown::Workers(worker.gather(snapshot::worker)?),
         StateKind::Memory => Shown::Memory(memory(worker, shared)?),
+        StateKind::Sandbox => Shown::Sandbox(confine::state()),
     })
 }
 

@@ -58,6 +58,13 @@ const WORKERS: &str = "FATPATH_TEST_WORKERS";
 /// Words of files that have a number of workers, or what several cannot have.
 const OF_ONE: [&str; 7] = ["[worker]", "[[sa]]", "[[policy]]", "[[tunnel]]", "[crypto]", "ike = true", "esp-offload"];
 
+/// Beginning of a comment in a file with the kinds of links of `--allow-links`, or `none`. Without the comment a program or a
+/// reload may add all kinds.
+const ALLOWS_LINKS: &str = "# allow-links ";
+
+/// Kinds of links that take capabilities.
+const ALL_LINKS: &str = "tun,tap,packet,exclusive,xdp,udp";
+
 /// A file with the number of workers that the environment has, unless it has what several cannot have.
 fn with_workers(toml: &str) -> String {
     match std::env::var(WORKERS) {
@@ -76,7 +83,7 @@ impl Gateway {
     }
 
     /// Same as [`start`](Self::start), by a `command` that takes the program's arguments. Unless it has a place for the
-    /// gateway's state, the gateway keeps none.
+    /// gateway's state, the gateway keeps none. A comment of the file may have the kinds of links that it allows.
     ///
     /// # Errors
     /// Those of [`start`](Self::start).
@@ -88,6 +95,10 @@ impl Gateway {
         command.args(["run", "--instance", instance, "-c"]).arg(&config).env("FATPATH_RUNDIR", &rundir);
         if !has_state {
             command.args(["--state", "none"]);
+        }
+        match toml.lines().find_map(|line| line.strip_prefix(ALLOWS_LINKS)) {
+            Some("none") => {}
+            kinds => drop(command.args(["--allow-links", kinds.unwrap_or(ALL_LINKS)])),
         }
         let process = Process::spawn(&mut command, scratch)?;
         let mut gateway = Self { process, instance: instance.to_owned(), config, rundir };

@@ -1,22 +1,26 @@
-//! The process that creates a host side: `fatpath host-maker`, started by the daemon. It ends when the daemon has
-//! closed the socket that is its standard input.
+//! The process of a host side: `fatpath host-maker`, started by the daemon before its own confinement. It makes the
+//! namespace, stays inside and makes devices there, and ends when the daemon has closed the socket that is its standard
+//! input: by no signal that a terminal or a service manager sends to all processes of the gateway.
 //!
-//! It is a process of its own because a user namespace can be entered by a process of one thread only, and a forked
-//! copy of a process with threads may do little before it executes a program.
+//! It is a process of its own because a user namespace can be entered by a process of one thread only, and because the
+//! daemon enters no namespace and mounts nothing once it is confined.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use client::CliError;
 use link::{HostDevice, Namespace, unshare};
 use netlink::message::{Messages, Writer};
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use rustix::process::{getegid, geteuid};
-use rustix::thread::LinkNameSpaceType;
+use rustix::thread::{LinkNameSpaceType, set_no_new_privs};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use wire::eth::MacAddr;
 
 use super::order::{Answer, Descriptors, Order, receive, send};
@@ -65,40 +69,63 @@ const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 pub fn main() -> Result<(), CliError> {
     let socket = io::stdin();
     let failed = |err: io::Error| CliError::failed(format!("the daemon's socket: {err}"));
-    let mut far = None;
-    while let Some((order, descriptors)) = receive::<Order>(&socket).map_err(failed)? {
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
+    }
+    set_no_new_privs(true).map_err(|err| failed(err.into()))?;
+    let mut inside = Inside::default();
+    while let Some((number, order, descriptors)) = receive::<Order>(&socket).map_err(failed)? {
         let (answer, descriptors) =
-            carry_out(order, descriptors, &mut far).unwrap_or_else(|why| (Answer::Refused(why), Vec::new()));
+            carry_out(order, descriptors, &mut inside).unwrap_or_else(|why| (Answer::Refused(why), Vec::new()));
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        send(&socket, &answer, &descriptors).map_err(failed)?;
+        // The daemon may have ended.
+        if send(&socket, number, &answer, &descriptors).is_err() {
+            break;
+        }
     }
     Ok(())
 }
 
-/// Carries out an order. `far` is the namespace of the other ends of pairs, once there is one.
-fn carry_out(order: Order, descriptors: Vec<OwnedFd>, far: &mut Option<Far>) -> Result<(Answer, Vec<OwnedFd>), String> {
+/// Namespaces of a host side, as far as they are there.
+#[derive(Default)]
+struct Inside {
+    /// Whether this process is in the namespace.
+    is_there: bool,
+    /// File that the namespace is bound to.
+    place: Option<PathBuf>,
+    /// Namespace of the other ends of pairs.
+    far: Option<Far>,
+}
+
+/// Carries out an order. But for the first one, which makes the namespace, orders are about that namespace alone.
+fn carry_out(order: Order, descriptors: Vec<OwnedFd>, inside: &mut Inside) -> Result<(Answer, Vec<OwnedFd>), String> {
     match order {
+        Order::Namespace { .. } if inside.is_there => Err("there is a namespace already".to_owned()),
         Order::Namespace { place, record } => {
             let (answer, descriptors) = namespace(place.as_deref(), &record, descriptors.into_iter().next())?;
+            inside.is_there = true;
+            inside.place = place;
             Ok((answer, descriptors.into_vec()))
         }
-        Order::Enter => {
-            let (network, user) = descriptors.split_last().ok_or("the request has no descriptor of a namespace")?;
-            if let [user] = user {
-                enter(user, LinkNameSpaceType::User).map_err(named("setns, user namespace"))?;
-            }
-            enter(network, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+        _ if !inside.is_there => Err("there is no namespace yet".to_owned()),
+        Order::Look => Ok((Answer::Entered(search::is_entered().map_err(named("/proc"))?), Vec::new())),
+        Order::Unbind { place } if inside.place.as_ref() == Some(&place) => {
+            unmount(&place, UnmountFlags::DETACH)
+                .map_err(io::Error::from)
+                .and_then(|()| fs::remove_file(&place))
+                .map_err(named(place.display()))?;
             Ok((Answer::Done, Vec::new()))
         }
+        Order::Unbind { place } => Err(format!("{}: not the file of this namespace", place.display())),
         Order::Device { name, index, mac, mtu } => {
             let device = HostDevice { name, index, mac: mac.map(MacAddr), mtu };
             let queue = device.make().map_err(|err| err.to_string())?;
             Ok((Answer::Done, vec![queue]))
         }
         Order::Pair { name, index, mac, mtu, peer } => {
-            let far = match far {
+            let far = match &mut inside.far {
                 Some(far) => far,
-                None => far.insert(Far::make()?),
+                none => none.insert(Far::make()?),
             };
             Ok((Answer::Done, far.pair(&name, index, mac, mtu, &peer)?))
         }
@@ -151,8 +178,8 @@ fn namespace(place: Option<&Path>, record: &Path, stored: Option<OwnedFd>) -> Re
     Ok((Answer::Namespace { found: found.is_some(), unbound, tun_closed }, descriptors))
 }
 
-/// Namespace with the other ends of pairs of devices only. It is removed, with the pairs, when its last packet socket
-/// is closed.
+/// Namespace with the other ends of pairs of devices only. It is removed, with the pairs, when this process has ended and
+/// the last packet socket is closed.
 struct Far {
     /// The host side's namespace, which this process is in.
     near: OwnedFd,

@@ -1,7 +1,7 @@
 //! The host side of a node: a network namespace in which the kernel has a device for each link, with the node's
 //! addresses and routes, for the sockets of programs.
 //!
-//! - [`maker`] is a separate process that creates the namespace and its devices; [`order`] is the protocol, and
+//! - [`maker`] is a separate process in the namespace, which creates it and its devices; [`order`] is the protocol, and
 //!   [`child`] the daemon's end of it. [`search`] finds a namespace again that a killed gateway has left.
 //! - [`desired`] derives the content of the namespace from the node's model; [`content`] compares it with the present
 //!   one; [`rtnl`] writes and reads the messages. None of these does I/O.
@@ -24,6 +24,7 @@ use std::io;
 
 use base::IfAddr;
 
+pub(crate) use child::Maker;
 pub use maker::main as make;
 pub use side::place;
 pub(crate) use side::{Entrance, HostSide};

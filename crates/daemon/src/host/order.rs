@@ -1,5 +1,5 @@
-//! Orders of the daemon to the process that creates its host side, and the answers: a JSON value in each message of a
-//! socket pair, with descriptors.
+//! Orders of the daemon to the process of its host side, and the answers: a JSON value in each message of a socket pair,
+//! with descriptors. Each order has a number, which its answer repeats: an answer may come after its order was given up.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,14 +21,15 @@ pub(super) enum Order {
     /// descriptor or has a process inside, or make one. Bind it to `place`, and write the file. Answered by
     /// [`Answer::Namespace`].
     Namespace { place: Option<PathBuf>, record: PathBuf },
-    /// Enter the namespaces of the message's descriptors: first the user namespace, if there is one. Answered by
-    /// [`Answer::Done`].
-    Enter,
-    /// Make a device. Answered by [`Answer::Done`] with its queue.
+    /// Make a device in the namespace. Answered by [`Answer::Done`] with its queue.
     Device { name: String, index: u32, mac: Option<[u8; 6]>, mtu: Option<u16> },
     /// Create a pair of devices whose other end has the name `peer` and is in an empty namespace. Answered by
     /// [`Answer::Done`] with a packet socket and a socket for `ioctl` requests in that namespace.
     Pair { name: String, index: u32, mac: [u8; 6], mtu: u32, peer: String },
+    /// Tell whether other processes are in the namespace. Answered by [`Answer::Entered`].
+    Look,
+    /// Remove the file that the namespace is bound to. Answered by [`Answer::Done`].
+    Unbind { place: PathBuf },
 }
 
 /// An answer.
@@ -43,6 +44,8 @@ pub(super) enum Answer {
         /// Reason for which no TUN or TAP device can be made.
         tun_closed: Option<String>,
     },
+    /// Whether processes other than this one are in the namespace, as far as it may inspect them.
+    Entered(bool),
     /// The order is carried out.
     Done,
     /// The order cannot be carried out, for this reason.
@@ -106,23 +109,29 @@ pub(super) fn peer_of(device: &HostDevice) -> String {
     format!("peer{}", device.index)
 }
 
-/// Sends an order or an answer.
+/// Sends an order, or the answer to one, with the order's number.
 ///
 /// # Errors
 /// Errors of sendmsg(2).
-pub(super) fn send(socket: impl AsFd, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    passing::send(socket, &serde_json::to_vec(message)?, descriptors)
+pub(super) fn send(
+    socket: impl AsFd,
+    number: u64,
+    message: &impl Serialize,
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    passing::send(socket, &serde_json::to_vec(&(number, message))?, descriptors)
 }
 
-/// Receives an order or an answer; `None` when the other side has closed.
+/// Receives the number of an order, and the order or its answer; `None` when the other side has closed.
 ///
 /// # Errors
 /// Errors of recvmsg(2), and of a malformed message.
-pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
+pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(u64, T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0; MAX_LEN];
     let (len, descriptors) = passing::receive(socket, &mut buffer)?;
     if len == 0 {
         return Ok(None);
     }
-    Ok(Some((serde_json::from_slice(&buffer[..len])?, descriptors)))
+    let (number, message) = serde_json::from_slice(&buffer[..len])?;
+    Ok(Some((number, message, descriptors)))
 }

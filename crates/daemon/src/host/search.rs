@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use link::namespace_cookie;
@@ -61,6 +61,18 @@ pub(super) fn find(record: &Path, stored: Option<OwnedFd>) -> io::Result<Option<
         }
     }
     Ok(None)
+}
+
+/// Whether a process other than this one is in the present network namespace. Processes that this one may not inspect are
+/// not counted.
+pub(super) fn is_entered() -> io::Result<bool> {
+    let own = fs::metadata(OWN_NETWORK)?;
+    // Other entries, such as `self`, are no processes, or this one.
+    let number = |entry: &fs::DirEntry| entry.file_name().to_str()?.parse::<u32>().ok();
+    let is_other = |entry: &fs::DirEntry| number(entry).is_some_and(|pid| pid != std::process::id());
+    let others = fs::read_dir("/proc")?.filter_map(Result::ok).filter(is_other);
+    let mut namespaces = others.filter_map(|entry| fs::metadata(entry.path().join("ns/net")).ok());
+    Ok(namespaces.any(|found| (found.dev(), found.ino()) == (own.dev(), own.ino())))
 }
 
 /// Cookie of the present network namespace, with the number of the boot in which it is unique.

@@ -5,21 +5,18 @@ use std::convert::Infallible;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::{PortId, ShardId};
 use client::ROOTS_RUN_DIR;
-use config::model::{HostConfig, HostSide as Wish};
+use config::model::HostConfig;
 use ctl::state::{HostDeviceState, HostState};
 use netlink::message::Messages;
 use netlink::rtnl::{Delta, Model};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::fstat;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 use rustix::net::{RecvFlags, recv};
 
 use super::child::Maker;
@@ -38,7 +35,7 @@ use crate::threads::Threads;
 /// makes changes in a loop.
 const SETTLE: Duration = Duration::from_millis(10);
 
-/// Pause after devices were created again, which takes a process.
+/// Pause after devices were created again.
 const REMAKE: Duration = Duration::from_millis(200);
 
 /// Interval between attempts to create a device that could not be created, as for the device of a link.
@@ -74,6 +71,8 @@ enum State {
 #[derive(Debug)]
 struct On {
     config: HostConfig,
+    /// Process in the namespace.
+    maker: Maker,
     worker: Handle,
     network: OwnedFd,
     /// Whether the service manager has been asked to keep the namespace.
@@ -139,21 +138,20 @@ pub fn place(socket: &Path) -> Option<PathBuf> {
 
 impl HostSide {
     /// Creates the host side of a gateway, if `config` enables it; `socket` is the gateway's control socket. Without
-    /// a host side, [`show`](Self::show) has the reason.
+    /// a host side, [`show`](Self::show) has the reason. `maker` is its process, or the reason for which it was not started.
     ///
     /// `follow` calls [`follow`](Self::follow) with the node's model, for devices that are missing.
     pub(crate) fn start(
         &self,
         config: HostConfig,
+        maker: Result<Maker, String>,
         socket: &Path,
         worker: &Handle,
         threads: &Threads,
         follow: impl Fn() + Send + 'static,
     ) {
-        if config.side == Wish::Off {
-            return;
-        }
-        match On::make(config, place(socket), socket.with_extension(RECORD), worker) {
+        let on = maker.and_then(|maker| On::make(config, maker, place(socket), socket.with_extension(RECORD), worker));
+        match on {
             Ok((on, events)) => {
                 let (port, one_is_missing) = (on.mirror.port(), Arc::clone(&on.one_is_missing));
                 *self.lock() = State::On(Box::new(on));
@@ -278,11 +276,11 @@ impl On {
     /// changes in it.
     fn make(
         config: HostConfig,
+        mut maker: Maker,
         place: Option<PathBuf>,
         record: PathBuf,
         worker: &Handle,
     ) -> Result<(Self, OwnedFd), String> {
-        let maker = Maker::start()?;
         let stored = service::stored(STORED);
         let stored: Vec<_> = stored.iter().map(AsFd::as_fd).collect();
         let (answer, descriptors) =
@@ -315,6 +313,7 @@ impl On {
         let is_stored = user.is_none() && service::store(STORED, network.as_fd());
         let on = Self {
             config,
+            maker,
             worker: worker.clone(),
             is_stored,
             network,
@@ -471,14 +470,8 @@ impl On {
         if new.is_empty() {
             return;
         }
-        let maker = Maker::start().and_then(|maker| {
-            let inside: Vec<_> = self.user.iter().chain([&self.network]).map(AsFd::as_fd).collect();
-            maker.ask(&Order::Enter, &inside)?;
-            Ok(maker)
-        });
         for made in new {
-            let device = maker.as_ref().map_err(String::clone).and_then(|maker| self.make_device(maker, &made));
-            match device {
+            match self.make_device(&made) {
                 Ok(device) => {
                     let id = made.id;
                     self.watched.remove(&id);
@@ -502,14 +495,14 @@ impl On {
         }
     }
 
-    fn make_device(&self, maker: &Maker, made: &Made) -> Result<Box<dyn link::Link>, String> {
+    fn make_device(&mut self, made: &Made) -> Result<Box<dyn link::Link>, String> {
         let device = &made.device;
         if let Some(order) = Order::pair(device).filter(|_| self.in_pairs) {
-            let (_, sockets) = maker.ask(&order, &[])?;
+            let (_, sockets) = self.maker.ask(&order, &[])?;
             let [packet, control] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "its sockets are missing")?;
             return device.open_pair(packet, control, &peer_of(device), made.ip_only).map_err(|err| err.to_string());
         }
-        let (_, queues) = maker.ask(&Order::device(device), &[])?;
+        let (_, queues) = self.maker.ask(&Order::device(device), &[])?;
         let queue = queues.into_iter().next().ok_or("its queue is missing")?;
         let control = self.control.try_clone().map_err(|err| format!("descriptors: {err}"))?;
         device.open(queue, control).map_err(|err| err.to_string())
@@ -601,9 +594,18 @@ impl On {
 
     fn end(mut self) {
         // A namespace in a user namespace of its own cannot be entered again.
-        if self.user.is_none() && is_entered(&self.network) {
-            tracing::info!("host side: processes are inside; the namespace is kept");
-            return;
+        if self.user.is_none() {
+            match self.maker.ask(&Order::Look, &[]) {
+                Ok((Answer::Entered(false), _)) => {}
+                Ok(_) => {
+                    tracing::info!("host side: processes are inside; the namespace is kept");
+                    return;
+                }
+                Err(why) => {
+                    tracing::warn!("host side: {why}; the namespace is kept");
+                    return;
+                }
+            }
         }
         // Without processes inside it ends when the manager releases it.
         if self.place.is_none() && self.is_stored {
@@ -617,11 +619,9 @@ impl On {
         }
         // The record may have been removed with its directory.
         let _ = fs::remove_file(&self.record);
-        let Some(place) = &self.place else { return };
-        let removed =
-            unmount(place, UnmountFlags::DETACH).map_err(io::Error::from).and_then(|()| fs::remove_file(place));
-        if let Err(err) = removed {
-            tracing::warn!("host side: {}: {err}", place.display());
+        let Some(place) = self.place.take() else { return };
+        if let Err(why) = self.maker.ask(&Order::Unbind { place }, &[]) {
+            tracing::warn!("host side: {why}");
         }
     }
 }
@@ -658,15 +658,6 @@ fn has_foreign_event(events: &OwnedFd, buffer: &mut [u8], port: u32) -> Result<b
         Err(Errno::INTR | Errno::AGAIN) => Ok(false),
         Err(err) => Err(err),
     }
-}
-
-/// Whether a process is in that network namespace. Processes that this process may not inspect are not counted.
-fn is_entered(network: &OwnedFd) -> bool {
-    let Ok(own) = fstat(network) else { return false };
-    let Ok(processes) = fs::read_dir("/proc") else { return false };
-    let of_process = |entry: fs::DirEntry| fs::metadata(entry.path().join("ns/net")).ok();
-    let mut inside = processes.filter_map(Result::ok).filter_map(of_process);
-    inside.any(|found| (found.dev(), found.ino()) == (own.st_dev, own.st_ino))
 }
 
 /// Sets or removes the host side device of a link: the first worker gets the device, all others its port.

@@ -1,0 +1,244 @@
+//! Restrictions of the process.
+//!
+//! - Before it reads anything: only root may read its memory, which has keys, and it keeps no descriptor of the program
+//!   that started it, but those that a service manager passes.
+//! - Before it starts threads: it keeps the [capabilities](rights) of its kinds of links alone, and reaches only [`files`] in
+//!   some directories, and no TCP.
+//! - Once it is ready: a filter of system calls on all threads ([`launch::sandbox`]), with `no_new_privs`. The process of
+//!   the host side is started before, and has no filter.
+//!
+//! A process that is not dumpable (prctl(2), `PR_SET_DUMPABLE`) leaves no core file, also where the kernel passes core
+//! files to a program whatever `RLIMIT_CORE` is, and is not traced by its own user. Its files of `/proc` belong to root:
+//! a gateway without privilege may not write its `/proc/self/uid_map`. The process of the host side does that; `execve`
+//! makes it dumpable again, and it has no keys.
+
+mod files;
+mod rights;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use client::CliError;
+use ctl::state::SandboxState;
+use launch::sandbox::{self, Unlisted};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+
+use crate::service;
+pub(crate) use files::Places;
+pub use rights::LinkRight;
+pub(crate) use rights::{admit, pass_on, settle_priority};
+
+/// Environment variable that selects what a system call outside of the list does.
+const VARIABLE: &str = "FATPATH_SANDBOX";
+
+/// The sandbox of this process, once it is complete.
+static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
+
+/// Directories that this process reaches, once Landlock is in force.
+static PLACES: OnceLock<Places> = OnceLock::new();
+
+/// Names of capabilities by their numbers (capabilities(7)).
+const CAPABILITIES: [&str; 41] = [
+    "chown",
+    "dac_override",
+    "dac_read_search",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "setpcap",
+    "linux_immutable",
+    "net_bind_service",
+    "net_broadcast",
+    "net_admin",
+    "net_raw",
+    "ipc_lock",
+    "ipc_owner",
+    "sys_module",
+    "sys_rawio",
+    "sys_chroot",
+    "sys_ptrace",
+    "sys_pacct",
+    "sys_admin",
+    "sys_boot",
+    "sys_nice",
+    "sys_resource",
+    "sys_time",
+    "sys_tty_config",
+    "mknod",
+    "lease",
+    "audit_write",
+    "audit_control",
+    "setfcap",
+    "mac_override",
+    "mac_admin",
+    "syslog",
+    "wake_alarm",
+    "block_suspend",
+    "audit_read",
+    "perfmon",
+    "bpf",
+    "checkpoint_restore",
+];
+
+/// Restrictions of this process, as far as they are set.
+#[derive(Debug)]
+pub(crate) struct Sandbox {
+    is_on: bool,
+    unlisted: Unlisted,
+    /// ABI of Landlock; 0 without it.
+    landlock: i32,
+    /// Restrictions that could not be set, each with the reason.
+    missing: Vec<String>,
+}
+
+impl Sandbox {
+    /// Sets the restrictions of a process that has not read anything. Without a sandbox the process only keeps no
+    /// descriptors. A restriction that the kernel lacks is logged.
+    ///
+    /// # Errors
+    /// The environment selects no effect that there is.
+    pub(crate) fn begin(is_on: bool) -> Result<Self, CliError> {
+        let unlisted = unlisted()?;
+        let mut sandbox = Self { is_on, unlisted, landlock: 0, missing: Vec::new() };
+        sandbox.note("close_range", "inherited descriptors stay open", link::close_inherited(service::passed()));
+        if is_on {
+            let none = Rlimit { current: Some(0), maximum: Some(0) };
+            sandbox.note("RLIMIT_CORE", "core files", setrlimit(Resource::Core, none));
+            let set = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+            sandbox.note("PR_SET_DUMPABLE", "core files", set);
+        }
+        Ok(sandbox)
+    }
+
+    /// Keeps the capabilities of `rights`, and those that set the host side, if there is one, for this thread and those that
+    /// it starts.
+    pub(crate) fn keep_rights(&mut self, rights: BTreeSet<LinkRight>, has_host_side: bool) {
+        if self.is_on
+            && let Err(why) = rights::keep(rights, has_host_side)
+        {
+            self.note("capabilities", "all are kept", Err::<(), _>(why));
+        }
+    }
+
+    /// Restricts the files that this thread, and those that it starts, reach from then on.
+    pub(crate) fn restrict_files(&mut self, places: Places) {
+        if !self.is_on {
+            return;
+        }
+        let restricted = places.restrict().and_then(|abi| match abi {
+            0 => Err("this kernel has none, or has it switched off".to_owned()),
+            abi => Ok(abi),
+        });
+        match restricted {
+            Ok(abi) => {
+                self.landlock = abi;
+                // A process has one sandbox.
+                let _ = PLACES.set(places);
+            }
+            Err(why) => self.note("Landlock", "files are not restricted", Err::<(), _>(why)),
+        }
+    }
+
+    /// Sets the filter of system calls for all threads, and logs what holds from then on.
+    pub(crate) fn filter(mut self, instance: &str) {
+        if self.is_on {
+            let set = sandbox::set_for_all_threads(self.unlisted);
+            self.note("seccomp", "system calls are not filtered", set);
+        }
+        // A process has one sandbox.
+        let _ = SANDBOX.set(self);
+        let state = state();
+        if state.enabled {
+            tracing::info!("{instance}: sandbox: {}", state.summary());
+        } else {
+            tracing::warn!("{instance}: no sandbox (--no-sandbox): {}", state.summary());
+        }
+    }
+
+    /// Notes a restriction that could not be set, and logs its effect.
+    fn note<E: std::fmt::Display>(&mut self, name: &str, effect: &str, set: Result<(), E>) {
+        if let Err(err) = set {
+            tracing::warn!("{effect}: {name}: {err}");
+            self.missing.push(format!("{name}: {err}"));
+        }
+    }
+}
+
+/// Remedy for a file that could not be read because of the sandbox; empty if the reason is another one.
+pub(crate) fn read_hint(file: &Path) -> String {
+    let Some(places) = PLACES.get().filter(|places| !places.may_read(file)) else { return String::new() };
+    let dirs = places.read_names().join(" and ");
+    format!("; the sandbox lets this gateway read {dirs} alone: `fatpath load -c FILE` passes it another file")
+}
+
+/// Remedy for a socket that could not be made because of the sandbox; empty if the reason is another one.
+pub(crate) fn write_hint(file: &Path) -> String {
+    let Some(places) = PLACES.get().filter(|places| !places.may_write(file)) else { return String::new() };
+    let dirs = places.write_names().join(" and ");
+    format!("; the sandbox lets this gateway make sockets in {dirs} alone, as they were at its start: restart it")
+}
+
+/// Effect of a call outside of the list, from the environment.
+fn unlisted() -> Result<Unlisted, CliError> {
+    match std::env::var_os(VARIABLE).filter(|value| !value.is_empty()) {
+        None => Ok(Unlisted::Fails),
+        Some(value) if value == "trap" => Ok(Unlisted::Ends),
+        Some(value) => {
+            Err(CliError::failed(format!("{VARIABLE}={}: the only value is trap.", value.to_string_lossy())))
+        }
+    }
+}
+
+/// Restrictions that hold now, as the kernel reports them.
+pub(crate) fn state() -> SandboxState {
+    let sandbox = SANDBOX.get();
+    let mut state = SandboxState {
+        enabled: sandbox.is_some_and(|sandbox| sandbox.is_on),
+        no_new_privs: true,
+        landlock: sandbox.map(|sandbox| sandbox.landlock).filter(|abi| *abi > 0),
+        read: PLACES.get().map(Places::read_names).unwrap_or_default(),
+        write: PLACES.get().map(Places::write_names).unwrap_or_default(),
+        missing: sandbox.map(|sandbox| sandbox.missing.clone()).unwrap_or_default(),
+        ..SandboxState::default()
+    };
+    let mut effective = 0;
+    let threads = fs::read_dir("/proc/self/task").into_iter().flatten().filter_map(Result::ok);
+    // A thread may end meanwhile.
+    for status in threads.filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok()) {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        state.threads += 1;
+        state.filtered += u64::from(field("Seccomp:") == Some("2"));
+        state.no_new_privs &= field("NoNewPrivs:") == Some("1");
+        effective |= field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX);
+    }
+    state.capabilities = names_of(effective);
+    state
+}
+
+/// Names of the capabilities in a set.
+fn names_of(set: u64) -> Vec<String> {
+    let held: BTreeSet<usize> = (0..64).filter(|bit| set >> bit & 1 == 1).collect();
+    let all: BTreeSet<usize> = (0..CAPABILITIES.len()).collect();
+    if held.is_superset(&all) {
+        return vec!["all".to_owned()];
+    }
+    held.into_iter().map(|bit| CAPABILITIES.get(bit).map_or_else(|| bit.to_string(), ToString::to_string)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_capabilities_follow_their_numbers() {
+        let none: [&str; 0] = [];
+        assert_eq!(names_of(0), none);
+        assert_eq!(names_of(1 << 12 | 1 << 13 | 1 << 39), ["net_admin", "net_raw", "bpf"]);
+        assert_eq!(names_of((1 << 41) - 1), ["all"]);
+        assert_eq!(names_of(1 << 63), ["63"]);
+    }
+}

@@ -1,0 +1,201 @@
+//! Capabilities that the process keeps: those that open links of the kinds in its files and of `--allow-links`, and that
+//! set the host side (capabilities(7)). Links of other kinds are refused by name, also to root.
+//!
+//! Limits of resources replace two capabilities where the system lets them be raised: `RLIMIT_NICE` stands for
+//! `CAP_SYS_NICE`, and `RLIMIT_MEMLOCK` for `CAP_IPC_LOCK`. Elsewhere a thread has `CAP_SYS_NICE` until it has set its priority.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use driver::{DriverKind, Resource};
+use rustix::process::{Resource as Limited, Rlimit, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
+    remove_capability_from_bounding_set, set_capabilities,
+};
+
+/// First port that takes no capability.
+const FIRST_FREE_PORT: u16 = 1024;
+
+/// `RLIMIT_NICE` that lets a packet thread precede others: 20 less the niceness -10.
+const NICE: u64 = 30;
+
+/// Whether the process has kept `CAP_SYS_NICE`, which each thread gives up when its priority is set.
+static HAS_NICE: AtomicBool = AtomicBool::new(false);
+
+/// Rights that were kept at the start; all before.
+static KEPT: OnceLock<BTreeSet<LinkRight>> = OnceLock::new();
+
+/// Right to open links of a kind that takes capabilities.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum LinkRight {
+    /// TUN devices.
+    Tun,
+    /// TAP devices.
+    Tap,
+    /// Packet sockets.
+    Packet,
+    /// Packet sockets that keep frames from the host.
+    Exclusive,
+    /// AF_XDP sockets.
+    Xdp,
+    /// UDP sockets with ports below 1024.
+    Udp,
+}
+
+impl LinkRight {
+    /// All rights.
+    pub const ALL: [Self; 6] = [Self::Tun, Self::Tap, Self::Packet, Self::Exclusive, Self::Xdp, Self::Udp];
+
+    /// Word of `--allow-links`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Tun => "tun",
+            Self::Tap => "tap",
+            Self::Packet => "packet",
+            Self::Exclusive => "exclusive",
+            Self::Xdp => "xdp",
+            Self::Udp => "udp",
+        }
+    }
+
+    /// The right to open a link; `None` for one that takes no capability.
+    pub(crate) fn of(kind: &DriverKind) -> Option<Self> {
+        match (kind, kind.resource()) {
+            (DriverKind::Tun { .. }, _) => Some(Self::Tun),
+            (DriverKind::Tap { .. }, _) => Some(Self::Tap),
+            (DriverKind::Packet { exclusive: false, .. }, _) => Some(Self::Packet),
+            (DriverKind::Packet { exclusive: true, .. }, _) => Some(Self::Exclusive),
+            (DriverKind::Xdp { .. }, _) => Some(Self::Xdp),
+            (_, Resource::UdpSocket(bind)) if bind.port() < FIRST_FREE_PORT => Some(Self::Udp),
+            _ => None,
+        }
+    }
+
+    /// The right that a gateway keeps for a link of its file: sockets of UDP links on the host side have port 500, too.
+    pub(crate) fn kept_for(kind: &DriverKind) -> Option<Self> {
+        match kind {
+            DriverKind::Udp { .. } => Some(Self::Udp),
+            _ => Self::of(kind),
+        }
+    }
+
+    const fn capabilities(self) -> CapabilitySet {
+        match self {
+            Self::Tun | Self::Tap => CapabilitySet::NET_ADMIN,
+            Self::Packet => CapabilitySet::NET_RAW,
+            Self::Exclusive | Self::Xdp => {
+                CapabilitySet::NET_RAW.union(CapabilitySet::NET_ADMIN).union(CapabilitySet::BPF)
+            }
+            Self::Udp => CapabilitySet::NET_BIND_SERVICE,
+        }
+    }
+}
+
+/// Checks that the process has kept the right to open a link.
+///
+/// # Errors
+/// Text with the option that keeps it.
+pub(crate) fn admit(kind: &DriverKind) -> Result<(), String> {
+    match (LinkRight::of(kind), KEPT.get()) {
+        (Some(right), Some(kept)) if !kept.contains(&right) => {
+            let word = right.word();
+            Err(format!(
+                "{} is none of the kinds that this gateway may open since its start; start it with --allow-links {word}",
+                match right {
+                    LinkRight::Udp => "udp with a port below 1024",
+                    LinkRight::Exclusive => "packet with exclusive",
+                    _ => word,
+                }
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives up all capabilities but those of `rights` and, with a host side, `CAP_NET_ADMIN`. Threads that are started later
+/// have these.
+///
+/// # Errors
+/// Text of the call that the kernel refuses.
+pub(super) fn keep(rights: BTreeSet<LinkRight>, has_host_side: bool) -> Result<(), String> {
+    let before = capabilities(None).map_err(|err| format!("capget: {err}"))?;
+    let mut kept = rights.iter().fold(CapabilitySet::empty(), |all, right| all | right.capabilities());
+    if has_host_side {
+        kept |= CapabilitySet::NET_ADMIN;
+    }
+    if !raise(Limited::Nice, Some(NICE)) {
+        kept |= CapabilitySet::SYS_NICE;
+    }
+    if rights.contains(&LinkRight::Xdp) && !raise(Limited::Memlock, None) {
+        kept |= CapabilitySet::IPC_LOCK;
+    }
+    let kept = kept & before.permitted;
+    HAS_NICE.store(kept.contains(CapabilitySet::SYS_NICE), Ordering::Relaxed);
+    for capability in CapabilitySet::all().iter().filter(|&capability| !kept.contains(capability)) {
+        // Without CAP_SETPCAP, no_new_privs alone keeps execve from giving capabilities; newer ones are unknown here.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: before.inheritable & kept };
+    set_capabilities(None, sets).map_err(|err| format!("capset: {err}"))?;
+    // A process has one set of rights.
+    let _ = KEPT.set(rights);
+    Ok(())
+}
+
+/// Gives up the right of the calling thread, and of those that it starts later, to raise its priority.
+pub(crate) fn settle_priority() {
+    if HAS_NICE.load(Ordering::Relaxed)
+        && let Ok(own) = capabilities(None)
+        && own.permitted.contains(CapabilitySet::SYS_NICE)
+    {
+        let without = |set: CapabilitySet| set.difference(CapabilitySet::SYS_NICE);
+        let [effective, permitted, inheritable] = [own.effective, own.permitted, own.inheritable].map(without);
+        // A thread may always give up capabilities.
+        let _ = set_capabilities(None, CapabilitySets { effective, permitted, inheritable });
+    }
+}
+
+/// Raises both limits of a resource; `None` is infinity. False: the process may not.
+fn raise(limited: Limited, to: Option<u64>) -> bool {
+    setrlimit(limited, Rlimit { current: to, maximum: to }).is_ok()
+}
+
+/// Lets the program that this process executes next have its capabilities, also with `no_new_privs` and without root.
+pub(crate) fn pass_on() {
+    let Ok(own) = capabilities(None) else { return };
+    if set_capabilities(None, CapabilitySets { inheritable: own.permitted, ..own }).is_ok() {
+        for capability in own.permitted.iter() {
+            // A kernel without ambient capabilities gives them to root alone.
+            let _ = configure_capability_in_ambient_set(capability, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_those_of_kinds_that_take_capabilities() {
+        let udp = |port| DriverKind::Udp { bind: format!("192.0.2.1:{port}").parse().unwrap() };
+        let packet = |exclusive| DriverKind::Packet { interface: "eth0".to_owned(), exclusive };
+        let guest = DriverKind::VhostUser { socket: "/run/a".to_owned(), queues: 1, memory: 1 << 30 };
+        for (kind, want) in [
+            (DriverKind::Tun { queues: 1 }, Some(LinkRight::Tun)),
+            (DriverKind::Tap { queues: 2 }, Some(LinkRight::Tap)),
+            (packet(false), Some(LinkRight::Packet)),
+            (packet(true), Some(LinkRight::Exclusive)),
+            (udp(1023), Some(LinkRight::Udp)),
+            (udp(1024), None),
+            (guest, None),
+        ] {
+            assert_eq!(LinkRight::of(&kind), want, "{kind:?}");
+        }
+        assert_eq!(LinkRight::kept_for(&udp(4500)), Some(LinkRight::Udp));
+        for right in LinkRight::ALL {
+            assert!(!right.capabilities().is_empty(), "{right:?}");
+        }
+    }
+}
