@@ -26,7 +26,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Operation {
     /// Change of routes or addresses. The sender neither wakes the worker nor waits for it.
     Delta(Delta),
-    /// Change that another shard has learnt from the network.
+    /// Change that a shard has learnt from the network, or has caused.
     Update(Update),
     /// A function to run, which also sends the reply.
     Call(Box<dyn FnOnce(&mut Node) + Send>),
@@ -424,12 +424,13 @@ impl Inbox {
         }
     }
 
-    /// Tells all other shards what this one has learnt: each applies it before its next packet, like a change.
+    /// Tells all other shards what this one has learnt, and itself what all make at one place of the log: each applies it before its
+    /// next packet, like a change.
     pub(crate) fn tell(&self, updates: &[Update]) {
         {
             let mut lists = self.log.lock();
-            for shard in (0..lists.len()).filter(|&shard| shard != self.shard) {
-                for &updates in updates {
+            for shard in 0..lists.len() {
+                for &updates in updates.iter().filter(|update| shard != self.shard || update.is_for_all()) {
                     // As above.
                     let _ = self.log.push(&mut lists, shard, Operation::Update(updates));
                 }

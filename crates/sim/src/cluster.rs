@@ -206,7 +206,7 @@ impl Cluster {
         }
         // What has left is on the wire before others learn of it.
         for updates in datapath.take_updates() {
-            let others = self.members.iter_mut().enumerate().filter(|&(other, _)| other != at);
+            let others = self.members.iter_mut().enumerate().filter(|&(other, _)| other != at || updates.is_for_all());
             others.for_each(|(_, member)| member.log.push_back(Operation::Update(updates)));
         }
         while self.members[at].node.datapath.has_handed_over() {

@@ -46,6 +46,16 @@ impl XfrmEvents {
         self.has_numbers
     }
 
+    /// Takes the queued events, for another shard.
+    pub(crate) fn take(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Queues events of another shard.
+    pub(crate) fn extend(&mut self, events: Vec<Event>) {
+        self.events.extend(events);
+    }
+
     /// Sends the queued events to netlink's thread. `lost` counts the events that did not fit into the queue of the
     /// `ipsec` crate.
     pub(crate) fn flush(&mut self, lost: u64) {

@@ -28,9 +28,10 @@ impl Ask for Node {
         what(self)
     }
 
-    fn change<T: Send + 'static>(
+    fn on_all<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
+        _: fn(Result<T, Error>, Result<T, Error>) -> Result<T, Error>,
     ) -> Result<T, Error> {
         what(self)
     }

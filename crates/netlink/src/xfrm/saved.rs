@@ -393,6 +393,7 @@ mod tests {
             dir,
             mapping_threshold: 0,
             nat_keepalive: 0,
+            cpu: Some(3),
             replay_thresh: 3,
             etimer_thresh: 50,
         }
