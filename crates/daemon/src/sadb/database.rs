@@ -13,6 +13,9 @@ use crate::command::{Handle, agreed};
 use crate::node::Node;
 use crate::random::random;
 
+/// Function that makes one reply of two shards' replies.
+pub(super) type Reduce<T> = fn(Result<T, Error>, Result<T, Error>) -> Result<T, Error>;
+
 /// Runner of functions on the node.
 pub(crate) trait Ask: fmt::Debug + Send + 'static {
     /// Runs a function that changes nothing on the node, and waits for its result.
@@ -25,7 +28,7 @@ pub(crate) trait Ask: fmt::Debug + Send + 'static {
     fn on_all<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
-        reduce: fn(Result<T, Error>, Result<T, Error>) -> Result<T, Error>,
+        reduce: Reduce<T>,
     ) -> Result<T, Error>;
 
     /// Runs a change that every shard makes alike.
@@ -54,7 +57,7 @@ impl Ask for Handle {
     fn on_all<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
-        reduce: fn(Result<T, Error>, Result<T, Error>) -> Result<T, Error>,
+        reduce: Reduce<T>,
     ) -> Result<T, Error> {
         let changed = Self::change(self, what, reduce);
         changed.unwrap_or_else(|gone| Err(Error::owned_text(errno::EBUSY, gone.to_string())))
