@@ -106,9 +106,10 @@ fn page_with_one_reference_is_writable_as_a_whole() {
                 page.release(1)
             })
         };
-        if page.users.is_one() {
-            page.reuse();
+        while !page.users.is_one() {
+            thread::yield_now();
         }
+        page.reuse();
         let freed = page.release(1);
         assert_eq!(freed + other.join().unwrap(), 1);
     });
