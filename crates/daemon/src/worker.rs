@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Instant, PortId, ShardId};
-use datapath::{Datapath, HandOver, host_port};
+use datapath::{Datapath, HandOver, Update, host_port};
 use link::HostLinks;
 
 use super::apply;
@@ -60,7 +60,7 @@ impl Worker {
         datapath: Datapath,
         shard: Option<(ShardId, Arc<dyn Shards>)>,
     ) -> io::Result<Self> {
-        let poller = Poller::new(inbox.wake_fd())?;
+        let poller = Poller::new(inbox.notifier())?;
         let host = HostLinks::listen().and_then(|host| poller.add_host(&host).map(|()| host));
         if let Err(err) = &host {
             tracing::warn!("rtnetlink: {err}; changes of the host's interfaces are noticed only when they fail");
@@ -150,6 +150,7 @@ impl Worker {
             let mut refused = Vec::new();
             let Node { datapath, work, .. } = node;
             let packets = datapath.take_handed_over().inspect(|_| work.handed_over += 1);
+            let packets = packets.map(|packet| (usize::from(packet.to().0), packet));
             inbox.hand_over(packets, |packet| refused.push(packet));
             work.handed_over -= refused.len() as u64;
             refused.into_iter().for_each(|packet| node.datapath.refuse_handed_over(packet));
@@ -157,7 +158,7 @@ impl Worker {
         let updates = node.datapath.take_updates();
         if !updates.is_empty() {
             node.send_all(now);
-            inbox.tell(&updates);
+            inbox.tell(&updates, |&update| Operation::Update(update), Update::is_for_all);
         }
     }
 
