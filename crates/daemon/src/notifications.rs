@@ -48,13 +48,13 @@ fn tell_monitors(node: &mut Node, events: &[ipsec::Event]) {
 
 /// Passes the events of SAs that this shard owns on to the first one, which has the listeners.
 fn pass_on(node: &mut Node, events: Vec<ipsec::Event>) {
-    let of_clients = node.xfrm_events.take();
+    let (of_clients, lost) = node.xfrm_events.take(node.datapath.ipsec.lost_events());
     let Some((_, shards)) = &node.shard else { return };
-    if of_clients.is_empty() && events.is_empty() {
+    if of_clients.is_empty() && events.is_empty() && lost == 0 {
         return;
     }
     let take = move |first: &mut Node| {
-        first.xfrm_events.extend(of_clients);
+        first.xfrm_events.extend(of_clients, lost);
         tell_monitors(first, &events);
     };
     shards.run_on(ShardId::FIRST, Box::new(take));
@@ -97,9 +97,10 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], queue: Arc<Eve
 
 /// Sends the events since the last call.
 pub(crate) fn publish(node: &mut Node) {
-    let lost = node.datapath.ipsec.lost_events();
     record(node);
-    node.xfrm_events.flush(lost);
+    if node.datapath.is_first_shard() {
+        node.xfrm_events.flush(node.datapath.ipsec.lost_events());
+    }
     publish_sa_changes(node);
     publish_route(node);
 }

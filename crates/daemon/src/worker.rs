@@ -245,7 +245,11 @@ impl Worker {
         for operation in operations.drain(..) {
             match operation {
                 Operation::Delta(delta) => apply::apply_delta(node, now, delta),
-                Operation::Update(updates) => node.datapath.follow(now, &node.mem, updates),
+                Operation::Update(update) => {
+                    node.datapath.follow(now, &node.mem, update);
+                    // Events of what it has ended come before those of the next call.
+                    has_called &= !update.is_for_all() || node.paused;
+                }
                 Operation::Call(call) => {
                     if !std::mem::replace(&mut has_called, true) {
                         notifications::run_timers(node, now);

@@ -301,7 +301,7 @@ impl Ipsec {
     pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
         self.sad.handle_timeout(now);
         while self.sad.place.is_first()
-            && let Some((policy, arrived)) = self.spd.pop_ended(now, &mut self.sad.events)
+            && let Some((policy, arrived)) = self.spd.pop_ended(now, &mut self.sad.events, self.sad.place.has_others())
         {
             match self.sad.place.has_others() {
                 true => self.sad.shared.push(SharedChange::PolicyEnded { policy, arrived }),
@@ -347,7 +347,7 @@ impl Ipsec {
             }
             SharedChange::LarvalEnded { seq, is_reported } => self.sad.end_larval(seq, is_reported),
             SharedChange::SaUsed { sa, at } => self.sad.follow_use(sa, at),
-            SharedChange::SaDying { sa } => self.sad.follow_dying(sa),
+            SharedChange::SaDying { sa, renewals } => self.sad.follow_dying(sa, renewals),
             SharedChange::SaEnded { sa } => self.sad.end(sa),
             SharedChange::PeerMoved(mapping) => self.nat.follow(&mut self.sad, &mapping),
             SharedChange::PolicyUsed { policy, arrived, at } => self.spd.follow_use(policy, arrived, at),

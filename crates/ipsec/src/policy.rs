@@ -8,7 +8,7 @@ use xfrm::{Action, Dir, Flowi};
 use crate::check::check;
 use crate::hold::Released;
 use crate::ipsec::Ipsec;
-use crate::resolve::{Bundle, Refusal, Verdict, acquire, resolve};
+use crate::resolve::{Bundle, Refusal, Verdict, acquire, ends_of, resolve};
 use crate::shared::SharedChange;
 use crate::spd::PolicyId;
 
@@ -147,11 +147,13 @@ impl Ipsec {
             return acquire(sad, now, *acq_expires, policy, template.into(), flow, shard);
         }
         let arrived = policy.arrived();
+        let ends = |flow: &Flowi| ends_of(&policy.config, template.into(), flow);
         let is_asked = |other: &SharedChange| {
-            let SharedChange::Acquire { arrived: its, template: at, shard: its_shard, .. } = *other else {
+            let SharedChange::Acquire { arrived: its, template: at, flow: its_flow, shard: its_shard, .. } = other
+            else {
                 return false;
             };
-            (its, at, its_shard) == (arrived, template, shard)
+            (*its, *at, *its_shard) == (arrived, template, shard) && ends(its_flow) == ends(flow)
         };
         // Before the shard follows it, other packets of a burst need the same SA.
         if !sad.shared.iter().any(is_asked) {

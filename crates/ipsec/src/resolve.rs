@@ -117,6 +117,11 @@ fn with_ends<'a>(templates: &'a [Template], flow: &Flowi) -> impl Iterator<Item 
     })
 }
 
+/// Outer addresses that the SA of a template must have.
+pub(crate) fn ends_of(policy: &PolicyConfig, template: usize, flow: &Flowi) -> Option<(IpAddr, IpAddr)> {
+    with_ends(&policy.templates, flow).nth(template).map(|(_, ends)| ends)
+}
+
 /// The unspecified address of the family of `addr`.
 const fn any_like(addr: IpAddr) -> IpAddr {
     match addr {

@@ -41,6 +41,8 @@ pub enum SharedChange {
     SaDying {
         /// The SA.
         sa: SaId,
+        /// Number of times that its lifetime was replaced before.
+        renewals: u32,
     },
     /// An SA has reached its hard limit.
     SaEnded {

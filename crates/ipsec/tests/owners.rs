@@ -200,7 +200,7 @@ fn owner_ends_an_sa_and_all_shards_remove_it() {
     };
     let by_owner = |n| (0..3).map(|shard| if shard == owner { n } else { 0 }).collect::<Vec<_>>();
     assert_eq!(pass(&mut shards, at(1)), (vec![], vec![0; 3]));
-    assert_eq!(pass(&mut shards, at(5001)), (vec![SharedChange::SaDying { sa: id }], by_owner(1)));
+    assert_eq!(pass(&mut shards, at(5001)), (vec![SharedChange::SaDying { sa: id, renewals: 0 }], by_owner(1)));
     assert!(all(&mut shards, |shard| shard.sa(id).unwrap().is_dying()));
     assert_eq!(pass(&mut shards, at(9001)), (vec![SharedChange::SaEnded { sa: id }], by_owner(1)));
     assert!(all(&mut shards, |shard| shard.sa(id).is_none()));
@@ -319,6 +319,125 @@ fn policy_that_one_shard_uses_does_not_end_idle() {
         .map(|shard| shard.take_events().filter(|it| matches!(it, Event::PolicyExpired(_))).count())
         .collect();
     assert_eq!(ended, [1, 0, 0]);
+}
+
+#[test]
+fn policy_in_use_does_not_end_before_its_idle_time() {
+    for limit in [1, 10] {
+        let used = Some(Duration::from_secs(limit));
+        let lifetime = Lifetime { hard: Limits { used, ..Limits::NONE }, ..Lifetime::default() };
+        let mut shards = shards();
+        all(&mut shards, |shard| shard.add_policy(PolicyConfig { lifetime, ..policy() }).unwrap());
+        let mut counters = Counters::ZERO;
+        let mut last = 0;
+        // Uses by another shard, of which it tells one a second, until 900 ms after the last that it has told.
+        for millis in (0..15_900).step_by(50) {
+            let now = at(millis);
+            shards.iter_mut().for_each(|shard| shard.handle_timeout(now, &mut counters));
+            follow(&mut shards, now);
+            shards[1].lookup(now, &flow(1), &mut counters);
+            last = millis;
+            follow(&mut shards, now);
+        }
+        for millis in (last..).step_by(50) {
+            let now = at(millis);
+            shards.iter_mut().for_each(|shard| shard.handle_timeout(now, &mut counters));
+            follow(&mut shards, now);
+            if all(&mut shards, |shard| shard.spd().len()) == 0 {
+                let idle = millis - last;
+                assert!((limit * 1000..=limit * 1000 + 1000).contains(&idle), "{limit} s: after {idle} ms");
+                break;
+            }
+            assert!(millis < last + 20_000, "{limit} s: it does not end");
+        }
+    }
+}
+
+#[test]
+fn spi_of_a_rekey_has_the_owner_of_the_old_one() {
+    let mut shards = shards();
+    let request = SpiRequest {
+        src: THERE[0],
+        dst: HERE[0],
+        mode: Mode::Tunnel,
+        reqid: 1,
+        mark: Mark::ANY,
+        if_id: 0,
+        dir: None,
+        cpu: None,
+        seq: 0,
+        min: 0x1_0000,
+        max: 0xff_ffff,
+    };
+    for before in COUNT.all() {
+        let old = (0x100..).find(|&spi| COUNT.owner_of_spi(spi) == before).unwrap();
+        all(&mut shards, |shard| shard.add_sa(&SaConfig { dir: Some(SaDir::In), ..back(old) }, 7).unwrap());
+        for round in 0..4_u32 {
+            let spi = all(&mut shards, |shard| {
+                let mut state = 77 + round;
+                let mut random = || {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    state
+                };
+                shard.alloc_spi(at(1), &request, &mut random).unwrap().spi
+            });
+            assert_eq!(COUNT.owner_of_spi(spi.0), before);
+            let sas =
+                [SaConfig { dir: Some(SaDir::In), ..back(spi.0) }, out(0x5000 + u32::from(before.0) * 16 + round)];
+            all(&mut shards, |shard| shard.update_sa(&sas[0], 7).unwrap());
+            let id = all(&mut shards, |shard| shard.add_sa(&sas[1], 7).unwrap());
+            assert_eq!(shards[0].sa(id).unwrap().owner(), before, "both directions, round {round}");
+        }
+    }
+}
+
+#[test]
+fn request_of_one_cpu_stays_when_an_sa_for_all_answers_it() {
+    let mut shards = shards();
+    all(&mut shards, |shard| shard.add_policy(PolicyConfig { cpu_acquire: true, ..policy() }).unwrap());
+    all(&mut shards, |shard| shard.add_sa(&out(0x1000), 7).unwrap());
+    let mut counters = Counters::ZERO;
+    shards[1].lookup(at(1), &flow(1), &mut counters);
+    follow(&mut shards, at(1));
+    let [(seq, _, Some(1))] = larvae(&mut shards)[..] else { panic!("one request") };
+    for spi in 0x2000..0x2003 {
+        let answer = SaConfig { acquire_seq: seq, ..out(spi) };
+        all(&mut shards, |shard| shard.add_sa(&answer, 7).unwrap());
+        shards[1].lookup(at(2), &flow(1), &mut counters);
+        assert_eq!(follow(&mut shards, at(2)), [], "it asks once until the request ends");
+    }
+    all(&mut shards, |shard| shard.add_sa(&SaConfig { cpu: Some(1), acquire_seq: seq, ..out(0x2003) }, 7).unwrap());
+    assert_eq!(larvae(&mut shards), []);
+}
+
+#[test]
+fn first_packets_of_a_burst_to_several_peers_request_an_sa_each() {
+    let mut shards = shards();
+    let template =
+        Template { src: None, dst: None, spi: None, mode: Mode::Transport, reqid: 1, level: Level::Required };
+    all(&mut shards, |shard| shard.add_policy(PolicyConfig { templates: vec![template], ..policy() }).unwrap());
+    for last in [1, 2, 3, 2, 1] {
+        let key = FlowKey { dst: [10, 2, 0, last].into(), ..flow(1).key };
+        shards[1].lookup(at(1), &key.into(), &mut Counters::default());
+    }
+    assert_eq!(follow(&mut shards, at(1)).len(), 3);
+    assert_eq!((larvae(&mut shards).len(), events(&mut shards)), (3, vec![3, 0, 0]));
+}
+
+#[test]
+fn soft_limit_that_was_replaced_meanwhile_does_not_count() {
+    let lifetime = |soft| Lifetime {
+        soft: Limits { added: Some(Duration::from_secs(soft)), ..Limits::NONE },
+        ..Lifetime::default()
+    };
+    let mut shards = shards();
+    let id = all(&mut shards, |shard| shard.add_sa(&SaConfig { lifetime: lifetime(5), ..out(0x1000) }, 7).unwrap());
+    for now in [at(1), at(5001)] {
+        shards.iter_mut().for_each(|shard| shard.handle_timeout(now, &mut Counters::default()));
+    }
+    all(&mut shards, |shard| shard.update_sa(&SaConfig { lifetime: lifetime(60), ..out(0x1000) }, 7).unwrap());
+    assert_eq!(follow(&mut shards, at(5002)).len(), 1);
+    assert!(!all(&mut shards, |shard| shard.sa(id).unwrap().is_dying()));
 }
 
 #[test]

@@ -51,7 +51,8 @@ pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -
     let config = SaConfig { request: Some(Request::new(record)), ..config };
     let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
     let id = added.map_err(|err| refusal(node, &err))?;
-    if let (Some((replay, used)), Some(sa)) = (numbers, node.datapath.ipsec.sa_mut(id)) {
+    let is_owned = node.datapath.ipsec.owner_elsewhere(id).is_none();
+    if let (true, Some((replay, used)), Some(sa)) = (is_owned, numbers, node.datapath.ipsec.sa_mut(id)) {
         resume(sa, replay.as_ref(), used.as_ref());
         sa.note_numbers_reported();
     }
@@ -161,6 +162,9 @@ pub(super) fn expire_sa(node: &mut Node, query: &SaQuery, hard: bool) -> Result<
 
 pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
     let id = find_real(node, query)?;
+    if node.datapath.ipsec.owner_elsewhere(id).is_some() {
+        return Ok(());
+    }
     let sa = node.datapath.ipsec.sa_mut(id).ok_or_else(not_there)?;
     let record = sa.request::<SaRecord>().ok_or_else(not_there)?;
     // Numbers in the other form may be present, and are ignored (Linux `xfrm_update_ae_params`).

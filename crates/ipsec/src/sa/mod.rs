@@ -113,6 +113,8 @@ impl Sa {
         (owner, has_key): (ShardId, bool),
     ) -> Result<Self, ConfigError> {
         config.check()?;
+        // Also in a shard that does not make the cipher: all refuse the same.
+        config.algorithm.check()?;
         let SaFlags { esn, oseq_may_wrap, .. } = config.flags;
         Ok(Self {
             id,

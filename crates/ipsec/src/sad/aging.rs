@@ -100,12 +100,13 @@ impl Sad {
             Ok(())
         };
         let is_dying = sa.dying && !was_dying;
+        let renewals = sa.age.renewals;
         sa.schedule(timers);
         if is_first {
             self.tell(SharedChange::SaUsed { sa: id, at: now });
         }
         if is_dying {
-            self.tell(SharedChange::SaDying { sa: id });
+            self.tell(SharedChange::SaDying { sa: id, renewals });
         }
         result
     }
@@ -115,6 +116,7 @@ impl Sad {
         let owner = self.place.id;
         let Some((sa, timers, _, changes)) = self.with_clock(id) else { return };
         sa.age.lifetime = lifetime;
+        sa.age.renewals = sa.age.renewals.wrapping_add(1);
         sa.dying = false;
         (sa.next_bytes, sa.next_packets) = (0, 0);
         *changes += 1;
@@ -170,9 +172,9 @@ impl Sad {
         }
     }
 
-    /// Follows an SA's owner, to which it is dying.
-    pub(crate) fn follow_dying(&mut self, id: SaId) {
-        if let Some(sa) = self.get_mut(id) {
+    /// Follows an SA's owner, to which it is dying, unless its lifetime has been replaced meanwhile.
+    pub(crate) fn follow_dying(&mut self, id: SaId, renewals: u32) {
+        if let Some(sa) = self.get_mut(id).filter(|sa| sa.age.renewals == renewals) {
             sa.dying = true;
             self.changes += 1;
         }
@@ -202,6 +204,7 @@ impl Sad {
             return;
         }
         let is_dying = !sa.dying && is_due(soft.at(added, sa.age.first_used));
+        let renewals = sa.age.renewals;
         if is_dying {
             sa.warn(events, changes);
         }
@@ -210,7 +213,7 @@ impl Sad {
         }
         sa.schedule(timers);
         if is_dying {
-            self.tell(SharedChange::SaDying { sa: id });
+            self.tell(SharedChange::SaDying { sa: id, renewals });
         }
     }
 }

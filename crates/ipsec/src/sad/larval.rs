@@ -199,8 +199,8 @@ impl Larvae {
     }
 
     /// The larval SA with that number and destination, if it is for such marks (Linux `__xfrm_find_acq_byseq`).
-    pub(crate) fn numbered(&self, seq: u32, dst: IpAddr, mark: Mark) -> Option<&Larval> {
-        self.get(seq).filter(|larval| larval.dst == dst && larval.mark.matches(mark.sought()))
+    pub(crate) fn numbered(&self, seq: u32, dst: IpAddr, mark: Mark, cpu: Option<u32>) -> Option<&Larval> {
+        self.get(seq).filter(|larval| (larval.dst, larval.cpu) == (dst, cpu) && larval.mark.matches(mark.sought()))
     }
 
     /// The larval SA with that SPI that packets marked `mark` find.
@@ -226,7 +226,7 @@ impl Larvae {
 
     /// The larval SA that `config` completes: by its number, whatever its SPI, else by its fields.
     pub(crate) fn answered_by(&self, config: &SaConfig) -> Option<u32> {
-        let named = self.numbered(config.acquire_seq, config.dst, config.mark);
+        let named = self.numbered(config.acquire_seq, config.dst, config.mark, config.cpu);
         let found = named.or_else(|| self.with(config.dst, config.reqid).find(|it| it.is_answered_by(config)));
         found.map(|larval| larval.seq)
     }

@@ -191,9 +191,14 @@ impl Sad {
         if let Some(owner) = config.cpu.and_then(|cpu| count.all().nth(cpu as usize)) {
             return owner;
         }
-        let mut others = self.slots.list(self.newest((config.src, config.reqid))).take(LOOK_BACK);
-        let back = others.find(|sa| config.reqid != 0 && sa.src == config.dst && sa.dir != Some(SaDir::Out));
-        back.map_or(by_spi, Sa::owner)
+        let is_back = |sa: &&Sa| sa.src == config.dst && sa.dir != Some(SaDir::Out);
+        self.newest_of(config.src, config.reqid, is_back).map_or(by_spi, Sa::owner)
+    }
+
+    /// The newest SA of a destination and `reqid` that `is_it`; none without a `reqid`.
+    fn newest_of(&self, dst: IpAddr, reqid: u32, is_it: impl Fn(&&Sa) -> bool) -> Option<&Sa> {
+        let newest = self.newest((dst, reqid)).filter(|_| reqid != 0);
+        self.slots.list(newest).take(LOOK_BACK).find(is_it)
     }
 
     /// Tells all shards of a change that this one causes, if there are several.
@@ -221,8 +226,7 @@ impl Sad {
         sa.note_numbers_reported();
         let key = sa.template_key();
         let SaConfig { src, dst, spi, reqid, .. } = *config;
-        let of_same_peers = |sa: &&Sa| reqid != 0 && sa.src == src;
-        let old = self.slots.list(self.newest(key)).take(LOOK_BACK).find(of_same_peers).map(|sa| sa.spi);
+        let old = self.newest_of(dst, reqid, |sa| sa.src == src).map(|sa| sa.spi);
         let kind = old.map_or(SaChangeKind::Added, |old| SaChangeKind::Rekeyed { old });
         self.sa_changes.push(SaChange { kind, spi, src, dst, reqid });
         self.slots.insert(sa);

@@ -57,7 +57,7 @@ impl Sad {
         if dst.is_unspecified() {
             return Err(ConfigError::NoDestination);
         }
-        let named = self.larvae.numbered(seq, dst, mark);
+        let named = self.larvae.numbered(seq, dst, mark, cpu);
         let same = |larval: &&Larval| {
             let (its, wanted) = ((larval.src, larval.mode, larval.mark), (src, mode, mark));
             larval.spi.0 == 0 && its == wanted && (larval.if_id, larval.cpu) == (if_id, cpu)
@@ -68,7 +68,7 @@ impl Sad {
         if let Some((seq, _)) = found.filter(|&(_, spi)| spi.0 != 0) {
             return self.larvae.get(seq).ok_or(ConfigError::NotFound);
         }
-        let owner = self.next_owner(cpu);
+        let owner = self.next_owner(request);
         let spi = self.free_spi(owner, min, max, random).ok_or(ConfigError::NoSpi)?;
         let seq = match found {
             Some((seq, _)) => seq,
@@ -82,11 +82,16 @@ impl Sad {
         self.larvae.get(seq).ok_or(ConfigError::NotFound)
     }
 
-    /// The shard that is to own an SPI: that of the CPU, else each in turn.
-    fn next_owner(&mut self, cpu: Option<u32>) -> ShardId {
+    /// The shard that is to own an SPI: that of the CPU, else that of the SA that it replaces, so that a flow stays in one shard
+    /// over a rekey, else each in turn.
+    fn next_owner(&mut self, request: &SpiRequest) -> ShardId {
+        let &SpiRequest { src, dst, reqid, cpu, .. } = request;
         let count = self.place.count;
         if let Some(owner) = cpu.and_then(|cpu| count.all().nth(cpu as usize)) {
             return owner;
+        }
+        if let Some(before) = self.newest_of(dst, reqid, |sa| sa.src == src && sa.cpu().is_none()) {
+            return before.owner();
         }
         self.last_steered = ShardId((self.last_steered.0 + 1) % count.get() as u8);
         self.last_steered

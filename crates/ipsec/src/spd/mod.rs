@@ -396,13 +396,15 @@ impl Spd {
         self.timers.next()
     }
 
-    /// Handles expired timers up to one of a policy that has reached its hard limit.
-    pub(crate) fn pop_ended(&mut self, now: Instant, events: &mut Events) -> Option<(PolicyId, u64)> {
+    /// Handles expired timers up to one of a policy that has reached its hard limit. `has_others`: other shards use policies too, and
+    /// tell it late.
+    pub(crate) fn pop_ended(&mut self, now: Instant, events: &mut Events, has_others: bool) -> Option<(PolicyId, u64)> {
+        let late = if has_others { TELL_AGAIN } else { Duration::ZERO };
         while let Some(id) = self.timers.pop(now) {
             let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) else { continue };
             policy.timer.clear();
             let added = *policy.added.get_or_insert(now);
-            let used = policy.used.or(policy.added);
+            let used = policy.used.map(|used| used + late).or(policy.added);
             let soft = policy.config.lifetime.soft.at(added, used);
             let hard = policy.config.lifetime.hard.at(added, used);
             if hard.is_some_and(|at| at <= now) {
