@@ -165,7 +165,7 @@ impl Worker {
     /// Time until the worker's next known deadline.
     fn limit(&self) -> Option<Duration> {
         let slots = self.node.slots.iter().flatten();
-        let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
+        let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).and_then(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
         let host_devices = self.node.host_devices.values().filter_map(|found| found.retry_at);
         let monitors = self.node.monitors.poll_timeout();
@@ -367,6 +367,10 @@ impl Worker {
         monitors.deliver_drops(datapath, now);
     }
 }
+
+#[cfg(test)]
+#[path = "worker_link_tests.rs"]
+mod link_tests;
 
 #[cfg(test)]
 mod tests {

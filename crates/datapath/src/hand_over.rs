@@ -26,6 +26,7 @@ use crate::{Cx, Datapath, Next, trace};
 #[cold]
 pub(crate) fn hand_over(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, to: ShardId, stage: Stage) {
     trace::step(dp, cx, &mut ip.pkt, Step::HandOver { to });
+    ip.pkt.meta.trace = dp.trace.number_to_hand_over(ip.pkt.meta.trace);
     // A device's frames belong to this shard's link.
     ip.pkt.release_device_frames(cx.mem);
     dp.shard.outbox.push(HandOver { to, ip, stage });
@@ -57,9 +58,12 @@ pub(crate) fn hand_over_unresolved(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPac
 
 /// Hands packets that have waited for a fence to the first shard.
 pub(crate) fn hand_over_held(dp: &mut Datapath, held: Vec<(IpPacket, Hop)>) {
-    let packets =
-        held.into_iter().map(|(ip, hop)| HandOver { to: ShardId::FIRST, ip, stage: Stage::Next(Next::Transmit(hop)) });
-    dp.shard.outbox.extend(packets);
+    let Datapath { shard, trace, .. } = dp;
+    let packets = held.into_iter().map(|(mut ip, hop)| {
+        ip.pkt.meta.trace = trace.number_to_hand_over(ip.pkt.meta.trace);
+        HandOver { to: ShardId::FIRST, ip, stage: Stage::Next(Next::Transmit(hop)) }
+    });
+    shard.outbox.extend(packets);
 }
 
 /// Hands a fence to the first shard, unless there is one on its way.

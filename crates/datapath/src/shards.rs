@@ -13,6 +13,7 @@ use crate::node::fragment_ids::FragmentIds;
 use crate::node::ports::host_port;
 use crate::node::qdisc::QueuedPacket;
 use crate::node::shard::{HandOver, Shard, Stage, Update};
+use crate::node::trace::TraceNumbers;
 use crate::run::{run, run_actions, run_deferred};
 use crate::rx::{BurstEnd, flush, frames, l2};
 use crate::tx::{device, xfrm};
@@ -28,6 +29,7 @@ impl Datapath {
             let place = ShardPlace { id, count };
             node.shard = Shard::new(place);
             node.ipsec = Ipsec::of_shard(place);
+            node.trace.numbers = TraceNumbers::of_shard(id, count);
             node.icmp_limit = host::RateLimit::shared_by(count);
             if count != ShardCount::ONE && id == ShardId::FIRST {
                 node.neighbours.share();
@@ -42,10 +44,9 @@ impl Datapath {
         self.shard.is_first()
     }
 
-    /// Number among those of all shards for the `n`th of this one, both from 1; it wraps.
-    pub fn number_among_shards(&self, n: u16) -> u16 {
-        let (id, count) = (u16::from(self.shard.id().0), self.shard.count().get() as u16);
-        n.wrapping_sub(1).wrapping_mul(count).wrapping_add(id + 1)
+    /// The shard that this node is, and the number of shards.
+    pub fn shard(&self) -> (ShardId, ShardCount) {
+        (self.shard.id(), self.shard.count())
     }
 
     /// Sets whether packets leave by a port in another shard, the first one, as the link has no queue in this one.
@@ -116,8 +117,7 @@ impl Datapath {
         let cx = Cx { now, mem };
         for HandOver { mut ip, stage, .. } in packets {
             if !matches!(stage, Stage::Fence { .. }) {
-                // Each shard numbers its own traces.
-                ip.pkt.meta.trace = 0;
+                self.trace.take_over(ip.pkt.meta.trace);
             }
             match stage {
                 Stage::Next(next) => run(self, cx, &mut ip, next),
