@@ -15,8 +15,9 @@ const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const SYSTEM_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// Crates whose tests need no network: those without an operating system, and the two of `fatpath exec`.
-const EMULATED: [&str; 22] = [
+const EMULATED: [&str; 23] = [
     "fatpath-base",
+    "fatpath-sync",
     "fatpath-packet",
     "fatpath-wire",
     "fatpath-offload",

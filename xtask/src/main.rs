@@ -36,6 +36,7 @@ usage: cargo xtask CHORE
   test-aarch64      tests without a network, built for aarch64 and run by emulation
   test-static       the gateway as one static program, in a root with busybox alone (needs root)
   conformance       write docs/conformance.md, which check compares
+  loom              models of orders of memory made by hand, in all interleavings of their threads
   drops             write docs/drops.md, which check compares
   fuzz [SECONDS]    run each fuzz target for that long (default 20)";
 
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
         ["test-aarch64"] => aarch64::test(&mut report),
         ["test-static"] => static_build::test(&mut report),
         ["conformance"] => return write_conformance(),
+        ["loom"] => stages::loom(&mut report),
         ["drops"] => return write(drops::DOCUMENT, &drops::document()),
         ["fuzz"] => stages::fuzz(&mut report, 20),
         ["fuzz", seconds] => match seconds.parse() {

@@ -49,12 +49,21 @@ pub(crate) fn test(report: &mut Report) {
         tests.env("FATPATH_BIN", target_dir().join("release/fatpath")).env("FATPATH_TEST_WORKERS", "2");
         report.run("a third of the system tests with two workers", tests.env("FATPATH_TEST_THIRD", third_of_today()));
     }
+    loom(report);
     intel(report);
     aarch64::check(report);
     report.run("fuzz targets", &mut fuzz_cargo("check --locked --target-dir target"));
     let peers = "clippy --locked --manifest-path bench/peers/Cargo.toml --target-dir target/peers-check -- -D warnings";
     report.run("the benchmark beside peers", &mut cargo(peers));
     deny(report);
+}
+
+/// Models of orders of memory made by hand, by loom, and their lints.
+pub(crate) fn loom(report: &mut Report) {
+    let lints = "clippy --locked --package fatpath-sync --all-targets --features loom -- -D warnings";
+    report.run("clippy of models", &mut cargo(lints));
+    let models = "test --locked --package fatpath-sync --features loom --test models";
+    report.run("models of orders of memory, by loom", &mut cargo(models));
 }
 
 /// Number of the third of the tests that is run today, 0 to 2.

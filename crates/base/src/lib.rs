@@ -30,6 +30,6 @@ pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
 pub use id::{Domain, IfIndex, Origin, PortId, SaId, TableId};
 pub use prefix::{IfAddr, Prefix, PrefixError};
-pub use shard::{ShardCount, ShardId};
+pub use shard::{ShardCount, ShardId, ShardPlace};
 pub use time::Instant;
 pub use token_bucket::{Rate, TokenBucket};

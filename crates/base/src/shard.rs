@@ -23,6 +23,44 @@ impl fmt::Display for ShardId {
     }
 }
 
+impl Default for ShardCount {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+/// One of the shards of a node, and their number. By default the only one.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct ShardPlace {
+    /// The shard.
+    pub id: ShardId,
+    /// Number of the node's shards.
+    pub count: ShardCount,
+}
+
+impl ShardPlace {
+    /// Tells whether the node has other shards.
+    #[must_use]
+    #[inline]
+    pub fn has_others(self) -> bool {
+        self.count != ShardCount::ONE
+    }
+
+    /// Tells whether this is the first shard, which has what exists once.
+    #[must_use]
+    #[inline]
+    pub fn is_first(self) -> bool {
+        self.id == ShardId::FIRST
+    }
+
+    /// The owner, if it is another shard.
+    #[must_use]
+    #[inline]
+    pub fn elsewhere(self, owner: ShardId) -> Option<ShardId> {
+        (owner != self.id).then_some(owner)
+    }
+}
+
 impl ShardCount {
     /// One shard, which owns everything.
     pub const ONE: Self = Self(NonZeroU8::MIN);

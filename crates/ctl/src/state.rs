@@ -422,6 +422,12 @@ pub struct SaState {
     pub offload: Option<String>,
     /// Number of the SA's XFRM interface; 0 for none.
     pub if_id: u32,
+    /// Number of the CPU whose packets the SA is for; `None` for all.
+    #[serde(default)]
+    pub cpu: Option<u32>,
+    /// The worker that has its key, its numbers and its window; `None` for a larval SA, and with one worker.
+    #[serde(default)]
+    pub worker: Option<u8>,
     /// Limits of the SA's lifetime.
     pub limit: LimitState,
     /// Whether a soft limit has been reached.

@@ -350,6 +350,11 @@ impl Display for SaState {
         if let Some(dir) = self.dir {
             writeln!(f, "\tdir {dir}")?;
         }
+        for (word, number) in [("pcpu-num", self.cpu), ("worker", self.worker.map(u32::from))] {
+            if let Some(number) = number {
+                writeln!(f, "\t{word} {number}")?;
+            }
+        }
         if let Some(selector) = &self.selector {
             writeln!(f, "\tsel {selector}")?;
         }

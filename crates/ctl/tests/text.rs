@@ -192,6 +192,8 @@ fn sas() -> Shown {
         output_mark: None,
         offload: None,
         if_id: 0,
+        cpu: None,
+        worker: None,
         limit: LimitState::default(),
         dying: false,
         ages: Ages { add_secs: Some(60), use_secs: None },
@@ -226,6 +228,8 @@ fn sas() -> Shown {
         output_mark: Some(Mark { value: 2, mask: 3 }),
         offload: Some("dev wan dir in mode crypto".to_owned()),
         if_id: 10,
+        cpu: Some(1),
+        worker: Some(1),
         limit: LimitState {
             soft: BoundsState { bytes: Some(1000), packets: Some(7), ..BoundsState::default() },
             ..LimitState::default()
@@ -407,6 +411,8 @@ src 192.0.2.1 dst 192.0.2.2
 \tcrypto offload parameters: dev wan dir in mode crypto
 \tif_id 0xa
 \tdir in
+\tpcpu-num 1
+\tworker 1
 \tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20
 \tlifetime config:
 \t  limit: soft 1000(bytes), hard (INF)(bytes)

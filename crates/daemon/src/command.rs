@@ -1,21 +1,20 @@
 //! The log of operations: calls from other threads to the workers, which run them before their next packets and never
 //! wait for the callers; and queues of packets that one worker hands over to another.
 //!
-//! A worker with its node is a shard. Each shard has a list of operations that it has yet to apply, and all lists are
-//! appended to under one lock: a change is at the same place in each of them, so nodes that begin alike stay alike.
+//! A worker with its node is a shard. A change is at the same place in the lists of all shards ([`sync::Log`]), so nodes
+//! that begin alike stay alike.
 
 use std::fmt;
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use base::{ShardCount, ShardId};
-use crossbeam_queue::ArrayQueue;
 use datapath::{HandOver, Update};
 use netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use sync::{Closed, Notifier};
 
 use super::node::{Node, Shards};
 
@@ -26,7 +25,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Operation {
     /// Change of routes or addresses. The sender neither wakes the worker nor waits for it.
     Delta(Delta),
-    /// Change that another shard has learnt from the network.
+    /// Change that a shard has learnt from the network, or has caused.
     Update(Update),
     /// A function to run, which also sends the reply.
     Call(Box<dyn FnOnce(&mut Node) + Send>),
@@ -34,67 +33,19 @@ pub(crate) enum Operation {
     Stop,
 }
 
-/// Number of pending operations at which a sender of changes wakes the worker.
-const MANY_DELTAS: usize = 4096;
-
 /// Limit of packets that wait for a shard which other shards have handed them to.
 const MOST_HANDED_OVER: usize = 1024;
 
-/// A shard's operations that wait.
-#[derive(Debug, Default)]
-struct Pending {
-    list: Vec<Operation>,
-    /// Whether the worker has ended.
-    is_closed: bool,
-}
-
-/// Eventfd that wakes a worker. An awake worker checks for calls before it sleeps, so senders do not write to the
-/// eventfd meanwhile.
+/// Eventfd on which a worker sleeps.
 #[derive(Debug)]
-struct Doorbell {
-    fd: OwnedFd,
-    /// Whether the shard's list has an entry. Changed with the list's lock.
-    has_any: AtomicBool,
-    /// Whether the shard's list has an entry for which the worker wakes. Changed with the list's lock.
-    has_calls: AtomicBool,
-    /// Whether the shard's queue may have a packet.
-    has_packets: AtomicBool,
-    /// Whether the worker sleeps, or checks its inbox before it sleeps.
-    asleep: AtomicBool,
-}
+pub(crate) struct EventFd(OwnedFd);
 
-/// Wake-ups by packets, of all workers.
-#[derive(Debug, Default)]
-struct Bursts {
-    /// Number of times that packets have woken a worker; wraps.
-    count: AtomicU32,
-    /// Whether a thread sleeps until packets wake a worker.
-    is_awaited: AtomicBool,
-    /// Lock and wake-up of such threads.
-    sleepers: (Mutex<()>, Condvar),
-}
-
-/// Lists of all shards, with a doorbell each.
-#[derive(Debug)]
-struct Log {
-    lists: Mutex<Vec<Pending>>,
-    /// Packets that other shards have handed over to each shard. No shard waits for room.
-    packets: Vec<ArrayQueue<HandOver>>,
-    doorbells: Vec<Doorbell>,
-    bursts: Bursts,
-}
+/// A worker's end of the log.
+pub(crate) type Inbox = sync::Inbox<Operation, HandOver, EventFd>;
 
 /// Handle of other threads to the workers.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle(Arc<Log>);
-
-/// A worker's end of the log.
-#[derive(Debug)]
-pub(crate) struct Inbox {
-    log: Arc<Log>,
-    /// Number of the shard.
-    shard: usize,
-}
+pub(crate) struct Handle(Arc<sync::Log<Operation, HandOver, EventFd>>);
 
 /// Error: a worker has ended, or does not reply.
 #[derive(Debug)]
@@ -103,6 +54,12 @@ pub(crate) struct WorkerGone;
 impl fmt::Display for WorkerGone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the worker does not answer; is the gateway ending?")
+    }
+}
+
+impl From<Closed> for WorkerGone {
+    fn from(_: Closed) -> Self {
+        Self
     }
 }
 
@@ -119,18 +76,10 @@ impl fmt::Debug for Operation {
 
 /// Inboxes of the workers of `count` shards, and the handle to them.
 pub(crate) fn channel(count: ShardCount) -> std::io::Result<(Handle, Vec<Inbox>)> {
-    let bell = |_| -> std::io::Result<Doorbell> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let [has_any, has_calls, has_packets, asleep] = [false; 4].map(AtomicBool::new);
-        Ok(Doorbell { fd, has_any, has_calls, has_packets, asleep })
-    };
-    let doorbells = count.all().map(bell).collect::<Result<_, _>>()?;
-    let lists = Mutex::new(count.all().map(|_| Pending::default()).collect());
+    let notifiers = count.all().map(|_| EventFd::new()).collect::<Result<_, _>>()?;
     // A node of one shard has no other that hands packets over.
     let room = if count == ShardCount::ONE { 1 } else { MOST_HANDED_OVER };
-    let packets = count.all().map(|_| ArrayQueue::new(room)).collect();
-    let log = Arc::new(Log { lists, packets, doorbells, bursts: Bursts::default() });
-    let inboxes = (0..count.get()).map(|shard| Inbox { log: Arc::clone(&log), shard }).collect();
+    let (log, inboxes) = sync::log(notifiers, room);
     Ok((Handle(log), inboxes))
 }
 
@@ -155,41 +104,46 @@ pub(crate) fn same<T>(first: T, _: T) -> T {
     first
 }
 
-impl Log {
-    fn lock(&self) -> MutexGuard<'_, Vec<Pending>> {
-        self.lists.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Appends an operation to the list of a shard, whose worker wakes for it.
-    fn push(&self, lists: &mut [Pending], shard: usize, operation: Operation) -> Result<(), WorkerGone> {
-        let pending = lists.get_mut(shard).filter(|pending| !pending.is_closed).ok_or(WorkerGone)?;
-        pending.list.push(operation);
-        let bell = &self.doorbells[shard];
-        bell.has_any.store(true, Ordering::Release);
-        // Dekker pattern: with SeqCst this thread or the worker that is going to sleep sees the other's store.
-        bell.has_calls.store(true, Ordering::SeqCst);
-        Ok(())
+impl EventFd {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 }
 
-impl Doorbell {
-    /// Wakes the worker, if it sleeps.
-    fn ring(&self) -> Result<(), WorkerGone> {
-        if !self.asleep.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        match rustix::io::write(&self.fd, &1_u64.to_ne_bytes()) {
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl Notifier for EventFd {
+    fn notify(&self) -> std::io::Result<()> {
+        match rustix::io::write(&self.0, &1_u64.to_ne_bytes()) {
             // A full counter means that the worker has not taken earlier operations; it takes this one with them.
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
-            Err(_) => Err(WorkerGone),
+            Err(errno) => Err(errno.into()),
         }
+    }
+
+    fn wait(&self) -> std::io::Result<bool> {
+        match rustix::event::poll(&mut [PollFd::new(&self.0, PollFlags::IN)], None) {
+            Ok(ready) => Ok(ready > 0),
+            Err(rustix::io::Errno::INTR) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn clear(&self) {
+        let mut count = [0; 8];
+        // A failed read means that no sender wrote to the eventfd.
+        let _ = rustix::io::read(&self.0, &mut count);
     }
 }
 
 impl Handle {
     /// Number of shards.
     fn shards(&self) -> usize {
-        self.0.doorbells.len()
+        self.0.shards()
     }
 
     /// Number of shards, for what opens a queue for each.
@@ -207,53 +161,23 @@ impl Handle {
     /// # Errors
     /// A worker has ended already; the others end.
     pub(crate) fn stop(&self) -> Result<(), WorkerGone> {
-        let pushed: Vec<Result<(), WorkerGone>> = {
-            let mut lists = self.0.lock();
-            (0..self.shards()).map(|shard| self.0.push(&mut lists, shard, Operation::Stop)).collect()
-        };
-        let rung = self.0.doorbells.iter().map(Doorbell::ring);
-        pushed.into_iter().chain(rung.collect::<Vec<_>>()).collect()
+        Ok(self.0.append_last(|| Operation::Stop)?)
     }
 
     /// Queues changes that every worker applies before it decides on the next packet that comes in.
     pub(crate) fn queue_deltas(&self, deltas: impl Iterator<Item = Delta>) {
-        let mut lists = self.0.lock();
-        for delta in deltas {
-            // A worker that has ended needs no changes.
-            let open = lists.iter_mut().filter(|pending| !pending.is_closed);
-            let copies = std::iter::repeat_n(delta, self.shards());
-            open.zip(copies).for_each(|(pending, delta)| pending.list.push(Operation::Delta(delta)));
-        }
-        for (pending, bell) in lists.iter().zip(&self.0.doorbells) {
-            if pending.list.is_empty() {
-                continue;
-            }
-            bell.has_any.store(true, Ordering::Release);
-            if pending.list.len() >= MANY_DELTAS {
-                // As above.
-                let _ = bell.ring();
-            }
-        }
+        self.0.append_quietly(deltas, Operation::Delta);
     }
 
     /// Number of times that packets have woken a worker; wraps. A worker may sleep between two bursts of a stream,
     /// and a thread that busy-polls meanwhile delays the stream.
     pub(crate) fn bursts(&self) -> u32 {
-        self.0.bursts.count.load(Ordering::Relaxed)
+        self.0.bursts()
     }
 
     /// Sleeps until the number of [bursts](Self::bursts) differs from `seen`. The caller is not woken meanwhile.
     pub(crate) fn wait_for_burst(&self, seen: u32) {
-        let Bursts { count, is_awaited, sleepers: (lock, woken) } = &self.0.bursts;
-        let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            // Dekker pattern: with SeqCst this thread sees the worker's new count, or the worker sees that it is awaited.
-            is_awaited.store(true, Ordering::SeqCst);
-            if count.load(Ordering::SeqCst) != seen {
-                return;
-            }
-            guard = woken.wait(guard).unwrap_or_else(PoisonError::into_inner);
-        }
+        self.0.wait_for_burst(seen);
     }
 
     /// Runs a function on the first shard, and waits for the reply: for what all nodes have alike, and for what the first
@@ -293,8 +217,7 @@ impl Handle {
         let (sender, receiver) = mpsc::sync_channel(1);
         // The send fails if the caller has timed out.
         let call = Operation::Call(Box::new(move |node| drop(sender.send(what(node)))));
-        self.0.push(&mut self.0.lock(), shard, call)?;
-        self.0.doorbells[shard].ring()?;
+        self.0.append(shard, call)?;
         Ok(receiver)
     }
 
@@ -329,17 +252,8 @@ impl Handle {
         let call = |(shard, what): (usize, _)| operation(shard, what, sender.clone());
         let calls: Vec<Operation> = parts.into_iter().enumerate().map(call).collect();
         drop(sender);
-        {
-            let mut lists = self.0.lock();
-            // Either all shards make a change, or none.
-            if lists.iter().any(|pending| pending.is_closed) {
-                return Err(WorkerGone);
-            }
-            for (shard, call) in calls.into_iter().enumerate() {
-                self.0.push(&mut lists, shard, call)?;
-            }
-        }
-        self.0.doorbells.iter().try_for_each(Doorbell::ring)?;
+        // Either all shards make a change, or none.
+        self.0.append_all(calls)?;
         let reply = |_| match limit {
             Some(limit) => {
                 replies.recv_timeout(limit.saturating_duration_since(Instant::now())).map_err(|_| WorkerGone)
@@ -358,7 +272,7 @@ impl Shards for Handle {
     }
 
     fn queued(&self, shard: ShardId) -> usize {
-        self.0.packets.get(usize::from(shard.0)).map_or(0, ArrayQueue::len)
+        self.0.queued(usize::from(shard.0))
     }
 
     fn run_on(&self, shard: ShardId, what: Box<dyn FnOnce(&mut Node) + Send>) {
@@ -377,145 +291,9 @@ fn operation<T: Send + 'static>(
     Operation::Call(Box::new(move |node| drop(sender.send((shard, what(node))))))
 }
 
-impl Inbox {
-    fn doorbell(&self) -> &Doorbell {
-        &self.log.doorbells[self.shard]
-    }
-
-    /// Descriptor that the worker polls in addition to the links.
-    pub(crate) fn wake_fd(&self) -> &OwnedFd {
-        &self.doorbell().fd
-    }
-
-    /// Makes senders write to the eventfd from now on; false if calls or packets of other shards are queued already.
-    /// [`wake_up`](Self::wake_up) ends this state.
-    pub(crate) fn may_sleep(&self) -> bool {
-        let bell = self.doorbell();
-        bell.asleep.store(true, Ordering::SeqCst);
-        !bell.has_calls.load(Ordering::SeqCst) && !bell.has_packets.load(Ordering::SeqCst)
-    }
-
-    /// Packets that other shards have handed over so far, in the order of each.
-    pub(crate) fn packets(&self) -> impl Iterator<Item = HandOver> + '_ {
-        let bell = self.doorbell();
-        // Cleared before the queue is read: a packet that comes later sets it again.
-        let has_any = bell.has_packets.load(Ordering::Relaxed) && bell.has_packets.swap(false, Ordering::SeqCst);
-        let queue = &self.log.packets[self.shard];
-        let most = if has_any { queue.len() } else { 0 };
-        (0..most).map_while(|_| queue.pop())
-    }
-
-    /// Hands packets over to their owners, and calls `refuse` with those that an owner has no room for. Wakes workers that sleep.
-    pub(crate) fn hand_over(&self, packets: impl Iterator<Item = HandOver>, mut refuse: impl FnMut(HandOver)) {
-        let mut to_ring = 0_u64;
-        for packet in packets {
-            let to = usize::from(packet.to().0);
-            match self.log.packets[to].push(packet) {
-                Ok(()) => to_ring |= 1 << to,
-                Err(packet) => refuse(packet),
-            }
-        }
-        let bells = self.log.doorbells.iter().enumerate().filter(|(shard, _)| to_ring & 1 << shard != 0);
-        for (_, bell) in bells {
-            // Dekker pattern, as for calls.
-            bell.has_packets.store(true, Ordering::SeqCst);
-            // A worker that has ended receives nothing, and the node ends with it.
-            let _ = bell.ring();
-        }
-    }
-
-    /// Tells all other shards what this one has learnt: each applies it before its next packet, like a change.
-    pub(crate) fn tell(&self, updates: &[Update]) {
-        {
-            let mut lists = self.log.lock();
-            for shard in (0..lists.len()).filter(|&shard| shard != self.shard) {
-                for &updates in updates {
-                    // As above.
-                    let _ = self.log.push(&mut lists, shard, Operation::Update(updates));
-                }
-            }
-        }
-        let others = self.log.doorbells.iter().enumerate().filter(|(shard, _)| *shard != self.shard);
-        others.for_each(|(_, bell)| drop(bell.ring()));
-    }
-
-    /// Makes senders stop writing to the eventfd; `woken`: a sender has written to it; `packets`: there are packets to
-    /// process.
-    pub(crate) fn wake_up(&self, woken: bool, packets: bool) {
-        if packets {
-            self.log.bursts.count.fetch_add(1, Ordering::SeqCst);
-            if self.log.bursts.is_awaited.load(Ordering::SeqCst) {
-                self.log.bursts.wake_sleepers();
-            }
-        }
-        self.doorbell().asleep.store(false, Ordering::SeqCst);
-        if woken {
-            let mut count = [0; 8];
-            // A failed read means that no sender wrote to the eventfd.
-            let _ = rustix::io::read(&self.doorbell().fd, &mut count);
-        }
-    }
-
-    /// Waits until a sender has sent a call, or queued many changes. Packets of other shards may wait.
-    pub(crate) fn wait(&self) -> std::io::Result<()> {
-        let bell = self.doorbell();
-        bell.asleep.store(true, Ordering::SeqCst);
-        let waited = match !bell.has_calls.load(Ordering::SeqCst) {
-            true => rustix::event::poll(&mut [PollFd::new(&self.doorbell().fd, PollFlags::IN)], None),
-            false => Ok(0),
-        };
-        self.wake_up(matches!(waited, Ok(1..)), false);
-        match waited {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// Whether operations are queued.
-    pub(crate) fn has_operations(&self) -> bool {
-        self.doorbell().has_any.load(Ordering::Acquire)
-    }
-
-    /// Exchanges the queued operations for `into`, which is empty. Returns whether there were any.
-    pub(crate) fn take(&self, into: &mut Vec<Operation>) -> bool {
-        if !self.has_operations() {
-            return false;
-        }
-        let mut lists = self.log.lock();
-        self.doorbell().has_any.store(false, Ordering::Relaxed);
-        self.doorbell().has_calls.store(false, Ordering::SeqCst);
-        std::mem::swap(&mut lists[self.shard].list, into);
-        true
-    }
-}
-
-impl Drop for Inbox {
-    /// Drops the operations that wait, whose callers then get no reply, and refuses further ones.
-    fn drop(&mut self) {
-        let left = {
-            let pending = &mut self.log.lock()[self.shard];
-            pending.is_closed = true;
-            std::mem::take(&mut pending.list)
-        };
-        // Dropped without the lock: an operation may own a link.
-        drop(left);
-    }
-}
-
-impl Bursts {
-    /// Wakes the threads that sleep until packets wake a worker.
-    #[cold]
-    fn wake_sleepers(&self) {
-        let (lock, woken) = &self.sleepers;
-        // A thread that holds the lock has yet to compare the counter, or is asleep when the lock is free.
-        drop(lock.lock().unwrap_or_else(PoisonError::into_inner));
-        self.is_awaited.store(false, Ordering::SeqCst);
-        woken.notify_all();
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
     use std::thread;
 
     use base::{Domain, PortId};
@@ -529,7 +307,7 @@ mod tests {
 
     /// Applies operations until the stop operation; returns the number of calls.
     fn serve(inbox: &Inbox) -> usize {
-        let mut node = Node::new(Poller::new(inbox.wake_fd()).unwrap());
+        let mut node = Node::new(Poller::new(inbox.notifier()).unwrap());
         let (mut taken, mut operations) = (0, Vec::new());
         loop {
             inbox.wait().unwrap();
@@ -585,9 +363,10 @@ mod tests {
                 counted.fetch_add(packets, Ordering::SeqCst);
             }
         });
-        let limit = Instant::now() + Duration::from_secs(20);
         for (sent, packet) in handed_over(COUNT).into_iter().enumerate() {
-            second.hand_over(std::iter::once(packet), |_| panic!("there is room"));
+            // For each packet: on a busy machine a wake-up takes a few milliseconds.
+            let limit = Instant::now() + Duration::from_secs(20);
+            second.hand_over(std::iter::once((0, packet)), |_| panic!("there is room"));
             // Half of the packets meet a worker that has gone to sleep.
             while sent % 2 == 0 && taken.load(Ordering::SeqCst) <= sent as u32 {
                 assert!(Instant::now() < limit, "packet {sent} was not taken");
@@ -602,23 +381,27 @@ mod tests {
     fn full_queue_refuses_further_packets_and_keeps_their_order() {
         let (handle, [first, second]) = channels().unwrap();
         let mut refused = 0;
-        second.hand_over(handed_over(MOST_HANDED_OVER + 6).into_iter(), |_| refused += 1);
+        let packets = handed_over(MOST_HANDED_OVER + 6).into_iter().map(|packet| (0, packet));
+        second.hand_over(packets, |_| refused += 1);
         assert_eq!((refused, handle.queued(ShardId::FIRST)), (6, MOST_HANDED_OVER));
         assert_eq!(first.packets().count(), MOST_HANDED_OVER);
         assert_eq!((first.packets().count(), handle.queued(ShardId::FIRST)), (0, 0));
     }
 
     #[test]
-    fn updates_are_in_the_lists_of_all_others() {
+    fn updates_are_in_the_lists_of_all_others_or_of_all() {
         let (_handle, [first, second, third]) = channels().unwrap();
-        let updates = Update::PathMtu { domain: Domain::DEFAULT, dst: [192, 0, 2, 1].into(), mtu: 1400 };
-        second.tell(&[updates]);
-        let heard = |inbox: &Inbox| {
-            let mut operations = Vec::new();
-            inbox.take(&mut operations);
-            operations.iter().filter(|it| matches!(it, Operation::Update(heard) if *heard == updates)).count()
-        };
-        assert_eq!([&first, &second, &third].map(heard), [1, 0, 1]);
+        let path_mtu = Update::PathMtu { domain: Domain::DEFAULT, dst: [192, 0, 2, 1].into(), mtu: 1400 };
+        let of_ipsec = Update::Ipsec(ipsec::SharedChange::LarvalEnded { seq: 1, is_reported: false });
+        for (update, want) in [(path_mtu, [1, 0, 1]), (of_ipsec, [1, 1, 1])] {
+            second.tell(&[update], |&update| Operation::Update(update), Update::is_for_all);
+            let heard = |inbox: &Inbox| {
+                let mut operations = Vec::new();
+                inbox.take(&mut operations);
+                operations.iter().filter(|it| matches!(it, Operation::Update(heard) if *heard == update)).count()
+            };
+            assert_eq!([&first, &second, &third].map(heard), want);
+        }
     }
 
     #[test]
@@ -661,7 +444,7 @@ mod tests {
     #[test]
     fn awake_worker_is_not_woken() {
         let (handle, [inbox]) = channels().unwrap();
-        let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
+        let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.notifier(), PollFlags::IN)], Some(&NOW)) == Ok(1);
         let taken = || {
             let mut operations = Vec::new();
             inbox.take(&mut operations) && matches!(operations[..], [Operation::Stop])
@@ -681,7 +464,7 @@ mod tests {
         let (handle, [inbox]) = channels().unwrap();
         assert!(inbox.may_sleep());
         handle.queue_deltas([Delta::Domain(base::PortId(1), base::Domain::DEFAULT)].into_iter());
-        let is_rung = rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
+        let is_rung = rustix::event::poll(&mut [PollFd::new(inbox.notifier(), PollFlags::IN)], Some(&NOW)) == Ok(1);
         assert!(!is_rung && inbox.may_sleep() && inbox.has_operations());
     }
 
@@ -707,7 +490,7 @@ mod tests {
                 }
             });
             for burst in 0..3 {
-                while !inbox.log.bursts.is_awaited.load(Ordering::SeqCst) {
+                while !handle.0.is_burst_awaited() {
                     thread::yield_now();
                 }
                 // Calls are no packets.

@@ -97,6 +97,7 @@ mod store;
 mod sums;
 mod threads;
 mod trace;
+mod trace_parts;
 mod traces;
 mod translate;
 mod unix_socket;

@@ -16,7 +16,7 @@ use wire::vlan;
 
 use super::device;
 use super::node::Node;
-use super::slot::{Down, RETRY_DEVICE, RETRY_DOWN, Slot};
+use super::slot::{Down, Life, RETRY_DEVICE, RETRY_DOWN, Slot};
 use super::translate::features;
 
 /// Limit of bursts received while a link was down that are dropped when it is up again; any further burst counts as new.
@@ -130,8 +130,10 @@ impl Node {
     /// Gives the queues of a device that was made again to the other shards.
     fn give_queues(&self, id: PortId, others: Vec<Box<dyn Link>>) {
         let Some((_, shards)) = &self.shard else { return };
+        let Some(Some(Slot { life, .. })) = self.slots.get(id.0 as usize) else { return };
+        let life = *life;
         for (shard, link) in shards.count().all().skip(1).zip(others) {
-            shards.run_on(shard, Box::new(move |node| node.replace_link(id, link)));
+            shards.run_on(shard, Box::new(move |node| node.replace_link(id, life, link)));
         }
     }
 
@@ -220,6 +222,8 @@ impl Node {
             self.datapath.set_device(self.now(), &self.mem, id, Some(Box::new(device.clone())));
         }
         let has_carrier = link.has_carrier();
+        let life = Life { number: self.opened, revivals: 0 };
+        self.opened += 1;
         self.slots[at] = Some(Slot {
             can,
             wanted: can,
@@ -229,6 +233,8 @@ impl Node {
             mac: None,
             admin_up: true,
             down: None,
+            life,
+            has_carrier,
             carrier: [u32::from(has_carrier), 0],
             full: false,
             retry_at: None,
@@ -333,7 +339,7 @@ impl Node {
         slot.full = false;
         if let Some(down) = &mut slot.down {
             down.is_stale = true;
-            down.retry_at = now;
+            down.retry_at = down.retry_at.map(|_| now);
             return;
         }
         if up {
@@ -349,6 +355,7 @@ impl Node {
 
     /// Updates the state of the datapath's port, if the link's state has changed. Returns whether it has.
     fn follow_state(&mut self, now: Instant, id: PortId) -> bool {
+        self.tell_carrier(id);
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
         let is_up = slot.is_up();
         if self.datapath.ports.get(id).is_none_or(|port| port.up == is_up) {
@@ -360,6 +367,34 @@ impl Node {
         self.datapath.set_up(now, &self.mem, id, is_up);
         self.monitors.tell(&Event::Link { link, up: is_up, why });
         true
+    }
+
+    /// Follows the carrier of a link in the first shard. If it has changed, or the shards that have a queue have, tells the others.
+    fn tell_carrier(&mut self, id: PortId) {
+        if !self.datapath.is_first_shard() {
+            return;
+        }
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        let has_carrier = slot.link.has_carrier();
+        let has_changed = std::mem::replace(&mut slot.has_carrier, has_carrier) != has_carrier;
+        if slot.link.take_shared_change() || has_changed {
+            let number = slot.life.number;
+            self.run_on_others(move |node| node.follow_carrier(id, number, has_carrier));
+        }
+    }
+
+    /// Follows the carrier of a link as the first shard has told it, and sends by the first shard while this one has no queue.
+    fn follow_carrier(&mut self, id: PortId, number: u64, has_carrier: bool) {
+        let now = self.now();
+        let slot = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+        // Another link may have the number of the port by now.
+        let Some(slot) = slot.filter(|slot| slot.life.number == number) else { return };
+        slot.has_carrier = has_carrier;
+        let is_shaped = slot.is_shaped_elsewhere;
+        self.set_elsewhere(id, is_shaped);
+        if self.follow_state(now, id) {
+            self.listeners.link_changed(id);
+        }
     }
 
     /// Logs that the carrier of a link has changed.
@@ -424,7 +459,7 @@ impl Node {
         for at in 0..self.slots.len() {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
             match &mut slot.down {
-                Some(down) => down.retry_at = now,
+                Some(down) => down.retry_at = down.retry_at.map(|_| now),
                 None => self.look_at(now, PortId(at as u32)),
             }
         }
@@ -527,16 +562,68 @@ impl Node {
         self.settle_host_side(now);
     }
 
-    /// Takes a link out of service that failed; other links continue.
+    /// Takes a link out of service that failed, in all shards; other links continue.
     #[cold]
     pub(crate) fn link_failed(&mut self, now: Instant, id: PortId, err: &io::Error) {
-        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        // It may be closed, or down, by an operation that came before.
+        if !matches!(self.slots.get(id.0 as usize), Some(Some(Slot { down: None, .. }))) {
+            return;
+        }
         Slot::log_failure(err, "is down");
-        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false, reopening: None });
+        self.take_down(now, id, err.to_string(), false);
+        self.tell_failure(id);
+    }
+
+    /// Takes a link out of service. In the first shard it is retried after a while. `is_told`: another shard has found the failure.
+    fn take_down(&mut self, now: Instant, id: PortId, why: String, is_told: bool) {
+        let retry_at = self.datapath.is_first_shard().then_some(now + RETRY_DOWN);
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        let is_gone = !is_told && slot.link.is_gone();
+        slot.down = Some(Down { why, retry_at, is_told, is_gone, is_stale: false, reopening: None });
         slot.full = false;
-        self.poller.remove(&*slot.link);
+        if slot.admin_up {
+            self.poller.remove(&*slot.link);
+        }
         self.follow_state(now, id);
         self.listeners.link_changed(id);
+    }
+
+    /// Tells the other shards of the failure of a link: one that passes no packets for one shard passes none for all.
+    fn tell_failure(&self, id: PortId) {
+        let Some(Some(Slot { life, down: Some(down), .. })) = self.slots.get(id.0 as usize) else { return };
+        let (life, why, is_gone) = (*life, down.why.clone(), down.is_gone);
+        self.tell_others(move |node| node.follow_failure(id, life, why, is_gone));
+    }
+
+    /// Takes a link out of service that has failed in another shard, unless it has been brought up again since. A device that is gone for one
+    /// shard's queue is released by all, and opened anew for all.
+    fn follow_failure(&mut self, id: PortId, failed: Life, why: String, is_gone: bool) {
+        let now = self.now();
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        let Some(slot) = slot.filter(|slot| slot.life == failed) else { return };
+        if slot.down.is_none() {
+            self.take_down(now, id, why, true);
+        }
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if let Some(down) = &mut slot.down {
+            down.is_gone |= is_gone;
+        }
+        if is_gone && !self.datapath.is_first_shard() && slot.link.is_gone() {
+            slot.link.release();
+        }
+    }
+
+    /// Brings a link up again that the first shard has brought up again.
+    fn revive(&mut self, id: PortId, life: Life) {
+        let now = self.now();
+        let slot = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+        let Some(slot) = slot.filter(|slot| slot.life.number == life.number) else { return };
+        slot.life = life;
+        if slot.down.is_some() && slot.admin_up {
+            self.retry_link(now, id);
+        } else {
+            slot.down = None;
+        }
     }
 
     /// Names of the links that have failed, with reasons.
@@ -549,68 +636,100 @@ impl Node {
     pub(crate) fn retry_links(&mut self, now: Instant) {
         for at in 0..self.slots.len() {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
-            let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
+            let is_due = |down: &&mut Down| down.retry_at.is_some_and(|at| at <= now);
+            let Some(down) = slot.down.as_mut().filter(is_due) else { continue };
             let id = PortId(at as u32);
             if down.reopening.is_some() {
-                let Some(others) = slot.take_reopened(now) else { continue };
-                self.give_queues(id, others);
-                self.tell_settings(id);
-                self.see_link(id);
-                self.set_promiscuous_links();
+                let Some(queues) = slot.take_reopened(now) else { continue };
+                self.finish_reopening(id, queues);
             }
             self.retry_link(now, id);
         }
     }
 
-    /// Replaces a link by one over a queue of this shard that another one has opened, as the device was made again.
-    pub(crate) fn replace_link(&mut self, id: PortId, link: Box<dyn Link>) {
-        let now = self.now();
+    /// Replaces a failed link by one on its device that was made again, in all shards.
+    pub(crate) fn finish_reopening(&mut self, id: PortId, mut queues: Vec<Box<dyn Link>>) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        if slot.down.is_none() && slot.admin_up {
-            self.poller.remove(&*slot.link);
-            let why = "its device was made again".to_owned();
-            slot.down = Some(Down { why, retry_at: now, is_stale: false, reopening: None });
+        if queues.is_empty() {
+            return;
         }
-        slot.replace(link);
-        let (is_shaped, is_due) = (slot.is_shaped_elsewhere, slot.admin_up && slot.down.is_some());
-        self.set_elsewhere(id, is_shaped);
-        self.follow_state(now, id);
+        slot.replace(queues.remove(0));
+        slot.life.revivals = slot.life.revivals.wrapping_add(1);
+        self.give_queues(id, queues);
+        self.tell_settings(id);
         self.see_link(id);
         self.set_promiscuous_links();
-        if is_due {
-            self.retry_link(now, id);
+    }
+
+    /// Replaces a link by one over a queue of this shard that the first one has opened, as the device was made again. It stays down until
+    /// the first shard's is up.
+    fn replace_link(&mut self, id: PortId, life: Life, link: Box<dyn Link>) {
+        let now = self.now();
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        let Some(slot) = slot.filter(|slot| slot.life.number == life.number) else { return };
+        if slot.down.is_none() {
+            self.take_down(now, id, "its device was made again".to_owned(), true);
         }
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        slot.replace(link);
+        slot.life = life;
+        let is_shaped = slot.is_shaped_elsewhere;
+        self.set_elsewhere(id, is_shaped);
+        self.see_link(id);
+        self.set_promiscuous_links();
     }
 
     /// Tries to read a link that failed.
     fn retry_link(&mut self, now: Instant, id: PortId) {
-        let count = self.shard_count();
+        let (is_first, count) = (self.datapath.is_first_shard(), self.shard_count());
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        let received = slot.recv(&self.mem, &mut self.burst);
+        let mut received = slot.recv(&self.mem, &mut self.burst);
         let Some(down) = &mut slot.down else { return };
-        if let Err(err) = received {
-            down.retry_at = now + RETRY_DOWN;
+        if std::mem::take(&mut down.is_told) && received.is_err() {
+            // The failure that another shard has found before.
+            received = slot.recv(&self.mem, &mut self.burst);
+        }
+        let Some(down) = &mut slot.down else { return };
+        let gone = || io::Error::new(io::ErrorKind::NotFound, format!("{}: the device is gone", slot.link.name()));
+        let failed = received.err().or_else(|| down.is_gone.then(gone));
+        if let Some(err) = failed {
+            down.retry_at = is_first.then_some(now + RETRY_DOWN);
             if slot.link.guest().is_some() {
                 // A guest's port fails with each connection, so this is the failure of another connection.
                 Slot::log_failure(&err, "stays down");
+            } else if !is_first {
+                Slot::log_failure(&err, "is down");
             }
-            let is_gone = slot.link.is_gone();
+            let was_gone = down.is_gone;
+            down.is_gone |= slot.link.is_gone();
+            let is_gone = down.is_gone;
             // The first shard opens the device's queues for all.
-            let reopens = is_gone && self.datapath.is_first_shard() && slot.reopen(now, count);
-            if is_gone && !self.datapath.is_first_shard() {
+            let reopens = is_gone && is_first && slot.reopen(now, count);
+            if is_gone && !is_first {
                 slot.link.release();
             }
             if !reopens {
                 slot.set_why_down(err.to_string());
             }
             self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+            // The others are down. The first, which is up, tries again; and all release a device that is gone.
+            if !is_first || is_gone && !was_gone {
+                self.tell_failure(id);
+            }
             return;
         }
         let is_stale = down.is_stale;
         slot.down = None;
-        let state = if slot.link.has_carrier() { "up again" } else { "tried again, and has no carrier" };
-        tracing::info!("{}: the link is {state}", slot.link.name());
-        self.poller.add(id, &*slot.link);
+        if is_first {
+            slot.life.revivals = slot.life.revivals.wrapping_add(1);
+            let life = slot.life;
+            let state = if slot.link.has_carrier() { "up again" } else { "tried again, and has no carrier" };
+            tracing::info!("{}: the link is {state}", slot.link.name());
+            self.poller.add(id, &*slot.link);
+            self.run_on_others(move |node| node.revive(id, life));
+        } else {
+            self.poller.add(id, &*slot.link);
+        }
         self.follow_state(now, id);
         self.listeners.link_changed(id);
         if is_stale {

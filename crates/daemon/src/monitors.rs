@@ -10,7 +10,7 @@ use datapath::{Datapath, DropReport};
 use ipsec::{SaChange, SaChangeKind};
 use wire::{FlowKey, Protocol};
 
-/// Number of reports of drops in a second; further drops are counted.
+/// Number of reports of drops in a second, of all shards; further drops are counted.
 const DROPS_A_SECOND: usize = 100;
 
 /// Time for which a number of reports is permitted.
@@ -82,7 +82,7 @@ impl Monitors {
         self.drops.sinks.retain(Sink::is_alive);
         self.drops.sinks.push(Sink { events, client, lost: 0 });
         if self.drops.refill_at.is_none() {
-            datapath.watch_drops(Some(DROPS_A_SECOND));
+            datapath.watch_drops(Some(drops_a_second(datapath)));
         }
     }
 
@@ -135,7 +135,7 @@ impl Monitors {
             if packets > 0 {
                 events.push(Event::MoreDrops { packets });
             }
-            datapath.watch_drops(Some(DROPS_A_SECOND));
+            datapath.watch_drops(Some(drops_a_second(datapath)));
             *refill_at = None;
         }
         if !events.is_empty() {
@@ -145,6 +145,13 @@ impl Monitors {
             }
         }
     }
+}
+
+/// Number of reports that a shard makes in a second.
+fn drops_a_second(datapath: &Datapath) -> usize {
+    let (id, count) = datapath.shard();
+    let has_one_more = usize::from(id.0) < DROPS_A_SECOND % count.get();
+    DROPS_A_SECOND / count.get() + usize::from(has_one_more)
 }
 
 fn drop_event(datapath: &Datapath, report: &DropReport) -> Event {
@@ -216,7 +223,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::mpsc::sync_channel;
 
-    use base::{DropReason, Origin, PortId};
+    use base::{DropReason, Origin, PortId, ShardCount};
 
     use xfrm::{Dir, Flowi, Level, Mode, PolicyConfig, Selector, Template};
 
@@ -264,6 +271,26 @@ mod tests {
         assert_eq!(queue.try_iter().collect::<Vec<_>>(), [Event::Lost { events: 3 }, event(6)]);
         drop(queue);
         assert!(!sink.send(&event(7)));
+    }
+
+    #[test]
+    fn shards_report_no_more_drops_than_one() {
+        for count in [1, 2, 3, 64] {
+            let mut reports = 0;
+            for mut datapath in Datapath::shards(ShardCount::new(count).unwrap()) {
+                let (sink, queue) = sync_channel(1024);
+                let client = Arc::new(());
+                let mut monitors = Monitors::default();
+                monitors.add_for_drops(&mut datapath, sink, Arc::downgrade(&client));
+                for second in [1, 2] {
+                    (0..150).for_each(|_| datapath.ports.drop(Origin::Port(PortId(7)), DropReason::NoRoute).end());
+                    monitors.deliver_drops(&mut datapath, Instant::ZERO + Duration::from_secs(second));
+                }
+                let is_report = |event: &Event| matches!(event, Event::Drop { .. });
+                reports += queue.try_iter().filter(is_report).count();
+            }
+            assert_eq!(reports, DROPS_A_SECOND, "{count} shards, in one second");
+        }
     }
 
     #[test]

@@ -55,6 +55,8 @@ pub(crate) struct Node {
     pub(crate) datapath: Datapath,
     /// The links, indexed by their numbers.
     pub(crate) slots: Vec<Option<Slot>>,
+    /// Number of links that were opened.
+    pub(crate) opened: u64,
     /// The VRFs as shown to clients, by the indexes of their devices. The FIB holds the part that decides on packets.
     pub(crate) vrfs: BTreeMap<PortId, Vrf>,
     /// Devices of the host side, by the numbers of their links.
@@ -155,6 +157,7 @@ impl Node {
         Self {
             datapath,
             slots: Vec::new(),
+            opened: 0,
             vrfs: BTreeMap::new(),
             host_devices: BTreeMap::new(),
             socket_diag: None,
@@ -197,8 +200,15 @@ impl Node {
 
     /// Runs a function on all shards but the first later, if this is the first one.
     pub(crate) fn run_on_others(&self, what: impl FnOnce(&mut Self) + Clone + Send + 'static) {
-        let Some((ShardId::FIRST, shards)) = &self.shard else { return };
-        for shard in shards.count().all().skip(1) {
+        if matches!(&self.shard, Some((ShardId::FIRST, _))) {
+            self.tell_others(what);
+        }
+    }
+
+    /// Runs a function on all shards but this one later.
+    pub(crate) fn tell_others(&self, what: impl FnOnce(&mut Self) + Clone + Send + 'static) {
+        let Some((own, shards)) = &self.shard else { return };
+        for shard in shards.count().all().filter(|shard| shard != own) {
             shards.run_on(shard, Box::new(what.clone()));
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Weak};
 
-use base::Instant;
+use base::{Instant, ShardId};
 use ctl::event;
 use fib::Changes;
 use netlink::Groups;
@@ -27,24 +27,52 @@ pub(crate) fn run_timers(node: &mut Node, now: Instant) {
 
 /// Records events of SAs and policies for their listeners.
 fn record(node: &mut Node) {
-    if !node.monitors.is_empty() || node.xfrm_events.has_listener() {
+    if node.datapath.ipsec.has_listener() {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
         events.iter().for_each(|event| sadb::record(node, event));
-        let was_monitored = !node.monitors.is_empty();
-        node.monitors.send(&events);
-        if was_monitored && node.monitors.is_empty() {
-            update_listeners(node);
+        if !node.datapath.is_first_shard() {
+            return pass_on(node, events);
         }
+        tell_monitors(node, &events);
     }
 }
 
-/// Enables the events that have listeners; acquires are sent only if a listener receives acquires.
+/// Sends events to monitors.
+fn tell_monitors(node: &mut Node, events: &[ipsec::Event]) {
+    let was_monitored = !node.monitors.is_empty();
+    node.monitors.send(events);
+    if was_monitored && node.monitors.is_empty() {
+        update_listeners(node);
+    }
+}
+
+/// Passes the events of SAs that this shard owns on to the first one, which has the listeners.
+fn pass_on(node: &mut Node, events: Vec<ipsec::Event>) {
+    let (of_clients, lost) = node.xfrm_events.take(node.datapath.ipsec.lost_events());
+    let Some((_, shards)) = &node.shard else { return };
+    if of_clients.is_empty() && events.is_empty() && lost == 0 {
+        return;
+    }
+    let take = move |first: &mut Node| {
+        first.xfrm_events.extend(of_clients, lost);
+        tell_monitors(first, &events);
+    };
+    shards.run_on(ShardId::FIRST, Box::new(take));
+}
+
+/// Enables the events that have listeners, in all shards; acquires are sent only if a listener receives acquires.
 fn update_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
-    let Node { datapath, xfrm_events, .. } = node;
-    datapath.ipsec.set_listener(monitored || xfrm_events.has_listener());
-    datapath.ipsec.enable_acquires(monitored || xfrm_events.has_acquire_listener());
-    datapath.ipsec.enable_numbers(xfrm_events.has_number_listener());
+    let events = &node.xfrm_events;
+    let any = monitored || events.has_listener();
+    let (acquires, numbers) = (monitored || events.has_acquire_listener(), events.has_number_listener());
+    let set = move |node: &mut Node| {
+        node.datapath.ipsec.set_listener(any);
+        node.datapath.ipsec.enable_acquires(acquires);
+        node.datapath.ipsec.enable_numbers(numbers);
+    };
+    set(node);
+    node.run_on_others(set);
 }
 
 /// Adds a monitor, which receives events from `sink`.
@@ -69,9 +97,10 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], queue: Arc<Eve
 
 /// Sends the events since the last call.
 pub(crate) fn publish(node: &mut Node) {
-    let lost = node.datapath.ipsec.lost_events();
     record(node);
-    node.xfrm_events.flush(lost);
+    if node.datapath.is_first_shard() {
+        node.xfrm_events.flush(node.datapath.ipsec.lost_events());
+    }
     publish_sa_changes(node);
     publish_route(node);
 }
@@ -85,6 +114,10 @@ fn publish_sa_changes(node: &mut Node) {
         return;
     }
     let (changes, more) = node.datapath.ipsec.take_sa_changes();
+    // Each shard has made them.
+    if !node.datapath.is_first_shard() {
+        return;
+    }
     for (at, change) in changes.iter().enumerate() {
         let event = sa_event(change);
         if at < MAX_LOGGED {

@@ -93,6 +93,8 @@ impl SaRow {
             output_mark: mark(sa.output_mark()),
             offload: None,
             if_id: sa.if_id(),
+            cpu: sa.cpu(),
+            worker: None,
             limit: (&sa.lifetime()).into(),
             dying: sa.is_dying(),
             ages: ages(now, sa.added(), sa.first_used()),
@@ -143,6 +145,8 @@ impl SaRow {
             output_mark: None,
             offload: None,
             if_id: larval.if_id,
+            cpu: larval.cpu,
+            worker: None,
             limit: LimitState::default(),
             dying: false,
             ages: Ages { add_secs: None, use_secs: None },
@@ -205,6 +209,8 @@ fn bitmap(window: &ReplayWindow) -> ArrayVec<u32, WINDOW_WORDS> {
 
 /// Policy.
 pub(crate) struct PolicyRow {
+    /// Number of the policy, the same in all shards.
+    pub(crate) index: u32,
     dir: Dir,
     selector: SelectorState,
     priority: u32,
@@ -220,6 +226,7 @@ impl PolicyRow {
     pub(crate) fn new(policy: &Policy, now: Instant) -> Self {
         let config = &policy.config;
         Self {
+            index: policy.index,
             dir: config.dir,
             selector: (&config.selector).into(),
             priority: config.priority,
@@ -234,7 +241,7 @@ impl PolicyRow {
 
     /// State for the client.
     pub(crate) fn complete(self) -> PolicyState {
-        let Self { dir, selector, priority, action, templates, mark, if_id, limit, ages } = self;
+        let Self { index: _, dir, selector, priority, action, templates, mark, if_id, limit, ages } = self;
         PolicyState { dir, selector, priority, action, templates: templates.to_vec(), mark, if_id, limit, ages }
     }
 }

@@ -86,18 +86,18 @@ impl Warner {
         if bursts == self.bursts {
             return Ok(());
         }
-        let refused = worker.call(|node| refused(node))?;
+        let refused = worker.gather(|node| refused(node))?.into_iter().sum();
         self.bursts = bursts;
         if refused != self.refused {
             self.refused = refused;
             let (mut found, mut below) = (Vec::new(), u64::MAX);
             loop {
-                let (last, part) = worker.call(move |node| refusing(node, below))?;
-                found.extend(part);
-                match last {
-                    Some(last) => below = last,
-                    None => break,
-                }
+                let parts = worker.gather(move |node| refusing(node, below))?;
+                let Some(last) = parts.iter().filter_map(|(last, _)| *last).max() else { break };
+                // What is below it in one shard is read again.
+                let above = |sa: &Refusing| sa.born >= last;
+                found.extend(parts.into_iter().flat_map(|(_, part)| part).filter(above));
+                below = last;
             }
             let lines = self.warnings(&found, Instant::now());
             lines.iter().take(MAX_WARNINGS).for_each(|line| tracing::warn!("{line}"));

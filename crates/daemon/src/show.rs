@@ -4,13 +4,13 @@
 //! most [`SLICE`] each, between which it moves packets. A table that changes meanwhile is shown partly old and partly new,
 //! as a dump over netlink is. Large tables are copied as [`rows`](crate::rows), into storage of the client's thread.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base::{PortId, SaId, ShardId};
+use base::{PortId, SaId, ShardCount, ShardId};
 use ctl::state::{
     FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteState, SaState,
     TableMemory,
@@ -355,10 +355,12 @@ enum SaPosition {
     Larval(usize),
 }
 
-/// SA to show.
+/// SA to show, of its owner.
 enum FoundSa {
-    OfFile(SaId, SaRow),
-    Added(SaId, SaRow),
+    /// With its place in the file.
+    OfFile(u64, SaId, SaRow),
+    /// With its place among all.
+    Added(u64, SaId, SaRow),
     /// With the number of its acquire.
     Larval(u32, SaRow),
 }
@@ -367,19 +369,27 @@ enum FoundSa {
 fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
     let mut of_file = HashSet::new();
     let mut larvae = Vec::new();
-    let states = table(worker, SaPosition::OfFile(0), some_sas, |sa| match sa {
-        FoundSa::OfFile(id, row) => {
-            of_file.insert(id);
-            Some(row.complete())
-        }
-        FoundSa::Added(id, row) => (!of_file.contains(&id)).then(|| row.complete()),
-        FoundSa::Larval(seq, row) => {
-            larvae.push((seq, row.complete()));
-            None
-        }
-    })?;
+    let mut states = Vec::new();
+    for shard in worker.all() {
+        let of_shard = table_of(worker, shard, SaPosition::OfFile(0), some_sas, |sa| match sa {
+            FoundSa::OfFile(place, id, row) => {
+                of_file.insert(id);
+                Some(((false, place), row.complete()))
+            }
+            FoundSa::Added(born, id, row) => (!of_file.contains(&id)).then(|| ((true, born), row.complete())),
+            FoundSa::Larval(seq, row) => {
+                larvae.push((seq, row.complete()));
+                None
+            }
+        })?;
+        let is_one_of = Some(shard.0).filter(|_| worker.count() != ShardCount::ONE);
+        let owned = of_shard.into_iter().flatten();
+        states.extend(owned.map(|(place, state)| (place, SaState { worker: is_one_of, ..state })));
+    }
+    states.sort_by_key(|(place, _)| *place);
     larvae.sort_by_key(|(seq, _)| *seq);
-    Ok(states.into_iter().flatten().chain(larvae.into_iter().map(|(_, state)| state)).collect())
+    let states = states.into_iter().map(|(_, state)| state);
+    Ok(states.chain(larvae.into_iter().map(|(_, state)| state)).collect())
 }
 
 /// Offload of an SA in words of iproute2.
@@ -399,9 +409,10 @@ fn some_sas(node: &mut Node, position: SaPosition, out: &mut Vec<FoundSa>) -> Op
         SaPosition::OfFile(first) => {
             let configs = node.config.sas.get(first..).unwrap_or_default();
             let some = configs.iter().take(STEP);
-            out.extend(some.filter_map(|config| {
+            out.extend((first as u64..).zip(some).filter_map(|(place, config)| {
                 let id = sad.by_spi(config.dst, config.spi, config.mark.sought())?;
-                Some(FoundSa::OfFile(id, SaRow::of_file(config, sad.get(id)?, now)))
+                let sa = sad.get(id).filter(|sa| sad.owns(sa))?;
+                Some(FoundSa::OfFile(place, id, SaRow::of_file(config, sa, now)))
             }));
             Some(if configs.len() > STEP { SaPosition::OfFile(first + STEP) } else { SaPosition::Added(0) })
         }
@@ -409,11 +420,15 @@ fn some_sas(node: &mut Node, position: SaPosition, out: &mut Vec<FoundSa>) -> Op
             let mut next = None;
             for (born, sa) in sad.born_from(from).take(STEP) {
                 next = Some(born + 1);
+                if !sad.owns(sa) {
+                    continue;
+                }
                 let row = SaRow::added(sa, now).map(|row| row.with_offload(offload_text(node, sa)));
-                out.extend(row.map(|row| FoundSa::Added(sa.id(), row)));
+                out.extend(row.map(|row| FoundSa::Added(born, sa.id(), row)));
             }
             Some(next.map_or(SaPosition::Larval(0), SaPosition::Added))
         }
+        SaPosition::Larval(_) if !node.datapath.is_first_shard() => None,
         SaPosition::Larval(skip) => {
             let before = out.len();
             let some = sad.larvae().skip(skip).take(STEP);
@@ -430,7 +445,18 @@ const DIRS: [Dir; 3] = [Dir::In, Dir::Out, Dir::Fwd];
 
 /// Policies in the order of their lookup.
 fn policies(worker: &Handle) -> Result<Vec<PolicyState>, NotShown> {
-    table(worker, (0, None), some_policies, PolicyRow::complete)
+    let numbered = |row: PolicyRow| (row.index, row.complete());
+    let mut states = table(worker, (0, None), some_policies, numbered)?;
+    // Each shard records the uses that it makes of them.
+    for shard in worker.all().skip(1) {
+        let of_shard: HashMap<u32, PolicyState> =
+            table_of(worker, shard, (0, None), some_policies, numbered)?.into_iter().collect();
+        for (index, state) in &mut states {
+            let last = [state.ages.use_secs, of_shard.get(index).and_then(|same| same.ages.use_secs)];
+            state.ages.use_secs = last.into_iter().flatten().min();
+        }
+    }
+    Ok(states.into_iter().map(|(_, state)| state).collect())
 }
 
 fn some_policies(node: &mut Node, (dir, after): PolicyPosition, out: &mut Vec<PolicyRow>) -> Option<PolicyPosition> {
@@ -562,7 +588,7 @@ mod tests {
         let states: Vec<SaState> = sas
             .into_iter()
             .map(|sa| match sa {
-                FoundSa::OfFile(_, row) | FoundSa::Added(_, row) | FoundSa::Larval(_, row) => row.complete(),
+                FoundSa::OfFile(.., row) | FoundSa::Added(.., row) | FoundSa::Larval(_, row) => row.complete(),
             })
             .collect();
         let [first, .., last] = states.as_slice() else { panic!("{} SAs", states.len()) };

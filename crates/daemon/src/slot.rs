@@ -46,6 +46,10 @@ pub(crate) struct Slot {
     pub(crate) admin_up: bool,
     /// Failure of the link, which is not read and written until a retry succeeds.
     pub(crate) down: Option<Down>,
+    /// Life of the link, by which shards that tell each other about it know that they mean the same.
+    pub(crate) life: Life,
+    /// Whether the other end can receive, as the first shard knows it from the link; the others are told.
+    pub(crate) has_carrier: bool,
     /// Numbers of times that the carrier was gained and lost.
     pub(crate) carrier: [u32; 2],
     /// Whether the link's queue is full, and epoll reports when it has room.
@@ -56,11 +60,25 @@ pub(crate) struct Slot {
     pub(crate) is_shaped_elsewhere: bool,
 }
 
+/// Life of a link between two failures, the same in all shards.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Life {
+    /// Number of the opened link among all of the node.
+    pub(crate) number: u64,
+    /// Number of times that the first shard has brought the link up again, or opened it anew; wraps.
+    pub(crate) revivals: u32,
+}
+
 /// Failure of a link.
 #[derive(Debug)]
 pub(crate) struct Down {
     pub(crate) why: String,
-    pub(crate) retry_at: Instant,
+    /// Time of the next attempt. None in the other shards: the first one tries, and tells.
+    pub(crate) retry_at: Option<Instant>,
+    /// Whether another shard has found the failure, so that this one's queue may still report it.
+    pub(crate) is_told: bool,
+    /// Whether the device is gone for the queue of a shard.
+    pub(crate) is_gone: bool,
     /// Whether the operator set the link down meanwhile: packets that the link has received are dropped.
     pub(crate) is_stale: bool,
     /// Result of the thread that reopens the link, while one runs.
@@ -70,7 +88,7 @@ pub(crate) struct Down {
 impl Slot {
     /// Tells whether the link can pass packets.
     pub(crate) fn is_up(&self) -> bool {
-        self.admin_up && self.down.is_none() && self.link.has_carrier()
+        self.admin_up && self.down.is_none() && self.has_carrier
     }
 
     /// Enabled features.
@@ -152,34 +170,32 @@ impl Slot {
         }
         if let Some(down) = &mut self.down {
             down.reopening = Some(reopening);
-            down.retry_at = now + REOPEN_POLL;
+            down.retry_at = Some(now + REOPEN_POLL);
         }
         true
     }
 
-    /// Replaces the failed link with the reopened one, which stays down until it is read. Returns the links of the other shards; `None`
-    /// if the open failed or is still in progress.
-    pub(crate) fn take_reopened(&mut self, now: Instant) -> Option<Vec<Box<dyn Link>>> {
+    /// Links of all shards over the device that was made again. `None` if the open failed or is still in progress.
+    pub(crate) fn take_reopened(&mut self, now: Instant) -> Option<Queues> {
         let down = self.down.as_mut()?;
         let opened = match down.reopening.as_ref().map(Receiver::try_recv) {
             None => return None,
             Some(Err(TryRecvError::Empty)) => {
-                down.retry_at = now + REOPEN_POLL;
+                down.retry_at = Some(now + REOPEN_POLL);
                 return None;
             }
             Some(Ok(opened)) => opened,
             Some(Err(TryRecvError::Disconnected)) => Err(CliError::failed("the thread that opens it has panicked")),
         };
         down.reopening = None;
-        let opened = opened.and_then(|mut queues| match queues.is_empty() {
+        let opened = opened.and_then(|queues| match queues.is_empty() {
             true => Err(CliError::failed("its device has no queue")),
-            false => Ok((queues.remove(0), queues)),
+            false => Ok(queues),
         });
         match opened {
-            Ok((link, others)) => {
-                tracing::info!("{}: its device was made again, and is opened", link.name());
-                self.replace(link);
-                Some(others)
+            Ok(queues) => {
+                tracing::info!("{}: its device was made again, and is opened", self.link.name());
+                Some(queues)
             }
             Err(err) => {
                 if down.why != err.message {
@@ -189,14 +205,14 @@ impl Slot {
                         err.message
                     );
                 }
-                down.retry_at = now + RETRY_DOWN;
+                down.retry_at = Some(now + RETRY_DOWN);
                 self.set_why_down(err.message);
                 None
             }
         }
     }
 
-    /// Replaces the link with one that has been opened on its device.
+    /// Replaces the link with one that has been opened on its device. A failed link stays down until it is read.
     pub(crate) fn replace(&mut self, mut link: Box<dyn Link>) {
         if let Some(Err(err)) = self.mac.map(|mac| link.set_mac(mac)) {
             tracing::warn!("{}: cannot restore its link-layer address: {err}", link.name());
@@ -204,5 +220,8 @@ impl Slot {
         link.set_stats(*self.link.stats());
         self.can = features::of(&*link);
         self.link = link;
+        if let Some(down) = &mut self.down {
+            (down.is_gone, down.is_told) = (false, false);
+        }
     }
 }

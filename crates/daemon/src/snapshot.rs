@@ -92,7 +92,7 @@ fn slot(node: &Node, id: PortId) -> Option<&Slot> {
 /// Reason why a link that is set up passes no packets.
 fn why_down(slot: &Slot) -> Option<String> {
     let failed = slot.down.as_ref().map(|down| down.why.clone());
-    failed.or_else(|| (slot.admin_up && !slot.link.has_carrier()).then(|| "no carrier".to_owned()))
+    failed.or_else(|| (slot.admin_up && !slot.has_carrier).then(|| "no carrier".to_owned()))
 }
 
 /// Links in the form for netlink clients.

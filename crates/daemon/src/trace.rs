@@ -5,12 +5,14 @@ use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Instant;
 
+use base::ShardCount;
 use ctl::Reply;
-use ctl::trace::PacketTrace;
 
 use super::command::{Handle, agreed, same};
 use super::node::Node;
+use super::trace_parts::{TraceJoiner, TracePart};
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
 /// Limit of traces queued for a slow reader; traces that arrive while the queue is full are lost.
@@ -32,7 +34,7 @@ pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &s
         Ok(number) => number,
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
     };
-    let streamed = stream_until_end(stream, &traces, packets);
+    let streamed = stream_until_end(stream, &traces, worker.count(), packets);
     drop(client);
     // Without matching packets the worker would not notice that the client has disconnected.
     let _ = worker.change(move |node| node.traces.stop(&mut node.datapath, number), same);
@@ -40,21 +42,35 @@ pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &s
 }
 
 /// Writes traces until the client disconnects or has those that it asked for: each worker traces as many.
-fn stream_until_end(mut stream: &UnixStream, traces: &Receiver<PacketTrace>, packets: u32) -> io::Result<()> {
+fn stream_until_end(
+    mut stream: &UnixStream,
+    parts: &Receiver<TracePart>,
+    count: ShardCount,
+    packets: u32,
+) -> io::Result<()> {
     stream.write_all(Reply::Tracing.to_line().as_bytes())?;
     let mut chosen = HashSet::new();
+    let mut joiner = TraceJoiner::new(count);
     loop {
-        match traces.recv_timeout(LOOK_EVERY) {
-            Ok(trace) => {
-                chosen.insert(trace.packet);
-                if chosen.len() > packets as usize {
-                    return Ok(());
-                }
-                stream.write_all(trace.to_line().as_bytes())?;
+        let limit = joiner.limit(Instant::now());
+        let mut is_over = false;
+        match parts.recv_timeout(limit.unwrap_or(LOOK_EVERY)) {
+            Ok(part) if chosen.contains(&part.trace.packet) || chosen.len() < packets as usize => {
+                chosen.insert(part.trace.packet);
+                joiner.add(Instant::now(), part);
             }
-            Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            Err(RecvTimeoutError::Timeout) if is_gone(stream) || chosen.len() >= packets as usize => return Ok(()),
-            Err(RecvTimeoutError::Timeout) => {}
+            Ok(_) => is_over = true,
+            Err(RecvTimeoutError::Disconnected) => {
+                return joiner.take_all().try_for_each(|trace| stream.write_all(trace.to_line().as_bytes()));
+            }
+            Err(RecvTimeoutError::Timeout) if is_gone(stream) => return Ok(()),
+            Err(RecvTimeoutError::Timeout) => is_over = chosen.len() >= packets as usize,
+        }
+        while let Some(trace) = joiner.take(Instant::now()) {
+            stream.write_all(trace.to_line().as_bytes())?;
+        }
+        if is_over && joiner.limit(Instant::now()).is_none() {
+            return Ok(());
         }
     }
 }

@@ -5,11 +5,13 @@ use std::sync::Weak;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
-use base::{Instant, PortId, Prefix};
+use base::{Instant, PortId, Prefix, ShardCount};
 use ctl::trace::{PacketTrace, TraceGso, TraceStep};
 use datapath::{Datapath, EspRef, Geometry, HookPoint, Step, TraceClock, TraceFilter, TraceTerm};
 use packet::{Csum, GsoKind};
 use wire::{FlowKey, Protocol, Version};
+
+use super::trace_parts::{HAND_OVER, TracePart};
 
 /// The running trace, if any.
 #[derive(Debug, Default)]
@@ -23,7 +25,7 @@ pub(crate) struct Traces {
 #[derive(Debug)]
 struct RunningTrace {
     number: u64,
-    sink: SyncSender<PacketTrace>,
+    sink: SyncSender<TracePart>,
     /// Liveness of the client: cannot be upgraded after the client's thread has ended.
     client: Weak<()>,
 }
@@ -38,7 +40,7 @@ impl Traces {
         datapath: &mut Datapath,
         filter: &str,
         packets: u32,
-        sink: SyncSender<PacketTrace>,
+        sink: SyncSender<TracePart>,
         client: Weak<()>,
         clock: TraceClock,
     ) -> Result<u64, String> {
@@ -63,14 +65,17 @@ impl Traces {
         }
     }
 
-    /// Sends the traced packets to the client. A slow client loses some of them; the trace ends with the last packet.
+    /// Sends the traced packets to the client. A slow client loses some of them; the trace ends with the last packet. In one of several
+    /// shards it goes on until the client ends it, for packets that others hand over.
     pub(crate) fn deliver(&mut self, datapath: &mut Datapath) {
         let Some(running) = &self.running else { return };
         let number = running.number;
         if running.client.strong_count() == 0 {
             return self.stop(datapath, number);
         }
-        if !datapath.has_traced() && !datapath.is_trace_complete() {
+        let (shard, count) = datapath.shard();
+        let is_over = datapath.is_trace_complete() && count == ShardCount::ONE;
+        if !datapath.has_traced() && !is_over {
             return;
         }
         let ports = &datapath.ports;
@@ -78,11 +83,10 @@ impl Traces {
         let name =
             |id| names.iter().find(|(known, _)| *known == id).map_or_else(|| "?".to_owned(), |(_, name)| name.clone());
         let epoch = datapath.epoch;
-        let mut traced = group(datapath.take_trace(), epoch, name);
-        traced.iter_mut().for_each(|traced| traced.packet = datapath.number_among_shards(traced.packet));
-        let sent: Vec<_> = traced.into_iter().map(|traced| running.sink.try_send(traced)).collect();
+        let parts = group(datapath.take_trace(), epoch, name).into_iter().map(|trace| TracePart { shard, trace });
+        let sent: Vec<_> = parts.map(|part| running.sink.try_send(part)).collect();
         let is_gone = sent.iter().any(|sent| matches!(sent, Err(TrySendError::Disconnected(_))));
-        if is_gone || datapath.is_trace_complete() {
+        if is_gone || is_over {
             self.stop(datapath, number);
         }
     }
@@ -262,7 +266,7 @@ fn describe(step: &datapath::TraceStep, name: &impl Fn(PortId) -> String) -> (St
         Step::Encrypt { sa } => ("encrypt".to_owned(), None, sa.map(sa_text)),
         Step::Transmit { dev, next_hop } => ("transmit".to_owned(), Some(dev), Some(format!("via {next_hop}"))),
         Step::Resolve { dev } => ("resolve".to_owned(), Some(dev), None),
-        Step::HandOver { to } => ("hand-over".to_owned(), None, Some(format!("to worker {to}"))),
+        Step::HandOver { to } => (HAND_OVER.to_owned(), None, Some(format!("to worker {to}"))),
         Step::Queued { dev } => ("queued".to_owned(), Some(dev), None),
         Step::Drop(reason) => ("drop".to_owned(), link, Some(reason.name().to_owned())),
         Step::EspDrop { reason, spi, peer, outbound } => {

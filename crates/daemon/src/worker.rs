@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Instant, PortId, ShardId};
-use datapath::{Datapath, HandOver, host_port};
+use datapath::{Datapath, HandOver, Update, host_port};
 use link::HostLinks;
 
 use super::apply;
@@ -60,7 +60,7 @@ impl Worker {
         datapath: Datapath,
         shard: Option<(ShardId, Arc<dyn Shards>)>,
     ) -> io::Result<Self> {
-        let poller = Poller::new(inbox.wake_fd())?;
+        let poller = Poller::new(inbox.notifier())?;
         let host = HostLinks::listen().and_then(|host| poller.add_host(&host).map(|()| host));
         if let Err(err) = &host {
             tracing::warn!("rtnetlink: {err}; changes of the host's interfaces are noticed only when they fail");
@@ -150,6 +150,7 @@ impl Worker {
             let mut refused = Vec::new();
             let Node { datapath, work, .. } = node;
             let packets = datapath.take_handed_over().inspect(|_| work.handed_over += 1);
+            let packets = packets.map(|packet| (usize::from(packet.to().0), packet));
             inbox.hand_over(packets, |packet| refused.push(packet));
             work.handed_over -= refused.len() as u64;
             refused.into_iter().for_each(|packet| node.datapath.refuse_handed_over(packet));
@@ -157,14 +158,14 @@ impl Worker {
         let updates = node.datapath.take_updates();
         if !updates.is_empty() {
             node.send_all(now);
-            inbox.tell(&updates);
+            inbox.tell(&updates, |&update| Operation::Update(update), Update::is_for_all);
         }
     }
 
     /// Time until the worker's next known deadline.
     fn limit(&self) -> Option<Duration> {
         let slots = self.node.slots.iter().flatten();
-        let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
+        let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).and_then(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
         let host_devices = self.node.host_devices.values().filter_map(|found| found.retry_at);
         let monitors = self.node.monitors.poll_timeout();
@@ -244,7 +245,11 @@ impl Worker {
         for operation in operations.drain(..) {
             match operation {
                 Operation::Delta(delta) => apply::apply_delta(node, now, delta),
-                Operation::Update(updates) => node.datapath.follow(now, &node.mem, updates),
+                Operation::Update(update) => {
+                    node.datapath.follow(now, &node.mem, update);
+                    // Events of what it has ended come before those of the next call.
+                    has_called &= !update.is_for_all() || node.paused;
+                }
                 Operation::Call(call) => {
                     if !std::mem::replace(&mut has_called, true) {
                         notifications::run_timers(node, now);
@@ -362,6 +367,10 @@ impl Worker {
         monitors.deliver_drops(datapath, now);
     }
 }
+
+#[cfg(test)]
+#[path = "worker_link_tests.rs"]
+mod link_tests;
 
 #[cfg(test)]
 mod tests {

@@ -395,7 +395,8 @@ mod tests {
         let of_file = new.sas[0].clone();
         let promise = |ipsec: &mut Ipsec| {
             let &SaConfig { src, dst, mode, mark, if_id, dir, spi: Spi(spi), .. } = &of_file;
-            let request = SpiRequest { src, dst, mode, reqid: 9, mark, if_id, dir, seq: 0, min: spi, max: spi };
+            let request =
+                SpiRequest { src, dst, mode, reqid: 9, mark, if_id, dir, cpu: None, seq: 0, min: spi, max: spi };
             ipsec.alloc_spi(Instant::ZERO, &request, &mut || 0).map(drop)
         };
         let add = |ipsec: &mut Ipsec| ipsec.add_sa(&of_file, 1).map(drop);

@@ -7,13 +7,14 @@
 //! | queueing disciplines; links without a queue in this shard | the first shard | device |
 //! | bridges: frames received by their ports, and sent by their devices | the first shard | reception; device |
 //! | sockets of the host side | the first shard | local input; device |
+//! | an SA: its numbers, its window, its key | chosen when it is added ([`Sa::owner`](ipsec::Sa::owner)) | local input, output |
+//! | messages of IKE | the first shard | local input |
 //!
 //! A packet that no shard has to hand over stays in the shard whose queue received it.
 
 use std::net::IpAddr;
 
-use base::{DropReason, PortId, ShardId};
-use wire::Protocol;
+use base::{DropReason, PortId, SaId, ShardId};
 
 use crate::ip_packet::IpPacket;
 use crate::next::Hop;
@@ -25,6 +26,7 @@ use crate::{Cx, Datapath, Next, trace};
 #[cold]
 pub(crate) fn hand_over(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, to: ShardId, stage: Stage) {
     trace::step(dp, cx, &mut ip.pkt, Step::HandOver { to });
+    ip.pkt.meta.trace = dp.trace.number_to_hand_over(ip.pkt.meta.trace);
     // A device's frames belong to this shard's link.
     ip.pkt.release_device_frames(cx.mem);
     dp.shard.outbox.push(HandOver { to, ip, stage });
@@ -56,9 +58,12 @@ pub(crate) fn hand_over_unresolved(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPac
 
 /// Hands packets that have waited for a fence to the first shard.
 pub(crate) fn hand_over_held(dp: &mut Datapath, held: Vec<(IpPacket, Hop)>) {
-    let packets =
-        held.into_iter().map(|(ip, hop)| HandOver { to: ShardId::FIRST, ip, stage: Stage::Next(Next::Transmit(hop)) });
-    dp.shard.outbox.extend(packets);
+    let Datapath { shard, trace, .. } = dp;
+    let packets = held.into_iter().map(|(mut ip, hop)| {
+        ip.pkt.meta.trace = trace.number_to_hand_over(ip.pkt.meta.trace);
+        HandOver { to: ShardId::FIRST, ip, stage: Stage::Next(Next::Transmit(hop)) }
+    });
+    shard.outbox.extend(packets);
 }
 
 /// Hands a fence to the first shard, unless there is one on its way.
@@ -68,19 +73,13 @@ pub(crate) fn send_fence(dp: &mut Datapath, (link, addr): (PortId, IpAddr), is_n
     dp.shard.outbox.push(HandOver { to: ShardId::FIRST, ip: IpPacket::empty(), stage });
 }
 
-/// Another shard that owns what local input does with a packet.
+/// Another shard that seals the packets of the first of these SAs.
 #[inline]
-pub(crate) fn owner_of_local(dp: &Datapath, ip: &IpPacket) -> Option<ShardId> {
+pub(crate) fn owner_of_sas(dp: &Datapath, sas: &[SaId]) -> Option<ShardId> {
     if !dp.shard.has_others() {
         return None;
     }
-    if ip.info.fragment.is_some() {
-        return owner_of_fragments(dp, ip);
-    }
-    let is_discovery = || ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8);
-    // The first shard has the devices of the host side, and knows the flows of its sockets.
-    let is_of_first = dp.has_host_port(ip.pkt.meta.origin.device()) || is_discovery();
-    is_of_first.then_some(ShardId::FIRST).and_then(|owner| dp.shard.elsewhere(owner))
+    dp.ipsec.owner_elsewhere(*sas.first()?)
 }
 
 /// Another shard that reassembles a fragment's datagram.

@@ -66,6 +66,14 @@ pub(crate) struct Hop {
     pub(crate) encap: Option<RouteEncap>,
 }
 
+/// Destination of a packet that SAs protect, behind the last of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingTx {
+    pub(crate) hop: Hop,
+    /// MTU of the path in bytes.
+    pub(crate) mtu: usize,
+}
+
 impl Hop {
     /// Hop of a packet that is sent without translation.
     #[inline]

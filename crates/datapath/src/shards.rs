@@ -2,18 +2,21 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, Instant, PortId, ShardCount, ShardId};
+use base::{DropReason, Instant, PortId, ShardCount, ShardId, ShardPlace};
 use fib::{Known, SharedStation};
+use ipsec::Ipsec;
 use packet::Memory;
 
 use crate::ip_packet::IpPacket;
+use crate::local::esp;
 use crate::node::fragment_ids::FragmentIds;
 use crate::node::ports::host_port;
 use crate::node::qdisc::QueuedPacket;
 use crate::node::shard::{HandOver, Shard, Stage, Update};
+use crate::node::trace::TraceNumbers;
 use crate::run::{run, run_actions, run_deferred};
 use crate::rx::{BurstEnd, flush, frames, l2};
-use crate::tx::device;
+use crate::tx::{device, xfrm};
 use crate::{Cx, Datapath, Next, PortConfig, hand_over};
 
 impl Datapath {
@@ -23,7 +26,10 @@ impl Datapath {
         let node = |(id, fragment_ids)| {
             let mut node = Self::new();
             node.fragment_ids = fragment_ids;
-            node.shard = Shard::new(id, count);
+            let place = ShardPlace { id, count };
+            node.shard = Shard::new(place);
+            node.ipsec = Ipsec::of_shard(place);
+            node.trace.numbers = TraceNumbers::of_shard(id, count);
             node.icmp_limit = host::RateLimit::shared_by(count);
             if count != ShardCount::ONE && id == ShardId::FIRST {
                 node.neighbours.share();
@@ -38,10 +44,9 @@ impl Datapath {
         self.shard.is_first()
     }
 
-    /// Number among those of all shards for the `n`th of this one, both from 1; it wraps.
-    pub fn number_among_shards(&self, n: u16) -> u16 {
-        let (id, count) = (u16::from(self.shard.id().0), self.shard.count().get() as u16);
-        n.wrapping_sub(1).wrapping_mul(count).wrapping_add(id + 1)
+    /// The shard that this node is, and the number of shards.
+    pub fn shard(&self) -> (ShardId, ShardCount) {
+        (self.shard.id(), self.shard.count())
     }
 
     /// Sets whether packets leave by a port in another shard, the first one, as the link has no queue in this one.
@@ -78,9 +83,12 @@ impl Datapath {
         while let Some(link) = self.ports.next_to_send_to_host(next) {
             next = PortId(link.0 + 1);
             let Some(port) = self.ports.get_mut(host_port(link)) else { continue };
-            let stage = Stage::Device { port: host_port(link), l3: port.l3(), is_transmitted: false };
+            let l3 = port.l3();
             let copies = std::mem::take(port.take_tx()).into_iter();
-            let handed = copies.map(|pkt| HandOver { to: ShardId::FIRST, ip: IpPacket::unparsed(pkt), stage });
+            let handed = copies.map(|pkt| {
+                let stage = Stage::Device { port: host_port(link), l3, is_transmitted: false };
+                HandOver { to: ShardId::FIRST, ip: IpPacket::unparsed(pkt), stage }
+            });
             self.shard.outbox.extend(handed);
         }
     }
@@ -90,7 +98,9 @@ impl Datapath {
         let HandOver { ip, stage, .. } = packet;
         match stage {
             Stage::Next(_) => self.count_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
-            Stage::Arp(_) => self.count_packet_drop(&ip.pkt, ip.pkt.len(), DropReason::ShardQueueFull).end(),
+            Stage::Arp(_) | Stage::Esp | Stage::Protect { .. } => {
+                self.count_packet_drop(&ip.pkt, ip.pkt.len(), DropReason::ShardQueueFull).end();
+            }
             Stage::Frame(_) => self.count_frame_drop(&ip.pkt, DropReason::ShardQueueFull).end(),
             Stage::Fence { link, addr, .. } => {
                 let held = self.shard.fences.refuse((link, addr));
@@ -107,13 +117,16 @@ impl Datapath {
         let cx = Cx { now, mem };
         for HandOver { mut ip, stage, .. } in packets {
             if !matches!(stage, Stage::Fence { .. }) {
-                // Each shard numbers its own traces.
-                ip.pkt.meta.trace = 0;
+                self.trace.take_over(ip.pkt.meta.trace);
             }
             match stage {
                 Stage::Next(next) => run(self, cx, &mut ip, next),
                 Stage::Arp(link) => l2::handed_over_arp(self, cx, link, &mut ip.pkt),
                 Stage::Frame(link) => frames::receive(self, cx, link, ip.pkt.take()),
+                Stage::Esp => esp::open_handed_over(self, cx, ip.pkt.take()),
+                Stage::Protect { sas, sealed, pending } => {
+                    xfrm::continue_handed_over(self, cx, ip.pkt.take(), &sas, sealed, pending);
+                }
                 Stage::Fence { from, number, link, addr } => {
                     let station = self.neighbours.shared_station(link, addr);
                     self.shard.tell(Update::Passed { to: from, number, station });
@@ -135,14 +148,15 @@ impl Datapath {
         run_actions(self, cx);
     }
 
-    /// Changes that the other shards have to know, since the last call.
+    /// Changes that the other shards have to know, or [all](Update::is_for_all), since the last call.
     pub fn take_updates(&mut self) -> Vec<Update> {
-        let Self { shard, neighbours, .. } = self;
+        let Self { shard, neighbours, ipsec, .. } = self;
         shard.updates.extend(neighbours.take_shared().map(Update::Station));
+        shard.updates.extend(ipsec.take_shared().map(Update::Ipsec));
         std::mem::take(&mut shard.updates)
     }
 
-    /// Learns what another shard has told.
+    /// Learns what a shard has told: another one, or this one if [all](Update::is_for_all) have to.
     pub fn follow(&mut self, now: Instant, mem: &Memory, updates: Update) {
         match updates {
             Update::Station(station) => {
@@ -164,6 +178,10 @@ impl Datapath {
                 self.drain_all(cx);
             }
             Update::Passed { .. } => {}
+            Update::Ipsec(change) => {
+                self.ipsec.follow(now, change);
+                self.forget_if_changed();
+            }
             Update::PathMtu { domain, dst, mtu } => {
                 self.fib.lower_path_mtu(now, domain, dst, mtu, usize::MAX);
             }

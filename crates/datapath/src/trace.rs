@@ -1,7 +1,7 @@
 //! Traces: the stages that selected packets pass, with their geometry.
 //!
-//! A packet that [`TraceFilter`] chooses at any stage gets a number, which its segments, fragments and clones keep. Ciphers make new
-//! packets: a decrypted or encrypted packet is selected again, with a new number.
+//! A packet that [`TraceFilter`] chooses at any stage gets a number, which its segments, fragments and clones keep, also in a shard to
+//! which it is handed over. Ciphers make new packets: a decrypted or encrypted packet is selected again, with a new number.
 
 use std::net::IpAddr;
 
@@ -22,7 +22,8 @@ impl Datapath {
     /// Traces the next `packets` packets that the filter chooses, or stops with `None`.
     pub fn set_trace(&mut self, filter: Option<TraceFilter>, packets: u32) {
         self.hooks.set(HookUser::Trace, filter.is_some());
-        self.trace = Trace { filter, left: packets, last: self.trace.last, ..Trace::default() };
+        let Trace { last, numbers, .. } = self.trace;
+        self.trace = Trace { filter, left: packets, last, numbers, ..Trace::default() };
         self.update_shortcuts();
         self.update_esp_watch();
     }
@@ -113,11 +114,7 @@ fn choose(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet) -> bool {
         if trace.left == 0 || !trace.filter.as_ref().is_some_and(|filter| filter.matches(pkt, fib)) {
             return false;
         }
-        trace.left -= 1;
-        trace.chosen = trace.chosen.saturating_add(1);
-        // 0 stands for no trace.
-        trace.last = trace.last.checked_add(1).unwrap_or(1);
-        pkt.meta.trace = trace.last;
+        pkt.meta.trace = trace.choose();
     }
     true
 }

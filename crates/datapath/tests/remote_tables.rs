@@ -88,6 +88,7 @@ fn remote_tables_at_their_limits_take_less_than_64_mib() {
                 mark: Mark::ANY,
                 if_id: 0,
                 dir: None,
+                cpu: None,
                 seq: 0,
                 min: 0x1000 + n,
                 max: 0x1000 + n,

@@ -36,7 +36,8 @@ impl Sad {
     /// Counter and reason of the refusal.
     #[inline]
     pub(crate) fn admit_out(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
-        if self.get(id).is_some_and(|sa| sa.state != State::Valid) {
+        // The owner alone has its key and numbers. Elsewhere the caller hands the packet over.
+        if self.get(id).is_some_and(|sa| sa.state != State::Valid || !self.owns(sa)) {
             return Err((Mib::XfrmOutStateInvalid, DropReason::EspState));
         }
         self.admit(id, now).map_err(|Expired| (Mib::XfrmOutStateExpired, DropReason::EspExpired))

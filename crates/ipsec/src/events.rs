@@ -48,6 +48,8 @@ pub struct Acquire {
     pub mark: Mark,
     /// The number of the XFRM interface; 0 for none.
     pub if_id: u32,
+    /// The CPU whose packets need it (RFC 9611); `None` for all.
+    pub cpu: Option<u32>,
 }
 
 /// An SA that has reached a limit.
@@ -71,6 +73,8 @@ pub struct SaExpired {
     pub if_id: u32,
     /// The only direction in which it might be used.
     pub dir: Option<SaDir>,
+    /// The CPU whose packets it was for; `None` for all.
+    pub cpu: Option<u32>,
     /// Time of its first use.
     pub first_used: Option<Instant>,
     /// Counters.
@@ -118,6 +122,11 @@ impl Events {
         if !listening {
             self.queue.clear();
         }
+    }
+
+    /// Tells whether there is a listener.
+    pub(crate) const fn has_listener(&self) -> bool {
+        self.listening
     }
 
     /// Sets whether the listener gets requests for SAs.

@@ -7,11 +7,11 @@ use crate::ipsec::Ipsec;
 use crate::sa::Sa;
 
 impl Sa {
-    /// Tells whether packets were sent by it. In packet mode the device assigns their numbers.
-    fn has_sent(&self) -> bool {
+    /// Tells whether packets were sent by it. In packet mode the device assigns their numbers, and without its key the owner.
+    fn has_sent(&self, has_key: bool) -> bool {
         match self.offload {
             Some(Offload { mode: OffloadMode::Packet, dir, .. }) => dir == SaDir::Out && self.first_used().is_some(),
-            _ => self.oseq() > 0,
+            _ => self.oseq() > 0 || !has_key && self.first_used().is_some(),
         }
     }
 }
@@ -34,7 +34,7 @@ impl Ipsec {
         let Some(&spi) = esp.first_chunk() else { return false };
         self.nat.sa_to(&self.sad, quote.dst, Spi(u32::from_be_bytes(spi))).is_some_and(|sa| {
             sa.dir != Some(SaDir::In)
-                && sa.has_sent()
+                && sa.has_sent(self.sad.owns(sa))
                 && sa.encap_to() == encap
                 && (sa.src == quote.src || sa.src.is_unspecified())
         })

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Counters, DropReason, Instant, SaId};
+use base::{Counters, DropReason, Instant, SaId, ShardId, ShardPlace};
 use packet::Buf;
 use wire::Spi;
 use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
@@ -16,11 +16,12 @@ use crate::events::Event;
 use crate::flow_cache::FlowCache;
 use crate::hold::Holds;
 use crate::nat::Nat;
-use crate::resolve::Verdict;
+use crate::resolve::{Verdict, follow_acquire};
 use crate::sa::Sa;
 use crate::sad::sa_changes::SaChange;
 use crate::sad::spi::SpiRequest;
 use crate::sad::{Larval, Sad};
+use crate::shared::SharedChange;
 use crate::spd::{Policy, PolicyId, Spd, canonical_key};
 
 /// Default time that an acquired SA may take.
@@ -57,8 +58,14 @@ impl Default for Ipsec {
 impl Ipsec {
     /// No SAs, no policies: all packets pass in clear.
     pub fn new() -> Self {
+        Self::of_shard(ShardPlace::default())
+    }
+
+    /// The IPsec of one of a node's shards. All shards get the same changes in the same order, and [what each
+    /// causes](Self::take_shared). Packets of an SA are sealed and opened by its [owner](Sa::owner) alone.
+    pub fn of_shard(place: ShardPlace) -> Self {
         Self {
-            sad: Sad::default(),
+            sad: Sad::of_shard(place),
             spd: Spd::default(),
             holds: Holds::default(),
             larval_drop: true,
@@ -144,9 +151,11 @@ impl Ipsec {
 
     /// Ends the larval SAs of lost SAs, and reports a hard expiry of each, so that a key manager that has them makes new ones.
     pub fn expire_lost(&mut self) {
-        let Sad { larvae, events, changes, .. } = &mut self.sad;
-        if larvae.expire_lost(events) {
-            *changes += 1;
+        for seq in self.sad.larvae.lost() {
+            match self.sad.place.has_others() {
+                true => self.sad.shared.push(SharedChange::LarvalEnded { seq, is_reported: true }),
+                false => self.sad.end_larval(seq, true),
+            }
         }
     }
 
@@ -162,6 +171,11 @@ impl Ipsec {
     pub const fn enable_acquires(&mut self, acquires: bool) {
         self.sad.changes += 1;
         self.sad.events.enable_acquires(acquires);
+    }
+
+    /// Tells whether a listener takes events.
+    pub const fn has_listener(&self) -> bool {
+        self.sad.events.has_listener()
     }
 
     /// Sets whether the listener gets reports of SAs' numbers ([`Event::Numbers`]); false by default.
@@ -278,19 +292,22 @@ impl Ipsec {
     /// Time of the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Instant> {
         let released = self.holds.has_released().then_some(Instant::ZERO);
-        let timers = [released, self.sad.poll_timeout(), self.spd.poll_timeout(), self.holds.poll_timeout()];
+        let of_policies = self.spd.poll_timeout().filter(|_| self.sad.place.is_first());
+        let timers = [released, self.sad.poll_timeout(), of_policies, self.holds.poll_timeout()];
         timers.into_iter().flatten().min()
     }
 
     /// Advances the time: lifetimes end, and held packets may be [released](Self::take_released).
     pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
-        let Self { sad, spd, holds, .. } = self;
-        sad.handle_timeout(now);
-        let (events, devices) = (&mut sad.events, &mut sad.devices);
-        spd.handle_timeout(now, events, |policy, key| {
-            holds.purge(policy, DropReason::PolicyNoState);
-            devices.delete_policies(|_, other| canonical_key(*other) == *key);
-        });
+        self.sad.handle_timeout(now);
+        while self.sad.place.is_first()
+            && let Some((policy, arrived)) = self.spd.pop_ended(now, &mut self.sad.events, self.sad.place.has_others())
+        {
+            match self.sad.place.has_others() {
+                true => self.sad.shared.push(SharedChange::PolicyEnded { policy, arrived }),
+                false => self.end_policy(policy, arrived),
+            }
+        }
         while let Some((policy, flow)) = self.holds.pop(now) {
             if self.must_wait(now, &flow, counters) {
                 self.holds.wait_longer(now, policy);
@@ -298,6 +315,43 @@ impl Ipsec {
                 // Each packet is decided by itself then: they need not be of one flow.
                 self.holds.release(policy);
             }
+        }
+    }
+
+    /// Ends a policy that has reached its hard limit, and drops the packets that wait for its SAs. The first shard reports that.
+    fn end_policy(&mut self, id: PolicyId, arrived: u64) {
+        let Some(policy) = self.spd.end(id, arrived) else { return };
+        let Self { sad, holds, .. } = self;
+        if sad.place.is_first() {
+            sad.events.push(policy.expired(true));
+        }
+        holds.purge(id, DropReason::PolicyNoState);
+        let key = policy.config.key();
+        sad.devices.delete_policies(|_, other| canonical_key(*other) == key);
+    }
+
+    /// Changes that all shards of the node have to make, this one too, since the last call.
+    pub fn take_shared(&mut self) -> std::vec::Drain<'_, SharedChange> {
+        self.sad.shared.drain(..)
+    }
+
+    /// Makes a change that some shard of the node has caused. Each shard makes it at the same place among all other changes of
+    /// SAs and policies.
+    pub fn follow(&mut self, now: Instant, change: SharedChange) {
+        match change {
+            SharedChange::Acquire { policy, arrived, template, flow, shard } => {
+                let Self { sad, spd, acq_expires, .. } = self;
+                if let Some(policy) = spd.get(policy).filter(|policy| policy.arrived() == arrived) {
+                    follow_acquire(sad, now, *acq_expires, policy, template.into(), &flow, shard);
+                }
+            }
+            SharedChange::LarvalEnded { seq, is_reported } => self.sad.end_larval(seq, is_reported),
+            SharedChange::SaUsed { sa, at } => self.sad.follow_use(sa, at),
+            SharedChange::SaDying { sa, renewals } => self.sad.follow_dying(sa, renewals),
+            SharedChange::SaEnded { sa } => self.sad.end(sa),
+            SharedChange::PeerMoved(mapping) => self.nat.follow(&mut self.sad, &mapping),
+            SharedChange::PolicyUsed { policy, arrived, at } => self.spd.follow_use(policy, arrived, at),
+            SharedChange::PolicyEnded { policy, arrived } => self.end_policy(policy, arrived),
         }
     }
 
@@ -361,6 +415,12 @@ impl Ipsec {
     /// The SA of that number, if it exists.
     pub fn sa(&self, id: SaId) -> Option<&Sa> {
         self.sad.get(id)
+    }
+
+    /// Another shard that seals and opens the packets of an SA.
+    #[inline]
+    pub fn owner_elsewhere(&self, id: SaId) -> Option<ShardId> {
+        self.sad.place.elsewhere(self.sa(id)?.owner())
     }
 
     /// The SA of that number, for changes.

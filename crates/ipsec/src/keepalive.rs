@@ -63,7 +63,8 @@ impl Ipsec {
 impl Nat {
     /// Schedules the keepalives of an added or changed SA.
     pub(crate) fn look_for_keepalive(&mut self, sad: &mut Sad, id: SaId) {
-        let Some(sa) = sad.get_mut(id) else { return };
+        let place = sad.place;
+        let Some(sa) = sad.get_mut(id).filter(|sa| sa.owner() == place.id) else { return };
         if sa.keepalive_interval().is_none() {
             return;
         }

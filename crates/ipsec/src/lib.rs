@@ -79,6 +79,7 @@ pub mod sad;
 mod seal_job;
 mod segmenter;
 pub mod sequence;
+mod shared;
 pub mod spd;
 mod timers;
 
@@ -95,4 +96,5 @@ pub use sad::Larval;
 pub use sad::sa_changes::{SaChange, SaChangeKind};
 pub use sad::spi::SpiRequest;
 pub use seal_job::Train;
+pub use shared::SharedChange;
 pub use spd::PolicyId;

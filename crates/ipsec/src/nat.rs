@@ -14,6 +14,7 @@ use xfrm::{Mode, SaDir};
 use crate::events::Event;
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
+use crate::shared::SharedChange;
 
 /// State of NAT traversal for all SAs of a node.
 #[derive(Debug, Default)]
@@ -60,13 +61,14 @@ impl Nat {
         for mapping in std::mem::take(&mut self.seen) {
             if mapping.followed {
                 self.follow(sad, &mapping);
+                sad.tell(SharedChange::PeerMoved(mapping));
             }
             sad.events.push(Event::Mapping(mapping));
         }
     }
 
-    /// Redirects the tunnels with its `reqid` from the peer's old address to the new one.
-    fn follow(&mut self, sad: &mut Sad, mapping: &Mapping) {
+    /// Follows a moved peer: redirects the tunnels with its `reqid` from the peer's old address to the new one.
+    pub(crate) fn follow(&mut self, sad: &mut Sad, mapping: &Mapping) {
         let Some(src) = sad.get(mapping.sa).map(|sa| sa.src) else { return };
         let tunnels: Vec<SaId> = sad.tunnels_to(src, mapping.reqid).map(Sa::id).collect();
         for id in tunnels {

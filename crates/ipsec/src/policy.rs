@@ -1,6 +1,6 @@
 //! Policy decisions: outbound, the SAs that a packet needs; inbound, whether it came through these.
 
-use base::{Counters, DropReason, Instant, Mib};
+use base::{Counters, DropReason, Instant, Mib, ShardId};
 use packet::{Memory, Packet, SecPath};
 use wire::FlowKey;
 use xfrm::{Action, Dir, Flowi};
@@ -8,7 +8,8 @@ use xfrm::{Action, Dir, Flowi};
 use crate::check::check;
 use crate::hold::Released;
 use crate::ipsec::Ipsec;
-use crate::resolve::{Bundle, Refusal, Verdict, acquire, resolve};
+use crate::resolve::{Bundle, Refusal, Verdict, acquire, ends_of, resolve};
+use crate::shared::SharedChange;
 use crate::spd::PolicyId;
 
 /// Decision about an outbound packet.
@@ -86,11 +87,15 @@ impl Ipsec {
         counters: &mut Counters,
     ) -> Decision {
         if let Some(policy) = policy {
-            self.spd.touch(policy, now);
+            self.touch(policy, now);
         }
         match verdict {
             Verdict::Bypass => Decision::Bypass,
-            Verdict::Protect(bundle) => Decision::Protect(bundle),
+            Verdict::Protect { sas, wants: None } => Decision::Protect(sas),
+            Verdict::Protect { sas, wants: Some(template) } => {
+                self.request(now, policy, template, flow, Some(self.sad.place.id));
+                Decision::Protect(sas)
+            }
             Verdict::Refused(why) => self.refuse(now, policy, why, flow, counters),
         }
     }
@@ -111,8 +116,7 @@ impl Ipsec {
             Refusal::Missing { template, pending } => {
                 if let Some(policy) = policy {
                     if !pending {
-                        let Self { sad, spd, acq_expires, .. } = self;
-                        acquire(sad, spd, now, *acq_expires, policy, template.into(), flow);
+                        self.request(now, Some(policy), template, flow, None);
                     }
                     if !self.larval_drop {
                         return Decision::Hold(policy);
@@ -129,6 +133,43 @@ impl Ipsec {
         };
         counters.count(mib);
         Decision::Drop(reason)
+    }
+
+    /// Requests the SA that a packet of `flow` lacks. Of several shards each adds the larval SA when it follows the request.
+    #[cold]
+    fn request(&mut self, now: Instant, id: Option<PolicyId>, template: u8, flow: &Flowi, shard: Option<ShardId>) {
+        let Self { sad, spd, acq_expires, .. } = self;
+        let Some((id, policy)) = id.and_then(|id| Some((id, spd.get(id)?))) else { return };
+        if !sad.events.has_acquire_listener() {
+            return;
+        }
+        if !sad.place.has_others() {
+            return acquire(sad, now, *acq_expires, policy, template.into(), flow, shard);
+        }
+        let arrived = policy.arrived();
+        let ends = |flow: &Flowi| ends_of(&policy.config, template.into(), flow);
+        let is_asked = |other: &SharedChange| {
+            let SharedChange::Acquire { arrived: its, template: at, flow: its_flow, shard: its_shard, .. } = other
+            else {
+                return false;
+            };
+            (*its, *at, *its_shard) == (arrived, template, shard) && ends(its_flow) == ends(flow)
+        };
+        // Before the shard follows it, other packets of a burst need the same SA.
+        if !sad.shared.iter().any(is_asked) {
+            sad.shared.push(SharedChange::Acquire { policy: id, arrived, template, flow: *flow, shard });
+        }
+    }
+
+    /// Records the use of a policy.
+    #[inline]
+    fn touch(&mut self, policy: PolicyId, now: Instant) {
+        let Self { sad, spd, .. } = self;
+        if let Some(arrived) = spd.touch(policy, now)
+            && !sad.place.is_first()
+        {
+            sad.tell(SharedChange::PolicyUsed { policy, arrived, at: now });
+        }
     }
 
     /// Queues a packet of `flow`, as [`Decision::Hold`] says. Frees its device frames.
@@ -173,13 +214,14 @@ impl Ipsec {
         counters: &mut Counters,
     ) -> Result<(), DropReason> {
         let generation = self.generation();
-        let Self { sad, spd, inbound, .. } = self;
+        let Self { spd, inbound, .. } = self;
         let policy = inbound.get_or(generation, dir, flow, || spd.lookup(dir, flow));
         if let Some(policy) = policy {
-            spd.touch(policy, now);
-        } else if sec_path.is_empty() && spd.default_action(dir) == Action::Allow {
+            self.touch(policy, now);
+        } else if sec_path.is_empty() && self.spd.default_action(dir) == Action::Allow {
             return Ok(());
         }
+        let Self { sad, spd, .. } = self;
         let policy = policy.and_then(|policy| spd.get(policy)).map(|policy| &policy.config);
         check(sad, flow, sec_path, quoted, policy, spd.default_action(dir)).map_err(|(mib, reason)| {
             counters.count(mib);

@@ -5,14 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use base::{Instant, SaId};
+use base::{Instant, SaId, ShardId};
 use wire::Spi;
 use xfrm::{Action, Dir, Flowi, Level, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
 
 use crate::events::{Acquire, Event};
 use crate::sad::search::Found;
 use crate::sad::{Larval, Sad};
-use crate::spd::{PolicyId, Spd};
+use crate::shared::SharedChange;
+use crate::spd::{Policy, PolicyId, Spd};
 
 /// The SAs of an outbound packet, the innermost first.
 pub type Bundle = ArrayVec<SaId, { MAX_TEMPLATES - 1 }>;
@@ -21,7 +22,11 @@ pub type Bundle = ArrayVec<SaId, { MAX_TEMPLATES - 1 }>;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Verdict {
     Bypass,
-    Protect(Bundle),
+    Protect {
+        sas: Bundle,
+        /// The template for which this shard needs an SA of its own (RFC 9611).
+        wants: Option<u8>,
+    },
     Refused(Refusal),
 }
 
@@ -64,7 +69,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
             Action::Block => Verdict::Refused(Refusal::DefaultBlock),
         };
     };
-    let PolicyConfig { action, templates, mark, offload, .. } = &policy.config;
+    let PolicyConfig { action, templates, mark, offload, cpu_acquire, .. } = &policy.config;
     if *action == Action::Block {
         return Verdict::Refused(Refusal::Block);
     }
@@ -72,13 +77,22 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
         return Verdict::Refused(Refusal::TooDeep);
     }
     let mut bundle = Bundle::new();
+    let mut wants = None;
     for (at, (template, (src, dst))) in with_ends(templates, flow).enumerate() {
         let missing = match sad.find(template, *mark, src, dst, flow, *offload) {
             Found::Sa(id) if sad.get(id).is_some_and(|sa| sa.dir == Some(SaDir::In)) => {
                 return Verdict::Refused(Refusal::WrongDirection);
             }
             Found::Sa(id) if bundle.try_push(id).is_err() => return Verdict::Refused(Refusal::TooDeep),
-            Found::Sa(_) => continue,
+            Found::Sa(id) => {
+                let is_of_all = || sad.get(id).is_some_and(|sa| sa.cpu().is_none());
+                let cpu = Some(sad.place.id.0.into());
+                let is_pending = || sad.pending(template, mark.sought(), src, dst, flow, cpu);
+                if *cpu_acquire && sad.place.has_others() && wants.is_none() && is_of_all() && !is_pending() {
+                    wants = Some(at as u8);
+                }
+                continue;
+            }
             Found::Nothing => Refusal::Missing { template: at as u8, pending: false },
             Found::Pending => Refusal::Missing { template: at as u8, pending: true },
             Found::Clash => Refusal::Clash,
@@ -89,7 +103,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
             return Verdict::Refused(missing);
         }
     }
-    if bundle.is_empty() { Verdict::Bypass } else { Verdict::Protect(bundle) }
+    if bundle.is_empty() { Verdict::Bypass } else { Verdict::Protect { sas: bundle, wants } }
 }
 
 /// Templates with the outer addresses that each SA must have: a tunnel's own, else those of the packet inside it.
@@ -103,6 +117,11 @@ fn with_ends<'a>(templates: &'a [Template], flow: &Flowi) -> impl Iterator<Item 
     })
 }
 
+/// Outer addresses that the SA of a template must have.
+pub(crate) fn ends_of(policy: &PolicyConfig, template: usize, flow: &Flowi) -> Option<(IpAddr, IpAddr)> {
+    with_ends(&policy.templates, flow).nth(template).map(|(_, ends)| ends)
+}
+
 /// The unspecified address of the family of `addr`.
 const fn any_like(addr: IpAddr) -> IpAddr {
     match addr {
@@ -112,25 +131,22 @@ const fn any_like(addr: IpAddr) -> IpAddr {
 }
 
 /// Requests the SA that a packet of `flow` needs from the listener, and adds a larval SA (Linux `xfrm_state_find`,
-/// `km_query`). Without a listener, or with its queue full, no larval SA is added: the next packet requests again.
+/// `km_query`), for the packets of one shard if `shard` is one. Without a listener, or with its queue full, no larval SA is added: the next packet requests again.
 pub(crate) fn acquire(
     sad: &mut Sad,
-    spd: &Spd,
     now: Instant,
     acq_expires: Duration,
-    policy: PolicyId,
+    policy: &Policy,
     template: usize,
     flow: &Flowi,
+    shard: Option<ShardId>,
 ) {
-    if !sad.events.has_acquire_listener() {
-        return;
-    }
-    let Some(policy) = spd.get(policy) else { return };
     let PolicyConfig { templates, mark, if_id, .. } = &policy.config;
     let Some((&template, (src, dst))) = with_ends(templates, flow).nth(template) else { return };
     let selector = Selector::exactly(flow);
     let (mark, if_id) = (*mark, *if_id);
     let dir = Some(SaDir::Out);
+    let cpu = shard.map(|shard| shard.0.into());
     let larval = Larval {
         // Makes the larval SA match the template for the next packet.
         spi: template.spi.unwrap_or(Spi(0)),
@@ -138,14 +154,39 @@ pub(crate) fn acquire(
         selector: Some(selector),
         mark,
         if_id,
+        cpu,
         ..Larval::new(src, dst, template.mode, template.reqid)
     };
     if let Some(seq) = sad.larvae.add(now, acq_expires, larval) {
-        let acquire = Acquire { seq, src, dst, template, selector, policy: policy.index, mark, if_id };
-        if sad.events.push(Event::Acquire(acquire)) {
-            sad.changes += 1;
-        } else {
-            sad.larvae.remove(seq);
+        sad.changes += 1;
+        let acquire = Acquire { seq, src, dst, template, selector, policy: policy.index, mark, if_id, cpu };
+        // The other shards add the larval SA alone.
+        if !sad.place.is_first() || sad.events.push(Event::Acquire(acquire)) {
+            return;
         }
+        match sad.place.has_others() {
+            true => sad.shared.push(SharedChange::LarvalEnded { seq, is_reported: false }),
+            false => drop(sad.larvae.remove(seq)),
+        }
+    }
+}
+
+/// Follows a shard whose packet of `flow` needs an SA: adds the larval SA, unless there is an SA or a request by now. Neither
+/// depends on the state of an SA, which its owner learns before the others.
+pub(crate) fn follow_acquire(
+    sad: &mut Sad,
+    now: Instant,
+    acq_expires: Duration,
+    policy: &Policy,
+    template: usize,
+    flow: &Flowi,
+    shard: Option<ShardId>,
+) {
+    let PolicyConfig { templates, mark, offload, .. } = &policy.config;
+    let Some((wanted, (src, dst))) = with_ends(templates, flow).nth(template) else { return };
+    let cpu = shard.map(|shard| shard.0.into());
+    let is_there = sad.has(wanted, *mark, src, dst, flow, *offload, cpu);
+    if !is_there && !sad.pending(wanted, mark.sought(), src, dst, flow, cpu) {
+        acquire(sad, now, acq_expires, policy, template, flow, shard);
     }
 }

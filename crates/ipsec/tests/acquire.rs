@@ -81,6 +81,7 @@ fn first_packet_sends_acquire_and_others_wait() {
         policy: 9,
         mark: Mark::ANY,
         if_id: 0,
+        cpu: None,
     };
     assert_eq!((acquire, acquire.seq != 0), (want, true));
     let larval = node.sad().larvae().next().unwrap();
@@ -267,6 +268,7 @@ fn request(min: u32, max: u32) -> SpiRequest {
         mark: Mark::ANY,
         if_id: 0,
         dir: Some(SaDir::In),
+        cpu: None,
         seq: 0,
         min,
         max,

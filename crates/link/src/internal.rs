@@ -20,6 +20,7 @@ pub struct InternalLink {
     layer: Layer,
     host_index: Option<u32>,
     is_elsewhere: bool,
+    has_carrier: bool,
 }
 
 impl InternalLink {
@@ -39,7 +40,7 @@ impl InternalLink {
             offloads.add(offload, Ok(Some(whose.to_owned())));
         }
         let common = Common::new(name, mtu, offloads, FEATURES);
-        Self { common, layer: Layer::Ethernet(mac), host_index: None, is_elsewhere: false }
+        Self { common, layer: Layer::Ethernet(mac), host_index: None, is_elsewhere: false, has_carrier: true }
     }
 
     /// Link in place of `other` in a shard that has no queue of its device: another shard sends and receives by it. Packets are
@@ -48,7 +49,8 @@ impl InternalLink {
         let Common { name, mtu, configured_mtu, offloads, .. } = other.common();
         let offloads = offloads.clone();
         let common = Common { mtu: *mtu, ..Common::new(name, *configured_mtu, offloads, Features::ALL) };
-        Self { common, layer: other.layer(), host_index: other.host_index(), is_elsewhere: true }
+        let has_carrier = other.has_carrier();
+        Self { common, layer: other.layer(), host_index: other.host_index(), is_elsewhere: true, has_carrier }
     }
 }
 
@@ -67,6 +69,11 @@ impl Link for InternalLink {
 
     fn is_elsewhere(&self) -> bool {
         self.is_elsewhere
+    }
+
+    /// As of the opening for a link elsewhere: the shard that has the queue tells the carrier from then on.
+    fn has_carrier(&self) -> bool {
+        self.has_carrier
     }
 
     fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {

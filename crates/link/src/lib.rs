@@ -34,8 +34,8 @@
 //!   with the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat
 //!   in both directions where the kernel can.
 //! - [`open_queues()`] opens a link with a queue for each shard of a node: queues of a TUN or TAP device, UDP sockets at one
-//!   port, a group of packet sockets, queues of AF_XDP. Programs of classic BPF steer packets of ESP to the owner of their SPI
-//!   (`steering.rs`). Other kinds have one queue, the first shard's.
+//!   port, a group of packet sockets, queues of AF_XDP, pairs of queues of a guest. Programs of classic BPF steer packets of
+//!   ESP to the owner of their SPI (`steering.rs`). Other kinds have one queue, the first shard's.
 //! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last
 //!   packet ([`Link::settle`]). The driver mode is probed ([`XdpMode`](driver::XdpMode)), and [`Link::ring`] returns
 //!   the state of the ring.

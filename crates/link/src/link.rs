@@ -142,8 +142,15 @@ pub trait Link: fmt::Debug + Send {
         None
     }
 
-    /// Tells whether another shard of the node sends and receives by the link's device.
+    /// Tells whether another shard of the node sends by the link's device, as this one has no queue of it. For a guest's port this changes
+    /// while the link is open.
     fn is_elsewhere(&self) -> bool {
+        false
+    }
+
+    /// Tells whether the shards that have a queue are others than at the last call. The first shard's link says so; links of the other
+    /// shards [follow](Self::is_elsewhere) by themselves.
+    fn take_shared_change(&mut self) -> bool {
         false
     }
 

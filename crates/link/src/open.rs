@@ -58,7 +58,8 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
 /// - UDP: a socket for each shard at one address and port. The kernel chooses the owner of the SPI, and the first shard for IKE.
 /// - Packet sockets: a socket for each shard. The kernel chooses the owner of the SPI, and another shard for each other flow.
 /// - AF_XDP: the interface's receive queues, dealt to the shards in turn. The interface chooses the queue of a frame.
-/// - Others: one queue, the first shard's.
+/// - Guests (vhost-user): the pairs of queues, dealt to the shards in turn. The guest chooses the pair of a frame.
+/// - Front ends (virtio-user): all pairs are the first shard's.
 ///
 /// [`own`](Link::own), [`keep`](Link::keep) and [`set_ike_port`](Link::set_ike_port) are about what exists once: they do nothing on
 /// elements other than the first. The other setters apply to the element, or to the device, and are called on each.
@@ -78,7 +79,7 @@ pub fn open_queues(config: &Config, shards: ShardCount) -> Result<Vec<Box<dyn Li
         DriverKind::VhostUser { socket, queues, memory } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
             let back = VhostConfig::new(&config.name, Path::new(socket), own_address()?);
-            boxed(vec![vhost::open(&VhostConfig { pairs: *queues, memory: *memory, mtu, offloads, ..back })?])
+            vhost::open_queues(&VhostConfig { pairs: *queues, memory: *memory, mtu, offloads, ..back }, shards)?
         }
         DriverKind::VirtioUser { socket, queues, ring } => {
             let (mtu, offloads) = (config.mtu, config.offloads);

@@ -5,9 +5,11 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize, fence};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, PoisonError};
+
+use sync::RefCount;
 
 use crate::budget::Budget;
 use crate::slab::Slab;
@@ -25,8 +27,7 @@ pub(crate) struct Page(NonNull<PageMem>);
 
 /// The page itself.
 pub(crate) struct PageMem {
-    /// Number of references.
-    users: AtomicUsize,
+    users: RefCount,
     start: NonNull<u8>,
     len: u32,
     storage: Storage,
@@ -65,7 +66,7 @@ impl PageMem {
     }
 
     fn new(start: NonNull<u8>, len: u32, storage: Storage) -> Box<Self> {
-        Box::new(Self { users: AtomicUsize::new(0), start, len, storage })
+        Box::new(Self { users: RefCount::none(), start, len, storage })
     }
 
     /// The pool that owns the page.
@@ -207,7 +208,7 @@ impl Shared {
 impl Page {
     /// The first reference to a page without references.
     pub(crate) fn new(mut mem: Box<PageMem>) -> Self {
-        *mem.users.get_mut() = 1;
+        mem.users.set_one();
         Self(NonNull::from(Box::leak(mem)))
     }
 
@@ -234,7 +235,7 @@ impl Page {
     /// Tells whether this is the only reference. If so, writes through dropped references are visible.
     #[inline]
     pub(crate) fn is_sole(&mut self) -> bool {
-        self.mem().users.load(Acquire) == 1
+        self.mem().users.is_one()
     }
 
     /// Drops this reference and `others` further ones that the caller has forgotten. Returns the page if these were the
@@ -245,18 +246,10 @@ impl Page {
     #[inline]
     unsafe fn release(self, others: usize) -> Option<Box<PageMem>> {
         let (mem, given_up) = (self.0, others + 1);
-        let users = &self.mem().users;
-        // Only an existing reference can create a new one. If these were the last, writes through dropped references
-        // are visible.
-        let had_all = users.load(Acquire) == given_up;
-        if !had_all && users.fetch_sub(given_up, Release) != given_up {
-            std::mem::forget(self);
-            return None;
-        }
-        fence(Acquire);
+        let were_last = self.mem().users.release(given_up);
         std::mem::forget(self);
         // SAFETY: the pointer came from a box, by invariant 3, and no references are left.
-        Some(unsafe { Box::from_raw(mem.as_ptr()) })
+        were_last.then(|| unsafe { Box::from_raw(mem.as_ptr()) })
     }
 
     /// Frees pages: consecutive references to one page in one step, and consecutive pages of one pool under one lock.
@@ -376,10 +369,7 @@ fn prefetch_line(at: *const u8) {
 impl Clone for Page {
     #[inline]
     fn clone(&self) -> Self {
-        // This reference keeps the count above zero, so the increment needs no ordering.
-        let users = self.mem().users.fetch_add(1, Relaxed);
-        // As in an `Arc`: only forgotten references could overflow the count.
-        assert!(users <= isize::MAX as usize, "references without end");
+        self.mem().users.add();
         Self(self.0)
     }
 }
@@ -400,6 +390,6 @@ impl Drop for Page {
 
 impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Page({} bytes, {} users)", self.mem().len, self.mem().users.load(Relaxed))
+        write!(f, "Page({} bytes, {} users)", self.mem().len, self.mem().users.get())
     }
 }

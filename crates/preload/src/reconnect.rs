@@ -10,13 +10,14 @@
 
 use std::mem::{self, ManuallyDrop, MaybeUninit};
 use std::ptr;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, iovec, pollfd};
 use nlsock::{FromDaemon, ToDaemon, option, protocol};
+use sync::{NotStarted, Starter};
 
 use crate::bypass_ports;
 use crate::connection::{Rights, awaited, connected, send_calls};
@@ -35,15 +36,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Size of the keeper's stack; most of its pages are never touched.
 const STACK: usize = 256 << 10;
 
-/// Values in place of the channel: no keeper yet; a keeper is starting; a keeper cannot be started.
-const NONE: c_int = -1;
-const STARTING: c_int = -2;
-const IMPOSSIBLE: c_int = -3;
-
-static CHANNEL: AtomicI32 = AtomicI32::new(NONE);
-/// Inode number of the channel. The program may have closed the channel's descriptor, like any descriptor that it did
-/// not open.
-static CHANNEL_INODE: AtomicU64 = AtomicU64::new(0);
+/// Channel to the keeper, which is started at the first use. The program may have closed the channel's descriptor, like
+/// any descriptor that it did not open.
+static CHANNEL: Starter = Starter::new();
 
 /// Whether netlink sockets exist that are not kept yet.
 static IS_ONE_NEW: AtomicBool = AtomicBool::new(false);
@@ -78,30 +73,15 @@ pub(crate) fn keep(fd: c_int, slot: &Slot) {
 
 /// Channel to the keeper, which is started on first use.
 fn channel() -> Option<ManuallyDrop<Fd>> {
-    loop {
-        match CHANNEL.load(Acquire) {
-            IMPOSSIBLE => return None,
-            STARTING => {
-                // SAFETY: the call takes no arguments.
-                unsafe { libc::sched_yield() };
-            }
-            fd if fd >= 0 && is_channel(fd) => return Some(ManuallyDrop::new(Fd(fd))),
-            none => {
-                if CHANNEL.compare_exchange(none, STARTING, AcqRel, Relaxed).is_ok() {
-                    let started = start();
-                    let without_gateway = matches!(started, Err(Errno(libc::ECONNREFUSED)));
-                    CHANNEL.store(started.map_or(if without_gateway { NONE } else { IMPOSSIBLE }, Fd::keep), Release);
-                    if without_gateway {
-                        return None;
-                    }
-                }
-            }
+    let started = || match start() {
+        Ok(channel) => {
+            let inode = table::socket_inode(channel.0).unwrap_or(0);
+            Ok((channel.keep(), inode))
         }
-    }
-}
-
-fn is_channel(fd: c_int) -> bool {
-    table::socket_inode(fd) == Some(CHANNEL_INODE.load(Relaxed))
+        Err(Errno(libc::ECONNREFUSED)) => Err(NotStarted::Yet),
+        Err(_) => Err(NotStarted::Ever),
+    };
+    CHANNEL.get(table::socket_inode, started).map(|fd| ManuallyDrop::new(Fd(fd)))
 }
 
 /// Starts a keeper and waits until its descriptor table is separate. Returns the channel.
@@ -117,7 +97,6 @@ fn start() -> Result<Fd, Errno> {
     let made = unsafe { libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
     checked(made as c_int)?;
     let (own, keepers) = (out_of_the_way(Fd(ends[0])), Fd(ends[1]));
-    CHANNEL_INODE.store(table::socket_inode(own.0).unwrap_or(0), Relaxed);
     let number = keepers.0;
     // The keeper inherits the mask, so that signals are handled by the program's threads.
     let mask = block_signals();
@@ -160,10 +139,7 @@ pub(crate) fn watch_forks() {
 /// Handler in a child of `fork`, which has the sockets but no keeper: one is started when the child blocks. Nor does the
 /// gateway know the child's capabilities yet.
 extern "C" fn forked() {
-    let channel = CHANNEL.swap(NONE, AcqRel);
-    if channel >= 0 && is_channel(channel) {
-        drop(Fd(channel));
-    }
+    drop(CHANNEL.take(table::socket_inode).map(Fd));
     for slot in table::all() {
         slot.is_kept.store(false, Relaxed);
         slot.is_gone.store(false, Relaxed);

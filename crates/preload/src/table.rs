@@ -1,16 +1,11 @@
-//! Table of descriptors that are connections to the gateway, and the state of each connection.
-//!
-//! A connection is identified by its inode number, which `dup` and `fork` preserve and which is unique while the
-//! connection is open. The table by descriptor is only a hint: it may be out of date, since some ways of closing
-//! descriptors bypass this library, and is corrected by `fstat` at the next use. So this module does not depend on
-//! calls to `close`, not even in a `vfork`ed child, which shares this table with its parent. A descriptor that was
-//! never a connection costs one load.
+//! Descriptors that are connections to the gateway, in a [`Table`], and the state of each connection.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
 use libc::c_int;
+use sync::{Connection, HasConnection, Table};
 
 use crate::errno::Errno;
 
@@ -19,31 +14,15 @@ const MAX_FDS: usize = 1 << 16;
 /// Maximum number of connections of a process.
 const MAX_SLOTS: usize = 1024;
 
-static BY_FD: [AtomicU16; MAX_FDS] = [const { AtomicU16::new(0) }; MAX_FDS];
-static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
-
-/// Lowest descriptor from which on none was ever a connection.
-static NEVER: AtomicUsize = AtomicUsize::new(0);
+static TABLE: Table<Slot, MAX_FDS, MAX_SLOTS> = Table::new([const { Slot::new() }; MAX_SLOTS]);
 
 /// Maximum number of requests that a one-shot command sends on one socket.
 const FEW_REQUESTS: u32 = 8;
 
-/// Value of a slot's connection during initialisation: no file has this inode number.
-const FILLING: u64 = u64::MAX;
-
-/// Inode number in a slot's connection. The other bits count initialisations of slots, since an inode number may recur
-/// in the same slot.
-const INODE: u64 = u64::MAX >> u16::BITS;
-
 /// State of a connection, as set by the program's own calls.
-///
-/// A slot is free, then being initialised, then in use, and is freed by the thread that finds no descriptor for the
-/// connection that the slot contained at the look-up. A slot that is reused meanwhile has another connection value, and
-/// is not freed. So threads need no lock, which would stay locked forever in a child of `fork`.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// 0: free; [`FILLING`]; or the connection's value ([`INODE`]).
-    connection: AtomicU64,
+    connection: Connection,
     /// `NETLINK_ROUTE` and so on.
     pub(crate) protocol: AtomicU32,
     /// `SOCK_RAW` or `SOCK_DGRAM`.
@@ -64,8 +43,6 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether the last received datagram is part of a dump.
     pub(crate) dumping: AtomicBool,
-    /// Number of times that the connection got another descriptor. It wraps, and is never reset.
-    moves: AtomicU32,
     /// Whether replies, or parts of a dump, may be in flight ([`settle`](crate::session::settle)).
     pub(crate) is_answer_due: AtomicBool,
     /// Whether data was sent since the last receive call.
@@ -91,7 +68,7 @@ pub(crate) struct Slot {
 impl Slot {
     const fn new() -> Self {
         Self {
-            connection: AtomicU64::new(0),
+            connection: Connection::none(),
             protocol: AtomicU32::new(0),
             kind: AtomicU32::new(0),
             port: AtomicU32::new(0),
@@ -102,7 +79,6 @@ impl Slot {
             recv_len: AtomicU32::new(0),
             room: AtomicU32::new(0),
             dumping: AtomicBool::new(false),
-            moves: AtomicU32::new(0),
             is_answer_due: AtomicBool::new(false),
             expects_reply: AtomicBool::new(false),
             outstanding: AtomicU32::new(0),
@@ -117,12 +93,12 @@ impl Slot {
 
     /// Value that is unique among all connections of this slot, past and future.
     pub(crate) fn connection(&self) -> u64 {
-        self.connection.load(Acquire)
+        self.connection.value()
     }
 
     /// Inode number of the connection.
     pub(crate) fn inode(&self) -> u64 {
-        self.connection() & INODE
+        self.connection.inode()
     }
 
     fn clear(&self) {
@@ -180,9 +156,11 @@ impl Slot {
     pub(crate) fn expects_something(&self) -> bool {
         self.outstanding.load(Relaxed) != 0 || self.groups.iter().any(|word| word.load(Relaxed) != 0)
     }
+}
 
-    fn moved(&self) {
-        self.moves.fetch_add(1, SeqCst);
+impl HasConnection for Slot {
+    fn connection(&self) -> &Connection {
+        &self.connection
     }
 }
 
@@ -246,72 +224,28 @@ pub(crate) fn is_file(fd: c_int) -> bool {
 }
 
 fn find(fd: c_int) -> Option<&'static Slot> {
-    let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd))?;
-    let at = match hint.load(Relaxed) {
-        0 => return None,
-        at => at,
-    };
-    // Another thread may reuse a closed descriptor at any time.
-    let stat = stat(fd)?;
-    let known = inode_of_socket(&stat).and_then(|inode| slot_of(inode, at));
-    let right = known.map_or(0, |(at, _)| at);
-    if right != at {
-        // The exchange fails if another thread has just opened a connection with that number.
-        let _ = hint.compare_exchange(at, right, AcqRel, Relaxed);
-    }
-    known.map(|(_, slot)| slot)
-}
-
-/// Slot of the connection `fd`, with the hint `at`.
-fn look_up(fd: c_int, at: u16) -> Option<(u16, &'static Slot)> {
-    slot_of(socket_inode(fd)?, at)
-}
-
-fn slot_of(inode: u64, at: u16) -> Option<(u16, &'static Slot)> {
-    let hinted = SLOTS.get(usize::from(at).wrapping_sub(1)).filter(|slot| slot.inode() == inode);
-    hinted.map(|slot| (at, slot)).or_else(|| search(inode))
+    TABLE.find(fd, socket_inode)
 }
 
 /// Copies the hint of `from` to its duplicate `to`.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
-    let hint = |fd: c_int| usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
-    if let (Some(from), Some(hinted)) = (hint(from), hint(to)) {
-        let known = from.load(Relaxed);
-        if known != 0 {
-            hinted.store(known, Relaxed);
-            NEVER.fetch_max(to as usize + 1, Relaxed);
-            SLOTS.get(usize::from(known).wrapping_sub(1)).into_iter().for_each(Slot::moved);
-        }
-    }
+    TABLE.duplicated(from, to);
 }
 
 /// Slot of a connection, by [`Slot::connection`].
 pub(crate) fn by_connection(connection: u64) -> Option<&'static Slot> {
-    SLOTS.iter().find(|slot| slot.connection() == connection)
+    TABLE.by_connection(connection)
 }
 
 /// All slots, in use or not.
 pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
-    SLOTS.iter()
-}
-
-/// Frees the slot of a closed connection.
-fn forget(slot: &Slot, connection: u64) {
-    // A reused slot stays.
-    let _ = slot.connection.compare_exchange(connection, 0, AcqRel, Relaxed);
+    TABLE.slots().iter()
 }
 
 /// Open connections for which `matches` returns true, each with a descriptor; a connection with several descriptors is
 /// returned several times.
 pub(crate) fn live(matches: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item = (c_int, &'static Slot)> {
-    let hints = BY_FD.iter().take(NEVER.load(Relaxed));
-    (0..).zip(hints).filter_map(move |(fd, hint)| {
-        let at = hint.load(Acquire);
-        let hinted = SLOTS.get(usize::from(at).wrapping_sub(1))?;
-        // A stale hint stays: another thread may be reusing the descriptor.
-        let (_, slot) = matches(hinted).then(|| look_up(fd, at)).flatten()?;
-        matches(slot).then_some((fd, slot))
-    })
+    TABLE.live(socket_inode, matches)
 }
 
 /// Enters a new connection, with the deferred calls `deferred`.
@@ -319,88 +253,24 @@ pub(crate) fn live(matches: impl Fn(&'static Slot) -> bool) -> impl Iterator<Ite
 /// # Errors
 /// `EMFILE`: the table is full.
 pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, deferred: u32) -> Result<&'static Slot, Errno> {
-    /// Number of initialisations of slots.
-    static FILLS: AtomicU16 = AtomicU16::new(0);
-    let full = Errno(libc::EMFILE);
-    let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
     let inode = socket_inode(fd).ok_or(Errno(libc::EBADF))?;
-    let (at, slot) = take().or_else(take_swept).ok_or(full)?;
-    slot.clear();
-    slot.protocol.store(protocol, Relaxed);
-    slot.kind.store(kind, Relaxed);
-    slot.deferred.store(deferred, Relaxed);
-    // The hint is stored before the slot can be found, so that a concurrent sweep finds the descriptor.
-    hint.store(at, Release);
-    NEVER.fetch_max(fd as usize + 1, Relaxed);
-    let fill = u64::from(FILLS.fetch_add(1, Relaxed));
-    slot.connection.store(fill << INODE.trailing_ones() | inode, Release);
-    Ok(slot)
-}
-
-/// Slots with their numbers, which begin at 1.
-fn numbered() -> impl Iterator<Item = (u16, &'static Slot)> {
-    (1..).zip(&SLOTS)
-}
-
-fn search(inode: u64) -> Option<(u16, &'static Slot)> {
-    numbered().find(|(_, slot)| slot.inode() == inode)
-}
-
-/// Takes a free slot. The search begins after the last one taken: earlier slots are in use, or not swept yet.
-fn take() -> Option<(u16, &'static Slot)> {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let is_free = |slot: &Slot| slot.connection.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok();
-    let all = numbered().skip(NEXT.load(Relaxed)).chain(numbered());
-    let taken = all.take(MAX_SLOTS).find(|(_, slot)| is_free(slot))?;
-    NEXT.store(usize::from(taken.0), Relaxed);
-    Some(taken)
-}
-
-/// Takes a free slot after a sweep. If another thread takes the slot first, the sweep is repeated.
-fn take_swept() -> Option<(u16, &'static Slot)> {
-    const TRIES: usize = 16;
-    (0..TRIES).find_map(|_| {
-        sweep();
-        take()
-    })
-}
-
-/// Frees the slots of connections without a descriptor.
-fn sweep() {
-    let mut before = [(0, 0); MAX_SLOTS];
-    before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = (slot.connection(), slot.moves.load(SeqCst)));
-    let mut used = [false; MAX_SLOTS];
-    for (fd, hint) in (0..).zip(BY_FD.iter().take(NEVER.load(Relaxed))) {
-        let at = hint.load(Acquire);
-        // A stale hint stays: another thread may be reusing the descriptor.
-        if let Some((at, _)) = (at != 0).then(|| look_up(fd, at)).flatten() {
-            used.get_mut(usize::from(at).wrapping_sub(1)).into_iter().for_each(|used| *used = true);
-        }
-    }
-    for ((slot, (before, moves)), used) in SLOTS.iter().zip(before).zip(used) {
-        // The sweep may have missed a connection that got a new descriptor and lost its old one meanwhile.
-        if !used && !matches!(before, 0 | FILLING) && slot.moves.load(SeqCst) == moves {
-            forget(slot, before);
-        }
-    }
+    let fill = |slot: &Slot| {
+        slot.clear();
+        slot.protocol.store(protocol, Relaxed);
+        slot.kind.store(kind, Relaxed);
+        slot.deferred.store(deferred, Relaxed);
+    };
+    TABLE.enter(fd, inode, socket_inode, fill).map_err(|_| Errno(libc::EMFILE))
 }
 
 /// Inode number of `fd`, if it is a socket.
 pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
-    inode_of_socket(&stat(fd)?)
-}
-
-/// Status of `fd`; `None` if it is closed.
-fn stat(fd: c_int) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the buffer has the type's size.
     let done = unsafe { libc::fstat(fd, stat.as_mut_ptr()) } == 0;
     // SAFETY: the call has filled the buffer in.
-    done.then(|| unsafe { stat.assume_init() })
-}
-
-fn inode_of_socket(stat: &libc::stat) -> Option<u64> {
-    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino & INODE)
+    let stat = done.then(|| unsafe { stat.assume_init() })?;
+    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
 }
 
 #[cfg(test)]

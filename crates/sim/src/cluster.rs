@@ -204,11 +204,6 @@ impl Cluster {
             self.sent.extend(packets.into_iter().map(|pkt| (port, pkt)));
             first = PortId(port.0 + 1);
         }
-        // What has left is on the wire before others learn of it.
-        for updates in datapath.take_updates() {
-            let others = self.members.iter_mut().enumerate().filter(|&(other, _)| other != at);
-            others.for_each(|(_, member)| member.log.push_back(Operation::Update(updates)));
-        }
         while self.members[at].node.datapath.has_handed_over() {
             let handed_over: Vec<HandOver> = self.members[at].node.datapath.take_handed_over().collect();
             for packet in handed_over {
@@ -223,6 +218,11 @@ impl Cluster {
                     self.refused += 1;
                 }
             }
+        }
+        // What has left is on the wire before others learn of it.
+        for updates in self.members[at].node.datapath.take_updates() {
+            let others = self.members.iter_mut().enumerate().filter(|&(other, _)| other != at || updates.is_for_all());
+            others.for_each(|(_, member)| member.log.push_back(Operation::Update(updates)));
         }
     }
 

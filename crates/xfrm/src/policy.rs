@@ -33,6 +33,8 @@ pub struct PolicyConfig {
     pub if_id: u32,
     /// Lifetime; limits of bytes and packets have no effect.
     pub lifetime: Lifetime,
+    /// Whether an SA is requested for each CPU that sends packets of the policy (RFC 9611; `XFRM_POLICY_CPU_ACQUIRE`).
+    pub cpu_acquire: bool,
     /// The device that also holds the policy; SAs for its templates must be on that device.
     pub offload: Option<PortId>,
     /// The request that created the policy, for the control plane to show.
@@ -124,6 +126,7 @@ impl PolicyConfig {
             mark: Mark::ANY,
             if_id: 0,
             lifetime: Lifetime { soft: Limits::NONE, hard: Limits::NONE },
+            cpu_acquire: false,
             offload: None,
             request: None,
         }

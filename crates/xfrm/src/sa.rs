@@ -63,6 +63,9 @@ pub struct SaConfig {
     pub acquire_seq: u32,
     /// Limits at which sequence numbers are reported.
     pub aevents: Aevents,
+    /// Number of the CPU whose packets are sent by the SA (RFC 9611; `XFRMA_SA_PCPU`); `None` for the packets of every CPU
+    /// that has no SA of its own.
+    pub cpu: Option<u32>,
     /// The device that processes the SA's packets.
     pub offload: Option<Offload>,
     /// The request that created the SA, for the control plane to show.
@@ -194,6 +197,7 @@ impl SaConfig {
             lifetime: Lifetime::default(),
             acquire_seq: 0,
             aevents: Aevents::default(),
+            cpu: None,
             offload: None,
             request: None,
         }

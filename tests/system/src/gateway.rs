@@ -56,7 +56,7 @@ pub struct Gateway {
 const WORKERS: &str = "FATPATH_TEST_WORKERS";
 
 /// Words of files that have a number of workers, or what several cannot have.
-const OF_ONE: [&str; 7] = ["[worker]", "[[sa]]", "[[policy]]", "[[tunnel]]", "[crypto]", "ike = true", "esp-offload"];
+const OF_ONE: [&str; 3] = ["[worker]", "[crypto]", "esp-offload"];
 
 /// Beginning of a comment in a file with the kinds of links of `--allow-links`, or `none`. Without the comment a program or a
 /// reload may add all kinds.

@@ -49,6 +49,7 @@ mod vlan;
 mod vrf;
 mod walls;
 mod workers;
+mod workers_ipsec;
 mod xdp;
 
 use libtest_mimic::Arguments;
@@ -94,6 +95,7 @@ fn main() {
         vlan::trials(),
         vrf::trials(),
         workers::trials(),
+        workers_ipsec::trials(),
         ila::trials(),
         install::trials(),
         lines::trials(),
@@ -118,9 +120,9 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), chosen(trials)).exit();
 }
 
-/// Tests that need a gateway of one worker, by the beginnings of their names: of IPsec that a program sets up, of TUN devices that are made
-/// for one queue, of frames that only one worker's bursts join, of steps of a trace, of the first packet
-/// behind a device that is made again, and of files and figures for one worker.
+/// Tests that need a gateway of one worker, by the beginnings of their names: of TUN devices that are made for one queue, of frames that
+/// only one worker's bursts join, of steps of a trace, of the first packet behind a device that is made again, of files in lines of
+/// `ip`, and of files and figures for one worker.
 const OF_ONE_WORKER: &[&str] = &[
     "bench/",
     "bridge_gro/",
@@ -131,20 +133,12 @@ const OF_ONE_WORKER: &[&str] = &[
     "devices/reload_names_the_links_that_are_down",
     "devices/tun_and_tap_made_again",
     "esp_offload/",
-    "exec/objects_of_programs_stay_over_a_reload",
-    "exec/the_example_of_ip_xfrm",
     "filters/packet_interface_of_a_bridge",
-    "host_side/socket_with_a_policy_of_its_own",
-    "ike_policies/",
+    "guests/example_has_two_qemu_guests_and_a_tunnel",
     "install/",
     "large_file/small_file_loaded_after_it",
     "lines/a_gateway_is_started_by_lines_of_ip",
     "package/",
-    "pair/",
-    "status_ike/",
-    "strongswan/",
-    "vrf/each_customer_has_a_tunnel",
-    "vrf/two_with_equal_addresses",
     "walls/",
     "workers/",
 ];

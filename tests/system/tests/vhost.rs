@@ -12,13 +12,17 @@ use crate::bridge::{bridge, guest, tap};
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::PYTHON];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("vhost/malicious_guest_is_closed_and_others_go_on", NEEDS, lies)]
+    vec![
+        trial("vhost/malicious_guest_is_closed_and_others_go_on", NEEDS, lies),
+        trial("vhost/violation_by_a_pair_of_the_second_worker_closes_it", NEEDS, second_worker),
+    ]
 }
 
-/// A malicious front end: its memory is a file, in which it writes malformed rings.
+/// A malicious front end: its memory is a file, in which it writes malformed rings. The last queue is the malicious one.
 const LIAR: &str = "\
 import os, socket, struct, sys, time
-path, lie = sys.argv[1:]
+path, lie, last = sys.argv[1:]
+last = int(last)
 LEN, USER = 1 << 16, 1 << 32
 file = os.memfd_create('guest')
 os.ftruncate(file, LEN)
@@ -29,7 +33,7 @@ def say(request, layout, *words, fds=[]):
     socket.send_fds(front, [struct.pack('=III', request, 1, len(body)) + body], fds)
 say(2, 'Q', 1 << 30 | 1 << 32)
 say(5, 'II4Q', 1, 0, 0, LEN, USER, 0, fds=[file])
-for queue in 0, 1:
+for queue in range(last + 1):
     at = USER + 0x1000 * queue
     kick, call = os.eventfd(0), os.eventfd(0)
     say(8, 'II', queue, 16)
@@ -41,8 +45,8 @@ for queue in 0, 1:
 say(1, '')
 front.recv(20)
 def offer(addr, length, flags=0, next=0, count=1):
-    os.pwrite(file, struct.pack('<QIHH', addr, length, flags, next), 0x1000)
-    os.pwrite(file, struct.pack('<HHH', 0, count, 0), 0x1400)
+    os.pwrite(file, struct.pack('<QIHH', addr, length, flags, next), 0x1000 * last)
+    os.pwrite(file, struct.pack('<HHH', 0, count, 0), 0x1000 * last + 0x400)
 if lie == 'loop': offer(0x4000, 10, 1, 0)
 if lie == 'length': offer(0x4000, 0xffffffff)
 if lie == 'outside': offer(1 << 40, 100)
@@ -95,7 +99,7 @@ fn lies() -> Outcome {
     let closed_with = |why: &str| gateway.log().matches(&format!("bad: vhost-user: connection closed: {why}")).count();
     let lie = |number: usize, (lie, why): (&str, &str)| -> Outcome {
         let before = closed_with(why);
-        let printed = run(left.command("python3").arg(&script).arg(scratch.file("bad.sock")).arg(lie))?;
+        let printed = run(left.command("python3").arg(&script).arg(scratch.file("bad.sock")).args([lie, "1"]))?;
         assert_eq!(printed, "closed\n", "{lie}");
         let is_counted = || closed_with(why) == before + 1;
         wait_until(lie, Duration::from_secs(5), is_counted).map_err(|_| format!("{lie}: {}", gateway.log()))?;
@@ -119,4 +123,31 @@ fn lies() -> Outcome {
     wait_until("the next guest can come", Duration::from_secs(5), || {
         gateway.link("bad").is_ok_and(|link| link["why_down"] == "no carrier")
     })
+}
+
+/// A violation that the second worker finds closes the connection in both, once.
+fn second_worker() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("guest")?);
+    let socket = scratch.file("bad.sock");
+    let toml = format!(
+        "[[link]]\nname = \"bad\"\nkind = \"vhost-user\"\nsocket = \"{}\"\nqueues = 2\naddresses = [\"10.9.0.1/24\"]\n\
+         [worker]\ncount = 2\n",
+        socket.display()
+    );
+    let gateway = Gateway::start(&netns, &scratch, "two", &toml)?;
+    let script = scratch.file("liar.py");
+    fs::write(&script, LIAR)?;
+    for number in 1..=3 {
+        let printed = run(netns.command("python3").arg(&script).arg(&socket).args(["outside", "3"]))?;
+        assert_eq!(printed, "closed\n");
+        let closed = "bad: vhost-user: connection closed: 100 bytes at 0x10000000000 outside of guest memory";
+        wait_until("it is logged", Duration::from_secs(5), || gateway.log().matches(closed).count() == number)?;
+        let state = gateway.link("bad")?;
+        assert_eq!(state["guest"]["violations"], number, "{state}");
+        assert_eq!((&state["up"], &state["guest"]["connected"]), (&false.into(), &false.into()), "{state}");
+        wait_until("the next guest can come", Duration::from_secs(5), || {
+            gateway.link("bad").is_ok_and(|link| link["why_down"] == "no carrier")
+        })?;
+    }
+    Ok(())
 }

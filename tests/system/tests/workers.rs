@@ -30,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("workers/two_have_a_queue_each_of_tun_and_again_when_it_is_made_anew", TUN_NEEDS, tun),
         trial("workers/sockets_of_the_host_side_have_both_workers_packets", NEEDS, sockets),
         trial("workers/two_bridge_and_route_behind_the_bridge", NEEDS, bridge),
+        trial("workers/two_have_a_pair_each_of_a_guests_queues", NEEDS, guest),
+        trial("workers/trace_shows_the_way_through_both_workers", NEEDS, trace),
         trial("workers/features_of_one_worker_are_refused_by_name", NEEDS, refusals),
     ]
 }
@@ -247,24 +249,108 @@ fn bridge() -> Outcome {
     Ok(())
 }
 
+/// A guest with a pair of queues for each worker, and one that has a single pair.
+fn guest() -> Outcome {
+    const HOSTS: u32 = 40;
+    let (scratch, a) = (Scratch::new()?, Netns::new("a")?);
+    let (left, right) = (Netns::new("left")?, Netns::new("right")?);
+    veth((&left, "lan"), (&a, "eth0"))?;
+    a.sh("ip addr add 10.1.0.2/16 dev eth0 && ip route add 10.5.0.0/24 via 10.1.0.1")?;
+    a.sh(&format!("for host in $(seq {HOSTS}); do ip addr add 10.1.1.$host/16 dev eth0; done"))?;
+    let lan = "[[link]]\nname = \"lan\"\nkind = \"packet\"\ninterface = \"lan\"\naddresses = [\"10.1.0.1/16\"]\n";
+    let vm = |kind: &str, queues: u32, host: u32| {
+        let socket = scratch.file("vm.sock");
+        format!(
+            "[[link]]\nname = \"vm0\"\nkind = \"{kind}\"\nsocket = \"{}\"\nqueues = {queues}\n\
+             addresses = [\"10.5.0.{host}/24\"]\n",
+            socket.display()
+        )
+    };
+    let gateway = Gateway::start(&left, &scratch, "left", &(lan.to_owned() + &vm("vhost-user", 2, 1) + TWO))?;
+    let route = "[[route]]\nto = \"10.1.0.0/16\"\nvia = \"10.5.0.1\"\n";
+    let ping_all = || {
+        a.sh(&format!(
+            "for host in $(seq {HOSTS}); do ping -n -q -c 1 -W 5 -I 10.1.1.$host 10.5.0.2 >/dev/null || exit 1; done"
+        ))
+    };
+    let is_down = |why: &str| gateway.link("vm0").is_ok_and(|link| link["up"] == false && link["why_down"] == why);
+    let chains = || -> Outcome<Vec<u64>> {
+        let link = gateway.link("vm0")?;
+        let queues = link["guest"]["queues"].as_array().cloned().unwrap_or_default();
+        Ok(queues.iter().filter_map(|queue| queue["chains"].as_u64()).collect())
+    };
+    for (round, pairs) in [2, 1, 2].into_iter().enumerate() {
+        let before = chains()?;
+        let name = format!("right{round}");
+        let other = Gateway::start(&right, &scratch, &name, &(vm("virtio-user", pairs, 2) + route))?;
+        wait_until("the guest runs", Duration::from_secs(10), || {
+            gateway.link("vm0").is_ok_and(|link| link["up"] == true)
+        })?;
+        ping_all()?;
+        let handed_over = of_workers(&gateway, "handed_over")?[1];
+        ping_all()?;
+        let handed_over = of_workers(&gateway, "handed_over")?[1] - handed_over;
+        let shown = gateway.show("workers")?;
+        let after = chains()?;
+        let used: Vec<bool> = after.iter().zip(&before).map(|(after, before)| after > before).collect();
+        if pairs == 2 {
+            // Packets to the guest by the pairs of both workers, none of which hands over one to a known neighbour.
+            assert_eq!((used.get(..1), used.get(2..3)), (Some(&[true][..]), Some(&[true][..])), "{before:?} {after:?}");
+            assert!(!shown.contains("no queue"), "{shown}");
+            assert!(handed_over < u64::from(HOSTS) / 8, "{handed_over}");
+        } else {
+            assert_eq!(used, [true, true, false, false], "{before:?} {after:?}");
+            assert!(shown.contains("no queue") && shown.contains("vm0"), "{shown}");
+            assert!(handed_over > u64::from(HOSTS) / 8, "{handed_over}");
+        }
+        drop(other);
+        wait_until("the guest is gone", Duration::from_secs(10), || is_down("no carrier"))?;
+        assert!(gateway.show("workers")?.contains("vm0"), "no worker has a queue but the first");
+    }
+    let drops = gateway.show("drops")?;
+    assert!(!drops.contains("ShardQueueFull"), "{drops}");
+    Ok(())
+}
+
+/// Packets that leave by a link with a queueing discipline pass the first worker.
+fn trace() -> Outcome {
+    const FLOWS: usize = 60;
+    let shaped = "qdisc = { kind = \"tbf\", rate = \"1gbit\", burst = \"1mb\", limit = \"1mb\" }\naddresses = [\"10.2.";
+    let config = PlainSite::config_by(true, Port::Packet).replace("addresses = [\"10.2.", shaped) + TWO;
+    let site = PlainSite::on(veth, &config)?;
+    site.a.sh(&system::ping_script(B_V4.parse()?, &[56]))?;
+    let mut command = Command::new(fatpath());
+    command.args(["trace", "--json", "--filter", "udp and dst host 10.2.0.2", "-c", &FLOWS.to_string()]);
+    command.env("FATPATH_RUNDIR", site.scratch.path()).env("FATPATH_INSTANCE", "plain");
+    let mut traced = Process::spawn(&mut command, &site.scratch)?;
+    // It has begun, once packets are traced.
+    wait_until("the trace runs", Duration::from_secs(10), || {
+        send_flows(&site, 1).is_ok() && !traced.output().is_empty()
+    })?;
+    send_flows(&site, FLOWS + FLOWS / 2)?;
+    traced.wait(Duration::from_secs(10))?;
+    let mut handed_over = 0;
+    let mut numbers = Vec::new();
+    let text = traced.output();
+    for line in text.lines() {
+        let packet: Value = serde_json::from_str(line)?;
+        let steps = packet["steps"].as_array().into_iter().flatten().filter_map(|step| step["step"].as_str());
+        let steps: Vec<&str> = steps.collect();
+        // Each from its receipt to the queue of the link, whichever worker received it.
+        assert_eq!((steps.first(), steps.last()), (Some(&"input"), Some(&"queued")), "{line}");
+        handed_over += steps.iter().filter(|step| **step == "hand-over").count();
+        numbers.push(packet["packet"].as_u64());
+    }
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), FLOWS, "a packet has one trace: {text}");
+    assert!(handed_over > FLOWS / 10 && handed_over < FLOWS, "{handed_over}");
+    Ok(())
+}
+
 fn refusals() -> Outcome {
     let site = site(veth)?;
     let config = PlainSite::config_by(true, Port::Packet);
-    let refused = [
-        (
-            "ip xfrm policy add src 10.1.0.0/24 dst 10.2.0.0/24 dir out action block",
-            "several workers cannot have SAs and policies yet",
-        ),
-        (
-            "ip xfrm state add src 10.1.0.1 dst 10.1.0.2 proto esp spi 0x1000 mode tunnel aead rfc4106(gcm(aes)) \
-             0x0102030405060708090a0b0c0d0e0f1011121314 128",
-            "several workers cannot have SAs and policies yet",
-        ),
-    ];
-    for (line, want) in refused {
-        let said = ours(&site, line).map_err(|failed| failed.message().unwrap_or_default().to_owned());
-        assert!(said.as_ref().is_err_and(|said| said.contains(want)), "{line}: {said:?}");
-    }
     // A reload cannot change the number, and changes nothing then.
     for workers in ["", "\n[worker]\ncount = 3\n"] {
         site.gateway.reload(&(config.clone() + workers))?;

@@ -6,7 +6,7 @@ use base::ShardCount;
 
 use super::crypto::MAX_CPU;
 use super::reader::{Result, Table};
-use crate::model::{Config, PolicyDefault, WorkerConfig};
+use crate::model::{Config, WorkerConfig};
 
 pub(super) const KEYS: &[&str] = &["count", "cpu", "cpus"];
 
@@ -51,12 +51,8 @@ pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<WorkerConfig> {
 
 /// Feature of the file that several workers cannot have.
 fn feature_of_one_worker(config: &Config) -> Option<&'static str> {
-    let has_link = |is: fn(&crate::model::LinkConfig) -> bool| config.links.iter().any(is);
     let features = [
-        (!config.sas.is_empty() || !config.policies.is_empty(), "SAs, policies and tunnels"),
-        (config.policy_default != PolicyDefault::default(), "`policy-default`"),
-        (has_link(|link| link.ike), "`ike` on a link"),
-        (has_link(|link| link.esp_offload.is_some()), "`esp-offload`"),
+        (config.links.iter().any(|link| link.esp_offload.is_some()), "`esp-offload`"),
         (config.crypto.workers > 0, "threads of `[crypto]`"),
     ];
     features.into_iter().find(|(is_there, _)| *is_there).map(|(_, name)| name)
@@ -102,11 +98,7 @@ mod tests {
     #[test]
     fn workers_with_features_of_one_are_refused_by_name() {
         let link = |more: &str| format!("[[link]]\nname = \"a\"\nkind = \"packet\"\ninterface = \"a\"\n{more}");
-        let policy = "[[policy]]\ndir = \"out\"\nsrc = \"10.1.0.0/24\"\ndst = \"10.2.0.0/24\"\naction = \"block\"\n";
         let cases = [
-            (policy.to_owned(), "SAs, policies and tunnels"),
-            ("[policy-default]\nout = \"block\"\n".to_owned(), "`policy-default`"),
-            (link("ike = true\n"), "`ike` on a link"),
             (link("esp-offload = \"software\"\n"), "`esp-offload`"),
             ("[crypto]\nworkers = 1\n".to_owned(), "threads of `[crypto]`"),
         ];

@@ -3,15 +3,18 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use base::ShardCount;
 use netlink::Error;
 use netlink::error::errno;
 use netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
 
+use super::sas::Known;
 use super::{policies, sas};
 use crate::command::{Handle, agreed};
 use crate::node::Node;
 use crate::random::random;
+
+/// Function that makes one reply of two shards' replies.
+pub(super) type Reduce<T> = fn(Result<T, Error>, Result<T, Error>) -> Result<T, Error>;
 
 /// Runner of functions on the node.
 pub(crate) trait Ask: fmt::Debug + Send + 'static {
@@ -21,11 +24,26 @@ pub(crate) trait Ask: fmt::Debug + Send + 'static {
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error>;
 
-    /// Runs a change on the node, in every shard, and waits for the result.
+    /// Runs a function on the node, in every shard, and waits for the results. A change is at one place of the log.
+    fn on_all<T: Send + 'static>(
+        &mut self,
+        what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
+        reduce: Reduce<T>,
+    ) -> Result<T, Error>;
+
+    /// Runs a change that every shard makes alike.
     fn change<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
-    ) -> Result<T, Error>;
+    ) -> Result<T, Error> {
+        self.on_all(what, agreed)
+    }
+}
+
+/// The SA as its owner knows it, or the first refusal.
+fn as_owned(first: Result<Known, Error>, other: Result<Known, Error>) -> Result<Known, Error> {
+    let (first, other) = (first?, other?);
+    Ok(if other.is_owned { other } else { first })
 }
 
 impl Ask for Handle {
@@ -36,11 +54,12 @@ impl Ask for Handle {
         Self::call(self, what).unwrap_or_else(|gone| Err(Error::owned_text(errno::EBUSY, gone.to_string())))
     }
 
-    fn change<T: Send + 'static>(
+    fn on_all<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
+        reduce: Reduce<T>,
     ) -> Result<T, Error> {
-        let changed = Self::change(self, what, agreed);
+        let changed = Self::change(self, what, reduce);
         changed.unwrap_or_else(|gone| Err(Error::owned_text(errno::EBUSY, gone.to_string())))
     }
 }
@@ -54,27 +73,20 @@ fn number() -> Result<u64, Error> {
     random().map_err(|err| Error::new(err.raw_os_error().unwrap_or(errno::EBUSY)))
 }
 
-/// Refuses what several workers cannot have yet.
-fn only_worker(node: &Node) -> Result<(), Error> {
-    let is_only = node.shard_count() == ShardCount::ONE;
-    let text = "several workers cannot have SAs and policies yet; start with [worker] count = 1";
-    if is_only { Ok(()) } else { Err(Error::text(errno::EOPNOTSUPP, text)) }
-}
-
 impl<A: Ask> Database for WorkerSadb<A> {
     fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error> {
         let mask = number()?;
-        self.0.change(move |node| only_worker(node).and_then(|()| sas::add_sa(node, *sa, update, mask)))
+        self.0.change(move |node| sas::add_sa(node, *sa, update, mask))
     }
 
     fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
         let query = *query;
-        self.0.call(move |node| sas::find_sa(node, &query))
+        self.0.on_all(move |node| sas::find_sa(node, &query), as_owned).map(|known| known.state)
     }
 
     fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
         let query = *query;
-        self.0.change(move |node| sas::remove_sa(node, &query))
+        self.0.on_all(move |node| sas::remove_sa(node, &query), as_owned).map(|known| known.state)
     }
 
     fn expire_sa(&mut self, query: &SaQuery, hard: bool) -> Result<(), Error> {
@@ -94,7 +106,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 32) as u32
         };
-        self.0.change(move |node| only_worker(node).and_then(|()| sas::alloc_spi(node, &request, next)))
+        self.0.change(move |node| sas::alloc_spi(node, &request, next))
     }
 
     fn flush_sas(&mut self, proto: u8) -> Result<bool, Error> {
@@ -102,7 +114,18 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 
     fn sas(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Sa)>, Error> {
-        self.0.call(move |node| Ok(sas::sas(node, below, limit)))
+        let all = self.0.on_all(
+            move |node| Ok(sas::sas(node, below, limit)),
+            |first, other| {
+                let (mut first, other) = (first?, other?);
+                first.extend(other);
+                Ok(first)
+            },
+        )?;
+        let mut all = Vec::from(all);
+        all.sort_by_key(|(place, _)| std::cmp::Reverse(*place));
+        all.truncate(limit);
+        Ok(all.into())
     }
 
     fn count_sas(&mut self) -> Result<u32, Error> {
@@ -113,15 +136,19 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 
     fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error> {
-        self.0.change(move |node| only_worker(node).and_then(|()| policies::add_policy(node, *policy, update)))
+        self.0.change(move |node| policies::add_policy(node, *policy, update))
     }
 
     fn find_policy(&mut self, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
         let query = *query;
-        match remove {
-            true => self.0.change(move |node| policies::find_policy(node, &query, true)),
-            false => self.0.call(move |node| policies::find_policy(node, &query, false)),
-        }
+        self.0.on_all(
+            move |node| policies::find_policy(node, &query, remove),
+            |first, other| {
+                let (mut first, other) = (first?, other?);
+                policies::add_use(&mut first, &other);
+                Ok(first)
+            },
+        )
     }
 
     fn flush_policies(&mut self) -> Result<bool, Error> {
@@ -129,7 +156,17 @@ impl<A: Ask> Database for WorkerSadb<A> {
     }
 
     fn policies(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Policy)>, Error> {
-        self.0.call(move |node| Ok(policies::policies(node, below, limit)))
+        self.0.on_all(
+            move |node| Ok(policies::policies(node, below, limit)),
+            |first, other| {
+                let (mut first, other) = (first?, other?);
+                // All have the same ones.
+                for ((_, policy), (_, same)) in first.iter_mut().zip(&other) {
+                    policies::add_use(policy, same);
+                }
+                Ok(first)
+            },
+        )
     }
 
     fn count_policies(&mut self) -> Result<[u32; 3], Error> {
@@ -145,7 +182,6 @@ impl<A: Ask> Database for WorkerSadb<A> {
 
     fn set_defaults(&mut self, block: [Option<bool>; 3]) -> Result<(), Error> {
         self.0.change(move |node| {
-            only_worker(node)?;
             for (dir, block) in DIRS.into_iter().zip(block) {
                 let action = match block {
                     None => continue,

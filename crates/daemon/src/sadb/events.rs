@@ -47,6 +47,7 @@ fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
         sel: convert::wire_selector(&it.selector, it.selector.dev.map_or(0, |dev| node.ifindex(dev).0)),
         // Linux reports the one template that lacks its SA, together with the policy's own templates.
         policy: Policy { mark: it.mark, if_id: it.if_id, ..with_template(policy, &it.template) },
+        cpu: it.cpu,
     })
 }
 
@@ -76,7 +77,7 @@ fn expire(node: &Node, it: &SaExpired) -> Event {
     let (mut info, add_time) = request.unwrap_or((bare, 0));
     (info.curlft, info.stats) = netlink_view::counted(&it.stats, add_time, netlink_view::seconds(node, it.first_used));
     let (mark, dir) = (it.mark, convert::sa_dir_number(it.dir));
-    Event::Expire { info, mark, if_id: it.if_id, dir, hard: it.hard }
+    Event::Expire { info, mark, if_id: it.if_id, dir, cpu: it.cpu, hard: it.hard }
 }
 
 fn expired_policy(it: &ipsec::PolicyExpired) -> Option<Policy> {

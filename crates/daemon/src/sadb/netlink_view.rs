@@ -56,6 +56,7 @@ pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
         nat_keepalive: 0,
         replay_thresh: 0,
         etimer_thresh: 0,
+        cpu: larval.cpu,
     }
 }
 
@@ -100,6 +101,7 @@ impl SaRecord {
             nat_keepalive: request.nat_keepalive,
             replay_thresh: limits.packets,
             etimer_thresh: (limits.time.as_millis() / 100) as u32,
+            cpu: request.cpu,
         }
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct XfrmEvents {
     has_numbers: bool,
     /// Number of events lost in the `ipsec` crate, as of the last call.
     lost: u64,
+    /// Number of events that other shards have lost.
+    lost_elsewhere: u64,
 }
 
 impl XfrmEvents {
@@ -46,9 +48,23 @@ impl XfrmEvents {
         self.has_numbers
     }
 
+    /// Takes the queued events for another shard, and the number of those that have been lost since the last call; `lost` as in
+    /// [`flush`](Self::flush).
+    pub(crate) fn take(&mut self, lost: u64) -> (Vec<Event>, u64) {
+        let before = std::mem::replace(&mut self.lost, lost);
+        (std::mem::take(&mut self.events), lost.saturating_sub(before))
+    }
+
+    /// Queues events of another shard, which has lost some.
+    pub(crate) fn extend(&mut self, events: Vec<Event>, lost: u64) {
+        self.events.extend(events);
+        self.lost_elsewhere += lost;
+    }
+
     /// Sends the queued events to netlink's thread. `lost` counts the events that did not fit into the queue of the
     /// `ipsec` crate.
     pub(crate) fn flush(&mut self, lost: u64) {
+        let lost = lost + self.lost_elsewhere;
         let more = std::mem::replace(&mut self.lost, lost) != lost;
         if self.events.is_empty() && !more {
             return;

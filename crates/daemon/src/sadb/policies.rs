@@ -53,6 +53,12 @@ pub(super) fn find_policy(node: &mut Node, query: &PolicyQuery, remove: bool) ->
     Ok(shown)
 }
 
+/// Adds the use of a policy by another shard.
+pub(super) fn add_use(policy: &mut Policy, same: &Policy) {
+    let last = &mut policy.info.curlft.use_time;
+    *last = (*last).max(same.info.curlft.use_time);
+}
+
 pub(super) fn flush_policies(node: &mut Node) -> bool {
     let ipsec = &mut node.datapath.ipsec;
     let keys: Vec<PolicyKey> = ipsec.spd().iter().map(|policy| policy.config.key()).collect();

@@ -21,6 +21,14 @@ use netlink::xfrm::convert;
 /// Dump positions above this value are those of larval SAs.
 const LARVAE: u64 = 1 << 63;
 
+/// An SA as one shard knows it.
+#[derive(Debug)]
+pub(super) struct Known {
+    /// Whether the shard owns it, so that it has its counters and numbers.
+    pub(super) is_owned: bool,
+    pub(super) state: Sa,
+}
+
 fn not_there() -> Error {
     Error::new(errno::ESRCH)
 }
@@ -43,7 +51,8 @@ pub(super) fn add_sa(node: &mut Node, request: NewSa, update: bool, mask: u64) -
     let config = SaConfig { request: Some(Request::new(record)), ..config };
     let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
     let id = added.map_err(|err| refusal(node, &err))?;
-    if let (Some((replay, used)), Some(sa)) = (numbers, node.datapath.ipsec.sa_mut(id)) {
+    let is_owned = node.datapath.ipsec.owner_elsewhere(id).is_none();
+    if let (true, Some((replay, used)), Some(sa)) = (is_owned, numbers, node.datapath.ipsec.sa_mut(id)) {
         resume(sa, replay.as_ref(), used.as_ref());
         sa.note_numbers_reported();
     }
@@ -119,14 +128,17 @@ fn find_larval<'a>(node: &'a Node, query: &SaQuery) -> Result<&'a Larval, Error>
     larval.filter(|_| query.proto == proto::ESP).ok_or_else(not_there)
 }
 
-pub(super) fn find_sa(node: &Node, query: &SaQuery) -> Result<Sa, Error> {
-    match find(node, query) {
-        Ok(id) => node.datapath.ipsec.sa(id).and_then(|sa| netlink_view::sa(node, sa)).ok_or_else(not_there),
-        Err(_) => find_larval(node, query).map(|it| larval_view(node, it)),
-    }
+pub(super) fn find_sa(node: &Node, query: &SaQuery) -> Result<Known, Error> {
+    let Ok(id) = find(node, query) else {
+        let state = find_larval(node, query).map(|it| larval_view(node, it))?;
+        return Ok(Known { is_owned: node.datapath.is_first_shard(), state });
+    };
+    let ipsec = &node.datapath.ipsec;
+    let state = ipsec.sa(id).and_then(|sa| netlink_view::sa(node, sa)).ok_or_else(not_there)?;
+    Ok(Known { is_owned: ipsec.owner_elsewhere(id).is_none(), state })
 }
 
-pub(super) fn remove_sa(node: &mut Node, query: &SaQuery) -> Result<Sa, Error> {
+pub(super) fn remove_sa(node: &mut Node, query: &SaQuery) -> Result<Known, Error> {
     let was = find_sa(node, query)?;
     if let Ok(id) = find(node, query) {
         drop(node.datapath.ipsec.remove_sa_of(id));
@@ -141,13 +153,18 @@ pub(super) fn expire_sa(node: &mut Node, query: &SaQuery, hard: bool) -> Result<
     // A larval SA has its own timer (Linux `xfrm_add_sa_expire`).
     find_real(node, query)?;
     let sa = if hard { remove_sa(node, query)? } else { find_sa(node, query)? };
-    let Sa { info, mark, if_id, dir, .. } = sa;
-    node.xfrm_events.events.push(Event::Expire { info, mark, if_id, dir, hard });
+    let Known { is_owned, state: Sa { info, mark, if_id, dir, cpu, .. } } = sa;
+    if is_owned {
+        node.xfrm_events.events.push(Event::Expire { info, mark, if_id, dir, cpu, hard });
+    }
     Ok(())
 }
 
 pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
     let id = find_real(node, query)?;
+    if node.datapath.ipsec.owner_elsewhere(id).is_some() {
+        return Ok(());
+    }
     let sa = node.datapath.ipsec.sa_mut(id).ok_or_else(not_there)?;
     let record = sa.request::<SaRecord>().ok_or_else(not_there)?;
     // Numbers in the other form may be present, and are ignored (Linux `xfrm_update_ae_params`).
@@ -200,6 +217,7 @@ pub(super) fn alloc_spi(node: &mut Node, request: &NewSpi, mut random: impl FnMu
         mark: request.mark,
         if_id: request.if_id,
         dir: convert::sa_dir(request.dir),
+        cpu: request.cpu,
         seq: info.seq,
         min: request.min,
         max: request.max,
@@ -225,10 +243,10 @@ pub(super) fn flush_sas(node: &mut Node, of: u8) -> bool {
     some
 }
 
-/// SAs below a dump position, with their positions; larval SAs are above all others.
+/// SAs that this shard owns below a dump position, with their positions; larval SAs are the first shard's, and above all others.
 pub(super) fn sas(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Sa)> {
     let mut found = VecDeque::new();
-    if below > LARVAE {
+    if below > LARVAE && node.datapath.is_first_shard() {
         let mut larvae: Vec<&Larval> = node.datapath.ipsec.sad().larvae().collect();
         larvae.sort_unstable_by_key(|larval| std::cmp::Reverse(larval.seq));
         let places = larvae.iter().map(|larval| (LARVAE + u64::from(larval.seq), *larval));
@@ -236,7 +254,8 @@ pub(super) fn sas(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Sa)> 
         found.extend(views.take(limit).map(|(place, larval)| (place, larval_view(node, larval))));
     }
     let sad = node.datapath.ipsec.sad();
-    let live = sad.by_birth(below).rev().filter_map(|(place, sa)| Some((place, netlink_view::sa(node, sa)?)));
+    let owned = sad.by_birth(below).rev().filter(|(_, sa)| sad.owns(sa));
+    let live = owned.filter_map(|(place, sa)| Some((place, netlink_view::sa(node, sa)?)));
     let room = limit.saturating_sub(found.len());
     found.extend(live.take(room));
     found

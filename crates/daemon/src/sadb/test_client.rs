@@ -13,7 +13,7 @@ use netlink::{Error, Groups, Outbox, Session};
 use nlsock::ToDaemon;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::database::{Ask, WorkerSadb};
+use super::database::{Ask, Reduce, WorkerSadb};
 use crate::event_queue::{EventQueue, KernelEvent, xfrm_groups};
 use crate::node::Node;
 use crate::notifications;
@@ -28,9 +28,10 @@ impl Ask for Node {
         what(self)
     }
 
-    fn change<T: Send + 'static>(
+    fn on_all<T: Send + 'static>(
         &mut self,
         what: impl FnOnce(&mut Node) -> Result<T, Error> + Clone + Send + 'static,
+        _: Reduce<T>,
     ) -> Result<T, Error> {
         what(self)
     }

@@ -154,7 +154,7 @@ fn allocated_spi_is_found_and_freed_by_its_mark() {
     let mut alone = Alone::new(true);
     let mark = Mark { value: 5, mask: 0xff };
     let info = info();
-    let request = NewSpi { info, min: 0x100, max: 0x100, mark, if_id: 0, dir: 1 };
+    let request = NewSpi { info, min: 0x100, max: 0x100, mark, if_id: 0, dir: 1, cpu: None };
     assert_eq!(alone.database().alloc_spi(Box::new(request)).unwrap().info.spi, 0x100);
     for other in [NONE, Mark { value: 6, mask: 0xff }] {
         let database = alone.database();
@@ -178,7 +178,7 @@ fn alloc_spi_returns_the_larval_sa_of_its_seq() {
     for event in alone.events() {
         let KernelEvent::Xfrm(Event::Acquire(acquire)) = event else { panic!("{event:?}") };
         let info = SaInfo { seq: acquire.seq, ..info() };
-        let request = NewSpi { info, min: 0x100, max: 0x1ff, mark: acquire.policy.mark, if_id: 0, dir: 0 };
+        let request = NewSpi { info, min: 0x100, max: 0x1ff, mark: acquire.policy.mark, if_id: 0, dir: 0, cpu: None };
         let given = alone.database().alloc_spi(Box::new(request)).unwrap();
         assert_eq!((given.info.seq, given.info.spi, given.mark), (acquire.seq, 0x1234, acquire.policy.mark));
     }
@@ -187,7 +187,7 @@ fn alloc_spi_returns_the_larval_sa_of_its_seq() {
 #[test]
 fn lost_sa_expires_for_a_key_manager_alone() {
     let mut alone = Alone::new(true);
-    let request = NewSpi { info: info(), min: 0x100, max: 0x100, mark: NONE, if_id: 0, dir: 0 };
+    let request = NewSpi { info: info(), min: 0x100, max: 0x100, mark: NONE, if_id: 0, dir: 0, cpu: None };
     alone.database().alloc_spi(Box::new(request)).unwrap();
     alone.node().datapath.ipsec.hold_lost();
     let group = |groups: &[u32]| {
@@ -331,7 +331,8 @@ fn shards_have_equal_sas_whatever_the_clients_order() {
             scope.spawn(move || {
                 for round in 0..50 {
                     let spi = 0x1000 + 0x100 * client + round;
-                    let request = NewSpi { info: info(), min: 0x8000, max: 0xffff, mark: NONE, if_id: 0, dir: 1 };
+                    let request =
+                        NewSpi { info: info(), min: 0x8000, max: 0xffff, mark: NONE, if_id: 0, dir: 1, cpu: None };
                     let given = database.alloc_spi(Box::new(request)).unwrap();
                     database.add_sa(sa(spi), false).unwrap();
                     // Ids of removed SAs are given again.

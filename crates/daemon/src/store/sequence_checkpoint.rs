@@ -48,23 +48,24 @@ struct Now {
 }
 
 fn now(ipsec: &Ipsec, name: &SaName) -> Option<Now> {
-    let sa = ipsec.sa(ipsec.sad().named(name.dst, Spi(name.spi), name.mark)?)?;
+    let sad = ipsec.sad();
+    let sa = sad.get(sad.named(name.dst, Spi(name.spi), name.mark)?).filter(|sa| sad.owns(sa))?;
     let stats = sa.stats();
     let checkpoint = Checkpoint { oseq: sa.oseq(), seq: sa.replay().top(), used: [stats.bytes, stats.packets] };
     let last = if sa.flags().esn || sa.flags().oseq_may_wrap { u64::MAX } else { u32::MAX.into() };
     Some(Now { checkpoint, last })
 }
 
-/// Counters of the SAs in `names` that exist.
+/// Counters of the SAs in `names` that exist, of their owners.
 fn ask(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, Now>, WorkerGone> {
     let mut found = HashMap::with_capacity(names.len());
     for chunk in names.chunks(CHUNK) {
         let chunk = chunk.to_vec();
-        let here = worker.call(move |node| {
+        let here = worker.gather(move |node| {
             let ipsec = &node.datapath.ipsec;
             chunk.into_iter().filter_map(|name| Some((name, now(ipsec, &name)?))).collect::<Vec<_>>()
         })?;
-        found.extend(here);
+        found.extend(here.into_iter().flatten());
     }
     Ok(found)
 }

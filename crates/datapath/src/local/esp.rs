@@ -3,22 +3,40 @@
 
 use std::net::IpAddr;
 
+use base::ShardId;
+use offload::ip_headers;
 use packet::{Packet, PktType};
 use wire::ip::{self, Info};
 use wire::{Protocol, Spi, Version, ipv4, ipv6, udp};
 
+use crate::hand_over::hand_over;
 use crate::ip_packet::EspAt;
 use crate::mib::MibPair;
 use crate::next::Cast;
+use crate::node::shard::Stage;
 use crate::{Cx, Datapath, IpPacket, Next, trace};
 
 /// Submits a packet, or a train of them, for decryption.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     let origin = ip.pkt.meta.origin;
-    let version = ip.info.version();
-    dp.count_delivered(origin.device(), version, 1);
+    dp.count_delivered(origin.device(), ip.info.version(), 1);
+    submit(dp, cx, ip.pkt.take(), &ip.info);
+    Next::Done
+}
+
+/// Submits a packet that another shard has taken out of a train.
+pub(crate) fn open_handed_over(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet) {
+    match ip_headers(cx.mem, &mut pkt) {
+        Ok(info) => submit(dp, cx, pkt, &info),
+        Err(reason) => dp.count_drop(&pkt, reason).end(),
+    }
+}
+
+/// Submits a packet, or a train of them.
+fn submit(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: &Info) {
+    let (origin, version) = (pkt.meta.origin, info.version());
     let mut opened = std::mem::take(&mut dp.scratch.opened);
-    dp.ipsec.submit_open(cx.mem, cx.now, ip.pkt.take(), &ip.info, &mut opened, &mut dp.counters);
+    dp.ipsec.submit_open(cx.mem, cx.now, pkt, info, &mut opened, &mut dp.counters);
     for reason in opened.drops.drain(..) {
         dp.ports.count_drops(origin.get(), reason, 1).end();
     }
@@ -29,8 +47,33 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     for pkt in opened.not_esp.drain(..) {
         dp.defer(IpPacket::unparsed(pkt), Next::L3In);
     }
+    for (owner, pkt) in opened.elsewhere.drain(..) {
+        hand_over(dp, cx, IpPacket::unparsed(pkt), owner, Stage::Esp);
+    }
     dp.scratch.opened = opened;
-    Next::Done
+}
+
+/// Another shard that decrypts a packet which [is ESP](is_esp), or all packets of a train. Those of a train of several owners are
+/// handed over one by one when it is decrypted, so that all packets of an SA take one way.
+pub(crate) fn owner_elsewhere(dp: &Datapath, ip: &mut IpPacket) -> Option<ShardId> {
+    let esp_at = offset(dp, ip)?;
+    let (dst, pkt) = (ip.info.dst, &ip.pkt);
+    let step = pkt.meta.cut.gso().map_or(pkt.len(), |gso| usize::from(gso.size)).max(1);
+    let mut last: Option<(Spi, ShardId)> = None;
+    for at in (esp_at..pkt.len()).step_by(step) {
+        let mut spi = [0; size_of::<u32>()];
+        pkt.read_at(at, &mut spi).then_some(())?;
+        let spi = Spi(u32::from_be_bytes(spi));
+        if last.is_some_and(|(same, _)| same == spi) {
+            continue;
+        }
+        let owner = dp.ipsec.owner_elsewhere(dp.ipsec.sad().by_spi(dst, spi, pkt.meta.mark)?)?;
+        if last.is_some_and(|(_, other)| other != owner) {
+            return None;
+        }
+        last = Some((spi, owner));
+    }
+    last.map(|(_, owner)| owner)
 }
 
 /// Tells whether a packet for this node is ESP that it decrypts.

@@ -10,7 +10,7 @@ pub(crate) mod reassembly;
 pub(crate) mod tcp;
 pub(crate) mod udp;
 
-use base::DropReason;
+use base::{DropReason, ShardId};
 use host::icmp::Problem;
 use wire::{Protocol, Version};
 use xfrm::Dir;
@@ -21,9 +21,27 @@ use crate::next::Cast;
 use crate::node::hooks::HookPoint;
 use crate::{Cx, Datapath, IpPacket, Next, ext_headers, hand_over, hooks, ila_errors, policy, trace};
 
+/// Another shard that owns what local input does with a packet.
+#[inline]
+fn owner(dp: &Datapath, ip: &mut IpPacket, cast: Cast) -> Option<ShardId> {
+    if !dp.shard.has_others() {
+        return None;
+    }
+    if ip.info.fragment.is_some() {
+        return hand_over::owner_of_fragments(dp, ip);
+    }
+    if esp::is_esp(dp, ip, cast) {
+        return esp::owner_elsewhere(dp, ip);
+    }
+    let is_discovery = || ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8);
+    // The first shard has the devices of the host side, and knows the flows of its sockets; it has the key manager's socket.
+    let is_of_first = dp.has_host_port(ip.pkt.meta.origin.device()) || is_discovery() || ike::is_for_ike(dp, ip);
+    is_of_first.then_some(ShardId::FIRST).and_then(|owner| dp.shard.elsewhere(owner))
+}
+
 /// Hands a packet for this node to its protocol, after reassembly.
 pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    if let Some(owner) = hand_over::owner_of_local(dp, ip) {
+    if let Some(owner) = owner(dp, ip, cast) {
         return hand_over::hand_over_before(dp, cx, ip, owner, Next::Local(cast));
     }
     let version = ip.info.version();

@@ -28,7 +28,7 @@ use packet::Packet;
 use reassembly::{Expired, Reassembly};
 
 use crate::ip_packet::IpPacket;
-use crate::next::{Cx, Hop, Next};
+use crate::next::{Cx, Next, PendingTx};
 use bridges::Bridges;
 use fragment_ids::FragmentIds;
 use hooks::Hooks;
@@ -138,14 +138,6 @@ pub(crate) struct Ila {
 /// Devices by the link below and their VLAN.
 #[derive(Debug, Default)]
 pub(crate) struct VlanDevices(pub(crate) HashMap<(PortId, u16), PortId>);
-
-/// Destination of a packet in flight at the ciphers.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PendingTx {
-    pub(crate) hop: Hop,
-    /// MTU of the path in bytes.
-    pub(crate) mtu: usize,
-}
 
 impl Default for Datapath {
     fn default() -> Self {

@@ -3,17 +3,17 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use base::{Domain, PortId, ShardCount, ShardId};
+use base::{Domain, PortId, ShardCount, ShardId, ShardPlace};
+use ipsec::Bundle;
 use packet::Memory;
 
 use crate::ip_packet::IpPacket;
-use crate::next::{Hop, Next};
+use crate::next::{Hop, Next, PendingTx};
 
 /// The shard that a node is, and what it has for the others.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    id: ShardId,
-    count: ShardCount,
+    place: ShardPlace,
     /// Packets that other shards continue.
     pub(crate) outbox: Vec<HandOver>,
     /// Update that all other shards learn.
@@ -105,7 +105,7 @@ pub struct HandOver {
 }
 
 /// Stage by which the other shard continues.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Stage {
     /// A stage of the loop.
     Next(Next),
@@ -113,6 +113,17 @@ pub(crate) enum Stage {
     Arp(PortId),
     /// Reception of a frame by a port of a bridge.
     Frame(PortId),
+    /// Decryption of a packet of a train, which was counted as received.
+    Esp,
+    /// Encryption by further SAs of a packet's policy.
+    Protect {
+        /// All SAs of the policy, the innermost first.
+        sas: Bundle,
+        /// Number of SAs that have sealed the packet.
+        sealed: usize,
+        /// Path of the result.
+        pending: PendingTx,
+    },
     /// The queueing discipline and the device of a port.
     Device {
         /// The port.
@@ -149,6 +160,8 @@ pub enum Update {
         /// The neighbour as it is known behind all packets before the fence.
         station: fib::SharedStation,
     },
+    /// Change of SAs or policies, which every shard makes, also the one that tells it.
+    Ipsec(ipsec::SharedChange),
     /// MTU of the path in a domain to a destination, in bytes.
     PathMtu {
         /// The domain.
@@ -160,43 +173,50 @@ pub enum Update {
     },
 }
 
+impl Update {
+    /// Tells whether the shard that tells it makes it at its place among the others' as well.
+    pub const fn is_for_all(&self) -> bool {
+        matches!(self, Self::Ipsec(_))
+    }
+}
+
 impl Default for Shard {
     fn default() -> Self {
-        Self::new(ShardId::FIRST, ShardCount::ONE)
+        Self::new(ShardPlace::default())
     }
 }
 
 impl Shard {
-    pub(crate) fn new(id: ShardId, count: ShardCount) -> Self {
-        Self { id, count, outbox: Vec::new(), updates: Vec::new(), fences: Fences::default() }
+    pub(crate) fn new(place: ShardPlace) -> Self {
+        Self { place, outbox: Vec::new(), updates: Vec::new(), fences: Fences::default() }
     }
 
     /// Tells whether the node has other shards.
     #[inline]
     pub(crate) fn has_others(&self) -> bool {
-        self.count != ShardCount::ONE
+        self.place.has_others()
     }
 
     /// The shard that the node is.
     pub(crate) fn id(&self) -> ShardId {
-        self.id
+        self.place.id
     }
 
     /// Number of shards.
     pub(crate) fn count(&self) -> ShardCount {
-        self.count
+        self.place.count
     }
 
     /// Tells whether this is the first shard, which owns what exists once: neighbours, links with one queue, queueing disciplines.
     #[inline]
     pub(crate) fn is_first(&self) -> bool {
-        self.id == ShardId::FIRST
+        self.place.is_first()
     }
 
     /// The owner, if it is another shard.
     #[inline]
     pub(crate) fn elsewhere(&self, owner: ShardId) -> Option<ShardId> {
-        (owner != self.id).then_some(owner)
+        self.place.elsewhere(owner)
     }
 
     /// Tells the others something, if there are any.

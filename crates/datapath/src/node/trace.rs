@@ -1,9 +1,10 @@
 //! State of the trace: the filter, and the steps recorded for selected packets.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, Instant, Origin, PortId, Prefix, ShardId, TableId};
+use base::{Domain, DropReason, Instant, Origin, PortId, Prefix, ShardCount, ShardId, TableId};
 use fib::Fib;
 use host::icmp::Problem;
 use packet::{Csum, Gso, Packet};
@@ -211,7 +212,7 @@ pub enum Step {
 /// Step of a traced packet.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceStep {
-    /// Number of the packet, from 1; after 65 535 it is 1 again.
+    /// Number of the packet, from 1, among those of all shards; after 65 535 they begin again.
     pub packet: u16,
     /// Time.
     pub at: Instant,
@@ -234,6 +235,24 @@ impl fmt::Debug for TraceClock {
     }
 }
 
+/// Numbers of the packets that one shard chooses: every n-th of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TraceNumbers {
+    first: u16,
+    step: u16,
+}
+
+impl TraceNumbers {
+    pub(crate) fn of_shard(id: ShardId, count: ShardCount) -> Self {
+        Self { first: u16::from(id.0) + 1, step: count.get() as u16 }
+    }
+
+    /// The number after `last`. 0 stands for no trace.
+    fn after(self, last: u16) -> u16 {
+        if last == 0 { self.first } else { last.checked_add(self.step).unwrap_or(self.first) }
+    }
+}
+
 /// The running trace.
 #[derive(Debug)]
 pub(crate) struct Trace {
@@ -244,6 +263,9 @@ pub(crate) struct Trace {
     pub(crate) last: u16,
     /// Packets that this trace has chosen.
     pub(crate) chosen: u32,
+    pub(crate) numbers: TraceNumbers,
+    /// Numbers of packets that other shards have chosen and handed over.
+    pub(crate) handed_over: HashSet<u16>,
     /// Clock for the steps of a burst; without it they have the time of the burst.
     pub(crate) clock: Option<TraceClock>,
     /// Time of the burst.
@@ -253,7 +275,17 @@ pub(crate) struct Trace {
 
 impl Default for Trace {
     fn default() -> Self {
-        Self { filter: None, left: 0, last: 0, chosen: 0, clock: None, now: Instant::ZERO, steps: Vec::new() }
+        Self {
+            filter: None,
+            left: 0,
+            last: 0,
+            chosen: 0,
+            numbers: TraceNumbers::of_shard(ShardId::FIRST, ShardCount::ONE),
+            handed_over: HashSet::new(),
+            clock: None,
+            now: Instant::ZERO,
+            steps: Vec::new(),
+        }
     }
 }
 
@@ -276,9 +308,79 @@ impl Trace {
         self.clock.as_ref().map_or(self.now, |clock| (clock.0)())
     }
 
-    /// Tells whether this trace has chosen the packet of that number. A packet that was held while another trace ran may still
-    /// have a number of that one.
+    /// Chooses a packet, and returns its number.
+    pub(crate) fn choose(&mut self) -> u16 {
+        self.left -= 1;
+        self.chosen = self.chosen.saturating_add(1);
+        self.last = self.numbers.after(self.last);
+        self.last
+    }
+
+    /// Tells whether this trace, here or in a shard that has handed the packet over, has chosen the packet of that number. A packet that
+    /// was held while another trace ran may still have a number of that one.
     pub(crate) fn has_chosen(&self, number: u16) -> bool {
-        number != 0 && u32::from(self.last.wrapping_sub(number)) < self.chosen
+        let TraceNumbers { first, step } = self.numbers;
+        let is_own = number >= first && (number - first).is_multiple_of(step);
+        if is_own {
+            u32::from(self.last.wrapping_sub(number)) < self.chosen.saturating_mul(step.into())
+        } else {
+            self.handed_over.contains(&number)
+        }
+    }
+
+    /// Number with which a packet is handed over: 0 unless this trace has chosen the packet.
+    pub(crate) fn number_to_hand_over(&self, number: u16) -> u16 {
+        if self.is_on() && self.has_chosen(number) { number } else { 0 }
+    }
+
+    /// Continues the trace of a packet that another shard has handed over, if a trace is on.
+    pub(crate) fn take_over(&mut self, number: u16) {
+        if number != 0 && self.is_on() {
+            self.handed_over.insert(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace_of(shard: u8, count: u8, last: u16) -> Trace {
+        let numbers = TraceNumbers::of_shard(ShardId(shard), ShardCount::new(count).unwrap());
+        Trace { filter: Some(TraceFilter::default()), left: 100, last, numbers, ..Trace::default() }
+    }
+
+    #[test]
+    fn shards_number_packets_apart_also_when_numbers_begin_again() {
+        for count in [1, 2, 3, 64] {
+            let mut all = HashSet::new();
+            for shard in 0..count {
+                // Near the end of the numbers.
+                let own = TraceNumbers::of_shard(ShardId(shard), ShardCount::new(count).unwrap());
+                let steps = (u16::MAX - own.first) / own.step - 3;
+                let mut trace = trace_of(shard, count, own.first + steps * own.step);
+                for _ in 0..8 {
+                    let number = trace.choose();
+                    assert!(number != 0 && all.insert(number) && trace.has_chosen(number), "{number} of {count}");
+                }
+                assert!(!trace.has_chosen(own.first + (steps - 1) * own.step), "of a trace before");
+            }
+        }
+    }
+
+    #[test]
+    fn packet_handed_over_keeps_its_number_while_a_trace_is_on() {
+        let (mut first, mut second) = (trace_of(0, 2, 0), trace_of(1, 2, 0));
+        let number = second.choose();
+        assert!(!first.has_chosen(number));
+        let handed = second.number_to_hand_over(number);
+        assert_eq!((handed, second.number_to_hand_over(number + 2)), (number, 0));
+        first.take_over(handed);
+        assert!(first.has_chosen(number) && first.number_to_hand_over(number) == number);
+        first.filter = None;
+        assert_eq!(first.number_to_hand_over(number), 0);
+        let mut off = Trace::default();
+        off.take_over(number);
+        assert!(off.handed_over.is_empty());
     }
 }

@@ -17,7 +17,7 @@ use ipsec::{Decision as Policy, PolicyId};
 
 use crate::next::Hop;
 use crate::node::hooks::HookPoint;
-use crate::{Cx, Datapath, IpPacket, Next, hooks, local_out, policy, trace};
+use crate::{Cx, Datapath, IpPacket, Next, hand_over, hooks, local_out, policy, trace};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy requires it.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -38,6 +38,9 @@ pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
         }
         Policy::Bypass => clear(dp, cx, ip, hop),
         Policy::Protect(bundle) => {
+            if let Some(owner) = hand_over::owner_of_sas(dp, &bundle) {
+                return hand_over::hand_over_before(dp, cx, ip, owner, Next::Output(hop));
+            }
             hooks::run(dp, cx, HookPoint::PostRouting, hop.dev, ip);
             xfrm::output(dp, cx, ip, &bundle, hop)
         }

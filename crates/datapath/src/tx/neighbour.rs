@@ -16,8 +16,9 @@ use xfrm::{Flowi, Mode};
 use super::sa_path::{self, SaStack};
 use super::{device, esp_device};
 use crate::next::Hop;
+use crate::node::shard::Stage;
 use crate::node::trace::Step;
-use crate::{Cx, Datapath, IpPacket, Next, ila_errors, local_out, trace};
+use crate::{Cx, Datapath, IpPacket, Next, hand_over, ila_errors, local_out, trace};
 
 /// Least time between two log lines about another station with one of our addresses.
 const LOG_EVERY: Duration = Duration::from_secs(10);
@@ -83,6 +84,10 @@ pub(crate) fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut fr
             Policy::Protect(bundle)
                 if bundle.iter().all(|&id| dp.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport)) =>
             {
+                if let Some(owner) = hand_over::owner_of_sas(dp, &bundle) {
+                    let stage = Stage::Next(Next::Discovery(link));
+                    return hand_over::hand_over(dp, cx, IpPacket::unparsed(frame), owner, stage);
+                }
                 frame.pull(eth::EthHeader::LEN);
                 return send_protected_discovery(dp, cx, link, header.dst(), frame, &bundle);
             }
@@ -119,7 +124,7 @@ fn send_protected_discovery(
         Ok(OffloadDecision::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason).end(),
         Ok(OffloadDecision::Software | OffloadDecision::Cipher) => {
             let mut sealed = vec![pkt];
-            sa_path::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
+            sa_path::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, 0..bundle.len(), &mut sealed);
             for pkt in sealed {
                 device::run_framed(dp, cx, link, to, pkt);
             }

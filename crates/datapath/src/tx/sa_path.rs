@@ -1,6 +1,7 @@
 //! Paths of packets through SAs: the hop and the MTUs around each SA, and encryption by the inner ones.
 
 use std::net::IpAddr;
+use std::ops::Range;
 
 use base::{DropReason, PortId, SaId};
 use ipsec::Train;
@@ -55,10 +56,11 @@ pub(crate) fn path_through(
     Ok(Path { hop, outer_mtu, inner_mtu })
 }
 
-/// Runs packets through the first `n` of these SAs at once.
-pub(crate) fn seal(dp: &mut Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize, packets: &mut Vec<Packet>) {
+/// Runs packets through some of these SAs at once.
+pub(crate) fn seal(dp: &mut Datapath, cx: Cx<'_>, stack: SaStack<'_>, which: Range<usize>, packets: &mut Vec<Packet>) {
     let mut sealed = std::mem::take(&mut dp.scratch.sealed);
-    for (at, &sa) in stack.sas[..n].iter().enumerate() {
+    for at in which {
+        let sa = stack.sas[at];
         let mtu = inner_mtu_behind(dp, cx, stack, at + 1);
         for pkt in packets.drain(..) {
             let origin = pkt.meta.origin.get();

@@ -10,10 +10,11 @@ use xfrm::Mode;
 
 use super::sa_path::{Path, SaStack, path_through, seal};
 use super::{esp_device, mtu};
+use crate::hand_over::hand_over;
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
-use crate::next::Hop;
-use crate::node::PendingTx;
+use crate::next::{Hop, PendingTx};
+use crate::node::shard::Stage;
 use crate::tx::tcp::fit_tcp;
 use crate::tx::transmit::transmit_packet;
 use crate::{Cx, Datapath, IpPacket, Next, hop_limit, trace};
@@ -36,9 +37,6 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
         // The path beyond the tunnel may be narrower (Linux `xfrm_bundle_ok`, `route_mtu_cached`).
         inner_mtu = dp.path_mtu(cx, routed_by, ip.info.dst, inner_mtu);
     }
-    let Some(port) = dp.ports.get(hop.dev) else { return Next::Drop(DropReason::LinkDown) };
-    let features = port.config.features;
-    let stack = SaStack { sas: bundle, dev: hop.dev, mtu: outer_mtu };
     // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): a datagram that is too long is fragmented afterwards.
     let whole = bundle.iter().find_map(|&id| dp.ipsec.sa(id)).is_some_and(|sa| sa.mode() == Mode::Transport);
     let mut fits = match fit_tcp(dp, cx, ip, hop.dev, inner_mtu) {
@@ -63,8 +61,53 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
         // Before ESP, so that the peer has nothing to reassemble (RFC 4301 §7).
         mtu::fragment(dp, cx, ip.pkt.take(), inner_mtu, hop.dev, &mut pieces);
     }
-    let Some((&outermost, within)) = bundle.split_last() else { return Next::Done };
-    seal(dp, cx, stack, within.len(), &mut pieces);
+    protect(dp, cx, &mut pieces, bundle, 0, PendingTx { hop, mtu: outer_mtu });
+    dp.scratch.pieces = pieces;
+    Next::Done
+}
+
+/// Protects a packet that another shard has sealed by the first SAs of `bundle`, and that the next one's owner continues.
+pub(crate) fn continue_handed_over(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    pkt: Packet,
+    bundle: &Bundle,
+    sealed: usize,
+    pending: PendingTx,
+) {
+    let mut pieces = std::mem::take(&mut dp.scratch.pieces);
+    pieces.push(pkt);
+    protect(dp, cx, &mut pieces, bundle, sealed, pending);
+    dp.scratch.pieces = pieces;
+}
+
+/// Protects packets by the SAs of `bundle` behind the first `sealed`, and sends the results, or hands the packets to the owner of an
+/// SA on the way.
+fn protect(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    pieces: &mut Vec<Packet>,
+    bundle: &Bundle,
+    sealed: usize,
+    pending: PendingTx,
+) {
+    let PendingTx { hop, mtu: outer_mtu } = pending;
+    let stack = SaStack { sas: bundle, dev: hop.dev, mtu: outer_mtu };
+    let (Some(&outermost), Some(port)) = (bundle.last(), dp.ports.get(hop.dev)) else {
+        pieces.drain(..).for_each(|pkt| dp.ports.drop(pkt.meta.origin.get(), DropReason::LinkDown).end());
+        return;
+    };
+    let features = port.config.features;
+    let next = (sealed..bundle.len()).find_map(|at| Some((at, dp.ipsec.owner_elsewhere(bundle[at])?)));
+    let until = next.map_or(bundle.len() - 1, |(at, _)| at);
+    seal(dp, cx, stack, sealed..until, pieces);
+    if let Some((sealed, owner)) = next {
+        for pkt in pieces.drain(..) {
+            let stage = Stage::Protect { sas: bundle.clone(), sealed, pending };
+            hand_over(dp, cx, IpPacket::unparsed(pkt), owner, stage);
+        }
+        return;
+    }
     let sa = dp.ipsec.sa(outermost);
     let is_offloaded = sa.is_some_and(|sa| sa.offload().is_some());
     let train = match sa.is_some_and(|sa| sa.encap().is_some()) {
@@ -74,7 +117,6 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
         _ if features.frames => Train::Frames,
         _ => Train::None,
     };
-    let pending = PendingTx { hop, mtu: outer_mtu };
     for piece in pieces.drain(..) {
         let origin = piece.meta.origin.get();
         let number = piece.meta.trace;
@@ -88,9 +130,7 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
             dp.ports.count_drops(origin, reason, 1).end();
         }
     }
-    dp.scratch.pieces = pieces;
     send_sealed(dp, cx);
-    Next::Done
 }
 
 /// Leaves the encryption of a packet to the device of its last SA if that device can do it, and encrypts in software otherwise

@@ -4,6 +4,7 @@
 //! The seed determines a run, and is printed on failure. `FATPATH_SIM_SEEDS` is the number of seeds, `FATPATH_SIM_SEED` selects one,
 //! and `FATPATH_SIM_FIRST` is the first.
 
+mod esp;
 mod input;
 mod outcome;
 mod owners;

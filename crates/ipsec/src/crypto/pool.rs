@@ -9,22 +9,17 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::num::NonZeroUsize;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 
 use base::Instant;
-use crossbeam_queue::ArrayQueue;
+use sync::WorkQueue;
 
 use super::task::{Crypto, Task};
 
 /// Maximum number of tasks queued for threads. The worker runs the tasks beyond it.
 const WAITING: usize = 256;
-
-/// Number of times that a thread polls for work before it sleeps: some 200 microseconds on Zen 5, in which a worker
-/// receives or sends a burst (as long as Linux polls before it halts a virtual processor, `halt_poll_ns`). A wake-up
-/// costs both sides more than a task.
-const LOOKS: u32 = 16_000;
 
 /// Tasks left to each thread while more packets arrive: its work while the worker passes on a burst and receives the
 /// next.
@@ -42,13 +37,7 @@ pub struct Pool {
 }
 
 struct Shared {
-    todo: ArrayQueue<Task>,
-    done: ArrayQueue<Task>,
-    /// Threads that sleep, or are about to. Changed with `gate` locked only.
-    sleeping: AtomicUsize,
-    gate: Mutex<()>,
-    bell: Condvar,
-    ending: AtomicBool,
+    tasks: WorkQueue<Task>,
     /// Whether a thread has panicked.
     lost: AtomicBool,
 }
@@ -60,15 +49,7 @@ impl Pool {
     /// # Errors
     /// A thread cannot be started.
     pub fn new(threads: NonZeroUsize, start: impl Fn(usize) + Send + Sync + 'static) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared {
-            todo: ArrayQueue::new(WAITING),
-            done: ArrayQueue::new(WAITING),
-            sleeping: AtomicUsize::new(0),
-            gate: Mutex::new(()),
-            bell: Condvar::new(),
-            ending: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
-        });
+        let shared = Arc::new(Shared { tasks: WorkQueue::new(WAITING), lost: AtomicBool::new(false) });
         let start = Arc::new(start);
         let mut pool = Self { shared, threads: Vec::new(), away: 0 };
         for number in 0..threads.get() {
@@ -76,7 +57,7 @@ impl Pool {
             let thread = thread::Builder::new().name(format!("crypto-{number}")).spawn(move || {
                 let loss = Loss(&shared.lost);
                 start(number);
-                shared.serve();
+                shared.tasks.serve(Task::run);
                 std::mem::forget(loss);
             })?;
             pool.threads.push(thread);
@@ -86,7 +67,7 @@ impl Pool {
 
     /// Collects finished tasks.
     fn collect(&mut self, done: &mut Vec<Task>) {
-        while let Some(task) = self.shared.done.pop() {
+        while let Some(task) = self.shared.tasks.pop_done() {
             done.push(task);
             self.away -= 1;
         }
@@ -96,66 +77,10 @@ impl Pool {
 impl Drop for Pool {
     /// Waits until the threads have ended.
     fn drop(&mut self) {
-        self.shared.ending.store(true, SeqCst);
-        self.shared.wake(usize::MAX);
+        self.shared.tasks.end();
         for thread in self.threads.drain(..) {
             // A thread that panicked has printed its message.
             let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn gate(&self) -> MutexGuard<'_, ()> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Main loop of a thread.
-    fn serve(&self) {
-        let mut looks = 0;
-        while !self.ending.load(SeqCst) {
-            match self.todo.pop() {
-                Some(task) => {
-                    self.run(task);
-                    looks = 0;
-                }
-                None if looks < LOOKS => {
-                    looks += 1;
-                    std::hint::spin_loop();
-                }
-                None => {
-                    self.sleep();
-                    looks = 0;
-                }
-            }
-        }
-    }
-
-    /// Runs a task, and queues it for the worker.
-    fn run(&self, mut task: Task) {
-        task.run();
-        self.done.push(task).expect("as much room as for what is to be done");
-    }
-
-    /// Sleeps until there is work. Either the thread that adds work sees a sleeper, or the sleeper sees the work.
-    fn sleep(&self) {
-        let mut gate = self.gate();
-        self.sleeping.fetch_add(1, SeqCst);
-        while self.todo.is_empty() && !self.ending.load(SeqCst) {
-            gate = self.bell.wait(gate).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.sleeping.fetch_sub(1, SeqCst);
-    }
-
-    /// Wakes one thread for each task.
-    fn wake(&self, tasks: usize) {
-        let sleeping = self.sleeping.load(SeqCst);
-        if sleeping == 0 {
-            return;
-        }
-        let _gate = self.gate();
-        for _ in 0..tasks.min(sleeping) {
-            self.bell.notify_one();
         }
     }
 }
@@ -176,10 +101,10 @@ impl Crypto for Pool {
         let (before, alone) = (self.away, usize::from(!more));
         while self.away < WAITING && todo.len() + self.away > alone {
             let Some(task) = todo.pop_front() else { break };
-            self.shared.todo.push(task).expect("room for all that are away");
+            self.shared.tasks.push(task);
             self.away += 1;
         }
-        self.shared.wake(self.away - before);
+        self.shared.tasks.wake(self.away - before);
     }
 
     /// Finishes at least one task, if there is any.
@@ -193,7 +118,7 @@ impl Crypto for Pool {
                 return;
             }
             // A queued task that no thread has begun comes before one that was not handed out.
-            let waiting = if self.away > 0 { self.shared.todo.pop() } else { None };
+            let waiting = if self.away > 0 { self.shared.tasks.take_back() } else { None };
             if let Some(mut task) = waiting.inspect(|_| self.away -= 1).or_else(|| todo.pop_front()) {
                 task.run();
                 done.push(task);
@@ -215,8 +140,8 @@ impl Crypto for Pool {
         let next = match self.away {
             _ if done.len() > before => None,
             0 => todo.pop_front(),
-            _ if self.shared.todo.len() <= LEFT * self.threads.len() => None,
-            _ => self.shared.todo.pop().inspect(|_| self.away -= 1),
+            _ if self.shared.tasks.waiting() <= LEFT * self.threads.len() => None,
+            _ => self.shared.tasks.take_back().inspect(|_| self.away -= 1),
         };
         if let Some(mut task) = next {
             task.run();

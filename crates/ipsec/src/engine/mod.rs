@@ -25,7 +25,7 @@ mod stream;
 use std::fmt;
 
 use wire::esp::EspHeader;
-use xfrm::{Aead, Algorithm, AlgorithmError};
+use xfrm::{Aead, Algorithm, AlgorithmError, Overhead, SaConfig};
 
 pub use library::Library;
 pub use open_error::OpenError;
@@ -54,6 +54,8 @@ pub struct Cipher {
 }
 
 enum Engine {
+    /// No key: another shard seals and opens.
+    Elsewhere,
     Null,
     Aead(SaltedKey),
     Gmac(Box<Gmac>),
@@ -101,7 +103,7 @@ impl Cipher {
         secret::wipe_stack();
         let engine = engine.expect("an engine takes the lengths of the table of algorithms");
         let (iv_len, align) = match &engine {
-            Engine::Null => (0, MIN_ALIGN),
+            Engine::Elsewhere | Engine::Null => (0, MIN_ALIGN),
             Engine::Aead(_) => (aead::IV_LEN, MIN_ALIGN),
             Engine::Gmac(_) => (gmac::IV_LEN, MIN_ALIGN),
             Engine::Ccm(_) => (ccm::IV_LEN, MIN_ALIGN),
@@ -115,6 +117,19 @@ impl Cipher {
             #[cfg(debug_assertions)]
             fingerprint: crate::nonces::fingerprint(algorithm.key().bytes()),
         })
+    }
+
+    /// Lengths of the packets of `config` without its key, for a shard that does not own the SA.
+    pub(crate) fn elsewhere(config: &SaConfig) -> Self {
+        let Overhead { iv_len, icv_len, align, .. } = Overhead::of(config);
+        Self {
+            engine: Engine::Elsewhere,
+            iv_len,
+            icv_len,
+            align,
+            #[cfg(debug_assertions)]
+            fingerprint: 0,
+        }
     }
 
     /// Bytes of initialisation vector in each packet.
@@ -149,6 +164,7 @@ impl Cipher {
     pub fn seal(&self, packet: &mut [u8], iv: [u8; 8], high: Option<u32>) {
         match &self.engine {
             Engine::Aead(key) => key.seal(packet, iv, high, self.icv_len),
+            Engine::Elsewhere => unreachable!("its owner seals"),
             Engine::Null => {}
             Engine::Gmac(key) => key.seal(packet, iv, high),
             Engine::Ccm(key) => key.seal(packet, iv, high, self.icv_len),
@@ -168,7 +184,7 @@ impl Cipher {
             Engine::Aead(key) => key.reads_elsewhere(),
             Engine::Ccm(_) => true,
             Engine::Separate(keys) => keys.reads_elsewhere(),
-            Engine::Null | Engine::Gmac(_) => false,
+            Engine::Elsewhere | Engine::Null | Engine::Gmac(_) => false,
         }
     }
 
@@ -187,7 +203,7 @@ impl Cipher {
             Engine::Separate(keys) if keys.reads_elsewhere() => {
                 return keys.seal_from(packet, (text, trailer), iv, high, self.icv_len);
             }
-            Engine::Aead(_) | Engine::Separate(_) | Engine::Null | Engine::Gmac(_) => {}
+            Engine::Aead(_) | Engine::Separate(_) | Engine::Null | Engine::Gmac(_) | Engine::Elsewhere => {}
         }
         let end = packet.len() - self.icv_len;
         let (to, trailer_to) = packet[EspHeader::LEN + self.iv_len..end].split_at_mut(text.len());
@@ -208,6 +224,7 @@ impl Cipher {
         }
         match &self.engine {
             Engine::Aead(key) => key.open(packet, high, self.icv_len),
+            Engine::Elsewhere => unreachable!("its owner opens"),
             Engine::Null => Ok(&mut packet[EspHeader::LEN..]),
             Engine::Gmac(key) => {
                 key.verify(packet, high)?;
@@ -223,7 +240,7 @@ impl Cipher {
     pub const fn opens_elsewhere(&self) -> bool {
         match &self.engine {
             Engine::Aead(key) => key.opens_elsewhere(),
-            Engine::Null | Engine::Gmac(_) | Engine::Ccm(_) | Engine::Separate(_) => false,
+            Engine::Elsewhere | Engine::Null | Engine::Gmac(_) | Engine::Ccm(_) | Engine::Separate(_) => false,
         }
     }
 

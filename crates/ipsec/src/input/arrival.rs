@@ -1,6 +1,6 @@
 //! Arrival of ESP: look-up of a packet's SA, and the checks before decryption.
 
-use base::{DropReason, Instant, Mib, SaId};
+use base::{DropReason, Instant, Mib, SaId, ShardId};
 use packet::Meta;
 use wire::Spi;
 use wire::esp::EspHeader;
@@ -11,6 +11,20 @@ use super::refused::{Uncounted, refuse};
 use crate::ipsec::Ipsec;
 use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;
+
+/// Reason for which a packet is not decrypted here.
+pub(super) enum NotHere {
+    /// This shard owns the packet's SA.
+    Elsewhere(ShardId),
+    /// It is dropped.
+    Refused(Uncounted),
+}
+
+impl From<Uncounted> for NotHere {
+    fn from(why: Uncounted) -> Self {
+        Self::Refused(why)
+    }
+}
 
 /// Metadata of the received packet or train.
 #[derive(Clone, Copy)]
@@ -33,10 +47,10 @@ impl Arrival<'_> {
         last: Option<(Spi, SaId)>,
         front: &[u8],
         n: usize,
-    ) -> Result<(SaId, u64), Uncounted> {
-        let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
+    ) -> Result<(SaId, u64), NotHere> {
+        let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, DropReason::from(why)))?;
         if self.meta.sec_path.is_full() {
-            return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
+            return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth).into());
         }
         let id = match last {
             Some((spi, id)) if spi == header.spi() => Some(id),
@@ -48,23 +62,27 @@ impl Arrival<'_> {
 
     /// Checks that a packet may be one of this SA, and finds its possible whole sequence number.
     #[inline]
-    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Uncounted> {
-        let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
+    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, NotHere> {
+        let header = EspHeader::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, DropReason::from(why)))?;
+        let place = sad.place;
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
+        if let Some(owner) = place.elsewhere(sa.owner()) {
+            return Err(NotHere::Elsewhere(owner));
+        }
         //= RFC 4301 §4.1 simplex: an SA has one direction: a received packet for an outbound SA is dropped
         if sa.dir == Some(SaDir::Out) {
-            return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
+            return Err((Mib::XfrmInStateDirError, DropReason::EspDirection).into());
         }
         sa.check_valid()?;
         if sa.encap.is_some() != self.is_udp {
-            return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
+            return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch).into());
         }
         if sa.offload.is_some() || self.meta.esp.is_some() {
             sa.check_offload(self.meta.origin.port(), self.meta.esp)?;
         }
         let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
         if n < sa.shortest() {
-            return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
+            return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated).into());
         }
         if !sa.may_skip_admission() {
             sad.admit_checked(id, self.now)?;

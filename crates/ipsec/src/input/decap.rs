@@ -173,8 +173,8 @@ impl OuterHeaders {
     }
 }
 
-/// The first `n` bytes of `pieces` as a UDP packet with `headers`: a non-ESP packet of a mixed train.
-pub(super) fn not_esp(
+/// The first `n` bytes of `pieces` as a packet with `headers`, those of ESP or ESP in UDP: one of a mixed train.
+pub(super) fn datagram(
     mem: &Memory,
     info: &Info,
     headers: &[u8],
@@ -190,9 +190,11 @@ pub(super) fn not_esp(
     pieces.skip(n);
     let (ip, udp) = front.split_at_mut(info.header_len);
     let (own, own_udp) = headers.split_at(info.header_len);
-    write_own(ip, own, info.version(), info.next_header_at, Protocol::UDP, total, id.wrapping_sub(info.id));
+    write_own(ip, own, info.version(), info.next_header_at, info.protocol, total, id.wrapping_sub(info.id));
     udp.copy_from_slice(own_udp);
-    udp::UdpHeader::mut_from(udp)?.set_len((udp::UdpHeader::LEN + n) as u16);
+    if let Ok(udp) = udp::UdpHeader::mut_from(udp) {
+        udp.set_len((udp::UdpHeader::LEN + n) as u16);
+    }
     mem.copied(CopyReason::SegmentPayload, n);
     Ok(pkt)
 }

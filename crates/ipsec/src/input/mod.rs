@@ -31,7 +31,7 @@ mod train;
 
 use std::ops::ControlFlow;
 
-use base::{Counters, DropReason, Instant, Mib};
+use base::{Counters, DropReason, Instant, Mib, ShardId};
 use offload::ip_headers;
 use packet::{Cut, Memory, Packet};
 use wire::esp::EspHeader;
@@ -41,7 +41,7 @@ use wire::{Protocol, udp};
 use crate::ipsec::Ipsec;
 
 use accept::{pass, pass_plain};
-use arrival::Arrival;
+use arrival::{Arrival, NotHere};
 
 pub use decrypted::{DecryptSink, Decrypted, FnSink, InnerPacket};
 pub use fast_path::RunSummary;
@@ -56,6 +56,8 @@ pub struct Opened {
     pub not_esp: Vec<Packet>,
     /// NAT keepalives (RFC 3948 §2.3), which end here.
     pub keepalives: u64,
+    /// Packets of a train whose SAs other shards own, each with its shard: they are to be opened there.
+    pub elsewhere: Vec<(ShardId, Packet)>,
     /// Reasons of the dropped packets, which are counted.
     pub drops: Vec<DropReason>,
 }
@@ -188,7 +190,8 @@ impl Ipsec {
                 job.trace_last(pkt.meta.trace);
                 job.push_buf(pkt.into_head(), payload_at);
             }
-            Err((mib, reason)) => {
+            Err(NotHere::Elsewhere(owner)) => opened.elsewhere.push((owner, pkt)),
+            Err(NotHere::Refused((mib, reason))) => {
                 self.esp_drops.arrived(reason, info, front, &pkt.meta);
                 counters.count(mib);
                 opened.drops.push(reason);

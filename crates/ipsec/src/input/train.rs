@@ -6,7 +6,7 @@ use wire::esp::EspHeader;
 use wire::ip::Info;
 use wire::{Protocol, Spi};
 
-use super::arrival::Arrival;
+use super::arrival::{Arrival, NotHere};
 use super::refused::Uncounted;
 use super::{ENCAP_PEEK, Kind, Opened, PEEK, decap, kind};
 use crate::ipsec::Ipsec;
@@ -87,10 +87,16 @@ impl TrainInput<'_> {
         }
         let front: [u8; PEEK] = pieces.peek(self.held);
         let front = &front[..n.min(PEEK)];
-        let Arrival { info, headers, meta, is_udp, .. } = self.arrival;
+        let Arrival { info, meta, is_udp, .. } = self.arrival;
         match if is_udp { kind(&front[..n.min(ENCAP_PEEK)]) } else { Kind::Esp } {
             Kind::Esp => {
-                if let Err((mib, reason)) = self.admit(ipsec, mem, pieces, front, n) {
+                let not_here = self.admit(ipsec, mem, pieces, front, n).err();
+                if let Some(NotHere::Elsewhere(owner)) = not_here {
+                    self.flush(ipsec, pieces);
+                    self.take_out(mem, pieces, n, opened, |opened, pkt| opened.elsewhere.push((owner, pkt)));
+                    return;
+                }
+                if let Some(NotHere::Refused((mib, reason))) = not_here {
                     self.flush(ipsec, pieces);
                     pieces.skip(n);
                     counters.count(mib);
@@ -105,16 +111,33 @@ impl TrainInput<'_> {
             }
             Kind::NotEsp => {
                 self.flush(ipsec, pieces);
-                match decap::not_esp(mem, info, headers, self.id, pieces, n) {
-                    Ok(mut pkt) => {
-                        pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, esp: None, ..meta.clone() };
-                        opened.not_esp.push(pkt);
-                    }
-                    Err(reason) => {
-                        ipsec.esp_drops.arrived(reason, info, &[], meta);
-                        opened.drops.push(reason);
-                    }
+                if let Some(reason) = self.take_out(mem, pieces, n, opened, |opened, pkt| opened.not_esp.push(pkt)) {
+                    ipsec.esp_drops.arrived(reason, info, &[], meta);
                 }
+            }
+        }
+    }
+
+    /// Makes a packet of its own of the next `n` bytes, for `put`. Some: there is no memory, and they are dropped.
+    #[cold]
+    fn take_out(
+        &mut self,
+        mem: &Memory,
+        pieces: &mut Pieces<'_>,
+        n: usize,
+        opened: &mut Opened,
+        put: impl FnOnce(&mut Opened, Packet),
+    ) -> Option<DropReason> {
+        let Arrival { info, headers, meta, .. } = self.arrival;
+        match decap::datagram(mem, info, headers, self.id, pieces, n) {
+            Ok(mut pkt) => {
+                pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, esp: None, ..meta.clone() };
+                put(opened, pkt);
+                None
+            }
+            Err(reason) => {
+                opened.drops.push(reason);
+                Some(reason)
             }
         }
     }
@@ -128,7 +151,7 @@ impl TrainInput<'_> {
         pieces: &mut Pieces<'_>,
         front: &[u8],
         n: usize,
-    ) -> Result<(), Uncounted> {
+    ) -> Result<(), NotHere> {
         let (id, seq) = self.arrival.find(&mut ipsec.sad, self.last, front, n)?;
         if self.last.is_none_or(|(_, last)| last != id) {
             self.flush(ipsec, pieces);
@@ -138,7 +161,7 @@ impl TrainInput<'_> {
         if self.held == 0 && !pieces.join_in_place(n) {
             let opens_elsewhere = || ipsec.sad.get(id).is_some_and(|sa| sa.cipher.opens_elsewhere());
             if self.arrival.meta.esp.is_none() && opens_elsewhere() {
-                return self.admit_pieces(ipsec, mem, pieces, (id, seq), n).map_err(not_opened);
+                return self.admit_pieces(ipsec, mem, pieces, (id, seq), n).map_err(|why| not_opened(why).into());
             }
             pieces.make_writable(mem, n).map_err(not_opened)?;
         }

@@ -10,6 +10,8 @@ use crate::timers::{Timer, Timers};
 #[derive(Debug)]
 pub(crate) struct Age {
     pub(crate) lifetime: Lifetime,
+    /// Number of times that the lifetime was replaced.
+    pub(crate) renewals: u32,
     /// Time of the first timer call after its addition.
     pub(crate) added: Option<Instant>,
     /// Time of its first use.
@@ -28,6 +30,7 @@ impl Age {
     pub(crate) fn new(config: &SaConfig) -> Self {
         Self {
             lifetime: config.lifetime,
+            renewals: 0,
             added: None,
             first_used: None,
             timer: Timer::default(),

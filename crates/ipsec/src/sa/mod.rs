@@ -11,7 +11,7 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use base::{Instant, SaId};
+use base::{Instant, SaId, ShardId};
 use wire::{Spi, Version};
 
 use crate::engine::Cipher;
@@ -55,6 +55,8 @@ pub struct Sa {
     pub(crate) replay: ReplayWindow,
     pub(crate) cipher: Arc<Cipher>,
     pub(crate) flags: SaFlags,
+    /// The shard that seals and opens its packets. The others know its lengths, and neither its key nor its numbers.
+    owner: ShardId,
     pub(crate) encap: Option<EspInUdp>,
     /// `None` without any of these options.
     pub(crate) extras: Option<Box<Extras>>,
@@ -77,6 +79,7 @@ pub(crate) struct Extras {
     pub(crate) selector: Option<Selector>,
     pub(crate) tfcpad: u32,
     pub(crate) nat: NatTraversal,
+    pub(crate) cpu: Option<u32>,
     pub(crate) place: Place,
 }
 
@@ -98,12 +101,20 @@ pub struct SaStats {
 }
 
 impl Sa {
-    /// The SA of `config`, in slot `id`. `mask` is a random number of its own (see [`OutSequence`]).
+    /// The SA of `config`, in slot `id`. `mask` is a random number of its own (see [`OutSequence`]). `has_key`: this shard is its
+    /// `owner`.
     ///
     /// # Errors
     /// The first invalid value of `config`.
-    pub(crate) fn new(id: SaId, config: &SaConfig, mask: u64) -> Result<Self, ConfigError> {
+    pub(crate) fn new(
+        id: SaId,
+        config: &SaConfig,
+        mask: u64,
+        (owner, has_key): (ShardId, bool),
+    ) -> Result<Self, ConfigError> {
         config.check()?;
+        // Also in a shard that does not make the cipher: all refuse the same.
+        config.algorithm.check()?;
         let SaFlags { esn, oseq_may_wrap, .. } = config.flags;
         Ok(Self {
             id,
@@ -116,9 +127,10 @@ impl Sa {
             dying: false,
             reqid: config.reqid,
             flags: config.flags,
+            owner,
             encap: config.encap,
             extras: Extras::new(config, Place::default()),
-            cipher: Arc::new(Cipher::new(&config.algorithm)?),
+            cipher: Arc::new(if has_key { Cipher::new(&config.algorithm)? } else { Cipher::elsewhere(config) }),
             out: OutSequence::new(config.oseq, esn, oseq_may_wrap, mask),
             replay: ReplayWindow::new(config.replay_window, esn, config.seq),
             ip_id: mask as u16,
@@ -175,6 +187,17 @@ impl Sa {
     /// Number on this node.
     pub const fn id(&self) -> SaId {
         self.id
+    }
+
+    /// The shard that seals and opens its packets.
+    #[inline]
+    pub const fn owner(&self) -> ShardId {
+        self.owner
+    }
+
+    /// Number of the CPU whose packets it is for.
+    pub fn cpu(&self) -> Option<u32> {
+        self.extras.as_deref()?.cpu
     }
 
     /// The outer source; unspecified for any.
@@ -365,9 +388,10 @@ impl Sa {
 impl Extras {
     /// Rarely used options of `config`, with its peer at `place`; `None` without any.
     fn new(config: &SaConfig, place: Place) -> Option<Box<Self>> {
-        let &SaConfig { selector, tfcpad, nat, .. } = config;
-        let has_some = selector.is_some() || tfcpad > 0 || nat != NatTraversal::default() || place != Place::default();
-        has_some.then(|| Box::new(Self { selector, tfcpad, nat, place }))
+        let &SaConfig { selector, tfcpad, nat, cpu, .. } = config;
+        let has_nat = nat != NatTraversal::default() || place != Place::default();
+        let has_some = selector.is_some() || tfcpad > 0 || has_nat || cpu.is_some();
+        has_some.then(|| Box::new(Self { selector, tfcpad, nat, cpu, place }))
     }
 }
 
@@ -389,7 +413,7 @@ mod tests {
                 flags,
                 ..SaConfig::new(src, dst, Spi(1), Mode::Tunnel, algorithm.clone())
             };
-            let mut sa = Sa::new(SaId(1), &config, 0).unwrap();
+            let mut sa = Sa::new(SaId(1), &config, 0, (ShardId::FIRST, true)).unwrap();
             sa.resume_received(&[top + 400, top + 500]);
             // (size, received, marked afterwards): in windows smaller and larger than before.
             for (size, received, want) in [

@@ -7,6 +7,7 @@ use xfrm::Lifetime;
 use super::Sad;
 use crate::events::{Event, Events, SaExpired};
 use crate::sa::{Age, Expired, Sa, State};
+use crate::shared::SharedChange;
 use crate::timers::Timers;
 
 impl Sa {
@@ -35,8 +36,22 @@ impl Sa {
     fn expired(&self, hard: bool) -> Event {
         let &Self { src, dst, spi, mark, mode, reqid, if_id, dir, stats, .. } = self;
         let first_used = self.age.first_used;
-        let request = self.age.request.clone();
-        Event::SaExpired(SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request })
+        let (cpu, request) = (self.cpu(), self.age.request.clone());
+        Event::SaExpired(SaExpired {
+            hard,
+            src,
+            dst,
+            spi,
+            mark,
+            mode,
+            reqid,
+            if_id,
+            dir,
+            cpu,
+            first_used,
+            stats,
+            request,
+        })
     }
 
     fn warn(&mut self, events: &mut Events, changes: &mut u64) {
@@ -62,7 +77,8 @@ impl Sad {
     #[cold]
     fn admit_slowly(&mut self, id: SaId, now: Instant) -> Result<(), Expired> {
         let Some((sa, timers, events, changes)) = self.with_clock(id) else { return Ok(()) };
-        sa.age.first_used.get_or_insert(now);
+        let is_first = sa.age.first_used.replace(sa.age.first_used.unwrap_or(now)).is_none();
+        let was_dying = sa.dying;
         let (bytes, packets) = (sa.stats.bytes, sa.stats.packets);
         let Lifetime { soft, hard } = sa.age.lifetime;
         //= RFC 4301 §4.4.2.1 hard-limit: at the soft limit the key manager is notified, at the hard limit the SA ends
@@ -83,30 +99,44 @@ impl Sad {
             }
             Ok(())
         };
+        let is_dying = sa.dying && !was_dying;
+        let renewals = sa.age.renewals;
         sa.schedule(timers);
+        if is_first {
+            self.tell(SharedChange::SaUsed { sa: id, at: now });
+        }
+        if is_dying {
+            self.tell(SharedChange::SaDying { sa: id, renewals });
+        }
         result
     }
 
     /// Replaces the lifetime of an SA, which is no longer dying. Its use stays counted.
     pub(super) fn renew(&mut self, id: SaId, lifetime: Lifetime) {
+        let owner = self.place.id;
         let Some((sa, timers, _, changes)) = self.with_clock(id) else { return };
         sa.age.lifetime = lifetime;
+        sa.age.renewals = sa.age.renewals.wrapping_add(1);
         sa.dying = false;
         (sa.next_bytes, sa.next_packets) = (0, 0);
         *changes += 1;
-        sa.schedule(timers);
+        if owner == sa.owner() {
+            sa.schedule(timers);
+        }
     }
 
-    /// Starts the lifetime of an added SA.
+    /// Starts the lifetime of an added SA, at its owner.
     pub(super) fn start(&mut self, id: SaId) {
-        if let Some((sa, timers, ..)) = self.with_clock(id) {
+        let owner = self.place.id;
+        if let Some((sa, timers, ..)) = self.with_clock(id).filter(|(sa, ..)| sa.owner() == owner) {
             sa.schedule(timers);
         }
     }
 
     /// Time of the next change by time.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next().into_iter().chain(self.larvae.poll_timeout()).min()
+        let of_larvae = self.larvae.poll_timeout().filter(|_| self.place.is_first());
+        self.timers.next().into_iter().chain(of_larvae).min()
     }
 
     /// Handles expired timers.
@@ -114,8 +144,46 @@ impl Sad {
         while let Some(id) = self.timers.pop(now) {
             self.grow_older(id, now);
         }
-        while self.larvae.expire(now, &mut self.events) {
+        while self.place.is_first()
+            && let Some(seq) = self.larvae.pop_due(now)
+        {
+            if self.place.has_others() {
+                self.shared.push(SharedChange::LarvalEnded { seq, is_reported: true });
+            } else {
+                self.end_larval(seq, true);
+            }
+        }
+    }
+
+    /// Ends a larval SA. The first shard reports that.
+    pub(crate) fn end_larval(&mut self, seq: u32, is_reported: bool) {
+        self.changes += 1;
+        let Some(gone) = self.larvae.remove(seq) else { return };
+        if is_reported && self.place.is_first() {
+            self.events.push(gone.expired());
+        }
+    }
+
+    /// Removes an SA that has reached its hard limit. Its owner, which has counted its packets, reports that.
+    pub(crate) fn end(&mut self, id: SaId) {
+        let Some(gone) = self.take(id) else { return };
+        if self.owns(&gone) {
+            self.events.push(gone.expired(true));
+        }
+    }
+
+    /// Follows an SA's owner, to which it is dying, unless its lifetime has been replaced meanwhile.
+    pub(crate) fn follow_dying(&mut self, id: SaId, renewals: u32) {
+        if let Some(sa) = self.get_mut(id).filter(|sa| sa.age.renewals == renewals) {
+            sa.dying = true;
             self.changes += 1;
+        }
+    }
+
+    /// Follows an SA's owner, which has used it.
+    pub(crate) fn follow_use(&mut self, id: SaId, at: Instant) {
+        if let Some(sa) = self.get_mut(id) {
+            sa.age.first_used.get_or_insert(at);
         }
     }
 
@@ -126,17 +194,26 @@ impl Sad {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let Lifetime { soft, hard } = sa.age.lifetime;
         if sa.state == State::Expired || is_due(hard.at(added, sa.age.first_used)) {
-            if let Some(gone) = self.take(id) {
-                self.events.push(gone.expired(true));
+            sa.state = State::Expired;
+            *changes += 1;
+            if self.place.has_others() {
+                self.shared.push(SharedChange::SaEnded { sa: id });
+            } else {
+                self.end(id);
             }
             return;
         }
-        if !sa.dying && is_due(soft.at(added, sa.age.first_used)) {
+        let is_dying = !sa.dying && is_due(soft.at(added, sa.age.first_used));
+        let renewals = sa.age.renewals;
+        if is_dying {
             sa.warn(events, changes);
         }
         if let Some(aevent) = sa.look_at_numbers(now, events.has_number_listener()) {
             events.push(Event::Numbers(aevent));
         }
         sa.schedule(timers);
+        if is_dying {
+            self.tell(SharedChange::SaDying { sa: id, renewals });
+        }
     }
 }

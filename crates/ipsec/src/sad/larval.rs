@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use wire::Spi;
 use xfrm::{Mark, Mode, SaConfig, SaDir, Selector};
 
-use crate::events::{Event, Events, SaExpired};
+use crate::events::{Event, SaExpired};
 use crate::sa::SaStats;
 use crate::timers::{Timer, Timers};
 
@@ -42,6 +42,10 @@ pub struct Larval {
     pub if_id: u32,
     /// Time of its request.
     pub added: Instant,
+    /// Whether its SPI was chosen by this node, which will receive by it.
+    pub(crate) is_allocated: bool,
+    /// Number of the CPU whose packets the SA is for.
+    pub cpu: Option<u32>,
     /// Whether it stands for an SA whose key was lost in a restart ([`Ipsec::hold_lost`](crate::Ipsec::hold_lost)).
     pub(crate) is_lost: bool,
     pub(crate) timer: Timer,
@@ -78,6 +82,8 @@ impl Larval {
             mark: Mark::ANY,
             if_id: 0,
             added: Instant::ZERO,
+            is_allocated: false,
+            cpu: None,
             is_lost: false,
             timer: Timer::default(),
         }
@@ -87,7 +93,28 @@ impl Larval {
     fn is_answered_by(&self, config: &SaConfig) -> bool {
         let same_ends = (self.src, self.dst) == (config.src, config.dst);
         let same_use = (self.mode, self.reqid, self.if_id) == (config.mode, config.reqid, config.if_id);
-        self.spi.0 == 0 && same_ends && same_use && self.mark == config.mark
+        self.spi.0 == 0 && same_ends && same_use && (self.mark, self.cpu) == (config.mark, config.cpu)
+    }
+
+    /// Event of its end.
+    pub(super) fn expired(&self) -> Event {
+        let &Self { src, dst, spi, mark, mode, reqid, if_id, dir, cpu, .. } = self;
+        let (hard, first_used, stats, request) = (true, None, SaStats::default(), None);
+        Event::SaExpired(SaExpired {
+            hard,
+            src,
+            dst,
+            spi,
+            mark,
+            mode,
+            reqid,
+            if_id,
+            dir,
+            cpu,
+            first_used,
+            stats,
+            request,
+        })
     }
 }
 
@@ -133,7 +160,7 @@ impl Larvae {
     /// Reserves an SPI that no other larval SA has.
     pub(crate) fn set_spi(&mut self, seq: u32, spi: Spi, dir: Option<SaDir>) {
         if let Some(larval) = self.by_seq.get_mut(&seq) {
-            (larval.spi, larval.dir) = (spi, dir.or(larval.dir));
+            (larval.spi, larval.dir, larval.is_allocated) = (spi, dir.or(larval.dir), true);
             let dst = larval.dst;
             self.name(seq, dst, spi);
         }
@@ -172,8 +199,8 @@ impl Larvae {
     }
 
     /// The larval SA with that number and destination, if it is for such marks (Linux `__xfrm_find_acq_byseq`).
-    pub(crate) fn numbered(&self, seq: u32, dst: IpAddr, mark: Mark) -> Option<&Larval> {
-        self.get(seq).filter(|larval| larval.dst == dst && larval.mark.matches(mark.sought()))
+    pub(crate) fn numbered(&self, seq: u32, dst: IpAddr, mark: Mark, cpu: Option<u32>) -> Option<&Larval> {
+        self.get(seq).filter(|larval| (larval.dst, larval.cpu) == (dst, cpu) && larval.mark.matches(mark.sought()))
     }
 
     /// The larval SA with that SPI that packets marked `mark` find.
@@ -199,7 +226,7 @@ impl Larvae {
 
     /// The larval SA that `config` completes: by its number, whatever its SPI, else by its fields.
     pub(crate) fn answered_by(&self, config: &SaConfig) -> Option<u32> {
-        let named = self.numbered(config.acquire_seq, config.dst, config.mark);
+        let named = self.numbered(config.acquire_seq, config.dst, config.mark, config.cpu);
         let found = named.or_else(|| self.with(config.dst, config.reqid).find(|it| it.is_answered_by(config)));
         found.map(|larval| larval.seq)
     }
@@ -216,26 +243,13 @@ impl Larvae {
         self.timers.next()
     }
 
-    /// Ends one that has timed out. Tells whether there was one.
-    pub(crate) fn expire(&mut self, now: Instant, events: &mut Events) -> bool {
-        let Some(seq) = self.timers.pop(now) else { return false };
+    /// One that has timed out.
+    pub(crate) fn pop_due(&mut self, now: Instant) -> Option<u32> {
+        let seq = self.timers.pop(now)?;
         if let Some(larval) = self.by_seq.get_mut(&seq) {
             larval.timer.clear();
         }
-        self.end(seq, events);
-        true
-    }
-
-    /// Removes one, and reports its end.
-    fn end(&mut self, seq: u32, events: &mut Events) {
-        let Some(gone) = self.remove(seq) else { return };
-        let Larval { src, dst, spi, mark, mode, reqid, if_id, dir, .. } = gone;
-        let hard = true;
-        let first_used = None;
-        let stats = SaStats::default();
-        let request = None;
-        let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request };
-        events.push(Event::SaExpired(gone));
+        Some(seq)
     }
 
     /// Marks all as lost SAs.
@@ -243,12 +257,11 @@ impl Larvae {
         self.by_seq.values_mut().for_each(|larval| larval.is_lost = true);
     }
 
-    /// Ends the lost ones. Tells whether there were any.
-    pub(crate) fn expire_lost(&mut self, events: &mut Events) -> bool {
+    /// The lost ones, in the order of their numbers.
+    pub(crate) fn lost(&self) -> Vec<u32> {
         let mut lost: Vec<u32> =
             self.by_seq.values().filter(|larval| larval.is_lost).map(|larval| larval.seq).collect();
         lost.sort_unstable();
-        lost.iter().for_each(|&seq| self.end(seq, events));
-        !lost.is_empty()
+        lost
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-use base::{PortId, SaId};
+use base::{PortId, SaId, ShardId, ShardPlace};
 use hashbrown::HashMap;
 use wire::Spi;
 
@@ -24,6 +24,7 @@ use crate::device::{Devices, NewState};
 use crate::events::Events;
 use crate::hash_index::HashIndex;
 use crate::sa::{Sa, State};
+use crate::shared::SharedChange;
 use crate::timers::Timers;
 
 pub(crate) use larval::Larvae;
@@ -60,6 +61,14 @@ pub struct Sad {
     born: u64,
     /// SAs in the order of their addition.
     by_birth: BTreeMap<u64, SaId>,
+    /// Number of SAs that are for the packets of one CPU.
+    of_cpus: usize,
+    /// The shard of the node that has this database.
+    pub(crate) place: ShardPlace,
+    /// Changes for all shards that this one has caused.
+    pub(crate) shared: Vec<SharedChange>,
+    /// Owner of the last SPI that was allocated.
+    last_steered: ShardId,
 }
 
 /// Number of SAs of a destination and `reqid` among which the predecessor of a new one is searched for.
@@ -75,6 +84,11 @@ impl Sa {
 }
 
 impl Sad {
+    /// The database of one of a node's shards.
+    pub(crate) fn of_shard(place: ShardPlace) -> Self {
+        Self { place, ..Self::default() }
+    }
+
     /// Adds an SA, which replaces the larval one that it completes. `mask` is a random number of its own, from which
     /// its initialisation vectors are made. Its lifetime begins with the next timer call.
     ///
@@ -90,7 +104,7 @@ impl Sad {
             config.check()?;
             return Err(ConfigError::Exists);
         }
-        let id = self.insert(config, mask)?;
+        let id = self.insert(config, mask, false)?;
         if let Some(seq) = self.larvae.answered_by(config) {
             self.larvae.remove(seq);
         }
@@ -112,8 +126,8 @@ impl Sad {
             if config.dir.is_some() && config.dir != larval.dir {
                 return Err(ConfigError::DirReversed);
             }
-            let seq = larval.seq;
-            let id = self.insert(config, mask)?;
+            let (seq, is_allocated) = (larval.seq, larval.is_allocated);
+            let id = self.insert(config, mask, is_allocated)?;
             self.larvae.remove(seq);
             return Ok(id);
         }
@@ -164,9 +178,46 @@ impl Sad {
         self.take(self.by_spi(dst, spi, mark)?)
     }
 
-    fn insert(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
+    /// The shard that seals and opens the packets of an SA to be added: that of its SPI if it receives, as the links' queues are
+    /// chosen by it; that of its CPU; else that of the SA in the other direction, so that a flow stays in one shard both ways.
+    /// `is_allocated`: this node has chosen the SPI, so it receives by the SA.
+    fn owner_of(&self, config: &SaConfig, is_allocated: bool) -> ShardId {
+        let count = self.place.count;
+        let by_spi = count.owner_of_spi(config.spi.0);
+        let receives = config.dir.map_or(is_allocated, |dir| dir == SaDir::In);
+        if receives || !self.place.has_others() {
+            return by_spi;
+        }
+        if let Some(owner) = config.cpu.and_then(|cpu| count.all().nth(cpu as usize)) {
+            return owner;
+        }
+        let is_back = |sa: &&Sa| sa.src == config.dst && sa.dir != Some(SaDir::Out);
+        self.newest_of(config.src, config.reqid, is_back).map_or(by_spi, Sa::owner)
+    }
+
+    /// The newest SA of a destination and `reqid` that `is_it`; none without a `reqid`.
+    fn newest_of(&self, dst: IpAddr, reqid: u32, is_it: impl Fn(&&Sa) -> bool) -> Option<&Sa> {
+        let newest = self.newest((dst, reqid)).filter(|_| reqid != 0);
+        self.slots.list(newest).take(LOOK_BACK).find(is_it)
+    }
+
+    /// Tells all shards of a change that this one causes, if there are several.
+    pub(crate) fn tell(&mut self, change: SharedChange) {
+        if self.place.has_others() {
+            self.shared.push(change);
+        }
+    }
+
+    /// Tells whether this shard seals and opens the packets of an SA.
+    #[inline]
+    pub fn owns(&self, sa: &Sa) -> bool {
+        sa.owner() == self.place.id
+    }
+
+    fn insert(&mut self, config: &SaConfig, mask: u64, is_allocated: bool) -> Result<SaId, ConfigError> {
         let id = self.slots.next_id().ok_or(ConfigError::TooMany)?;
-        let mut sa = Sa::new(id, config, mask)?;
+        let owner = self.owner_of(config, is_allocated);
+        let mut sa = Sa::new(id, config, mask, (owner, owner == self.place.id))?;
         sa.offload = self.devices.add_state(&NewState { id, config, mask })?;
         self.born += 1;
         sa.age.born = self.born;
@@ -175,13 +226,13 @@ impl Sad {
         sa.note_numbers_reported();
         let key = sa.template_key();
         let SaConfig { src, dst, spi, reqid, .. } = *config;
-        let of_same_peers = |sa: &&Sa| reqid != 0 && sa.src == src;
-        let old = self.slots.list(self.newest(key)).take(LOOK_BACK).find(of_same_peers).map(|sa| sa.spi);
+        let old = self.newest_of(dst, reqid, |sa| sa.src == src).map(|sa| sa.spi);
         let kind = old.map_or(SaChangeKind::Added, |old| SaChangeKind::Rekeyed { old });
         self.sa_changes.push(SaChange { kind, spi, src, dst, reqid });
         self.slots.insert(sa);
         self.by_spi.insert(self.name(config.dst, config.spi.0), slot_of(id));
         *self.spis.entry(config.spi).or_default() += 1;
+        self.of_cpus += usize::from(config.cpu.is_some());
         self.move_port(config.dst, None, config.encap.map(|encap| encap.dport));
         self.link(slot_of(id), key);
         self.start(id);
@@ -206,6 +257,7 @@ impl Sad {
                 self.spis.remove(&sa.spi);
             }
         }
+        self.of_cpus -= usize::from(sa.cpu().is_some());
         self.move_port(sa.dst, sa.encap.map(|encap| encap.dport), None);
         sa.age.unschedule(id, &mut self.timers);
         sa.state = State::Dead;

@@ -93,12 +93,20 @@ impl Sad {
         device: Option<PortId>,
     ) -> Found {
         let mark = mark.sought();
-        let [mut same_source, mut any_source] = [Best::default(); 2];
+        // Those for this CPU alone come first, and those for others are not used (RFC 9611 §3).
+        let [mut of_cpu, mut same_source, mut any_source] = [Best::default(); 3];
         for sa in self.slots.list(self.newest((dst, template.reqid))) {
             if !sa.suits(template, mark, flow) || sa.packet_device() != device {
                 continue;
             }
-            let best = if sa.src == src || src.is_unspecified() {
+            let cpu = if self.of_cpus > 0 { sa.cpu() } else { None };
+            if cpu.is_some_and(|cpu| cpu != u32::from(self.place.id.0)) {
+                continue;
+            }
+            let has_source = sa.src == src || src.is_unspecified();
+            let best = if cpu.is_some() && (has_source || sa.src.is_unspecified()) {
+                &mut of_cpu
+            } else if has_source {
                 &mut same_source
             } else if sa.src.is_unspecified() {
                 &mut any_source
@@ -114,14 +122,14 @@ impl Sad {
                 State::Valid => drop(best.dying.get_or_insert(sa.id())),
                 _ => best.failed = true,
             }
-            if let Some(id) = same_source.young {
+            if let Some(id) = same_source.young.filter(|_| self.of_cpus == 0) {
                 return Found::Sa(id);
             }
         }
-        let pending = self.pending(template, mark, src, dst, flow);
+        let pending = self.pending(template, mark, src, dst, flow, None);
         let has = |spi| self.by_spi(dst, spi, mark).is_some() || self.larvae.by_spi(dst, spi, mark).is_some();
         let clash = || template.spi.is_some_and(has);
-        match same_source.valid().or(any_source.valid().filter(|_| !pending)) {
+        match of_cpu.valid().or(same_source.valid()).or(any_source.valid().filter(|_| !pending)) {
             Some(id) => Found::Sa(id),
             None if pending || same_source.failed || any_source.failed => Found::Pending,
             None if clash() => Found::Clash,
@@ -129,16 +137,45 @@ impl Sad {
         }
     }
 
+    /// Tells whether there is an SA for `template`, in whatever state, for that CPU or for all.
+    #[allow(clippy::too_many_arguments, reason = "as those of `find`")]
+    pub(crate) fn has(
+        &self,
+        template: &Template,
+        mark: Mark,
+        src: IpAddr,
+        dst: IpAddr,
+        flow: &Flowi,
+        device: Option<PortId>,
+        cpu: Option<u32>,
+    ) -> bool {
+        let has_source = |sa: &Sa| sa.src == src || src.is_unspecified() || sa.src.is_unspecified();
+        self.slots.list(self.newest((dst, template.reqid))).any(|sa| {
+            sa.suits(template, mark.sought(), flow)
+                && (sa.packet_device(), sa.cpu()) == (device, cpu)
+                && has_source(sa)
+                && sa.carries(flow)
+        })
+    }
+
     /// The tunnels to `dst` with that `reqid`, the newest first.
     pub(crate) fn tunnels_to(&self, dst: IpAddr, reqid: u32) -> impl Iterator<Item = &Sa> {
         self.slots.list(self.newest((dst, reqid))).filter(|sa| sa.mode == Mode::Tunnel)
     }
 
-    /// Tells whether a request for `template` is pending, for any flow.
-    fn pending(&self, template: &Template, mark: u32, src: IpAddr, dst: IpAddr, flow: &Flowi) -> bool {
+    /// Tells whether a request for `template` is pending, for any flow, and for that CPU or for all.
+    pub(crate) fn pending(
+        &self,
+        template: &Template,
+        mark: u32,
+        src: IpAddr,
+        dst: IpAddr,
+        flow: &Flowi,
+        cpu: Option<u32>,
+    ) -> bool {
         self.larvae.with(dst, template.reqid).any(|larval| {
             (larval.src == src || src.is_unspecified() || larval.src.is_unspecified())
-                && (larval.mode, larval.if_id) == (template.mode, flow.if_id)
+                && (larval.mode, larval.if_id, larval.cpu) == (template.mode, flow.if_id, cpu)
                 && larval.mark.matches(mark)
                 && template.spi.is_none_or(|spi| spi == larval.spi)
         })

@@ -21,6 +21,9 @@ use xfrm::{Action, ConfigError, Dir, Flowi, PolicyConfig, PolicyKey, PortMask};
 /// Time from a soft limit to its next report (Linux `XFRM_KM_TIMEOUT`).
 const NOTIFY_AGAIN: Duration = Duration::from_secs(30);
 
+/// Time from a report of a policy's use to the first shard to the next one.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
 /// Number of a policy; reused after the policy is removed.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct PolicyId(u32);
@@ -79,10 +82,19 @@ pub struct Policy {
     arrived: u64,
     added: Option<Instant>,
     used: Option<Instant>,
+    /// Whether it ends when it is not used.
+    ends_idle: bool,
+    /// Time of the last use that the first shard was told.
+    told: Option<Instant>,
     timer: Timer,
 }
 
 impl Policy {
+    /// Number of policies that were added or replaced before it.
+    pub(crate) const fn arrived(&self) -> u64 {
+        self.arrived
+    }
+
     /// Time of its addition, or of the first timer call after it.
     pub const fn added(&self) -> Option<Instant> {
         self.added
@@ -114,7 +126,7 @@ impl Policy {
         (hidden && !self.config.allows_clear()).then(|| MatchKey::of_fragments(selector, *mark, *if_id))
     }
 
-    fn expired(&self, hard: bool) -> Event {
+    pub(crate) fn expired(&self, hard: bool) -> Event {
         Event::PolicyExpired(PolicyExpired {
             hard,
             index: self.index,
@@ -190,7 +202,18 @@ impl Spd {
         let order = Order { priority: config.priority, born };
         self.arrived += 1;
         let arrived = self.arrived;
-        let policy = Policy { index, config, order, arrived, added: None, used: None, timer: Timer::default() };
+        let ends_idle = [config.lifetime.soft, config.lifetime.hard].iter().any(|limits| limits.used.is_some());
+        let policy = Policy {
+            index,
+            config,
+            order,
+            arrived,
+            added: None,
+            used: None,
+            ends_idle,
+            told: None,
+            timer: Timer::default(),
+        };
         let dir = policy.config.dir as usize;
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
@@ -316,11 +339,23 @@ impl Spd {
         self.slots.get(id.0 as usize)?.as_deref()
     }
 
-    /// Records the use of a policy.
+    /// Records the use of a policy. Some, now and then: it would end if it were not used; its number of arrival.
     #[inline]
-    pub(crate) fn touch(&mut self, id: PolicyId, now: Instant) {
-        if let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) {
-            policy.used = Some(now);
+    pub(crate) fn touch(&mut self, id: PolicyId, now: Instant) -> Option<u64> {
+        let policy = self.slots.get_mut(id.0 as usize)?.as_mut()?;
+        policy.used = Some(now);
+        if !policy.ends_idle || policy.told.is_some_and(|told| now.since(told) < TELL_AGAIN) {
+            return None;
+        }
+        policy.told = Some(now);
+        Some(policy.arrived)
+    }
+
+    /// Follows another shard, which has used a policy.
+    pub(crate) fn follow_use(&mut self, id: PolicyId, arrived: u64, at: Instant) {
+        let policy = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+        if let Some(policy) = policy.filter(|policy| policy.arrived == arrived) {
+            policy.used = policy.used.max(Some(at));
         }
     }
 
@@ -361,31 +396,19 @@ impl Spd {
         self.timers.next()
     }
 
-    /// Handles expired timers; reports each policy that has ended, before its fallback takes its place.
-    pub(crate) fn handle_timeout(
-        &mut self,
-        now: Instant,
-        events: &mut Events,
-        mut gone: impl FnMut(PolicyId, &PolicyKey),
-    ) {
+    /// Handles expired timers up to one of a policy that has reached its hard limit. `has_others`: other shards use policies too, and
+    /// tell it late.
+    pub(crate) fn pop_ended(&mut self, now: Instant, events: &mut Events, has_others: bool) -> Option<(PolicyId, u64)> {
+        let late = if has_others { TELL_AGAIN } else { Duration::ZERO };
         while let Some(id) = self.timers.pop(now) {
             let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) else { continue };
             policy.timer.clear();
             let added = *policy.added.get_or_insert(now);
-            let used = policy.used.or(policy.added);
+            let used = policy.used.map(|used| used + late).or(policy.added);
             let soft = policy.config.lifetime.soft.at(added, used);
             let hard = policy.config.lifetime.hard.at(added, used);
             if hard.is_some_and(|at| at <= now) {
-                if let Some(policy) = self.take(id) {
-                    events.push(policy.expired(true));
-                    let key = policy.config.key();
-                    gone(id, &key);
-                    if let Some(fallback) = self.fallbacks.remove(&key) {
-                        let born = self.next_born();
-                        self.insert(policy.index, born, fallback);
-                    }
-                }
-                continue;
+                return Some((id, policy.arrived));
             }
             let soft = soft.map(|at| {
                 if at > now {
@@ -397,6 +420,18 @@ impl Spd {
             let next = soft.into_iter().chain(hard).min();
             self.timers.set(id, &mut policy.timer, next);
         }
+        None
+    }
+
+    /// Ends a policy that has reached its hard limit; its fallback takes its place.
+    pub(crate) fn end(&mut self, id: PolicyId, arrived: u64) -> Option<Box<Policy>> {
+        self.get(id).filter(|policy| policy.arrived == arrived)?;
+        let policy = self.take(id)?;
+        if let Some(fallback) = self.fallbacks.remove(&policy.config.key()) {
+            let born = self.next_born();
+            self.insert(policy.index, born, fallback);
+        }
+        Some(policy)
     }
 }
 

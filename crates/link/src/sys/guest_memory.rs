@@ -95,6 +95,9 @@ pub(crate) struct Window {
 
 // SAFETY: a pointer into a mapping that goes with it, used by atomic operations and copies alone.
 unsafe impl Send for Window {}
+// SAFETY: as above. Copies of two threads to the same bytes, which a guest may ask for by one buffer in two queues, are as those of this
+// process and the guest: they decide which bytes are there.
+unsafe impl Sync for Window {}
 
 impl Window {
     /// Maps `len` bytes of a file of memory (memfd, tmpfs, huge pages) from `offset` on.
@@ -224,7 +227,7 @@ impl Window {
 }
 
 /// Range of guest memory with its addresses, from a vhost-user message.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Region {
     /// Start address in descriptors of the guest.
     pub(crate) guest_addr: u64,
@@ -265,11 +268,11 @@ pub(crate) struct GuestPiece {
     offset: u64,
 }
 
-/// Memory map of a guest.
-#[derive(Debug, Default)]
+/// Memory map of a guest. A clone has the same regions, and is not changed with the map.
+#[derive(Clone, Debug, Default)]
 pub(crate) struct GuestMemory {
     /// Regions by the guest's addresses, without overlaps.
-    regions: Vec<Region>,
+    regions: Arc<[Region]>,
     /// Region of the last look-up.
     recent: Cell<usize>,
 }
@@ -288,7 +291,8 @@ impl GuestMemory {
             return None;
         }
         let at = self.regions.partition_point(|other| other.guest_addr < region.guest_addr);
-        self.regions.insert(at, region);
+        let (below, above) = self.regions.split_at(at);
+        self.regions = below.iter().cloned().chain([region]).chain(above.iter().cloned()).collect();
         Some(())
     }
 
@@ -296,7 +300,8 @@ impl GuestMemory {
     /// [`Self::add`].
     pub(crate) fn remove(&mut self, guest_addr: u64, user_addr: u64, len: u64) -> Option<()> {
         self.recent.set(0);
-        self.regions.retain(|region| !region.has_addrs(guest_addr, user_addr, len));
+        let others = self.regions.iter().filter(|region| !region.has_addrs(guest_addr, user_addr, len));
+        self.regions = others.cloned().collect();
         (!self.regions.iter().any(|region| region.overlaps(guest_addr, len))).then_some(())
     }
 

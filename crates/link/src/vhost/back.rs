@@ -6,33 +6,28 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
-use arrayvec::ArrayVec;
-use base::DropReason;
+use base::{DropReason, ShardCount};
 use driver::DriverKind;
-use offload::Features;
-use packet::{CopyReason, Cut, Memory, Packet};
+use packet::{Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use wire::MacAddr;
-use wire::eth::EthHeader;
 
 use crate::error::failed;
-use crate::flow_hash::FlowHash;
-use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::sys::aio;
 use crate::sys::discard::{self, Discarded};
 use crate::sys::inspection::Inspector;
 use crate::{Common, Layer, Link, OpenError, Sent};
 
 use super::connection::{CONNECTION, Closed, Connection};
-use super::device::{Device, Vring};
+use super::device::{Device, lock};
 use super::features::{self, Bits};
-use super::frames::{Delivered, Scratch};
 use super::guest::{GuestState, QueueState};
 use super::pace::Pace;
-use super::queues::{BURST_BYTES, BURST_DESCRIPTORS, BURST_PACKETS, MAX_LOOKS, MAX_PAIRS};
-use super::ring::{BadRing, Ring};
+use super::pairs::{Negotiation, Pairs, Shared};
+use super::queues::MAX_PAIRS;
+use super::ring::Ring;
 
 /// Limit of messages that one call handles.
 const MAX_MESSAGES: usize = 64;
@@ -90,27 +85,30 @@ pub struct VhostUser {
     inspector: Inspector,
     /// Listener, connection, kicks, `again` and the timer of `pace`: the one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
-    /// Eventfd that is readable when a burst ended before the rings were empty.
-    again: OwnedFd,
     connection: Option<Connection>,
     /// Whether there may be messages for which epoll reports no new edge.
     has_messages: bool,
     /// Limit of messages and connections.
     pace: Pace,
     pub(super) device: Arc<Mutex<Device>>,
-    /// Negotiated features now.
-    current: Features,
-    negotiated: Option<Bits>,
-    offered: bool,
-    scratch: Scratch,
-    flow_hash: FlowHash,
-    /// The queue pair to receive from next.
-    next: usize,
+    negotiation: Negotiation,
+    pairs: Pairs,
+    /// Whether the pairs by which the guest can receive have changed.
+    has_changed: bool,
     connections: u64,
     violations: u64,
-    copied: u64,
-    /// Bytes copied to the guest that are not in the ledger yet.
-    owed: usize,
+}
+
+/// Pairs of queues of a guest's port that another shard than the first serves. The first one has the connection: its link fails when the
+/// guest violates the rules or is gone, and no link of the others does.
+#[derive(Debug)]
+pub(super) struct VhostPairs {
+    common: Common,
+    mac: MacAddr,
+    /// Kicks and `again`: the one descriptor that the link is polled by.
+    waiting: Arc<OwnedFd>,
+    negotiation: Negotiation,
+    pairs: Pairs,
 }
 
 /// Makes the socket and waits for a front end.
@@ -118,6 +116,21 @@ pub struct VhostUser {
 /// # Errors
 /// The path cannot be bound, or a program listens there.
 pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
+    open_shards(config, ShardCount::ONE).map(|(first, _)| first)
+}
+
+/// As [`open`], with a link for each shard: pairs of queues are dealt to the shards in turn. No link for a shard without a pair. The first
+/// has the connection; without it, the others have no guest.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_queues(config: &VhostConfig, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, OpenError> {
+    let (first, others) = open_shards(config, shards)?;
+    let others = others.into_iter().map(|pairs| Box::new(pairs) as Box<dyn Link>);
+    Ok(std::iter::once(Box::new(first) as Box<dyn Link>).chain(others).collect())
+}
+
+pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(VhostUser, Vec<VhostPairs>), OpenError> {
     let name = &config.name;
     let error = |call| move |err: io::Error| OpenError::new(name, call, err);
     if config.pairs == 0 || config.pairs > MAX_PAIRS {
@@ -133,53 +146,61 @@ pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
             .with_hint(libc::ENOENT, format!("{path}: no directory; `install -d -m 700 {dir}` makes it"))
             .with_hint(libc::EACCES, format!("{path}: this user may not make a socket there"))
     })?;
-    let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
-    let again =
-        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| error("eventfd")(err.into()))?;
+    let shards = shards.get().min(config.pairs.into());
+    let mut epolls = Vec::new();
+    let mut events = Vec::new();
+    for _ in 0..shards {
+        let waiting = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|err| error("epoll_create1")(err.into()))?;
+        let again =
+            eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| error("eventfd")(err.into()))?;
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&waiting, &again, epoll::EventData::new_u64(AGAIN), flags)
+            .map_err(|err| error("epoll_ctl")(err.into()))?;
+        epolls.push(Arc::new(waiting));
+        events.push(again);
+    }
     let wait = |fd: BorrowedFd<'_>, token, flags| {
-        let added = epoll::add(&waiting, fd, epoll::EventData::new_u64(token), flags);
+        let added = epoll::add(&epolls[0], fd, epoll::EventData::new_u64(token), flags);
         added.map_err(|err| error("epoll_ctl")(err.into()))
     };
     wait(listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
-    wait(again.as_fd(), AGAIN, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let pace = Pace::new().map_err(error("timerfd_create"))?;
     wait(pace.timer(), TIMER, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-    let waiting = Arc::new(waiting);
-    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), config.memory, Arc::clone(&waiting));
-    let mut offloads = Offloads::EMPTY;
-    let features = Bits::default().features(&mut offloads, NO_GUEST);
-    Ok(VhostUser {
-        common: Common::new(name, config.mtu, offloads, features),
+    let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), config.memory, epolls.clone());
+    let shared = Arc::new(Shared::new(events[0].try_clone().map_err(error("dup"))?, config.pairs, shards));
+    let of_shard = |(shard, again)| Pairs::new(&device.vrings, shard, shards, again, Arc::clone(&shared));
+    let mut all = events.into_iter().enumerate().map(of_shard).collect::<Vec<_>>();
+    let without_guest = || {
+        let (negotiation, offloads) = Negotiation::without_guest(config.offloads);
+        (Common::new(name, config.mtu, offloads, negotiation.features()), negotiation)
+    };
+    let others = all.drain(1..).zip(&epolls[1..]).map(|(pairs, waiting)| {
+        let (common, negotiation) = without_guest();
+        VhostPairs { common, mac: config.mac, waiting: Arc::clone(waiting), negotiation, pairs }
+    });
+    let others = others.collect();
+    let (common, negotiation) = without_guest();
+    let first = VhostUser {
+        common,
         socket: config.socket.clone(),
         file: socket_file(&config.socket),
         mac: config.mac,
         listener: Discarded::new(listener),
         is_listening: true,
         inspector: Inspector::default(),
-        waiting,
-        again,
+        waiting: Arc::clone(&epolls[0]),
         connection: None,
         has_messages: false,
         pace,
         device: Arc::new(Mutex::new(device)),
-        current: features,
-        negotiated: None,
-        offered: config.offloads,
-        scratch: Scratch::default(),
-        flow_hash: FlowHash::default(),
-        next: 0,
+        negotiation,
+        pairs: all.remove(0),
+        has_changed: false,
         connections: 0,
         violations: 0,
-        copied: 0,
-        owed: 0,
-    })
+    };
+    Ok((first, others))
 }
-
-/// Reason that an offload is off without a front end.
-const NO_GUEST: &str = "no guest";
-
-/// Reason that an offload is off that the guest did not negotiate.
-const NOT_NEGOTIATED: &str = "not negotiated by the guest";
 
 /// Device and inode of the socket at a path; `None` if there is none, or another kind of file.
 fn socket_file(path: &Path) -> Option<(u64, u64)> {
@@ -205,31 +226,33 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-pub(super) fn lock(device: &Mutex<Device>) -> MutexGuard<'_, Device> {
-    device.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl VhostUser {
     /// State of the guest.
     pub fn guest(&self) -> GuestState {
         let device = lock(&self.device);
-        let queues = device.vrings.iter().map(|vring| QueueState {
-            running: vring.ring.is_some(),
-            enabled: vring.enabled,
-            size: vring.ring.as_ref().map_or(0, Ring::size),
-            chains: vring.stats.chains,
-            calls: vring.stats.calls,
-            full: vring.stats.full,
+        let mut copied = 0;
+        let queues = device.vrings.iter().map(|vring| {
+            let vring = lock(vring);
+            copied += vring.stats.copied;
+            QueueState {
+                running: vring.ring.is_some(),
+                enabled: vring.enabled,
+                size: vring.ring.as_ref().map_or(0, Ring::size),
+                chains: vring.stats.chains,
+                calls: vring.stats.calls,
+                full: vring.stats.full,
+            }
         });
+        let queues = queues.collect();
         GuestState {
             connected: self.connection.is_some(),
-            running: device.is_running(),
+            running: self.pairs.shared.are_of_first(device.ready_pairs()),
             features: features::names(device.features.unwrap_or_default().0).collect(),
             regions: device.memory.count(),
-            queues: queues.collect(),
+            queues,
             connections: self.connections,
             violations: self.violations,
-            copied: self.copied,
+            copied,
         }
     }
 
@@ -267,7 +290,7 @@ impl VhostUser {
         self.pace.spend();
         let Ok((socket, _)) = self.listener.accept() else { return };
         // A failure means that memory or descriptors are exhausted; the front end sees a closed socket.
-        let connection = self.again.try_clone().and_then(|inspected| {
+        let connection = self.pairs.again().and_then(|inspected| {
             Connection::new(socket, &self.device, &self.waiting, self.inspector.clone(), inspected)
         });
         if let Ok(connection) = connection {
@@ -302,9 +325,9 @@ impl VhostUser {
             }
         }
         if self.has_messages {
-            self.come_again();
+            self.pairs.come_again();
         }
-        self.see_features();
+        self.see_device();
         outcome
     }
 
@@ -317,7 +340,7 @@ impl VhostUser {
         self.listen_again();
         self.has_messages = false;
         lock(&self.device).disconnect();
-        self.see_features();
+        self.see_device();
         match why {
             Closed::Gone => {
                 let gone = io::Error::new(
@@ -350,144 +373,29 @@ impl VhostUser {
         }
     }
 
-    #[cold]
-    fn close_for(&mut self, bad: BadRing) -> io::Error {
-        self.close(&Closed::Refused(bad.to_string()))
-    }
-
-    /// Updates features and offloads after a negotiation.
-    fn see_features(&mut self) {
-        let negotiated = lock(&self.device).features;
-        if negotiated == self.negotiated {
-            return;
+    /// Closes the connection if a shard has found a violation of the rules, or the guest's memory has gone away.
+    fn look_for_faults(&mut self) -> io::Result<()> {
+        if !self.pairs.shared.take_fault() {
+            return Ok(());
         }
-        self.negotiated = negotiated;
-        let unless = match negotiated {
-            _ if !self.offered => BY_CONFIGURATION,
-            Some(_) => NOT_NEGOTIATED,
-            None => NO_GUEST,
-        };
-        self.current = negotiated.unwrap_or_default().features(&mut self.common.offloads, unless);
+        // None, if the connection has ended meanwhile.
+        let fault = lock(&self.device).fault();
+        fault.map_or(Ok(()), |why| Err(self.close(&Closed::Refused(why))))
     }
 
-    /// Makes the link's descriptor readable again.
-    fn come_again(&self) {
-        // Cannot fail: the counter never reaches its maximum.
-        let _ = rustix::io::write(&self.again, &1_u64.to_ne_bytes());
-    }
-
-    /// Receives one burst from the guest's transmit rings. Tells whether they may hold more.
-    fn receive(&mut self, device: &mut Device, mem: &Memory, out: &mut Vec<Packet>) -> Result<bool, BadRing> {
-        let Device { vrings, memory, features, .. } = device;
-        let features = features.unwrap_or_default();
-        let pairs = vrings.len() / 2;
-        let mut packets = 0;
-        let mut bytes = 0;
-        let mut descriptors = 0;
-        let mut outcome = Ok(false);
-        let before = out.len();
-        'all: for turn in 0..pairs {
-            let pair = (self.next + turn) % pairs;
-            let vring = &mut vrings[2 * pair + 1];
-            let Some(ring) = &mut vring.ring else { continue };
-            loop {
-                if packets >= BURST_PACKETS || bytes >= BURST_BYTES || descriptors >= BURST_DESCRIPTORS {
-                    self.next = (pair + 1) % pairs;
-                    outcome = Ok(true);
-                    break 'all;
-                }
-                match self.scratch.receive(ring, memory, features, mem) {
-                    // A guest that moves its index back and forth reaches the burst's end, too.
-                    Ok(None) if ring.want_kicks(true) => descriptors += 1,
-                    Ok(None) => break,
-                    Ok(Some(received)) => {
-                        ring.want_kicks(false);
-                        vring.stats.chains += 1;
-                        packets += 1;
-                        descriptors += received.descriptors;
-                        match received.packet {
-                            // Frames of a queue that is not enabled have no effect.
-                            _ if !vring.enabled => self.common.stats.rx_drop(DropReason::LinkDown),
-                            Ok(packet) => {
-                                bytes += packet.len();
-                                self.common.stats.received(&packet);
-                                out.push(packet);
-                            }
-                            Err(reason) => self.common.stats.rx_drop(reason),
-                        }
-                    }
-                    Err(bad) => {
-                        outcome = Err(bad);
-                        break 'all;
-                    }
-                }
-            }
-        }
-        vrings.iter_mut().skip(1).step_by(2).for_each(Vring::publish);
-        self.common.stats.rx_calls += u64::from(out.len() > before);
-        mem.copied(CopyReason::Guest, bytes);
-        self.copied += bytes as u64;
-        outcome
-    }
-
-    /// Sends packets from the front of a burst. Returns the number of packets that are sent or dropped.
-    fn deliver(&mut self, device: &mut Device, burst: &mut [Packet]) -> (usize, Result<Sent, BadRing>) {
-        let Device { vrings, memory, features, .. } = device;
-        let features = features.unwrap_or_default();
-        let is_ready = |&queue: &usize| vrings[queue].enabled && vrings[queue].ring.is_some();
-        let ready: ArrayVec<usize, { MAX_PAIRS as usize }> = (0..vrings.len()).step_by(2).filter(is_ready).collect();
-        let mut gone = 0;
-        let mut looks = 0;
-        let mut outcome = Ok(Sent::All);
-        let copied = self.copied;
-        while let Some(packet) = burst.get_mut(gone) {
-            let pair = self.flow_hash.queue(packet, EthHeader::LEN, ready.len());
-            let vring = ready.get(pair).map(|&queue| &mut vrings[queue]);
-            let Some((vring, ring)) = vring.and_then(Vring::running) else {
-                self.common.stats.tx_drop(DropReason::LinkDown);
-                gone += 1;
-                continue;
-            };
-            let is_one = packet.meta.cut.packets() <= 1;
-            match self.scratch.deliver(ring, memory, features, &self.current, packet) {
-                Ok(Delivered::Sent { bytes, chains }) => {
-                    self.copied += bytes as u64;
-                    vring.chains += u64::from(chains);
-                    match packet.meta.cut {
-                        Cut::Frames(_) => self.common.stats.sent_first_frame(packet),
-                        Cut::Whole | Cut::Gso(_) | Cut::Fragment => self.common.stats.sent(packet),
-                    }
-                }
-                Ok(Delivered::Full) => {
-                    looks += 1;
-                    if ring.want_kicks(true) {
-                        if looks < MAX_LOOKS {
-                            continue;
-                        }
-                        self.come_again();
-                    }
-                    vring.full += 1;
-                    outcome = Ok(Sent::Busy);
-                    break;
-                }
-                Ok(Delivered::Dropped(reason)) => self.common.stats.tx_drop(reason),
-                Err(bad) => {
-                    outcome = Err(bad);
-                    break;
-                }
-            }
-            ring.want_kicks(false);
-            if is_one { gone += 1 } else { packet.skip_frames(1) }
-        }
-        vrings.iter_mut().step_by(2).for_each(Vring::publish);
-        self.common.stats.tx_calls += u64::from(gone > 0);
-        self.owed += (self.copied - copied) as usize;
-        (gone, outcome)
+    /// Follows what messages have changed: features with offloads, and the pairs by which the guest can receive.
+    fn see_device(&mut self) {
+        let device = lock(&self.device);
+        self.negotiation.follow(device.features, &mut self.common.offloads);
+        self.has_changed |= self.pairs.shared.set_ready(device.ready_pairs());
     }
 }
 
 impl Drop for VhostUser {
     fn drop(&mut self) {
+        // Links of other shards have the queues too.
+        lock(&self.device).disconnect();
+        self.pairs.shared.set_ready(0);
         // Another program may have put a socket of its own there.
         if self.file.is_some() && socket_file(&self.socket) == self.file {
             let _ = std::fs::remove_file(&self.socket);
@@ -514,7 +422,11 @@ impl Link for VhostUser {
     }
 
     fn has_carrier(&self) -> bool {
-        lock(&self.device).is_running()
+        self.pairs.shared.has_carrier()
+    }
+
+    fn take_shared_change(&mut self) -> bool {
+        std::mem::take(&mut self.has_changed)
     }
 
     fn guest(&self) -> Option<GuestState> {
@@ -522,9 +434,7 @@ impl Link for VhostUser {
     }
 
     fn settle(&mut self, mem: &Memory) -> bool {
-        if self.owed > 0 {
-            mem.copied(CopyReason::Guest, std::mem::take(&mut self.owed));
-        }
+        self.pairs.settle(mem);
         false
     }
 
@@ -542,45 +452,73 @@ impl Link for VhostUser {
         if self.connection.is_none() {
             return Ok(());
         }
-        let device = Arc::clone(&self.device);
-        let mut device = lock(&device);
-        let received = self.receive(&mut device, mem, out);
-        let is_lost = device.memory.is_lost();
-        drop(device);
-        match received {
-            // Rings that turn to zeros may look like a violation of the rules as well.
-            _ if is_lost => Err(self.lost()),
-            Ok(true) => {
-                self.come_again();
-                Ok(())
-            }
-            Ok(false) => Ok(()),
-            Err(bad) => Err(self.close_for(bad)),
-        }
+        self.pairs.receive(&mut self.common.stats, mem, out);
+        self.look_for_faults()
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        if self.common.features != self.current {
-            self.common.features = self.current;
-            return Ok(Sent::Refit);
-        }
-        let device = Arc::clone(&self.device);
-        let mut device = lock(&device);
-        let (gone, outcome) = self.deliver(&mut device, burst);
-        burst.drain(..gone);
-        let is_lost = device.memory.is_lost();
-        drop(device);
-        match outcome {
-            _ if is_lost => Err(self.lost()),
-            Ok(sent) => Ok(sent),
-            Err(bad) => Err(self.close_for(bad)),
-        }
+        let sent = self.pairs.deliver(&mut self.common, &mut self.negotiation, burst);
+        self.look_for_faults()?;
+        Ok(sent)
     }
 }
 
-impl VhostUser {
-    #[cold]
-    fn lost(&mut self) -> io::Error {
-        self.close(&Closed::Refused("the guest's memory went away".to_owned()))
+impl Link for VhostPairs {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        &mut self.common
+    }
+
+    fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
+        self.mac = mac;
+        Ok(())
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Ethernet(self.mac)
+    }
+
+    fn has_carrier(&self) -> bool {
+        self.pairs.shared.has_carrier()
+    }
+
+    /// True while the guest has enabled no pair of this shard.
+    fn is_elsewhere(&self) -> bool {
+        !self.pairs.is_ready()
+    }
+
+    fn settle(&mut self, mem: &Memory) -> bool {
+        self.pairs.settle(mem);
+        false
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.waiting.as_fd()]
+    }
+
+    /// None, as for the first shard.
+    fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        // Only takes the events, so that the next kick makes the descriptor readable again.
+        let mut events = [const { MaybeUninit::uninit() }; 16];
+        let _ = epoll::wait(&*self.waiting, &mut events[..], Some(&Timespec::default()));
+        self.pairs.receive(&mut self.common.stats, mem, out);
+        Ok(())
+    }
+
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
+        loop {
+            match self.pairs.deliver(&mut self.common, &mut self.negotiation, burst) {
+                // A ring was stopped. The packets that are left have no pair any more.
+                Sent::All if !burst.is_empty() => {}
+                sent => return Ok(sent),
+            }
+        }
     }
 }

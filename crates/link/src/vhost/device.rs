@@ -2,10 +2,14 @@
 //!
 //! A ring runs once it has its size, its addresses and a kick descriptor, and all its parts are in memory. It stops at
 //! `GET_VRING_BASE`, which returns its index. A new memory table keeps the index.
+//!
+//! Each queue has a lock of its own, with what its frames need: the map of the guest's memory and the features. So a shard serves its
+//! queues while others serve theirs, and no other thread uses a ring but the one that handles messages, which starts and stops it. A
+//! message locks the queues that it changes, and waits for a burst at most.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::epoll;
 use vhost::vhost_user::message::{
@@ -50,6 +54,12 @@ pub(super) struct Vring {
     call: Option<Doorbell>,
     /// Ring, while it runs.
     pub(super) ring: Option<Ring>,
+    /// The guest's memory, and the negotiated features, when the ring was started. Both are those of the device: a new map starts all
+    /// rings again, and features do not change while a ring runs.
+    pub(super) memory: GuestMemory,
+    pub(super) features: Bits,
+    /// Violation of the rules by which the ring was stopped for the rest of the connection.
+    fault: Option<String>,
     pub(super) stats: VringStats,
 }
 
@@ -62,6 +72,16 @@ pub(super) struct VringStats {
     pub(super) full: u64,
     /// Chains that were taken.
     pub(super) chains: u64,
+    /// Bytes that were copied.
+    pub(super) copied: u64,
+}
+
+/// The queues of a device. Even ones receive, odd ones send.
+pub(super) type Vrings = Arc<[Mutex<Vring>]>;
+
+/// Locks a queue or a device, also after a panic of another thread.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Kick descriptor, registered with the link's epoll instance.
@@ -88,9 +108,9 @@ impl Drop for Kick {
 }
 
 impl Vring {
-    /// Counters and ring, if the ring runs.
-    pub(super) fn running(&mut self) -> Option<(&mut VringStats, &mut Ring)> {
-        self.ring.as_mut().map(|ring| (&mut self.stats, ring))
+    /// Tells whether the queue is enabled and its ring runs.
+    pub(super) fn is_ready(&self) -> bool {
+        self.enabled && self.ring.is_some()
     }
 
     /// Publishes used chains to the guest, and interrupts the guest if it has enabled interrupts.
@@ -111,12 +131,20 @@ impl Vring {
             self.base = ring.next();
         }
         self.started = false;
+        self.memory = GuestMemory::default();
+    }
+
+    /// Stops a ring that violates the rules, until the front end has disconnected.
+    #[cold]
+    pub(super) fn stop_for(&mut self, fault: String) {
+        self.ring = None;
+        self.fault.get_or_insert(fault);
     }
 
     /// Resets the guest's settings, except for the call descriptor, which a front end may not send again.
     fn reset(&mut self) {
         self.stop();
-        *self = Self { stats: self.stats, call: self.call.take(), ..Self::default() };
+        *self = Self { stats: self.stats, call: self.call.take(), fault: self.fault.take(), ..Self::default() };
     }
 }
 
@@ -130,67 +158,76 @@ pub(super) struct Device {
     pub(super) memory: GuestMemory,
     /// The most bytes of memory.
     memory_limit: u64,
-    pub(super) vrings: Vec<Vring>,
-    epoll: Arc<OwnedFd>,
+    pub(super) vrings: Vrings,
+    /// Epoll instances of the shards, to which the pairs of queues are dealt in turn.
+    epolls: Vec<Arc<OwnedFd>>,
 }
 
 impl Device {
-    /// A device with so many queue pairs and at most so many bytes of memory.
-    pub(super) fn new(offered: Bits, pairs: usize, memory_limit: u64, epoll: Arc<OwnedFd>) -> Self {
-        let mut device = Self {
+    /// A device with so many queue pairs and at most so many bytes of memory. Kicks of the pairs go to `epolls` in turn.
+    pub(super) fn new(offered: Bits, pairs: usize, memory_limit: u64, epolls: Vec<Arc<OwnedFd>>) -> Self {
+        Self {
             offered,
             features: None,
             protocol: VhostUserProtocolFeatures::empty(),
             memory: GuestMemory::default(),
             memory_limit,
-            vrings: std::iter::repeat_with(Vring::default).take(2 * pairs).collect(),
-            epoll,
-        };
-        device.disconnect();
-        device
+            vrings: std::iter::repeat_with(Mutex::default).take(2 * pairs).collect(),
+            epolls,
+        }
     }
 
     /// Resets the state after a front end has disconnected.
     pub(super) fn disconnect(&mut self) {
-        self.vrings.iter_mut().for_each(|vring| *vring = Vring { stats: vring.stats, ..Vring::default() });
+        for vring in &*self.vrings {
+            let mut vring = lock(vring);
+            *vring = Vring { stats: vring.stats, ..Vring::default() };
+        }
         self.features = None;
         self.protocol = VhostUserProtocolFeatures::empty();
         self.memory = GuestMemory::default();
     }
 
-    /// Tells whether a guest can receive.
-    pub(super) fn is_running(&self) -> bool {
-        self.vrings.iter().step_by(2).any(|vring| vring.enabled && vring.ring.is_some())
+    /// Pairs by which the guest can receive, a bit each.
+    pub(super) fn ready_pairs(&self) -> u64 {
+        let pairs = self.vrings.iter().step_by(2).enumerate();
+        pairs.filter(|(_, vring)| lock(vring).is_ready()).fold(0, |ready, (pair, _)| ready | 1 << pair)
     }
 
-    fn vring(&mut self, index: u32) -> Result<&mut Vring> {
-        self.vrings.get_mut(index as usize).ok_or(Error::InvalidParam)
+    /// Violation of the rules that a shard has found.
+    #[cold]
+    pub(super) fn fault(&self) -> Option<String> {
+        self.vrings.iter().find_map(|vring| lock(vring).fault.clone())
+    }
+
+    fn vring(&self, index: u32) -> Result<MutexGuard<'_, Vring>> {
+        self.vrings.get(index as usize).map(lock).ok_or(Error::InvalidParam)
     }
 
     /// Starts the ring if its size, addresses, kick descriptor and memory are set.
-    fn start(&mut self, index: usize) -> Result<()> {
-        let features = self.features.unwrap_or_default();
-        let features = RingFeatures { indirect: features.indirect(), event_index: features.event_index() };
-        let vring = &mut self.vrings[index];
-        if !vring.started || vring.ring.is_some() || vring.size == 0 {
-            return Ok(());
+    fn start(&self, vring: &mut Vring) {
+        let negotiated = self.features.unwrap_or_default();
+        let features = RingFeatures { indirect: negotiated.indirect(), event_index: negotiated.event_index() };
+        if !vring.started || vring.ring.is_some() || vring.size == 0 || vring.fault.is_some() {
+            return;
         }
-        let Some(place) = vring.place else { return Ok(()) };
+        let Some(place) = vring.place else { return };
         // Memory may still be announced, slot by slot.
         vring.ring = Ring::new(&self.memory, place, vring.size, vring.base, features);
-        Ok(())
+        vring.memory = if vring.ring.is_some() { self.memory.clone() } else { GuestMemory::default() };
+        vring.features = negotiated;
     }
 
     /// Finds the rings again after a change of the memory table.
-    fn restart_all(&mut self) -> Result<()> {
-        for index in 0..self.vrings.len() {
-            let vring = &mut self.vrings[index];
+    fn restart_all(&self) {
+        for vring in &*self.vrings {
+            let mut vring = lock(vring);
             if let Some(ring) = vring.ring.take() {
                 vring.base = ring.next();
             }
-            self.start(index)?;
+            vring.memory = GuestMemory::default();
+            self.start(&mut vring);
         }
-        Ok(())
     }
 
     fn map(&mut self, guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: &File) -> Result<()> {
@@ -225,12 +262,12 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn reset_owner(&mut self) -> Result<()> {
         // Deprecated. Some back ends discard the whole state here; this one only disables the rings.
-        self.vrings.iter_mut().for_each(|vring| vring.enabled = false);
+        self.vrings.iter().for_each(|vring| lock(vring).enabled = false);
         Ok(())
     }
 
     fn reset_device(&mut self) -> Result<()> {
-        self.vrings.iter_mut().for_each(Vring::reset);
+        self.vrings.iter().for_each(|vring| lock(vring).reset());
         self.features = None;
         Ok(())
     }
@@ -247,12 +284,12 @@ impl VhostUserBackendReqHandlerMut for Device {
         if self.features == Some(features) {
             return Ok(());
         }
-        if self.vrings.iter().any(|vring| vring.ring.is_some()) {
+        if self.vrings.iter().any(|vring| lock(vring).ring.is_some()) {
             return Err(Error::InvalidOperation("other features while rings run"));
         }
         self.features = Some(features);
         if !features.protocol_features() {
-            self.vrings.iter_mut().for_each(|vring| vring.enabled = true);
+            self.vrings.iter().for_each(|vring| lock(vring).enabled = true);
         }
         Ok(())
     }
@@ -268,13 +305,13 @@ impl VhostUserBackendReqHandlerMut for Device {
             let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = *region;
             self.map(guest_phys_addr, user_addr, memory_size, mmap_offset, file)?;
         }
-        self.restart_all()?;
+        self.restart_all();
         drop(before);
         Ok(None)
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
-        let vring = self.vring(index)?;
+        let mut vring = self.vring(index)?;
         if vring.ring.is_some() || num > MAX_SIZE || !num.is_power_of_two() {
             return Err(Error::InvalidOperation("ring size"));
         }
@@ -291,16 +328,17 @@ impl VhostUserBackendReqHandlerMut for Device {
         available: u64,
         _log: u64,
     ) -> Result<()> {
-        let vring = self.vring(index)?;
+        let mut vring = self.vring(index)?;
         vring.place = Some(Place { descriptors, available, used });
         if let Some(ring) = vring.ring.take() {
             vring.base = ring.next();
         }
-        self.start(index as usize)
+        self.start(&mut vring);
+        Ok(())
     }
 
     fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
-        let vring = self.vring(index)?;
+        let mut vring = self.vring(index)?;
         if vring.ring.is_some() {
             return Err(Error::InvalidOperation("ring base while it runs"));
         }
@@ -309,22 +347,23 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
-        let vring = self.vring(index)?;
+        let mut vring = self.vring(index)?;
         vring.stop();
         vring.kick = None;
         Ok(VhostUserVringState::new(index, vring.base.into()))
     }
 
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let epoll = Arc::clone(&self.epoll);
-        let vring = self.vring(index.into())?;
+        let mut vring = self.vring(index.into())?;
+        let epoll = &self.epolls[usize::from(index) / 2 % self.epolls.len()];
         // Without a kick descriptor the guest's rings are polled when the link receives for another reason.
         vring.kick = None;
         if let Some(file) = fd {
-            vring.kick = Some(Kick::new(eventfd(file)?, &epoll).map_err(Error::ReqHandlerError)?);
+            vring.kick = Some(Kick::new(eventfd(file)?, epoll).map_err(Error::ReqHandlerError)?);
         }
         vring.started = true;
-        self.start(index.into())
+        self.start(&mut vring);
+        Ok(())
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
@@ -392,14 +431,15 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
         self.map(region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset, &file)?;
-        self.restart_all()?;
+        self.restart_all();
         Ok(None)
     }
 
     fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
         let removed = self.memory.remove(region.guest_phys_addr, region.user_addr, region.memory_size);
         removed.ok_or(Error::InvalidOperation("unknown memory region"))?;
-        self.restart_all()
+        self.restart_all();
+        Ok(())
     }
 
     fn set_device_state_fd(

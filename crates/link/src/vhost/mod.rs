@@ -12,6 +12,8 @@
 //!   waits for a front end again.
 //! - A front end may disconnect, and reconnect with other features. While one is connected, others wait in the socket's backlog.
 //! - 1000 messages and connections a second are handled (`pace.rs`); the others wait in their socket.
+//! - [`open_queues`] deals the pairs of queues to shards (`pairs.rs`). The first shard has the connection and its errors. A shard none of
+//!   whose pairs the guest has enabled is [without a queue](crate::Link::is_elsewhere).
 //! - [`open_front`] is the other side: it connects this program to a switch in another process, with rings and buffers in memory
 //!   of ours.
 //!
@@ -32,12 +34,13 @@ mod guest;
 mod handshake;
 mod notify;
 mod pace;
+mod pairs;
 mod queues;
 mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use back::{VhostConfig, VhostUser, open};
+pub use back::{VhostConfig, VhostUser, open, open_queues};
 pub use front::{FrontConfig, VhostFront, open as open_front};
 pub use guest::{GuestState, QueueState};
 pub use queues::MAX_PAIRS;

@@ -1,6 +1,8 @@
 //! Validation of messages (Linux `xfrma_policy`, `verify_newsa_info`, `verify_replay`, `verify_newpolicy_info`,
 //! `validate_tmpl`), in Linux's order.
 
+use base::ShardCount;
+
 use super::algorithm::has_its_key;
 use super::attributes::Attributes;
 use super::layout::{Encap, Layout, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl, UserOffload};
@@ -263,14 +265,21 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
         let text = "NAT keepalive is only supported for UDP encapsulation";
         if_wrong(attrs.get(attr::ENCAP).is_none(), text)?;
     }
-    if let Some(attr) = attrs.get(attr::SA_PCPU) {
-        return Err(Error::unsupported("Per-CPU SAs are not supported").at(attr.offset));
-    }
+    cpu(attrs, errno::ERANGE)?;
     if let Some(attr) = (attr::IPTFS_DROP_TIME..=attr::IPTFS_PKT_SIZE).find_map(|kind| attrs.get(kind)) {
         return Err(Error::unsupported("IP-TFS is not supported").at(attr.offset));
     }
     sa_offload(attrs)?;
     interface(attrs)
+}
+
+/// Validates the number of an SA's CPU, which is a worker's here (Linux `xfrm_state_construct`, `xfrm_alloc_userspi`, which refuse it
+/// with different errors).
+pub(super) fn cpu(attrs: &Attributes<'_>, refusal: i32) -> Result<(), Error> {
+    let Some(attr) = attrs.get(attr::SA_PCPU).filter(|attr| attr.u32() >= ShardCount::MAX.into()) else {
+        return Ok(());
+    };
+    Err(Error::text(refusal, "pCPU number too big").at(attr.offset))
 }
 
 /// Validates a range of SPIs (Linux `verify_spi_info`).
@@ -294,15 +303,14 @@ pub(super) fn new_policy(info: &PolicyInfo, attrs: &Attributes<'_>) -> Result<()
     security_context(attrs)
 }
 
-/// Refuses flags of policies: none has an effect here.
+/// Refuses flags of policies that have no effect here.
 pub(super) fn policy_flags(flags: u8) -> Result<(), Error> {
     let texts = [
         // Linux stores the flag and never reads it.
         (policy_flag::LOCALOK, "fatpath has no policies of sockets, which `flag localok` is about"),
         // `XFRM_LOOKUP_ICMP` of `icmp_route_lookup`.
         (policy_flag::ICMP, "`flag icmp`: fatpath sends ICMP errors by policies for their own addresses alone"),
-        (policy_flag::CPU_ACQUIRE, "Per-CPU SAs are not supported"),
-        (!0, "fatpath's policies have no such flag"),
+        (!policy_flag::CPU_ACQUIRE, "fatpath's policies have no such flag"),
     ];
     match texts.into_iter().find(|(flag, _)| flags & flag != 0) {
         Some((_, text)) => Err(Error::unsupported(text)),
@@ -565,7 +573,8 @@ mod tests {
             (policy_flag::LOCALOK, Some("localok")),
             (policy_flag::ICMP, Some("icmp")),
             (policy_flag::LOCALOK | policy_flag::ICMP, Some("localok")),
-            (policy_flag::CPU_ACQUIRE, Some("Per-CPU")),
+            (policy_flag::CPU_ACQUIRE, None),
+            (policy_flag::CPU_ACQUIRE | policy_flag::ICMP, Some("icmp")),
             (0x80, Some("no such flag")),
         ] {
             let sel = Selector { family: AF_INET, ..Selector::default() };

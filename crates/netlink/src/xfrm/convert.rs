@@ -11,7 +11,7 @@ use xfrm::{
 };
 
 use super::layout::{self, Addr, Encap, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Tmpl, family_of};
-use super::nums::{mode, proto, sa_flag};
+use super::nums::{mode, policy_flag, proto, sa_flag};
 use super::policy::Policy;
 use super::replay::Replay;
 use super::sa::NewSa;
@@ -197,6 +197,7 @@ pub fn sa(new: &NewSa, dev: Option<PortId>) -> Result<SaConfig, Error> {
         lifetime: lifetime(&info.lft),
         acquire_seq: info.seq,
         aevents: new.aevents,
+        cpu: new.cpu,
         ..SaConfig::new(src, dst, Spi(info.spi), to_mode(info.mode), new.algorithm.clone())
     })
 }
@@ -233,6 +234,7 @@ pub fn policy(policy: &Policy, dev: Option<PortId>) -> Result<PolicyConfig, Erro
         mark: policy.mark,
         if_id: policy.if_id,
         lifetime: lifetime(&info.lft),
+        cpu_acquire: info.flags & policy_flag::CPU_ACQUIRE != 0,
         ..PolicyConfig::new(dir(info.dir), selector(&info.sel, info.sel.family, dev)?)
     })
 }
@@ -325,6 +327,7 @@ pub fn new_sa(config: &SaConfig) -> NewSa {
         nat_keepalive: config.nat.keepalive_interval,
         aevents: config.aevents,
         offload: None,
+        cpu: config.cpu,
     }
 }
 
@@ -341,6 +344,7 @@ pub fn new_policy(config: &PolicyConfig) -> Policy {
                 Action::Allow => 0,
                 Action::Block => 1,
             },
+            flags: if config.cpu_acquire { policy_flag::CPU_ACQUIRE } else { 0 },
             ..PolicyInfo::default()
         },
         templates: config.templates.iter().map(|it| wire_template(it, family)).collect(),

@@ -7,7 +7,7 @@ use super::layout::{Addr, Layout, PolicyInfo, SaId, SaInfo, Selector, family_of}
 use super::nums::{ae_flag, attr, group, msg, proto};
 use super::policy::Policy;
 use super::protocol::write_ae;
-use super::sa::{Sa, put_mark};
+use super::sa::{Sa, put_cpu, put_mark};
 use crate::message::Writer;
 use crate::session::{Groups, Outbox};
 use xfrm::Mark;
@@ -27,6 +27,8 @@ pub enum Event {
         if_id: u32,
         /// 1 for in, 2 for out, 0 for either.
         dir: u8,
+        /// Number of the CPU whose packets the SA was for; `None` for all.
+        cpu: Option<u32>,
         /// Whether the hard lifetime has expired.
         hard: bool,
     },
@@ -72,6 +74,8 @@ pub struct Acquire {
     pub sel: Selector,
     /// The policy, with the template that requires the SA.
     pub policy: Policy,
+    /// Number of the CPU whose packets need the SA; `None` for all.
+    pub cpu: Option<u32>,
 }
 
 impl Event {
@@ -100,7 +104,7 @@ impl Event {
     fn write(&self, w: &mut Writer) {
         match self {
             Self::Acquire(it) => it.write(w),
-            Self::Expire { info, mark, if_id, dir, hard } => {
+            Self::Expire { info, mark, if_id, dir, cpu, hard } => {
                 let mut bytes = info.to_bytes();
                 bytes.extend([u8::from(*hard), 0, 0, 0, 0, 0, 0, 0]);
                 w.fixed(&bytes);
@@ -111,6 +115,7 @@ impl Event {
                 if *dir != 0 {
                     w.put_u8(attr::SA_DIR, *dir);
                 }
+                put_cpu(w, *cpu);
             }
             Self::PolicyExpire { policy, hard } => {
                 let mut bytes = policy.info.to_bytes();
@@ -136,7 +141,7 @@ impl Event {
 
 impl Acquire {
     fn write(&self, w: &mut Writer) {
-        let Self { seq, daddr, spi, saddr, sel, policy } = self;
+        let Self { seq, daddr, spi, saddr, sel, policy, cpu } = self;
         let mut bytes = daddr.0.to_vec();
         bytes.extend(spi.to_be_bytes());
         bytes.extend([proto::ESP, 0, 0, 0]);
@@ -147,6 +152,7 @@ impl Acquire {
         algos.iter().chain([seq]).for_each(|word| bytes.extend(word.to_ne_bytes()));
         w.fixed(&bytes);
         policy.write_attributes(w);
+        put_cpu(w, *cpu);
     }
 }
 

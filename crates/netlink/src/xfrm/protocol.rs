@@ -363,6 +363,7 @@ pub(super) fn write_ae(w: &mut Writer, sa: &Sa, flags: u32) {
     if sa.dir != 0 {
         w.put_u8(attr::SA_DIR, sa.dir);
     }
+    super::sa::put_cpu(w, sa.cpu);
 }
 
 /// Key of the SA in `struct xfrm_aevent_id`.

@@ -50,6 +50,8 @@ pub struct NewSa {
     pub aevents: Aevents,
     /// Device that is to process the SA's packets.
     pub offload: Option<UserOffload>,
+    /// Number of the CPU whose packets are sent by the SA (`XFRMA_SA_PCPU`); `None` for all.
+    pub cpu: Option<u32>,
 }
 
 /// Unit of the timer of async events, independent of a kernel's `HZ`.
@@ -98,6 +100,7 @@ impl NewSa {
             nat_keepalive: word(attr::NAT_KEEPALIVE_INTERVAL),
             aevents: aevents(attrs),
             offload: attrs.get(attr::OFFLOAD_DEV).map(|attr| UserOffload::of(attr.data)),
+            cpu: attrs.get(attr::SA_PCPU).map(Attr::u32),
             info,
         })
     }
@@ -160,6 +163,8 @@ pub struct Sa {
     pub replay_thresh: u32,
     /// Timer for notifications, in tenths of a second (`XFRMA_ETIMER_THRESH`).
     pub etimer_thresh: u32,
+    /// Number of the CPU whose packets are sent by the SA (`XFRMA_SA_PCPU`); `None` for all.
+    pub cpu: Option<u32>,
 }
 
 impl Sa {
@@ -211,6 +216,7 @@ impl Sa {
             w.put_u8(attr::SA_DIR, self.dir);
         }
         put_if_set(w, attr::NAT_KEEPALIVE_INTERVAL, self.nat_keepalive);
+        put_cpu(w, self.cpu);
     }
 
     /// Writes the sequence numbers.
@@ -222,6 +228,13 @@ impl Sa {
             }
             Replay::Esn(replay) => replay.put(w, attr::REPLAY_ESN_VAL),
         }
+    }
+}
+
+/// Writes the number of an SA's CPU, if it has one.
+pub(super) fn put_cpu(w: &mut Writer, cpu: Option<u32>) {
+    if let Some(cpu) = cpu {
+        w.put_u32(attr::SA_PCPU, cpu);
     }
 }
 
@@ -276,6 +289,8 @@ pub struct NewSpi {
     pub if_id: u32,
     /// 1 for in, 2 for out, 0 for either.
     pub dir: u8,
+    /// Number of the CPU whose packets are sent by the SA; `None` for all.
+    pub cpu: Option<u32>,
 }
 
 impl NewSpi {
@@ -293,6 +308,8 @@ impl NewSpi {
         check::interface(attrs)?;
         let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
         let dir = attrs.get(attr::SA_DIR).map_or(0, Attr::u8);
-        Ok(Self { info, min, max, mark: mark(attrs), if_id, dir })
+        let cpu = attrs.get(attr::SA_PCPU).map(Attr::u32);
+        check::cpu(attrs, errno::EINVAL)?;
+        Ok(Self { info, min, max, mark: mark(attrs), if_id, dir, cpu })
     }
 }

@@ -64,6 +64,7 @@ impl Sa {
             if self.dir != 0 {
                 w.put_u8(attr::SA_DIR, self.dir);
             }
+            super::sa::put_cpu(w, self.cpu);
         }))
     }
 }
@@ -143,7 +144,7 @@ pub(crate) fn change(message: &[u8]) -> Change {
                     msg::ALLOC_SPI,
                     &body,
                     SaInfo::LEN,
-                    &[attr::MARK, attr::SA_DIR],
+                    &[attr::MARK, attr::SA_DIR, attr::SA_PCPU],
                 ));
             }
             Change::Sa { request: again(message), dst, spi: info.spi, mark }
@@ -393,6 +394,7 @@ mod tests {
             dir,
             mapping_threshold: 0,
             nat_keepalive: 0,
+            cpu: Some(3),
             replay_thresh: 3,
             etimer_thresh: 50,
         }

@@ -273,7 +273,7 @@ fn get_vring_base_returns_the_index_of_the_stop() {
     let mut device = lock(&raw.back.device);
     let state = vhost::vhost_user::VhostUserBackendReqHandlerMut::get_vring_base(&mut *device, 1).unwrap();
     assert_eq!({ state.num }, 5);
-    assert!(device.vrings[1].ring.is_none());
+    assert!(lock(&device.vrings[1]).ring.is_none());
     drop(device);
     assert!(!raw.back.guest().queues[1].running);
 }

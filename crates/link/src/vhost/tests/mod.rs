@@ -3,6 +3,7 @@
 mod both_ends;
 mod malformed;
 mod messages;
+mod shards;
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -18,7 +19,8 @@ use wire::{EtherType, MacAddr, Protocol, ipv4, tcp};
 
 use crate::offloads::{BY_CONFIGURATION, Offloads};
 use crate::vhost::VhostConfig;
-use crate::vhost::back::{VhostUser, lock, open};
+use crate::vhost::back::{VhostUser, open};
+use crate::vhost::device::lock;
 use crate::vhost::driver_ring::{available_at, used_at};
 use crate::vhost::features::Bits;
 use crate::vhost::front;
