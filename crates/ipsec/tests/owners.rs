@@ -363,7 +363,7 @@ fn spi_of_a_rekey_has_the_owner_of_the_old_one() {
         reqid: 1,
         mark: Mark::ANY,
         if_id: 0,
-        dir: None,
+        dir: Some(SaDir::In),
         cpu: None,
         seq: 0,
         min: 0x1_0000,
