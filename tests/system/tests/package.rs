@@ -584,7 +584,7 @@ fn full_disk() -> Outcome {
 }
 
 /// A gateway whose restart fails after the check has passed: dpkg succeeds, a line names the gateway, and those after it keep the
-/// earlier version. The units run with the privileges of the installed file and no others.
+/// earlier version. The units run with privileges of the installed file and no others.
 fn failed_restart() -> Outcome {
     let (scratch, debs) = (Scratch::new()?, Scratch::new()?);
     for version in ["0.1.0", "0.1.1"] {
@@ -599,16 +599,19 @@ fn failed_restart() -> Outcome {
     let before = [machine.main_pid("fatpath@left")?, machine.main_pid("fatpath@second")?];
     assert!(before.iter().all(|&id| id != 0), "{before:?}");
 
-    // Exactly the unit's capabilities, and none that a program could gain.
+    // The unit's capabilities at most, and none that a program could gain.
     let wanted = machine.sh("sed -n 's/^CapabilityBoundingSet=//p' /usr/lib/systemd/system/fatpath@.service")?;
     let wanted: Vec<&str> = wanted.split_whitespace().collect();
     assert!(wanted.contains(&"CAP_NET_ADMIN"), "{wanted:?}");
     let status = machine.sh(&format!("cat /proc/{}/status", before[0]))?;
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     assert_eq!(field("NoNewPrivs:"), Some("1"), "{status}");
+    // Of these the gateway keeps what the kinds of its links need.
+    const NET_ADMIN: u64 = 1 << 12;
     for name in ["CapPrm:", "CapEff:", "CapBnd:"] {
         let held = u64::from_str_radix(field(name).ok_or("no capabilities")?, 16)?;
-        assert_eq!(held.count_ones() as usize, wanted.len(), "{name} {status}");
+        let is_part = held & NET_ADMIN != 0 && (held.count_ones() as usize) < wanted.len();
+        assert!(is_part, "{name} {status}");
     }
 
     // A failure that the check of file and state cannot see.
