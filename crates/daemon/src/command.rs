@@ -358,7 +358,11 @@ mod tests {
         let counted = Arc::clone(&taken);
         let worker = thread::spawn(move || {
             while counted.load(Ordering::SeqCst) < COUNT as u32 {
-                first.wait().unwrap();
+                // As the worker's loop does: `wait` alone does not look for packets.
+                match first.may_sleep() {
+                    true => first.wait().unwrap(),
+                    false => first.wake_up(false, false),
+                }
                 let packets = first.packets().count() as u32;
                 counted.fetch_add(packets, Ordering::SeqCst);
             }

@@ -51,7 +51,7 @@ fn start() -> Outcome {
     let printed = run(&mut command(&scratch, &["check", "-c", &name]))?;
     assert_eq!(printed, format!("{name}: 2 links, 3 routes, 1 SA, 1 policy: ok\n"));
     let mut gateway = Gateway::start(&netns, &scratch, "x", GOOD)?;
-    assert!(gateway.log().contains("running with 2 links: tun0, wan"), "{}", gateway.log());
+    gateway.wait_until("it says so", |gateway| gateway.log().contains("running with 2 links: tun0, wan"))?;
     let ip = |words: &[&str]| run(&mut command(&scratch, &[&["ip", "--instance", "x"], words].concat()));
     assert_eq!(ip(&["-br", "-4", "addr"])?.lines().count(), 2);
     let routes = ip(&["route"])?;
