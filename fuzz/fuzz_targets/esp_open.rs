@@ -7,10 +7,10 @@ use std::net::Ipv4Addr;
 
 use base::{Counters, Instant};
 use ipsec::{Ipsec, Opened};
-use xfrm::{Algorithm, EspInUdp, Mode, SaConfig, SaFlags, Aead};
 use libfuzzer_sys::fuzz_target;
 use packet::{Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, ipv4, udp};
+use xfrm::{Aead, Algorithm, EspInUdp, Mode, SaConfig, SaFlags};
 
 const SRC: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const DST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
@@ -67,7 +67,8 @@ fuzz_target!(|input: &[u8]| {
     let mut opened = Opened::default();
     let mut counters = Counters::ZERO;
     node().open(&mem, Instant::ZERO, pkt, &mut opened, &mut counters);
-    let Opened { packets, not_esp, keepalives, drops } = opened;
+    let Opened { packets, not_esp, keepalives, elsewhere, drops } = opened;
+    assert!(elsewhere.is_empty(), "the only shard owns every SA");
     assert_eq!(packets.len() + not_esp.len() + drops.len() + keepalives as usize, segs);
     packets.iter().chain(&not_esp).for_each(Packet::check_invariants);
     drop((packets, not_esp));
