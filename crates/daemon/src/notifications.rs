@@ -98,9 +98,8 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], queue: Arc<Eve
 /// Sends the events since the last call.
 pub(crate) fn publish(node: &mut Node) {
     record(node);
-    if node.datapath.is_first_shard() {
-        node.xfrm_events.flush(node.datapath.ipsec.lost_events());
-    }
+    // In another shard this drops what no listener has taken.
+    node.xfrm_events.flush(node.datapath.ipsec.lost_events());
     publish_sa_changes(node);
     publish_route(node);
 }
