@@ -1,0 +1,4 @@
+//! A node, and recorded requests.
+
+pub(crate) mod node;
+pub(crate) mod recording;
