@@ -15,6 +15,8 @@ use system::{
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 
+const CAPTURED: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::TCPDUMP, Need::PYTHON];
+
 /// Number of tunnels, each with a pair of SAs and a network at either end.
 const TUNNELS: u8 = 8;
 
@@ -24,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("workers/rekeys_of_tunnels_lose_no_datagram", NEEDS, rekeys),
         trial("workers/numbers_continue_with_another_number_of_workers", NEEDS, restart),
         trial("workers/sas_for_cpus_by_raw_netlink", NEEDS, cpus),
+        trial("workers/sas_for_cpus_of_a_file_have_ports", CAPTURED, ports),
     ]
 }
 
@@ -106,21 +109,30 @@ const fn name(own: u8) -> &'static str {
 
 /// Starts the gateway of an end, which keeps its state in the file `state` if that is given.
 fn start(netns: &Netns, scratch: &Scratch, own: u8, workers: u8, state: Option<&Path>) -> Outcome<Gateway> {
+    start_with(netns, scratch, own, &file(own, workers), state)
+}
+
+/// File of an end without SAs and policies.
+fn file(own: u8, workers: u8) -> String {
     let peer = 3 - own;
-    // A TUN device that another number of workers has left is of another number of queues.
-    netns.sh(&format!("ip addr replace 192.0.2.{own}/24 dev wan0; ip link del tun0 2>/dev/null || true"))?;
-    let toml = format!(
+    format!(
         "[[link]]\nname = \"tun0\"\nkind = \"tun\"\nmtu = 1400\naddresses = [\"10.{own}.0.254/16\"]\n\n\
          [[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"192.0.2.{own}:4500\"\n\n\
          [[route]]\nto = \"192.0.2.{peer}/32\"\ndev = \"wan\"\n\n[[route]]\nto = \"10.{peer}.0.0/16\"\ndev = \"wan\"\n\n\
          [worker]\ncount = {workers}\n"
-    );
+    )
+}
+
+fn start_with(netns: &Netns, scratch: &Scratch, own: u8, toml: &str, state: Option<&Path>) -> Outcome<Gateway> {
+    let peer = 3 - own;
+    // A TUN device that another number of workers has left is of another number of queues.
+    netns.sh(&format!("ip addr replace 192.0.2.{own}/24 dev wan0; ip link del tun0 2>/dev/null || true"))?;
     let gateway = match state {
-        None => Gateway::start(netns, scratch, name(own), &toml)?,
+        None => Gateway::start(netns, scratch, name(own), toml)?,
         Some(state) => {
             let mut shell = netns.command("sh");
             shell.args(["-c", "exec \"$0\" \"$@\" --state \"$STATE\""]).arg(fatpath()).env("STATE", state);
-            Gateway::start_under(shell, scratch, name(own), &toml)?
+            Gateway::start_under(shell, scratch, name(own), toml)?
         }
     };
     let mut script = format!("ip link set tun0 mtu 1400 up; ip route replace 10.{peer}.0.0/16 dev tun0\n");
@@ -244,6 +256,61 @@ fn restart() -> Outcome {
     Ok(())
 }
 
+/// Sends datagrams of flows that the TUN device of the first end spreads over its queues.
+fn flows(site: &Site) -> Outcome<String> {
+    let program = "import socket\nfor port in range(20001, 20065):\n    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n    \
+        s.bind(('10.1.1.1', port)); s.sendto(b'x' * 100, ('10.2.1.1', 9))";
+    site.a.sh(&format!("python3 -c \"{program}\""))
+}
+
+/// A file's tunnel with an SA for each worker of the first end, each from a port of its own.
+fn ports() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+    veth((&a, "wan0"), (&b, "wan0"))?;
+    let sa = |to: u8, spi: u32, sport: u16, more: &str| {
+        format!(
+            "\n[[sa]]\nsrc = \"192.0.2.{}\"\ndst = \"192.0.2.{to}\"\nspi = {spi:#x}\nmode = \"tunnel\"\nreqid = 1\nreplay-window = 1024\n\
+             aead = {{ name = \"rfc4106(gcm(aes))\", key = \"{}\", icv = 128 }}\n{more}\
+             encap = {{ type = \"espinudp\", sport = {sport}, dport = 4500 }}\n",
+            3 - to,
+            Esp::key(spi, 36)
+        )
+    };
+    let policy = |dir: &str, from: u8| {
+        let to = 3 - from;
+        format!(
+            "\n[[policy]]\ndir = \"{dir}\"\nsrc = \"10.{from}.0.0/16\"\ndst = \"10.{to}.0.0/16\"\ntmpl = [{{ src = \"192.0.2.{from}\", \
+             dst = \"192.0.2.{to}\", proto = \"esp\", mode = \"tunnel\", reqid = 1, level = \"required\" }}]\n"
+        )
+    };
+    let toml = |own: u8| {
+        let of_cpus =
+            [0, 1].map(|cpu: u32| sa(2, 0x2000 + cpu, 40001 + cpu as u16, &format!("pcpu-num = {cpu}\n"))).concat();
+        let policies = policy("out", own) + &policy("in", 3 - own) + &policy("fwd", 3 - own);
+        file(own, 2) + &sa(1, 0x3000, 4500, "") + &of_cpus + &policies
+    };
+    let gateway_b = start_with(&b, &scratch, 2, &toml(2), None)?;
+    let gateway_a = Some(start_with(&a, &scratch, 1, &toml(1), None)?);
+    let site = Site { a, b, gateway_a, gateway_b, scratch };
+    let mut tcpdump = site.b.command("tcpdump");
+    tcpdump.args(["-l", "-n", "-i", "wan0", "src host 192.0.2.1 and udp"]);
+    let seen = Process::spawn(&mut tcpdump, &site.scratch)?;
+    system::wait_until("tcpdump listens", Duration::from_secs(20), || seen.output().contains("listening on"))?;
+    flows(&site)?;
+    site.a.sh("ping -I 10.1.1.1 -c 3 -i 0.2 -W 5 10.2.1.1").map_err(|failed| site.explain(&failed))?;
+    let both =
+        || [40001, 40002].iter().all(|port| seen.output().contains(&format!("192.0.2.1.{port} > 192.0.2.2.4500")));
+    system::wait_until("a packet from each SA's port", Duration::from_secs(20), both)
+        .map_err(|failed| site.explain(&failed))?;
+    assert!(!seen.output().contains("192.0.2.1.4500 >"), "{}", seen.output());
+    for sa in sas(&site, 1)?.iter().filter(|sa| number(sa, "spi") < 0x3000) {
+        assert_eq!(number(sa, "cpu"), number(sa, "worker"), "{sa}");
+        assert!(packets(sa) > 0, "{sa}");
+    }
+    Ok(())
+}
+
 fn cpus() -> Outcome {
     let site = Site::new()?;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/netlink_cpus.py");
@@ -264,12 +331,7 @@ fn cpus() -> Outcome {
     assert_eq!(run(&mut raw(1, "ask 77"))?, "ok\n");
     let mut listener = Process::spawn(&mut raw(1, "listen 2"), &site.scratch)?;
     system::wait_until("the listener listens", Duration::from_secs(10), || listener.output().contains("listening"))?;
-    // Flows that the TUN device spreads over its queues.
-    let flows = || {
-        site.a.sh("for port in $(seq 20001 20064); do python3 -c \"import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); \
-            s.bind(('10.1.1.1', $port)); s.sendto(b'x' * 100, ('10.2.1.1', 9))\"; done")
-    };
-    flows()?;
+    flows(&site)?;
     listener.wait(Duration::from_secs(20))?;
     let asked: BTreeSet<String> = listener.output().lines().skip(1).map(str::to_owned).collect();
     assert_eq!(asked, ["0", "1"].map(str::to_owned).into(), "each worker asks for its own, once");
@@ -285,7 +347,7 @@ fn cpus() -> Outcome {
         Ok(sas.iter().find(|sa| number(sa, "spi") == u64::from(out)).map(packets).unwrap_or_default())
     };
     let before = of_all(&site)?;
-    flows()?;
+    flows(&site)?;
     site.a.sh("ping -I 10.1.1.1 -c 3 -i 0.2 -W 5 10.2.1.1").map_err(|failed| site.explain(&failed))?;
     let sas = sas(&site, 1)?;
     for (cpu, copy) in copies.into_iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::Prefix;
+use base::{Prefix, ShardCount};
 use wire::{Protocol, Spi};
 use xfrm::{
     Action, Dir, EspInUdp, Level, MAX_WINDOW, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags,
@@ -40,6 +40,7 @@ pub(super) const SA_KEYS: &[&str] = &[
     "if_id",
     "limit",
     "tfcpad",
+    "pcpu-num",
     nat::KEYS[0],
     nat::KEYS[1],
     nat::KEYS[2],
@@ -47,6 +48,9 @@ pub(super) const SA_KEYS: &[&str] = &[
 pub(super) const POLICY_KEYS: &[&str] =
     &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl", "mark", "if_id", "limit"];
 const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
+
+/// Highest number of a CPU in an SA.
+const MAX_PCPU: u32 = ShardCount::MAX as u32 - 1;
 
 /// Maximum number of templates in a usable policy, one fewer than Linux accepts in a request.
 const MAX_TEMPLATES: usize = xfrm::MAX_TEMPLATES - 1;
@@ -71,7 +75,8 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Resu
     let flags = table.get("flags").map_or(Ok(SaFlags::default()), |value| sa_flags(&value, dir))?;
     let replay_window = replay_window(table, flags, dir)?;
     let encap = table.get("encap").map(|value| encap(&value)).transpose()?;
-    check_udp_link(table, config, (src_addr, dst_addr), encap)?;
+    let cpu = table.get("pcpu-num").map(|value| value.number(0..=MAX_PCPU)).transpose()?;
+    check_udp_link(table, config, (src_addr, dst_addr), encap, cpu)?;
     let selector = table.get("sel").map(|value| sa_selector(&value, mode, src_addr)).transpose()?;
     let tfcpad = table.get("tfcpad").map_or(Ok(0), |value| tfcpad(&value, mode, dir))?;
     let nat = nat::read(table, encap, dir, replay_window)?;
@@ -95,6 +100,7 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Resu
         lifetime,
         tfcpad,
         nat,
+        cpu,
         ..SaConfig::new(src, dst, spi, mode, algorithm)
     })
 }
@@ -245,9 +251,15 @@ fn encap(value: &Value<'_>) -> Result<EspInUdp> {
     Ok(EspInUdp { sport: port("sport")?, dport: port("dport")? })
 }
 
-/// A UDP link carries only ESP in UDP, with the port that it is bound to. If another link has the same address, an SA
-/// may use that link, with or without UDP.
-fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), encap: Option<EspInUdp>) -> Result<()> {
+/// A UDP link carries only ESP in UDP, with the port that it is bound to; an SA of one CPU may send from a port of its own. If another link
+/// has the same address, an SA may use that link, with or without UDP.
+fn check_udp_link(
+    table: &Table<'_>,
+    config: &Config,
+    ends: (IpAddr, IpAddr),
+    encap: Option<EspInUdp>,
+    cpu: Option<u32>,
+) -> Result<()> {
     let on_other = |addr| config.links.iter().any(|link| link.addresses.iter().any(|own| own.addr() == addr));
     let bound = |addr: IpAddr| {
         let links = config.links.iter().filter_map(|link| Some((link.kind.bind()?, link.name.as_str())));
@@ -261,6 +273,7 @@ fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), en
             continue;
         }
         match (table.get("encap"), port) {
+            (Some(_), Some(_)) if port_key == "sport" && cpu.is_some() => {}
             (Some(value), Some(port)) if !bound(addr).any(|(bound_port, _)| bound_port == port) => {
                 let text = format!("link {name} is bound to port {bound_port}; use {port_key} = {bound_port}");
                 return Err(value.error(text).about(Refers::Links));

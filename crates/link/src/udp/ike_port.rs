@@ -63,6 +63,11 @@ impl IkePort {
         self.socket.as_fd()
     }
 
+    /// Tells whether this is the number of this port.
+    pub(super) fn is_at(&self, port: u16) -> bool {
+        self.local.port() == port
+    }
+
     /// Appends received datagrams.
     pub(super) fn recv(&self, mem: &Memory, stats: &mut LinkStats, out: &mut Vec<Packet>) {
         for _ in 0..BURST {
@@ -88,7 +93,7 @@ impl IkePort {
     pub(super) fn is_of(&self, unwrapped: &Unwrapped) -> bool {
         let mut src = self.local;
         set_ip(&mut src, Some(unwrapped.ends.src.ip()));
-        src == self.local && unwrapped.ends.src.port() == self.local.port()
+        src == self.local && self.is_at(unwrapped.ends.src.port())
     }
 
     /// Sends the datagrams of a packet that [is of](Self::is_of) this port.
@@ -129,7 +134,7 @@ mod tests {
         }
         let mut link = link();
         link.set_ike_port(true).unwrap();
-        assert_eq!(link.poll_fds().len(), 1);
+        assert_eq!(link.poll_fds().len(), 2);
     }
 
     #[test]
@@ -139,7 +144,7 @@ mod tests {
         let port = link.ike.as_ref().unwrap().local;
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         peer.set_read_timeout(Some(std::time::Duration::from_secs(5))).unwrap();
-        assert_eq!((link.poll_fds().len(), link.room_fds().len()), (2, 1));
+        assert_eq!((link.poll_fds().len(), link.room_fds().len()), (3, 1));
         peer.send_to(b"init", port).unwrap();
         peer.send_to(b"esp!", link.local).unwrap();
         let mut came = Vec::new();

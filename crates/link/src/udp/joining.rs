@@ -57,7 +57,7 @@ mod tests {
 
     fn message(port: u16) -> Message {
         let name = SockAddr::new(([192, 0, 2, 1], port).into());
-        Message { name, control: Control::EMPTY, header_len: 28, discovery: Discovery::Probe }
+        Message { name, source: 4500, control: Control::EMPTY, header_len: 28, discovery: Discovery::Probe }
     }
 
     fn joined(lens: &[usize]) -> usize {

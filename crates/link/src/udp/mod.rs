@@ -17,6 +17,8 @@ mod message;
 mod open;
 mod paths;
 mod probe;
+mod socket;
+mod source_ports;
 mod synthetic;
 mod trains;
 
@@ -46,6 +48,7 @@ use ike_port::IkePort;
 use message::Message;
 pub use paths::PeerError;
 use paths::{MAX_ERRORS, Paths, TooBig, is_soft, narrow};
+use source_ports::{Sender, SourcePorts};
 use synthetic::{Ends, LONGEST, Unsendable, Unwrapped, set_ip, unwrap, wrap};
 pub use trains::set_trains;
 
@@ -61,8 +64,8 @@ const BURST_BYTES: usize = 256 << 10;
 /// Retries of a packet that was refused with an error about an earlier one.
 const MAX_RETRIES: u8 = 3;
 
-/// Bursts after which port 500 is read while the link's own socket is never empty.
-const IKE_EVERY: u8 = 16;
+/// Bursts after which the other sockets are read while the link's own socket is never empty.
+const OTHERS_EVERY: u8 = 16;
 
 const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
 
@@ -79,8 +82,10 @@ pub(crate) struct UdpLink {
     is_first: bool,
     /// Port 500, for IKE daemons of the host side.
     ike: Option<IkePort>,
-    /// Bursts since that port was read.
-    ike_waits: u8,
+    /// Sockets of SAs' source ports other than the link's.
+    source_ports: SourcePorts,
+    /// Bursts since these other sockets were read.
+    others_wait: u8,
     /// Path MTU discovery mode of the last packets sent.
     discovery: Discovery,
     /// Messages in one system call; 1 without offloads.
@@ -184,13 +189,16 @@ impl UdpLink {
         Ok(1)
     }
 
-    /// Receives from port 500 if the link's own socket was empty (`is_idle`), and every so often otherwise.
-    fn recv_ike(&mut self, mem: &Memory, is_idle: bool, out: &mut Vec<Packet>) {
-        let Some(port) = &self.ike else { return };
-        self.ike_waits += 1;
-        if is_idle || self.ike_waits >= IKE_EVERY {
-            self.ike_waits = 0;
-            port.recv(mem, &mut self.common.stats, out);
+    /// Receives from port 500, and errors of the source ports, if the link's own socket was empty (`is_idle`), and every so often
+    /// otherwise.
+    fn recv_others(&mut self, mem: &Memory, is_idle: bool, out: &mut Vec<Packet>) {
+        self.others_wait += 1;
+        if is_idle || self.others_wait >= OTHERS_EVERY {
+            self.others_wait = 0;
+            if let Some(port) = &self.ike {
+                port.recv(mem, &mut self.common.stats, out);
+            }
+            self.source_ports.recv_errors(&mut self.paths, &mut self.common.stats, mem, out);
         }
     }
 
@@ -199,7 +207,12 @@ impl UdpLink {
         let Unwrapped { ends: Ends { src, mut dst, tos }, dont_fragment, header_len } = unwrap(packet)?;
         let discovery = Discovery::of(packet.meta.cut, src.is_ipv4(), dont_fragment);
         let anywhere = self.local.ip().is_unspecified();
-        if src.port() != self.local.port() || (!anywhere && src.ip() != self.local.ip()) {
+        if !anywhere && src.ip() != self.local.ip() {
+            return Err(Unsendable);
+        }
+        // Another port is that of an SA, port 500, or of a socket of the host side, to whose datagram no answer would come.
+        let is_other = src.port() != self.local.port();
+        if is_other && (packet.meta.of_socket || self.ike.as_ref().is_some_and(|ike| ike.is_at(src.port()))) {
             return Err(Unsendable);
         }
         if let (SocketAddr::V6(dst), SocketAddr::V6(local)) = (&mut dst, &self.local)
@@ -229,7 +242,7 @@ impl UdpLink {
                 }
             }
         }
-        Ok(Message { name: SockAddr::new(dst), control, header_len, discovery })
+        Ok(Message { name: SockAddr::new(dst), source: src.port(), control, header_len, discovery })
     }
 }
 
@@ -238,14 +251,21 @@ impl Batches for UdpLink {
         let mut prepared = ArrayVec::<Message, MAX_MESSAGES>::new();
         for packet in packets.iter().take(self.width) {
             match self.prepare(packet) {
-                Ok(message) if prepared.first().is_none_or(|first| first.discovery == message.discovery) => {
+                Ok(message) if prepared.first().is_none_or(|first| first.socket() == message.socket()) => {
                     prepared.push(message);
                 }
                 Ok(_) | Err(Unsendable) => break,
             }
         }
         let Some(first) = prepared.first() else { return self.send_ike(packets) };
-        self.discovery.change(first.discovery, &self.socket, self.local)?;
+        let (socket, local, mode) = if first.source == self.local.port() {
+            (&self.socket, self.local, &mut self.discovery)
+        } else {
+            let Sender { socket, local, discovery } =
+                self.source_ports.sender(&self.common.name, self.local, first.source)?;
+            (&*socket, *local, discovery)
+        };
+        mode.change(first.discovery, socket, local)?;
         let may_join = self.common.features.uso && self.singly == 0;
         let mut trains = ArrayVec::<(usize, Option<Control>), MAX_MESSAGES>::new();
         let mut at = 0;
@@ -268,7 +288,11 @@ impl Batches for UdpLink {
             }
         }
         self.has_joined = trains.first().is_some_and(|(count, _)| *count > 1);
-        let sent = batch.send(self.socket.as_fd())?;
+        let sent = batch.send(socket.as_fd()).map_err(|err| match err.kind() {
+            // Room of the link's own socket is waited for.
+            io::ErrorKind::WouldBlock if local != self.local => io::Error::from_raw_os_error(libc::ENOBUFS),
+            _ => err,
+        })?;
         self.retries = 0;
         let sent = trains[..sent].iter().map(|(count, _)| count).sum();
         self.singly = self.singly.saturating_sub(sent);
@@ -356,7 +380,8 @@ impl Link for UdpLink {
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
-        [Some(self.socket.as_fd()), self.ike.as_ref().map(IkePort::fd)].into_iter().flatten().collect()
+        let own = [self.socket.as_fd(), self.source_ports.fd()];
+        own.into_iter().chain(self.ike.as_ref().map(IkePort::fd)).collect()
     }
 
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -383,7 +408,7 @@ impl Link for UdpLink {
                 break;
             }
         }
-        self.recv_ike(mem, packets == 0, out);
+        self.recv_others(mem, packets == 0, out);
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
-use super::open::SOCKET_BUFFER;
+use super::socket::SOCKET_BUFFER;
 use crate::sys::socket::{set_buffer, set_option};
 
 /// Lets a socket send datagrams of `size` bytes as one train a call, receive trains as they come, and buffer as much as a `udp` link.

@@ -1,0 +1,241 @@
+//! Source ports of SAs other than the link's own (RFC 9611: an SA for each CPU, which queues of network cards on the way tell apart by its
+//! port).
+//!
+//! A socket has one source port, so there is a socket for each of these ports, from the first packet on. It only sends: a filter refuses
+//! what arrives. The ports with the most recent packets are kept.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use packet::{Memory, Packet};
+use rustix::event::epoll;
+
+use super::discovery::Discovery;
+use super::paths::Paths;
+use super::socket::socket;
+use crate::OpenError;
+use crate::stats::LinkStats;
+use crate::steering;
+use crate::sys::cbpf;
+
+/// Sockets at most: two for each CPU that an SA may name, as an SA and its successor may have different ports.
+const MOST: usize = 2 * base::ShardCount::MAX as usize;
+
+/// Time after which a port that could not be bound is tried again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Sockets by source port.
+#[derive(Debug)]
+pub(super) struct SourcePorts {
+    /// Epoll instance of all sockets, which has an event when one has an error to read.
+    errors: OwnedFd,
+    /// The port with the most recent packet last.
+    ports: Vec<SourcePort>,
+}
+
+#[derive(Debug)]
+struct SourcePort {
+    number: u16,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Bound(Sender),
+    /// The port is not bound, and could not be at this time.
+    Refused(Option<Instant>),
+}
+
+/// A bound socket, and the path MTU discovery mode of its last packets.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) socket: UdpSocket,
+    pub(super) local: SocketAddr,
+    pub(super) discovery: Discovery,
+}
+
+impl SourcePorts {
+    /// No ports.
+    pub(super) fn new(name: &str) -> Result<Self, OpenError> {
+        let errors = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let errors = errors.map_err(|err| OpenError::new(name, "epoll_create1", err.into()))?;
+        Ok(Self { errors, ports: Vec::new() })
+    }
+
+    /// Descriptor that is readable while an error of a socket waits.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.errors.as_fd()
+    }
+
+    /// Socket for packets from `port` of the address of a link.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL`: the port cannot be bound, or could not in the second before.
+    pub(super) fn sender(&mut self, name: &str, link: SocketAddr, port: u16) -> io::Result<&mut Sender> {
+        match self.ports.iter().position(|known| known.number == port) {
+            Some(at) => self.ports[at..].rotate_left(1),
+            None => {
+                if self.ports.len() == MOST {
+                    self.ports.remove(0);
+                }
+                self.ports.push(SourcePort { number: port, state: State::Refused(None) });
+            }
+        }
+        let refused = || io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
+        let Self { errors, ports } = self;
+        let state = &mut ports.last_mut().ok_or_else(refused)?.state;
+        if let State::Refused(at) = *state
+            && at.is_none_or(|at| at.elapsed() >= RETRY)
+        {
+            let bound = Sender::bind(name, SocketAddr::new(link.ip(), port), errors.as_fd());
+            *state = bound.map_or_else(|_| State::Refused(Some(Instant::now())), State::Bound);
+        }
+        match state {
+            State::Bound(sender) => Ok(sender),
+            State::Refused(_) => Err(refused()),
+        }
+    }
+
+    /// Reads the error queues of all sockets, as [`Paths::recv_errors`].
+    pub(super) fn recv_errors(&self, paths: &mut Paths, stats: &mut LinkStats, mem: &Memory, out: &mut Vec<Packet>) {
+        for port in &self.ports {
+            if let State::Bound(sender) = &port.state {
+                paths.recv_errors(&sender.socket, sender.local, stats, mem, out);
+            }
+        }
+    }
+}
+
+impl Sender {
+    /// Binds a socket whose errors are reported by the epoll instance `errors`.
+    fn bind(name: &str, local: SocketAddr, errors: BorrowedFd<'_>) -> Result<Self, OpenError> {
+        let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
+        // An SA that replaces another may be another shard's, whose socket of the port is still there.
+        let socket = socket(name, local, true)?;
+        cbpf::filter(socket.as_fd(), &steering::nothing()).map_err(failed("SO_ATTACH_FILTER"))?;
+        // No event but errors, which are always reported.
+        epoll::add(errors, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::empty())
+            .map_err(|err| failed("epoll_ctl")(err.into()))?;
+        Ok(Self { socket, local, discovery: Discovery::Probe })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use driver::DriverKind;
+    use wire::{Protocol, ipv4, udp};
+
+    use super::super::UdpLink;
+    use super::*;
+    use crate::config::Config;
+    use crate::{Link, Sent};
+
+    fn link() -> UdpLink {
+        let bind = "127.0.0.1:0".parse().unwrap();
+        let kind = DriverKind::Udp { bind };
+        let config = Config { name: "wan".to_owned(), kind, mac: None, mtu: None, offloads: true, index: None };
+        UdpLink::open(&config, bind, base::ShardCount::ONE).unwrap().remove(0)
+    }
+
+    fn peer() -> UdpSocket {
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        peer
+    }
+
+    /// A port that is free.
+    fn free() -> u16 {
+        UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    fn datagram(mem: &Memory, source: u16, to: &UdpSocket) -> Packet {
+        let host = [127, 0, 0, 1].into();
+        let mut ip = ipv4::Ipv4Header::new(host, host, Protocol::UDP, 128);
+        ip.fill_check();
+        let udp = udp::UdpHeader::new(source, to.local_addr().unwrap().port(), 108);
+        Packet::with_data(mem, &[ip.as_bytes(), udp.as_bytes(), &[1; 100]].concat()).unwrap()
+    }
+
+    #[test]
+    fn packets_leave_from_their_sas_port_in_order() {
+        let (mem, mut link, peer) = (Memory::heap(), link(), peer());
+        let (own, other) = (link.local.port(), free());
+        let ports = [own, other, other, own, other];
+        let mut packets: Vec<_> = ports.iter().map(|&port| datagram(&mem, port, &peer)).collect();
+        assert!(matches!(link.send(&mut packets), Ok(Sent::All)));
+        let came: Vec<u16> = ports.iter().map(|_| peer.recv_from(&mut [0; 200]).unwrap().1.port()).collect();
+        let count = |came: &[u16], port| came.iter().filter(|&&it| it == port).count();
+        assert_eq!((count(&came, own), count(&came, other)), (2, 3), "{came:?}");
+        assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (5, 0));
+        // It receives nothing.
+        peer.send_to(b"esp!", ("127.0.0.1", other)).unwrap();
+        let mut came = Vec::new();
+        link.recv(&mem, &mut came).unwrap();
+        assert!(came.is_empty());
+    }
+
+    #[test]
+    fn datagram_of_a_hosts_socket_opens_no_port() {
+        let (mem, mut link, peer) = (Memory::heap(), link(), peer());
+        let mut packet = datagram(&mem, free(), &peer);
+        packet.meta.of_socket = true;
+        assert!(matches!(link.send(&mut vec![packet]), Ok(Sent::All)));
+        assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (0, 1));
+        assert!(link.source_ports.ports.is_empty());
+    }
+
+    #[test]
+    fn port_of_another_program_drops_until_it_is_free() {
+        let (mem, mut link, peer) = (Memory::heap(), link(), peer());
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = other.local_addr().unwrap().port();
+        let send =
+            |link: &mut UdpLink| assert!(matches!(link.send(&mut vec![datagram(&mem, port, &peer)]), Ok(Sent::All)));
+        send(&mut link);
+        assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (0, 1));
+        drop(other);
+        // Within a second it is not tried again.
+        send(&mut link);
+        assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (0, 2));
+        link.source_ports.ports[0].state = State::Refused(Some(Instant::now() - RETRY));
+        send(&mut link);
+        assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (1, 2));
+    }
+
+    #[test]
+    fn ports_with_the_latest_packets_are_kept() {
+        let link = link();
+        let mut ports = SourcePorts::new("wan").unwrap();
+        // Those that are not free count as well.
+        let all: Vec<u16> = (20_000..).take(MOST + 1).collect();
+        for &port in all[..MOST].iter().chain([&all[0], &all[MOST]]) {
+            let _ = ports.sender("wan", link.local, port);
+        }
+        let kept: Vec<u16> = ports.ports.iter().map(|port| port.number).collect();
+        assert_eq!(kept.len(), MOST);
+        assert!(!kept.contains(&all[1]) && kept.ends_with(&[all[0], all[MOST]]));
+    }
+
+    #[test]
+    fn error_about_a_port_is_read_and_names_the_peer() {
+        let (mem, mut link) = (Memory::heap(), link());
+        let gone = peer();
+        let mut packet = vec![datagram(&mem, free(), &gone)];
+        let address = gone.local_addr().unwrap();
+        drop(gone);
+        assert!(matches!(link.send(&mut packet), Ok(Sent::All)));
+        let mut events = [rustix::event::PollFd::new(&link.source_ports.errors, rustix::event::PollFlags::IN)];
+        let timeout = rustix::event::Timespec { tv_sec: 5, tv_nsec: 0 };
+        assert_eq!(rustix::event::poll(&mut events, Some(&timeout)), Ok(1));
+        link.recv(&mem, &mut Vec::new()).unwrap();
+        let errors = link.peer_errors();
+        assert_eq!(errors.iter().map(|error| error.peer).collect::<Vec<_>>(), [address]);
+        // It is read.
+        let mut events = [rustix::event::PollFd::new(&link.source_ports.errors, rustix::event::PollFlags::IN)];
+        assert_eq!(rustix::event::poll(&mut events, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(0));
+    }
+}
