@@ -155,4 +155,7 @@ pub enum BenchName {
     Reassembly,
     /// Shards: work of two threads with a gateway each, on a processor each, compared with one
     Shards,
+    /// Workers: processor time of a small packet on one of two workers, from TUN through ESP to UDP, compared with a gateway of
+    /// one; needs root, of a user namespace at least
+    Workers,
 }

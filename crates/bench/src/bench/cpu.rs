@@ -62,12 +62,21 @@ pub(super) fn step_aside() {
 /// # Errors
 /// The program has fewer CPUs.
 pub(super) fn bind(nth: usize) -> Result<(), String> {
-    let all = available();
-    let few = || format!("{} CPUs are needed, and {} may be used", nth + 1, all.count());
-    let cpu = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).nth(nth).ok_or_else(few)?;
+    let cpu = numbers(nth + 1)?[nth];
     let mut here = CpuSet::new();
     here.set(cpu);
     sched_setaffinity(None, &here).map_err(|err| format!("CPU {cpu}: {err}"))
+}
+
+/// Numbers of the first `count` CPUs available to this program.
+///
+/// # Errors
+/// The program has fewer CPUs.
+pub(super) fn numbers(count: usize) -> Result<Vec<usize>, String> {
+    let all = available();
+    let numbers: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu)).take(count).collect();
+    let few = || format!("{count} CPUs are needed, and {} may be used", all.count());
+    if numbers.len() == count { Ok(numbers) } else { Err(few()) }
 }
 
 /// The CPUs available to this program. [`settle`] has bound this thread to one of them.

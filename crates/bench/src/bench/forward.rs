@@ -51,10 +51,10 @@ const BURST: usize = 64;
 pub(super) const SLICES: u32 = 10;
 
 /// Time in which queues, caches and the worker reach their pace, before a measurement.
-const WARM_UP: Duration = Duration::from_millis(150);
+pub(super) const WARM_UP: Duration = Duration::from_millis(150);
 
 /// Longest time until the first packet has left.
-const START_LIMIT: Duration = Duration::from_secs(5);
+pub(super) const START_LIMIT: Duration = Duration::from_secs(5);
 
 /// Stations.
 const SOURCE: MacAddr = MacAddr([2, 0, 0, 0, 1, 1]);
@@ -113,7 +113,7 @@ fn has_testpmd() -> bool {
     env::split_paths(&path).any(|dir| dir.join(TESTPMD).is_file())
 }
 
-fn lab_of(lab: &OnceCell<Lab>) -> Result<&Lab, Failure> {
+pub(super) fn lab_of(lab: &OnceCell<Lab>) -> Result<&Lab, Failure> {
     if lab.get().is_none() {
         let _ = lab.set(Lab::new()?);
     }
@@ -121,13 +121,12 @@ fn lab_of(lab: &OnceCell<Lab>) -> Result<&Lab, Failure> {
 }
 
 /// Namespaces, with the veth pairs between them.
-struct Lab {
+pub(super) struct Lab {
     source: Namespace,
-    gateway: Namespace,
-    /// Kept for its devices.
-    _sink: Namespace,
+    pub(super) gateway: Namespace,
+    pub(super) sink: Namespace,
     scratch: Scratch,
-    stop: Stop,
+    pub(super) stop: Stop,
 }
 
 impl Lab {
@@ -147,12 +146,29 @@ impl Lab {
         sink.ip("addr add 10.2.0.1/24 dev dst", &stop)?;
         set_forwarding(&sink, false)?;
         set_forwarding(&gateway, false)?;
-        Ok(Self { source, gateway, _sink: sink, scratch: Scratch::create(&name)?, stop })
+        Ok(Self { source, gateway, sink, scratch: Scratch::create(&name)?, stop })
     }
 
     fn launch(&self, config: &str) -> Result<Gateway, Failure> {
-        let config = config.to_owned() + &worker(Side::B);
-        Gateway::launch_in(&self.gateway, &self.scratch, Side::B, &config, &self.stop)
+        self.launch_file(&(config.to_owned() + &worker(Side::B)))
+    }
+
+    /// Starts a gateway with a file that names its processors.
+    pub(super) fn launch_file(&self, file: &str) -> Result<Gateway, Failure> {
+        Gateway::launch_in(&self.gateway, &self.scratch, Side::B, file, &self.stop)
+    }
+
+    /// Calls `body` while the kernel of the gateway's namespace has the gateway's addresses.
+    pub(super) fn with_addresses<T>(&self, body: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+        let ip = |args: &str| self.gateway.ip(args, &self.stop);
+        ip("addr add 10.1.0.254/24 dev in")?;
+        ip("addr add 10.2.0.254/24 dev out")?;
+        ip(&format!("neigh replace 10.2.0.1 lladdr {SINK} dev out nud permanent"))?;
+        let done = body();
+        for device in ["in", "out"] {
+            ip(&format!("addr flush dev {device}"))?;
+        }
+        done
     }
 }
 
@@ -237,7 +253,7 @@ impl FlowFrames {
 
 /// State that a sending thread shares.
 #[derive(Default)]
-struct Source {
+pub(super) struct Source {
     ends: AtomicBool,
     sent: AtomicU64,
     /// Processor time of the thread in nanoseconds.
@@ -249,6 +265,11 @@ impl Source {
     fn count(&self, sent: usize) {
         self.sent.fetch_add(sent as u64, Ordering::Relaxed);
         self.nanos.store(cpu::thread_time().as_nanos() as u64, Ordering::Relaxed);
+    }
+
+    /// Lets the thread end.
+    pub(super) fn end(&self) {
+        self.ends.store(true, Ordering::Relaxed);
     }
 
     fn has_ended(&self) -> bool {
@@ -272,7 +293,7 @@ impl Source {
                 send(&source)
             });
             let measured = measure(&source);
-            source.ends.store(true, Ordering::Relaxed);
+            source.end();
             let sent = sender.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
             sent.and(measured)
         })
@@ -425,7 +446,7 @@ fn measure(stop: &Stop, forwarder: &mut Forwarder, source: &Source, time: Durati
 }
 
 /// A sample of a packet's time, packets in a nanosecond, and further figures.
-fn sample(nanos: f64, rate: f64, more: Vec<(&'static str, f64)>) -> Sample {
+pub(super) fn sample(nanos: f64, rate: f64, more: Vec<(&'static str, f64)>) -> Sample {
     Sample {
         nanos,
         gbps: rate * (FRAME * 8) as f64,
@@ -474,19 +495,15 @@ fn testpmd(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
 
 /// The kernel between the veth pairs.
 fn linux(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
-    let ip = |args: &str| lab.gateway.ip(args, &lab.stop);
-    ip("addr add 10.1.0.254/24 dev in")?;
-    ip("addr add 10.2.0.254/24 dev out")?;
-    ip("route add 10.3.0.0/24 via 10.2.0.1")?;
-    ip(&format!("neigh replace 10.2.0.1 lladdr {SINK} dev out nud permanent"))?;
-    set_forwarding(&lab.gateway, true)?;
-    let paced = |dst| Source::during(|source| send_frames(lab, dst, source), |source| pace(&lab.stop, source, time));
-    let measured = paced(NO_STATION).and_then(|dropped| Ok((dropped, paced(IN)?)));
-    set_forwarding(&lab.gateway, false)?;
-    for device in ["in", "out"] {
-        ip(&format!("addr flush dev {device}"))?;
-    }
-    let ([dropped, _], [forwarded, rate]) = measured?;
+    let ([dropped, _], [forwarded, rate]) = lab.with_addresses(|| {
+        lab.gateway.ip("route add 10.3.0.0/24 via 10.2.0.1", &lab.stop)?;
+        set_forwarding(&lab.gateway, true)?;
+        let paced =
+            |dst| Source::during(|source| send_frames(lab, dst, source), |source| pace(&lab.stop, source, time));
+        let measured = paced(NO_STATION).and_then(|dropped| Ok((dropped, paced(IN)?)));
+        set_forwarding(&lab.gateway, false)?;
+        measured
+    })?;
     let nanos = forwarded - dropped;
     let more = vec![("user_ns", 0.0), ("kernel_ns", nanos), ("source_ns", dropped), ("offered", 1.0)];
     Ok(sample(nanos, rate, more))
@@ -535,7 +552,7 @@ dev = "out0"
 }
 
 /// Sends datagrams by sockets of the gateway's namespace until the end.
-fn send_datagrams(source: &Source) -> std::io::Result<()> {
+pub(super) fn send_datagrams(source: &Source) -> std::io::Result<()> {
     let open = |_| {
         let socket = UdpSocket::bind("10.1.0.1:0")?;
         socket.connect("10.3.0.1:9")?;

@@ -14,6 +14,7 @@ mod shards;
 mod trunk;
 mod vhost;
 mod vrf;
+mod workers;
 
 pub(crate) use vhost::back_end as vhost_back_end;
 
@@ -38,6 +39,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
         BenchName::Trunk => ("trunk", trunk::groups()),
         BenchName::Reassembly => ("reassembly", reassembly::groups()),
         BenchName::Shards => ("shards", shards::groups()),
+        BenchName::Workers => ("workers", workers::groups()),
     };
     let matches = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let groups: Vec<Group> = groups.into_iter().filter_map(|group| group.only(matches)).collect();
@@ -50,7 +52,7 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
         * f64::from(args.rounds)
         * args.slice().as_secs_f64();
     // Gateways are processes, and have priorities and processors of their own.
-    let is_by_gateways = matches!(args.name, BenchName::Forward);
+    let is_by_gateways = matches!(args.name, BenchName::Forward | BenchName::Workers);
     let cpu = if is_by_gateways { "by gateways in network namespaces".to_owned() } else { cpu::settle() };
     let seconds = if is_by_gateways { seconds * f64::from(forward::SLICES) } else { seconds };
     let library = Library::fastest();

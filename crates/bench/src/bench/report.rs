@@ -6,6 +6,7 @@ use std::fmt;
 use serde::Serialize;
 
 use super::case::{Case, Comparison, Group, Sample};
+use super::shards;
 use crate::figures::{self, Missing, Ratio, median, rounded};
 
 /// Cost per packet.
@@ -132,7 +133,9 @@ impl fmt::Display for BenchReport {
                 "\nlimit: the cipher alone, on one processor; worker has a crypto thread on a second one, and may exceed it"
             )?;
         }
-        write!(f, "\nratios of Gb/s, or of the figure that is named, round by round:\n{}", self.ratio_lines())
+        write!(f, "\nratios of Gb/s, or of the figure that is named, round by round:\n{}", self.ratio_lines())?;
+        let model = shards::model(&self.ratios);
+        if model.is_empty() { Ok(()) } else { write!(f, "\n\n{model}") }
     }
 }
 

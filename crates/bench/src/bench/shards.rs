@@ -22,18 +22,39 @@ use packet::Allocations;
 use super::case::{Comparison, Copied, Group, Load, Plan, Round, Sample, Turn};
 use super::esp::{self, Traffic};
 use super::{cpu, cpu::thread_time};
-use crate::figures::median;
+use crate::figures::{Ratio, median};
 
 /// Unmeasured turns of each shard, in which pools, caches and lists reach their size.
 const WARM_TURNS: usize = 8;
+
+/// Name of the ratio of two shards' speed to one's.
+const TWO_TO_ONE: &str = "two/one";
+
+/// Numbers of shards that the model is printed for.
+const MODELLED: [u32; 2] = [4, 16];
 
 /// Name of the processor time for a packet.
 const CPU: &str = "cpu_ns";
 
 const RATIOS: &[Comparison] = &[
-    Comparison { of: "two/one", over: &["two"], under: &["one"], figure: None },
+    Comparison { of: TWO_TO_ONE, over: &["two"], under: &["one"], figure: None },
     Comparison { of: "two/one cpu_ns", over: &["two"], under: &["one"], figure: Some(CPU) },
 ];
+
+/// Lines of a model of more shards than two: N of them do N / (1 + σ (N - 1)) times the work of one (Amdahl's law), with the σ at which
+/// two of them have the measured ratio. Empty if there is no such ratio.
+pub(super) fn model(ratios: &[Ratio]) -> String {
+    let measured: Vec<&Ratio> = ratios.iter().filter(|ratio| ratio.of == TWO_TO_ONE && ratio.median > 0.0).collect();
+    let width = measured.iter().map(|ratio| ratio.name.len()).max().unwrap_or(0);
+    let line = |ratio: &&Ratio| {
+        let sigma = (2.0 / ratio.median - 1.0).max(0.0);
+        let of = |shards| f64::from(shards) / (1.0 + sigma * f64::from(shards - 1));
+        let gains: String = MODELLED.iter().map(|&shards| format!("  {shards} shards {:.1}", of(shards))).collect();
+        format!("\n  {:<width$}  σ {sigma:.3}{gains}", ratio.name)
+    };
+    let lines: String = measured.iter().map(line).collect();
+    if lines.is_empty() { lines } else { format!("model, not measured: N / (1 + σ (N - 1)) times one shard:{lines}") }
+}
 
 /// Work of a shard.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +199,24 @@ mod tests {
         let groups = groups();
         let names: BTreeSet<&str> = groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(names, BTreeSet::from(["esp/64b", "esp/fat", "forward/64b", "forward/fat"]));
+    }
+
+    #[test]
+    fn model_has_the_sigma_of_two_shards() {
+        let ratio = |name: &str, of: &str, median| Ratio {
+            name: name.to_owned(),
+            of: of.to_owned(),
+            median,
+            min: median,
+            max: median,
+        };
+        let ratios =
+            [ratio("esp/fat", "two/one", 1.6), ratio("esp/fat", "two/one cpu_ns", 1.2), ratio("f", "two/one", 2.1)];
+        // 2 / 1.6 - 1; shards that speed each other up are a fault of the measurement.
+        let want = "model, not measured: N / (1 + σ (N - 1)) times one shard:\n  esp/fat  σ 0.250  4 shards 2.3  16 shards 3.4\n  \
+                    f        σ 0.000  4 shards 4.0  16 shards 16.0";
+        assert_eq!(model(&ratios), want);
+        assert_eq!(model(&ratios[1..2]), "");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use client::Client;
-use ctl::state::{CountersState, DropState, LinkState};
+use ctl::state::{CountersState, DropState, LinkState, WorkerState};
 use ctl::{Reply, Request, Shown, StateKind};
 use testbed::{Daemon, Failure, Namespace, Opened, Scratch, Stop, command};
 
@@ -107,6 +107,14 @@ impl Gateway {
     pub(crate) fn links(&self) -> Result<Vec<LinkState>, Failure> {
         match self.show(StateKind::Links)? {
             Shown::Links(links) => Ok(links),
+            other => Err(self.confused(&other)),
+        }
+    }
+
+    /// Workers of the gateway.
+    pub(crate) fn workers(&self) -> Result<Vec<WorkerState>, Failure> {
+        match self.show(StateKind::Workers)? {
+            Shown::Workers(workers) => Ok(workers),
             other => Err(self.confused(&other)),
         }
     }

@@ -108,22 +108,26 @@ pub(crate) struct ThreadTime {
 }
 
 impl ThreadTime {
-    /// Time of the first thread in a process whose name begins so.
+    /// Time of all threads of a process whose names begin so.
     pub(crate) fn of(pid: u32, name: &str) -> Result<Self, Failure> {
         let name = format!(" ({name}");
+        let mut sum = None::<Self>;
         let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         for thread in threads {
             let read = |file| fs::read_to_string(thread.path().join(file)).unwrap_or_default();
             let stat = read("stat");
             if stat.contains(&name) {
                 // proc_pid_schedstat(5): the first field is the time on a processor.
-                let nanos = read("schedstat").split(' ').next().and_then(|number| number.parse().ok());
-                if let (Some(nanos), Some(ticks)) = (nanos, user_and_system_ticks(&stat)) {
-                    return Ok(Self { nanos, ticks });
+                let nanos: Option<u64> = read("schedstat").split(' ').next().and_then(|number| number.parse().ok());
+                if let (Some(nanos), Some([user, system])) = (nanos, user_and_system_ticks(&stat)) {
+                    let sum = sum.get_or_insert_default();
+                    sum.nanos += nanos;
+                    sum.ticks[0] += user;
+                    sum.ticks[1] += system;
                 }
             }
         }
-        Err(Failure::step(format!("/proc/{pid}/task"), format!("no times of a thread{name})")))
+        sum.ok_or_else(|| Failure::step(format!("/proc/{pid}/task"), format!("no times of a thread{name})")))
     }
 
     /// User and system time since an earlier reading, in nanoseconds.
