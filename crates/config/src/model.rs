@@ -159,13 +159,15 @@ impl TableLimits {
 pub struct WorkerConfig {
     /// Number of workers.
     pub count: ShardCount,
+    /// Whether the number was chosen by the CPUs that the process might use when the file was read.
+    pub is_auto: bool,
     /// CPUs that the workers are bound to, one for each; any permitted CPU if empty.
     pub cpus: Vec<u16>,
 }
 
 impl Default for WorkerConfig {
     fn default() -> Self {
-        Self { count: ShardCount::ONE, cpus: Vec::new() }
+        Self { count: ShardCount::ONE, is_auto: false, cpus: Vec::new() }
     }
 }
 

@@ -223,10 +223,14 @@ impl Daemon {
     /// Applies `file`, which becomes the gateway's file, and returns a summary of the changes; or changes nothing and
     /// returns the reason. `opened`: the file, if a client has opened it.
     fn load(&mut self, file: PathBuf, opened: Option<File>) -> Result<String, String> {
-        let (config, warnings) = config_file::load_opened(&file, opened).map_err(|err| err.messages())?;
+        let (mut config, warnings) = config_file::load_opened(&file, opened).map_err(|err| err.messages())?;
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
+        }
+        if config.worker.is_auto {
+            // The CPUs may be others by now.
+            config.worker.count = self.planner.config().worker.count;
         }
         if config.worker.count != self.planner.config().worker.count {
             let (new, now) = (config.worker.count.get(), self.planner.config().worker.count.get());

@@ -1,6 +1,8 @@
 //! `[worker]`: the packet workers.
 
 use std::collections::HashSet;
+use std::num::NonZero;
+use std::thread;
 
 use base::ShardCount;
 
@@ -8,12 +10,23 @@ use super::crypto::MAX_CPU;
 use super::reader::{Result, Table};
 use crate::model::{Config, WorkerConfig};
 
+/// Word for as many workers as the machine has room for.
+const AUTO: &str = "auto";
+
 pub(super) const KEYS: &[&str] = &["count", "cpu", "cpus"];
 
 /// Reads the settings, for the node that `config` is otherwise.
 pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<WorkerConfig> {
-    let count = match table.get("count") {
-        Some(value) => {
+    let auto = table.get("count").filter(|value| !value.is_number());
+    let count = match (table.get("count"), &auto) {
+        (Some(_), Some(auto)) => {
+            auto.word(&[(AUTO, ())])?;
+            if let Some(cpus) = table.get("cpus") {
+                return Err(cpus.error("is given beside count = \"auto\"; use a number as count"));
+            }
+            if feature_of_one_worker(config).is_some() { ShardCount::ONE } else { one_less_than_cpus() }
+        }
+        (Some(value), None) => {
             let count = value.number(1..=ShardCount::MAX)?;
             if count > 1
                 && let Some(feature) = feature_of_one_worker(config)
@@ -22,11 +35,11 @@ pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<WorkerConfig> {
             }
             ShardCount::new(count).unwrap_or(ShardCount::ONE)
         }
-        None => ShardCount::ONE,
+        (None, _) => ShardCount::ONE,
     };
     let cpus = match (table.get("cpu"), table.get("cpus")) {
         (Some(_), Some(cpus)) => return Err(cpus.error("is given beside `cpu`; use one of them")),
-        (Some(cpu), None) if count != ShardCount::ONE => {
+        (Some(cpu), None) if count != ShardCount::ONE || auto.is_some() => {
             return Err(cpu.error("is for one worker; name a CPU for each in `cpus`"));
         }
         (Some(cpu), None) => vec![cpu.number(0..=MAX_CPU)?],
@@ -46,7 +59,14 @@ pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<WorkerConfig> {
         }
         (None, None) => Vec::new(),
     };
-    Ok(WorkerConfig { count, cpus })
+    Ok(WorkerConfig { count, is_auto: auto.is_some(), cpus })
+}
+
+/// Number of workers by the word [`AUTO`]: the CPUs that this process may use, less one for programs.
+fn one_less_than_cpus() -> ShardCount {
+    let cpus = thread::available_parallelism().map_or(1, NonZero::get);
+    let count = u8::try_from(cpus - 1).unwrap_or(u8::MAX).clamp(1, ShardCount::MAX);
+    ShardCount::new(count).unwrap_or(ShardCount::ONE)
 }
 
 /// Feature of the file that several workers cannot have.
@@ -89,10 +109,24 @@ mod tests {
                 "gw.toml:2: worker.cpus: names 2 CPUs, and the workers are 1; name one for each, or set count.",
             ),
             ("count = 2\ncpus = [1, 1]", "gw.toml:3: worker.cpus: names CPU 1 twice."),
+            ("count = \"all\"", "gw.toml:2: worker.count: all is unknown; use auto."),
+            (
+                "count = \"auto\"\ncpus = [0]",
+                "gw.toml:3: worker.cpus: is given beside count = \"auto\"; use a number as count.",
+            ),
+            ("count = \"auto\"\ncpu = 0", "gw.toml:3: worker.cpu: is for one worker; name a CPU for each in `cpus`."),
         ];
         for (text, want) in refused {
             assert_eq!(read(&format!("[worker]\n{text}")), Err(want.to_owned()), "{text}");
         }
+    }
+
+    #[test]
+    fn automatic_workers_leave_a_cpu_to_programs() {
+        let cpus = thread::available_parallelism().unwrap().get();
+        assert_eq!(read("[worker]\ncount = \"auto\""), Ok(((cpus - 1).clamp(1, 64), vec![])));
+        // What several workers cannot have is served by one.
+        assert_eq!(read("[crypto]\nworkers = 1\n[worker]\ncount = \"auto\""), Ok((1, vec![])));
     }
 
     #[test]
