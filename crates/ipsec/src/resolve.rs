@@ -10,7 +10,7 @@ use wire::Spi;
 use xfrm::{Action, Dir, Flowi, Level, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
 
 use crate::events::{Acquire, Event};
-use crate::sad::search::Found;
+use crate::sad::search::{Found, Wanted};
 use crate::sad::{Larval, Sad};
 use crate::shared::SharedChange;
 use crate::spd::{Policy, PolicyId, Spd};
@@ -79,7 +79,8 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
     let mut bundle = Bundle::new();
     let mut wants = None;
     for (at, (template, (src, dst))) in with_ends(templates, flow).enumerate() {
-        let missing = match sad.find(template, *mark, src, dst, flow, *offload) {
+        let wanted = Wanted { template, mark: *mark, src, dst, flow, device: *offload };
+        let missing = match sad.find(&wanted) {
             Found::Sa(id) if sad.get(id).is_some_and(|sa| sa.dir == Some(SaDir::In)) => {
                 return Verdict::Refused(Refusal::WrongDirection);
             }
@@ -87,7 +88,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
             Found::Sa(id) => {
                 let is_of_all = || sad.get(id).is_some_and(|sa| sa.cpu().is_none());
                 let cpu = Some(sad.place.id.0.into());
-                let is_pending = || sad.pending(template, mark.sought(), src, dst, flow, cpu);
+                let is_pending = || sad.pending(&wanted, cpu);
                 if *cpu_acquire && sad.place.has_others() && wants.is_none() && is_of_all() && !is_pending() {
                     wants = Some(at as u8);
                 }
@@ -183,10 +184,10 @@ pub(crate) fn follow_acquire(
     shard: Option<ShardId>,
 ) {
     let PolicyConfig { templates, mark, offload, .. } = &policy.config;
-    let Some((wanted, (src, dst))) = with_ends(templates, flow).nth(template) else { return };
+    let Some((of_it, (src, dst))) = with_ends(templates, flow).nth(template) else { return };
+    let wanted = Wanted { template: of_it, mark: *mark, src, dst, flow, device: *offload };
     let cpu = shard.map(|shard| shard.0.into());
-    let is_there = sad.has(wanted, *mark, src, dst, flow, *offload, cpu);
-    if !is_there && !sad.pending(wanted, mark.sought(), src, dst, flow, cpu) {
+    if !sad.has(&wanted, cpu) && !sad.pending(&wanted, cpu) {
         acquire(sad, now, acq_expires, policy, template, flow, shard);
     }
 }

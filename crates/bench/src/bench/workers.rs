@@ -1,8 +1,8 @@
 //! `fatpath bench workers`: processor time of a packet on one of two workers, compared with that of a gateway with one, in network
 //! namespaces.
 //!
-//! `sources ── tun ─ gateway ─ udp ── sink`: each worker shares a processor with a thread that sends datagrams of 22 bytes of 64 flows into
-//! the TUN device, as fast as it can. An SA of its own for each worker (RFC 9611) seals them with AES-256-GCM in UDP; the sink's kernel drops
+//! `sources ── tun ─ gateway ─ udp ── sink`: each worker shares a processor with a thread of the same priority, which sends datagrams of
+//! 22 bytes of 64 flows into the TUN device, as fast as it can. An SA of its own for each worker (RFC 9611) seals them with AES-256-GCM in UDP; the sink's kernel drops
 //! them.
 //!
 //! - `one`: a gateway with one worker, and one sending thread. The second processor has nothing to do.
@@ -17,12 +17,16 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::setpriority_process;
 use testbed::Failure;
 
 use super::case::{Comparison, Group, Plan, Round, Sample};
 use super::cpu;
 use super::forward::{Lab, SLICES, START_LIMIT, Source, WARM_UP, lab_of, sample, send_datagrams};
 use crate::demo::lab::{Gateway, Keys, ThreadTime};
+
+/// Niceness of workers, by default.
+const PRIORITY: i32 = -10;
 
 /// Name of the processor time for a packet.
 const CPU: &str = "cpu_ns";
@@ -131,6 +135,8 @@ fn measure(lab: &Lab, workers: usize, time: Duration) -> Result<Sample, Failure>
             let start = |nth: usize| {
                 move || {
                     cpu::bind(nth).map_err(|why| Failure::step("source", why))?;
+                    // Of the worker's priority: otherwise the worker wakes for each packet before the next one is sent.
+                    let _ = setpriority_process(None, PRIORITY);
                     lab.gateway.enter(|| send_datagrams(&sources[nth]).map_err(|err| Failure::step("source", err)))
                 }
             };

@@ -22,6 +22,20 @@ pub(crate) enum Found {
     Clash,
 }
 
+/// What a template of a policy asks of an SA for a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) template: &'a Template,
+    /// The policy's, by which SAs are chosen, and not the packet's.
+    pub(crate) mark: Mark,
+    /// The ends, which the template may leave to the packet.
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) flow: &'a Flowi,
+    /// The device of the policy.
+    pub(crate) device: Option<PortId>,
+}
+
 impl Sa {
     /// Tells whether its inner packets may be of that family (Linux `x->sel.family`): its selector's, else that of its
     /// own addresses, else either.
@@ -37,12 +51,12 @@ impl Sa {
         self.takes(Version::of_addr(flow.key.dst)) && self.selector().is_none_or(|selector| selector.matches(flow))
     }
 
-    /// Tells whether it matches `template` of a policy for `mark`, except its source.
-    fn suits(&self, template: &Template, mark: u32, flow: &Flowi) -> bool {
-        self.mode == template.mode
-            && self.if_id == flow.if_id
-            && self.mark.matches(mark)
-            && template.spi.is_none_or(|spi| spi == self.spi)
+    /// Tells whether it is as `wanted`, except its source.
+    fn suits(&self, wanted: &Wanted<'_>) -> bool {
+        self.mode == wanted.template.mode
+            && self.if_id == wanted.flow.if_id
+            && self.mark.matches(wanted.mark.sought())
+            && wanted.template.spi.is_none_or(|spi| spi == self.spi)
             && !self.flags.wildrecv
     }
 }
@@ -75,28 +89,20 @@ impl Sad {
         dst: IpAddr,
         flow: &Flowi,
     ) -> Option<SaId> {
-        match self.find(template, mark, src, dst, flow, None) {
+        match self.find(&Wanted { template, mark, src, dst, flow, device: None }) {
             Found::Sa(id) => Some(id),
             Found::Nothing | Found::Pending | Found::Clash => None,
         }
     }
 
-    /// As [`for_template`](Self::for_template). For a policy on a `device` the SA is on that device in packet mode,
+    /// As [`for_template`](Self::for_template). For a policy on a device the SA is on that device in packet mode,
     /// otherwise on none (Linux `xfrm_state_find`).
-    pub(crate) fn find(
-        &self,
-        template: &Template,
-        mark: Mark,
-        src: IpAddr,
-        dst: IpAddr,
-        flow: &Flowi,
-        device: Option<PortId>,
-    ) -> Found {
-        let mark = mark.sought();
+    pub(crate) fn find(&self, wanted: &Wanted<'_>) -> Found {
+        let &Wanted { template, src, dst, flow, device, .. } = wanted;
         // Those for this CPU alone come first, and those for others are not used (RFC 9611 §3).
         let [mut of_cpu, mut same_source, mut any_source] = [Best::default(); 3];
         for sa in self.slots.list(self.newest((dst, template.reqid))) {
-            if !sa.suits(template, mark, flow) || sa.packet_device() != device {
+            if !sa.suits(wanted) || sa.packet_device() != device {
                 continue;
             }
             let cpu = if self.of_cpus > 0 { sa.cpu() } else { None };
@@ -126,7 +132,8 @@ impl Sad {
                 return Found::Sa(id);
             }
         }
-        let pending = self.pending(template, mark, src, dst, flow, None);
+        let pending = self.pending(wanted, None);
+        let mark = wanted.mark.sought();
         let has = |spi| self.by_spi(dst, spi, mark).is_some() || self.larvae.by_spi(dst, spi, mark).is_some();
         let clash = || template.spi.is_some_and(has);
         match of_cpu.valid().or(same_source.valid()).or(any_source.valid().filter(|_| !pending)) {
@@ -137,24 +144,12 @@ impl Sad {
         }
     }
 
-    /// Tells whether there is an SA for `template`, in whatever state, for that CPU or for all.
-    #[allow(clippy::too_many_arguments, reason = "as those of `find`")]
-    pub(crate) fn has(
-        &self,
-        template: &Template,
-        mark: Mark,
-        src: IpAddr,
-        dst: IpAddr,
-        flow: &Flowi,
-        device: Option<PortId>,
-        cpu: Option<u32>,
-    ) -> bool {
+    /// Tells whether there is an SA as `wanted`, in whatever state, for that CPU or for all.
+    pub(crate) fn has(&self, wanted: &Wanted<'_>, cpu: Option<u32>) -> bool {
+        let &Wanted { template, src, dst, flow, device, .. } = wanted;
         let has_source = |sa: &Sa| sa.src == src || src.is_unspecified() || sa.src.is_unspecified();
         self.slots.list(self.newest((dst, template.reqid))).any(|sa| {
-            sa.suits(template, mark.sought(), flow)
-                && (sa.packet_device(), sa.cpu()) == (device, cpu)
-                && has_source(sa)
-                && sa.carries(flow)
+            sa.suits(wanted) && (sa.packet_device(), sa.cpu()) == (device, cpu) && has_source(sa) && sa.carries(flow)
         })
     }
 
@@ -163,20 +158,13 @@ impl Sad {
         self.slots.list(self.newest((dst, reqid))).filter(|sa| sa.mode == Mode::Tunnel)
     }
 
-    /// Tells whether a request for `template` is pending, for any flow, and for that CPU or for all.
-    pub(crate) fn pending(
-        &self,
-        template: &Template,
-        mark: u32,
-        src: IpAddr,
-        dst: IpAddr,
-        flow: &Flowi,
-        cpu: Option<u32>,
-    ) -> bool {
+    /// Tells whether a request for an SA as `wanted` is pending, for any flow, and for that CPU or for all.
+    pub(crate) fn pending(&self, wanted: &Wanted<'_>, cpu: Option<u32>) -> bool {
+        let &Wanted { template, mark, src, dst, flow, .. } = wanted;
         self.larvae.with(dst, template.reqid).any(|larval| {
             (larval.src == src || src.is_unspecified() || larval.src.is_unspecified())
                 && (larval.mode, larval.if_id, larval.cpu) == (template.mode, flow.if_id, cpu)
-                && larval.mark.matches(mark)
+                && larval.mark.matches(mark.sought())
                 && template.spi.is_none_or(|spi| spi == larval.spi)
         })
     }
