@@ -16,6 +16,9 @@
 //!   network namespaces is refused (`calls::namespaces`).
 //! - All other calls are passed on unchanged.
 //!
+//! Pointers of the program are arguments of types whose values only its calls make (`program_memory`); `replaced` declares
+//! functions with them, and `sys` has the library's own system calls.
+//!
 //! # Leaves to others
 //! All semantics of netlink and IKE (crates `netlink` and `daemon`, by the words of [`nlsock`]); checks of programs and
 //! the filter for calls that bypass this library ([`launch`]).

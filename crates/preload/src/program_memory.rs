@@ -513,3 +513,63 @@ impl Returned for Stream<'_> {
 impl Returned for Directory<'_> {
     const FAILED: Self = Self(ptr::null_mut(), PhantomData);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn null_is_refused_or_has_nothing() {
+        let fault = Errno(libc::EFAULT);
+        let mut bytes = [7; 4];
+        assert!(Text::NULL.get().is_none());
+        assert_eq!(List::NULL.texts().count(), 0);
+        assert_eq!(<InOut<'_, u32> as Returned>::FAILED.read(), Err(fault));
+        assert_eq!(<InOut<'_, u32> as Returned>::FAILED.write(1), Err(fault));
+        // SAFETY: null has no bytes.
+        let from = unsafe { Bytes::new(ptr::null::<u8>(), 4) };
+        // SAFETY: null has no bytes.
+        let to = unsafe { Room::new(ptr::null_mut::<u8>(), 4) };
+        assert_eq!((from.copy_to(&mut bytes), from.read::<u32>()), (0, None));
+        to.write(&bytes);
+        assert_eq!(bytes, [7; 4]);
+        // SAFETY: there are no buffers to read.
+        let pieces = [0, 1, 1024, 1025].map(|count| unsafe { pieces(ptr::null::<Bytes<'_>>(), count) }.map(<[_]>::len));
+        assert_eq!(pieces, [Ok(0), Err(fault), Err(fault), Err(Errno(libc::EMSGSIZE))]);
+    }
+
+    #[test]
+    fn no_byte_behind_a_buffer_is_read_or_written() {
+        let from = Bytes::from(&[1_u8, 2, 3, 4, 5][..]);
+        let mut copy = [0_u8; 4];
+        assert_eq!((from.copy_to(&mut copy), copy), (4, [1, 2, 3, 4]));
+        assert_eq!((from.skip(3).copy_to(&mut copy), copy), (2, [4, 5, 3, 4]));
+        assert_eq!(from.skip(3).read::<u16>(), Some(u16::from_ne_bytes([4, 5])));
+        assert_eq!((from.skip(4).read::<u16>(), from.skip(9).len()), (None, 0));
+        let mut bytes = [0; 4];
+        let room = Room::from(&mut bytes[..3]);
+        room.write(&[0x0101_u16, 0x0202]);
+        room.skip(5).write(&[9_u8]);
+        assert_eq!((bytes[..2].to_vec(), bytes[2], bytes[3]), (vec![1, 1], 2, 0));
+    }
+
+    #[test]
+    fn list_ends_at_its_first_null_and_always_ends() {
+        let texts = [c"a", c"b", c"c"].map(Text::from);
+        let all = |list: List<'_>| list.texts().map(|text| text.get().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(all(List::new(&mut texts.clone())), [c"a", c"b"].map(CStr::to_owned));
+        let [first, _, last] = texts;
+        assert_eq!(all(List::new(&mut [first, Text::NULL, last])), [c"a".to_owned()]);
+        assert!(all(List::new(&mut [first])).is_empty());
+    }
+
+    #[test]
+    fn address_is_truncated_and_its_whole_length_told() {
+        let mut bytes = [0_u8; 6];
+        let mut len = 5;
+        // SAFETY: the buffer is longer.
+        let room = unsafe { AddressRoom::new(bytes.as_mut_ptr().cast(), (&mut len).into()) };
+        assert_eq!(room.write::<libc::c_ulong>(&0x0101_0101_0101_0101), Ok(()));
+        assert_eq!((bytes, len), ([1, 1, 1, 1, 1, 0], 8));
+    }
+}

@@ -365,3 +365,38 @@ pub(crate) fn close_range(first: c_uint, last: c_uint) -> bool {
     // SAFETY: the call takes no pointers.
     first > last || done(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).is_ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptor_is_received_with_its_bytes() {
+        let [from, to] = socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC).unwrap();
+        let [reader, writer] = pipe().unwrap();
+        assert_eq!(send_message(from.0, b"end", &[Rights::of(&writer)], 0), Ok(3));
+        drop(writer);
+        let (mut bytes, mut rights) = ([0; 8], [Rights::NONE]);
+        assert_eq!(receive_message(to.0, &mut bytes, &mut rights, libc::MSG_CMSG_CLOEXEC), Ok(3));
+        let received = rights[0].received().unwrap();
+        assert_eq!(write(received.0, &bytes[..3]), Ok(3));
+        let mut written = [0; 8];
+        assert_eq!((read(reader.0, &mut written), &written[..3]), (Ok(3), &b"end"[..]));
+        // Bytes alone have none, and no descriptor is received where there is no space for one.
+        assert_eq!(send(from.0, b"x", 0), Ok(1));
+        rights = [Rights::NONE];
+        assert_eq!(receive_message(to.0, &mut bytes, &mut rights, 0), Ok(1));
+        assert!(rights[0].received().is_none());
+        assert_eq!(receive(to.0, &mut bytes, libc::MSG_DONTWAIT), Err(Errno(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn wait_ends_with_an_event_or_its_limit() {
+        let [reader, writer] = pipe().unwrap();
+        let mut ready = [pollfd { fd: reader.0, events: libc::POLLIN, revents: 0 }];
+        assert_eq!(poll(&mut ready, Some(timespec { tv_sec: 0, tv_nsec: 1_000_000 })), Ok(0));
+        assert_eq!(write(writer.0, b"x"), Ok(1));
+        assert_eq!((poll(&mut ready, None), ready[0].revents), (Ok(1), libc::POLLIN));
+        assert_eq!(read(-1, &mut [0]), Err(Errno(libc::EBADF)));
+    }
+}

@@ -142,6 +142,8 @@ struct Laid {
     sockets: [Socket; 3],
 }
 
+const _: () = assert!(mem::offset_of!(Laid, data).is_multiple_of(mem::align_of::<u64>()), "statistics are numbers");
+
 /// Builds the list in one allocation, which `freeifaddrs` of the C library frees by its first entry.
 fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
     if entries.is_empty() {
