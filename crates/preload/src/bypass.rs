@@ -3,16 +3,17 @@
 //! valid while one of these sockets is open.
 
 use std::mem;
-use std::slice;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use libc::{c_int, c_void, sockaddr_storage, socklen_t};
+use libc::{c_int, sockaddr_in, socklen_t};
 use nlsock::{MAX_BYPASS, protocol};
 
 use crate::deferred_setup::{self, BYPASS};
-use crate::errno::Errno;
+use crate::errno::{Errno, checked};
 use crate::fd::duplicate;
+use crate::plain::zeroed;
+use crate::program_memory::Bytes;
 use crate::{bypass_ports, libc_next, session, table};
 
 /// Length of `struct xfrm_userpolicy_info`, and offsets in it.
@@ -35,20 +36,13 @@ static UNBOUND: [AtomicU64; MAX_BYPASS] = [const { AtomicU64::new(0) }; MAX_BYPA
 /// # Errors
 /// `EINVAL`: the policy is malformed. `EOPNOTSUPP`: the policy is no bypass policy. `ENOSPC`: [`MAX_BYPASS`] ports
 /// bypass policies already.
-///
-/// # Safety
-/// As `setsockopt(2)`.
-pub(crate) unsafe fn set_policy(fd: c_int, value: *const c_void, len: socklen_t) -> Result<(), Errno> {
-    if value.is_null() || (len as usize) < POLICY_LEN {
-        return Err(Errno(libc::EINVAL));
-    }
-    // SAFETY: that many bytes are readable.
-    let policy = unsafe { slice::from_raw_parts(value.cast::<u8>(), POLICY_LEN) };
-    if policy[DIR_AT] > OUT {
+pub(crate) fn set_policy(fd: c_int, value: Bytes<'_>) -> Result<(), Errno> {
+    let mut policy = [0; POLICY_LEN];
+    if value.copy_to(&mut policy) < POLICY_LEN || policy[DIR_AT] > OUT {
         return Err(Errno(libc::EINVAL));
     }
     // Templates behind the policy would require SAs.
-    if policy[ACTION_AT] != ALLOW || len as usize > POLICY_LEN {
+    if policy[ACTION_AT] != ALLOW || value.len() > POLICY_LEN {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     match local_port(fd)? {
@@ -96,20 +90,14 @@ fn add(port: u16) -> Result<(), Errno> {
 
 /// Local port of a UDP socket; 0 if unbound.
 fn local_port(fd: c_int) -> Result<u16, Errno> {
-    // SAFETY: any bytes are a valid address.
-    let mut address: sockaddr_storage = unsafe { mem::zeroed() };
-    let mut len = mem::size_of::<sockaddr_storage>() as socklen_t;
+    // The kernel truncates the address to the buffer. In both families the port follows the family, in network byte
+    // order.
+    let mut address: sockaddr_in = zeroed();
+    let mut len = mem::size_of::<sockaddr_in>() as socklen_t;
     // SAFETY: the buffer is that long.
-    if unsafe { libc_next::getsockname(fd, (&raw mut address).cast(), &raw mut len) } != 0 {
-        return Err(Errno::last());
-    }
-    match c_int::from(address.ss_family) {
-        // In both families the port follows the family, in network byte order.
-        libc::AF_INET | libc::AF_INET6 => {
-            // SAFETY: an IPv4 address is shorter than the buffer.
-            let address = unsafe { &*(&raw const address).cast::<libc::sockaddr_in>() };
-            Ok(u16::from_be(address.sin_port))
-        }
+    checked(unsafe { libc_next::getsockname(fd, (&raw mut address).cast(), (&mut len).into()) })?;
+    match c_int::from(address.sin_family) {
+        libc::AF_INET | libc::AF_INET6 => Ok(u16::from_be(address.sin_port)),
         _ => Err(Errno(libc::EOPNOTSUPP)),
     }
 }

@@ -2,26 +2,18 @@
 //! the environment of every started program that lacks them.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::ptr;
 use std::sync::OnceLock;
 
-use libc::c_char;
-
 use crate::errno::Errno;
-use crate::stack;
+use crate::program_memory::List;
+use crate::{stack, sys};
 
 const PRELOAD: &[u8] = b"LD_PRELOAD=";
 const NETLINK: &[u8] = b"FATPATH_NETLINK=";
 /// Maximum length of a restored `LD_PRELOAD`, with its name.
 const MAX_LEN: usize = 2 * libc::PATH_MAX as usize;
-
-unsafe extern "C" {
-    /// The program's environment (environ(7)).
-    static environ: *const *const c_char;
-}
 
 /// The library's variables at the program's start, with their names.
 struct Own {
@@ -48,73 +40,42 @@ pub(crate) fn is_kept() -> bool {
 
 /// Path of this library.
 fn library() -> Option<CString> {
-    let mut found = MaybeUninit::<libc::Dl_info>::uninit();
-    // SAFETY: the address is in this library, and the buffer has the type's size.
-    if unsafe { libc::dladdr((&raw const OWN).cast(), found.as_mut_ptr()) } == 0 {
-        return None;
-    }
-    // SAFETY: the call has filled the buffer in.
-    let name = unsafe { found.assume_init() }.dli_fname;
-    // SAFETY: the loader's names are C strings and are never freed.
-    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
-}
-
-/// The program's environment.
-pub(crate) fn current() -> *const *const c_char {
-    // SAFETY: the C library's variable always exists; a program that changes it while it starts another races with
-    // itself.
-    unsafe { (&raw const environ).read_volatile() }
+    sys::file_of((&raw const OWN).cast()).map(CStr::to_owned)
 }
 
 /// Calls `then` with `environment`, or with a copy to which the library's variables are added.
 ///
 /// # Errors
 /// `E2BIG`: the variables exceed the limit.
-///
-/// # Safety
-/// `environment`, if not null, is a list of C strings that ends in null.
-pub(crate) unsafe fn restored<T>(
-    environment: *const *const c_char,
-    then: impl FnOnce(*const *const c_char) -> T,
-) -> Result<T, Errno> {
+pub(crate) fn restored<T>(environment: List<'_>, then: impl FnOnce(List<'_>) -> T) -> Result<T, Errno> {
     let Some(own) = OWN.get() else { return Ok(then(environment)) };
-    // SAFETY: as the caller promises.
-    let seen = unsafe { Seen::of(environment, &own.preload) };
+    let seen = Seen::of(environment, &own.preload);
     if seen.has_library && seen.has_gateway {
         return Ok(then(environment));
     }
     let mut room = [0_u8; MAX_LEN];
-    let preload = if seen.has_library { None } else { Some(own.before(seen.preload, &mut room)?) };
-    stack::with_pointers(seen.count + 3, |slots| {
-        // SAFETY: as the caller promises.
-        let others = unsafe { entries(environment) }.filter(|&entry| {
-            // SAFETY: as the caller promises.
-            let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
-            let is_replaced = |name, is_there: bool| !is_there && entry.starts_with(name);
-            !is_replaced(PRELOAD, seen.has_library) && !is_replaced(NETLINK, seen.has_gateway)
-        });
-        let netlink = (!seen.has_gateway).then_some(own.netlink.as_ptr());
-        let all = preload.into_iter().chain(netlink).chain(others);
-        slots.iter_mut().zip(all).for_each(|(slot, entry)| *slot = entry);
-        then(slots.as_ptr())
-    })
+    let preload = if seen.has_library { None } else { Some(own.before(seen.preload, &mut room)?.into()) };
+    let netlink = (!seen.has_gateway).then_some(own.netlink.as_c_str().into());
+    let others = environment.texts().filter(|entry| {
+        let entry = entry.get().unwrap_or_default().to_bytes();
+        let is_replaced = |name, is_there: bool| !is_there && entry.starts_with(name);
+        !is_replaced(PRELOAD, seen.has_library) && !is_replaced(NETLINK, seen.has_gateway)
+    });
+    stack::with_list(seen.count + 2, preload.into_iter().chain(netlink).chain(others), then)
 }
 
 /// Shell command that sets the library's variables, and replaces its shell by one that runs `command`. `None`: the
 /// program's environment contains the variables.
 pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
     let own = OWN.get()?;
-    // SAFETY: the program's environment is such a list.
-    let seen = unsafe { Seen::of(current(), &own.preload) };
+    let seen = Seen::of(sys::environment(), &own.preload);
     if seen.has_library && seen.has_gateway {
         return None;
     }
     let mut script = Vec::new();
     let mut room = [0_u8; MAX_LEN];
     if !seen.has_library {
-        let preload = own.before(seen.preload, &mut room).ok()?;
-        // SAFETY: the pointer is to a C string, in `own` or in `room`.
-        script.extend(assignment(unsafe { CStr::from_ptr(preload) }));
+        script.extend(assignment(own.before(seen.preload, &mut room).ok()?));
     }
     if !seen.has_gateway {
         script.extend(assignment(&own.netlink));
@@ -150,15 +111,15 @@ impl Own {
     ///
     /// # Errors
     /// `E2BIG`: the value exceeds the limit.
-    fn before(&self, others: Option<&[u8]>, room: &mut [u8; MAX_LEN]) -> Result<*const c_char, Errno> {
-        let Some(others) = others.filter(|others| !others.is_empty()) else { return Ok(self.preload.as_ptr()) };
+    fn before<'a>(&'a self, others: Option<&[u8]>, room: &'a mut [u8; MAX_LEN]) -> Result<&'a CStr, Errno> {
+        let Some(others) = others.filter(|others| !others.is_empty()) else { return Ok(&self.preload) };
         let own = self.preload.to_bytes();
         let parts = own.iter().chain(b":").chain(others);
         if own.len() + others.len() + 2 > room.len() {
             return Err(Errno(libc::E2BIG));
         }
         room.iter_mut().zip(parts).for_each(|(to, &byte)| *to = byte);
-        Ok(room.as_ptr().cast())
+        CStr::from_bytes_until_nul(room).map_err(|_| Errno(libc::E2BIG))
     }
 }
 
@@ -173,15 +134,11 @@ struct Seen<'a> {
 }
 
 impl<'a> Seen<'a> {
-    /// # Safety
-    /// `environment`, if not null, is a list of C strings that ends in null, for as long as `'a`.
-    unsafe fn of(environment: *const *const c_char, own: &CStr) -> Self {
+    fn of(environment: List<'a>, own: &CStr) -> Self {
         let mut seen = Self { count: 0, preload: None, has_library: false, has_gateway: false };
-        // SAFETY: as the caller promises.
-        for entry in unsafe { entries(environment) } {
+        for entry in environment.texts() {
             seen.count += 1;
-            // SAFETY: as the caller promises.
-            let entry: &'a [u8] = unsafe { CStr::from_ptr(entry) }.to_bytes();
+            let entry = entry.get().unwrap_or_default().to_bytes();
             if let Some(value) = entry.strip_prefix(PRELOAD) {
                 seen.preload = Some(value);
             } else if entry.strip_prefix(NETLINK).is_some_and(|value| !value.is_empty()) {
@@ -200,32 +157,12 @@ fn names(value: &[u8], own: &[u8]) -> bool {
     value.split(|byte| b": ".contains(byte)).any(|path| file(path).is_some() && file(path) == file(own))
 }
 
-/// Entries of a null-terminated list.
-///
-/// # Safety
-/// `list`, if not null, is a null-terminated list.
-unsafe fn entries(list: *const *const c_char) -> impl Iterator<Item = *const c_char> {
-    let mut at = list;
-    std::iter::from_fn(move || {
-        if at.is_null() {
-            return None;
-        }
-        // SAFETY: the end of the list was not passed.
-        let entry = unsafe { *at };
-        at = if entry.is_null() { ptr::null() } else { at.wrapping_add(1) };
-        (!entry.is_null()).then_some(entry)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn texts(list: *const *const c_char) -> Vec<String> {
-        // SAFETY: the list contains C strings and ends in null.
-        let entries = unsafe { entries(list) };
-        // SAFETY: as above.
-        entries.map(|entry| unsafe { CStr::from_ptr(entry) }.to_str().unwrap().to_owned()).collect()
+    fn texts(list: List<'_>) -> Vec<String> {
+        list.texts().map(|text| text.get().unwrap().to_str().unwrap().to_owned()).collect()
     }
 
     /// Environment of a program that is started with the environment `given`.
@@ -235,9 +172,8 @@ mod tests {
             netlink: c"FATPATH_NETLINK=/run/x.netlink".to_owned(),
         });
         let given: Vec<CString> = given.iter().map(|&entry| CString::new(entry).unwrap()).collect();
-        let list: Vec<_> = given.iter().map(|entry| entry.as_ptr()).chain([ptr::null()]).collect();
-        // SAFETY: the list contains C strings and ends in null.
-        unsafe { restored(list.as_ptr(), texts) }.unwrap()
+        let given = given.iter().map(|entry| entry.as_c_str().into());
+        stack::with_list(given.len(), given, |list| restored(list, texts)).unwrap().unwrap()
     }
 
     #[test]
@@ -264,8 +200,7 @@ mod tests {
     #[test]
     fn restored_null_environment_has_library_and_gateway() {
         got(&[]);
-        // SAFETY: null is an empty environment.
-        let got = unsafe { restored(ptr::null(), texts) }.unwrap();
+        let got = restored(List::NULL, texts).unwrap();
         assert_eq!(got.len(), 2, "{got:?}");
     }
 

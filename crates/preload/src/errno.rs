@@ -1,5 +1,7 @@
 //! Failures of calls: -1 and `errno`.
 
+use std::cell::Cell;
+
 use libc::{c_int, ssize_t};
 
 /// An `errno`.
@@ -9,19 +11,18 @@ pub(crate) struct Errno(pub(crate) c_int);
 impl Errno {
     /// `errno` of the last call.
     pub(crate) fn last() -> Self {
-        // SAFETY: the call takes no arguments.
-        let place = unsafe { libc::__errno_location() };
-        // SAFETY: the address is that of this thread's `errno`, which always exists.
-        Self(unsafe { *place })
+        Self(__errno_location().get())
     }
 
     /// Sets `errno`, like a failed call.
     pub(crate) fn set(self) {
-        // SAFETY: the call takes no arguments.
-        let place = unsafe { libc::__errno_location() };
-        // SAFETY: as above.
-        unsafe { *place = self.0 };
+        __errno_location().set(self.0);
     }
+}
+
+// SAFETY: the function takes nothing, and its result is the address of the thread's `errno`, which no other thread has.
+unsafe extern "C" {
+    safe fn __errno_location() -> &'static Cell<c_int>;
 }
 
 /// Return type of a call.
@@ -51,14 +52,6 @@ impl Returned for *mut libc::c_char {
 }
 
 impl Returned for *mut libc::if_nameindex {
-    const FAILED: Self = std::ptr::null_mut();
-}
-
-impl Returned for *mut libc::FILE {
-    const FAILED: Self = std::ptr::null_mut();
-}
-
-impl Returned for *mut libc::DIR {
     const FAILED: Self = std::ptr::null_mut();
 }
 

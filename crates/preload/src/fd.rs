@@ -4,7 +4,7 @@ use std::mem;
 
 use libc::c_int;
 
-use crate::errno::checked;
+use crate::errno::{Errno, checked};
 
 /// Descriptor that is closed on drop. It is used in plain system calls, which are no cancellation points.
 #[derive(Debug)]
@@ -26,11 +26,27 @@ impl Drop for Fd {
     }
 }
 
+/// `fcntl(2)` with an int as argument.
+///
+/// # Errors
+/// As the call.
+pub(crate) fn control(fd: c_int, command: c_int, argument: c_int) -> Result<c_int, Errno> {
+    // SAFETY: an int is no pointer.
+    checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, command, argument) } as c_int)
+}
+
 /// Duplicate of `fd`, for this library's own use.
 pub(crate) fn duplicate(fd: c_int) -> Option<Fd> {
+    control(fd, libc::F_DUPFD_CLOEXEC, 0).ok().map(Fd)
+}
+
+/// Replaces the file of `fd` by that of `from`.
+///
+/// # Errors
+/// As `dup3(2)`.
+pub(crate) fn replace(from: &Fd, fd: c_int, flags: c_int) -> Result<(), Errno> {
     // SAFETY: the call takes no pointers.
-    let same = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
-    checked(same as c_int).ok().map(Fd)
+    checked(unsafe { libc::syscall(libc::SYS_dup3, from.0, fd, flags) } as c_int).map(drop)
 }
 
 /// Lowest number of a descriptor that stays open, above numbers that programs expect to be free.
@@ -38,7 +54,5 @@ const HIGH: c_int = 512;
 
 /// Moves a descriptor to a high number, if possible.
 pub(crate) fn out_of_the_way(fd: Fd) -> Fd {
-    // SAFETY: the call takes no pointers.
-    let high = unsafe { libc::syscall(libc::SYS_fcntl, fd.0, libc::F_DUPFD_CLOEXEC, HIGH) };
-    checked(high as c_int).map(Fd).unwrap_or(fd)
+    control(fd.0, libc::F_DUPFD_CLOEXEC, HIGH).map(Fd).unwrap_or(fd)
 }

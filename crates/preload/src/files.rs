@@ -2,15 +2,17 @@
 //! those of `/proc/sys/net`, and [`LinkFile`] those of links in `/sys`.
 
 use std::ffi::CStr;
-use std::mem;
 
-use libc::{FILE, c_char, c_int, c_uint};
+use libc::{c_int, c_uint};
 
+use crate::connection::unix_socket;
 use crate::errno::{Errno, checked, returned};
 use crate::fd::Fd;
 use crate::interfaces::LinkFile;
 use crate::memory_file::in_memory;
-use crate::{gateway, libc_next, sysctl, table};
+use crate::program_memory::{Stream, Text};
+use crate::replaced::replaced;
+use crate::{gateway, libc_next, sys, sysctl, table};
 
 /// Names of the gateway's files.
 const NAMES: [&[u8]; 13] = [
@@ -34,15 +36,7 @@ const OF_SOCKETS: [&[u8]; 3] = [b"dev_mcast", b"igmp", b"igmp6"];
 const MAX_LEN: usize = 256 << 20;
 
 /// Opens the gateway's file if `path` is one of [`NAMES`]. `ENOENT`: the gateway does not have the file.
-///
-/// # Safety
-/// `path`, if not null, is a C string.
-unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
-    if path.is_null() {
-        return None;
-    }
-    // SAFETY: as the caller promises.
-    let path = unsafe { CStr::from_ptr(path) };
+fn ours(path: &CStr) -> Option<Result<c_int, Errno>> {
     let bytes = path.to_bytes();
     let name = bytes.strip_prefix(b"/proc/net/").or_else(|| bytes.strip_prefix(b"/proc/self/net/"))?;
     if !NAMES.contains(&name) && !is_of_link(name) {
@@ -62,19 +56,14 @@ unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
 
 /// Contents of the kernel's own file.
 fn of_kernel(path: &CStr) -> Option<Vec<u8>> {
-    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: the path is a C string.
-    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
-    let fd = Fd(checked(fd as c_int).ok()?);
+    let fd = sys::open(path).ok()?;
     let mut text = Vec::new();
     let mut buffer = [0_u8; 4096];
     while text.len() < MAX_LEN {
-        // SAFETY: the buffer is that long.
-        let len = unsafe { libc::syscall(libc::SYS_read, fd.0, buffer.as_mut_ptr(), buffer.len()) };
-        match usize::try_from(len) {
+        match sys::read(fd.0, &mut buffer) {
             Ok(0) => return Some(text),
             Ok(len) => text.extend(buffer.get(..len)?),
-            Err(_) if Errno::last() == Errno(libc::EINTR) => {}
+            Err(Errno(libc::EINTR)) => {}
             Err(_) => return None,
         }
     }
@@ -116,26 +105,19 @@ fn is_of_link(name: &[u8]) -> bool {
 /// Requests the text of a file from the gateway's control socket.
 fn ask(name: &[u8]) -> Option<Vec<u8>> {
     let address = gateway::beside(b".sock")?;
-    // SAFETY: the call takes no pointers.
-    let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) }).ok()?);
-    // SAFETY: the address is that long.
-    let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const address, mem::size_of_val(&address)) };
+    let fd = unix_socket(libc::SOCK_STREAM | libc::SOCK_CLOEXEC).ok()?;
+    sys::connect(fd.0, &address).ok()?;
     let request = [b"{\"request\":\"stat-file\",\"name\":\"", name, b"\"}\n"].concat();
-    // SAFETY: the buffer is that long.
-    let sent =
-        unsafe { libc::syscall(libc::SYS_sendto, fd.0, request.as_ptr(), request.len(), libc::MSG_NOSIGNAL, 0, 0) };
-    if done != 0 || usize::try_from(sent) != Ok(request.len()) {
+    if sys::send(fd.0, &request, libc::MSG_NOSIGNAL) != Ok(request.len()) {
         return None;
     }
     let mut line = Vec::new();
     let mut buffer = [0_u8; 4096];
     while line.last() != Some(&b'\n') && line.len() < MAX_LEN {
-        // SAFETY: the buffer is that long.
-        let len = unsafe { libc::syscall(libc::SYS_read, fd.0, buffer.as_mut_ptr(), buffer.len()) };
-        if len < 0 && Errno::last() == Errno(libc::EINTR) {
-            continue;
+        match sys::read(fd.0, &mut buffer) {
+            Err(Errno(libc::EINTR)) => {}
+            len => line.extend(buffer.get(..len.ok().filter(|&len| len > 0)?)?),
         }
-        line.extend(buffer.get(..usize::try_from(len).ok().filter(|&len| len > 0)?)?);
     }
     unquoted(&line)
 }
@@ -159,24 +141,15 @@ fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Opens the gateway's file in place of `path`, if it is one of the gateway's.
-///
-/// # Safety
-/// `path`, if not null, is a C string.
-unsafe fn opened(at: c_int, path: *const c_char, flags: c_int) -> Option<Result<c_int, Errno>> {
-    // SAFETY: as the caller promises.
-    let ours = unsafe { ours(path) }.or_else(|| unsafe { sysctl::open(at, path, flags) });
-    // SAFETY: as the caller promises.
-    ours.or_else(|| unsafe { of_link(path) }.map(|file| file.open(flags)))
+fn opened(at: c_int, path: Text<'_>, flags: c_int) -> Option<Result<c_int, Errno>> {
+    let ours = ours(path.get()?).or_else(|| sysctl::open(at, path, flags));
+    ours.or_else(|| of_link(path.get()?).map(|file| file.open(flags)))
 }
 
 /// File of a link in `/sys`, by its path.
-///
-/// # Safety
-/// `path`, if not null, is a C string.
-unsafe fn of_link(path: *const c_char) -> Option<LinkFile> {
-    gateway::address().filter(|_| !path.is_null())?;
-    // SAFETY: as the caller promises.
-    LinkFile::of_path(unsafe { CStr::from_ptr(path) }.to_bytes())
+fn of_link(path: &CStr) -> Option<LinkFile> {
+    gateway::address()?;
+    LinkFile::of_path(path.to_bytes())
 }
 
 /// Gateway's counterpart of a file of the host's kernel.
@@ -201,128 +174,81 @@ impl Counterpart {
 }
 
 macro_rules! opens {
-    ($($name:ident($($mode:ident)?);)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(2)`. Its mode, where there is one, comes where a third argument does.")]
-        ///
-        /// # Safety
-        /// As the manual page requires.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int $(, $mode: c_uint)?) -> c_int {
-            // SAFETY: as the caller promises.
-            if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
-                return returned(file);
+    ($($name:ident($($mode:ident)?);)*) => {
+        replaced! {$(
+            #[doc = concat!("`", stringify!($name), "(2)`. Its mode, where there is one, comes where a third argument does.")]
+            fn $name(path: Text<'_>, flags: c_int $(, $mode: c_uint)?) -> c_int, next {
+                opened(libc::AT_FDCWD, path, flags).map_or_else(|| returned_instead(next(), flags), returned)
             }
-            // SAFETY: passed on.
-            returned_instead(unsafe { libc_next::$name(path, flags $(, $mode)?) }, flags)
-        }
-    )*};
+        )*}
+    };
 }
 
 macro_rules! opens_at {
-    ($($name:ident($($mode:ident)?);)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(2)`, whose mode comes where a fourth argument does.")]
-        ///
-        /// # Safety
-        /// As the manual page requires.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name(
-            at: c_int,
-            path: *const c_char,
-            flags: c_int
-            $(, $mode: c_uint)?
-        ) -> c_int {
-            // SAFETY: as the caller promises.
-            if let Some(file) = unsafe { opened(at, path, flags) } {
-                return returned(file);
+    ($($name:ident($($mode:ident)?);)*) => {
+        replaced! {$(
+            #[doc = concat!("`", stringify!($name), "(2)`, whose mode comes where a fourth argument does.")]
+            fn $name(at: c_int, path: Text<'_>, flags: c_int $(, $mode: c_uint)?) -> c_int, next {
+                opened(at, path, flags).map_or_else(|| returned_instead(next(), flags), returned)
             }
-            // SAFETY: passed on.
-            returned_instead(unsafe { libc_next::$name(at, path, flags $(, $mode)?) }, flags)
-        }
-    )*};
+        )*}
+    };
 }
 
 macro_rules! creates {
-    ($($name:ident;)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(2)`.")]
-        ///
-        /// # Safety
-        /// As the manual page requires.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: c_uint) -> c_int {
-            let flags = libc::O_WRONLY | libc::O_CREAT;
-            // SAFETY: as the caller promises.
-            if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
-                return returned(file);
+    ($($name:ident;)*) => {
+        replaced! {$(
+            #[doc = concat!("`", stringify!($name), "(2)`.")]
+            fn $name(path: Text<'_>, mode: c_uint) -> c_int, next {
+                let flags = libc::O_WRONLY | libc::O_CREAT;
+                opened(libc::AT_FDCWD, path, flags).map_or_else(|| returned_instead(next(), flags), returned)
             }
-            // SAFETY: passed on.
-            returned_instead(unsafe { libc_next::$name(path, mode) }, flags)
-        }
-    )*};
+        )*}
+    };
 }
 
 macro_rules! streams {
-    ($($name:ident;)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(3)`.")]
-        ///
-        /// # Safety
-        /// As the manual page requires.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
-            // SAFETY: as the caller promises.
-            let flags = unsafe { sysctl::flags_of(mode) };
-            // SAFETY: as the caller promises.
-            if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
-                // SAFETY: the mode is the caller's.
-                return unsafe { stream(file, mode) };
-            }
-            // SAFETY: passed on.
-            let stream = unsafe { libc_next::$name(path, mode) };
-            // SAFETY: the stream, if not null, is open.
-            match unsafe { is_hosts(stream) } {
-                None => stream,
-                Some(counterpart) => {
-                    // SAFETY: the stream has not been returned to the program yet.
-                    unsafe { libc_next::fclose(stream) };
-                    // SAFETY: the mode is the caller's.
-                    unsafe { self::stream(counterpart.open(flags), mode) }
+    ($($name:ident;)*) => {
+        replaced! {$(
+            #[doc = concat!("`", stringify!($name), "(3)`.")]
+            fn $name(path: Text<'_>, mode: Text<'_>) -> Stream<'static>, next {
+                let Some(mode) = mode.get() else { return next() };
+                let flags = sysctl::flags_of(mode);
+                if let Some(file) = opened(libc::AT_FDCWD, path, flags) {
+                    return stream(file, mode);
+                }
+                let found = next();
+                match of_hosts(found) {
+                    None => found,
+                    Some(counterpart) => {
+                        close(found);
+                        stream(counterpart.open(flags), mode)
+                    }
                 }
             }
-        }
-    )*};
+        )*}
+    };
 }
 
 macro_rules! streams_again {
-    ($($name:ident;)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(3)`.")]
-        ///
-        /// # Safety
-        /// As the manual page requires.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name(
-            path: *const c_char,
-            mode: *const c_char,
-            stream: *mut FILE,
-        ) -> *mut FILE {
-            // SAFETY: as the caller promises.
-            let flags = unsafe { sysctl::flags_of(mode) };
-            // SAFETY: as the caller promises.
-            let found = unsafe { opened(libc::AT_FDCWD, path, flags) };
-            let elsewhere = if found.is_some() { c"/dev/null".as_ptr() } else { path };
-            // SAFETY: passed on.
-            let stream = unsafe { libc_next::$name(elsewhere, mode, stream) };
-            // SAFETY: the stream, if not null, is open.
-            let Some(found) = found.or_else(|| unsafe { is_hosts(stream) }.map(|it| it.open(flags))) else {
-                return stream;
-            };
-            // SAFETY: the stream, if not null, is open.
-            returned(found.and_then(|fd| unsafe { become_file(stream, Fd(fd)) }).inspect_err(|_| {
-                if !stream.is_null() {
-                    // SAFETY: the stream is open, and is not returned to the caller.
-                    unsafe { libc_next::fclose(stream) };
-                }
-            }))
-        }
-    )*};
+    ($($name:ident;)*) => {
+        replaced! {$(
+            #[doc = concat!("`", stringify!($name), "(3)`.")]
+            fn $name(path: Text<'_>, mode: Text<'_>, stream: Stream<'_>) -> Stream<'static>, next {
+                let flags = sysctl::flags_of(mode.get().unwrap_or_default());
+                let found = opened(libc::AT_FDCWD, path, flags);
+                let stream = match &found {
+                    None => next(),
+                    // SAFETY: the stream and the mode are the program's.
+                    Some(_) => unsafe { libc_next::$name(c"/dev/null".into(), mode, stream) },
+                };
+                let Some(found) = found.or_else(|| of_hosts(stream).map(|it| it.open(flags))) else {
+                    return stream;
+                };
+                returned(found.and_then(|fd| become_file(stream, Fd(fd))).inspect_err(|_| close(stream)))
+            }
+        )*}
+    };
 }
 
 /// Returns a descriptor, or the gateway's file instead if there is a counterpart of the descriptor's file.
@@ -333,38 +259,31 @@ fn returned_instead(fd: c_int, flags: c_int) -> c_int {
 }
 
 /// Stream for an opened file.
-///
-/// # Safety
-/// `mode` is a C string.
-unsafe fn stream(file: Result<c_int, Errno>, mode: *const c_char) -> *mut FILE {
+fn stream(file: Result<c_int, Errno>, mode: &CStr) -> Stream<'static> {
     match file {
         Ok(fd) if table::is_file(fd) => sysctl::stream::of(fd),
-        // SAFETY: the descriptor is open, and the mode the caller's.
-        Ok(fd) => unsafe { libc::fdopen(fd, mode) },
+        Ok(fd) => sys::stream(fd, mode),
         Err(errno) => returned(Err(errno)),
     }
 }
 
 /// Gateway's counterpart of a stream's file.
-///
-/// # Safety
-/// `stream`, if not null, is open.
-unsafe fn is_hosts(stream: *mut FILE) -> Option<Counterpart> {
-    gateway::address().filter(|_| !stream.is_null())?;
-    // SAFETY: as the caller promises.
-    Counterpart::of_hosts(unsafe { libc::fileno(stream) })
+fn of_hosts(stream: Stream<'_>) -> Option<Counterpart> {
+    gateway::address()?;
+    Counterpart::of_hosts(sys::number(stream)?)
+}
+
+/// Closes a stream, if it is not null, that the program does not get.
+fn close(stream: Stream<'_>) {
+    if !stream.is_null() {
+        // SAFETY: the program does not get the stream.
+        unsafe { libc_next::fclose(stream) };
+    }
 }
 
 /// Replaces the file of an open stream by `fd`.
-///
-/// # Safety
-/// `stream`, if not null, is open.
-unsafe fn become_file(stream: *mut FILE, fd: Fd) -> Result<*mut FILE, Errno> {
-    if stream.is_null() {
-        return Err(Errno::last());
-    }
-    // SAFETY: as the caller promises.
-    let to = unsafe { libc::fileno(stream) };
+fn become_file(stream: Stream<'static>, fd: Fd) -> Result<Stream<'static>, Errno> {
+    let to = sys::number(stream).ok_or_else(Errno::last)?;
     // SAFETY: the call takes no pointers.
     checked(unsafe { libc_next::dup2(fd.0, to) })?;
     table::duplicated(fd.0, to);

@@ -1,12 +1,12 @@
 //! Gateway that the program was started for, from the environment.
 
 use std::ffi::{CStr, CString};
-use std::mem;
 use std::sync::OnceLock;
 
 use libc::sockaddr_un;
 
-use crate::environment;
+use crate::plain::zeroed;
+use crate::{environment, sys};
 
 /// Variable with the path of the gateway's netlink socket.
 const VARIABLE: &CStr = c"FATPATH_NETLINK";
@@ -78,16 +78,9 @@ fn found() -> Option<&'static Gateway> {
 }
 
 fn find() -> Option<Gateway> {
-    // SAFETY: the name is a C string.
-    let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
-    if value.is_null() {
-        return None;
-    }
-    // SAFETY: the environment consists of C strings, which do not change before the program runs.
-    let value = unsafe { CStr::from_ptr(value) };
+    let value = sys::variable(VARIABLE)?;
     let Parts { path, is_on_host_side, has_host_firewall, vrf } = Parts::of(value.to_bytes());
-    // SAFETY: any bytes are a valid address; zeros are the empty one.
-    let mut address: sockaddr_un = unsafe { mem::zeroed() };
+    let mut address: sockaddr_un = zeroed();
     address.sun_family = libc::AF_UNIX as u16;
     // A zero byte ends the path.
     let room = address.sun_path.get_mut(..=path.len())?;

@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64};
 use std::sync::{Mutex, Once};
 
-use libc::{c_int, iovec, ssize_t};
+use libc::c_int;
 use nlsock::{ToDaemon, WORD, protocol};
 
 use crate::connection::refused;
-use crate::errno::{Errno, checked};
+use crate::errno::Errno;
 use crate::fd::{Fd, out_of_the_way};
 use crate::table::{self, Slot};
-use crate::{gateway, reconnect, session};
+use crate::{gateway, reconnect, session, sys};
 
 /// Longest wait for an answer, in seconds: the gateway may hang.
 const PATIENCE: i64 = 5;
@@ -94,9 +94,7 @@ pub(crate) fn make(by_filter: bool) {
 
 /// Calls `exchange` with the connection. `None`: there is none.
 pub(crate) fn with<T>(exchange: impl FnOnce(&Fd) -> Result<T, Failure>) -> Option<Result<T, Failure>> {
-    // SAFETY: a place is never freed.
-    let place = unsafe { PLACE.load(Acquire).as_ref() }?;
-    let mut place = place.lock().ok()?;
+    let mut place = made()?.lock().ok()?;
     let kept = place.take()?;
     if kept.is_without_gateway() {
         *place = Some(kept);
@@ -116,25 +114,22 @@ pub(crate) fn with<T>(exchange: impl FnOnce(&Fd) -> Result<T, Failure>) -> Optio
 
 fn place() -> &'static Mutex<Option<Kept>> {
     static IS_REGISTERED: Once = Once::new();
-    IS_REGISTERED.call_once(|| {
-        // SAFETY: the function may be called in any child.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    });
-    // SAFETY: a place is never freed.
-    if let Some(place) = unsafe { PLACE.load(Acquire).as_ref() } {
+    IS_REGISTERED.call_once(|| sys::at_fork(forked));
+    if let Some(place) = made() {
         return place;
     }
-    let made = Box::into_raw(Box::new(Mutex::new(None)));
-    match PLACE.compare_exchange(ptr::null_mut(), made, AcqRel, Acquire) {
-        // SAFETY: a place is never freed.
-        Ok(_) => unsafe { &*made },
-        Err(other) => {
-            // SAFETY: the value has no other owner.
-            drop(unsafe { Box::from_raw(made) });
-            // SAFETY: a place is never freed.
-            unsafe { &*other }
-        }
+    let new = Box::into_raw(Box::new(Mutex::new(None)));
+    if PLACE.compare_exchange(ptr::null_mut(), new, AcqRel, Acquire).is_err() {
+        // SAFETY: the value has no other owner.
+        drop(unsafe { Box::from_raw(new) });
     }
+    place()
+}
+
+/// The place, if there is one yet.
+fn made() -> Option<&'static Mutex<Option<Kept>>> {
+    // SAFETY: a place is never freed.
+    unsafe { PLACE.load(Acquire).as_ref() }
 }
 
 /// Handler in a child of `fork`, whose answers would mix with the parent's: the child has no connection.
@@ -151,10 +146,7 @@ impl Kept {
     fn new() -> Result<Self, Errno> {
         let fd = out_of_the_way(session::own(protocol::ROUTE)?);
         let limit = libc::timeval { tv_sec: PATIENCE, tv_usec: 0 };
-        let (level, name, len) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO, mem::size_of_val(&limit));
-        // SAFETY: the value has that length.
-        let set = unsafe { libc::syscall(libc::SYS_setsockopt, fd.0, level, name, &raw const limit, len) };
-        checked(set as c_int)?;
+        sys::set_option(fd.0, libc::SOL_SOCKET, libc::SO_RCVTIMEO, &[limit])?;
         let slot = table::enter(fd.0, protocol::ROUTE, libc::SOCK_RAW as u32, 0)?;
         INODE.store(slot.inode(), Relaxed);
         FD.store(fd.0, Release);
@@ -204,14 +196,8 @@ impl Kept {
 /// # Errors
 /// `ECONNREFUSED` if the gateway is gone.
 pub(crate) fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
-    let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: an empty message is all zeros.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
     loop {
-        // SAFETY: all buffers of the message are in this frame, or the caller's.
-        let sent = unsafe { libc::syscall(libc::SYS_sendmsg, to.0, &raw const message, libc::MSG_NOSIGNAL) };
-        match checked(sent as ssize_t) {
+        match sys::send_message(to.0, bytes, &[], libc::MSG_NOSIGNAL) {
             Err(Errno(libc::EINTR)) => {}
             sent => return sent.map(drop).map_err(refused),
         }
@@ -223,17 +209,11 @@ pub(crate) fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
 /// # Errors
 /// `ECONNREFUSED` if the gateway is gone.
 pub(crate) fn receive(from: &Fd, into: &mut [u8], flags: c_int) -> Result<usize, Errno> {
-    let mut piece = iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
-    // SAFETY: an empty message is all zeros.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
     loop {
-        // SAFETY: all buffers of the message are in this frame, or the caller's.
-        let len = unsafe { libc::syscall(libc::SYS_recvmsg, from.0, &raw mut message, flags) };
-        match checked(len as ssize_t) {
+        match sys::receive_message(from.0, into, &mut [], flags) {
             Err(Errno(libc::EINTR)) => {}
             Ok(0) => return Err(Errno(libc::ECONNREFUSED)),
-            len => return len.map(|len| len as usize).map_err(refused),
+            len => return len.map_err(refused),
         }
     }
 }

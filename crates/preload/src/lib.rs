@@ -16,6 +16,9 @@
 //!   network namespaces is refused (`calls::namespaces`).
 //! - All other calls are passed on unchanged.
 //!
+//! Pointers of the program are arguments of types whose values only its calls make (`program_memory`); `replaced` declares
+//! functions with them, and `sys` has the library's own system calls.
+//!
 //! # Leaves to others
 //! All semantics of netlink and IKE (crates `netlink` and `daemon`, by the words of [`nlsock`]); checks of programs and
 //! the filter for calls that bypass this library ([`launch`]).
@@ -43,6 +46,7 @@
 
 mod bypass;
 mod bypass_ports;
+mod callbacks;
 mod calls;
 mod connection;
 mod deferred_setup;
@@ -56,8 +60,11 @@ mod interfaces;
 mod kept;
 mod libc_next;
 mod memory_file;
+mod plain;
+mod program_memory;
 mod receive;
 mod reconnect;
+mod replaced;
 mod report;
 mod send;
 mod session;
@@ -65,8 +72,8 @@ mod socket_filter;
 mod stack;
 mod start;
 mod start_check;
-mod stream_functions;
 mod switches;
+mod sys;
 mod sysctl;
 mod table;
 mod vrf_bind;

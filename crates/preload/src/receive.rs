@@ -1,21 +1,22 @@
 //! Receiving on a connection: the word in front of a datagram is converted to the source address.
 
-use std::mem;
-use std::ptr;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::{mem, slice};
 
-use libc::{c_int, c_uint, c_void, cmsghdr, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t, ucred};
+use libc::{c_int, cmsghdr, sockaddr_nl, ssize_t, ucred};
 use nlsock::{BusyPoll, FromDaemon, WORD, option};
 
 use crate::calls::options::PASSCRED;
 use crate::deferred_setup;
 use crate::errno::{Errno, checked};
 use crate::libc_next;
+use crate::plain::{Plain, zeroed};
+use crate::program_memory::{Message, Pieces, Room};
 use crate::reconnect;
-use crate::send::Pieces;
 use crate::session::{send_deferred, settle};
 use crate::switches::is_on;
+use crate::sys;
 use crate::table::Slot;
 
 /// Maximum length of a part of a dump: longer buffers are not reported to the gateway.
@@ -40,10 +41,7 @@ pub(crate) struct Received {
 ///
 /// # Errors
 /// As `recvmsg(2)`; `ECONNRESET` if the gateway is gone and the socket was not kept.
-///
-/// # Safety
-/// `pieces` point to writable buffers.
-pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_int) -> Result<Received, Errno> {
+pub(crate) fn receive(fd: c_int, slot: &Slot, pieces: &[Room<'_>], flags: c_int) -> Result<Received, Errno> {
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
@@ -51,9 +49,9 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     report_longer_buffer(fd, slot);
     let mut word = [0; WORD];
     let mut all = Pieces::new();
-    let mut message = all.message(iovec { iov_base: word.as_mut_ptr().cast(), iov_len: WORD }, pieces)?;
-    // SAFETY: the word is in this frame, and the pieces are the caller's.
-    let mut attempt = |flags| checked(unsafe { libc_next::recvmsg(fd, &raw mut message, flags) });
+    let mut message = all.message(word.as_mut_slice().into(), pieces)?;
+    // SAFETY: the message's type has what the manual page requires.
+    let mut attempt = |flags| checked(unsafe { libc_next::recvmsg(fd, (&mut message).into(), flags) });
     let expects_reply = slot.expects_reply.swap(false, Relaxed);
     let soon = expects_reply && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && BUSY_POLL.should_poll();
     let connection = slot.connection();
@@ -78,6 +76,7 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     if len == 0 {
         return Err(Errno(libc::ECONNRESET));
     }
+    let truncated = message.flags() & libc::MSG_TRUNC;
     let from = FromDaemon::from_word(word);
     PROMPT.store(matches!(from, FromDaemon::Answer { prompt: true, .. }), Relaxed);
     if let Some(slot) = slot_of_it {
@@ -108,13 +107,12 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
             return Err(Errno(libc::ENOBUFS));
         }
     };
-    let flags = message.msg_flags & libc::MSG_TRUNC;
-    Ok(Received { len: len.saturating_sub(WORD as ssize_t), flags, group })
+    Ok(Received { len: len.saturating_sub(WORD as ssize_t), flags: truncated, group })
 }
 
 /// Records the buffer's length, if it is the largest so far.
-fn offer(slot: &Slot, pieces: &[iovec]) {
-    let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len)).min(MAX_PART) as u32;
+fn offer(slot: &Slot, pieces: &[Room<'_>]) {
+    let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.len())).min(MAX_PART) as u32;
     if len > slot.recv_len.load(Relaxed) && len > slot.recv_len.fetch_max(len, Relaxed) {
         deferred_setup::defer(slot, deferred_setup::LEN);
     }
@@ -138,28 +136,13 @@ pub(crate) fn is_received_next(fd: c_int, flags: c_int) -> bool {
 
 /// Removes a datagram after a peek.
 fn take_one(fd: c_int) {
-    let nothing: *mut c_void = ptr::null_mut();
-    // SAFETY: no byte is written.
-    unsafe { libc::syscall(libc::SYS_recvfrom, fd, nothing, 0, libc::MSG_DONTWAIT, nothing, nothing) };
-}
-
-/// Writes the source address of a datagram, truncated to the buffer, and its length.
-///
-/// # Safety
-/// `to`, if not null, points to `len` writable bytes.
-pub(crate) unsafe fn write_address(address: &sockaddr_nl, to: *mut sockaddr, len: &mut socklen_t) {
-    let size = mem::size_of::<sockaddr_nl>();
-    if !to.is_null() {
-        // SAFETY: both buffers are at least that long.
-        unsafe { ptr::copy_nonoverlapping((&raw const *address).cast::<u8>(), to.cast(), size.min(*len as usize)) };
-    }
-    *len = size as socklen_t;
+    // The next call to receive reports an error.
+    let _ = sys::receive(fd, &mut [], libc::MSG_DONTWAIT);
 }
 
 /// Netlink address.
 pub(crate) fn netlink_address(port: u32, groups: u32) -> sockaddr_nl {
-    // SAFETY: any bytes are a valid address.
-    let mut address: sockaddr_nl = unsafe { mem::zeroed() };
+    let mut address: sockaddr_nl = zeroed();
     address.nl_family = libc::AF_NETLINK as u16;
     (address.nl_pid, address.nl_groups) = (port, groups);
     address
@@ -174,70 +157,48 @@ pub(crate) fn source(group: u32) -> sockaddr_nl {
 ///
 /// # Errors
 /// As [`receive`].
-///
-/// # Safety
-/// `message` and all buffers that it points to are writable.
-pub(crate) unsafe fn receive_message(
+pub(crate) fn receive_message(
     fd: c_int,
     slot: &Slot,
-    message: &mut msghdr,
+    message: &mut Message<Room<'_>>,
     flags: c_int,
 ) -> Result<ssize_t, Errno> {
-    // SAFETY: as the caller promises.
-    let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
-    // SAFETY: as the caller promises.
-    let received = unsafe { receive(fd, slot, pieces, flags) }?;
-    message.msg_flags = received.flags;
-    if !message.msg_name.is_null() {
-        // SAFETY: as the caller promises.
-        unsafe { write_address(&source(received.group), message.msg_name.cast(), &mut message.msg_namelen) };
+    let received = receive(fd, slot, message.pieces()?, flags)?;
+    message.put_name(&source(received.group));
+    let mut control = ControlMessages { room: message.control(), used: 0, flags: received.flags };
+    if is_on(slot, PASSCRED) {
+        // The credentials of the kernel.
+        control.put(libc::SOL_SOCKET, libc::SCM_CREDENTIALS, &zeroed::<ucred>());
     }
-    // SAFETY: as the caller promises.
-    unsafe { write_control(slot, message, received.group) };
+    if is_on(slot, option::PKTINFO) {
+        control.put(libc::SOL_NETLINK, option::PKTINFO as c_int, &received.group);
+    }
+    message.set_flags(control.flags);
+    message.set_control_len(control.used);
     Ok(received.len)
 }
 
-/// Control message of this library.
-#[repr(C)]
-struct Control<T> {
-    header: cmsghdr,
-    value: T,
+/// Control messages of a received message.
+struct ControlMessages<'a> {
+    room: Room<'a>,
+    used: usize,
+    /// Flags of the message.
+    flags: c_int,
 }
 
-/// Writes the requested control messages.
-///
-/// # Safety
-/// The message's buffer for control messages is writable.
-unsafe fn write_control(slot: &Slot, message: &mut msghdr, group: u32) {
-    let (mut room, mut used) = (if message.msg_control.is_null() { 0 } else { message.msg_controllen }, 0);
-    if is_on(slot, PASSCRED) {
-        // SAFETY: zeros are the credentials of the kernel.
-        let creds: ucred = unsafe { mem::zeroed() };
-        // SAFETY: as the caller promises.
-        unsafe { put(message, &mut room, &mut used, libc::SOL_SOCKET, libc::SCM_CREDENTIALS, creds) };
+impl ControlMessages<'_> {
+    /// Adds a control message, or sets `MSG_CTRUNC` if the buffer is too small.
+    fn put<T: Plain>(&mut self, level: c_int, kind: c_int, value: &T) {
+        let header = mem::size_of::<cmsghdr>();
+        let len = header + mem::size_of::<T>();
+        if len > self.room.len() {
+            self.flags |= libc::MSG_CTRUNC;
+            return;
+        }
+        self.room.write(&[cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }]);
+        self.room.skip(header).write(slice::from_ref(value));
+        let space = len.next_multiple_of(mem::align_of::<cmsghdr>()).min(self.room.len());
+        self.used += space;
+        self.room = self.room.skip(space);
     }
-    if is_on(slot, option::PKTINFO) {
-        // SAFETY: as the caller promises.
-        unsafe { put(message, &mut room, &mut used, libc::SOL_NETLINK, option::PKTINFO as c_int, group as c_uint) };
-    }
-    message.msg_controllen = used;
-}
-
-/// Adds a control message, or sets `MSG_CTRUNC` if the buffer is too small.
-///
-/// # Safety
-/// As [`write_control`].
-unsafe fn put<T: Copy>(message: &mut msghdr, room: &mut usize, used: &mut usize, level: c_int, kind: c_int, value: T) {
-    let len = mem::size_of::<cmsghdr>() + mem::size_of::<T>();
-    if len > *room {
-        message.msg_flags |= libc::MSG_CTRUNC;
-        return;
-    }
-    let control = Control { header: cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }, value };
-    let to = message.msg_control.cast::<u8>().wrapping_add(*used);
-    // SAFETY: the length was checked. The padding behind the value is not copied.
-    unsafe { ptr::copy_nonoverlapping((&raw const control).cast::<u8>(), to, len) };
-    let space = len.next_multiple_of(mem::align_of::<cmsghdr>()).min(*room);
-    *used += space;
-    *room -= space;
 }

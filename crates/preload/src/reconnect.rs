@@ -8,27 +8,28 @@
 //! The keeper has its own descriptor table. The program's table contains one additional socket, the channel, which
 //! carries the gateway's ends to the keeper.
 
-use std::mem::{self, ManuallyDrop, MaybeUninit};
-use std::ptr;
+use std::mem::{self, ManuallyDrop};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use libc::{c_int, c_uint, iovec, pollfd};
+use libc::{c_int, c_uint, pollfd};
 use nlsock::{FromDaemon, ToDaemon, option, protocol};
 use sync::{NotStarted, Starter};
 
 use crate::bypass_ports;
-use crate::connection::{Rights, awaited, connected, send_calls};
+use crate::connection::{awaited, connected, send_calls};
 use crate::deferred_setup::Calls;
-use crate::errno::{Errno, checked};
+use crate::errno::Errno;
 use crate::fd::{Fd, out_of_the_way};
+use crate::plain::zeroed;
 use crate::switches::{SWITCHES, is_on};
+use crate::sys::{self, Rights};
 use crate::table::{self, FILE, Outstanding, SentRequest, Slot};
 
 /// Time between attempts to connect to the next gateway.
-static RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
 /// Time without a gateway after which outstanding requests fail.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -91,25 +92,19 @@ fn channel() -> Option<ManuallyDrop<Fd>> {
 /// connected sockets for gone. `EAGAIN`: no keeper can be started.
 fn start() -> Result<Fd, Errno> {
     watch_forks();
-    let mut ends = [0; 2];
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
-    // SAFETY: the buffer has space for two descriptors.
-    let made = unsafe { libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
-    checked(made as c_int)?;
-    let (own, keepers) = (out_of_the_way(Fd(ends[0])), Fd(ends[1]));
-    let number = keepers.0;
+    let [own, keepers] = sys::socket_pair(libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC)?;
+    let (own, number) = (out_of_the_way(own), keepers.0);
     // The keeper inherits the mask, so that signals are handled by the program's threads.
     let mask = block_signals();
     let thread = thread::Builder::new().name("fatpath".to_owned()).stack_size(STACK);
     let started = thread.spawn(move || run(number));
-    let mut is_running = 0_u8;
+    let mut is_running = [0];
     if started.is_ok() {
-        // SAFETY: the buffer has space for a byte.
-        unsafe { libc::syscall(libc::SYS_read, own.0, &raw mut is_running, 1) };
+        // A failure leaves zero.
+        let _ = sys::read(own.0, &mut is_running);
     }
-    // SAFETY: the mask is the previous one.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut()) };
-    match is_running {
+    sys::pthread_sigmask(libc::SIG_SETMASK, Some(&mask), None);
+    match is_running[0] {
         RUNNING => Ok(own),
         WITHOUT_GATEWAY => Err(Errno(libc::ECONNREFUSED)),
         _ => Err(Errno(libc::EAGAIN)),
@@ -118,21 +113,17 @@ fn start() -> Result<Fd, Errno> {
 
 /// Blocks all signals in this thread. Returns the previous mask.
 fn block_signals() -> libc::sigset_t {
-    let (mut all, mut before) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
-    // SAFETY: the buffer has space for a set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: the buffer has space for a set.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
-    // SAFETY: all bits are valid.
-    unsafe { before.assume_init() }
+    let (mut all, mut before) = (zeroed(), zeroed());
+    sys::sigfillset(&mut all);
+    sys::pthread_sigmask(libc::SIG_BLOCK, Some(&all), Some(&mut before));
+    before
 }
 
 /// Calls [`forked`] in each child of `fork` from now on.
 pub(crate) fn watch_forks() {
     static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
     if !IS_REGISTERED.swap(true, Relaxed) {
-        // SAFETY: the function may be called in any child.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        sys::at_fork(forked);
     }
 }
 
@@ -150,22 +141,19 @@ extern "C" fn forked() {
 
 /// Main loop of the keeper. `number` is the descriptor of the keeper's end of the channel.
 fn run(number: c_int) {
-    // SAFETY: the call takes no pointers. The working and root directories become the keeper's own, too, so that a
-    // `chroot` of the program does not change them.
-    let alone = unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES | libc::CLONE_FS) } == 0;
-    let close = |first: c_int, last: c_uint| {
-        // SAFETY: the call takes no pointers, and the table is this thread's.
-        first as c_uint > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
-    };
-    let is_alone = alone && close(number + 1, c_uint::MAX) && (number == 0 || close(0, number as c_uint - 1));
+    // The working and root directories become the keeper's own, too, so that a `chroot` of the program does not change
+    // them.
+    let is_alone = sys::separate_thread()
+        && sys::close_range(number as c_uint + 1, c_uint::MAX)
+        && (number == 0 || sys::close_range(0, number as c_uint - 1));
     let lifeline = if is_alone { connected(libc::SOCK_CLOEXEC).ok().filter(is_served) } else { None };
     let outcome = match (is_alone, &lifeline) {
         (false, _) => 0,
         (true, None) => WITHOUT_GATEWAY,
         (true, Some(_)) => RUNNING,
     };
-    // SAFETY: the buffer has one byte. The program's thread waits for it.
-    unsafe { libc::syscall(libc::SYS_write, number, &raw const outcome, 1) };
+    // The program's thread waits for it.
+    let _ = sys::write(number, &[outcome]);
     if outcome == RUNNING {
         Keeper { channel: Some(Fd(number)), lifeline, gone_since: None, kept: Vec::new() }.run();
     }
@@ -199,13 +187,8 @@ impl Kept {
 
     /// Discards data that the gateway has not received, so that calls that wait for an answer fail.
     fn drain(&self) {
-        let mut byte = 0_u8;
-        let flags = libc::MSG_DONTWAIT;
-        let nothing: *mut libc::c_void = ptr::null_mut();
-        // SAFETY: the buffer has one byte. No datagram is empty.
-        let mut take =
-            || unsafe { libc::syscall(libc::SYS_recvfrom, self.end.0, &raw mut byte, 1, flags, nothing, nothing) > 0 };
-        while take() {}
+        // No datagram is empty.
+        while sys::receive(self.end.0, &mut [0], libc::MSG_DONTWAIT).is_ok_and(|len| len > 0) {}
     }
 
     /// Replies to outstanding requests with `ECONNREFUSED`, or reports lost replies (`ENOBUFS`) if it is unknown which
@@ -226,13 +209,8 @@ impl Kept {
             }
             Outstanding::Others => datagram.extend(FromDaemon::Overrun.to_word()),
         }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let nowhere: *const libc::c_void = ptr::null();
-        // SAFETY: the buffer is that long. A failure is tried again.
-        let sent = unsafe {
-            libc::syscall(libc::SYS_sendto, self.end.0, datagram.as_ptr(), datagram.len(), flags, nowhere, 0)
-        };
-        if sent > 0 {
+        // A failure is tried again.
+        if sys::send(self.end.0, &datagram, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL).is_ok_and(|sent| sent > 0) {
             self.failed = Some(requests);
         }
     }
@@ -240,10 +218,7 @@ impl Kept {
 
 /// Tells whether the other end of a connection has not received all datagrams yet (unix(7), `SIOCOUTQ`).
 fn has_unreceived(end: c_int) -> bool {
-    let mut bytes: c_int = 0;
-    // SAFETY: the request takes a pointer to an int.
-    let done = unsafe { libc::syscall(libc::SYS_ioctl, end, libc::TIOCOUTQ, &raw mut bytes) };
-    done != 0 || bytes != 0
+    sys::unreceived(end) != Ok(0)
 }
 
 /// Message `NLMSG_ERROR` with `ECONNREFUSED`, in reply to a request of `port`. It has the request's header alone
@@ -305,10 +280,8 @@ impl Keeper {
         let hangup = |fd| pollfd { fd, events: 0, revents: 0 };
         let kept = self.kept.iter().map(|kept| hangup(kept.end.0));
         let mut looked: Vec<pollfd> = [channel, hangup(number(&self.lifeline))].into_iter().chain(kept).collect();
-        let limit = if self.lifeline.is_some() { ptr::null() } else { &raw const RETRY };
-        let (no_mask, no_len): (*const libc::c_void, usize) = (ptr::null(), 0);
-        // SAFETY: the array has that many elements. A failure counts as no event.
-        unsafe { libc::syscall(libc::SYS_ppoll, looked.as_mut_ptr(), looked.len(), limit, no_mask, no_len) };
+        // A failure counts as no event.
+        let _ = sys::poll(&mut looked, if self.lifeline.is_some() { None } else { Some(RETRY) });
         looked
     }
 
@@ -391,23 +364,13 @@ fn adopt(slot: &Slot) -> Vec<u8> {
 /// # Errors
 /// `EAGAIN`: the channel is empty; `EPIPE`: the channel is closed.
 fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
-    let mut connection = 0_u64;
-    let mut piece = iovec { iov_base: (&raw mut connection).cast(), iov_len: mem::size_of::<u64>() };
-    let mut rights = MaybeUninit::<Rights>::zeroed();
-    // SAFETY: an empty message is all zeros.
-    let mut message: libc::msghdr = unsafe { mem::zeroed() };
-    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
-    message.msg_control = rights.as_mut_ptr().cast();
-    message.msg_controllen = mem::size_of::<Rights>();
+    let mut connection = [0; mem::size_of::<u64>()];
+    let mut rights = [Rights::NONE];
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: all buffers of the message are in this frame.
-    let len = unsafe { libc::syscall(libc::SYS_recvmsg, channel, &raw mut message, flags) };
-    if checked(len as c_int)? == 0 {
+    if sys::receive_message(channel, &mut connection, &mut rights, flags)? == 0 {
         return Err(Errno(libc::EPIPE));
     }
-    // SAFETY: zeros are valid, and the kernel may have written a control message.
-    let rights = unsafe { rights.assume_init() };
-    let is_one = rights.header.cmsg_level == libc::SOL_SOCKET && rights.header.cmsg_type == libc::SCM_RIGHTS;
-    let end = (is_one && message.msg_controllen != 0).then_some(Fd(rights.fd));
-    Ok(end.map(|end| Kept { end, connection, failed: None }))
+    let [rights] = rights;
+    let connection = u64::from_ne_bytes(connection);
+    Ok(rights.received().map(|end| Kept { end, connection, failed: None }))
 }

@@ -1,25 +1,15 @@
 //! Lines on standard error about refused operations.
 
-use std::ffi::CStr;
 use std::fmt::{self, Arguments, Write};
 
-use libc::{c_char, c_int};
+use crate::sys;
 
 /// Maximum length of a line.
 const MAX_LEN: usize = 1024;
 
-unsafe extern "C" {
-    /// The program's name.
-    static program_invocation_short_name: *const c_char;
-}
-
 /// Name of the program, without its directory.
 pub(crate) fn program() -> &'static str {
-    // SAFETY: the C library's variable always exists.
-    let name = unsafe { program_invocation_short_name };
-    // SAFETY: the variable points to a C string.
-    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
-    name.to_str().unwrap_or_default()
+    sys::program_invocation_short_name.get().unwrap_or_default().to_str().unwrap_or_default()
 }
 
 struct Line {
@@ -45,6 +35,6 @@ pub(crate) fn line(text: Arguments<'_>) {
     let _ = line.write_fmt(format_args!("fatpath exec: {text}"));
     let end = line.len.min(MAX_LEN - 1);
     line.bytes[end] = b'\n';
-    // SAFETY: the buffer is that long. Without a reader the call fails.
-    unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO as c_int, line.bytes.as_ptr(), end + 1) };
+    // Without a reader the call fails.
+    let _ = sys::write(libc::STDERR_FILENO, &line.bytes[..=end]);
 }

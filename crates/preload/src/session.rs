@@ -3,15 +3,16 @@
 use std::mem;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use libc::{c_int, c_long, c_void, socklen_t};
+use libc::{c_int, socklen_t};
 use nlsock::{Answer, ToDaemon, protocol};
 
 use crate::connection::{awaited, connected, send_calls, try_send_calls};
 use crate::deferred_setup::{self, Calls, HELLO, PORT};
 use crate::errno::{Errno, checked};
 use crate::fd::{Fd, duplicate};
+use crate::plain::Plain;
 use crate::table::{self, Slot};
-use crate::{libc_next, reconnect};
+use crate::{libc_next, reconnect, sys};
 
 /// Tells whether the gateway serves sockets of `protocol`.
 pub(crate) fn is_served(protocol: c_int) -> bool {
@@ -27,9 +28,7 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let fd = connected(flags & libc::SOCK_CLOEXEC)?;
     let protocol = u32::try_from(protocol).map_err(|_| Errno(libc::EPROTONOSUPPORT))?;
     if flags & libc::SOCK_NONBLOCK != 0 {
-        let on: c_int = 1;
-        // SAFETY: the request takes a pointer to an int.
-        checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
+        sys::set_non_blocking(fd.0)?;
     }
     table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
     reconnect::note_new();
@@ -82,17 +81,8 @@ pub(crate) fn claim(fd: c_int, slot: &Slot) {
 
 /// Tells whether the process is not root and holds `CAP_NET_ADMIN`.
 fn holds_net_admin() -> bool {
-    const VERSION_3: u32 = 0x2008_0522;
     const CAP_NET_ADMIN: u32 = 12;
-    // `struct __user_cap_header_struct`, and twice `struct __user_cap_data_struct`: effective, permitted, inheritable.
-    let (mut header, mut sets) = ([VERSION_3, 0], [[0_u32; 3]; 2]);
-    // SAFETY: the call takes no arguments.
-    if unsafe { libc::geteuid() } == 0 {
-        return false;
-    }
-    // SAFETY: the kernel reads and writes at most the lengths of `header` and `sets`.
-    let done = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
-    done == 0 && sets[0][1] >> CAP_NET_ADMIN & 1 == 1
+    sys::geteuid() != 0 && sys::capabilities().is_some_and(|permitted| permitted >> CAP_NET_ADMIN & 1 == 1)
 }
 
 /// Chooses a port for a connection without one, in `bind` to any port, send and connect (Linux `netlink_autobind`). The
@@ -107,8 +97,7 @@ pub(crate) fn autobind(slot: &Slot) {
 /// Sets the port of a connection to the process's PID, or if another connection has that port, to a unique number that
 /// is no PID.
 pub(crate) fn choose_port(slot: &Slot) {
-    // SAFETY: the call takes no arguments.
-    let own = unsafe { libc::getpid() } as u32;
+    let own = sys::getpid() as u32;
     // The store comes first: of two threads that choose at the same time, at least one reads the other's port.
     slot.port.store(own, SeqCst);
     let protocol = slot.protocol.load(Relaxed);
@@ -184,13 +173,7 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
     if check_gateway(slot).is_err() {
         return;
     }
-    let mut ends = [0; 2];
-    // SAFETY: the buffer has space for two descriptors.
-    let piped = unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) };
-    if piped < 0 {
-        return;
-    }
-    let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
+    let Ok([answers, theirs]) = sys::pipe() else { return };
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) });
     // The buffer is full only if the gateway has not read for long.
@@ -198,11 +181,10 @@ pub(crate) fn settle(fd: c_int, slot: &Slot) {
         return;
     }
     drop(theirs);
-    let mut ready = libc::pollfd { fd: answers.0, events: libc::POLLIN, revents: 0 };
+    let ready = libc::pollfd { fd: answers.0, events: libc::POLLIN, revents: 0 };
     let limit = libc::timespec { tv_sec: SETTLE_MS / 1000, tv_nsec: SETTLE_MS % 1000 * 1_000_000 };
-    let (no_mask, none): (*const c_void, c_long) = (std::ptr::null(), 0);
-    // SAFETY: one entry is passed and its count is one. Any outcome ends the wait.
-    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut ready, 1, &raw const limit, no_mask, none) };
+    // Any outcome ends the wait.
+    let _ = sys::poll(&mut [ready], Some(limit));
 }
 
 /// Maximum time to wait for outstanding replies, in milliseconds.
@@ -212,6 +194,16 @@ const SETTLE_MS: i64 = 5000;
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
     // SAFETY: the buffer has space for an int.
-    let done = unsafe { libc_next::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    let done = unsafe { libc_next::getsockopt(fd, level, name, (&raw mut value).cast(), (&mut len).into()) };
     (done == 0).then_some(value)
+}
+
+/// Sets an option of a socket of the kernel's.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub(crate) fn set_option<T: Plain>(fd: c_int, level: c_int, name: c_int, value: &[T]) -> Result<(), Errno> {
+    let len = mem::size_of_val(value) as socklen_t;
+    // SAFETY: the value is that long. The kernel checks pointers in it.
+    checked(unsafe { libc_next::setsockopt(fd, level, name, value.as_ptr().cast(), len) }).map(drop)
 }

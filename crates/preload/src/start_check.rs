@@ -6,11 +6,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
 use launch::NotLoadable;
-use libc::{c_char, c_int};
+use libc::c_int;
 
 use crate::environment;
 use crate::errno::Errno;
-use crate::report;
+use crate::program_memory::Text;
+use crate::{report, sys};
 
 /// Search path of execvp(3) without a `PATH`.
 const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
@@ -19,15 +20,10 @@ const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
 ///
 /// # Errors
 /// `EPERM`: the program would not load this library; the reason is printed.
-///
-/// # Safety
-/// `path`, if not null, is a C string.
-pub(crate) unsafe fn check(at: c_int, path: *const c_char) -> Result<(), Errno> {
-    if path.is_null() || !environment::is_kept() || (at < 0 && at != libc::AT_FDCWD) {
+pub(crate) fn check(at: c_int, path: Text<'_>) -> Result<(), Errno> {
+    let Some(path) = path.get().filter(|_| environment::is_kept() && (at >= 0 || at == libc::AT_FDCWD)) else {
         return Ok(());
-    }
-    // SAFETY: as the caller promises.
-    let path = unsafe { CStr::from_ptr(path) };
+    };
     // SAFETY: the descriptor is not -1. With a closed one the call fails, and nothing is checked.
     let at = unsafe { BorrowedFd::borrow_raw(at) };
     launch::check(at, path).map_err(|refused| refuse(path, refused))
@@ -50,23 +46,12 @@ pub(crate) fn check_open(fd: c_int) -> Result<(), Errno> {
 ///
 /// # Errors
 /// As [`check`].
-///
-/// # Safety
-/// `file`, if not null, is a C string.
-pub(crate) unsafe fn check_found(file: *const c_char) -> Result<(), Errno> {
-    if file.is_null() || !environment::is_kept() {
-        return Ok(());
-    }
-    // SAFETY: as the caller promises.
-    let name = unsafe { CStr::from_ptr(file) };
+pub(crate) fn check_found(file: Text<'_>) -> Result<(), Errno> {
+    let Some(name) = file.get().filter(|_| environment::is_kept()) else { return Ok(()) };
     if name.is_empty() || name.to_bytes().contains(&b'/') {
-        // SAFETY: as the caller promises.
-        return unsafe { check(libc::AT_FDCWD, file) };
+        return check(libc::AT_FDCWD, file);
     }
-    // SAFETY: the name is a C string.
-    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
-    // SAFETY: the environment consists of C strings.
-    let path = if path.is_null() { DEFAULT_PATH } else { unsafe { CStr::from_ptr(path) } };
+    let path = sys::variable(c"PATH").unwrap_or(DEFAULT_PATH);
     launch::check_found(path.to_bytes(), name.to_bytes()).map_err(|refused| refuse(name, refused))
 }
 
@@ -76,8 +61,7 @@ fn refuse(path: &CStr, refused: NotLoadable) -> Errno {
     static PROCESS: AtomicI32 = AtomicI32::new(0);
     static INODE: AtomicU64 = AtomicU64::new(0);
     static PATH: AtomicU64 = AtomicU64::new(0);
-    // SAFETY: the call takes no arguments.
-    let process = unsafe { libc::getpid() };
+    let process = sys::getpid();
     let hash = hash(path.to_bytes());
     let is_same_file = PROCESS.load(Relaxed) == process && INODE.load(Relaxed) == refused.inode;
     if !is_same_file || PATH.load(Relaxed) == hash {

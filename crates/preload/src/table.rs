@@ -1,6 +1,5 @@
 //! Descriptors that are connections to the gateway, in a [`Table`], and the state of each connection.
 
-use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 
@@ -8,6 +7,7 @@ use libc::c_int;
 use sync::{Connection, HasConnection, Table};
 
 use crate::errno::Errno;
+use crate::sys;
 
 /// Limit of descriptors that can be connections.
 const MAX_FDS: usize = 1 << 16;
@@ -265,11 +265,7 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, deferred: u32) -> Resul
 
 /// Inode number of `fd`, if it is a socket.
 pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the buffer has the type's size.
-    let done = unsafe { libc::fstat(fd, stat.as_mut_ptr()) } == 0;
-    // SAFETY: the call has filled the buffer in.
-    let stat = done.then(|| unsafe { stat.assume_init() })?;
+    let stat = sys::status(fd)?;
     (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
 }
 

@@ -1,24 +1,21 @@
 //! Local addresses of sockets that are bound to a device of a VRF: those of the VRF, as on Linux (`__inet_bind`, `__inet6_bind`). The
 //! kernel of the host side has no VRFs, and would accept the addresses of all of them.
 
+use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::{mem, ptr};
 
-use libc::{c_int, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{c_int, sockaddr_in, sockaddr_in6};
 
 use crate::errno::Errno;
+use crate::program_memory::Bytes;
 use crate::{interfaces, session};
 
 /// Checks the address of a `bind(2)`.
 ///
 /// # Errors
 /// `EADDRNOTAVAIL`: the address is not one of the VRF; the gateway's error.
-///
-/// # Safety
-/// `to`, if not null, points to `len` readable bytes.
-pub(crate) unsafe fn check(fd: c_int, to: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
-    let Some(addr) = (unsafe { unicast(to, len) }) else { return Ok(()) };
+pub(crate) fn check(fd: c_int, to: Bytes<'_>) -> Result<(), Errno> {
+    let Some(addr) = unicast(to) else { return Ok(()) };
     let device = session::option(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).unwrap_or(0);
     let is_any = |name| session::option(fd, libc::SOL_IP, name).unwrap_or(0) != 0;
     if device == 0 || is_any(libc::IP_FREEBIND) || is_any(libc::IP_TRANSPARENT) {
@@ -28,17 +25,9 @@ pub(crate) unsafe fn check(fd: c_int, to: *const sockaddr, len: socklen_t) -> Re
 }
 
 /// Bytes of an address of one host in a `sockaddr`, unless the address is of the scope of a link.
-///
-/// # Safety
-/// `to`, if not null, points to `len` readable bytes.
-unsafe fn unicast(to: *const sockaddr, len: socklen_t) -> Option<Vec<u8>> {
-    let len = len as usize;
-    if to.is_null() || len < mem::size_of::<u16>() {
-        return None;
-    }
+fn unicast(to: Bytes<'_>) -> Option<Vec<u8>> {
     let mut bytes = [0; mem::size_of::<sockaddr_in6>()];
-    // SAFETY: that many bytes are readable, and the buffer has room.
-    unsafe { ptr::copy_nonoverlapping(to.cast::<u8>(), bytes.as_mut_ptr(), len.min(bytes.len())) };
+    let len = to.copy_to(&mut bytes);
     let family = c_int::from(u16::from_ne_bytes([bytes[0], bytes[1]]));
     let v4 = match family {
         libc::AF_INET if len >= mem::size_of::<sockaddr_in>() => *bytes[4..].first_chunk()?,
@@ -89,9 +78,7 @@ mod tests {
             (vec![0; 28], None),
         ];
         for (bytes, want) in cases {
-            // SAFETY: that many bytes are readable.
-            let found = unsafe { unicast(bytes.as_ptr().cast(), bytes.len() as socklen_t) };
-            assert_eq!(found, want, "{bytes:?}");
+            assert_eq!(unicast(bytes[..].into()), want, "{bytes:?}");
         }
     }
 }

@@ -1,31 +1,18 @@
 //! `ip vrf exec`, which is refused at its start: it would bind a program's sockets to the host's interface with the
 //! number of the gateway's VRF, and leave a control group on the host.
 
-use std::ffi::CStr;
-
-use libc::{c_char, c_int};
-
-use crate::gateway;
-use crate::report;
+use crate::program_memory::List;
+use crate::{gateway, report, sys};
 
 /// Ends the program if its command line is `ip vrf exec`.
-pub(crate) fn refuse(count: c_int, arguments: *const *const c_char) {
-    if arguments.is_null() || gateway::address().is_none() {
-        return;
-    }
-    let words = (0..usize::try_from(count).unwrap_or(0)).map(|number| {
-        // SAFETY: the loader passes `count` C strings.
-        let word = unsafe { *arguments.wrapping_add(number) };
-        // SAFETY: as above.
-        unsafe { CStr::from_ptr(word) }.to_bytes()
-    });
-    if is_vrf_exec(words) {
+pub(crate) fn refuse(arguments: List<'_>) {
+    let words = arguments.texts().map(|word| word.get().unwrap_or_default().to_bytes());
+    if gateway::address().is_some() && is_vrf_exec(words) {
         report::line(format_args!(
             "ip vrf exec: a kernel's control groups know no VRF of the gateway's. `fatpath exec --vrf NAME` binds a program's \
              sockets to one; for a VRF of the host start `ip vrf exec` without `fatpath exec`."
         ));
-        // SAFETY: the program has not started yet.
-        unsafe { libc::_exit(1) };
+        sys::_exit(1);
     }
 }
 

@@ -5,23 +5,16 @@ use std::ffi::CStr;
 
 use libc::c_int;
 
-use crate::errno::{Errno, checked};
-use crate::fd::Fd;
+use crate::errno::Errno;
+use crate::sys;
 
 /// Creates a socket bound to the device.
 ///
 /// # Errors
 /// As `socket(2)`; `ENODEV`: the VRF's device no longer exists.
 pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int, vrf: &CStr) -> Result<c_int, Errno> {
-    // SAFETY: the call takes no pointers. The filter accepts sockets with the mark.
-    let made = unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol, 0, 0, launch::filter::SOCKET_MARK) };
-    let fd = Fd(checked(made as c_int)?);
-    let name = vrf.to_bytes();
-    let len = name.len() as libc::socklen_t;
-    // SAFETY: the buffer is that long.
-    let done = unsafe {
-        libc::syscall(libc::SYS_setsockopt, fd.0, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name.as_ptr(), len)
-    };
-    checked(done as c_int)?;
+    // The filter accepts sockets with the mark.
+    let fd = sys::marked_socket(domain, kind, protocol, launch::filter::SOCKET_MARK.into())?;
+    sys::set_option(fd.0, libc::SOL_SOCKET, libc::SO_BINDTODEVICE, vrf.to_bytes())?;
     Ok(fd.keep())
 }

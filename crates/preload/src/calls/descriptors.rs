@@ -1,8 +1,9 @@
 //! Duplicates of descriptors, and interface ioctls on any socket.
 
-use libc::{c_char, c_int, c_ulong};
+use libc::{c_int, c_ulong, c_void};
 
 use crate::errno::{Errno, returned};
+use crate::replaced::replaced;
 use crate::{gateway, interfaces, kept, libc_next, table};
 
 /// Calls `duplicate` and, if successful, enters the new descriptor into the table as a duplicate of `from`.
@@ -14,34 +15,44 @@ fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
     to
 }
 
-/// `dup(2)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
-    // SAFETY: passed on.
-    noted(fd, || unsafe { libc_next::dup(fd) })
-}
+replaced! {
+    /// `dup(2)`.
+    fn dup(fd: c_int) -> c_int, next {
+        noted(fd, next)
+    }
 
-/// `dup2(2)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
-    // SAFETY: passed on.
-    noted(fd, || unsafe { libc_next::dup2(fd, to) })
-}
+    /// `dup2(2)`.
+    fn dup2(fd: c_int, to: c_int) -> c_int, next {
+        noted(fd, next)
+    }
 
-/// `dup3(2)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-    // SAFETY: passed on.
-    noted(fd, || unsafe { libc_next::dup3(fd, to, flags) })
+    /// `dup3(2)`.
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int, next {
+        noted(fd, next)
+    }
+
+    /// `fcntl(2)`. Its variable argument, if any, is an int or a pointer, which is passed like any third argument.
+    fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int, next {
+        fcntl_noted(fd, command, next)
+    }
+
+    /// `fcntl(2)`, under its name for large files.
+    fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int, next {
+        fcntl_noted(fd, command, next)
+    }
+
+    /// `ioctl(2)`: the gateway executes requests for network interfaces.
+    fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int, next {
+        // The C library passes the low 32 bits of the number, and programs differ in its sign.
+        if let Some(what) = interfaces::Request::of(request as u32)
+            && gateway::address().is_some()
+            && is_socket(fd, request, what)
+        {
+            // SAFETY: the argument is that of the request.
+            return returned(unsafe { interfaces::serve(what, fd, argument) });
+        }
+        next()
+    }
 }
 
 fn fcntl_noted(fd: c_int, command: c_int, call: impl FnOnce() -> c_int) -> c_int {
@@ -49,44 +60,6 @@ fn fcntl_noted(fd: c_int, command: c_int, call: impl FnOnce() -> c_int) -> c_int
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => noted(fd, call),
         _ => call(),
     }
-}
-
-/// `fcntl(2)`. Its variable argument, if any, is an int or a pointer, which is passed like any third argument.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    // SAFETY: passed on.
-    fcntl_noted(fd, command, || unsafe { libc_next::fcntl(fd, command, argument) })
-}
-
-/// `fcntl(2)`, under its name for large files.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
-    // SAFETY: passed on.
-    fcntl_noted(fd, command, || unsafe { libc_next::fcntl64(fd, command, argument) })
-}
-
-/// `ioctl(2)`: the gateway executes requests for network interfaces.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int {
-    // The C library passes the low 32 bits of the number, and programs differ in its sign.
-    if let Some(what) = interfaces::Request::of(request as u32)
-        && gateway::address().is_some()
-        && is_socket(fd, request, what)
-    {
-        // SAFETY: the argument is that of the request.
-        return returned(unsafe { interfaces::serve(what, fd, argument.cast()) });
-    }
-    // SAFETY: passed on.
-    unsafe { libc_next::ioctl(fd, request, argument) }
 }
 
 /// Tells whether `fd` is a socket. A seccomp filter of the program's own may refuse `fstat(2)`, but hardly the request

@@ -5,14 +5,12 @@
 
 use std::arch::naked_asm;
 
-use libc::{c_char, c_int};
+use libc::c_int;
 
-use super::exec::{execve, execvpe};
-use crate::environment::current;
-use crate::errno::{Errno, returned};
-use crate::stack;
-
-type List = *const *const c_char;
+use super::exec::{execute, execute_found};
+use crate::errno::returned;
+use crate::program_memory::{List, Text};
+use crate::{stack, sys};
 
 /// Number of register arguments behind the path.
 #[cfg(target_arch = "x86_64")]
@@ -29,7 +27,7 @@ macro_rules! listed {
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+        pub(crate) unsafe extern "C" fn $name(path: Text<'_>, first: Text<'_>) -> c_int {
             naked_asm!(
                 "sub rsp, 56",
                 "mov [rsp], rsi",
@@ -53,7 +51,7 @@ macro_rules! listed {
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
+        pub(crate) unsafe extern "C" fn $name(path: Text<'_>, first: Text<'_>) -> c_int {
             naked_asm!(
                 "stp x29, x30, [sp, #-80]!",
                 "mov x29, sp",
@@ -78,19 +76,19 @@ listed! {
     execle, execle_at;
 }
 
-/// Addresses of the arguments behind the path.
+/// Arguments behind the path, in registers and on the stack of a call of the program's.
 #[derive(Clone, Copy)]
-struct Arguments {
-    registers: List,
-    stack: List,
+struct Arguments<'a> {
+    registers: *const Text<'a>,
+    stack: *const Text<'a>,
 }
 
-impl Arguments {
+impl<'a> Arguments<'a> {
     /// Argument by its index behind the path.
     ///
     /// # Safety
     /// The caller of the function has passed that many.
-    unsafe fn get(self, number: usize) -> *const c_char {
+    unsafe fn get(self, number: usize) -> Text<'a> {
         let place = match number.checked_sub(REGISTERS) {
             None => self.registers.wrapping_add(number),
             Some(number) => self.stack.wrapping_add(number),
@@ -99,65 +97,39 @@ impl Arguments {
         unsafe { *place }
     }
 
-    /// Number of arguments before the null.
-    ///
-    /// # Safety
-    /// One of the arguments is null.
-    unsafe fn count(self) -> usize {
-        let mut count = 0;
+    /// Arguments before the null, which each of the functions has.
+    fn texts(self) -> impl Iterator<Item = Text<'a>> {
         // SAFETY: no argument before this one is null.
-        while !unsafe { self.get(count) }.is_null() {
-            count += 1;
-        }
-        count
+        (0..).map(move |number| unsafe { self.get(number) }).take_while(|text| !text.is_null())
     }
 
-    /// Calls `run` with a list of the first `count` arguments.
-    ///
-    /// # Errors
-    /// `E2BIG`: too many arguments.
+    /// Calls `run` with a list of the arguments.
+    fn with(self, run: impl FnOnce(List<'_>) -> c_int) -> c_int {
+        returned(stack::with_list(self.texts().count(), self.texts(), run))
+    }
+
+    /// List behind the null: the environment of `execle(3)`.
     ///
     /// # Safety
-    /// At least `count` arguments exist.
-    unsafe fn with(self, count: usize, run: impl FnOnce(List) -> c_int) -> Result<c_int, Errno> {
-        stack::with_pointers(count + 1, |list| {
-            for (number, to) in list.iter_mut().take(count).enumerate() {
-                // SAFETY: as the caller promises.
-                *to = unsafe { self.get(number) };
-            }
-            run(list.as_ptr())
-        })
+    /// There is one.
+    unsafe fn environment(self) -> List<'a> {
+        // SAFETY: as the caller promises.
+        let environment = unsafe { self.get(self.texts().count() + 1) };
+        // SAFETY: as the caller promises.
+        unsafe { environment.as_list() }
     }
 }
 
-unsafe extern "C" fn execl_at(path: *const c_char, registers: List, stack: List) -> c_int {
-    let arguments = Arguments { registers, stack };
-    // SAFETY: as the program promises.
-    let count = unsafe { arguments.count() };
-    // SAFETY: as the program promises.
-    let run = |list| unsafe { execve(path, list, current()) };
-    // SAFETY: the arguments were counted.
-    returned(unsafe { arguments.with(count, run) })
+unsafe extern "C" fn execl_at<'a>(path: Text<'a>, registers: *const Text<'a>, stack: *const Text<'a>) -> c_int {
+    Arguments { registers, stack }.with(|list| execute(path, list, sys::environment()))
 }
 
-unsafe extern "C" fn execlp_at(file: *const c_char, registers: List, stack: List) -> c_int {
-    let arguments = Arguments { registers, stack };
-    // SAFETY: as the program promises.
-    let count = unsafe { arguments.count() };
-    // SAFETY: as the program promises.
-    let run = |list| unsafe { execvpe(file, list, current()) };
-    // SAFETY: the arguments were counted.
-    returned(unsafe { arguments.with(count, run) })
+unsafe extern "C" fn execlp_at<'a>(file: Text<'a>, registers: *const Text<'a>, stack: *const Text<'a>) -> c_int {
+    Arguments { registers, stack }.with(|list| execute_found(file, list, sys::environment()))
 }
 
-unsafe extern "C" fn execle_at(path: *const c_char, registers: List, stack: List) -> c_int {
+unsafe extern "C" fn execle_at<'a>(path: Text<'a>, registers: *const Text<'a>, stack: *const Text<'a>) -> c_int {
     let arguments = Arguments { registers, stack };
-    // SAFETY: as the program promises.
-    let count = unsafe { arguments.count() };
-    // SAFETY: the environment is behind the null.
-    let environment: List = unsafe { arguments.get(count + 1) }.cast();
-    // SAFETY: as the program promises.
-    let run = |list| unsafe { execve(path, list, environment) };
-    // SAFETY: the arguments were counted.
-    returned(unsafe { arguments.with(count, run) })
+    // SAFETY: the manual page requires an environment.
+    arguments.with(|list| execute(path, list, unsafe { arguments.environment() }))
 }

@@ -3,21 +3,19 @@
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::{libc_next, reconnect};
+use crate::reconnect;
+use crate::replaced::replaced;
 
 macro_rules! waits {
-    ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(2)`, before which new netlink sockets are kept.")]
-        ///
-        /// # Safety
-        /// As the manual page requires.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
-            reconnect::keep_new();
-            // SAFETY: passed on.
-            unsafe { libc_next::$name($($arg),*) }
-        }
-    )*};
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {
+        replaced! {$(
+            #[doc = concat!("`", stringify!($name), "(2)`, before which new netlink sockets are kept.")]
+            fn $name($($arg: $type),*) -> c_int, next {
+                reconnect::keep_new();
+                next()
+            }
+        )*}
+    };
 }
 
 waits! {

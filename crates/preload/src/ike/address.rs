@@ -1,8 +1,11 @@
 //! Internet addresses as `sockaddr`, as control messages, and in headers on the gateway's socket.
 
-use std::mem::{self, MaybeUninit};
+use std::{mem, slice};
 
-use libc::{c_int, c_void, cmsghdr, in_pktinfo, in6_pktinfo, msghdr, sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
+use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, sockaddr_in, sockaddr_in6};
+
+use crate::plain::{Plain, zeroed};
+use crate::program_memory::{Bytes, Message, Room};
 
 /// Length of the header of each message on the gateway's socket: addresses of the peer and of this node.
 pub(super) const HEADER: usize = 40;
@@ -41,26 +44,16 @@ impl End {
     }
 
     /// Parses an address of `bind(2)` or `sendmsg(2)`, if IPv4 or IPv6.
-    ///
-    /// # Safety
-    /// `address`, if not null, points to `len` readable bytes.
-    pub(super) unsafe fn read(address: *const sockaddr, len: socklen_t) -> Option<Self> {
-        let len = len as usize;
-        if address.is_null() || len < mem::size_of::<u16>() {
-            return None;
-        }
+    pub(super) fn read(address: Bytes<'_>) -> Option<Self> {
         let mut addr = [0; 16];
-        // SAFETY: two bytes are readable.
-        match c_int::from(unsafe { address.cast::<u16>().read_unaligned() }) {
-            libc::AF_INET if len >= mem::size_of::<sockaddr_in>() => {
-                // SAFETY: the buffer is long enough, and any bytes are valid.
-                let v4 = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+        match c_int::from(address.read::<u16>()?) {
+            libc::AF_INET => {
+                let v4: sockaddr_in = address.read()?;
                 addr[..4].copy_from_slice(&v4.sin_addr.s_addr.to_ne_bytes());
                 Some(Self { is_v6: false, addr, port: u16::from_be(v4.sin_port) })
             }
-            libc::AF_INET6 if len >= mem::size_of::<sockaddr_in6>() => {
-                // SAFETY: the buffer is long enough, and any bytes are valid.
-                let v6 = unsafe { address.cast::<sockaddr_in6>().read_unaligned() };
+            libc::AF_INET6 => {
+                let v6: sockaddr_in6 = address.read()?;
                 Some(Self { is_v6: true, addr: v6.sin6_addr.s6_addr, port: u16::from_be(v6.sin6_port) })
             }
             _ => None,
@@ -68,24 +61,17 @@ impl End {
     }
 
     /// Writes the address as a message's source, truncated to the buffer, and its length.
-    ///
-    /// # Safety
-    /// `message.msg_name` points to `message.msg_namelen` writable bytes.
-    pub(super) unsafe fn write(self, message: &mut msghdr) {
+    pub(super) fn write(self, message: &mut Message<Room<'_>>) {
         if self.is_v6 {
-            // SAFETY: any bytes are a valid address.
-            let mut address: sockaddr_in6 = unsafe { mem::zeroed() };
+            let mut address: sockaddr_in6 = zeroed();
             address.sin6_family = libc::AF_INET6 as u16;
             (address.sin6_port, address.sin6_addr.s6_addr) = (self.port.to_be(), self.addr);
-            // SAFETY: as the caller promises.
-            unsafe { put_name(message, &address) };
+            message.put_name(&address);
         } else {
-            // SAFETY: any bytes are a valid address.
-            let mut address: sockaddr_in = unsafe { mem::zeroed() };
+            let mut address: sockaddr_in = zeroed();
             address.sin_family = libc::AF_INET as u16;
             (address.sin_port, address.sin_addr.s_addr) = (self.port.to_be(), self.v4());
-            // SAFETY: as the caller promises.
-            unsafe { put_name(message, &address) };
+            message.put_name(&address);
         }
     }
 
@@ -117,97 +103,52 @@ pub(super) fn ends(head: &[u8; HEADER]) -> [End; 2] {
     [end(2, 4), end(20, 24)]
 }
 
-/// # Safety
-/// As [`End::write`].
-unsafe fn put_name<T>(message: &mut msghdr, address: &T) {
-    if message.msg_name.is_null() {
-        return;
-    }
-    let room = mem::size_of::<T>().min(message.msg_namelen as usize);
-    // SAFETY: both buffers are at least that long.
-    unsafe { std::ptr::copy_nonoverlapping(std::ptr::from_ref(address).cast::<u8>(), message.msg_name.cast(), room) };
-    message.msg_namelen = mem::size_of::<T>() as socklen_t;
-}
-
-/// Control message with the destination of a received message, or the source of a message to send.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct PktInfo<T> {
-    header: cmsghdr,
-    info: T,
-}
-
-/// Length of a control message, without padding.
+/// Length of a control message with a `T`, without padding.
 const fn len_of<T>() -> usize {
     mem::size_of::<cmsghdr>() + mem::size_of::<T>()
 }
 
-/// Source address in a message's control messages, if present.
-///
-/// # Safety
-/// As `sendmsg(2)`.
-pub(super) unsafe fn source(message: &msghdr, is_v6: bool) -> Option<[u8; 16]> {
+/// Source address in control messages, if present.
+pub(super) fn source(messages: Bytes<'_>, is_v6: bool) -> Option<[u8; 16]> {
     let mut addr = [0; 16];
     if is_v6 {
-        // SAFETY: as the caller promises.
-        let info: in6_pktinfo = unsafe { control(message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) }?;
+        let info: in6_pktinfo = control(messages, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)?;
         addr = info.ipi6_addr.s6_addr;
     } else {
-        // SAFETY: as the caller promises.
-        let info: in_pktinfo = unsafe { control(message, libc::IPPROTO_IP, libc::IP_PKTINFO) }?;
+        let info: in_pktinfo = control(messages, libc::IPPROTO_IP, libc::IP_PKTINFO)?;
         addr[..4].copy_from_slice(&info.ipi_spec_dst.s_addr.to_ne_bytes());
     }
     Some(addr).filter(|addr| *addr != [0; 16])
 }
 
 /// Contents of the first control message, if its level and type match.
-///
-/// # Safety
-/// As `sendmsg(2)`; any bytes are a valid `T`.
-unsafe fn control<T: Copy>(message: &msghdr, level: c_int, kind: c_int) -> Option<T> {
-    if message.msg_control.is_null() || message.msg_controllen < len_of::<T>() {
-        return None;
-    }
-    let mut control = MaybeUninit::<PktInfo<T>>::zeroed();
-    // SAFETY: both buffers are that long.
-    unsafe {
-        std::ptr::copy_nonoverlapping(message.msg_control.cast::<u8>(), control.as_mut_ptr().cast(), len_of::<T>());
-    }
-    // SAFETY: any bytes are valid.
-    let PktInfo { header, info } = unsafe { control.assume_init() };
+fn control<T: Plain>(messages: Bytes<'_>, level: c_int, kind: c_int) -> Option<T> {
+    let header: cmsghdr = messages.read()?;
+    let info = messages.skip(mem::size_of::<cmsghdr>()).read()?;
     ((header.cmsg_level, header.cmsg_type) == (level, kind)).then_some(info)
 }
 
-/// Adds the destination of a received message as a control message, if the buffer has space.
-///
-/// # Safety
-/// The message's buffer for control messages is writable.
-pub(super) unsafe fn put_destination(message: &mut msghdr, local: End) {
+/// Writes the destination of a received message as a control message, if the buffer has space. Returns the length with
+/// padding.
+pub(super) fn put_destination(room: Room<'_>, local: End) -> usize {
     if local.is_v6 {
         let info = in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: local.addr }, ipi6_ifindex: 0 };
-        // SAFETY: as the caller promises.
-        unsafe { put_control(message, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, info) };
+        put_control(room, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)
     } else {
         let addr = libc::in_addr { s_addr: local.v4() };
         let info = in_pktinfo { ipi_ifindex: 0, ipi_spec_dst: addr, ipi_addr: addr };
-        // SAFETY: as the caller promises.
-        unsafe { put_control(message, libc::IPPROTO_IP, libc::IP_PKTINFO, info) };
+        put_control(room, libc::IPPROTO_IP, libc::IP_PKTINFO, &info)
     }
 }
 
-/// # Safety
-/// As [`put_destination`].
-unsafe fn put_control<T: Copy>(message: &mut msghdr, level: c_int, kind: c_int, info: T) {
+fn put_control<T: Plain>(room: Room<'_>, level: c_int, kind: c_int, info: &T) -> usize {
     let len = len_of::<T>();
-    if message.msg_control.is_null() || message.msg_controllen < len {
-        message.msg_controllen = 0;
-        return;
+    if room.len() < len {
+        return 0;
     }
-    let control = PktInfo { header: cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }, info };
-    let to: *mut c_void = message.msg_control;
-    // SAFETY: the length was checked; the padding of the structure is not copied.
-    unsafe { std::ptr::copy_nonoverlapping((&raw const control).cast::<u8>(), to.cast(), len) };
-    message.msg_controllen = len.next_multiple_of(mem::align_of::<cmsghdr>()).min(message.msg_controllen);
+    room.write(&[cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }]);
+    room.skip(mem::size_of::<cmsghdr>()).write(slice::from_ref(info));
+    len.next_multiple_of(mem::align_of::<cmsghdr>()).min(room.len())
 }
 
 #[cfg(test)]
@@ -230,37 +171,23 @@ mod tests {
     fn an_address_is_read_as_it_was_written() {
         for end in [V4, V6] {
             let mut room = [0_u8; 64];
-            // SAFETY: an empty message is all zeros.
-            let mut message: msghdr = unsafe { mem::zeroed() };
-            (message.msg_name, message.msg_namelen) = (room.as_mut_ptr().cast(), 64);
-            // SAFETY: the buffer is that long.
-            unsafe { end.write(&mut message) };
-            let len = message.msg_namelen;
-            // SAFETY: `len` bytes were written.
-            assert_eq!(unsafe { End::read(room.as_ptr().cast(), len) }, Some(end));
-            // SAFETY: the length is shorter than an address.
-            assert_eq!(unsafe { End::read(room.as_ptr().cast(), len - 1) }, None);
+            let mut message = Message::new(&[]).with_name(&mut room);
+            end.write(&mut message);
+            let len = message.name_len();
+            assert_eq!(End::read(room[..len].into()), Some(end));
+            assert_eq!(End::read(room[..len - 1].into()), None);
         }
     }
 
     #[test]
     fn answer_comes_from_the_address_that_its_message_came_to() {
         for end in [V4, V6] {
-            let mut room = [0_u64; 8];
-            // SAFETY: an empty message is all zeros.
-            let mut message: msghdr = unsafe { mem::zeroed() };
-            (message.msg_control, message.msg_controllen) = (room.as_mut_ptr().cast(), 64);
-            // SAFETY: the buffer is that long.
-            unsafe { put_destination(&mut message, end) };
-            assert!(message.msg_controllen > 0 && message.msg_controllen.is_multiple_of(8));
-            // SAFETY: the buffer contains the control message just written.
-            assert_eq!(unsafe { source(&message, end.is_v6) }, Some(end.addr));
-            // SAFETY: as before.
-            assert_eq!(unsafe { source(&message, !end.is_v6) }, None);
-            message.msg_controllen = 8;
-            // SAFETY: the buffer is that long.
-            unsafe { put_destination(&mut message, end) };
-            assert_eq!(message.msg_controllen, 0, "no room");
+            let mut room = [0_u8; 64];
+            let len = put_destination(room.as_mut_slice().into(), end);
+            assert!(len > 0 && len.is_multiple_of(8));
+            assert_eq!(source(room[..len].into(), end.is_v6), Some(end.addr));
+            assert_eq!(source(room[..len].into(), !end.is_v6), None);
+            assert_eq!(put_destination(room[..8].as_mut().into(), end), 0, "no room");
         }
     }
 }

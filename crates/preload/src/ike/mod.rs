@@ -8,17 +8,17 @@
 
 mod address;
 
-use std::mem;
-use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
-use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{c_int, sockaddr, ssize_t, timespec};
 
+use crate::connection::unix_socket;
 use crate::errno::{Errno, checked};
-use crate::fd::Fd;
-use crate::libc_next;
+use crate::fd::{self, Fd, control};
+use crate::plain::zeroed;
+use crate::program_memory::{Bytes, Message, Room};
 use crate::table::socket_inode;
-use crate::{gateway, session};
+use crate::{gateway, libc_next, session, sys};
 
 use address::{End, HEADER, ends, header, put_destination, source};
 
@@ -90,12 +90,8 @@ pub(crate) fn is(fd: c_int) -> bool {
 }
 
 /// Binds an IKE port, if the gateway has it. `None`: the kernel has to bind the port.
-///
-/// # Safety
-/// `to`, if not null, points to `len` readable bytes.
-pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Result<(), Errno>> {
-    // SAFETY: as the caller promises.
-    let local = unsafe { End::read(to, len) }?;
+pub(crate) fn bind(fd: c_int, to: Bytes<'_>) -> Option<Result<(), Errno>> {
+    let local = End::read(to)?;
     let place = PLACES.iter().find(|place| (place.is_v6, place.port) == (local.is_v6, local.port))?;
     let domain = if local.is_v6 { libc::AF_INET6 } else { libc::AF_INET };
     if session::option(fd, libc::SOL_SOCKET, libc::SO_TYPE) != Some(libc::SOCK_DGRAM)
@@ -120,61 +116,37 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
 /// after use. It says which port the program claims, for the next gateway of that name.
 fn connected(local: End) -> Option<Fd> {
     let address = gateway::ike_socket()?;
-    let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: the call takes no pointers.
-    let fd = Fd(checked(unsafe { libc_next::socket(libc::AF_UNIX, flags, 0) }).ok()?);
-    let mut random = [0_u8; 8];
-    // SAFETY: the buffer is that long.
-    let got = unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), 0) };
-    checked(got as c_int).ok()?;
-    let name = format!(".ike-{:016x}", u64::from_ne_bytes(random));
+    let fd = unix_socket(libc::SOCK_DGRAM | libc::SOCK_CLOEXEC).ok()?;
+    let name = format!(".ike-{:016x}", u64::from_ne_bytes(sys::random().ok()?));
     let own = gateway::beside(format!("{name}-{}", local.claim()).as_bytes());
     // Of a name that would be too long the next gateway does not know the port.
     let own = own.or_else(|| gateway::beside(name.as_bytes()))?;
-    // SAFETY: the address is that long.
-    let bound = unsafe { libc::syscall(libc::SYS_bind, fd.0, &raw const own, mem::size_of_val(&own)) };
-    // SAFETY: the address is that long.
-    let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const address, mem::size_of_val(&address)) };
-    (bound == 0 && done == 0).then_some(fd)
+    sys::bind(fd.0, &own).and_then(|()| sys::connect(fd.0, &address)).ok()?;
+    Some(fd)
 }
 
 /// Asks the gateway to send messages for `local` to `fd`; returns whether the gateway has that port.
 ///
 /// # Errors
 /// `EAGAIN`: no answer before the timeout `limit`.
-fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
+fn has_port(fd: c_int, local: End, limit: timespec) -> Result<bool, Errno> {
     let request = header(End { addr: [0; 16], port: 0, ..local }, local);
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    let no_address = ptr::null::<c_void>();
-    let none = 0_usize;
-    // SAFETY: the buffer is that long.
-    let sent = unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), HEADER, flags, no_address, none) };
-    checked(sent as c_int)?;
-    let mut ready = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one entry is passed and its count is one, and the limit may be written.
-    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut ready, 1_usize, &raw mut limit, no_address, none) };
+    sys::send(fd, &request, flags)?;
+    // The call below reports a failure.
+    let _ = sys::poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], Some(limit));
     let mut answer = [0_u8; HEADER];
-    // SAFETY: the buffer is that long.
-    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, answer.as_mut_ptr(), HEADER, flags, no_address, none) };
-    Ok(checked(got as c_int)? == HEADER as c_int && answer == request)
+    Ok(sys::receive(fd, &mut answer, flags)? == HEADER && answer == request)
 }
 
 /// Replaces `fd` by the connection, which becomes a socket without a peer.
 fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
-    // SAFETY: an address is all zeros, and its family is that of none.
-    let no_peer: sockaddr = unsafe { mem::zeroed() };
-    // SAFETY: the address is that long.
-    let done = unsafe { libc::syscall(libc::SYS_connect, by.0, &raw const no_peer, mem::size_of_val(&no_peer)) };
-    checked(done as c_int)?;
-    // SAFETY: the call takes no pointers.
-    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
-    // SAFETY: the call takes no pointers.
-    let state = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) };
-    let close_on_exec = if flags as c_int & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: the call takes no pointers.
-    checked(unsafe { libc::syscall(libc::SYS_dup3, by.0, fd, close_on_exec) } as c_int)?;
-    // SAFETY: the call takes no pointers.
-    checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, state) } as c_int)?;
+    // An address of zeros has the family of none.
+    sys::connect(by.0, &zeroed::<sockaddr>())?;
+    let flags = control(fd, libc::F_GETFD, 0)?;
+    let state = control(fd, libc::F_GETFL, 0)?;
+    fd::replace(by, fd, if flags & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 })?;
+    control(fd, libc::F_SETFL, state)?;
     place.inode.store(socket_inode(fd).ok_or(Errno(libc::EBADF))?, Relaxed);
     place.fd.store(fd, Relaxed);
     Ok(())
@@ -198,31 +170,27 @@ pub(crate) const fn is_granted(level: c_int, name: c_int) -> bool {
 ///
 /// # Errors
 /// As `sendmsg(2)`; `EDESTADDRREQ` without a peer.
-///
-/// # Safety
-/// As `sendmsg(2)`.
-pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<ssize_t, Errno> {
+pub(crate) fn send(fd: c_int, message: &Message<Bytes<'_>>, flags: c_int) -> Result<ssize_t, Errno> {
     let place = place(fd).ok_or(Errno(libc::EBADF))?;
-    // SAFETY: as the caller promises.
-    let peer = unsafe { End::read(message.msg_name.cast(), message.msg_namelen) };
+    let peer = End::read(message.name());
     let peer = peer.filter(|peer| peer.is_v6 == place.is_v6).ok_or(Errno(libc::EDESTADDRREQ))?;
-    // SAFETY: as the caller promises.
-    let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
     let mut bytes = [0_u8; HEADER + MAX_LEN];
     let mut len = HEADER;
-    for piece in pieces {
-        let room = bytes.get_mut(len..).and_then(|rest| rest.get_mut(..piece.iov_len)).ok_or(Errno(libc::EMSGSIZE))?;
-        // SAFETY: as the caller promises, and the buffer is that long.
-        unsafe { ptr::copy_nonoverlapping(piece.iov_base.cast::<u8>(), room.as_mut_ptr(), piece.iov_len) };
-        len += piece.iov_len;
+    for piece in message.pieces()? {
+        if piece.len() > bytes.len() - len {
+            return Err(Errno(libc::EMSGSIZE));
+        }
+        if piece.copy_to(&mut bytes[len..]) < piece.len() {
+            return Err(Errno(libc::EFAULT));
+        }
+        len += piece.len();
     }
     let (whole, marker) = (len - HEADER, place.marker());
     // The gateway itself sends NAT keepalives, which have no marker.
     if whole <= marker.len() || !bytes[HEADER..].starts_with(marker) {
         return Ok(whole as ssize_t);
     }
-    // SAFETY: as the caller promises.
-    let addr = unsafe { source(message, place.is_v6) }.unwrap_or_else(|| place.local());
+    let addr = source(message.control(), place.is_v6).unwrap_or_else(|| place.local());
     let local = End { is_v6: place.is_v6, addr, port: place.port };
     if local.is_any() {
         return Err(Errno(libc::EADDRNOTAVAIL));
@@ -230,14 +198,11 @@ pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<s
     // The header replaces the marker.
     let start = marker.len();
     bytes[start..start + HEADER].copy_from_slice(&header(peer, local));
-    let mut piece = iovec { iov_base: bytes[start..].as_mut_ptr().cast(), iov_len: len - start };
-    // SAFETY: an empty message is all zeros.
-    let mut out: msghdr = unsafe { mem::zeroed() };
-    (out.msg_iov, out.msg_iovlen) = (&raw mut piece, 1);
-    let mut gateway = gateway::ike_socket().ok_or(Errno(libc::ECONNREFUSED))?;
-    (out.msg_name, out.msg_namelen) = ((&raw mut gateway).cast(), mem::size_of_val(&gateway) as socklen_t);
-    // SAFETY: the message points to locals of this frame.
-    checked(unsafe { libc_next::sendmsg(fd, &raw const out, flags | libc::MSG_NOSIGNAL) })?;
+    let piece = [Bytes::from(&bytes[start..len])];
+    let gateway = gateway::ike_socket().ok_or(Errno(libc::ECONNREFUSED))?;
+    let out = Message::new(&piece).to(&gateway);
+    // SAFETY: the message's type has what the manual page requires.
+    checked(unsafe { libc_next::sendmsg(fd, (&out).into(), flags | libc::MSG_NOSIGNAL) })?;
     Ok(whole as ssize_t)
 }
 
@@ -245,40 +210,26 @@ pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<s
 ///
 /// # Errors
 /// As `recvmsg(2)`.
-///
-/// # Safety
-/// As `recvmsg(2)`.
-pub(crate) unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<ssize_t, Errno> {
+pub(crate) fn receive(fd: c_int, message: &mut Message<Room<'_>>, flags: c_int) -> Result<ssize_t, Errno> {
     let place = place(fd).ok_or(Errno(libc::EBADF))?;
     let marker = place.marker();
-    // SAFETY: as the caller promises.
-    let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
-    let [first, ..] = pieces else { return Err(Errno(libc::EINVAL)) };
-    if pieces.len() != 1 || first.iov_len < marker.len() {
+    let &[first] = message.pieces()? else { return Err(Errno(libc::EINVAL)) };
+    if first.len() < marker.len() {
         return Err(Errno(libc::EINVAL));
     }
     let mut head = [0_u8; HEADER];
-    let mut into = [
-        iovec { iov_base: head.as_mut_ptr().cast(), iov_len: HEADER },
-        iovec {
-            iov_base: first.iov_base.cast::<u8>().wrapping_add(marker.len()).cast::<c_void>(),
-            iov_len: first.iov_len - marker.len(),
-        },
-    ];
-    // SAFETY: an empty message is all zeros.
-    let mut from: msghdr = unsafe { mem::zeroed() };
-    (from.msg_iov, from.msg_iovlen) = (into.as_mut_ptr(), into.len());
-    // SAFETY: the header is a local, and the other buffers are valid as the caller promises.
-    let len = checked(unsafe { libc_next::recvmsg(fd, &raw mut from, flags) })?;
-    // SAFETY: the buffer has space for the marker.
-    unsafe { ptr::copy_nonoverlapping(marker.as_ptr(), first.iov_base.cast(), marker.len()) };
+    let into = [head.as_mut_slice().into(), first.skip(marker.len())];
+    let mut from = Message::new(&into);
+    // SAFETY: the message's type has what the manual page requires.
+    let len = checked(unsafe { libc_next::recvmsg(fd, (&mut from).into(), flags) })?;
+    let flags = from.flags() & libc::MSG_TRUNC;
+    first.write(marker);
     let [peer, local] = ends(&head);
     place.set_local(local.addr);
-    message.msg_flags = from.msg_flags & libc::MSG_TRUNC;
-    // SAFETY: as the caller promises.
-    unsafe { peer.write(message) };
-    // SAFETY: as the caller promises.
-    unsafe { put_destination(message, local) };
+    message.set_flags(flags);
+    peer.write(message);
+    let used = put_destination(message.control(), local);
+    message.set_control_len(used);
     Ok(len.saturating_sub(HEADER as ssize_t) + marker.len() as ssize_t)
 }
 

@@ -11,6 +11,7 @@ use super::exchange::{
 };
 use super::link_settings;
 use crate::errno::Errno;
+use crate::program_memory::InOut;
 
 /// `IFLA_INFO_*`.
 const INFO_DATA: u16 = 2;
@@ -119,25 +120,17 @@ struct FdbEntry {
 ///
 /// # Errors
 /// `EFAULT`; `EOPNOTSUPP`; the gateway's error.
-///
-/// # Safety
-/// `arguments`, if not null, is an array of the command's arguments.
-pub(super) unsafe fn command(arguments: *const c_ulong) -> Result<c_int, Errno> {
-    // SAFETY: as the caller promises.
-    let argument = |at: usize| unsafe { word_at(arguments, at) };
-    match argument(0)? {
+pub(super) fn command(arguments: &CommandArguments<'_>) -> Result<c_int, Errno> {
+    match arguments.word(0)? {
         GET_VERSION => Ok(VERSION),
         GET_BRIDGES => {
             let bridges = links()?.into_iter().filter(|link| link.is(INFO_KIND, KIND));
             let indices: Vec<c_int> = bridges.map(|link| link.index).collect();
-            let room = (argument(2)? as usize).min(MAX_BRIDGES);
-            // SAFETY: as the caller promises.
-            unsafe { copy_out(&indices, pointer(argument(1)?), room) }
+            let room = (arguments.word(2)? as usize).min(MAX_BRIDGES);
+            arguments.copy_out(&indices, room)
         }
-        // SAFETY: as the caller promises.
-        ADD_BRIDGE => unsafe { name_at(pointer(argument(1)?)) }.and_then(|name| add(&name)).map(|()| 0),
-        // SAFETY: as the caller promises.
-        DEL_BRIDGE => unsafe { name_at(pointer(argument(1)?)) }.and_then(|name| delete(&name)).map(|()| 0),
+        ADD_BRIDGE => arguments.name().and_then(|name| add(&name)).map(|()| 0),
+        DEL_BRIDGE => arguments.name().and_then(|name| delete(&name)).map(|()| 0),
         _ => Err(Errno(libc::EOPNOTSUPP)),
     }
 }
@@ -210,19 +203,14 @@ fn port_link(index: c_int) -> Result<Link, Errno> {
 ///
 /// # Errors
 /// `ENODEV`: the interface does not exist; `EOPNOTSUPP`: it is no bridge; `EFAULT`; the gateway's error.
-///
-/// # Safety
-/// `arguments`, if not null, is an array of the command's arguments.
-pub(super) unsafe fn of_bridge(name: &[u8], arguments: *const c_ulong) -> Result<c_int, Errno> {
+pub(super) fn of_bridge(name: &[u8], arguments: &CommandArguments<'_>) -> Result<c_int, Errno> {
     let bridge = bridge(name)?;
-    // SAFETY: as the caller promises.
-    let argument = |at: usize| unsafe { word_at(arguments, at) };
+    let argument = |at: usize| arguments.word(at);
     let command = argument(0)?;
     match command {
         ADD_IF => add_port(name, argument(1)? as c_int).map(|()| 0),
         DEL_IF => delete_port(name, argument(1)? as c_int).map(|()| 0),
-        // SAFETY: as the caller promises.
-        GET_BRIDGE_INFO => unsafe { copy_out(&[bridge_info(&bridge)], pointer(argument(1)?), 1) }.map(|_| 0),
+        GET_BRIDGE_INFO => arguments.copy_out(&[bridge_info(&bridge)], 1).map(|_| 0),
         GET_PORT_LIST => {
             let room = match argument(2)? as usize {
                 0 => 256,
@@ -232,22 +220,19 @@ pub(super) unsafe fn of_bridge(name: &[u8], arguments: *const c_ulong) -> Result
             for (number, link) in ports(&bridge)? {
                 indices.get_mut(usize::from(number)).into_iter().for_each(|index| *index = link.index);
             }
-            // SAFETY: as the caller promises.
-            unsafe { copy_out(&indices, pointer(argument(1)?), room) }
+            arguments.copy_out(&indices, room)
         }
         GET_PORT_INFO => {
             let wanted = argument(2)?;
             let ports = ports(&bridge)?;
             let (_, port) =
                 ports.iter().find(|(number, _)| c_ulong::from(*number) == wanted).ok_or(Errno(libc::EINVAL))?;
-            // SAFETY: as the caller promises.
-            unsafe { copy_out(&[port_info(port)], pointer(argument(1)?), 1) }.map(|_| 0)
+            arguments.copy_out(&[port_info(port)], 1).map(|_| 0)
         }
         GET_FDB_ENTRIES => {
             let (room, skipped) = (argument(2)? as usize, argument(3)? as usize);
             let entries: Vec<FdbEntry> = entries(&bridge)?.into_iter().skip(skipped).collect();
-            // SAFETY: as the caller promises.
-            unsafe { copy_out(&entries, pointer(argument(1)?), room.min(MAX_ENTRIES)) }
+            arguments.copy_out(&entries, room.min(MAX_ENTRIES))
         }
         SET_PORT_PRIORITY | SET_PATH_COST => {
             let wanted = argument(1)?;
@@ -443,20 +428,48 @@ fn parse_entry(body: &[u8], ports: &[(u16, Link)], bridge: c_int) -> Option<FdbE
     })
 }
 
-fn pointer<T>(address: c_ulong) -> *mut T {
-    std::ptr::with_exposed_provenance_mut(address as usize)
-}
+/// Arguments of a command: an array of words in the program's memory, the first of which is the command. The second may be
+/// a pointer.
+pub(super) struct CommandArguments<'a>(InOut<'a, c_ulong>);
 
-/// Word of an array.
-///
-/// # Safety
-/// `array`, if not null, has that many words.
-unsafe fn word_at(array: *const c_ulong, at: usize) -> Result<c_ulong, Errno> {
-    if array.is_null() {
-        return Err(Errno(libc::EFAULT));
+impl<'a> CommandArguments<'a> {
+    /// Arguments at a pointer.
+    ///
+    /// # Safety
+    /// The pointer, if not null, is that of as many words as the command has, and the words are as the command requires.
+    pub(super) const unsafe fn new(array: *mut c_void) -> Self {
+        // SAFETY: as the caller promises.
+        Self(unsafe { InOut::new(array) })
     }
-    // SAFETY: as the caller promises.
-    Ok(unsafe { array.wrapping_add(at).read_unaligned() })
+
+    /// Word of the array, whose command has it.
+    fn word(&self, at: usize) -> Result<c_ulong, Errno> {
+        // SAFETY: as the caller of `new` promises.
+        unsafe { self.0.array(at + 1) }.nth(at).ok_or(Errno(libc::EFAULT))?.read()
+    }
+
+    fn pointer<T>(&self) -> Result<*mut T, Errno> {
+        self.word(1).map(|address| std::ptr::with_exposed_provenance_mut(address as usize))
+    }
+
+    /// Name at the second argument, of a command that has it there.
+    fn name(&self) -> Result<Vec<u8>, Errno> {
+        // SAFETY: as the caller of `new` promises.
+        unsafe { name_at(self.pointer()?) }
+    }
+
+    /// Copies at most `room` elements to the second argument, for which the command has room there. Returns their number.
+    fn copy_out<T>(&self, elements: &[T], room: usize) -> Result<c_int, Errno> {
+        let to: *mut T = self.pointer()?;
+        let count = elements.len().min(room);
+        if to.is_null() && count > 0 {
+            return Err(Errno(libc::EFAULT));
+        }
+        let (from, len) = (elements.as_ptr().cast::<u8>(), count * mem::size_of::<T>());
+        // SAFETY: as the caller of `new` promises. The elements have no padding.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.cast(), len) };
+        Ok(count as c_int)
+    }
 }
 
 /// Name of an interface, up to its zero byte.
@@ -470,18 +483,4 @@ pub(super) unsafe fn name_at(name: *const u8) -> Result<Vec<u8>, Errno> {
     // SAFETY: as the caller promises.
     let bytes = (0..libc::IFNAMSIZ - 1).map(|at| unsafe { name.wrapping_add(at).read() });
     Ok(bytes.take_while(|&byte| byte != 0).collect())
-}
-
-/// Copies at most `room` elements to the program. Returns their number.
-///
-/// # Safety
-/// `to`, if not null, has room for as many.
-unsafe fn copy_out<T>(elements: &[T], to: *mut c_void, room: usize) -> Result<c_int, Errno> {
-    let count = elements.len().min(room);
-    if to.is_null() && count > 0 {
-        return Err(Errno(libc::EFAULT));
-    }
-    // SAFETY: as the caller promises. The elements have no padding.
-    unsafe { std::ptr::copy_nonoverlapping(elements.as_ptr().cast::<u8>(), to.cast(), count * mem::size_of::<T>()) };
-    Ok(count as c_int)
 }

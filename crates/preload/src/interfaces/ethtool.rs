@@ -1,13 +1,12 @@
 //! `ioctl(SIOCETHTOOL)`, executed by the gateway ([`nlsock::ethtool`]). The call reads and writes the same bytes of the
 //! program's block as in the kernel.
 
-use std::ptr;
-
-use libc::c_int;
+use libc::{c_int, c_void};
 use nlsock::ethtool::{BLOCK, FIXED, MESSAGE, NAME, RESULT, has_size, input_len, room};
 
 use super::exchange::{attributes, exchange, put_attribute, word};
 use crate::errno::Errno;
+use crate::program_memory::{Bytes, Room};
 
 /// Executes the command at the front of `block`, for the interface `name`.
 ///
@@ -16,17 +15,13 @@ use crate::errno::Errno;
 ///
 /// # Safety
 /// `block`, if not null, is as long as its command requires.
-pub(super) unsafe fn serve(name: &[u8], block: *mut u8) -> Result<c_int, Errno> {
-    if block.is_null() {
-        return Err(Errno(libc::EFAULT));
-    }
-    // SAFETY: as the caller promises. A block need not be aligned.
-    let read = |at: usize| unsafe { block.cast::<u32>().wrapping_add(at).read_unaligned() };
-    let command = read(0);
-    let size = if has_size(command) { read(1) } else { 0 };
+pub(super) unsafe fn serve(name: &[u8], block: *mut c_void) -> Result<c_int, Errno> {
+    // SAFETY: as the caller promises.
+    let bytes = |len: usize| unsafe { Bytes::new(block, len) };
+    let command = bytes(4).read().ok_or(Errno(libc::EFAULT))?;
+    let size = if has_size(command) { bytes(8).skip(4).read().unwrap_or(0) } else { 0 };
     let mut input = vec![0; input_len([command, size])];
-    // SAFETY: the command's block is that long, and `input` has room for it.
-    unsafe { ptr::copy_nonoverlapping(block, input.as_mut_ptr(), input.len()) };
+    bytes(input.len()).copy_to(&mut input);
     let mut body = vec![0; FIXED];
     put_attribute(&mut body, NAME, &[name, &[0]].concat());
     put_attribute(&mut body, BLOCK, &input);
@@ -41,8 +36,7 @@ pub(super) unsafe fn serve(name: &[u8], block: *mut u8) -> Result<c_int, Errno> 
             }
         }
     })?;
-    let len = answer.len().min(room(&input));
-    // SAFETY: the program's block is that long.
-    unsafe { ptr::copy_nonoverlapping(answer.as_ptr(), block, len) };
+    // SAFETY: as the caller promises.
+    unsafe { Room::new(block, room(&input)) }.write(&answer);
     Ok(result)
 }

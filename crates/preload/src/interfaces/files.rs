@@ -11,6 +11,7 @@ use super::ethtool;
 use super::exchange::{LinkKey, link};
 use crate::errno::Errno;
 use crate::memory_file::in_memory;
+use crate::sys;
 use crate::sysctl::link_of;
 
 /// Directory of the links' files.
@@ -45,10 +46,7 @@ impl LinkFile {
 
     /// File of sysfs that is open as `fd`: the path is that of the device, below `/sys/devices`.
     pub(crate) fn of_hosts(fd: c_int) -> Option<Self> {
-        // SAFETY: any bytes are valid.
-        let mut on: libc::statfs = unsafe { std::mem::zeroed() };
-        // SAFETY: the buffer has the type's size.
-        if unsafe { libc::fstatfs(fd, &raw mut on) } != 0 || on.f_type != libc::SYSFS_MAGIC {
+        if sys::file_system(fd) != Some(libc::SYSFS_MAGIC) {
             return None;
         }
         let mut room = [0; MAX_PATH];
@@ -106,7 +104,7 @@ fn speed(link: &[u8]) -> Result<i32, Errno> {
     block[..4].copy_from_slice(&command::GLINKSETTINGS.to_ne_bytes());
     block[LINK_MODE_WORDS_AT] = LINK_MODE_WORDS as u8;
     // SAFETY: the block has the length that the command requires.
-    unsafe { ethtool::serve(link, block.as_mut_ptr()) }.map_err(|_| Errno(libc::EINVAL))?;
+    unsafe { ethtool::serve(link, block.as_mut_ptr().cast()) }.map_err(|_| Errno(libc::EINVAL))?;
     let [_, _, _, _, a, b, c, d, ..] = block;
     Ok(i32::from_ne_bytes([a, b, c, d]))
 }

@@ -1,11 +1,12 @@
 //! IPv4 addresses by ioctl (netdevice(7); Linux `devinet_ioctl`, `inet_gifconf`).
 
-use libc::{c_char, c_int, ifconf, ifreq, sockaddr, sockaddr_in};
+use libc::{c_char, c_int, sockaddr, sockaddr_in};
 
 use super::exchange::{Address, LinkKey, addresses, link, links};
+use super::ifreq::InterfaceRequest;
 use super::lists::mask;
-use super::name::put_name;
 use crate::errno::Errno;
+use crate::program_memory::{InOut, Room};
 
 /// Part of an address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,35 +82,30 @@ fn internet(octets: &[u8]) -> sockaddr {
 ///
 /// # Errors
 /// Error in the gateway's answer; `EFAULT`; `EINVAL`: the buffer's length is negative.
-///
-/// # Safety
-/// `conf`, if not null, is a `struct ifconf` with a valid buffer.
-pub(super) unsafe fn list(conf: *mut ifconf) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
-    let conf = unsafe { conf.as_mut() }.ok_or(Errno(libc::EFAULT))?;
-    let room = usize::try_from(conf.ifc_len).map_err(|_| Errno(libc::EINVAL))? / size_of::<ifreq>();
+pub(super) fn list(place: InOut<'_, InterfaceList>) -> Result<(), Errno> {
+    let InterfaceList { len, buffer } = place.read()?;
+    let room = usize::try_from(len).map_err(|_| Errno(libc::EINVAL))? / InterfaceRequest::LEN * InterfaceRequest::LEN;
     let (links, all) = (links()?, addresses()?);
-    let found: Vec<ifreq> = all
-        .iter()
-        .filter(|address| is_ipv4(address))
-        .filter_map(|address| {
-            let link = links.iter().find(|link| link.index == address.index)?;
-            // SAFETY: zeros are an empty name and a number.
-            let mut request: ifreq = unsafe { std::mem::zeroed() };
-            put_name(address.label.as_deref().unwrap_or(&link.name), &mut request.ifr_name);
-            request.ifr_ifru.ifru_addr = internet(&address.own);
-            Some(request)
-        })
-        .collect();
-    // SAFETY: both fields of the union are pointers.
-    let to = unsafe { conf.ifc_ifcu.ifcu_req };
-    let count = if to.is_null() { found.len() } else { found.len().min(room) };
-    if !to.is_null() {
-        // SAFETY: the caller's buffer is large enough.
-        unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), to, count) };
-    }
-    conf.ifc_len = c_int::try_from(count * size_of::<ifreq>()).map_err(|_| Errno(libc::EINVAL))?;
-    Ok(())
+    let found = all.iter().filter(|address| is_ipv4(address)).filter_map(|address| {
+        let link = links.iter().find(|link| link.index == address.index)?;
+        let name = address.label.as_deref().unwrap_or(&link.name);
+        Some(InterfaceRequest::new(name, &internet(&address.own)).bytes())
+    });
+    let found = found.collect::<Vec<_>>().concat();
+    // SAFETY: the buffer is that long.
+    unsafe { Room::new(buffer, room) }.write(&found);
+    let len = if buffer.is_null() { found.len() } else { found.len().min(room) };
+    let len = c_int::try_from(len).map_err(|_| Errno(libc::EINVAL))?;
+    place.write(InterfaceList { len, buffer })
+}
+
+/// `struct ifconf`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct InterfaceList {
+    /// Length of the buffer in bytes.
+    len: c_int,
+    buffer: *mut u8,
 }
 
 #[cfg(test)]

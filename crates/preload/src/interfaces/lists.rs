@@ -1,58 +1,48 @@
 //! `if_nameindex(3)` and `getifaddrs(3)`. The C library's versions use internal sockets that no preloaded library can
 //! replace. Results have the C library's memory layout, so that its own functions free them.
 
-use std::mem;
-use std::ptr;
+use std::{mem, ptr, slice};
 
 use libc::{c_char, c_int, c_uint, c_void, if_nameindex as NameIndex, ifaddrs, sockaddr, sockaddr_in, sockaddr_in6};
 
 use super::exchange::{Address, Link, addresses, links};
 use crate::errno::{Errno, returned};
-use crate::{gateway, libc_next};
+use crate::plain::{Plain, zeroed};
+use crate::program_memory::{InOut, Room};
+use crate::replaced::replaced;
+use crate::{gateway, sys};
 
-/// `if_nameindex(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
-    if gateway::address().is_none() {
-        // SAFETY: passed on.
-        return unsafe { libc_next::if_nameindex() };
+replaced! {
+    /// `if_nameindex(3)`.
+    fn if_nameindex() -> *mut NameIndex, next {
+        if gateway::address().is_none() { next() } else { returned(links().and_then(|links| names(&links))) }
     }
-    returned(links().and_then(|links| {
-        // SAFETY: the call takes sizes; the additional element ends the list.
-        let list = unsafe { libc::calloc(links.len() + 1, mem::size_of::<NameIndex>()) }.cast::<NameIndex>();
-        if list.is_null() {
-            return Err(Errno(libc::ENOBUFS));
+
+    /// `getifaddrs(3)`.
+    fn getifaddrs(list: InOut<'_, *mut ifaddrs>) -> c_int, next {
+        if gateway::address().is_none() {
+            return next();
         }
-        for (at, link) in links.iter().enumerate() {
-            // SAFETY: the buffer is that long. The C library frees each name.
-            let name = unsafe { libc::strndup(link.name.as_ptr().cast(), link.name.len()) };
-            let element = list.wrapping_add(at);
-            // SAFETY: the list has an element for every link.
-            unsafe { element.write(NameIndex { if_index: link.index as c_uint, if_name: name }) };
-        }
-        Ok(list)
-    }))
+        let made = links().and_then(|links| lay_out(&entries(&links, &addresses()?)));
+        returned(made.and_then(|first| list.write(first)).map(|()| 0))
+    }
 }
 
-/// `getifaddrs(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
-    if gateway::address().is_none() {
-        // SAFETY: passed on.
-        return unsafe { libc_next::getifaddrs(list) };
+/// List for `if_nameindex(3)`.
+fn names(links: &[Link]) -> Result<*mut NameIndex, Errno> {
+    // The additional element ends the list.
+    let list = sys::calloc(links.len() + 1, mem::size_of::<NameIndex>()).cast::<NameIndex>();
+    if list.is_null() {
+        return Err(Errno(libc::ENOBUFS));
     }
-    let made = links().and_then(|links| lay_out(&entries(&links, &addresses()?)));
-    returned(made.map(|first| {
-        // SAFETY: `list` is writable.
-        unsafe { *list = first };
-        0
-    }))
+    for (at, link) in links.iter().enumerate() {
+        // SAFETY: the buffer is that long. The C library frees each name.
+        let name = unsafe { libc::strndup(link.name.as_ptr().cast(), link.name.len()) };
+        let element = list.wrapping_add(at);
+        // SAFETY: the list has an element for every link.
+        unsafe { element.write(NameIndex { if_index: link.index as c_uint, if_name: name }) };
+    }
+    Ok(list)
 }
 
 /// Bytes of a `sockaddr`, long enough for every family.
@@ -97,18 +87,16 @@ fn entries<'a>(links: &'a [Link], addresses: &'a [Address]) -> Vec<Entry<'a>> {
 }
 
 /// Bytes of `value`, padded with zeros.
-fn socket<T>(value: &T) -> Socket {
+fn socket<T: Plain>(value: &T) -> Socket {
     const { assert!(mem::size_of::<T>() <= mem::size_of::<Socket>(), "an address has room") };
     let mut bytes = [0; mem::size_of::<Socket>()];
-    // SAFETY: both buffers are long enough. Addresses of sockets have no padding that is not zeroed.
-    unsafe { ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), bytes.as_mut_ptr(), mem::size_of::<T>()) };
+    Room::from(bytes.as_mut_slice()).write(slice::from_ref(value));
     bytes
 }
 
 /// `struct sockaddr_ll`, whose address may exceed its declared length.
 fn packet_address(link: &Link, lladdr: &[u8]) -> Option<Socket> {
-    // SAFETY: any bytes are a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    let mut address: libc::sockaddr_ll = zeroed();
     address.sll_family = libc::AF_PACKET as u16;
     (address.sll_ifindex, address.sll_hatype) = (link.index, link.kind);
     address.sll_halen = u8::try_from(lladdr.len()).ok()?;
@@ -120,14 +108,12 @@ fn packet_address(link: &Link, lladdr: &[u8]) -> Option<Socket> {
 
 fn ip_address(of: &Address, octets: &[u8]) -> Option<Socket> {
     if c_int::from(of.family) == libc::AF_INET {
-        // SAFETY: any bytes are a valid address.
-        let mut address: sockaddr_in = unsafe { mem::zeroed() };
+        let mut address: sockaddr_in = zeroed();
         address.sin_family = libc::AF_INET as u16;
         address.sin_addr.s_addr = u32::from_ne_bytes(octets.try_into().ok()?);
         return Some(socket(&address));
     }
-    // SAFETY: any bytes are a valid address.
-    let mut address: sockaddr_in6 = unsafe { mem::zeroed() };
+    let mut address: sockaddr_in6 = zeroed();
     address.sin6_family = libc::AF_INET6 as u16;
     address.sin6_addr.s6_addr = octets.try_into().ok()?;
     let is_link_local = octets.starts_with(&[0xfe]) && octets.get(1).is_some_and(|byte| byte & 0xc0 == 0x80);
@@ -152,17 +138,19 @@ const DATA: usize = 256;
 struct Laid {
     element: ifaddrs,
     name: [u8; NAME],
-    data: [u64; DATA / 8],
+    data: [u8; DATA],
     sockets: [Socket; 3],
 }
+
+const _: () = assert!(mem::offset_of!(Laid, data).is_multiple_of(mem::align_of::<u64>()), "statistics are numbers");
 
 /// Builds the list in one allocation, which `freeifaddrs` of the C library frees by its first entry.
 fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
     if entries.is_empty() {
         return Ok(ptr::null_mut());
     }
-    // SAFETY: the call takes sizes. Zeros are null pointers, and empty names.
-    let all = unsafe { libc::calloc(entries.len(), mem::size_of::<Laid>()) }.cast::<Laid>();
+    // Zeros are null pointers, and empty names.
+    let all = sys::calloc(entries.len(), mem::size_of::<Laid>()).cast::<Laid>();
     if all.is_null() {
         return Err(Errno(libc::ENOMEM));
     }
@@ -179,9 +167,7 @@ fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
         laid.element.ifa_netmask = place(netmask, entry.netmask.as_ref());
         laid.element.ifa_ifu = place(other, entry.other.as_ref());
         if !entry.data.is_empty() {
-            let len = entry.data.len().min(DATA);
-            // SAFETY: both buffers are at least that long.
-            unsafe { ptr::copy_nonoverlapping(entry.data.as_ptr(), laid.data.as_mut_ptr().cast::<u8>(), len) };
+            laid.data.iter_mut().zip(entry.data).for_each(|(to, &byte)| *to = byte);
             laid.element.ifa_data = laid.data.as_mut_ptr().cast::<c_void>();
         }
         if at + 1 < entries.len() {

@@ -5,27 +5,26 @@ mod bridges;
 mod ethtool;
 mod exchange;
 mod files;
+mod ifreq;
 mod ipv4;
 mod ipv4_settings;
 mod ipv6;
 mod link_settings;
 mod lists;
-mod name;
 mod neighbours;
 mod routes;
 
-use std::ffi::CStr;
-use std::ptr;
-
-use libc::{arpreq, c_char, c_int, c_short, c_uint, c_void, ifreq, in6_ifreq, sockaddr};
+use libc::{arpreq, c_char, c_int, c_uint, c_void, sockaddr};
 
 use crate::errno::{Errno, returned};
+use crate::program_memory::{InOut, Text};
+use crate::replaced::replaced;
 use crate::{gateway, libc_next, session};
-use bridges::BridgeRequest;
+use bridges::{BridgeRequest, CommandArguments};
 use exchange::{Link, LinkKey, link};
 pub(crate) use files::LinkFile;
+use ifreq::{InterfaceRequest, padded};
 use ipv4::Part;
-use name::put_name;
 use neighbours::NeighbourRequest;
 
 /// Interface request of an `ioctl`.
@@ -147,54 +146,52 @@ impl Request {
 /// ifreq`; for [`Request::List`] a `struct ifconf`; for [`Request::Ethtool`] it points to a block as long as its
 /// command requires; for [`Request::Bridge`] to the command's arguments.
 pub(crate) unsafe fn serve(what: Request, fd: c_int, to: *mut c_void) -> Result<c_int, Errno> {
-    if to.is_null() {
-        return Err(if what == Request::Other { Errno(libc::EOPNOTSUPP) } else { Errno(libc::EFAULT) });
+    if what == Request::Other {
+        return Err(Errno(libc::EOPNOTSUPP));
     }
-    match what {
+    if to.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let done = match what {
         Request::Other => Err(Errno(libc::EOPNOTSUPP)),
         // SAFETY: as the caller promises.
-        Request::List => unsafe { ipv4::list(to.cast()) }.map(|()| 0),
+        Request::List => ipv4::list(unsafe { InOut::new(to) }),
+        Request::Route(adds) if family(fd) == libc::AF_INET6 => {
+            // SAFETY: as the caller promises.
+            routes::set_v6(&unsafe { InOut::new(to) }.read()?, adds)
+        }
         // SAFETY: as the caller promises.
-        Request::Route(adds) => unsafe { routes::serve(family(fd), to, adds) }.map(|()| 0),
+        Request::Route(adds) => routes::set_v4(&unsafe { InOut::new(to) }.read()?, adds),
         Request::Neighbour(what) => {
             // SAFETY: as the caller promises.
-            let mut request = unsafe { to.cast::<arpreq>().read_unaligned() };
+            let place: InOut<'_, arpreq> = unsafe { InOut::new(to) };
+            let mut request = place.read()?;
             neighbours::serve(what, &mut request)?;
-            if what == NeighbourRequest::Get {
-                // SAFETY: as the caller promises.
-                unsafe { to.cast::<arpreq>().write_unaligned(request) };
-            }
-            Ok(0)
+            if what == NeighbourRequest::Get { place.write(request) } else { Ok(()) }
         }
         // SAFETY: as the caller promises.
-        Request::Bridge(what) => unsafe { serve_bridges(what, to) },
+        Request::Bridge(what) => return unsafe { serve_bridges(what, to) },
         Request::Set(setting @ (Setting::Address(Part::Own) | Setting::NoAddress)) if family(fd) == libc::AF_INET6 => {
             // SAFETY: as the caller promises.
-            let request = unsafe { to.cast::<in6_ifreq>().read_unaligned() };
-            ipv6::set(&request, setting != Setting::NoAddress).map(|()| 0)
+            ipv6::set(&unsafe { InOut::new(to) }.read()?, setting != Setting::NoAddress)
         }
-        Request::Set(setting) => {
-            // SAFETY: as the caller promises.
-            set(setting, &unsafe { to.cast::<ifreq>().read_unaligned() }).map(|()| 0)
-        }
+        // SAFETY: as the caller promises.
+        Request::Set(setting) => set(setting, &unsafe { InOut::new(to) }.read()?),
         Request::Get(property) => {
             // SAFETY: as the caller promises.
-            let mut request = unsafe { to.cast::<ifreq>().read_unaligned() };
+            let place: InOut<'_, InterfaceRequest> = unsafe { InOut::new(to) };
+            let mut request = place.read()?;
             get(property, &mut request)?;
-            // SAFETY: as the caller promises.
-            unsafe { to.cast::<ifreq>().write_unaligned(request) };
-            Ok(0)
+            place.write(request)
         }
         Request::Ethtool => {
             // SAFETY: as the caller promises.
-            let request = unsafe { to.cast::<ifreq>().read_unaligned() };
-            let name = Name::of(&request);
-            // SAFETY: any bytes are a pointer.
-            let block = unsafe { request.ifr_ifru.ifru_data };
+            let request: InterfaceRequest = unsafe { InOut::new(to) }.read()?;
             // SAFETY: as the caller promises.
-            unsafe { ethtool::serve(name.device(), block.cast()) }
+            return unsafe { ethtool::serve(Name::of(&request).device(), request.pointer()) };
         }
-    }
+    };
+    done.map(|()| 0)
 }
 
 /// Family of a socket.
@@ -209,39 +206,33 @@ fn family(fd: c_int) -> c_int {
 unsafe fn serve_bridges(what: BridgeRequest, to: *mut c_void) -> Result<c_int, Errno> {
     if what == BridgeRequest::Command {
         // SAFETY: as the caller promises.
-        return unsafe { bridges::command(to.cast()) };
+        return bridges::command(&unsafe { CommandArguments::new(to) });
     }
-    // SAFETY: a name is at the front of a `struct ifreq`, too.
+    // SAFETY: as the caller promises. A name is at the front of a `struct ifreq`, too.
     let name = unsafe { bridges::name_at(to.cast()) }?;
-    match what {
-        BridgeRequest::Command => Ok(0),
-        BridgeRequest::Add => bridges::add(&name).map(|()| 0),
-        BridgeRequest::Delete => bridges::delete(&name).map(|()| 0),
-        BridgeRequest::AddPort | BridgeRequest::DeletePort => {
-            // SAFETY: as the caller promises.
-            let request = unsafe { to.cast::<ifreq>().read_unaligned() };
-            // SAFETY: any bytes are a number.
-            let index = unsafe { request.ifr_ifru.ifru_ifindex };
-            let change = if what == BridgeRequest::AddPort { bridges::add_port } else { bridges::delete_port };
-            change(&name, index).map(|()| 0)
-        }
+    // SAFETY: as the caller promises.
+    let request = || unsafe { InOut::<InterfaceRequest>::new(to) }.read();
+    let done = match what {
+        BridgeRequest::Command => return Ok(0),
+        BridgeRequest::Add => bridges::add(&name),
+        BridgeRequest::Delete => bridges::delete(&name),
+        BridgeRequest::AddPort => bridges::add_port(&name, request()?.number()),
+        BridgeRequest::DeletePort => bridges::delete_port(&name, request()?.number()),
         BridgeRequest::OfBridge => {
             // SAFETY: as the caller promises.
-            let request = unsafe { to.cast::<ifreq>().read_unaligned() };
-            // SAFETY: any bytes are a pointer.
-            let arguments = unsafe { request.ifr_ifru.ifru_data };
-            // SAFETY: as the caller promises.
-            unsafe { bridges::of_bridge(&name, arguments.cast()) }
+            let arguments = unsafe { CommandArguments::new(request()?.pointer()) };
+            return bridges::of_bridge(&name, &arguments);
         }
-    }
+    };
+    done.map(|()| 0)
 }
 
 /// Name in a request. A label may extend its interface's name: `eth0:1`.
 struct Name([u8; libc::IFNAMSIZ]);
 
 impl Name {
-    fn of(request: &ifreq) -> Self {
-        Self(request.ifr_name.map(|byte| byte as u8))
+    fn of(request: &InterfaceRequest) -> Self {
+        Self(request.name)
     }
 
     fn label(&self) -> &[u8] {
@@ -255,44 +246,36 @@ impl Name {
     }
 }
 
-fn get(property: Property, to: &mut ifreq) -> Result<(), Errno> {
+fn get(property: Property, to: &mut InterfaceRequest) -> Result<(), Errno> {
     if property == Property::Name {
-        // SAFETY: any bytes are a number.
-        let found = link(LinkKey::Index(unsafe { to.ifr_ifru.ifru_ifindex }))?;
-        put_name(&found.name, &mut to.ifr_name);
+        to.name = padded(&link(LinkKey::Index(to.number()))?.name);
         return Ok(());
     }
     let name = Name::of(to);
     if let Property::Ipv4(part) = property {
-        // SAFETY: any bytes are an address of some family.
-        to.ifr_ifru.ifru_addr = ipv4::part(part, name.device(), name.label(), &unsafe { to.ifr_ifru.ifru_addr })?;
+        to.set_address(&ipv4::part(part, name.device(), name.label(), &to.address())?);
         return Ok(());
     }
     let found = link(LinkKey::Name(name.device()))?;
     match property {
         Property::Name | Property::Ipv4(_) => {}
-        Property::Index => to.ifr_ifru.ifru_ifindex = found.index,
-        Property::Flags => to.ifr_ifru.ifru_flags = found.flags as c_short,
-        Property::Metric => to.ifr_ifru.ifru_metric = 0,
-        Property::Mtu => to.ifr_ifru.ifru_mtu = found.mtu as c_int,
-        Property::QueueLen => to.ifr_ifru.ifru_metric = found.queue_len as c_int,
+        Property::Index => to.set_number(found.index),
+        Property::Flags => to.set_flags(found.flags as i16),
+        Property::Metric => to.set_number(0),
+        Property::Mtu => to.set_number(found.mtu as c_int),
+        Property::QueueLen => to.set_number(found.queue_len as c_int),
         Property::Address => {
             let mut data = [0 as c_char; 14];
             data.iter_mut().zip(&found.address).for_each(|(to, &byte)| *to = byte as c_char);
-            to.ifr_ifru.ifru_hwaddr = sockaddr { sa_family: found.kind, sa_data: data };
+            to.set_address(&sockaddr { sa_family: found.kind, sa_data: data });
         }
     }
     Ok(())
 }
 
-fn set(setting: Setting, request: &ifreq) -> Result<(), Errno> {
+fn set(setting: Setting, request: &InterfaceRequest) -> Result<(), Errno> {
     let name = Name::of(request);
-    // SAFETY: any bytes are an address of some family.
-    let address = unsafe { request.ifr_ifru.ifru_addr };
-    // SAFETY: any bytes are flags.
-    let flags = unsafe { request.ifr_ifru.ifru_flags };
-    // SAFETY: any bytes are a number.
-    let number = unsafe { request.ifr_ifru.ifru_mtu };
+    let (address, flags, number) = (request.address(), request.flags(), request.number());
     if let Setting::Address(part) = setting {
         return ipv4_settings::set(part, name.device(), name.label(), &address);
     }
@@ -328,52 +311,34 @@ pub(crate) fn may_bind(index: c_int, addr: &[u8]) -> Result<bool, Errno> {
 ///
 /// # Errors
 /// `ENODEV`: the gateway's interface has no counterpart on the host; the gateway's error.
-pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ]>, Errno> {
+pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[u8; libc::IFNAMSIZ]>, Errno> {
     let found = match link(LinkKey::Name(name)) {
         Err(Errno(libc::ENODEV)) => return Ok(None),
         found => found?,
     };
     let mut on_host = [0; libc::IFNAMSIZ];
     // SAFETY: the buffer has space for a name.
-    let is_there = unsafe { !libc_next::if_indextoname(found.index as c_uint, on_host.as_mut_ptr()).is_null() };
-    if is_there { Ok(Some(on_host)) } else { Err(Errno(libc::ENODEV)) }
+    let found = unsafe { libc_next::if_indextoname(found.index as c_uint, (&mut on_host).into()) };
+    if found.is_null() { Err(Errno(libc::ENODEV)) } else { Ok(Some(on_host)) }
 }
 
-/// `if_nametoindex(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
-    if gateway::address().is_none() {
-        // SAFETY: passed on.
-        return unsafe { libc_next::if_nametoindex(name) };
+replaced! {
+    /// `if_nametoindex(3)`.
+    fn if_nametoindex(name: Text<'_>) -> c_uint, next {
+        let Some(name) = name.get().filter(|_| gateway::address().is_some()) else { return next() };
+        returned(link(LinkKey::Name(name.to_bytes())).map(|link| link.index as c_uint))
     }
-    // SAFETY: as the caller promises.
-    let name = unsafe { CStr::from_ptr(name) };
-    returned(link(LinkKey::Name(name.to_bytes())).map(|link| link.index as c_uint))
-}
 
-/// `if_indextoname(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char {
-    if gateway::address().is_none() {
-        // SAFETY: passed on.
-        return unsafe { libc_next::if_indextoname(index, name) };
+    /// `if_indextoname(3)`.
+    fn if_indextoname(index: c_uint, name: InOut<'_, [u8; libc::IFNAMSIZ]>) -> InOut<'_, [u8; libc::IFNAMSIZ]>, next {
+        if gateway::address().is_none() {
+            return next();
+        }
+        // The documented error for a missing interface.
+        let found = link(LinkKey::Index(index as c_int)).map_err(|errno| match errno.0 {
+            libc::ENODEV => Errno(libc::ENXIO),
+            _ => errno,
+        });
+        returned(found.and_then(|link| name.write(padded(&link.name)).map(|()| name)))
     }
-    // The documented error for a missing interface.
-    let found = link(LinkKey::Index(index as c_int)).map_err(|errno| match errno.0 {
-        libc::ENODEV => Errno(libc::ENXIO),
-        _ => errno,
-    });
-    returned(found.map(|link| {
-        let mut bytes = [0; libc::IFNAMSIZ];
-        put_name(&link.name, &mut bytes);
-        // SAFETY: the caller's buffer has `IFNAMSIZ` bytes.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), name, bytes.len()) };
-        name
-    }))
 }

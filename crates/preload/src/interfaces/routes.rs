@@ -2,17 +2,19 @@
 
 use std::ffi::CStr;
 
-use libc::{c_char, c_short, c_uchar, c_ulong, c_ushort, c_void, in6_addr, sockaddr};
+use libc::{c_short, c_uchar, c_ulong, c_ushort, in6_addr, sockaddr};
 
 use super::exchange::{
     Address, CREATE, Link, LinkKey, addresses, attribute, change, exchange, link, put_attribute, word,
 };
 use super::ipv4::{is_ipv4, octets};
 use crate::errno::Errno;
+use crate::program_memory::Text;
 
 /// `struct rtentry`.
 #[repr(C)]
-pub(super) struct RtEntry {
+#[derive(Clone, Copy)]
+pub(super) struct RtEntry<'a> {
     pad1: c_ulong,
     dst: sockaddr,
     gateway: sockaddr,
@@ -25,7 +27,7 @@ pub(super) struct RtEntry {
     pad4: [c_short; 3],
     /// Metric, plus 1.
     metric: c_short,
-    device: *const c_char,
+    device: Text<'a>,
     mtu: c_ulong,
     window: c_ulong,
     irtt: c_ushort,
@@ -33,6 +35,7 @@ pub(super) struct RtEntry {
 
 /// `struct in6_rtmsg`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub(super) struct In6RtMsg {
     dst: in6_addr,
     src: in6_addr,
@@ -97,12 +100,8 @@ struct Route {
 ///
 /// # Errors
 /// As `rtentry_to_fib_config` of Linux; the gateway's error.
-///
-/// # Safety
-/// The device's name in `entry`, if not null, is a C string.
-pub(super) unsafe fn set_v4(entry: &RtEntry, adds: bool) -> Result<(), Errno> {
-    // SAFETY: as the caller promises.
-    let name = (!entry.device.is_null()).then(|| unsafe { CStr::from_ptr(entry.device) }.to_bytes());
+pub(super) fn set_v4(entry: &RtEntry<'_>, adds: bool) -> Result<(), Errno> {
+    let name = entry.device.get().map(CStr::to_bytes);
     let device = name.filter(|_| u32::from(entry.flags) & REJECT == 0).map(OutputDevice::find).transpose()?;
     send(&v4(entry, device.as_ref(), adds)?, adds)
 }
@@ -129,7 +128,7 @@ impl OutputDevice {
     }
 }
 
-fn v4(entry: &RtEntry, device: Option<&OutputDevice>, adds: bool) -> Result<Route, Errno> {
+fn v4(entry: &RtEntry<'_>, device: Option<&OutputDevice>, adds: bool) -> Result<Route, Errno> {
     let flags = u32::from(entry.flags);
     let destination = octets(&entry.dst).ok_or(Errno(libc::EAFNOSUPPORT))?;
     let prefix_len = if flags & HOST != 0 { 32 } else { v4_prefix_len(&entry.genmask, destination)? };
@@ -274,25 +273,4 @@ pub(super) fn output_interface(to: [u8; 4]) -> Result<i32, Errno> {
         found = body.get(12..).and_then(|attributes| attribute(attributes, libc::RTA_OIF)).and_then(word);
     })?;
     found.map(|index| index as i32).ok_or(Errno(libc::EINVAL))
-}
-
-/// Request of `ioctl` for a route; `family` is that of the socket.
-///
-/// # Errors
-/// As [`set_v4`] and [`set_v6`].
-///
-/// # Safety
-/// `request`, if not null, is a `struct rtentry`, or a `struct in6_rtmsg` for a socket of IPv6.
-pub(super) unsafe fn serve(family: i32, request: *const c_void, adds: bool) -> Result<(), Errno> {
-    if request.is_null() {
-        return Err(Errno(libc::EFAULT));
-    }
-    if family == libc::AF_INET6 {
-        // SAFETY: as the caller promises.
-        return set_v6(&unsafe { request.cast::<In6RtMsg>().read_unaligned() }, adds);
-    }
-    // SAFETY: as the caller promises.
-    let entry = unsafe { request.cast::<RtEntry>().read_unaligned() };
-    // SAFETY: as the caller promises.
-    unsafe { set_v4(&entry, adds) }
 }

@@ -1,16 +1,19 @@
 //! Directories of `/proc/sys/net`, for `opendir(3)` and `readdir(3)`.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::mem;
 use std::ptr;
 use std::sync::atomic::AtomicPtr;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use libc::{DIR, c_char, c_int, c_long, dirent};
+use libc::{c_char, c_int, c_long, dirent};
 use nlsock::Sysctl;
 
 use super::{Name, OF_SOCKETS, OF_TRANSPORTS, query};
 use crate::errno::{Errno, returned};
+use crate::plain::zeroed;
+use crate::program_memory::{Directory, Text};
+use crate::replaced::replaced;
 use crate::{gateway, libc_next};
 
 /// Maximum number of open directories.
@@ -33,9 +36,8 @@ struct Listing {
 
 impl Listing {
     fn new(name: Name) -> Box<Self> {
-        // SAFETY: any bytes are valid.
-        let entry: dirent = unsafe { mem::zeroed() };
-        Box::new(Self { name, known: Vec::new(), last: Vec::new(), has_kernels: false, position: 0, entry })
+        let (known, last) = (Vec::new(), Vec::new());
+        Box::new(Self { name, known, last, has_kernels: false, position: 0, entry: zeroed() })
     }
 
     fn rewind(&mut self) {
@@ -94,9 +96,9 @@ fn names_of_kernel(name: &Name) -> Vec<(bool, Vec<u8>)> {
     if !gateway::is_on_host_side() || !OF_SOCKETS.iter().chain(&OF_TRANSPORTS).any(|setting| is_in_it(setting)) {
         return names;
     }
-    let path = [b"/proc/sys/net/", &directory[..], b"\0"].concat();
+    let Ok(path) = CString::new([b"/proc/sys/net/", &directory[..]].concat()) else { return names };
     // SAFETY: the path is a C string.
-    let dir = unsafe { libc_next::opendir(path.as_ptr().cast()) };
+    let dir = unsafe { libc_next::opendir(path.as_c_str().into()) };
     if dir.is_null() {
         return names;
     }
@@ -118,136 +120,85 @@ fn names_of_kernel(name: &Name) -> Vec<(bool, Vec<u8>)> {
 }
 
 /// Entry of the table of this library's `DIR`s.
-fn place(dir: *mut DIR) -> Option<&'static AtomicPtr<Listing>> {
-    OPEN.iter().find(|open| !dir.is_null() && open.load(Acquire).cast() == dir)
+fn place(dir: Directory<'_>) -> Option<&'static AtomicPtr<Listing>> {
+    OPEN.iter().find(|open| !dir.is_null() && open.load(Acquire).cast() == dir.address())
 }
 
-/// Listing of a `DIR`, if it is one of this library's.
-///
-/// # Safety
-/// No other thread uses the `DIR` at the same time.
-unsafe fn listing<'a>(dir: *mut DIR) -> Option<&'a mut Listing> {
-    // SAFETY: a listing in the table is live, and the caller promises that no other thread uses it.
-    place(dir).and_then(|open| unsafe { open.load(Acquire).as_mut() })
+/// Calls `then` with the listing of a `DIR`, if it is one of this library's. No other thread uses it at the same time.
+fn with<T>(dir: Directory<'_>, then: impl FnOnce(&mut Listing) -> T) -> Option<T> {
+    // SAFETY: a listing in the table is live, and the program uses its directories in one thread at a time.
+    let listing = place(dir).and_then(|open| unsafe { open.load(Acquire).as_mut() });
+    listing.map(then)
 }
 
-fn open(name: Name) -> Result<*mut DIR, Errno> {
+/// Takes a listing back that is in the table no more.
+fn free(made: *mut Listing) {
+    // SAFETY: `open` has allocated the listing, and it has no other owner.
+    drop(unsafe { Box::from_raw(made) });
+}
+
+fn open(name: Name) -> Result<Directory<'static>, Errno> {
     if name.mode()? & libc::S_IFMT != libc::S_IFDIR {
         return Err(Errno(libc::ENOTDIR));
     }
     let made = Box::into_raw(Listing::new(name));
     let is_free = |open: &&AtomicPtr<Listing>| open.compare_exchange(ptr::null_mut(), made, AcqRel, Relaxed).is_ok();
     if OPEN.iter().find(is_free).is_some() {
-        return Ok(made.cast());
+        // SAFETY: the directory is open, and the functions of this library find it by its pointer.
+        return Ok(unsafe { Directory::new(made.cast()) });
     }
-    // SAFETY: the listing was allocated here, and has no other owner.
-    drop(unsafe { Box::from_raw(made) });
+    free(made);
     Err(Errno(libc::EMFILE))
 }
 
-/// `opendir(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
-    // SAFETY: as the caller promises.
-    match unsafe { Name::of(libc::AT_FDCWD, path) } {
-        Some(name) => returned(open(name)),
-        // SAFETY: passed on.
-        None => unsafe { libc_next::opendir(path) },
-    }
-}
-
 macro_rules! reads {
-    ($($name:ident;)*) => {$(
-        #[doc = concat!("`", stringify!($name), "(3)`.")]
-        ///
-        /// # Safety
-        /// As the manual page requires.
-        #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name(dir: *mut DIR) -> *mut dirent {
-            // SAFETY: as the caller promises.
-            match unsafe { listing(dir) } {
-                Some(listing) => returned(listing.read()),
-                // SAFETY: passed on.
-                None => unsafe { libc_next::$name(dir) },
+    ($($name:ident;)*) => {
+        replaced! {$(
+            #[doc = concat!("`", stringify!($name), "(3)`.")]
+            fn $name(dir: Directory<'_>) -> *mut dirent, next {
+                with(dir, |listing| returned(listing.read())).unwrap_or_else(next)
             }
-        }
-    )*};
+        )*}
+    };
 }
 
 // On 64-bit machines the function for large files is the same.
 reads! { readdir; readdir64; }
 
-/// `closedir(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
-    let Some(open) = place(dir) else {
-        // SAFETY: passed on.
-        return unsafe { libc_next::closedir(dir) };
-    };
-    let made = open.swap(ptr::null_mut(), AcqRel);
-    // SAFETY: `open` has allocated the listing, and the table does not contain it any more.
-    drop(unsafe { Box::from_raw(made) });
-    0
-}
-
-/// `rewinddir(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn rewinddir(dir: *mut DIR) {
-    // SAFETY: as the caller promises.
-    match unsafe { listing(dir) } {
-        Some(listing) => listing.rewind(),
-        // SAFETY: passed on.
-        None => unsafe { libc_next::rewinddir(dir) },
+replaced! {
+    /// `opendir(3)`.
+    fn opendir(path: Text<'_>) -> Directory<'static>, next {
+        Name::of(libc::AT_FDCWD, path).map_or_else(next, |name| returned(open(name)))
     }
-}
 
-/// `telldir(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn telldir(dir: *mut DIR) -> c_long {
-    // SAFETY: as the caller promises.
-    match unsafe { listing(dir) } {
-        Some(listing) => listing.position,
-        // SAFETY: passed on.
-        None => unsafe { libc_next::telldir(dir) },
+    /// `closedir(3)`.
+    fn closedir(dir: Directory<'_>) -> c_int, next {
+        let Some(open) = place(dir) else { return next() };
+        free(open.swap(ptr::null_mut(), AcqRel));
+        0
     }
-}
 
-/// `seekdir(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn seekdir(dir: *mut DIR, at: c_long) {
-    // SAFETY: as the caller promises.
-    let Some(listing) = (unsafe { listing(dir) }) else {
-        // SAFETY: passed on.
-        return unsafe { libc_next::seekdir(dir, at) };
-    };
-    listing.rewind();
-    while listing.position < at && matches!(listing.next(), Ok(Some(_))) {}
-}
+    /// `rewinddir(3)`.
+    fn rewinddir(dir: Directory<'_>) -> (), next {
+        with(dir, Listing::rewind).unwrap_or_else(next);
+    }
 
-/// `dirfd(3)`.
-///
-/// # Safety
-/// As the manual page requires.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C-unwind" fn dirfd(dir: *mut DIR) -> c_int {
-    match place(dir) {
-        Some(_) => returned(Err(Errno(libc::EOPNOTSUPP))),
-        // SAFETY: passed on.
-        None => unsafe { libc_next::dirfd(dir) },
+    /// `telldir(3)`.
+    fn telldir(dir: Directory<'_>) -> c_long, next {
+        with(dir, |listing| listing.position).unwrap_or_else(next)
+    }
+
+    /// `seekdir(3)`.
+    fn seekdir(dir: Directory<'_>, at: c_long) -> (), next {
+        let sought = with(dir, |listing| {
+            listing.rewind();
+            while listing.position < at && matches!(listing.next(), Ok(Some(_))) {}
+        });
+        sought.unwrap_or_else(next);
+    }
+
+    /// `dirfd(3)`.
+    fn dirfd(dir: Directory<'_>) -> c_int, next {
+        place(dir).map_or_else(next, |_| returned(Err(Errno(libc::EOPNOTSUPP))))
     }
 }

@@ -22,9 +22,8 @@ mod stat;
 pub(crate) mod stream;
 
 use std::ffi::CStr;
-use std::mem;
 
-use libc::{c_char, c_int, iovec, ssize_t};
+use libc::{c_int, ssize_t};
 use nlsock::{Answer, MAX_NAME, Sysctl, ToDaemon};
 
 use crate::connection::{awaited, connected};
@@ -32,7 +31,8 @@ use crate::errno::Errno;
 use crate::fd::Fd;
 use crate::kept::{self, Failure};
 use crate::memory_file::in_memory;
-use crate::{gateway, table};
+use crate::program_memory::{Bytes, Text};
+use crate::{gateway, sys, table};
 
 /// Directory of the files.
 const ROOT: [&[u8]; 3] = [b"proc", b"sys", b"net"];
@@ -66,23 +66,12 @@ pub(crate) struct Name(Vec<u8>);
 impl Name {
     /// Name of the file or directory `path`, relative to the directory `at`; `None` if it is outside `/proc/sys/net`, or a
     /// [setting of the kernel](Self::is_of_kernel).
-    ///
-    /// # Safety
-    /// `path`, if not null, is a C string.
-    pub(crate) unsafe fn of(at: c_int, path: *const c_char) -> Option<Self> {
-        // SAFETY: as the caller promises.
-        unsafe { Self::below_root(at, path) }.filter(|name| !name.is_of_kernel())
+    pub(crate) fn of(at: c_int, path: Text<'_>) -> Option<Self> {
+        Self::below_root(at, path.get()?.to_bytes()).filter(|name| !name.is_of_kernel())
     }
 
-    /// # Safety
-    /// As [`of`](Self::of).
-    unsafe fn below_root(at: c_int, path: *const c_char) -> Option<Self> {
-        if path.is_null() || gateway::address().is_none() {
-            return None;
-        }
-        // SAFETY: as the caller promises.
-        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-        if path.is_empty() {
+    fn below_root(at: c_int, path: &[u8]) -> Option<Self> {
+        if path.is_empty() || gateway::address().is_none() {
             return None;
         }
         if path.starts_with(b"/") {
@@ -90,7 +79,7 @@ impl Name {
         }
         let mut room = [0; MAX_NAME];
         let directory = match at {
-            libc::AT_FDCWD => link(c"/proc/self/cwd", &mut room)?,
+            libc::AT_FDCWD => sys::link(c"/proc/self/cwd", &mut room)?,
             at => link_of(at, &mut room)?,
         };
         let may_be = directory.starts_with(b"/proc") || has(path, b"proc");
@@ -116,10 +105,7 @@ impl Name {
     }
 
     fn of_descriptor(fd: c_int) -> Option<Self> {
-        // SAFETY: any bytes are valid.
-        let mut on: libc::statfs = unsafe { mem::zeroed() };
-        // SAFETY: the buffer has the type's size.
-        if unsafe { libc::fstatfs(fd, &raw mut on) } != 0 || on.f_type != libc::PROC_SUPER_MAGIC {
+        if sys::file_system(fd) != Some(libc::PROC_SUPER_MAGIC) {
             return None;
         }
         let mut room = [0; MAX_NAME];
@@ -178,8 +164,7 @@ impl Name {
     fn open_to_write(&self, flags: c_int) -> Result<c_int, Errno> {
         let fd = self.connection(flags & libc::O_CLOEXEC)?;
         // A program that inherits the descriptor can so distinguish it from a netlink socket, and reads return at once.
-        // SAFETY: the call takes no pointers.
-        unsafe { libc::syscall(libc::SYS_shutdown, fd.0, libc::SHUT_RD) };
+        sys::shut_down_reading(fd.0);
         table::enter(fd.0, table::FILE, 0, 0)?;
         Ok(fd.keep())
     }
@@ -237,37 +222,26 @@ fn succeeded(reply: SysctlReply) -> Result<SysctlReply, Errno> {
 }
 
 /// Opens the gateway's file, if `path` is in `/proc/sys/net`.
-///
-/// # Safety
-/// `path`, if not null, is a C string.
-pub(crate) unsafe fn open(at: c_int, path: *const c_char, flags: c_int) -> Option<Result<c_int, Errno>> {
-    // SAFETY: as the caller promises.
-    unsafe { Name::of(at, path) }.map(|name| name.open(flags))
+pub(crate) fn open(at: c_int, path: Text<'_>, flags: c_int) -> Option<Result<c_int, Errno>> {
+    Name::of(at, path).map(|name| name.open(flags))
 }
 
 /// Writes to a file, as `write(2)`.
 ///
 /// # Errors
-/// The gateway's error.
-///
-/// # Safety
-/// The buffers are readable.
-pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno> {
-    let mut text = Vec::with_capacity(PAGE);
-    let mut len: usize = 0;
+/// `EFAULT`: a buffer is null; the gateway's error.
+pub(crate) fn write(fd: c_int, pieces: &[Bytes<'_>]) -> Result<ssize_t, Errno> {
+    let mut text = vec![0; PAGE];
+    let (mut end, mut len) = (0, 0_usize);
     for piece in pieces {
-        if piece.iov_base.is_null() && piece.iov_len > 0 {
+        if piece.is_null() && piece.len() > 0 {
             return Err(Errno(libc::EFAULT));
         }
-        let room = piece.iov_len.min(PAGE - text.len());
-        if room > 0 {
-            // SAFETY: as the caller promises.
-            text.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), room) });
-        }
-        len = len.saturating_add(piece.iov_len);
+        end += piece.copy_to(&mut text[end..]);
+        len = len.saturating_add(piece.len());
     }
-    if !text.is_empty() {
-        awaited(fd, &text, || {}).map_err(gone)?;
+    if end > 0 {
+        awaited(fd, &text[..end], || {}).map_err(gone)?;
     }
     Ok(len as ssize_t)
 }
@@ -289,18 +263,14 @@ fn gone(errno: Errno) -> Errno {
 pub(crate) fn find_inherited() {
     let Some(gateway) = gateway::address().map(instance) else { return };
     for fd in 0..3 {
-        // SAFETY: any bytes are valid.
-        let mut peer: libc::sockaddr_un = unsafe { mem::zeroed() };
-        let mut len = mem::size_of_val(&peer) as libc::socklen_t;
-        // SAFETY: the buffer is that long.
-        let found = unsafe { libc::syscall(libc::SYS_getpeername, fd, &raw mut peer, &raw mut len) };
-        if found != 0 || c_int::from(peer.sun_family) != libc::AF_UNIX || instance(&peer) != gateway {
+        let is_gateways =
+            |peer: &libc::sockaddr_un| c_int::from(peer.sun_family) == libc::AF_UNIX && instance(peer) == gateway;
+        if !sys::peer(fd).as_ref().is_some_and(is_gateways) {
             continue;
         }
-        let mut poll_fd = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-        // SAFETY: one entry is passed and its count is one.
-        let polled = unsafe { libc::poll(&raw mut poll_fd, 1, 0) };
-        if polled == 1 && poll_fd.revents & libc::POLLRDHUP != 0 {
+        let mut ready = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        if sys::poll(&mut ready, Some(at_once)) == Ok(1) && ready[0].revents & libc::POLLRDHUP != 0 {
             // With a full table, results of writes are not reported.
             let _ = table::enter(fd, table::FILE, 0, 0);
         }
@@ -329,14 +299,7 @@ pub(crate) fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
     let mut name = Vec::from(b"/proc/self/fd/");
     name.extend_from_slice(digits.get(first..)?);
     name.push(0);
-    link(CStr::from_bytes_with_nul(&name).ok()?, room)
-}
-
-fn link<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    // SAFETY: the buffer is that long.
-    let len =
-        unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), room.as_mut_ptr(), room.len()) };
-    room.get(..usize::try_from(len).ok()?)
+    sys::link(CStr::from_bytes_with_nul(&name).ok()?, room)
 }
 
 fn has(text: &[u8], word: &[u8]) -> bool {
@@ -344,12 +307,8 @@ fn has(text: &[u8], word: &[u8]) -> bool {
 }
 
 /// Flags of `open(2)` for a mode of `fopen(3)`.
-///
-/// # Safety
-/// `mode` is a C string.
-pub(crate) unsafe fn flags_of(mode: *const c_char) -> c_int {
-    // SAFETY: as the caller promises.
-    let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
+pub(crate) fn flags_of(mode: &CStr) -> c_int {
+    let mode = mode.to_bytes();
     let access = match (mode.contains(&b'+'), mode.first()) {
         (true, _) => libc::O_RDWR,
         (false, Some(b'r')) => libc::O_RDONLY,
@@ -419,8 +378,7 @@ mod tests {
             (c"w+", libc::O_RDWR | libc::O_CREAT),
         ];
         for (mode, want) in cases {
-            // SAFETY: the mode is a C string.
-            assert_eq!(unsafe { flags_of(mode.as_ptr()) }, want, "{mode:?}");
+            assert_eq!(flags_of(mode), want, "{mode:?}");
         }
     }
 }
