@@ -6,8 +6,8 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base::{ShardCount, ShardId};
@@ -45,7 +45,16 @@ pub(crate) type Inbox = sync::Inbox<Operation, HandOver, EventFd>;
 
 /// Handle of other threads to the workers.
 #[derive(Clone, Debug)]
-pub(crate) struct Handle(Arc<sync::Log<Operation, HandOver, EventFd>>);
+pub(crate) struct Handle {
+    log: Arc<sync::Log<Operation, HandOver, EventFd>>,
+    sleepers: Arc<OnceLock<Box<dyn Sleepers>>>,
+}
+
+/// Workers, as a thread that has an operation for them sees them.
+pub(crate) trait Sleepers: fmt::Debug + Send + Sync {
+    /// Does a turn of a worker that sleeps, on this thread; false if it does not sleep.
+    fn serve(&self, shard: usize) -> bool;
+}
 
 /// Error: a worker has ended, or does not reply.
 #[derive(Debug)]
@@ -80,7 +89,7 @@ pub(crate) fn channel(count: ShardCount) -> std::io::Result<(Handle, Vec<Inbox>)
     // A node of one shard has no other that hands packets over.
     let room = if count == ShardCount::ONE { 1 } else { MOST_HANDED_OVER };
     let (log, inboxes) = sync::log(notifiers, room);
-    Ok((Handle(log), inboxes))
+    Ok((Handle { log, sleepers: Arc::default() }, inboxes))
 }
 
 /// As [`channel`], for a test that names each inbox.
@@ -143,7 +152,7 @@ impl Notifier for EventFd {
 impl Handle {
     /// Number of shards.
     fn shards(&self) -> usize {
-        self.0.shards()
+        self.log.shards()
     }
 
     /// Number of shards, for what opens a queue for each.
@@ -161,23 +170,34 @@ impl Handle {
     /// # Errors
     /// A worker has ended already; the others end.
     pub(crate) fn stop(&self) -> Result<(), WorkerGone> {
-        Ok(self.0.append_last(|| Operation::Stop)?)
+        Ok(self.log.append_last(|| Operation::Stop)?)
     }
 
     /// Queues changes that every worker applies before it decides on the next packet that comes in.
     pub(crate) fn queue_deltas(&self, deltas: impl Iterator<Item = Delta>) {
-        self.0.append_quietly(deltas, Operation::Delta);
+        self.log.append_quietly(deltas, Operation::Delta);
     }
 
     /// Number of times that packets have woken a worker; wraps. A worker may sleep between two bursts of a stream,
     /// and a thread that busy-polls meanwhile delays the stream.
     pub(crate) fn bursts(&self) -> u32 {
-        self.0.bursts()
+        self.log.bursts()
     }
 
     /// Sleeps until the number of [bursts](Self::bursts) differs from `seen`. The caller is not woken meanwhile.
     pub(crate) fn wait_for_burst(&self, seen: u32) {
-        self.0.wait_for_burst(seen);
+        self.log.wait_for_burst(seen);
+    }
+
+    /// Names the workers, of which callers serve those that sleep: a change costs no thread switch then.
+    pub(crate) fn set_sleepers(&self, sleepers: Box<dyn Sleepers>) {
+        let is_first = self.sleepers.set(sleepers).is_ok();
+        debug_assert!(is_first, "the workers are named once");
+    }
+
+    /// Does a turn of a worker that sleeps.
+    fn serve(&self, shard: usize) -> bool {
+        self.sleepers.get().is_some_and(|sleepers| sleepers.serve(shard))
     }
 
     /// Runs a function on the first shard, and waits for the reply: for what all nodes have alike, and for what the first
@@ -186,7 +206,7 @@ impl Handle {
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<T, WorkerGone> {
-        self.begin(what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
+        self.call_on(ShardId::FIRST, what)
     }
 
     /// As [`call`](Self::call), on any shard.
@@ -195,10 +215,12 @@ impl Handle {
         shard: ShardId,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<T, WorkerGone> {
-        self.begin_on(shard, what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
+        let (call, reply) = call(what);
+        self.log.append_served(usize::from(shard.0), call, |shard| self.serve(shard))?;
+        reply.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
     }
 
-    /// Sends a call to the first shard. The reply arrives on the receiver, which is disconnected if the worker ends.
+    /// Sends a call to the first shard, whose own thread runs it. The reply arrives on the receiver, which is disconnected if the worker ends.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
@@ -212,13 +234,9 @@ impl Handle {
         shard: ShardId,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<Receiver<T>, WorkerGone> {
-        let shard = usize::from(shard.0);
-        // Its place for the reply is allocated here, not on the worker.
-        let (sender, receiver) = mpsc::sync_channel(1);
-        // The send fails if the caller has timed out.
-        let call = Operation::Call(Box::new(move |node| drop(sender.send(what(node)))));
-        self.0.append(shard, call)?;
-        Ok(receiver)
+        let (call, reply) = call(what);
+        self.log.append(usize::from(shard.0), call)?;
+        Ok(reply)
     }
 
     /// Runs a change on every shard, at one place of the log. Returns the reply that `reduce` makes of all replies, in the
@@ -232,12 +250,12 @@ impl Handle {
         replies.into_iter().reduce(reduce).ok_or(WorkerGone)
     }
 
-    /// Runs what changes nothing on every shard, and returns all replies, in the order of the shards.
+    /// Runs what changes nothing on every shard, by its own thread, and returns all replies, in the order of the shards.
     pub(crate) fn gather<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, WorkerGone> {
-        self.on_all(std::iter::repeat_n(what, self.shards()), Some(PATIENCE))
+        self.on_each(std::iter::repeat_n(what, self.shards()), Some(PATIENCE), |_| false)
     }
 
     /// Runs the parts of a change, one for each shard, at one place of the log. Returns the replies in the order of the shards; waits
@@ -247,13 +265,23 @@ impl Handle {
         parts: impl IntoIterator<Item = impl FnOnce(&mut Node) -> T + Send + 'static>,
         patience: Option<Duration>,
     ) -> Result<Vec<T>, WorkerGone> {
+        self.on_each(parts, patience, |shard| self.serve(shard))
+    }
+
+    /// As [`on_all`](Self::on_all), with the threads that `serve` says.
+    fn on_each<T: Send + 'static>(
+        &self,
+        parts: impl IntoIterator<Item = impl FnOnce(&mut Node) -> T + Send + 'static>,
+        patience: Option<Duration>,
+        serve: impl Fn(usize) -> bool,
+    ) -> Result<Vec<T>, WorkerGone> {
         let limit = patience.map(|patience| Instant::now() + patience);
         let (sender, replies) = mpsc::sync_channel(self.shards());
         let call = |(shard, what): (usize, _)| operation(shard, what, sender.clone());
         let calls: Vec<Operation> = parts.into_iter().enumerate().map(call).collect();
         drop(sender);
         // Either all shards make a change, or none.
-        self.0.append_all(calls)?;
+        self.log.append_all(calls, serve)?;
         let reply = |_| match limit {
             Some(limit) => {
                 replies.recv_timeout(limit.saturating_duration_since(Instant::now())).map_err(|_| WorkerGone)
@@ -272,13 +300,21 @@ impl Shards for Handle {
     }
 
     fn queued(&self, shard: ShardId) -> usize {
-        self.0.queued(usize::from(shard.0))
+        self.log.queued(usize::from(shard.0))
     }
 
     fn run_on(&self, shard: ShardId, what: Box<dyn FnOnce(&mut Node) + Send>) {
         // A worker that has ended needs nothing.
         let _ = self.begin_on(shard, what);
     }
+}
+
+/// Operation that runs `what`, and the receiver of its reply.
+fn call<T: Send + 'static>(what: impl FnOnce(&mut Node) -> T + Send + 'static) -> (Operation, Receiver<T>) {
+    // Its place for the reply is allocated here, not on the worker.
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // The send fails if the caller has timed out.
+    (Operation::Call(Box::new(move |node| drop(sender.send(what(node))))), receiver)
 }
 
 /// Operation that runs `what` on a shard, and sends the reply with the shard's number.
@@ -494,7 +530,7 @@ mod tests {
                 }
             });
             for burst in 0..3 {
-                while !handle.0.is_burst_awaited() {
+                while !handle.log.is_burst_awaited() {
                     thread::yield_now();
                 }
                 // Calls are no packets.

@@ -3,6 +3,7 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::PortId;
@@ -57,7 +58,7 @@ impl From<epoll::Event> for Ready {
 /// An epoll instance.
 #[derive(Debug)]
 pub(crate) struct Poller {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     /// Results of the last wait.
     ready: Vec<Ready>,
 }
@@ -70,27 +71,28 @@ impl Poller {
     pub(crate) fn new(inbox: impl AsFd) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
-        let mut poller = Self { epoll, ready: Vec::with_capacity(MAX_READY) };
+        let mut poller = Self { epoll: Arc::new(epoll), ready: Vec::with_capacity(MAX_READY) };
         poller.wait(Some(Duration::ZERO)).map_err(name_missing_call)?;
         Ok(poller)
     }
 
-    /// Waits until a descriptor is ready, at most for `limit`, which is not rounded: the deadline of a small token
-    /// bucket is some microseconds away. A signal may end the wait earlier.
+    /// Waits as [`Waiter::wait`] does.
     pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
-        let limit = limit.map(|limit| Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: limit.subsec_nanos().into(),
-        });
-        let mut events = [const { MaybeUninit::uninit() }; MAX_READY];
-        let found = match epoll::wait(&self.epoll, &mut events[..], limit.as_ref()) {
-            Ok((found, _)) => found,
-            Err(rustix::io::Errno::INTR) => &mut [],
-            Err(err) => return Err(err.into()),
-        };
-        self.ready.clear();
-        self.ready.extend(found.iter().map(|event| Ready::from(*event)));
+        let mut waiter = self.waiter();
+        waiter.wait(limit)?;
+        self.set_ready(&waiter);
         Ok(())
+    }
+
+    /// Part of the poller that waits, while other threads may have the rest.
+    pub(crate) fn waiter(&self) -> Waiter {
+        Waiter { epoll: Arc::clone(&self.epoll), found: Vec::with_capacity(MAX_READY) }
+    }
+
+    /// Takes over the results of a wait.
+    pub(crate) fn set_ready(&mut self, waited: &Waiter) {
+        self.ready.clear();
+        self.ready.extend(&waited.found);
     }
 
     /// Results of the last wait.
@@ -148,6 +150,32 @@ impl Poller {
         for fd in link.poll_fds() {
             log_failure(link, epoll::delete(&self.epoll, fd));
         }
+    }
+}
+
+/// The waiting end of a [`Poller`].
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    epoll: Arc<OwnedFd>,
+    found: Vec<Ready>,
+}
+
+impl Waiter {
+    /// Waits until a descriptor is ready, at most for `limit`, which is not rounded: the deadline of a small token
+    /// bucket is some microseconds away. A signal may end the wait earlier.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut events = [const { MaybeUninit::uninit() }; MAX_READY];
+        self.found.clear();
+        match epoll::wait(&self.epoll, &mut events[..], limit.as_ref()) {
+            Ok((found, _)) => self.found.extend(found.iter().map(|event| Ready::from(*event))),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(err) => return Err(err.into()),
+        }
+        Ok(())
     }
 }
 

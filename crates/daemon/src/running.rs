@@ -13,12 +13,12 @@ use datapath::Datapath;
 use signal_hook::iterator::Handle as SignalsHandle;
 
 use super::apply::apply;
-use super::command::{self, Handle, WorkerGone, agreed, same};
+use super::command::{self, Handle, Sleepers, WorkerGone, agreed, same};
 use super::node::{Clock, Node};
 use super::plan::Plan;
 use super::priority;
 use super::threads::{Threads, text_of};
-use super::worker::Worker;
+use super::worker::{SharedWorker, Worker};
 
 /// Longest time that the worker may take to end.
 const END_LIMIT: Duration = Duration::from_millis(1500);
@@ -29,6 +29,16 @@ pub(super) struct Running {
     threads: Vec<JoinHandle<io::Result<()>>>,
     /// Numbers of workers that have ended, in their order.
     ended: Receiver<usize>,
+}
+
+/// Workers by their shards.
+#[derive(Debug)]
+struct All(Vec<SharedWorker>);
+
+impl Sleepers for All {
+    fn serve(&self, shard: usize) -> bool {
+        self.0.get(shard).is_some_and(SharedWorker::serve_asleep)
+    }
 }
 
 /// Signals the end of a worker, also when it panicked.
@@ -55,7 +65,8 @@ impl Running {
         let worker = |((shard, inbox), datapath)| {
             Worker::of_shard(inbox, clock, datapath, Some((shard, Arc::new(handle.clone()))))
         };
-        let workers = shards.map(worker).collect::<io::Result<Vec<_>>>()?;
+        let workers = shards.map(|parts| Ok(SharedWorker::new(worker(parts)?))).collect::<io::Result<Vec<_>>>()?;
+        handle.set_sleepers(Box::new(All(workers.clone())));
         Self::spawn(handle.clone(), signals, workers.into_iter().map(|worker| move || worker.run()))
     }
 
@@ -166,6 +177,40 @@ mod tests {
         let worker = Running::spawn(handle, &signals.handle(), [work]).unwrap();
         assert_eq!(signals.forever().next(), None);
         worker.failure().message
+    }
+
+    /// A node whose workers have slept for a while.
+    fn asleep(count: u8) -> (Signals, Running) {
+        let signals = Signals::new([SIGHUP]).unwrap();
+        let worker = Running::start(ShardCount::new(count).unwrap(), &signals.handle()).unwrap();
+        let is_served = || worker.handle.call(|_| thread::current().id()).unwrap() == thread::current().id();
+        let served = (0..2000).any(|_| {
+            thread::sleep(Duration::from_millis(1));
+            is_served()
+        });
+        assert!(served, "within two seconds");
+        (signals, worker)
+    }
+
+    #[test]
+    fn caller_does_the_turns_of_workers_that_sleep() {
+        let (_signals, worker) = asleep(3);
+        let here = thread::current().id();
+        let threads = worker.handle.change(|_| vec![thread::current().id()], |first, other| [first, other].concat());
+        assert_eq!(threads.unwrap(), [here; 3]);
+        // What a worker's own thread is to run: its pulse, and its times.
+        assert_ne!(worker.handle.begin(|_| thread::current().id()).unwrap().recv(), Ok(here));
+        assert!(!worker.handle.gather(|_| thread::current().id()).unwrap().contains(&here));
+        worker.stop().unwrap();
+    }
+
+    #[test]
+    fn panic_of_a_caller_in_a_workers_place_ends_the_worker() {
+        let (mut signals, worker) = asleep(1);
+        let handle = worker.handle.clone();
+        assert!(thread::spawn(move || handle.call(|_| panic!("7 is not 8"))).join().is_err());
+        assert_eq!(signals.forever().next(), None);
+        assert_eq!(worker.failure().message, "the worker ended: a thread with an operation for it panicked");
     }
 
     #[test]

@@ -4,21 +4,22 @@
 //!
 //! The worker is the only thread that touches packets of its node, so packets need no locks. Operations of the log are
 //! applied between bursts, and between the receipt of a burst and the first decision on it. An idle worker sleeps in epoll,
-//! and does not wake up to poll.
+//! and does not wake up to poll. While it sleeps, a thread that has an operation for it does the worker's turn itself.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::{Instant, PortId, ShardId};
 use datapath::{Datapath, HandOver, Update, host_port};
 use link::HostLinks;
+use sync::Notifier;
 
 use super::apply;
 use super::command::{Inbox, Operation};
 use super::node::{Clock, Node, Shards};
 use super::notifications;
-use super::poller::{Poller, Ready};
+use super::poller::{Poller, Ready, Waiter};
 use super::slot::Slot;
 
 /// Limit of bursts received from each ready link before epoll is queried about the other links again.
@@ -28,7 +29,7 @@ const TURNS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Worker {
     node: Node,
-    inbox: Inbox,
+    inbox: Arc<Inbox>,
     /// Events of the host's interfaces, if the system reports them.
     host: Option<HostLinks>,
     /// Whether an interface of the host has changed.
@@ -42,8 +43,90 @@ pub(crate) struct Worker {
     operations: Vec<Operation>,
     /// Packets of other shards. Kept for its storage.
     handed_over: Vec<HandOver>,
+    /// Time at which the worker's thread wakes up by itself; `None` for never.
+    sleeps_until: Option<Instant>,
+    /// Time of the last wake-up with packets.
+    last_packets: Instant,
     /// Whether the worker ends, and processes no further packet.
     is_over: bool,
+}
+
+/// A worker between its own thread, which sleeps without the lock, and others, which have operations for it. `None` when it has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedWorker(Arc<Mutex<Option<Worker>>>);
+
+/// Time without packets after which other threads serve a worker that sleeps.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Closes the links and the inbox of a worker at the end of its thread, also when it panics.
+struct Ending<'a>(&'a Mutex<Option<Worker>>);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        // Dropped without the lock: a link may be closed for a while.
+        let worker = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(worker);
+    }
+}
+
+impl SharedWorker {
+    pub(crate) fn new(worker: Worker) -> Self {
+        Self(Arc::new(Mutex::new(Some(worker))))
+    }
+
+    /// Runs until a stop operation.
+    pub(crate) fn run(&self) -> io::Result<()> {
+        let _ending = Ending(&self.0);
+        let gone = || io::Error::other("a thread with an operation for it panicked");
+        let lock = || self.0.lock().map_err(|_| gone());
+        let mut guard = lock()?;
+        let worker = guard.as_mut().ok_or_else(gone)?;
+        let (inbox, mut waiter) = (Arc::clone(&worker.inbox), worker.node.poller.waiter());
+        loop {
+            let worker = guard.as_mut().ok_or_else(gone)?;
+            if worker.is_over {
+                return Ok(());
+            }
+            if worker.node.paused {
+                drop(guard);
+                inbox.wait()?;
+                guard = lock()?;
+                let worker = guard.as_mut().ok_or_else(gone)?;
+                worker.apply_all(worker.node.now());
+            } else {
+                let limit = worker.fall_asleep();
+                drop(guard);
+                waiter.wait(limit)?;
+                guard = lock()?;
+                let worker = guard.as_mut().ok_or_else(gone)?;
+                worker.wake_up(&waiter);
+                worker.turn();
+            }
+        }
+    }
+
+    /// Does a turn of the worker on this thread, if its own sleeps; false if it does not, or has ended.
+    pub(crate) fn serve_asleep(&self) -> bool {
+        let Ok(mut guard) = self.0.try_lock() else { return false };
+        let Some(worker) = guard.as_mut() else { return false };
+        let inbox = Arc::clone(&worker.inbox);
+        // The worker's thread finds the lock poisoned.
+        let wakes_on_panic = OnPanic(&inbox);
+        let is_served = worker.serve_asleep();
+        drop(wakes_on_panic);
+        is_served
+    }
+}
+
+/// Wakes the worker if the thread that has its lock panics.
+struct OnPanic<'a>(&'a Inbox);
+
+impl Drop for OnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let _ = self.0.notifier().notify();
+        }
+    }
 }
 
 impl Worker {
@@ -65,9 +148,12 @@ impl Worker {
         if let Err(err) = &host {
             tracing::warn!("rtnetlink: {err}; changes of the host's interfaces are noticed only when they fail");
         }
+        let node = Node::of(poller, clock, datapath, shard);
         Ok(Self {
-            node: Node::of(poller, clock, datapath, shard),
-            inbox,
+            last_packets: node.now(),
+            sleeps_until: None,
+            node,
+            inbox: Arc::new(inbox),
             host: host.ok(),
             host_changed: false,
             ike_ready: false,
@@ -79,44 +165,71 @@ impl Worker {
         })
     }
 
-    /// Runs until a stop operation.
-    pub(crate) fn run(mut self) -> io::Result<()> {
-        loop {
-            while self.node.paused {
-                self.inbox.wait()?;
-                self.apply_all(self.node.now());
-                if self.is_over {
-                    return Ok(());
-                }
-            }
-            let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
-            self.node.poller.wait(limit)?;
-            self.node.work.wakeups += 1;
-            let woken = self.poll_events();
-            self.inbox.wake_up(woken, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
+    /// Begins a sleep, and returns its limit.
+    fn fall_asleep(&mut self) -> Option<Duration> {
+        let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
+        self.sleeps_until = limit.map(|limit| self.node.now() + limit);
+        limit
+    }
+
+    /// Ends a sleep with the results of the wait.
+    fn wake_up(&mut self, waited: &Waiter) {
+        self.node.poller.set_ready(waited);
+        self.node.work.wakeups += 1;
+        let woken = self.poll_events();
+        let has_packets = !self.ready.is_empty() || !self.ready_host_devices.is_empty();
+        self.inbox.wake_up(woken, has_packets);
+        if has_packets {
+            self.last_packets = self.node.now();
+        }
+    }
+
+    /// Does what there is to do: operations, timers, and packets of the links that are ready.
+    fn turn(&mut self) {
+        let now = self.node.now();
+        self.apply_all(now);
+        if self.is_over {
+            return;
+        }
+        notifications::run_timers(&mut self.node, now);
+        self.check_interfaces(now);
+        // Before the links: shards that hand packets to each other never wait, so each takes what waits first.
+        self.serve_handed_over(now);
+        self.serve_ready();
+        self.serve_host_side();
+        if self.is_over {
+            return;
+        }
+        let now = self.node.now();
+        self.node.retry_links(now);
+        self.serve_ike(now);
+        self.pass_on(now);
+        self.node.send_all(now);
+        self.node.settle(now);
+        self.deliver_copies();
+        notifications::publish(&mut self.node);
+    }
+
+    /// Does a turn on another thread while the worker's own sleeps, unless packets have come lately: the next ones would wait for that thread,
+    /// which has a lower priority. Returns whether it has.
+    fn serve_asleep(&mut self) -> bool {
+        if self.node.now().since(self.last_packets) < QUIET {
+            return false;
+        }
+        let was_paused = self.node.paused;
+        if was_paused {
             let now = self.node.now();
             self.apply_all(now);
-            if self.is_over {
-                return Ok(());
-            }
-            notifications::run_timers(&mut self.node, now);
-            self.check_interfaces(now);
-            // Before the links: shards that hand packets to each other never wait, so each takes what waits first.
-            self.serve_handed_over(now);
-            self.serve_ready();
-            self.serve_host_side();
-            if self.is_over {
-                return Ok(());
-            }
-            let now = self.node.now();
-            self.node.retry_links(now);
-            self.serve_ike(now);
-            self.pass_on(now);
-            self.node.send_all(now);
-            self.node.settle(now);
-            self.deliver_copies();
-            notifications::publish(&mut self.node);
+        } else {
+            self.turn();
         }
+        let until = self.limit().map(|limit| self.node.now() + limit);
+        let is_earlier = until.is_some_and(|until| self.sleeps_until.is_none_or(|sleeps| until < sleeps));
+        if is_earlier || self.node.paused != was_paused || self.is_over {
+            // It fails if the worker has ended.
+            let _ = self.inbox.notifier().notify();
+        }
+        true
     }
 
     /// Continues packets that other shards have handed over. A change that their shard has made before is in this one's list, and is made
@@ -444,6 +557,34 @@ mod tests {
     }
 
     #[test]
+    fn turn_of_another_thread_wakes_the_worker_for_an_earlier_deadline() {
+        let (handle, mut worker, _ends) = router();
+        thread::sleep(QUIET);
+        let is_woken = |worker: &Worker| {
+            let fd = rustix::event::PollFd::new(worker.inbox.notifier(), rustix::event::PollFlags::IN);
+            rustix::event::poll(&mut [fd], Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+        };
+        let retry = |after: u64| {
+            let set = move |node: &mut Node| {
+                let at = node.now() + Duration::from_secs(after);
+                node.slots[LAN.0 as usize].as_mut().unwrap().retry_at = Some(at);
+            };
+            let reply = handle.begin(set).unwrap();
+            move || reply.try_recv().is_ok()
+        };
+        let is_done = retry(100);
+        assert!(worker.serve_asleep() && is_done() && is_woken(&worker));
+        worker.inbox.notifier().clear();
+        worker.sleeps_until = worker.limit().map(|limit| worker.node.now() + limit);
+        let is_done = retry(200);
+        assert!(worker.serve_asleep() && is_done() && !is_woken(&worker), "it wakes early enough");
+        // While packets come it is the worker's own thread that goes on.
+        worker.last_packets = worker.node.now();
+        let is_done = retry(1);
+        assert!(!worker.serve_asleep() && !is_done());
+    }
+
+    #[test]
     fn route_that_waits_applies_to_the_next_packet() {
         let (handle, mut worker, mut ends) = router();
         assert_eq!(serve_one(&mut worker, &mut ends), (0, 0));
@@ -500,7 +641,7 @@ mod tests {
         const CLIENTS: u8 = 4;
         const CHANGES: u8 = 100;
         let (handle, inboxes) = channels::<3>().unwrap();
-        let run = |inbox| thread::spawn(move || Worker::new(inbox).unwrap().run().unwrap());
+        let run = |inbox| thread::spawn(move || SharedWorker::new(Worker::new(inbox).unwrap()).run().unwrap());
         let workers = inboxes.map(run);
         let seen = Seen::default();
         thread::scope(|scope| {

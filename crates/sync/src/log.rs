@@ -82,15 +82,29 @@ impl<O, P, N: Notifier> Log<O, P, N> {
     /// # Errors
     /// The shard's worker has ended, or there is no such shard.
     pub fn append(&self, shard: usize, operation: O) -> Result<(), Closed> {
-        self.push(&mut lock(&self.lists), shard, operation)?;
-        self.ring(shard)
+        self.append_served(shard, operation, |_| false)
     }
 
-    /// Appends an operation for each shard, in their order, at one place of the log. Workers wake for it.
+    /// As [`append`](Self::append). `serve` may [take](Inbox::take) the list of a shard in its sleeping worker's place; if it returns false,
+    /// the worker wakes.
+    ///
+    /// # Errors
+    /// As those of [`append`](Self::append).
+    pub fn append_served(&self, shard: usize, operation: O, serve: impl Fn(usize) -> bool) -> Result<(), Closed> {
+        self.push(&mut lock(&self.lists), shard, operation)?;
+        if serve(shard) { Ok(()) } else { self.ring(shard) }
+    }
+
+    /// Appends an operation for each shard, in their order, at one place of the log. Workers wake for it, but those that `serve` has
+    /// [served](Self::append_served).
     ///
     /// # Errors
     /// A worker has ended. Then no shard has its operation.
-    pub fn append_all(&self, operations: impl IntoIterator<Item = O>) -> Result<(), Closed> {
+    pub fn append_all(
+        &self,
+        operations: impl IntoIterator<Item = O>,
+        serve: impl Fn(usize) -> bool,
+    ) -> Result<(), Closed> {
         {
             let mut lists = lock(&self.lists);
             if lists.iter().any(|pending| pending.is_closed) {
@@ -98,7 +112,7 @@ impl<O, P, N: Notifier> Log<O, P, N> {
             }
             operations.into_iter().enumerate().try_for_each(|(shard, it)| self.push(&mut lists, shard, it))?;
         }
-        (0..self.shards()).try_for_each(|shard| self.ring(shard))
+        (0..self.shards()).filter(|&shard| !serve(shard)).try_for_each(|shard| self.ring(shard))
     }
 
     /// Appends the last operation of each shard, by which its worker ends.

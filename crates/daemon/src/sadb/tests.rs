@@ -22,7 +22,7 @@ use crate::command::channels;
 use crate::event_queue::KernelEvent;
 use crate::node::Node;
 use crate::records::wall_clock;
-use crate::worker::Worker;
+use crate::worker::{SharedWorker, Worker};
 
 const INET: u16 = 2;
 
@@ -323,7 +323,7 @@ fn replica(node: &Node) -> String {
 #[test]
 fn shards_have_equal_sas_whatever_the_clients_order() {
     let (handle, inboxes) = channels::<3>().unwrap();
-    let run = |inbox| thread::spawn(move || Worker::new(inbox).unwrap().run().unwrap());
+    let run = |inbox| thread::spawn(move || SharedWorker::new(Worker::new(inbox).unwrap()).run().unwrap());
     let workers = inboxes.map(run);
     thread::scope(|scope| {
         for client in 0..4_u32 {

@@ -76,6 +76,52 @@ fn worker_that_goes_to_sleep_gets_each_operation() {
     });
 }
 
+/// A caller that does not get the lock of a worker wakes it; one that gets it needs no worker.
+#[test]
+fn operation_is_taken_by_its_caller_or_by_the_worker() {
+    const LAST: u32 = 9;
+    check(|| {
+        let (log, [inbox]) = shards(1);
+        let worker = std::sync::Arc::new((Mutex::new(Vec::new()), inbox));
+        let asleep = worker.clone();
+        let caller = thread::spawn(move || {
+            let (done, inbox) = &*asleep;
+            let is_served = std::cell::Cell::new(false);
+            let serve = |_| {
+                let Ok(mut done) = done.try_lock() else { return false };
+                done.extend(taken(inbox));
+                is_served.set(true);
+                true
+            };
+            log.append_served(0, 1, serve).unwrap();
+            if is_served.get() {
+                log.append(0, LAST).unwrap();
+            }
+        });
+        let (done, inbox) = &*worker;
+        let mut woken = false;
+        loop {
+            let mut all = done.lock().unwrap();
+            inbox.wake_up(woken, false);
+            let before = all.len();
+            all.extend(taken(inbox));
+            if all[before..] == [1] || all.contains(&LAST) {
+                break;
+            }
+            let sleeps = inbox.may_sleep();
+            drop(all);
+            if sleeps {
+                woken = inbox.notifier().wait().unwrap();
+            } else {
+                woken = false;
+                thread::yield_now();
+            }
+        }
+        caller.join().unwrap();
+        assert!(matches!(done.lock().unwrap()[..], [1] | [1, LAST]));
+    });
+}
+
 #[test]
 fn worker_that_pauses_gets_each_operation() {
     check(|| {
@@ -149,7 +195,7 @@ fn acknowledged_operation_comes_before_the_next_packet() {
 fn operation_of_a_shard_comes_before_packets_that_it_hands_over() {
     check(|| {
         let (log, [first, second]) = shards(1);
-        let client = thread::spawn(move || log.append_all([1, 1]).unwrap());
+        let client = thread::spawn(move || log.append_all([1, 1], |_| false).unwrap());
         let sender = thread::spawn(move || {
             let has_applied = !taken(&second).is_empty();
             second.hand_over(std::iter::once((0, u32::from(has_applied))), |_| panic!("there is room"));
