@@ -1,19 +1,3 @@
-//! Capture file of either format: records or an error, with memory for at most one packet.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use link::capture::MAX_PACKET;
-use link::{pcap, pcapng};
-
-fuzz_target!(|file: &[u8]| {
-    if let Ok(mut reader) = pcap::PcapReader::new(file) {
-        while let Ok(Some(record)) = reader.read() {
-            assert!(record.bytes.len() <= MAX_PACKET);
-        }
-    }
-    if let Ok(mut reader) = pcapng::PcapngReader::new(file) {
-        while let Ok(Some(record)) = reader.read() {
-            assert!(record.bytes.len() <= MAX_PACKET);
-        }
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::capture_file::target(input));

@@ -1,17 +1,3 @@
-//! SAs and policies that are added, changed, deleted and expire, as a list of operations: look-ups agree with a linear
-//! search through lists, and a cached result of a flow is never stale.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use sim::{Choices, Oracle};
-
-fuzz_target!(|input: &[u8]| {
-    let mut choices = Choices::new(input);
-    let mut oracle = Oracle::new();
-    for _ in 0..400 {
-        if choices.is_over() {
-            break;
-        }
-        oracle.step(&mut choices);
-    }
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::databases::target(input));

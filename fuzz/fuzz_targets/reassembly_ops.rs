@@ -1,16 +1,3 @@
-//! Any operations on reassembly, of all users and under both policies, with all invariants checked after each
-//! operation.
 #![no_main]
 
-use libfuzzer_sys::fuzz_target;
-use reassembly::Policy;
-
-#[expect(dead_code, reason = "the other tests send more than this one does")]
-#[path = "../../crates/reassembly/tests/model/mod.rs"]
-mod model;
-
-fuzz_target!(|input: (bool, u16, Vec<model::ops::OpStep>)| {
-    let (fair, limit, steps) = input;
-    let policy = if fair { Policy::Fair } else { Policy::Linux };
-    model::ops::run(policy, limit.into(), &steps[..steps.len().min(300)]);
-});
+libfuzzer_sys::fuzz_target!(|input: &[u8]| targets::reassembly_ops::target(input));

@@ -32,13 +32,14 @@ use std::process::ExitCode;
 const USAGE: &str = "\
 usage: cargo xtask CHORE
   check             fmt, clippy, doc and every test that needs no privilege
-  test              check, benchmarks once, system and interop tests, fuzz targets built, cargo deny
+  test              check, benchmarks once, system and interop tests, crates built on demand, cargo deny
   test-aarch64      tests without a network, built for aarch64 and run by emulation
   test-static       the gateway as one static program, in a root with busybox alone (needs root)
   conformance       write docs/conformance.md, which check compares
   loom              models of orders of memory made by hand, in all interleavings of their threads
   drops             write docs/drops.md, which check compares
-  fuzz [SECONDS]    run each fuzz target for that long (default 20)";
+  fuzz [SECONDS [TARGET...]]
+                    run each fuzz target for that long (default 20), and keep the inputs that reach new code";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -52,9 +53,9 @@ fn main() -> ExitCode {
         ["conformance"] => return write_conformance(),
         ["loom"] => stages::loom(&mut report),
         ["drops"] => return write(drops::DOCUMENT, &drops::document()),
-        ["fuzz"] => stages::fuzz(&mut report, 20),
-        ["fuzz", seconds] => match seconds.parse() {
-            Ok(seconds) => stages::fuzz(&mut report, seconds),
+        ["fuzz"] => stages::fuzz(&mut report, 20, &[]),
+        ["fuzz", seconds, ref targets @ ..] => match seconds.parse() {
+            Ok(seconds) => stages::fuzz(&mut report, seconds, targets),
             Err(error) => return usage(&format!("{seconds}: {error}")),
         },
         _ => return usage("unknown chore"),

@@ -33,7 +33,7 @@ pub(crate) fn check(report: &mut Report) {
 }
 
 /// All stages: `check`, each benchmark once, the tests against real kernels, crates built on demand, another
-/// processor, the fuzz targets and the dependencies.
+/// processor, and the dependencies.
 pub(crate) fn test(report: &mut Report) {
     check(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
@@ -52,7 +52,7 @@ pub(crate) fn test(report: &mut Report) {
     loom(report);
     intel(report);
     aarch64::check(report);
-    report.run("fuzz targets", &mut fuzz_cargo("check --locked --target-dir target"));
+    report.run("dependencies of the fuzz programs", &mut fuzz_cargo("tree --locked --depth 0"));
     let peers = "clippy --locked --manifest-path bench/peers/Cargo.toml --target-dir target/peers-check -- -D warnings";
     report.run("the benchmark beside peers", &mut cargo(peers));
     deny(report);
@@ -98,26 +98,37 @@ fn deny(report: &mut Report) {
     );
 }
 
-/// Runs each fuzz target for `seconds`. Findings are kept in `fuzz/artifacts`.
-pub(crate) fn fuzz(report: &mut Report, seconds: u32) {
+/// Runs fuzz targets, all or those of `names`, for `seconds` each. Inputs are kept in `fuzz/target/corpus`, and those that
+/// reach new code in `fuzz/corpus` as well; findings in `fuzz/artifacts`.
+pub(crate) fn fuzz(report: &mut Report, seconds: u32, names: &[&str]) {
+    let targets = fuzz_targets();
+    if let Some(unknown) = names.iter().find(|name| !targets.iter().any(|target| target == *name)) {
+        return report.unable(&format!("fuzz {unknown}"), &format!("the targets are {}", targets.join(", ")));
+    }
     let mut build = fuzz_cargo("build --locked --release --target-dir target");
     build.args(["--target", FUZZ_TARGET]).env("RUSTFLAGS", FUZZ_RUSTFLAGS);
     if !report.run("fuzz build", &mut build) {
         return;
     }
-    for target in fuzz_targets() {
-        let corpus = fuzz_dir().join("corpus").join(&target);
-        let artifacts = fuzz_dir().join("artifacts").join(&target);
-        for directory in [&corpus, &artifacts] {
+    for target in targets.iter().filter(|target| names.is_empty() || names.contains(&target.as_str())) {
+        let kept = fuzz_dir().join("corpus").join(target);
+        let found = fuzz_dir().join("target/corpus").join(target);
+        let artifacts = fuzz_dir().join("artifacts").join(target);
+        for directory in [&kept, &found, &artifacts] {
             fs::create_dir_all(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
         }
-        let program = fuzz_dir().join("target").join(FUZZ_TARGET).join("release").join(&target);
-        let mut command = Command::new(program);
-        command
-            .arg(format!("-max_total_time={seconds}"))
-            .arg(format!("-artifact_prefix={}/", artifacts.display()))
-            .arg(corpus);
-        report.run(&format!("fuzz {target}"), &mut command);
+        let program = fuzz_dir().join("target").join(FUZZ_TARGET).join("release").join(target);
+        let mut command = Command::new(&program);
+        command.arg(format!("-max_total_time={seconds}")).arg(format!("-artifact_prefix={}/", artifacts.display()));
+        let dictionary = fuzz_dir().join("dictionaries").join(target).with_extension("dict");
+        if dictionary.exists() {
+            command.arg(format!("-dict={}", dictionary.display()));
+        }
+        report.run(&format!("fuzz {target}"), command.args([&found, &kept]));
+        // Without counters of executions of an edge, which would keep ten times as many inputs.
+        let mut merge = Command::new(program);
+        merge.args(["-merge=1", "-use_counters=0"]).args([&kept, &found]);
+        report.run(&format!("minimise {target}"), &mut merge);
     }
 }
 

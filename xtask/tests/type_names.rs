@@ -44,8 +44,9 @@ fn visible_type(line: &str) -> Option<&str> {
 #[test]
 fn visible_type_is_unique_in_its_crate() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut packages: Vec<PathBuf> =
-        ["bin", "bench/peers", "tests/interop", "tests/system", "xtask"].map(|name| root.join(name)).into();
+    let mut packages: Vec<PathBuf> = ["bin", "bench/peers", "tests/fuzz", "tests/interop", "tests/system", "xtask"]
+        .map(|name| root.join(name))
+        .into();
     for parent in ["crates", "models"] {
         packages.extend(fs::read_dir(root.join(parent)).unwrap().map(|entry| entry.unwrap().path()));
     }

@@ -99,7 +99,7 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
 }
 
 /// Opens an unconnected link for each shard.
-fn open(config: &LinkConfig, _: Option<u32>, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, CliError> {
+pub(crate) fn open(config: &LinkConfig, _: Option<u32>, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, CliError> {
     if config.kind.driver().is_none() {
         // A virtual link uses a locally administered address and no device.
         return super::open::open(config, None, shards);

@@ -171,7 +171,16 @@ fn read_file(path: &Path, records: &mut Vec<Record>) -> Result<bool, String> {
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1));
     file.read_to_end(&mut bytes).map_err(|err| err.to_string())?;
-    let Some(mut rest) = bytes.get(MAGIC.len()..) else { return Ok(true) };
+    parse(&bytes, records)?;
+    Ok(true)
+}
+
+/// Appends the records in the content of a file to `records`.
+///
+/// # Errors
+/// The content is no journal, or damaged: the reason.
+pub(crate) fn parse(bytes: &[u8], records: &mut Vec<Record>) -> Result<(), String> {
+    let Some(mut rest) = bytes.get(MAGIC.len()..) else { return Ok(()) };
     if !bytes.starts_with(MAGIC) {
         return Err("it is no journal of this version".to_owned());
     }
@@ -191,7 +200,15 @@ fn read_file(path: &Path, records: &mut Vec<Record>) -> Result<bool, String> {
         records.push(Record::parse(content).ok_or_else(damaged)?);
         rest = &after[len as usize..];
     }
-    Ok(true)
+    Ok(())
+}
+
+/// Content of a file with records of these kinds and contents, whose checksums are right.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn file_of(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    records.iter().for_each(|(kind, content)| put(&mut bytes, *kind, &[content]));
+    bytes
 }
 
 fn private_options() -> OpenOptions {

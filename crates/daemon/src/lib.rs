@@ -60,6 +60,8 @@ mod device;
 mod dry_run;
 mod event_queue;
 mod events;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod host;
 mod host_device;
 mod host_ports;

@@ -104,7 +104,7 @@ impl Traces {
 ///
 /// # Errors
 /// The wrong word, in one line.
-fn parse_filter(text: &str, link: impl Fn(&str) -> Option<PortId>) -> Result<TraceFilter, String> {
+pub(crate) fn parse_filter(text: &str, link: impl Fn(&str) -> Option<PortId>) -> Result<TraceFilter, String> {
     let mut words = text.split_whitespace().peekable();
     let mut terms = Vec::new();
     while words.peek().is_some() {

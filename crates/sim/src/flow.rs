@@ -92,7 +92,14 @@ impl Flow {
 
     /// A finished TCP segment with the given payload.
     pub fn tcp_with(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
-        let mut segment = self.tcp_segment(seq, payload);
+        let mut segment = self.tcp_segment(seq, tcp::Flags::ACK, payload);
+        self.finish(Protocol::TCP, tcp::CHECK_AT, &mut segment);
+        self.raw(Protocol::TCP, &segment)
+    }
+
+    /// A finished TCP segment without payload, with the given flags.
+    pub fn tcp_flags(&self, seq: u32, flags: tcp::Flags) -> Vec<u8> {
+        let mut segment = self.tcp_segment(seq, flags, &[]);
         self.finish(Protocol::TCP, tcp::CHECK_AT, &mut segment);
         self.raw(Protocol::TCP, &segment)
     }
@@ -112,7 +119,7 @@ impl Flow {
     /// If no memory is free.
     pub fn fat_tcp_with(&self, mem: &Memory, seq: u32, payload: &[u8], size: u16) -> Packet {
         let kind = if self.version() == Version::V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-        self.fat(mem, Protocol::TCP, &mut self.tcp_segment(seq, payload), (payload.len(), size, kind))
+        self.fat(mem, Protocol::TCP, &mut self.tcp_segment(seq, tcp::Flags::ACK, payload), (payload.len(), size, kind))
     }
 
     /// A finished UDP datagram with `len` bytes of the stream.
@@ -170,10 +177,10 @@ impl Flow {
         }
     }
 
-    fn tcp_segment(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
+    fn tcp_segment(&self, seq: u32, flags: tcp::Flags, payload: &[u8]) -> Vec<u8> {
         let mut header = tcp::TcpHeader::new(self.sport, self.dport, seq, 1);
         header.set_header_len(TCP_LEN);
-        header.set_flags(tcp::Flags::ACK);
+        header.set_flags(flags);
         header.set_window(512);
         let mut segment = header.as_bytes().to_vec();
         segment.extend_from_slice(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);

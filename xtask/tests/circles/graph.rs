@@ -364,7 +364,12 @@ impl Reader<'_> {
     fn child_file(&mut self, id: usize, directory: &Path, file: Option<String>) {
         let name = self.word(1).to_owned();
         let (file, inside) = match file {
-            Some(file) => (directory.join(file), directory.to_owned()),
+            // Files of its children are beside it.
+            Some(file) => {
+                let file = directory.join(file);
+                let inside = file.parent().unwrap_or(directory).to_owned();
+                (file, inside)
+            }
             None => file_of_module(directory, &name),
         };
         let child = self.graph.read(&file, &inside, self.base, Some(id));

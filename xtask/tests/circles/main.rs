@@ -140,7 +140,7 @@ fn root() -> &'static Path {
 /// Root files of all crates of the workspace.
 fn crate_roots() -> Vec<PathBuf> {
     let mut packages: Vec<PathBuf> =
-        ["bin", "xtask", "tests/interop", "tests/system"].map(|name| root().join(name)).into();
+        ["bin", "xtask", "tests/fuzz", "tests/interop", "tests/system"].map(|name| root().join(name)).into();
     for parent in ["crates", "models"] {
         let entries = fs::read_dir(root().join(parent)).unwrap();
         packages.extend(entries.map(|entry| entry.unwrap().path()));

@@ -58,6 +58,12 @@ impl SocketDiag {
         Ok(diag)
     }
 
+    /// A socket whose peer is no kernel: answers are whatever the peer has sent.
+    #[cfg(feature = "fuzzing")]
+    pub(crate) fn of_peer(socket: OwnedFd) -> Self {
+        Self { socket, seq: 0, buffer: vec![0; 4096] }
+    }
+
     /// The binding of the socket that gets a packet, where the devices of its link and VRF have these numbers. A socket
     /// bound to one of these devices takes precedence over an unbound socket.
     ///

@@ -159,7 +159,7 @@ fn flow_of_an_unbound_socket_is_closed_to_other_domains() {
         // Neither a segment nor a SYN nor a RST of another domain reaches the socket, which that kernel would take it for.
         for link in [BLUE_INSIDE, PLAIN] {
             for flags in [wire::tcp::Flags::ACK, wire::tcp::Flags::SYN, wire::tcp::Flags::RST] {
-                let other = with_flags(&flow, flags);
+                let other = flow.tcp_flags(1, flags);
                 assert!(!goes_up(&mut node, NOW, link, &other, SocketBinding::Connected), "{link:?} {flags:?}");
             }
             assert!(node.drops().contains(&(link.0, DropReason::SocketOtherVrf, 3)), "{:?}", node.drops());
@@ -172,27 +172,12 @@ fn flow_of_an_unbound_socket_is_closed_to_other_domains() {
             &mut node,
             NOW,
             BLUE_INSIDE,
-            &with_flags(&flow, wire::tcp::Flags::SYN),
+            &flow.tcp_flags(1, wire::tcp::Flags::SYN),
             SocketBinding::Unbound
         ));
         down_bytes(&mut node, PLAIN, &back(&flow).tcp(1, 10));
         assert_eq!([INSIDE, BLUE_INSIDE, PLAIN].map(|link| node.tx(link).len()), [0, 1, 0]);
     }
-}
-
-/// A segment of a flow with other flags.
-fn with_flags(flow: &Flow, flags: wire::tcp::Flags) -> Vec<u8> {
-    let (mut bytes, at) = (flow.tcp(1, 0), flow.version().header_len());
-    let word = |bytes: &[u8], at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    let (old, sum) = (word(&bytes, at + 12), word(&bytes, at + 16));
-    let new = (old & 0xf000) | flags.bits();
-    // RFC 1624 §3.
-    let changed = u32::from(!sum) + u32::from(!old) + u32::from(new);
-    let folded = (changed & 0xffff) + (changed >> 16);
-    let folded = ((folded & 0xffff) + (folded >> 16)) as u16;
-    bytes[at + 12..at + 14].copy_from_slice(&new.to_be_bytes());
-    bytes[at + 16..at + 18].copy_from_slice(&(!folded).to_be_bytes());
-    bytes
 }
 
 #[test]

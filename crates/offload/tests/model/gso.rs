@@ -157,7 +157,7 @@ fn check_cut(cut: Cut, before: &[u8], out: &[Packet], l3: usize, tag: usize) {
         let bytes = packet.to_vec();
         let (front, here) = bytes.split_at(end + tag);
         assert_eq!(front[..l3.min(12)], before[..l3.min(12)]);
-        assert!(here.len() == gso.size.into() || (index == last && (1..=gso.size.into()).contains(&here.len())));
+        assert!(here.len() == usize::from(gso.size) || (index == last && (1..=gso.size.into()).contains(&here.len())));
         assert_eq!(packet.meta.cut, Cut::Whole);
         payload.extend_from_slice(here);
     }

@@ -6,6 +6,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
+use std::sync::Once;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use link::Link;
 use link::vhost::{VhostConfig, VhostUser, open};
@@ -15,38 +18,40 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-pub const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 
 /// Bytes of guest memory: two regions of equal length from address 0 on.
-pub const GUEST_LEN: u64 = 16 * PAGE;
+pub(crate) const GUEST_LEN: u64 = 16 * PAGE;
 
 /// Pairs of queues of the port.
-pub const PAIRS: u16 = 2;
+pub(crate) const PAIRS: u16 = 2;
 
 /// Front end's address of guest address 0.
-pub const USER: u64 = 1 << 32;
+pub(crate) const USER: u64 = 1 << 32;
 
 /// Bytes of each part of a ring, and of all rings.
 const RING_LEN: u64 = 0x800;
-#[allow(dead_code, reason = "of one of the targets")]
-pub const RINGS_LEN: u64 = 2 * PAIRS as u64 * RING_LEN;
+pub(crate) const RINGS_LEN: u64 = 2 * PAIRS as u64 * RING_LEN;
 
 /// Bytes of the file in front of and behind guest memory.
 const GUARD: [u8; 8] = *b"\xa5\x5aGUARD\xee";
 
+/// Longest wait for a port.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Longest frame: an IP packet with the header and two tags of Ethernet.
 const LONGEST: usize = 65_575 + 14 + 8;
 
-pub fn avail_at(queue: u64) -> u64 {
+pub(crate) fn avail_at(queue: u64) -> u64 {
     queue * RING_LEN + 0x200
 }
 
-pub fn used_at(queue: u64) -> u64 {
+pub(crate) fn used_at(queue: u64) -> u64 {
     queue * RING_LEN + 0x400
 }
 
 /// A port whose guest links are observed.
-pub struct Port {
+pub(crate) struct Port {
     back: VhostUser,
     mem: Memory,
     path: PathBuf,
@@ -56,7 +61,7 @@ pub struct Port {
 }
 
 impl Port {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let path = std::env::temp_dir().join(format!("fatpath-fuzz-vhost-{}.sock", std::process::id()));
         let back =
             open(&VhostConfig { pairs: PAIRS, ..VhostConfig::new("vm0", &path, wire::MacAddr([2, 0, 0, 0, 0, 9])) })
@@ -65,7 +70,7 @@ impl Port {
     }
 
     /// Makes one call of each kind. A connection closes with at most one error. Returns the number of received frames.
-    pub fn turn(&mut self, frames: &[usize]) -> usize {
+    pub(crate) fn turn(&mut self, frames: &[usize]) -> usize {
         let mut got = Vec::new();
         if self.back.recv(&self.mem, &mut got).is_err() {
             self.check_closed();
@@ -87,6 +92,16 @@ impl Port {
         got.len()
     }
 
+    /// Makes a call of each kind, and waits a moment: connections and messages have a rate, and guest memory is inspected by
+    /// another thread. Returns the number of received frames.
+    fn wait(&mut self) -> usize {
+        let frames = self.turn(&[]);
+        if frames == 0 {
+            thread::sleep(Duration::from_micros(50));
+        }
+        frames
+    }
+
     fn check_closed(&mut self) {
         assert!(!self.back.guest().connected);
         let _ = self.back.send(&mut Vec::new()).expect("the error comes once");
@@ -95,27 +110,33 @@ impl Port {
     }
 
     /// Runs the port until it detects that a front end has disconnected.
-    pub fn settle(&mut self) {
-        for _ in 0..100_000 {
+    pub(crate) fn settle(&mut self) {
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE {
             let guest = self.back.guest();
             // Earlier front ends may still wait to be accepted.
             if guest.connections == self.guests.get() && !guest.connected {
                 return;
             }
-            self.turn(&[]);
+            self.wait();
         }
         panic!("a front end that is gone stays connected");
     }
 
     /// Checks that the next front end is served normally.
-    pub fn check_serves(&mut self) {
+    pub(crate) fn check_serves(&mut self) {
         let guest = Guest::new(self);
         guest.set_up((1 << 30) | (1 << 32), 16);
-        for queue in 0..2 {
-            guest.offer(queue, 0, Desc { addr: 0x4000, len: 100, flags: 0, next: 0 });
-        }
-        for _ in 0..100 {
-            if self.turn(&[]) == 1 {
+        let since = Instant::now();
+        let mut is_offered = false;
+        while since.elapsed() < PATIENCE {
+            // Frames of a queue that is not enabled have no effect.
+            if !is_offered && self.back.guest().queues.iter().all(|queue| queue.enabled) {
+                let desc = Desc { addr: 0x4000, len: 100, flags: 0, next: 0 };
+                (0..2).for_each(|queue| guest.offer(queue, 0, desc));
+                is_offered = true;
+            }
+            if self.wait() == 1 {
                 drop(guest);
                 return self.settle();
             }
@@ -124,29 +145,46 @@ impl Port {
     }
 }
 
-/// Number of open descriptors of this process.
-pub fn open_descriptors() -> usize {
+/// Number of open descriptors of this process, with those that the crate `link` keeps from the first guest on.
+pub(crate) fn open_descriptors() -> usize {
+    static FIRST_GUEST: Once = Once::new();
+    FIRST_GUEST.call_once(|| Port::new().check_serves());
+    descriptors()
+}
+
+fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
+}
+
+/// Asserts that the process has as many open descriptors as `before`, once threads have closed those of messages.
+pub(crate) fn check_descriptors(before: usize) {
+    let since = Instant::now();
+    while descriptors() != before && since.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_micros(50));
+    }
+    let files = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let files: Vec<PathBuf> = files.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
+    assert_eq!(descriptors(), before, "open descriptors: {files:?}");
 }
 
 /// A descriptor of a ring.
 #[derive(Clone, Copy)]
-pub struct Desc {
-    pub addr: u64,
-    pub len: u32,
-    pub flags: u16,
-    pub next: u16,
+pub(crate) struct Desc {
+    pub(crate) addr: u64,
+    pub(crate) len: u32,
+    pub(crate) flags: u16,
+    pub(crate) next: u16,
 }
 
 /// A front end.
-pub struct Guest {
+pub(crate) struct Guest {
     socket: UnixStream,
     /// Guest memory, with guards around it.
-    pub file: OwnedFd,
+    pub(crate) file: OwnedFd,
 }
 
 impl Guest {
-    pub fn new(port: &Port) -> Self {
+    pub(crate) fn new(port: &Port) -> Self {
         let socket = UnixStream::connect(&port.path).expect("a listener");
         port.guests.set(port.guests.get() + 1);
         socket.set_nonblocking(true).expect("a socket");
@@ -160,7 +198,7 @@ impl Guest {
     }
 
     /// Sends bytes with descriptors. If the back end does not read, they are lost.
-    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    pub(crate) fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
         let mut space = [MaybeUninit::uninit(); 512];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() {
@@ -171,14 +209,14 @@ impl Guest {
     }
 
     /// Sends a complete message.
-    pub fn say(&self, request: u32, flags: u32, body: &[u64], fds: &[BorrowedFd<'_>]) {
+    pub(crate) fn say(&self, request: u32, flags: u32, body: &[u64], fds: &[BorrowedFd<'_>]) {
         let body: Vec<u8> = body.iter().flat_map(|word| word.to_ne_bytes()).collect();
         let header = [request, flags, body.len() as u32].map(u32::to_ne_bytes).concat();
         self.send(&[header, body].concat(), fds);
     }
 
     /// Sends features, memory of two regions, and all rings.
-    pub fn set_up(&self, features: u64, size: u32) {
+    pub(crate) fn set_up(&self, features: u64, size: u32) {
         let pair = |low: u32, high: u32| u64::from(low) | (u64::from(high) << 32);
         let half = GUEST_LEN / 2;
         self.say(2, 1, &[features], &[]);
@@ -197,24 +235,24 @@ impl Guest {
     }
 
     /// Writes into guest memory.
-    pub fn poke(&self, at: u64, bytes: &[u8]) {
+    pub(crate) fn poke(&self, at: u64, bytes: &[u8]) {
         poke(&self.file, at, bytes);
     }
 
     /// Writes a descriptor of a ring.
-    pub fn describe(&self, queue: u64, index: u64, desc: Desc) {
+    pub(crate) fn describe(&self, queue: u64, index: u64, desc: Desc) {
         let rest = u64::from(desc.len) | (u64::from(desc.flags) << 32) | (u64::from(desc.next) << 48);
         self.poke(queue * RING_LEN + 16 * index, &[desc.addr, rest].map(u64::to_le_bytes).concat());
     }
 
     /// Offers one descriptor as the first chain of a ring.
     fn offer(&self, queue: u64, index: u16, desc: Desc) {
-        self.describe(queue, index.into(), Desc { flags: if queue % 2 == 0 { 2 } else { 0 }, ..desc });
+        self.describe(queue, index.into(), Desc { flags: if queue.is_multiple_of(2) { 2 } else { 0 }, ..desc });
         self.poke(avail_at(queue), &[0, 1, index].map(u16::to_le_bytes).concat());
     }
 
     /// Asserts that nothing was written around guest memory; the file may have been truncated.
-    pub fn check_guards(&self) {
+    pub(crate) fn check_guards(&self) {
         for at in guards() {
             let mut bytes = vec![0; PAGE as usize];
             let len = pread(&self.file, &mut bytes, at).expect("a memfd");
@@ -229,7 +267,7 @@ fn guards() -> [u64; 2] {
 }
 
 /// Writes into guest memory, at an address taken modulo its length.
-pub fn poke(file: &OwnedFd, at: u64, bytes: &[u8]) {
+pub(crate) fn poke(file: &OwnedFd, at: u64, bytes: &[u8]) {
     let at = at % GUEST_LEN;
     let len = bytes.len().min((GUEST_LEN - at) as usize);
     pwrite(file, &bytes[..len], PAGE + at).expect("a memfd");

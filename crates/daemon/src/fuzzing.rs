@@ -1,0 +1,86 @@
+//! Parsers and requests that no other crate calls, for the fuzz targets.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use base::{PortId, ShardCount};
+use datapath::{Datapath, SocketBinding, SocketQuestion};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+use wire::FlowKey;
+use zeroize::Zeroizing;
+
+use crate::host::SocketDiag;
+use crate::ip_batch::{self, IpLines};
+use crate::netlink::Shared;
+use crate::node::Clock;
+use crate::store::{Found, replay};
+use crate::traces::parse_filter;
+use crate::worker::Worker;
+use crate::{command, dry_run, journal};
+
+/// Checks a file as lines of `ip`, if it looks like such, without running them. Tells whether a gateway would run them.
+pub fn check_ip_lines(text: &[u8]) -> bool {
+    ip_batch::are_in(text) && IpLines::new("lines".to_owned(), Zeroizing::new(text.to_vec())).is_ok()
+}
+
+/// Checks the filter of a trace, on a gateway with one link. Tells whether it is valid.
+pub fn check_trace_filter(text: &str) -> bool {
+    parse_filter(text, |name| (name == "lan").then_some(PortId(2))).is_ok()
+}
+
+/// Reads a journal, and carries out its records on a gateway in memory without a configuration.
+///
+/// # Panics
+/// The system has no descriptors or threads left.
+pub fn restore_journal(file: &[u8]) {
+    let mut records = Vec::new();
+    if journal::parse(file, &mut records).is_err() {
+        return;
+    }
+    let (handle, inboxes) = command::channel(ShardCount::ONE).expect("descriptors");
+    let clock = Clock::start();
+    let shards = ShardCount::ONE.all().zip(inboxes).zip(Datapath::shards(ShardCount::ONE));
+    let workers: Vec<_> = shards
+        .map(|((shard, inbox), datapath)| {
+            let handle = handle.clone();
+            thread::spawn(move || Worker::of_shard(inbox, clock, datapath, Some((shard, Arc::new(handle))))?.run())
+        })
+        .collect();
+    let shared = Shared::new(&handle, dry_run::open);
+    // A record that cannot be carried out is refused by name.
+    let _ = replay(records, &Found::default().state, Path::new("journal"), &mut shared.lock());
+    drop(shared);
+    handle.stop().expect("a worker that runs");
+    workers.into_iter().for_each(|worker| worker.join().expect("no panic").expect("a worker that ends in order"));
+}
+
+/// Content of a journal with records of these kinds and contents, whose checksums are right.
+pub fn journal_of(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    journal::file_of(records)
+}
+
+/// Looks a socket up in a kernel whose answers are these datagrams. The first word behind each type is replaced by the
+/// number of the question that it follows.
+///
+/// # Errors
+/// The answers end before one that can be read, or an answer is an error.
+///
+/// # Panics
+/// The system has no descriptors left.
+pub fn look_up_socket(flow: FlowKey, answers: &[Vec<u8>]) -> io::Result<SocketBinding> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (kernel, own): (OwnedFd, OwnedFd) = pair.expect("descriptors");
+    for (answer, seq) in answers.iter().zip(1_u32..) {
+        let mut answer = answer.clone();
+        if let Some(place) = answer.get_mut(8..12) {
+            place.copy_from_slice(&seq.to_ne_bytes());
+        }
+        // A datagram that does not fit is lost.
+        let _ = send(kernel.as_fd(), &answer, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+    let question = SocketQuestion { flow, link: PortId(2), vrf: PortId(3) };
+    SocketDiag::of_peer(own).binding(&question, 2, 3)
+}
