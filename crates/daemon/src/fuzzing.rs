@@ -18,7 +18,7 @@ use crate::netlink::Shared;
 use crate::node::Clock;
 use crate::store::{Found, replay};
 use crate::traces::parse_filter;
-use crate::worker::Worker;
+use crate::worker::{SharedWorker, Worker};
 use crate::{command, dry_run, journal};
 
 /// Checks a file as lines of `ip`, if it looks like such, without running them. Tells whether a gateway would run them.
@@ -46,7 +46,10 @@ pub fn restore_journal(file: &[u8]) {
     let workers: Vec<_> = shards
         .map(|((shard, inbox), datapath)| {
             let handle = handle.clone();
-            thread::spawn(move || Worker::of_shard(inbox, clock, datapath, Some((shard, Arc::new(handle))))?.run())
+            thread::spawn(move || {
+                let worker = Worker::of_shard(inbox, clock, datapath, Some((shard, Arc::new(handle))))?;
+                SharedWorker::new(worker).run()
+            })
         })
         .collect();
     let shared = Shared::new(&handle, dry_run::open);
