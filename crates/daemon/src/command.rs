@@ -221,6 +221,7 @@ impl Handle {
     }
 
     /// Sends a call to the first shard, whose own thread runs it. The reply arrives on the receiver, which is disconnected if the worker ends.
+    #[cfg(test)]
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,

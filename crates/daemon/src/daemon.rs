@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
@@ -21,14 +22,15 @@ use super::device;
 use super::events::Event;
 use super::host::{HostSide, Maker};
 use super::ike::{IkeFile, IkeSocket};
-use super::netlink::{NetlinkServer, Shared};
+use super::netlink::{NetlinkServer, Protocols, Shared};
 use super::open::open;
 use super::plan::Plan;
 use super::planner::Planner;
 use super::reload_summary::summary;
 use super::running::Running;
 use super::service;
-use super::store::{self, Checkpointer, Collected, Found, Keep, Keeper, KeptState, OfFiles};
+use super::store::sealed::{self, SealedSas};
+use super::store::{self, Checkpointer, Collected, Found, Keep, Keeper, KeptState, OfFiles, Resumed};
 use super::threads::{Threads, Watchdog};
 use crate::command::{WorkerGone, same};
 use crate::config_file;
@@ -47,6 +49,27 @@ pub(super) struct Daemon {
     shared: Shared,
     /// Writer of the state that netlink clients have set.
     keeper: Option<Keeper>,
+}
+
+/// SAs with a time limit that an earlier gateway has passed on.
+pub(super) struct EarlierSas {
+    /// The SAs, or the reason for which they cannot be read.
+    sealed: Result<SealedSas, String>,
+}
+
+impl EarlierSas {
+    /// Those in the service manager's store.
+    pub(super) fn stored() -> Option<Self> {
+        Some(Self { sealed: SealedSas::open(service::stored(sealed::NAME)?) })
+    }
+
+    /// Gives them up, as no state is kept, and with it no policies.
+    pub(super) fn discard(self) {
+        tracing::warn!("SAs of the earlier gateway are not restored: no state is kept");
+        if let Err(err) = service::remove(sealed::NAME) {
+            tracing::warn!("service manager: {err}");
+        }
+    }
 }
 
 /// Summary of a gateway's links, displayed as `2 links: tun0, wan; wan is down (eth1: SIOCGIFFLAGS: Network is down)`.
@@ -314,13 +337,18 @@ impl Daemon {
         Ok(Some(server))
     }
 
-    /// Restores the state that `kept` holds on top of the configuration, and keeps the state from now on. True: a program
-    /// had changed an object of the configuration, so that the node is not what the configuration and the state, which is
-    /// written now, make it; a new start does that.
+    /// Restores the state that `kept` holds on top of the configuration, and then the SAs in `earlier`; keeps the state from
+    /// now on. True: a program had changed an object of the configuration, so that the node is not what the configuration
+    /// and the state, which is written now, make it; a new start does that.
     ///
     /// # Errors
     /// The state cannot be restored.
-    pub(super) fn restore(&mut self, kept: KeptState, threads: &Threads) -> Result<bool, CliError> {
+    pub(super) fn restore(
+        &mut self,
+        kept: KeptState,
+        earlier: Option<EarlierSas>,
+        threads: &Threads,
+    ) -> Result<bool, CliError> {
         let has_changes = kept.has_changes();
         let KeptState { store, found, records, next, boot } = kept;
         let Found { mut state, journal: first, is_of_boot, saved_sas } = found;
@@ -341,6 +369,9 @@ impl Daemon {
             store::reserve_added(&mut state.checkpoints, &replayed.added, &self.worker.handle).map_err(gone)?;
             let now = Collected::of(&mut protocols).map_err(CliError::failed)?;
             is_changed = !now.fingerprint().has_all_of(&made);
+        }
+        if !is_changed && let Some(earlier) = earlier {
+            self.resume(earlier, &mut protocols);
         }
         // No client is connected yet, so that larval SAs are those that state and journal name.
         self.worker.handle.change(|node| node.datapath.ipsec.hold_lost(), same).map_err(gone)?;
@@ -365,6 +396,23 @@ impl Daemon {
         Ok(is_changed)
     }
 
+    /// Restores the SAs that an earlier gateway has passed on. A failure is logged, and key managers are told that the SAs are
+    /// gone.
+    fn resume(&self, earlier: EarlierSas, protocols: &mut Protocols) {
+        // No later gateway gets the SAs: each sends its numbers once.
+        let removed = service::remove(sealed::NAME).map_err(|err| format!("the service manager has them still: {err}"));
+        let resumed = earlier.sealed.and_then(|sealed| {
+            removed?;
+            store::resume(sealed, protocols, &self.worker.handle).map_err(|gone| gone.to_string())
+        });
+        match resumed {
+            Ok(Resumed { done, ended, left_out }) => tracing::info!(
+                "SAs of the earlier gateway: {done} restored, {ended} at their end, {left_out} of the configuration or unfit for it"
+            ),
+            Err(why) => tracing::error!("SAs of the earlier gateway are not restored: {why}"),
+        }
+    }
+
     /// Saves the state that netlink clients have set. Returns a summary and the file's path.
     fn save(&mut self) -> Result<String, String> {
         let keeper = self.keeper.as_ref().ok_or("this gateway keeps no state; start it without --state none")?;
@@ -383,13 +431,26 @@ impl Daemon {
 
     /// Ends the gateway, after a last save.
     pub(super) fn end(self) -> Result<(), CliError> {
+        let host_side = self.host_side();
+        let shared = self.shared.clone();
+        // Held until the process ends: no request is carried out whose effect the next gateway would not have.
+        let mut held = None;
+        let mut sas = None;
         if let Some(keeper) = &self.keeper {
             let noted = self.worker.hold(true).and_then(|()| keeper.end());
             if let Err(err) = noted {
                 tracing::warn!("sequence numbers of SAs were not saved: {err}");
             }
+            let protocols = held.insert(shared.lock());
+            sas = keeper.seal(protocols).unwrap_or_else(|err| {
+                tracing::error!("SAs with a time limit end with the gateway: {err}");
+                None
+            });
         }
-        self.host_side().end();
+        if let Some((memory, count)) = sas {
+            store_sas(&memory, count);
+        }
+        host_side.end();
         if !device::keeps()
             && let Err(why) = device::change(&self.planner.devices(), &[])
         {
@@ -416,6 +477,15 @@ impl Daemon {
             }
         }
         LinkSummary { names, failed }
+    }
+}
+
+/// Passes SAs with a time limit, which no longer send, to the service manager for the next gateway.
+fn store_sas(memory: &OwnedFd, count: usize) {
+    if service::store(sealed::NAME, memory.as_fd()) {
+        tracing::info!("{count} SAs with a time limit are in the service manager's store");
+    } else {
+        tracing::info!("{count} SAs with a time limit end with the gateway: no service manager keeps them");
     }
 }
 

@@ -18,16 +18,11 @@ use netlink::Change;
 use netlink::rtnl::Model;
 use zeroize::Zeroizing;
 
+use crate::framing::{self, Damaged, put};
 use crate::sa_name::SaName;
 
 /// First bytes of a file.
 const MAGIC: &[u8; 16] = b"fatpath journal1";
-
-/// Bytes of a record before its content: the length of the content, the length's complement, and the checksum.
-const HEAD: usize = 12;
-
-/// Longest content of a record: more than the longest request.
-const MAX_CONTENT: usize = 1 << 20;
 
 /// Length of a journal, in bytes, from which it is compacted in idle time.
 const LONG: u64 = 4 << 20;
@@ -85,55 +80,6 @@ impl Record {
     }
 }
 
-/// Appends a record with this content to `into`.
-fn put(into: &mut Vec<u8>, kind: u8, parts: &[&[u8]]) {
-    let len = (1 + parts.iter().map(|part| part.len()).sum::<usize>()) as u32;
-    let mut sum = Crc::default().with(&[kind]);
-    for part in parts {
-        sum = sum.with(part);
-    }
-    into.extend([len, !len, sum.value()].iter().flat_map(|word| word.to_le_bytes()));
-    into.push(kind);
-    parts.iter().for_each(|part| into.extend_from_slice(part));
-}
-
-/// CRC-32 as in Ethernet and zip.
-#[derive(Clone, Copy)]
-struct Crc(u32);
-
-impl Default for Crc {
-    fn default() -> Self {
-        Self(u32::MAX)
-    }
-}
-
-impl Crc {
-    const TABLE: [u32; 256] = {
-        let mut table = [0; 256];
-        let mut at = 0;
-        while at < table.len() {
-            let mut value = at as u32;
-            let mut bit = 0;
-            while bit < 8 {
-                value = value >> 1 ^ if value & 1 == 1 { 0xedb8_8320 } else { 0 };
-                bit += 1;
-            }
-            table[at] = value;
-            at += 1;
-        }
-        table
-    };
-
-    fn with(self, bytes: &[u8]) -> Self {
-        let step = |sum: u32, byte: &u8| sum >> 8 ^ Self::TABLE[usize::from(sum as u8 ^ byte)];
-        Self(bytes.iter().fold(self.0, step))
-    }
-
-    const fn value(self) -> u32 {
-        !self.0
-    }
-}
-
 /// The file `number` of the journal of a state.
 fn path_of(state: &Path, number: u64) -> PathBuf {
     let mut name = state.as_os_str().to_owned();
@@ -184,23 +130,13 @@ pub(crate) fn parse(bytes: &[u8], records: &mut Vec<Record>) -> Result<(), Strin
     if !bytes.starts_with(MAGIC) {
         return Err("it is no journal of this version".to_owned());
     }
-    // A head or a content that ends with the file is torn.
-    while let Some((head, after)) = rest.split_first_chunk::<HEAD>() {
+    loop {
         let at = bytes.len() - rest.len();
-        let damaged = || format!("the record at byte {at} is damaged");
-        let word = |n: usize| u32::from_le_bytes([head[4 * n], head[4 * n + 1], head[4 * n + 2], head[4 * n + 3]]);
-        let (len, sum) = (word(0), word(2));
-        if len != !word(1) || len as usize > MAX_CONTENT {
-            return Err(damaged());
-        }
-        let Some(content) = after.get(..len as usize) else { break };
-        if Crc::default().with(content).value() != sum {
-            return Err(damaged());
-        }
-        records.push(Record::parse(content).ok_or_else(damaged)?);
-        rest = &after[len as usize..];
+        let damaged = |_| format!("the record at byte {at} is damaged");
+        let Some((content, after)) = framing::split(rest).map_err(damaged)? else { return Ok(()) };
+        records.push(Record::parse(content).ok_or(Damaged).map_err(damaged)?);
+        rest = after;
     }
-    Ok(())
 }
 
 /// Content of a file with records of these kinds and contents, whose checksums are right.
@@ -551,10 +487,5 @@ mod tests {
         journal.end(pending, true);
         journal.write();
         assert_eq!(read(&state, 2).unwrap().0, [Record::Request(0, Zeroizing::new(vec![3; 100]))]);
-    }
-
-    #[test]
-    fn checksum_is_the_one_of_ethernet() {
-        assert_eq!(Crc::default().with(b"123456789").value(), 0xcbf4_3926);
     }
 }

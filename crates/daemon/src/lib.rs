@@ -43,7 +43,7 @@
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
@@ -60,6 +60,7 @@ mod device;
 mod dry_run;
 mod event_queue;
 mod events;
+mod framing;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod host;
@@ -131,7 +132,7 @@ use tracing_subscriber::filter::LevelFilter;
 use self::netlink::start_discard;
 use config_file::Sources;
 pub use config_file::{Warning, expand as expand_config, load as load_config};
-use daemon::Daemon;
+use daemon::{Daemon, EarlierSas};
 pub use device::{Removed, remove as remove_devices};
 pub use dry_run::{ObjectCounts, check};
 use events::Event;
@@ -189,6 +190,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         StatePlace::None => None,
     };
     let kept = store.map(KeptState::read).transpose()?;
+    let earlier = EarlierSas::stored();
     let mut maker = (sources.config.host.side != HostSide::Off).then(HostMaker::start);
     sandbox.keep_rights(rights(config, &sources, &options.allowed_links), maker.is_some());
     sandbox.restrict_files(places(config, &sources, &socket, kept.as_ref()));
@@ -220,8 +222,15 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
             "--state none: after a restart SAs with static keys begin their sequence numbers again, and peers drop their packets"
         );
     }
+    let earlier = match &kept {
+        Some(_) => earlier,
+        None => earlier.and_then(|earlier| {
+            earlier.discard();
+            None
+        }),
+    };
     if let Some(kept) = kept
-        && daemon.restore(kept, &threads)?
+        && daemon.restore(kept, earlier, &threads)?
     {
         tracing::info!(
             "{instance}: programs had changed objects of the configuration, which count again; starting anew"
@@ -299,6 +308,7 @@ fn start_anew(maker: Option<HostMaker>) -> CliError {
     }
     let passed = maker.map_or(Ok(()), |maker| maker.pass_on(&mut program));
     confine::pass_on();
+    service::pass_on();
     CliError::system("start anew", &passed.map_or_else(|err| err, |()| program.args(arguments).exec()))
 }
 

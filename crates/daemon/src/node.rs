@@ -11,6 +11,7 @@ use config::model::TableLimits;
 use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::captures::Captures;
 use super::event_queue::Listeners;
@@ -24,23 +25,33 @@ use super::slot::Slot;
 use super::traces::Traces;
 use super::xfrm::FileObjects;
 
-/// The clock that supplies every core's `now`; the same in all shards.
+/// The clock that supplies every core's `now`; the same in all shards. It counts from the boot of the machine, so that times
+/// are those of the next gateway, too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     start: std::time::Instant,
-    /// The same moment as `start`, since the Unix epoch.
+    /// The same moment as `start`, since the boot.
+    boot: Instant,
+    /// The boot, since the Unix epoch.
     epoch: Duration,
 }
 
 impl Clock {
     pub(crate) fn start() -> Self {
-        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self { start: std::time::Instant::now(), epoch }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let boot = since_boot();
+        Self { start: std::time::Instant::now(), boot, epoch: now.saturating_sub(boot.since(Instant::ZERO)) }
     }
 
     fn now(&self) -> Instant {
-        Instant::ZERO + self.start.elapsed()
+        self.boot + self.start.elapsed()
     }
+}
+
+/// Time since the boot of the machine, also that in which it was suspended.
+pub(crate) fn since_boot() -> Instant {
+    let now = clock_gettime(ClockId::Boottime);
+    Instant::ZERO + Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 /// Name of a link or VRF device: at most 15 bytes, as in Linux.
@@ -189,8 +200,8 @@ impl Node {
 
     /// The same clock, for the steps of a trace.
     pub(crate) fn trace_clock(&self) -> TraceClock {
-        let start = self.clock.start;
-        TraceClock(Box::new(move || Instant::ZERO + start.elapsed()))
+        let clock = self.clock;
+        TraceClock(Box::new(move || clock.now()))
     }
 
     /// Number of shards.

@@ -92,6 +92,8 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], queue: Arc<Eve
     // A key manager that has run on since before a restart.
     if xfrm.has(group::ACQUIRE) && xfrm.has(group::EXPIRE) {
         node.datapath.ipsec.expire_lost();
+        node.datapath.ipsec.report_resumed();
+        node.run_on_others(|node| node.datapath.ipsec.report_resumed());
     }
 }
 

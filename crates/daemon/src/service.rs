@@ -1,19 +1,29 @@
 //! Notifications to the service manager (sd_notify(3)): the gateway is ready, reloads its file, or ends. Without a
-//! service manager none are sent. The manager also keeps a descriptor over restarts, if its unit allows that
+//! service manager none are sent. The manager also keeps descriptors over restarts, if its unit allows that
 //! (`FileDescriptorStoreMax=`).
 
-use std::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sd_notify::{NotifyState, listen_fds, listen_fds_with_names, notify};
+use rustix::pipe::{PipeFlags, pipe_with};
+use sd_notify::{NotifyState, listen_fds_with_names, notify};
 
 /// Environment variable of the manager's socket.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
+
+/// Longest wait for the manager's confirmation.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// Descriptors that the manager has passed, with their names.
+static PASSED: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
 
 /// Reports that the gateway is ready: units that wait for it may start. `status` is shown by `systemctl status`.
 pub(super) fn ready(status: &str) {
@@ -44,35 +54,101 @@ pub(super) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// Number of descriptors that the manager has passed to this process, from descriptor 3 on (sd_listen_fds(3)).
-pub(super) fn passed() -> u32 {
-    listen_fds().map_or(0, |fds| fds.len() as u32)
+/// Takes the descriptors that the manager has passed to this process (sd_listen_fds(3)), and closes all others but the
+/// standard streams. To be called once, before this process opens any.
+///
+/// # Errors
+/// As [`link::take_inherited`].
+pub(super) fn take_passed() -> io::Result<()> {
+    let named: Vec<_> = match listen_fds_with_names() {
+        Ok(named) => named.collect(),
+        Err(err) => {
+            tracing::warn!("service manager: descriptors: {err}");
+            Vec::new()
+        }
+    };
+    let passed = link::take_inherited(named.len() as u32)?.into_iter().filter_map(|descriptor| {
+        let (_, name) = named.iter().find(|(number, _)| *number == descriptor.as_raw_fd())?;
+        Some((name.clone(), descriptor))
+    });
+    PASSED.lock().unwrap_or_else(PoisonError::into_inner).extend(passed);
+    Ok(())
 }
 
 /// The descriptor that an earlier run has [stored](store) under `name`.
 pub(super) fn stored(name: &str) -> Option<OwnedFd> {
-    let (number, _) = listen_fds_with_names().ok()?.find(|(_, of)| of == name)?;
-    // Opened again, as the number alone is no owner.
-    File::open(format!("/proc/self/fd/{number}")).ok().map(OwnedFd::from)
+    let passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    passed.iter().find(|(of, _)| of == name)?.1.try_clone().ok()
+}
+
+/// Leaves the passed descriptors open for the program that this process executes in its place.
+pub(super) fn pass_on() {
+    for (name, descriptor) in PASSED.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        if let Err(err) = fcntl_setfd(descriptor, FdFlags::empty()) {
+            tracing::warn!("service manager: {name}: {err}");
+        }
+    }
 }
 
 /// Passes a descriptor to the manager, in place of an earlier one of that name. Returns whether there is a manager.
 pub(super) fn store(name: &str, fd: BorrowedFd<'_>) -> bool {
-    let Some(path) = std::env::var_os(NOTIFY_SOCKET) else { return false };
-    let sent = UnixDatagram::unbound().and_then(|socket| {
-        socket.connect(path)?;
-        socket.send(format!("FDSTOREREMOVE=1\nFDNAME={name}\n").as_bytes())?;
-        let fds = [fd];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-        let text = format!("FDSTORE=1\nFDNAME={name}\n");
-        sendmsg(&socket, &[IoSlice::new(text.as_bytes())], &mut control, SendFlags::NOSIGNAL).map_err(io::Error::from)
+    let Some(socket) = manager() else { return false };
+    let sent = socket.and_then(|socket| {
+        socket.send(removal(name).as_bytes())?;
+        send_with(&socket, &format!("FDSTORE=1\nFDNAME={name}\n"), fd)
     });
     if let Err(err) = &sent {
         tracing::warn!("service manager: {err}");
     }
     sent.is_ok()
+}
+
+/// Closes the descriptors that an earlier run has [stored](store) under `name`, and has the manager remove them: no later
+/// run gets them.
+///
+/// # Errors
+/// The manager does not confirm the removal.
+pub(super) fn remove(name: &str) -> io::Result<()> {
+    PASSED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _)| of != name);
+    let socket = manager().ok_or_else(|| io::Error::other(format!("there is no {NOTIFY_SOCKET}")))??;
+    socket.send(removal(name).as_bytes())?;
+    // The manager closes its end when it has handled all earlier messages (sd_notify_barrier(3)).
+    let (closed, end) = pipe_with(PipeFlags::CLOEXEC)?;
+    send_with(&socket, "BARRIER=1", end.as_fd())?;
+    drop(end);
+    match retry_on_intr(|| poll(&mut [PollFd::new(&closed, PollFlags::empty())], Some(&PATIENCE)))? {
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")),
+        _ => Ok(()),
+    }
+}
+
+/// Request to remove the descriptors with this name.
+fn removal(name: &str) -> String {
+    format!("FDSTOREREMOVE=1\nFDNAME={name}\n")
+}
+
+/// Socket that is connected to the manager's; `None` without a manager.
+fn manager() -> Option<io::Result<UnixDatagram>> {
+    let path = std::env::var_os(NOTIFY_SOCKET)?;
+    let connected = UnixDatagram::unbound().and_then(|socket| {
+        match path.as_encoded_bytes().strip_prefix(b"@") {
+            Some(name) => socket.connect_addr(&SocketAddr::from_abstract_name(name)?)?,
+            None => socket.connect(&path)?,
+        }
+        // A manager that hangs does not hold this process up.
+        socket.set_write_timeout(Some(Duration::from_secs(PATIENCE.tv_sec as u64)))?;
+        Ok(socket)
+    });
+    Some(connected)
+}
+
+fn send_with(socket: &UnixDatagram, text: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+    let fds = [fd];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&fds));
+    sendmsg(socket, &[IoSlice::new(text.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
 }
 
 fn send(state: &[NotifyState<'_>]) {

@@ -159,6 +159,17 @@ impl Ipsec {
         }
     }
 
+    /// Continues the lifetime of another SA in an added one: of one with its key, of an earlier process.
+    pub fn resume_lifetime(&mut self, id: SaId, added: Instant, first_used: Option<Instant>) {
+        self.sad.resume_lifetime(id, added, first_used);
+    }
+
+    /// Reports the soft expiry of each SA whose lifetime was [resumed](Self::resume_lifetime) and that is dying: no listener
+    /// may have been there when it was reported.
+    pub fn report_resumed(&mut self) {
+        self.sad.report_resumed();
+    }
+
     /// Sets whether a listener [takes events](Self::take_events). Initially there is none, and no SAs are acquired.
     /// The setting of [`enable_acquires`](Self::enable_acquires) is kept.
     pub fn set_listener(&mut self, listening: bool) {

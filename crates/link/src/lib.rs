@@ -85,7 +85,7 @@ pub use offloads::{Offload, Offloads};
 pub use open::{has_device, has_interface, link_settings, open, open_queues};
 pub use ring_state::RingState;
 pub use stats::LinkStats;
-pub use sys::descriptors::close_inherited;
+pub use sys::descriptors::take_inherited;
 pub use sys::discard::{Discard, DiscardThread, discard};
 pub use sys::namespace::{Namespace, unshare};
 pub use sys::socket::{namespace_cookie, peer_pidfd};

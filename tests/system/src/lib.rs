@@ -23,6 +23,7 @@ mod capture;
 mod charon;
 mod esp;
 mod gateway;
+mod manager;
 mod memory;
 mod needs;
 mod netns;
@@ -34,13 +35,16 @@ pub use capture::{Capture, decrypted, wire_checksums};
 pub use charon::{Auth, Charon, CharonFiles, outer_v6, strongswan_example};
 pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
 pub use gateway::{Gateway, fatpath};
+pub use manager::{Manager, Manners};
 pub use memory::Secrets;
 pub use needs::{Need, trial, unpacked};
 pub use netns::{Cable, Netns, macvlan, veth, vxlan};
 pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
 pub use qemu::{ESP_GUEST_NEEDS, Guest, GuestDevice, Initramfs, QEMU_NEEDS};
 pub use testbed::Scratch;
-pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, numbered, ping_script, transfer};
+pub use traffic::{
+    Digest, Endpoint, PING_SIZES, blob, digest, longest_gap, lossless, numbered, ping_script, transfer, transfer_during,
+};
 
 /// Outcome of a test or of one of its steps; any error that can be displayed becomes its failure.
 pub type Outcome<T = ()> = Result<T, libtest_mimic::Failed>;

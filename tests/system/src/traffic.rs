@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use ring::digest::{Context, SHA256};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
-use crate::{Netns, Outcome};
+use crate::{Netns, Outcome, Process, Scratch, wait_until};
 
 /// Payload sizes from nothing to many fragments, dense around the limit of an Ethernet packet with and without ESP.
 pub const PING_SIZES: &[u16] = &[
@@ -149,6 +149,72 @@ pub fn transfer(from: &Netns, (to, address): (&Netns, IpAddr), len: usize) -> Ou
     } else {
         Err(format!("{len} bytes sent to {address}, {} others arrived", received.len()).into())
     }
+}
+
+/// Sends over one TCP connection from one namespace to `address` in another until `meanwhile` is done, a few kilobytes
+/// every 2 ms, and compares the number of bytes that have arrived.
+///
+/// # Errors
+/// Errors of `meanwhile`; no connection, a reset, a stalled stream, or bytes that are missing.
+pub fn transfer_during(
+    from: &Netns,
+    (to, address): (&Netns, IpAddr),
+    meanwhile: impl FnOnce() -> Outcome,
+) -> Outcome<usize> {
+    let endpoint = Endpoint::listen(to, SocketAddr::new(address, 0))?;
+    let target = endpoint.address()?;
+    let over = AtomicBool::new(false);
+    let (done, sent, received) = thread::scope(|scope| {
+        let receiver = scope.spawn(|| endpoint.receive());
+        let sender = scope.spawn(|| {
+            from.enter(|| -> Outcome<usize> {
+                let mut stream = with_timeouts(TcpStream::connect_timeout(&target, STALL)?)?;
+                let (data, mut sent) = (blob(4096), 0);
+                while !over.load(Ordering::Relaxed) {
+                    stream.write_all(&data).map_err(|error| format!("after {sent} bytes: {error}"))?;
+                    sent += data.len();
+                    thread::sleep(Duration::from_millis(2));
+                }
+                Ok(sent)
+            })
+        });
+        let done = meanwhile();
+        over.store(true, Ordering::Relaxed);
+        let panicked = |_| Err("a thread of the stream panicked".into());
+        (
+            done,
+            sender.join().unwrap_or_else(panicked),
+            receiver.join().unwrap_or_else(|_| Err("the receiver panicked".into())),
+        )
+    });
+    done?;
+    let (sent, received) = (sent?, received?.len());
+    if received == sent { Ok(sent) } else { Err(format!("{sent} bytes sent, {received} arrived").into()) }
+}
+
+/// Longest time between two answers to a ping each 2 ms from one namespace to `address` until `meanwhile` is done.
+///
+/// # Errors
+/// Errors of `meanwhile`; too few answers.
+pub fn longest_gap(
+    from: &Netns,
+    address: IpAddr,
+    scratch: &Scratch,
+    meanwhile: impl FnOnce() -> Outcome,
+) -> Outcome<Duration> {
+    let mut ping = from.command("ping");
+    let ping = Process::spawn(ping.args(["-n", "-D", "-i", "0.002", "-W", "1"]).arg(address.to_string()), scratch)?;
+    let answers = |output: &str| -> Vec<f64> {
+        let times = output.lines().filter(|line| line.contains("bytes from"));
+        times.filter_map(|line| line.strip_prefix('[')?.split_once(']')?.0.parse().ok()).collect()
+    };
+    wait_until("pings are answered", STALL, || answers(&ping.output()).len() > 20)?;
+    meanwhile()?;
+    let before = answers(&ping.output()).len();
+    wait_until("pings are answered afterwards", STALL, || answers(&ping.output()).len() > before + 20)?;
+    let times = answers(&ping.output());
+    let longest = times.windows(2).map(|pair| pair[1] - pair[0]).fold(0.0, f64::max);
+    Ok(Duration::from_secs_f64(longest))
 }
 
 /// Largest burst of datagrams after a delay of the sender.

@@ -34,6 +34,7 @@ mod pair;
 mod privilege;
 mod qdisc;
 mod restart;
+mod restart_traffic;
 mod router;
 mod service;
 mod state;
@@ -80,6 +81,7 @@ fn main() {
         fail_closed::trials(),
         filters::trials(),
         restart::trials(),
+        restart_traffic::trials(),
         host_side::trials(),
         ike_policies::trials(),
         ethtool::trials(),

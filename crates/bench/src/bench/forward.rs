@@ -253,14 +253,14 @@ impl FlowFrames {
 
 /// State that a sending thread shares.
 #[derive(Default)]
-pub(super) struct Source {
+pub(super) struct Sender {
     ends: AtomicBool,
     sent: AtomicU64,
     /// Processor time of the thread in nanoseconds.
     nanos: AtomicU64,
 }
 
-impl Source {
+impl Sender {
     /// Counts packets that were sent.
     fn count(&self, sent: usize) {
         self.sent.fetch_add(sent as u64, Ordering::Relaxed);
@@ -313,7 +313,7 @@ fn leave_the_workers_processor() {
 }
 
 /// Sends frames to a station by a packet socket on the source's device until the end.
-fn send_frames(lab: &Lab, dst: MacAddr, source: &Source) -> Result<(), Failure> {
+fn send_frames(lab: &Lab, dst: MacAddr, source: &Sender) -> Result<(), Failure> {
     let failed = |err: &dyn std::fmt::Display| Failure::step("source", err);
     lab.source.enter(|| {
         leave_the_workers_processor();
@@ -410,7 +410,7 @@ struct Reading {
 }
 
 impl Reading {
-    fn take(forwarder: &Forwarder, source: &Source) -> Result<Self, Failure> {
+    fn take(forwarder: &Forwarder, source: &Sender) -> Result<Self, Failure> {
         let worker = forwarder.time()?;
         let (source, at) = (source.now(), Instant::now());
         Ok(Self { left: forwarder.left()?, worker, source, at })
@@ -418,7 +418,7 @@ impl Reading {
 }
 
 /// Measures a program that forwards packets of a source. The program outlives the source: a front end fails without its gateway.
-fn measure(stop: &Stop, forwarder: &mut Forwarder, source: &Source, time: Duration) -> Result<Sample, Failure> {
+fn measure(stop: &Stop, forwarder: &mut Forwarder, source: &Sender, time: Duration) -> Result<Sample, Failure> {
     let first = || {
         forwarder.check()?;
         stop.check()?;
@@ -460,7 +460,7 @@ pub(super) fn sample(nanos: f64, rate: f64, more: Vec<(&'static str, f64)>) -> S
 /// A gateway between the veth pairs.
 fn by_veth(lab: &Lab, config: &str, time: Duration) -> Result<Sample, Failure> {
     let mut gateway = Forwarder::Gateway(lab.launch(config)?, "out");
-    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, &mut gateway, source, time))
+    Sender::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, &mut gateway, source, time))
 }
 
 /// DPDK's testpmd between the veth pairs, without huge pages.
@@ -490,7 +490,7 @@ fn testpmd(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
     // Before the source starts, and so before testpmd has packets to send.
     let before = lab.gateway.enter(|| sent_by("/proc/thread-self/net/dev", "out"))?;
     let mut testpmd = Forwarder::Testpmd(daemon, "out", before);
-    Source::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, &mut testpmd, source, time))
+    Sender::during(|source| send_frames(lab, IN, source), |source| measure(&lab.stop, &mut testpmd, source, time))
 }
 
 /// The kernel between the veth pairs.
@@ -499,7 +499,7 @@ fn linux(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
         lab.gateway.ip("route add 10.3.0.0/24 via 10.2.0.1", &lab.stop)?;
         set_forwarding(&lab.gateway, true)?;
         let paced =
-            |dst| Source::during(|source| send_frames(lab, dst, source), |source| pace(&lab.stop, source, time));
+            |dst| Sender::during(|source| send_frames(lab, dst, source), |source| pace(&lab.stop, source, time));
         let measured = paced(NO_STATION).and_then(|dropped| Ok((dropped, paced(IN)?)));
         set_forwarding(&lab.gateway, false)?;
         measured
@@ -510,7 +510,7 @@ fn linux(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
 }
 
 /// Processor time of the source for a packet, and packets in a nanosecond.
-fn pace(stop: &Stop, source: &Source, time: Duration) -> Result<[f64; 2], Failure> {
+fn pace(stop: &Stop, source: &Sender, time: Duration) -> Result<[f64; 2], Failure> {
     thread::sleep(WARM_UP);
     let (before, begin) = (source.now(), Instant::now());
     thread::sleep(time / 2);
@@ -542,17 +542,17 @@ to = "10.3.0.0/24"
 dev = "out0"
 "#;
     let mut gateway = Forwarder::Gateway(lab.launch(config)?, "out0");
-    let send = |source: &Source| {
+    let send = |source: &Sender| {
         lab.gateway.enter(|| {
             leave_the_workers_processor();
             send_datagrams(source).map_err(|err| Failure::step("source", err))
         })
     };
-    Source::during(send, |source| measure(&lab.stop, &mut gateway, source, time))
+    Sender::during(send, |source| measure(&lab.stop, &mut gateway, source, time))
 }
 
 /// Sends datagrams by sockets of the gateway's namespace until the end.
-pub(super) fn send_datagrams(source: &Source) -> std::io::Result<()> {
+pub(super) fn send_datagrams(source: &Sender) -> std::io::Result<()> {
     let open = |_| {
         let socket = UdpSocket::bind("10.1.0.1:0")?;
         socket.connect("10.3.0.1:9")?;
@@ -586,13 +586,13 @@ fn vhost_user(lab: &Lab, time: Duration) -> Result<Sample, Failure> {
         vhost::open_front(&FrontConfig::new(name, &socket(name), mac)).map_err(|err| Failure::step("front end", err))
     };
     let (from, to) = (open("in", SOURCE)?, open("out", SINK)?);
-    let send = |source: &Source| pass_frames(from, to, station, source);
+    let send = |source: &Sender| pass_frames(from, to, station, source);
     let mut gateway = Forwarder::Gateway(gateway, "out");
-    Source::during(send, |source| measure(&lab.stop, &mut gateway, source, time))
+    Sender::during(send, |source| measure(&lab.stop, &mut gateway, source, time))
 }
 
 /// Sends frames by one front end, and drops frames from the other, until the end.
-fn pass_frames(mut from: VhostFront, mut to: VhostFront, dst: MacAddr, source: &Source) -> Result<(), Failure> {
+fn pass_frames(mut from: VhostFront, mut to: VhostFront, dst: MacAddr, source: &Sender) -> Result<(), Failure> {
     let failed = |err: std::io::Error| Failure::step("front end", err);
     let mem = Memory::heap();
     let mut frames = FlowFrames::new(&mem, dst)?;

@@ -22,7 +22,7 @@ use testbed::Failure;
 
 use super::case::{Comparison, Group, Plan, Round, Sample};
 use super::cpu;
-use super::forward::{Lab, SLICES, START_LIMIT, Source, WARM_UP, lab_of, sample, send_datagrams};
+use super::forward::{Lab, SLICES, START_LIMIT, Sender, WARM_UP, lab_of, sample, send_datagrams};
 use crate::demo::lab::{Gateway, Keys, ThreadTime};
 
 /// Niceness of workers, by default.
@@ -129,7 +129,7 @@ fn measure(lab: &Lab, workers: usize, time: Duration) -> Result<Sample, Failure>
     lab.with_addresses(|| {
         let mut gateway = lab.launch_file(&file(&cpus)?)?;
         let _drops = lab.sink.enter(|| UdpSocket::bind("10.2.0.1:4500").map_err(|err| Failure::step("sink", err)))?;
-        let sources: Vec<Source> = cpus.iter().map(|_| Source::default()).collect();
+        let sources: Vec<Sender> = cpus.iter().map(|_| Sender::default()).collect();
         let sources = &sources;
         thread::scope(|scope| {
             let start = |nth: usize| {
@@ -142,7 +142,7 @@ fn measure(lab: &Lab, workers: usize, time: Duration) -> Result<Sample, Failure>
             };
             let senders: Vec<_> = (0..cpus.len()).map(|nth| scope.spawn(start(nth))).collect();
             let measured = read(lab, &mut gateway, time);
-            sources.iter().for_each(Source::end);
+            sources.iter().for_each(Sender::end);
             let ended = senders
                 .into_iter()
                 .try_for_each(|sender| sender.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked)));

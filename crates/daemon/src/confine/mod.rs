@@ -104,7 +104,7 @@ impl Sandbox {
     pub(crate) fn begin(is_on: bool) -> Result<Self, CliError> {
         let unlisted = unlisted()?;
         let mut sandbox = Self { is_on, unlisted, landlock: 0, missing: Vec::new() };
-        sandbox.note("close_range", "inherited descriptors stay open", link::close_inherited(service::passed()));
+        sandbox.note("/proc/self/fd", "inherited descriptors stay open", service::take_passed());
         if is_on {
             let none = Rlimit { current: Some(0), maximum: Some(0) };
             sandbox.note("RLIMIT_CORE", "core files", setrlimit(Resource::Core, none));

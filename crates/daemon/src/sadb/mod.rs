@@ -18,5 +18,6 @@ mod tests;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::record;
 pub(crate) use pending::XfrmEvents;
+pub(crate) use sas::{forget_reserved, resume_lifetimes, times_of};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use test_client::Alone;

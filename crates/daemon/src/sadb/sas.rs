@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use base::SaId;
+use base::{Instant, SaId};
 use config::model::TableLimits;
 use ipsec::{Ipsec, Larval, SpiRequest};
 use netlink::Error;
@@ -15,7 +15,8 @@ use xfrm::{ConfigError, Offload, OffloadMode, Request, SaConfig, SaDir};
 
 use super::netlink_view::{self, larval_view};
 use crate::node::Node;
-use crate::records::SaRecord;
+use crate::records::{SaRecord, wall_clock};
+use crate::sa_name::SaName;
 use netlink::xfrm::convert;
 
 /// Dump positions above this value are those of larval SAs.
@@ -241,6 +242,37 @@ pub(super) fn flush_sas(node: &mut Node, of: u8) -> bool {
     // Removes by id: a look-up by mark would miss SAs whose mark no packet can have.
     sas.iter().for_each(|&id| drop(ipsec.remove_sa_of(id)));
     some
+}
+
+/// Removes the larval SA that reserves the SPI of an SA.
+pub(crate) fn forget_reserved(node: &mut Node, SaName { dst, spi, mark }: SaName) {
+    let ipsec = &mut node.datapath.ipsec;
+    if let Some(seq) = ipsec.sad().larval(dst, Spi(spi), mark.sought()).map(|larval| larval.seq) {
+        ipsec.forget_larval(seq);
+    }
+}
+
+/// Times of addition and of first use of an SA, if this shard owns it.
+pub(crate) fn times_of(node: &Node, SaName { dst, spi, mark }: SaName) -> Option<(Instant, Option<Instant>)> {
+    let sad = node.datapath.ipsec.sad();
+    let sa = sad.get(sad.named(dst, Spi(spi), mark)?).filter(|sa| sad.owns(sa))?;
+    Some((sa.added().unwrap_or(node.now()), sa.first_used()))
+}
+
+/// Continues the lifetimes of SAs that were added and first used at these times, in an earlier gateway.
+pub(crate) fn resume_lifetimes(node: &mut Node, lifetimes: &[(SaName, Instant, Option<Instant>)]) {
+    let now = node.now();
+    let ipsec = &mut node.datapath.ipsec;
+    for &(SaName { dst, spi, mark }, added, first_used) in lifetimes {
+        let Some(id) = ipsec.sad().named(dst, Spi(spi), mark) else { continue };
+        ipsec.resume_lifetime(id, added, first_used);
+        let Some(sa) = ipsec.sa_mut(id) else { continue };
+        if let Some(record) = sa.request::<SaRecord>() {
+            let added = wall_clock().saturating_sub(now.since(added).as_secs());
+            let request = Request::new(SaRecord { added, ..record.clone() });
+            sa.set_request(request);
+        }
+    }
 }
 
 /// SAs that this shard owns below a dump position, with their positions; larval SAs are the first shard's, and above all others.

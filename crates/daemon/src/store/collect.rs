@@ -1,6 +1,6 @@
 //! State of a node, and the part that does not come from its files.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use config::Config;
 use config::model::{IlaConfig, PolicyDefault};
@@ -13,6 +13,9 @@ use netlink::{Error, Saved, rtnl, set_flags};
 use super::file::{Kept, State};
 use crate::netlink::Protocols;
 use crate::sa_name::SaName;
+
+/// Names of links by their numbers.
+pub(super) type Links = BTreeMap<u32, String>;
 
 /// Number of SAs and policies that are fetched at once.
 const CHUNK: usize = 256;
@@ -103,6 +106,26 @@ impl Collected {
         state.settings.iter().for_each(|_| counts.add("setting"));
         (state, counts.say(limited))
     }
+}
+
+/// SAs with a time limit that the files do not have, the oldest first, and the names of the links that they refer to.
+///
+/// # Errors
+/// The worker does not answer.
+pub(super) fn limited(protocols: &mut Protocols, of_files: &OfFiles) -> Result<(Vec<(SaName, Saved)>, Links), String> {
+    let model = &protocols.rtnl.model;
+    let links = model.links_after(0).map(|(id, link)| (model.ifindex(id).0, link.config.name.clone())).collect();
+    let database = protocols.xfrm.database_mut();
+    let mut found = Vec::new();
+    let add = |sa: Sa| {
+        let name = sa.info.daddr.ip(sa.info.family).map(|dst| SaName { dst, spi: sa.info.spi, mark: sa.mark });
+        let name = name.filter(|name| sa.has_time_limit() && !of_files.sas.contains(name));
+        found.extend(name.and_then(|name| Some((name, sa.saved()?))));
+    };
+    each(|below| database.sas(below, CHUNK), add)?;
+    // The newest is listed first.
+    found.reverse();
+    Ok((found, links))
 }
 
 /// ILA's mappings, with the names of their devices from `links`.

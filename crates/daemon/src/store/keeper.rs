@@ -2,18 +2,23 @@
 //! the writes that a program or a reload asks for.
 
 use std::convert::Infallible;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use client::CliError;
+use netlink::Saved;
 
-use super::collect::{Collected, OfFiles};
+use super::collect::{Collected, OfFiles, limited};
 use super::file::Keep;
+use super::restore::lifetimes;
+use super::sealed::{SealedSa, SealedSas};
 use super::sequence_checkpoint::Checkpointer;
 use crate::command::Handle;
 use crate::journal;
 use crate::netlink::{Protocols, Shared};
+use crate::sa_name::SaName;
 use crate::threads::Threads;
 
 /// Interval of the thread's checks.
@@ -174,6 +179,30 @@ impl Keeper {
     /// Replaces the list of objects that the files define.
     pub(crate) fn follow(&self, of_files: OfFiles) {
         *self.of_files.lock().unwrap_or_else(PoisonError::into_inner) = of_files;
+    }
+
+    /// Writes the SAs with a time limit, which no longer send, to memory for the next gateway. Returns it with their number; `None`
+    /// if there are none.
+    ///
+    /// # Errors
+    /// The worker does not answer, or the memory cannot be written.
+    pub(crate) fn seal(&self, protocols: &mut Protocols) -> Result<Option<(OwnedFd, usize)>, String> {
+        let (sas, links) = {
+            let of_files = self.of_files.lock().unwrap_or_else(PoisonError::into_inner);
+            limited(protocols, &of_files)?
+        };
+        if sas.is_empty() {
+            return Ok(None);
+        }
+        let names: Vec<SaName> = sas.iter().map(|(name, _)| *name).collect();
+        let times = lifetimes(&self.worker, &names).map_err(|gone| gone.to_string())?;
+        let sealed = sas.into_iter().filter_map(|(name, Saved { message, .. })| {
+            let (added, first_used) = *times.get(&name)?;
+            Some(SealedSa { name, added, first_used, message })
+        });
+        let sas = SealedSas { links, sas: sealed.collect() };
+        let memory = sas.seal().map_err(|err| err.to_string())?;
+        Ok(Some((memory, sas.sas.len())))
     }
 
     /// Saves the exact counters of SAs, which no longer send.

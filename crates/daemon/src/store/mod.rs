@@ -4,6 +4,8 @@
 //! either the state before or the state after; a [journal](crate::journal) has the changes since. Both hold netlink
 //! requests, which a gateway carries out at start: the state's on top of its configuration, then the journal's.
 //!
+//! SAs with a time limit are in no file: [`sealed`] memory has them over an orderly restart.
+//!
 //! The file has two states: one that `fatpath save` has written, and a later one, which counts until the machine is
 //! booted. Sequence numbers of SAs are common to both.
 
@@ -11,12 +13,13 @@ mod collect;
 mod file;
 mod keeper;
 mod restore;
+pub(crate) mod sealed;
 mod sequence_checkpoint;
 
 pub(crate) use collect::{Collected, OfFiles};
 pub(crate) use file::{Found, Keep, Store};
 pub(crate) use keeper::Keeper;
-pub(crate) use restore::{Counts, replay, restore};
+pub(crate) use restore::{Counts, Resumed, replay, restore, resume};
 pub(crate) use sequence_checkpoint::{Checkpointer, reserve_added, skip};
 
 use std::path::Path;

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
+use std::time::Duration;
 
+use base::Instant;
 use client::CliError;
 use netlink::error::errno;
 use netlink::generic::ila;
@@ -13,14 +15,19 @@ use netlink::rtnl::nums::{
 use netlink::rtnl::{Model, RouteKey};
 use netlink::sysctl;
 use netlink::xfrm::nums::msg;
-use netlink::{Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
+use netlink::xfrm::time_left;
+use netlink::{Change, Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
 use nlsock::protocol;
 use packet::Budget;
 
 use super::file::{Kept, State};
+use super::sealed::{SealedSa, SealedSas};
+use crate::command::{Handle, WorkerGone, same};
 use crate::journal::Record;
 use crate::netlink::{Protocols, write_sysctl};
+use crate::node::{Node, since_boot};
 use crate::sa_name::SaName;
+use crate::sadb;
 
 /// Numbers of requests: carried out, skipped because the files have their objects, and left out because they do not
 /// fit the files.
@@ -249,6 +256,87 @@ pub(crate) fn replay(
     replayed.counts.warn_of_others(path);
     Ok(replayed)
 }
+
+/// Outcome of [`resume`], in numbers of SAs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Resumed {
+    pub(crate) done: usize,
+    /// SAs that have ended meanwhile, or are about to.
+    pub(crate) ended: usize,
+    /// SAs that the configuration has, or that do not fit it.
+    pub(crate) left_out: usize,
+}
+
+/// Least time that a resumed SA has left: its key manager has to be back to be told of its end.
+const LEAST_LEFT: Duration = Duration::from_secs(5);
+
+/// Adds the SAs of an earlier gateway, in place of the SPIs that are reserved for them, and continues their lifetimes. The
+/// reservation of an SA that is not added stays: its key manager is told that it is gone.
+///
+/// # Errors
+/// The worker does not answer.
+pub(crate) fn resume(sealed: SealedSas, protocols: &mut Protocols, worker: &Handle) -> Result<Resumed, WorkerGone> {
+    let SealedSas { links, sas } = sealed;
+    let mut resumed = Resumed::default();
+    let now = since_boot();
+    let age = |since: Instant| now.since(since);
+    let all = sas.len();
+    let is_alive = |sa: &SealedSa| {
+        let left = time_left(&sa.message, age(sa.added), sa.first_used.map(age));
+        sa.added <= now && left.is_none_or(|left| left >= LEAST_LEFT)
+    };
+    let mut alive: Vec<SealedSa> = sas.into_iter().filter(is_alive).collect();
+    resumed.ended = all - alive.len();
+    for chunk in alive.chunks_mut(SAS_AT_ONCE) {
+        let names: Vec<SaName> = chunk.iter().map(|sa| sa.name).collect();
+        worker.change(move |node| names.iter().for_each(|name| sadb::forget_reserved(node, *name)), same)?;
+        let mut lifetimes = Vec::with_capacity(chunk.len());
+        for SealedSa { name, added, first_used, message } in chunk {
+            let model = &protocols.rtnl.model;
+            let outcome = match xfrm::renumber(message, |old| current(&links, model, old)) {
+                Err(_) => Err(Error::new(errno::ENODEV)),
+                Ok(()) => carry_out(&mut protocols.xfrm, message),
+            };
+            match outcome {
+                Ok(()) => lifetimes.push((*name, *added, *first_used)),
+                Err(error) => {
+                    resumed.left_out += 1;
+                    tracing::debug!("SA {} {:#010x}: {}", name.dst, name.spi, words(&error));
+                    if let Change::Request(reservation) = Change::of(protocol::XFRM, message) {
+                        // The configuration has an SA of that name.
+                        let _ = carry_out(&mut protocols.xfrm, &reservation);
+                    }
+                }
+            }
+        }
+        resumed.done += lifetimes.len();
+        worker.change(move |node| sadb::resume_lifetimes(node, &lifetimes), same)?;
+    }
+    Ok(resumed)
+}
+
+/// Times of addition and of first use of SAs, by their names.
+///
+/// # Errors
+/// The worker does not answer.
+pub(super) fn lifetimes(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, SaTimes>, WorkerGone> {
+    let mut found = HashMap::with_capacity(names.len());
+    for chunk in names.chunks(SAS_AT_ONCE) {
+        let chunk = chunk.to_vec();
+        let of_shard = move |node: &mut Node| {
+            let times = |name| Some((name, sadb::times_of(node, name)?));
+            chunk.into_iter().filter_map(times).collect::<Vec<_>>()
+        };
+        found.extend(worker.gather(of_shard)?.into_iter().flatten());
+    }
+    Ok(found)
+}
+
+/// Times of addition and of first use of an SA.
+type SaTimes = (Instant, Option<Instant>);
+
+/// Number of SAs in one request to the worker, which moves packets between two requests.
+const SAS_AT_ONCE: usize = 512;
 
 /// Name of the SA that a request adds or changes.
 fn xfrm_sa(protocol: u32, message: &[u8]) -> Option<SaName> {

@@ -133,6 +133,27 @@ impl Sad {
         }
     }
 
+    /// Continues the lifetime of another SA, which was added and first used at these times.
+    pub(crate) fn resume_lifetime(&mut self, id: SaId, added: Instant, first_used: Option<Instant>) {
+        let owner = self.place.id;
+        let Some((sa, timers, ..)) = self.with_clock(id) else { return };
+        (sa.age.added, sa.age.first_used) = (Some(added), first_used);
+        if sa.owner() == owner {
+            sa.schedule(timers);
+            self.resumed.push(id);
+        }
+    }
+
+    /// Reports the soft expiry of resumed SAs that are dying.
+    pub(crate) fn report_resumed(&mut self) {
+        for id in std::mem::take(&mut self.resumed) {
+            let dying = self.get(id).filter(|sa| sa.dying).map(|sa| sa.expired(false));
+            if let Some(event) = dying {
+                self.events.push(event);
+            }
+        }
+    }
+
     /// Time of the next change by time.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let of_larvae = self.larvae.poll_timeout().filter(|_| self.place.is_first());

@@ -55,6 +55,8 @@ pub struct Sad {
     pub(crate) devices: Devices,
     /// Default thresholds of reports of numbers.
     pub(crate) aevent_limits: AeventLimits,
+    /// SAs of this shard whose lifetime began in another process, until a key manager takes their events.
+    resumed: Vec<SaId>,
     /// Number of changes that may make another SA the best: earlier cached answers are invalid.
     pub(crate) changes: u64,
     /// Number of SAs that were ever added.

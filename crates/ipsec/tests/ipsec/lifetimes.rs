@@ -177,6 +177,24 @@ fn sa_ends_by_time_since_added_and_since_used() {
 }
 
 #[test]
+fn resumed_sa_ends_in_time_and_repeats_its_soft_expiry() {
+    let after = |added| Limits { added: secs(added), ..Limits::NONE };
+    let mut pair = Pair::new(&SaConfig { lifetime: Lifetime { soft: after(10), hard: after(60) }, ..sa() });
+    let node = &mut pair.sender;
+    node.resume_lifetime(pair.out_sa, at(1000), Some(at(2000)));
+    assert_eq!(pass(node, at(20_000)), [], "there is no listener");
+    let sa = node.sa(pair.out_sa).unwrap();
+    assert_eq!((sa.is_dying(), sa.added(), sa.first_used()), (true, Some(at(1000)), Some(at(2000))));
+    node.set_listener(true);
+    for want in [&[(false, 0x1000)][..], &[]] {
+        node.report_resumed();
+        assert_eq!(events(node), want);
+    }
+    assert_eq!(node.poll_timeout(), Some(at(61_000)));
+    assert_eq!(pass(node, at(61_000)), [(true, 0x1000)]);
+}
+
+#[test]
 fn events_without_listener_are_not_kept_and_lost_ones_counted() {
     let mut node = Ipsec::new();
     let ends = Lifetime { hard: Limits { added: secs(1), ..Limits::NONE }, ..Lifetime::default() };

@@ -1,22 +1,30 @@
 //! Descriptors that a program was started with.
 
-use std::ffi::{c_int, c_uint};
+use std::collections::BTreeSet;
+use std::fs;
 use std::io;
-
-use super::check;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 /// First descriptor after standard input, output and error.
-const FIRST: c_uint = 3;
+const FIRST: RawFd = 3;
 
-/// Closes the descriptors that this process has inherited, but for its standard streams and `kept` descriptors behind
-/// them, which its service manager has passed (sd_listen_fds(3)). To be called at the start of `main`, before anything
-/// in this process owns a descriptor.
+/// Directory with an entry for each descriptor of this process.
+const DIRECTORY: &str = "/proc/self/fd";
+
+/// Takes the descriptors that this process has inherited, but for its standard streams: closes them, and returns the first
+/// `kept`, which its service manager has passed (sd_listen_fds(3)). To be called once, at the start of `main`, before
+/// anything in this process owns a descriptor.
 ///
 /// # Errors
-/// Error of close_range(2): `ENOSYS` before Linux 5.9.
-pub fn close_inherited(kept: u32) -> io::Result<()> {
-    let first = FIRST.saturating_add(kept);
-    // SAFETY: the call takes no pointers. By the condition above no value of this process owns these descriptors.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, 0) } as c_int)?;
-    Ok(())
+/// `/proc` is not there; all stay open then.
+pub fn take_inherited(kept: u32) -> io::Result<Vec<OwnedFd>> {
+    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok();
+    let listed: BTreeSet<RawFd> =
+        fs::read_dir(DIRECTORY)?.filter_map(number).filter(|number| *number >= FIRST).collect();
+    // The descriptor of the directory is listed, and closed by now.
+    let is_open = |number: &RawFd| fs::symlink_metadata(format!("{DIRECTORY}/{number}")).is_ok();
+    // SAFETY: the descriptor is open, and by the condition above no value of this process owns it.
+    let inherited = listed.into_iter().filter(is_open).map(|number| (number, unsafe { OwnedFd::from_raw_fd(number) }));
+    let end = i64::from(FIRST) + i64::from(kept);
+    Ok(inherited.filter(|(number, _)| i64::from(*number) < end).map(|(_, descriptor)| descriptor).collect())
 }

@@ -30,5 +30,5 @@ pub use sa::{NewSa, NewSpi, Sa, SaQuery};
 pub(crate) use saved::change;
 pub use saved::{
     Numbers, adds, is_lost, is_update, label_of, make_new, removal_before, renumber, sa_key, saved_defaults,
-    set_numbers, with_numbers,
+    set_numbers, time_left, with_numbers,
 };

@@ -1,6 +1,7 @@
 //! Requests that restore SAs and policies.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ::xfrm::{Action, PolicyConfig};
 use zeroize::Zeroizing;
@@ -202,6 +203,15 @@ pub fn sa_key(message: &[u8]) -> Option<(IpAddr, u32, xfrm::Mark)> {
     Some((info.daddr.ip(info.family)?, info.spi, mark_of(message)))
 }
 
+/// Time that the SA of a request has left if it was added, and first used, so long ago; `None` without a time limit.
+pub fn time_left(message: &[u8], added: Duration, first_used: Option<Duration>) -> Option<Duration> {
+    let payload = message.get(HEADER_LEN..).filter(|payload| payload.len() >= SaInfo::LEN)?;
+    let lft = SaInfo::of(payload).lft;
+    let limits = [(lft.hard_add_expires_seconds, Some(added)), (lft.hard_use_expires_seconds, first_used)];
+    let left = |(limit, age): (u64, Option<Duration>)| Some(Duration::from_secs(limit).saturating_sub(age?));
+    limits.into_iter().filter(|(limit, _)| *limit != 0).filter_map(left).min()
+}
+
 /// Makes a request that changes an SA one that adds it.
 pub fn make_new(message: &mut [u8]) {
     if let Some(field) = message.get_mut(4..6) {
@@ -349,7 +359,6 @@ mod tests {
     use crate::error::Error;
     use crate::message::Messages;
     use crate::session::Request;
-    use std::time::Duration;
     use xfrm::{Aead, Algorithm, Mark};
 
     fn sa(dir: u8, esn: bool) -> Sa {
@@ -495,6 +504,23 @@ mod tests {
     fn mark_of_removal(message: &[u8]) -> Mark {
         let at = find(message, SaId::LEN, attr::MARK).unwrap() - HEADER_LEN;
         Mark { value: word(message, at).unwrap(), mask: word(message, at + 4).unwrap() }
+    }
+
+    #[test]
+    fn time_left_is_that_of_the_nearer_limit() {
+        let left = |added: u64, used: u64, of: [u64; 2], first_used: Option<u64>| {
+            let mut it = sa(1, false);
+            (it.info.lft.hard_add_expires_seconds, it.info.lft.hard_use_expires_seconds) = (added, used);
+            let [age, use_age] = [Some(of[0]), first_used.map(|_| of[1])].map(|secs| secs.map(Duration::from_secs));
+            time_left(&it.saved().unwrap().message, age.unwrap(), use_age).map(|left| left.as_secs())
+        };
+        assert_eq!(left(0, 0, [5, 5], Some(5)), None);
+        assert_eq!(left(60, 0, [5, 5], Some(5)), Some(55));
+        assert_eq!(left(60, 30, [5, 4], Some(4)), Some(26));
+        assert_eq!(left(60, 30, [5, 0], None), Some(55));
+        assert_eq!(left(0, 30, [50, 0], None), None);
+        assert_eq!(left(60, 90, [61, 5], Some(5)), Some(0));
+        assert_eq!(time_left(&[0; 100], Duration::ZERO, None), None);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use system::{
-    Auth, Capture, CharonFiles, Need, Outcome, Process, Scratch, fatpath, lossless, run, transfer, trial, wait_until,
+    Auth, Capture, CharonFiles, Manager, Need, Outcome, Process, Scratch, fatpath, lossless, run, transfer, trial,
+    wait_until,
 };
 
 use site::{EXAMPLE, End, PATIENCE, Setup, Site, Wan};
@@ -50,6 +51,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/routes_may_be_its_own_in_a_table_of_its_own", NEEDS, own_routes),
         trial("strongswan/it_runs_on_over_a_kill_of_the_gateway", NEEDS, || runs_on(true)),
         trial("strongswan/it_runs_on_over_a_kill_without_a_host_side", NEEDS, || runs_on(false)),
+        trial("strongswan/its_sas_go_on_over_an_orderly_restart", NEEDS, sas_go_on),
         trial("strongswan/it_takes_over_policies_that_were_kept_over_a_restart", NEEDS, kept_policies),
         trial("strongswan/nothing_leaves_in_clear_when_it_ends_on_an_interface", CAPTURED, ends_without_clear_packets),
     ];
@@ -354,6 +356,35 @@ fn runs_on(host_side: bool) -> Outcome {
         before = sas;
     }
     Ok(())
+}
+
+/// The gateway ends in order and starts again, as a service, and the key manager stays: it has its SAs, and makes no others.
+fn sas_go_on() -> Outcome {
+    let mut site = Site::prepare(&EXAMPLE)?;
+    let manager = Manager::new(site.scratch())?;
+    let command = |site: &Site| manager.command(&site.ends[0].netns, &site.state(&site.ends[0]));
+    site.ends[0].gateway.terminate()?;
+    site.start_by(0, command(&site)?)?;
+    site.start()?;
+    site.up()?;
+    both_have_sas(&site, true)?;
+    let spis = |site: &Site| -> Outcome<Vec<String>> {
+        let states = site.xfrm(&site.ends[0], "state list nokeys")?;
+        Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
+    };
+    let made = |site: &Site| site.ends[0].log().matches("] inbound CHILD_SA net{").count();
+    let before = (spis(&site)?, made(&site));
+    for _ in 0..2 {
+        site.ends[0].gateway.terminate()?;
+        site.start_by(0, command(&site)?)?;
+        site.ends[0].netns.sh("ping -c 20 -i 0.05 -W 1 10.2.0.1").map_err(|failed| site.explain(&failed))?;
+        assert_eq!((spis(&site)?, made(&site)), before, "{}", site.ends[0].gateway.log());
+    }
+    rekeys(&site).map_err(|failed| site.explain(&failed))?;
+    site.ends[0].netns.sh("ping -c 5 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;
+    // Replaced SAs receive packets in flight for a while.
+    let are_others = || spis(&site).is_ok_and(|now| !now.iter().any(|spi| before.0.contains(spi)));
+    wait_until("all SAs are others", PATIENCE, are_others).map_err(|failed| site.explain(&failed))
 }
 
 fn kept_policies() -> Outcome {

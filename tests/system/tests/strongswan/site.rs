@@ -1,5 +1,6 @@
 //! Two gateways on one wire, each with a daemon of its own.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -122,12 +123,23 @@ impl Site {
 
     /// Starts the gateway of an end of the example, after its end, with a file for the state that programs set.
     pub(crate) fn start_with_state(&mut self, at: usize) -> Outcome {
-        let end = &mut self.ends[at];
-        let state = self.scratch.file(&format!("{}.state", end.name));
+        let end = &self.ends[at];
+        let state = self.state(end);
         let mut command = end.netns.command("sh");
         command.args(["-c", &format!("exec {} \"$@\" --state {}", fatpath().display(), state.display()), "sh"]);
+        self.start_by(at, command)
+    }
+
+    /// Starts the gateway of an end, after its end, by a command that has a file for the state.
+    pub(crate) fn start_by(&mut self, at: usize, command: Command) -> Outcome {
+        let end = &mut self.ends[at];
         end.gateway = Gateway::start_under(command, &self.scratch, end.name, &end.toml)?;
         end.to_peer(at + 1)
+    }
+
+    /// File for the state of the gateway of an end.
+    pub(crate) fn state(&self, end: &End) -> PathBuf {
+        self.scratch.file(&format!("{}.state", end.name))
     }
 
     /// Saves the state of the gateway of an end.

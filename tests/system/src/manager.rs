@@ -1,0 +1,145 @@
+//! Stand-in for the service manager (systemd): its notification socket, and its store of descriptors.
+
+use std::fmt::Write;
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::{Netns, Outcome, Scratch};
+
+/// Most descriptors of one message.
+const MAX_DESCRIPTORS: usize = 16;
+
+/// Behaviour of a manager.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Manners {
+    /// As systemd with room in its store.
+    #[default]
+    Stores,
+    /// As systemd with `FileDescriptorStoreMax=0`.
+    StoresNothing,
+    /// It hangs: it stores what it has got before, and confirms nothing.
+    Hangs,
+}
+
+/// Descriptors in the store, with their names.
+type Store = Arc<Mutex<(Manners, Vec<(String, OwnedFd)>)>>;
+
+/// A manager, which ends when dropped.
+#[derive(Debug)]
+pub struct Manager {
+    path: PathBuf,
+    store: Store,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Manager {
+    /// A manager whose socket is in `scratch`.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn new(scratch: &Scratch) -> Outcome<Self> {
+        let path = scratch.file("notify");
+        let socket = UnixDatagram::bind(&path)?;
+        let store = Store::default();
+        let of_thread = Arc::clone(&store);
+        let thread = Some(thread::spawn(move || serve(&socket, &of_thread)));
+        Ok(Self { path, store, thread })
+    }
+
+    /// Changes its behaviour.
+    pub fn behave(&self, manners: Manners) {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).0 = manners;
+    }
+
+    /// Stores a descriptor, as if a service had sent it.
+    pub fn put(&self, name: &str, descriptor: OwnedFd) {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).1.push((name.to_owned(), descriptor));
+    }
+
+    /// Empties the store.
+    pub fn clear(&self) {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).1.clear();
+    }
+
+    /// Duplicates of the stored descriptors with this name.
+    ///
+    /// # Errors
+    /// One cannot be duplicated.
+    pub fn stored(&self, name: &str) -> Outcome<Vec<OwnedFd>> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let named = store.1.iter().filter(|(of, _)| of == name);
+        Ok(named.map(|(_, descriptor)| descriptor.try_clone()).collect::<Result<_, _>>()?)
+    }
+
+    /// Command that starts the program under test in `netns` as this manager's service, with the stored descriptors; the
+    /// arguments follow. `state`: the place of the gateway's state.
+    ///
+    /// # Errors
+    /// None.
+    pub fn command(&self, netns: &Netns, state: &Path) -> Outcome<Command> {
+        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut script, mut names) = (String::new(), Vec::new());
+        for (number, (name, descriptor)) in (3..).zip(&store.1) {
+            write!(script, "exec {number}</proc/{}/fd/{}; ", process::id(), descriptor.as_raw_fd())?;
+            names.push(name.as_str());
+        }
+        if !names.is_empty() {
+            let (count, names) = (names.len(), names.join(":"));
+            write!(script, "export LISTEN_PID=$$ LISTEN_FDS={count} LISTEN_FDNAMES={names}; ")?;
+        }
+        write!(script, "exec {} \"$@\" --state {}", crate::fatpath().display(), state.display())?;
+        let mut command = netns.command("bash");
+        command.args(["-c", &script, "bash"]).env("NOTIFY_SOCKET", &self.path);
+        Ok(command)
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        // An empty message ends the thread, unless its socket's file is gone.
+        let ends = UnixDatagram::unbound().and_then(|socket| socket.send_to(b"", &self.path));
+        if let Some(thread) = self.thread.take().filter(|_| ends.is_ok()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(socket: &UnixDatagram, store: &Store) {
+    // Descriptors that a hanging manager holds.
+    let mut held = Vec::new();
+    loop {
+        let mut bytes = [0; 4096];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC);
+        let Ok(received) = received else { return };
+        let descriptors = control.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect::<Vec<_>>(),
+            _ => Vec::new(),
+        });
+        let descriptors: Vec<OwnedFd> = descriptors.collect();
+        let text = String::from_utf8_lossy(&bytes[..received.bytes]).into_owned();
+        if text.is_empty() {
+            return;
+        }
+        let has = |line: &str| text.lines().any(|found| found == line);
+        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME=")).unwrap_or("stored").to_owned();
+        let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
+        match store.0 {
+            Manners::Hangs => held.extend(descriptors),
+            Manners::Stores if has("FDSTORE=1") => {
+                store.1.extend(descriptors.into_iter().map(|descriptor| (name.clone(), descriptor)));
+            }
+            _ if has("FDSTOREREMOVE=1") => store.1.retain(|(of, _)| *of != name),
+            _ => {}
+        }
+    }
+}
