@@ -100,30 +100,21 @@ struct Slot {
 }
 
 impl PacketLink {
-    /// Opens a socket for each shard and binds it to the interface. Each frame is received by one of them, which the kernel chooses. If the
-    /// link is `exclusive`, the host's own stack gets none of the interface's frames.
-    pub(crate) fn open(
-        config: &Config,
-        interface: &str,
-        exclusive: bool,
-        shards: ShardCount,
-    ) -> Result<Vec<Self>, OpenError> {
+    /// Makes a socket for each shard and binds it to the interface. Each frame is received by one of them, which the kernel chooses. If the
+    /// link is `exclusive`, the host's own stack gets none of the interface's frames until the last descriptor is closed.
+    pub(crate) fn acquire(interface: &str, exclusive: bool, shards: ShardCount) -> Result<Vec<OwnedFd>, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
-        let mut links = Vec::new();
+        let index = index_of(&Interface::new(interface).map_err(failed("socket"))?)?;
+        let mut sockets = Vec::new();
         let mut group = None;
         for shard in shards.all() {
-            let device = Interface::new(interface).map_err(failed("socket"))?;
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
-                failed("socket AF_PACKET")(err.into())
-                    .with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
-            })?;
+            let socket = socket(interface)?;
+            let fd = socket.as_fd();
             if shard != ShardId::FIRST {
                 // Until it has joined the group, the socket would receive every frame once more.
-                cbpf::filter(socket.as_fd(), &steering::nothing()).map_err(failed("SO_ATTACH_FILTER"))?;
+                cbpf::filter(fd, &steering::nothing()).map_err(failed("SO_ATTACH_FILTER"))?;
             }
-            let mut link = Self::over(config, device, socket, None)?;
-            let fd = link.socket.as_fd();
+            set_up(fd, interface, index)?;
             if shards != ShardCount::ONE {
                 group = Some(join(fd, group, shards).map_err(|err| {
                     let hint = "a kernel before 6.13 requires an interface that is up; `ip link set` it up first";
@@ -131,23 +122,48 @@ impl PacketLink {
                 })?);
                 cbpf::filter(fd, &steering::received()).map_err(failed("SO_ATTACH_FILTER"))?;
             }
-            link.filter = Some(RxFilter::open(fd, link.index).map_err(failed("PACKET_MR_ALLMULTI"))?);
-            links.push(link);
+            sockets.push(socket);
         }
         if exclusive {
-            let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), links[0].index));
-            let attached = attached.map_err(|err| {
+            let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), index));
+            sockets.push(attached.map_err(|err| {
                 let hint = "exclusive takes Linux 6.6, CAP_BPF and CAP_NET_ADMIN; without it the host's stack sees the frames as well";
                 let failed = failed("BPF_LINK_CREATE")(err);
                 failed.with_hint(libc::EINVAL, hint).with_hint(libc::EPERM, hint)
-            })?;
-            let attached = Arc::new(attached);
-            links.iter_mut().for_each(|link| link.ingress = Some(Arc::clone(&attached)));
+            })?);
         }
-        Ok(links)
+        Ok(sockets)
     }
 
-    /// Binds a socket to the interface, whose frames are those of a `station`, if not the host's own.
+    /// Makes a socket and binds it to an interface of the calling thread's network namespace.
+    pub(crate) fn acquire_one(interface: &str) -> Result<OwnedFd, OpenError> {
+        Ok(Self::acquire(interface, false, ShardCount::ONE)?.remove(0))
+    }
+
+    /// Makes a link for each shard over the sockets of an interface, and the program of an `exclusive` one.
+    pub(crate) fn from_sockets(
+        config: &Config,
+        interface: &str,
+        exclusive: bool,
+        mut sockets: Vec<OwnedFd>,
+        shards: ShardCount,
+    ) -> Result<Vec<Self>, OpenError> {
+        let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
+        if sockets.len() != shards.get() + usize::from(exclusive) {
+            return Err(OpenError::wrong_descriptors(&config.name, sockets.len(), shards));
+        }
+        let ingress = if exclusive { sockets.pop().map(Arc::new) } else { None };
+        let of_socket = |socket| {
+            let device = Interface::new(interface).map_err(failed("socket"))?;
+            let mut link = Self::over(config, device, socket, None)?;
+            let filter = RxFilter::open(link.socket.as_fd(), link.index).map_err(failed("PACKET_MR_ALLMULTI"))?;
+            (link.filter, link.ingress) = (Some(filter), ingress.clone());
+            Ok(link)
+        };
+        sockets.into_iter().map(of_socket).collect()
+    }
+
+    /// Link over a socket that is bound to the interface, whose frames are those of a `station`, if not the host's own.
     pub(crate) fn over(
         config: &Config,
         device: Interface,
@@ -157,23 +173,12 @@ impl PacketLink {
         let name = device.name().to_owned();
         let interface = name.as_str();
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
-        let index = device.index().map_err(|err| {
-            failed("SIOCGIFINDEX")(err).with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
-        })?;
+        let index = index_of(&device)?;
         let mac = device.mac().map_err(failed("SIOCGIFHWADDR"))?;
         let mac = mac
             .ok_or(io::ErrorKind::Unsupported)
             .map_err(|kind| failed("SIOCGIFHWADDR")(io::Error::new(kind, "not an Ethernet interface")))?;
         let mtu = mtu_of(&device, interface, config.mtu)?;
-
-        let fd = socket.as_fd();
-        let option = |name, call| set_option(fd, libc::SOL_PACKET, name, 1).map_err(failed(call));
-        option(libc::PACKET_VNET_HDR, "PACKET_VNET_HDR")?;
-        option(libc::PACKET_AUXDATA, "PACKET_AUXDATA")?;
-        option(libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING")?;
-        set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER).map_err(failed("SO_RCVBUF"))?;
-        set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
-        bind(fd, &link_layer(index)).map_err(failed("bind"))?;
 
         let mut offloads = Offloads::EMPTY;
         // This side cannot refuse a frame of the interface, so this type is always accepted.
@@ -357,6 +362,35 @@ impl Slot {
         }
         Ok(packet)
     }
+}
+
+/// Makes a packet socket, not bound to an interface.
+fn socket(interface: &str) -> Result<OwnedFd, OpenError> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
+        OpenError::new(interface, "socket AF_PACKET", err.into())
+            .with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
+    })
+}
+
+/// Sets the options of a packet socket, and binds it to the interface of that index.
+fn set_up(fd: BorrowedFd<'_>, interface: &str, index: i32) -> Result<(), OpenError> {
+    let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
+    let option = |name, call| set_option(fd, libc::SOL_PACKET, name, 1).map_err(failed(call));
+    option(libc::PACKET_VNET_HDR, "PACKET_VNET_HDR")?;
+    option(libc::PACKET_AUXDATA, "PACKET_AUXDATA")?;
+    option(libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING")?;
+    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER).map_err(failed("SO_RCVBUF"))?;
+    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
+    bind(fd, &link_layer(index)).map_err(failed("bind"))
+}
+
+/// Index of an interface.
+fn index_of(device: &Interface) -> Result<i32, OpenError> {
+    device.index().map_err(|err| {
+        OpenError::new(device.name(), "SIOCGIFINDEX", err)
+            .with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
+    })
 }
 
 /// Adds a bound socket to a group whose sockets share the interface's frames (packet(7), `PACKET_FANOUT`), or to a new one. Returns the

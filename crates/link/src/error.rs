@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::io;
 
+use base::ShardCount;
+
 /// Failure to open a link.
 #[derive(Debug)]
 pub struct OpenError {
@@ -29,6 +31,12 @@ impl OpenError {
     /// Error of setting the address of a link that has none.
     pub(crate) fn no_address(device: &str) -> Self {
         Self::new(device, "address", io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
+    /// Error of `count` descriptors that are not those of a link with that number of shards.
+    pub(crate) fn wrong_descriptors(device: &str, count: usize, shards: ShardCount) -> Self {
+        let text = format!("{count} are not those of this kind of link for {} workers", shards.get());
+        Self::new(device, "descriptors", io::Error::new(io::ErrorKind::InvalidInput, text))
     }
 
     pub(crate) fn with_hint(self, errno: i32, hint: impl Into<Cow<'static, str>>) -> Self {

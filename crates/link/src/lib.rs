@@ -36,6 +36,8 @@
 //! - [`open_queues()`] opens a link with a queue for each shard of a node: queues of a TUN or TAP device, UDP sockets at one
 //!   port, a group of packet sockets, queues of AF_XDP, pairs of queues of a guest. Programs of classic BPF steer packets of
 //!   ESP to the owner of their SPI (`steering.rs`). Other kinds have one queue, the first shard's.
+//! - A link is opened in two halves: [`acquire()`] makes the descriptors, for which most kinds take capabilities, and
+//!   [`from_descriptors()`] makes the link, without any.
 //! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last
 //!   packet ([`Link::settle`]). The driver mode is probed ([`XdpMode`](driver::XdpMode)), and [`Link::ring`] returns
 //!   the state of the ring.
@@ -47,6 +49,7 @@
 //! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
 //!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
 
+mod acquired;
 mod af_packet;
 mod af_xdp;
 mod burst;
@@ -75,6 +78,7 @@ mod udp;
 pub mod vhost;
 pub mod virtio;
 
+pub use acquired::Acquired;
 pub use common::Common;
 pub use config::Config;
 pub use error::OpenError;
@@ -82,7 +86,7 @@ pub use host_links::HostLinks;
 pub use internal::InternalLink;
 pub use link::{Layer, Link, Sent};
 pub use offloads::{Offload, Offloads};
-pub use open::{has_device, has_interface, link_settings, open, open_queues};
+pub use open::{acquire, from_descriptors, has_device, has_interface, link_settings, open, open_queues};
 pub use ring_state::RingState;
 pub use stats::LinkStats;
 pub use sys::descriptors::take_inherited;

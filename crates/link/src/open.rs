@@ -7,6 +7,7 @@ use std::path::Path;
 use base::ShardCount;
 use driver::{DriverKind, Resource};
 
+use crate::acquired::Acquired;
 use crate::af_packet::PacketLink;
 use crate::af_xdp::XdpLink;
 use crate::config::Config;
@@ -67,15 +68,48 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
 /// # Errors
 /// As [`open`]. No queue is left open.
 pub fn open_queues(config: &Config, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, OpenError> {
+    from_descriptors(config, acquire(config, shards)?, shards)
+}
+
+/// Makes the descriptors of a link, the half of [`open_queues`] that takes capabilities. TUN and TAP devices are made, and brought up;
+/// interfaces of packet sockets and AF_XDP have their programs from then on.
+///
+/// # Errors
+/// The device and the call that failed, with a remedy where one is known.
+pub fn acquire(config: &Config, shards: ShardCount) -> Result<Acquired, OpenError> {
+    let descriptors = match &config.kind {
+        DriverKind::Tun { queues } => TunLink::acquire(config, Layer::Ip, *queues, shards)?,
+        DriverKind::Tap { queues } => TunLink::acquire(config, TunLink::TAP, *queues, shards)?,
+        DriverKind::Udp { bind } => UdpLink::acquire(&config.name, *bind, shards)?,
+        DriverKind::Packet { interface, exclusive } => PacketLink::acquire(interface, *exclusive, shards)?,
+        DriverKind::Xdp { interface, mode, .. } => return XdpLink::acquire(interface, *mode, shards),
+        DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. } => Vec::new(),
+    };
+    Ok(descriptors.into())
+}
+
+/// Makes the links of all shards from the descriptors of their device, the half of [`open_queues`] that takes no capability: rings, probed
+/// offloads, and the state of the interface. The descriptors may be those of another process, and of an earlier link, but for AF_XDP, whose
+/// rings are in the memory of that link. Guests and front ends have none, and are opened here.
+///
+/// # Errors
+/// The device and the call that failed; the descriptors are not those of such a link. They are closed then.
+pub fn from_descriptors(
+    config: &Config,
+    acquired: Acquired,
+    shards: ShardCount,
+) -> Result<Vec<Box<dyn Link>>, OpenError> {
     let own_address = || {
         let none = || io::Error::new(io::ErrorKind::InvalidInput, "a link of vhost-user needs one");
         config.mac.ok_or_else(|| OpenError::new(&config.name, "address", none()))
     };
     let links = match &config.kind {
-        DriverKind::Tun { queues } => boxed(TunLink::open(config, Layer::Ip, *queues, shards)?),
-        DriverKind::Tap { queues } => boxed(TunLink::open(config, TunLink::TAP, *queues, shards)?),
-        DriverKind::Udp { bind } => boxed(UdpLink::open(config, *bind, shards)?),
-        DriverKind::Packet { interface, exclusive } => boxed(PacketLink::open(config, interface, *exclusive, shards)?),
+        DriverKind::Tun { .. } => boxed(TunLink::from_queues(config, Layer::Ip, acquired.descriptors, shards)?),
+        DriverKind::Tap { .. } => boxed(TunLink::from_queues(config, TunLink::TAP, acquired.descriptors, shards)?),
+        DriverKind::Udp { .. } => boxed(UdpLink::from_sockets(config, acquired.descriptors, shards)?),
+        DriverKind::Packet { interface, exclusive } => {
+            boxed(PacketLink::from_sockets(config, interface, *exclusive, acquired.descriptors, shards)?)
+        }
         DriverKind::VhostUser { socket, queues, memory } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
             let back = VhostConfig::new(&config.name, Path::new(socket), own_address()?);
@@ -91,7 +125,7 @@ pub fn open_queues(config: &Config, shards: ShardCount) -> Result<Vec<Box<dyn Li
                 let none = io::Error::new(io::ErrorKind::InvalidInput, "no frames to receive into");
                 OpenError::new(interface, "ring", none)
             })?;
-            boxed(XdpLink::open(config, interface, ring, *mode, shards)?)
+            boxed(XdpLink::from_program(config, interface, ring, *mode, acquired, shards)?)
         }
     };
     Ok(links)

@@ -209,18 +209,18 @@ impl Far {
         enter(&self.network, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
         let made = self.sockets(peer);
         enter(&self.near, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
-        made.map_err(named(format!("{name}: the other end")))
+        made.map_err(|why| format!("{name}: the other end: {why}"))
     }
 
-    fn sockets(&self, peer: &str) -> io::Result<Vec<OwnedFd>> {
-        let requests = rtnetlink::socket(0)?;
+    fn sockets(&self, peer: &str) -> Result<Vec<OwnedFd>, String> {
+        let failed = |err: io::Error| err.to_string();
+        let requests = rtnetlink::socket(0).map_err(|err| failed(err.into()))?;
         let mut writer = Writer::default();
         rtnl::write_up(&mut writer, peer);
-        ask(&requests, &writer)?;
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let packet = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
-        let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        Ok(vec![packet, control])
+        ask(&requests, &writer).map_err(failed)?;
+        let packet = HostDevice::make_pair_socket(peer).map_err(|err| err.to_string())?;
+        let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+        Ok(vec![packet, control.map_err(|err| failed(err.into()))?])
     }
 }
 

@@ -11,7 +11,7 @@ use crate::OpenError;
 use crate::error::text;
 use crate::sys::bpf::{self, AttachMode};
 use crate::sys::errno;
-use crate::sys::xsk::{Failed, Xsk, XskQueue};
+use crate::sys::xsk::{self, Failed, Xsk, XskQueue};
 
 /// Attempts to get a busy interface or queue, and the pause between attempts: the kernel detaches the previous owner
 /// shortly after its descriptors are closed.
@@ -25,41 +25,48 @@ const EPERM: &str = "needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; run as root o
 pub(super) struct Attached {
     link: OwnedFd,
     map: OwnedFd,
-    at: AttachMode,
+    is_native: bool,
     /// Reason why the program does not run in the driver, if that was tried.
     pub(super) why_generic: Option<String>,
 }
 
+/// Attaches the redirect program to an interface with `queues` receive queues. Returns the map of sockets, the BPF link, and the reason why
+/// the program does not run in the driver, if that was tried.
+pub(super) fn attach(
+    (name, index): (&str, i32),
+    queues: u32,
+    several_buffers: bool,
+    mode: XdpMode,
+) -> Result<([OwnedFd; 2], Option<String>), OpenError> {
+    let failed = |call| move |err| OpenError::new(name, call, err).with_hint(libc::EPERM, EPERM);
+    let map = bpf::socket_map(queues).map_err(failed("BPF_MAP_CREATE"))?;
+    let program = bpf::load_redirect(map.as_fd(), several_buffers).map_err(failed("BPF_PROG_LOAD"))?;
+    let put = |at| patiently(|| bpf::attach(program.as_fd(), index, at), errno);
+    let busy = "another XDP program is on the interface; `ip link show` names it";
+    let failed = |err| {
+        let err = failed("BPF_LINK_CREATE")(err).with_hint(libc::EBUSY, busy).with_hint(libc::EEXIST, busy);
+        err.with_hint(libc::EINVAL, "needs Linux 5.9 or later")
+    };
+    let native = match mode {
+        XdpMode::Auto | XdpMode::Native => put(AttachMode::Native).map_err(Some),
+        XdpMode::Generic => Err(None),
+    };
+    let (link, why_generic) = match (native, mode) {
+        (Ok(link), _) => (link, None),
+        (Err(Some(err)), XdpMode::Native) => return Err(failed(err)),
+        (Err(refused), _) => {
+            let link = put(AttachMode::Generic).map_err(failed)?;
+            (link, refused.map(|err| text(&err)))
+        }
+    };
+    Ok(([map, link], why_generic))
+}
+
 impl Attached {
-    /// Attaches the redirect program to an interface with `queues` receive queues.
-    pub(super) fn new(
-        (name, index): (&str, i32),
-        queues: u32,
-        several_buffers: bool,
-        mode: XdpMode,
-    ) -> Result<Self, OpenError> {
-        let failed = |call| move |err| OpenError::new(name, call, err).with_hint(libc::EPERM, EPERM);
-        let map = bpf::socket_map(queues).map_err(failed("BPF_MAP_CREATE"))?;
-        let program = bpf::load_redirect(map.as_fd(), several_buffers).map_err(failed("BPF_PROG_LOAD"))?;
-        let put = |at| patiently(|| bpf::attach(program.as_fd(), index, at), errno);
-        let busy = "another XDP program is on the interface; `ip link show` names it";
-        let failed = |err| {
-            let err = failed("BPF_LINK_CREATE")(err).with_hint(libc::EBUSY, busy).with_hint(libc::EEXIST, busy);
-            err.with_hint(libc::EINVAL, "needs Linux 5.9 or later")
-        };
-        let native = match mode {
-            XdpMode::Auto | XdpMode::Native => put(AttachMode::Native).map_err(Some),
-            XdpMode::Generic => Err(None),
-        };
-        let (link, at, why_generic) = match (native, mode) {
-            (Ok(link), _) => (link, AttachMode::Native, None),
-            (Err(Some(err)), XdpMode::Native) => return Err(failed(err)),
-            (Err(refused), _) => {
-                let link = put(AttachMode::Generic).map_err(failed)?;
-                (link, AttachMode::Generic, refused.map(|err| text(&err)))
-            }
-        };
-        Ok(Self { link, map, at, why_generic })
+    /// The program of a map and a BPF link that [`attach`] has returned.
+    pub(super) fn of([map, link]: [OwnedFd; 2], mode: XdpMode, why_generic: Option<String>) -> Self {
+        let is_native = mode != XdpMode::Generic && why_generic.is_none();
+        Self { link, map, is_native, why_generic }
     }
 
     /// Detaches the program from the interface, if it is still attached.
@@ -68,39 +75,42 @@ impl Attached {
         let _ = bpf::detach(self.link.as_fd());
     }
 
-    pub(super) fn is_native(&self) -> bool {
-        self.at == AttachMode::Native
+    pub(super) const fn is_native(&self) -> bool {
+        self.is_native
     }
 
-    /// Opens a socket for each queue, and redirects that queue's frames to it. Returns the reason why zero copy failed,
-    /// if that was tried.
+    /// Binds a socket to each queue, in the mode of `flags`, and redirects that queue's frames to it. Returns the reason why zero copy
+    /// failed, if that was tried.
     pub(super) fn open_queues(
         &self,
         name: &str,
-        queues: u32,
+        sockets: impl IntoIterator<Item = OwnedFd>,
         mut queue: XskQueue,
+        flags: u16,
     ) -> Result<(Vec<Xsk>, Option<String>), OpenError> {
-        let flags = queue.flags | libc::XDP_USE_NEED_WAKEUP;
-        let mut sockets = Vec::new();
+        let flags = flags | libc::XDP_USE_NEED_WAKEUP;
+        let (zero_copy, copy) = (flags | libc::XDP_ZEROCOPY, flags | libc::XDP_COPY);
+        let mut mode = if self.is_native() { zero_copy } else { copy };
+        let mut queues = Vec::new();
         let mut refused = None;
-        queue.flags = flags | if self.is_native() { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
-        for number in 0..queues {
+        for (number, socket) in (0..).zip(sockets) {
             queue.queue = number;
-            let mut opened = open_patiently(queue);
+            let mut xsk = Xsk::new(queue, socket).map_err(|failed| refusal(name, failed))?;
+            let mut bound = patiently(|| xsk.bind(mode), errno);
             // The first queue decides between zero copy and copy for all. A busy queue fails in copy mode as well.
-            if let (Err(("bind", err)), 0, true) = (&opened, number, self.is_native())
+            if let (Err(err), 0, true) = (&bound, number, self.is_native())
                 && errno(err) != libc::EBUSY
             {
                 refused = Some(text(err));
-                queue.flags = flags | libc::XDP_COPY;
-                opened = open_patiently(queue);
+                mode = copy;
+                bound = patiently(|| xsk.bind(mode), errno);
             }
-            let xsk = opened.map_err(|failed| refusal(name, failed))?;
+            bound.map_err(|err| refusal(name, ("bind", err)))?;
             bpf::set(self.map.as_fd(), number, xsk.fd())
-                .map_err(|err| OpenError::new(name, "BPF_MAP_UPDATE_ELEM", err))?;
-            sockets.push(xsk);
+                .map_err(|err| OpenError::new(name, "BPF_MAP_UPDATE_ELEM", err).with_hint(libc::EPERM, EPERM))?;
+            queues.push(xsk);
         }
-        Ok((sockets, refused))
+        Ok((queues, refused))
     }
 }
 
@@ -121,8 +131,9 @@ fn patiently<T, E>(mut call: impl FnMut() -> Result<T, E>, errno: impl Fn(&E) ->
     call()
 }
 
-fn open_patiently(queue: XskQueue) -> Result<Xsk, Failed> {
-    patiently(|| Xsk::open(queue), |(_, err)| errno(err))
+/// Makes a socket, not bound to a queue.
+pub(super) fn socket(name: &str) -> Result<OwnedFd, OpenError> {
+    xsk::socket().map_err(|err| refusal(name, ("socket AF_XDP", err)))
 }
 
 /// Error of opening a link, with a remedy.

@@ -21,8 +21,9 @@ use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with};
 use wire::{eth, vlan};
 
-use self::attach::{Attached, unfit};
+use self::attach::{Attached, attach, unfit};
 use self::pieces::Pieces;
+use crate::acquired::Acquired;
 use crate::burst::{self, Batches, Refused};
 use crate::config::Config;
 use crate::error::failed;
@@ -112,38 +113,64 @@ impl Shape {
 }
 
 impl XdpLink {
-    /// Probes how the interface can be driven, and opens a socket for each of its receive queues, which are dealt to the shards in turn. No
-    /// link for a shard without a queue.
-    pub(crate) fn open(
-        config: &Config,
-        interface: &str,
-        ring: NonZeroU32,
-        mode: XdpMode,
-        shards: ShardCount,
-    ) -> Result<Vec<Self>, OpenError> {
+    /// Attaches the program to the interface, and makes a packet socket for each shard with a queue, and a socket for each receive queue.
+    pub(crate) fn acquire(interface: &str, mode: XdpMode, shards: ShardCount) -> Result<Acquired, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let device = Interface::new(interface).map_err(failed("socket"))?;
         let index = device.index().map_err(|err| {
             failed("SIOCGIFINDEX")(err).with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
         })?;
+        let shape = Shape::of(device.mtu().map_err(failed("SIOCGIFMTU"))?);
+        let count = device.rx_queues().map_err(failed("ETHTOOL_GCHANNELS"))?;
+        let watch = |_| {
+            watch(index).map_err(|err| {
+                failed("socket AF_PACKET")(err).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
+            })
+        };
+        let watches = (0..shards.get().min(count as usize)).map(watch).collect::<Result<Vec<_>, _>>()?;
+        let (program, why_generic) = attach((interface, index), count, shape.several, mode)?;
+        let sockets = (0..count).map(|_| attach::socket(interface)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Acquired { descriptors: program.into_iter().chain(watches).chain(sockets).collect(), why_generic })
+    }
+
+    /// Makes links over what [`acquire`](Self::acquire) has made for `mode`: probes how the interface can be driven, and binds a socket to
+    /// each of its receive queues, which are dealt to the shards in turn. No link for a shard without a queue.
+    pub(crate) fn from_program(
+        config: &Config,
+        interface: &str,
+        ring: NonZeroU32,
+        mode: XdpMode,
+        acquired: Acquired,
+        shards: ShardCount,
+    ) -> Result<Vec<Self>, OpenError> {
+        let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
+        let Acquired { descriptors, why_generic } = acquired;
+        let given = descriptors.len();
+        let mut descriptors = descriptors.into_iter();
+        let (Some(map), Some(link)) = (descriptors.next(), descriptors.next()) else {
+            return Err(OpenError::wrong_descriptors(&config.name, given, shards));
+        };
+        let attached = Attached::of([map, link], mode, why_generic);
+        let device = Interface::new(interface).map_err(failed("socket"))?;
+        let index = device.index().map_err(failed("SIOCGIFINDEX"))?;
         let mac = device.mac().map_err(failed("SIOCGIFHWADDR"))?;
         let mac = mac.ok_or_else(|| unfit(interface, "SIOCGIFHWADDR", "not an Ethernet interface".to_owned()))?;
         let shape = Shape::of(device.mtu().map_err(failed("SIOCGIFMTU"))?);
         let mtu = mtu_of(&device, shape, config.mtu)?;
-        let count = device.rx_queues().map_err(failed("ETHTOOL_GCHANNELS"))?;
+        let count = device.rx_queues().map_err(failed("ETHTOOL_GCHANNELS"))? as usize;
+        let of_shards = shards.get().min(count);
+        if descriptors.len() != of_shards + count {
+            return Err(OpenError::wrong_descriptors(&config.name, given, shards));
+        }
         let mut watches = Vec::new();
-        for _ in 0..shards.get().min(count as usize) {
-            let watch = watch(index).map_err(|err| {
-                failed("socket AF_PACKET")(err).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
-            })?;
+        for watch in descriptors.by_ref().take(of_shards) {
             let filter = RxFilter::open(watch.as_fd(), index).map_err(failed("PACKET_MR_ALLMULTI"))?;
             watches.push((watch, filter));
         }
 
-        let attached = Attached::new((interface, index), count, shape.several, mode)?;
         let flags = if shape.several { libc::XDP_USE_SG } else { 0 };
-        let queue = XskQueue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
-        let (sockets, why_copy) = attached.open_queues(interface, count, queue)?;
+        let queue = XskQueue { index, queue: 0, ring, frame_size: shape.frame_size };
+        let (sockets, why_copy) = attached.open_queues(interface, descriptors, queue, flags)?;
         let zero_copy = sockets.iter().all(Xsk::is_zero_copy);
         let offloads = offloads(&attached, mode, zero_copy, why_copy);
         let attached = Arc::new(attached);

@@ -33,8 +33,6 @@ pub(crate) struct XskQueue {
     pub(crate) ring: NonZeroU32,
     /// Bytes of a frame, a power of two up to a page.
     pub(crate) frame_size: u32,
-    /// `XDP_COPY` and the like.
-    pub(crate) flags: u16,
 }
 
 /// The kernel's own counters of a socket: `struct xdp_statistics`.
@@ -69,7 +67,12 @@ impl XdpStats {
 /// Packets that one call copies at most (`TX_BATCH_SIZE`).
 const TX_BATCH: u32 = 32;
 
-/// A bound socket. Its fields are dropped in the order of their declaration.
+/// Makes a socket, not bound to a queue.
+pub(crate) fn socket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
+}
+
+/// A socket of one queue. Its fields are dropped in the order of their declaration.
 #[derive(Debug)]
 pub(crate) struct Xsk {
     socket: OwnedFd,
@@ -82,12 +85,10 @@ pub(crate) struct Xsk {
 }
 
 impl Xsk {
-    /// Opens a socket and lends the kernel every receive frame.
-    pub(crate) fn open(queue: XskQueue) -> Result<Self, Failed> {
+    /// Registers memory and rings with a [socket] that is not bound to a queue.
+    pub(crate) fn new(queue: XskQueue, socket: OwnedFd) -> Result<Self, Failed> {
         let failed = |call| move |err: io::Error| (call, err);
         let frames = Frames::new(queue.ring.get() as usize, queue.frame_size as usize).map_err(failed("mmap"))?;
-        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-            .map_err(|err| ("socket AF_XDP", err.into()))?;
         let fd = socket.as_fd();
         let memory = memory_of(frames.memory(), queue.frame_size);
         set_bytes(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory).map_err(failed("XDP_UMEM_REG"))?;
@@ -119,7 +120,7 @@ impl Xsk {
         let fill = Producer::new(&map(fill, fill_slots, slot, fill_at)?, fill, fill_slots);
         let completion = Consumer::new(&map(completion, queue.ring, slot, completion_at)?, completion, queue.ring);
 
-        let mut xsk = Self {
+        Ok(Self {
             rx: rx.ok_or_else(no_ring)?,
             tx: tx.ok_or_else(no_ring)?,
             fill: fill.ok_or_else(no_ring)?,
@@ -127,11 +128,15 @@ impl Xsk {
             frames,
             queue,
             socket,
-        };
-        let address = sockaddr::xdp(queue.index, queue.queue, queue.flags);
-        bind(xsk.socket.as_fd(), &address).map_err(failed("bind"))?;
-        xsk.refill();
-        Ok(xsk)
+        })
+    }
+
+    /// Binds the socket to its queue, in the mode of `flags` (`XDP_COPY` and the like), and lends the kernel every receive frame. After an
+    /// error the call may be repeated.
+    pub(crate) fn bind(&mut self, flags: u16) -> io::Result<()> {
+        bind(self.socket.as_fd(), &sockaddr::xdp(self.queue.index, self.queue.queue, flags))?;
+        self.refill();
+        Ok(())
     }
 
     /// Lends the kernel the free receive frames. Tells whether it has any now, empty or filled.

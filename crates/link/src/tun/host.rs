@@ -6,7 +6,7 @@ use driver::DriverKind;
 use wire::MacAddr;
 
 use super::TunLink;
-use super::open::{attach, set_up_queue};
+use super::open::{attach, probe, set_framing};
 use crate::af_packet::{PacketLink, Station};
 use crate::config::Config;
 use crate::flow_hash::FlowHash;
@@ -73,9 +73,17 @@ impl HostDevice {
         Ok(queue)
     }
 
-    /// Link over a packet socket that is bound to `peer`, the other end of a veth pair, for hosts where `/dev/net/tun`
-    /// cannot be opened. `control` is a socket of the peer's network namespace. With `ip_only`, frames that carry no IP
-    /// are dropped.
+    /// Packet socket that is bound to `peer`, the other end of a veth pair in the calling thread's network namespace, for hosts where
+    /// `/dev/net/tun` cannot be opened.
+    ///
+    /// # Errors
+    /// Error of the call that failed.
+    pub fn make_pair_socket(peer: &str) -> Result<OwnedFd, OpenError> {
+        PacketLink::acquire_one(peer)
+    }
+
+    /// Link over a packet socket that [`make_pair_socket`](Self::make_pair_socket) returned, possibly in another process.
+    /// `control` is a socket of the peer's network namespace. With `ip_only`, frames that carry no IP are dropped.
     ///
     /// # Errors
     /// Error of the call that failed; the device has no link-layer address.
@@ -114,7 +122,8 @@ impl TunLink {
         let name = device.name.clone();
         let interface = Interface::with_control(&name, control);
         let index = interface.index().map_err(|err| OpenError::new(&name, "SIOCGIFINDEX", err))?;
-        let offloads = set_up_queue(queue.as_fd(), &name, true)?;
+        set_framing(queue.as_fd(), &name, true)?;
+        let offloads = probe(queue.as_fd(), true);
         let (layer, mtu, features) = (device.layer(), device.mtu(), offloads.features());
         Ok(Self {
             common: Common { mtu, ..Common::new(&name, u16::try_from(mtu).ok(), offloads, features) },

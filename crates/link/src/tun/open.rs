@@ -32,41 +32,62 @@ const RX_OFFLOADS: [(&str, u32); 5] = [
 ];
 
 impl TunLink {
-    /// Creates the device, or attaches to an existing one, and brings it up. One link for each shard, over its own queues: there are
-    /// `queues`, but at least one for each shard, and they are dealt to the shards in turn.
-    ///
-    /// The kernel returns a flow on the queue that wrote it last (Linux `tun_flow_update`), so a shard receives the replies to what it
-    /// has sent.
-    pub(crate) fn open(config: &Config, layer: Layer, queues: u16, shards: ShardCount) -> Result<Vec<Self>, OpenError> {
+    /// Creates the device, or attaches to an existing one, and brings it up. Returns its queues: `queues`, but at least one for each shard.
+    pub(crate) fn acquire(
+        config: &Config,
+        layer: Layer,
+        queues: u16,
+        shards: ShardCount,
+    ) -> Result<Vec<OwnedFd>, OpenError> {
         let name = &config.name;
         let failed = |call| move |err| OpenError::new(name, call, err);
         let mut flags = libc::IFF_NO_PI | if layer == Layer::Ip { libc::IFF_TUN } else { libc::IFF_TAP };
         if config.offloads {
             flags |= libc::IFF_VNET_HDR;
         }
-        let queues = usize::from(queues).max(shards.get());
-        if queues > 1 {
+        let count = usize::from(queues).max(shards.get());
+        if count > 1 {
             flags |= libc::IFF_MULTI_QUEUE;
         }
-        let mut dealt = std::iter::repeat_with(Vec::new).take(shards.get()).collect::<Vec<_>>();
-        for number in 0..queues {
-            dealt[number % shards.get()].push(attach(name, flags, config.index)?);
-        }
-        check_flags(dealt[0][0].as_fd(), name, flags)?;
-        let offloads = set_up_queue(dealt[0][0].as_fd(), name, config.offloads)?;
-
+        let queues = (0..count).map(|_| attach(name, flags, config.index)).collect::<Result<Vec<_>, _>>()?;
+        check_flags(queues[0].as_fd(), name, flags)?;
+        set_framing(queues[0].as_fd(), name, config.offloads)?;
         let interface = Interface::new(name).map_err(failed("socket"))?;
-        let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
-        let mut mtu = interface.mtu().map_err(failed("SIOCGIFMTU"))?;
+        let mtu = interface.mtu().map_err(failed("SIOCGIFMTU"))?;
         if let Some(configured) = config.mtu.map(usize::from)
             && configured != mtu
         {
             interface.set_mtu(configured).map_err(failed("SIOCSIFMTU"))?;
-            mtu = configured;
         }
         if !interface.is_up().map_err(failed("SIOCGIFFLAGS"))? {
             interface.set_up().map_err(failed("SIOCSIFFLAGS"))?;
         }
+        Ok(queues)
+    }
+
+    /// Makes a link for each shard over queues of a device, which are dealt to the shards in turn.
+    ///
+    /// The kernel returns a flow on the queue that wrote it last (Linux `tun_flow_update`), so a shard receives the replies to what it
+    /// has sent.
+    pub(crate) fn from_queues(
+        config: &Config,
+        layer: Layer,
+        queues: Vec<OwnedFd>,
+        shards: ShardCount,
+    ) -> Result<Vec<Self>, OpenError> {
+        let name = &config.name;
+        let failed = |call| move |err| OpenError::new(name, call, err);
+        if queues.len() < shards.get() {
+            return Err(OpenError::wrong_descriptors(name, queues.len(), shards));
+        }
+        let mut dealt = std::iter::repeat_with(Vec::new).take(shards.get()).collect::<Vec<_>>();
+        for (number, queue) in queues.into_iter().enumerate() {
+            dealt[number % shards.get()].push(queue);
+        }
+        let offloads = probe(dealt[0][0].as_fd(), config.offloads);
+        let interface = Interface::new(name).map_err(failed("socket"))?;
+        let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
+        let mtu = interface.mtu().map_err(failed("SIOCGIFMTU"))?;
         let layer = match layer {
             Layer::Ip => Layer::Ip,
             Layer::Ethernet(_) => {
@@ -98,18 +119,15 @@ impl TunLink {
     }
 }
 
-/// Turns on virtio-net headers of a queue if offloads are `enabled`, and probes which offloads it has.
-pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, enabled: bool) -> Result<Offloads, OpenError> {
+/// Turns on virtio-net headers of a queue if offloads are `enabled`.
+pub(super) fn set_framing(queue: BorrowedFd<'_>, name: &str, enabled: bool) -> Result<(), OpenError> {
     let failed = |call| move |err| OpenError::new(name, call, err);
     if enabled {
-        tun_set_header_len(queue, HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))?;
+        tun_set_header_len(queue, HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))
     } else {
         // An existing device may have offloads on.
-        tun_set_offload(queue, 0).map_err(failed("TUNSETOFFLOAD"))?;
+        tun_set_offload(queue, 0).map_err(failed("TUNSETOFFLOAD"))
     }
-    let mut offloads = Offloads::EMPTY;
-    probe(queue, enabled, &mut offloads);
-    Ok(offloads)
 }
 
 /// Opens a queue. If that creates the device, its interface index is `index`.
@@ -182,8 +200,9 @@ fn make_anew(name: &str, flags: i32) -> String {
     )
 }
 
-/// Tries each offload, and records the results.
-fn probe(queue: BorrowedFd<'_>, enabled: bool, offloads: &mut Offloads) {
+/// Tries each offload of a queue.
+pub(super) fn probe(queue: BorrowedFd<'_>, enabled: bool) -> Offloads {
+    let mut offloads = Offloads::EMPTY;
     let mut granted = 0;
     let mut ask = |bits| {
         if !enabled {
@@ -206,6 +225,7 @@ fn probe(queue: BorrowedFd<'_>, enabled: bool, offloads: &mut Offloads) {
         };
         offloads.add(name, answer);
     }
+    offloads
 }
 
 /// Link-layer address of our end, derived from that of the host's end.

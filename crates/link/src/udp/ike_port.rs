@@ -124,7 +124,7 @@ mod tests {
         let bind = "127.0.0.1:0".parse().unwrap();
         let kind = DriverKind::Udp { bind };
         let config = Config { name: "wan".to_owned(), kind, mac: None, mtu: None, offloads: true, index: None };
-        UdpLink::open(&config, bind, base::ShardCount::ONE).unwrap().remove(0)
+        UdpLink::of_one(&config, bind)
     }
 
     #[test]

@@ -442,7 +442,7 @@ mod tests {
             offloads: true,
             index: None,
         };
-        let mut link = UdpLink::open(&config, bind, base::ShardCount::ONE).expect("a socket").remove(0);
+        let mut link = UdpLink::of_one(&config, bind);
         let mut train = ipv4::Ipv4Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
         train.fill_check();
         let train = [train.as_bytes(), udp::UdpHeader::new(link.local.port(), 9, 108).as_bytes(), &[0; 100]].concat();

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use base::ShardCount;
@@ -31,15 +31,14 @@ const IKE_PORT: u16 = 500;
 const GUARDS_PEER: u16 = 9;
 
 impl UdpLink {
-    /// Binds a socket for each shard, all to one address and port, and probes their offloads. The kernel chooses the socket by the SPI.
-    pub(crate) fn open(config: &Config, bind: SocketAddr, shards: ShardCount) -> Result<Vec<Self>, OpenError> {
-        let name = &config.name;
+    /// Binds a socket for each shard, all to one address and port. The kernel chooses the socket by the SPI. Several sockets are
+    /// followed by their [guard], if there is one.
+    pub(crate) fn acquire(name: &str, bind: SocketAddr, shards: ShardCount) -> Result<Vec<OwnedFd>, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
         let first = socket(name, bind, false)?;
         // The port that the kernel has chosen, if the configured one is 0.
         let local = first.local_addr().map_err(failed("getsockname"))?;
         let mut sockets = vec![first];
-        let mut guarded = None;
         if shards != ShardCount::ONE {
             // Bound without the option, so that another socket of the address is an error: the option would join a foreign group.
             set_option(sockets[0].as_fd(), libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(failed("SO_REUSEPORT"))?;
@@ -48,10 +47,28 @@ impl UdpLink {
             }
             let program = if local.port() == IKE_PORT { steering::first() } else { steering::by_spi(shards) };
             cbpf::steer_group(sockets[0].as_fd(), &program).map_err(failed("SO_ATTACH_REUSEPORT_CBPF"))?;
-            guarded = guard(&sockets, local).map_err(failed("guard"))?.map(Arc::new);
+            let guard = guard(&sockets, local).map_err(failed("guard"))?;
+            sockets.extend(guard);
         }
+        Ok(sockets.into_iter().map(OwnedFd::from).collect())
+    }
 
-        let found = if config.offloads { Some(probe::probe(bind)) } else { None };
+    /// Makes a link for each shard over bound sockets, which may be followed by their guard, and probes their offloads.
+    pub(crate) fn from_sockets(
+        config: &Config,
+        sockets: Vec<OwnedFd>,
+        shards: ShardCount,
+    ) -> Result<Vec<Self>, OpenError> {
+        let name = &config.name;
+        let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
+        if !(shards.get()..=shards.get() + 1).contains(&sockets.len()) {
+            return Err(OpenError::wrong_descriptors(name, sockets.len(), shards));
+        }
+        let mut sockets: Vec<_> = sockets.into_iter().map(UdpSocket::from).collect();
+        let guarded = sockets.drain(shards.get()..).next().map(Arc::new);
+        let local = sockets[0].local_addr().map_err(failed("getsockname"))?;
+
+        let found = if config.offloads { Some(probe::probe(local)) } else { None };
         let refused = || Err(BY_CONFIGURATION.to_owned());
         let of_shard = |(shard, socket): (usize, UdpSocket)| {
             let mut offloads = Offloads::with_safe_trains();
@@ -87,6 +104,15 @@ impl UdpLink {
             })
         };
         sockets.into_iter().enumerate().map(of_shard).collect()
+    }
+}
+
+#[cfg(test)]
+impl UdpLink {
+    /// The link of a node with one shard, opened in this process.
+    pub(super) fn of_one(config: &Config, bind: SocketAddr) -> Self {
+        let sockets = Self::acquire(&config.name, bind, ShardCount::ONE).unwrap();
+        Self::from_sockets(config, sockets, ShardCount::ONE).unwrap().remove(0)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Links with a queue for each shard: the queue that a packet arrives at, and queues that are closed.
 
+mod acquired;
 mod packet_socket;
 mod tun;
 mod udp;
@@ -15,7 +16,10 @@ use packet::{Memory, Packet};
 use system::{Netns, Outcome};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [tun::trials(), udp::trials(), packet_socket::trials(), xdp::trials()].into_iter().flatten().collect()
+    [acquired::trials(), tun::trials(), udp::trials(), packet_socket::trials(), xdp::trials()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn shards(count: u8) -> ShardCount {

@@ -275,7 +275,7 @@ fn ike() -> Outcome {
         wire.us.enter(|| queue.set_ike_port(true)).map_err(|err| err.to_string())?;
     }
     let sockets: Vec<_> = queues.iter().map(|queue| queue.poll_fds().len()).collect();
-    assert_eq!(sockets, [2, 1, 1]);
+    assert_eq!(sockets, [3, 2, 2]);
     let peer = wire.peer.enter(|| UdpSocket::bind("192.0.2.2:500"))?;
     peer.send_to(&[9; 40], "192.0.2.1:500")?;
     let got = collect(&mut queues, &mem, 1, |packet| Some(payload(packet)))?;
