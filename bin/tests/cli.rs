@@ -307,7 +307,7 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
         ),
         (
             &["bench", "rot13"],
-            "Error: invalid value 'rot13' for '<NAME>' [possible values: esp, forward, ila, vhost, vrf, trunk, reassembly, shards]; try --help.\n",
+            "Error: invalid value 'rot13' for '<NAME>' [possible values: esp, forward, ila, vhost, vrf, trunk, reassembly, shards, workers]; try --help.\n",
         ),
         (
             &["demo", "--seconds", "0"],
