@@ -154,6 +154,17 @@ impl TableLimits {
     }
 }
 
+impl Config {
+    /// Feature of the configuration that several workers cannot have.
+    pub fn feature_of_one_worker(&self) -> Option<&'static str> {
+        let features = [
+            (self.links.iter().any(|link| link.esp_offload.is_some()), "`esp-offload`"),
+            (self.crypto.workers > 0, "threads of `[crypto]`"),
+        ];
+        features.into_iter().find(|(is_there, _)| *is_there).map(|(_, name)| name)
+    }
+}
+
 /// Settings of the packet workers.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct WorkerConfig {

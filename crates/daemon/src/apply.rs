@@ -60,7 +60,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     }
     if let Some(worker) = plan.worker {
         let shard = node.shard.as_ref().map_or(ShardId::FIRST, |(shard, _)| *shard);
-        processors::bind("worker", worker.cpus.get(usize::from(shard.0)).copied());
+        processors::bind("worker", node.thread, worker.cpus.get(usize::from(shard.0)).copied());
     }
     plan.ipsec.apply(&mut node.datapath.ipsec, &mut node.of_file);
     if let Some(crypto) = plan.crypto {

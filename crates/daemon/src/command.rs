@@ -220,7 +220,7 @@ impl Handle {
         reply.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
     }
 
-    /// Sends a call to the first shard, whose own thread runs it. The reply arrives on the receiver, which is disconnected if the worker ends.
+    /// Sends a call to the first shard, whose worker wakes for it. The reply arrives on the receiver, which is disconnected if the worker ends.
     #[cfg(test)]
     pub(crate) fn begin<T: Send + 'static>(
         &self,
@@ -251,12 +251,12 @@ impl Handle {
         replies.into_iter().reduce(reduce).ok_or(WorkerGone)
     }
 
-    /// Runs what changes nothing on every shard, by its own thread, and returns all replies, in the order of the shards.
+    /// Runs what changes nothing on every shard, and returns all replies, in the order of the shards.
     pub(crate) fn gather<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, WorkerGone> {
-        self.on_each(std::iter::repeat_n(what, self.shards()), Some(PATIENCE), |_| false)
+        self.on_all(std::iter::repeat_n(what, self.shards()), Some(PATIENCE))
     }
 
     /// Runs the parts of a change, one for each shard, at one place of the log. Returns the replies in the order of the shards; waits
@@ -269,8 +269,9 @@ impl Handle {
         self.on_each(parts, patience, |shard| self.serve(shard))
     }
 
-    /// As [`on_all`](Self::on_all), with the threads that `serve` says.
-    fn on_each<T: Send + 'static>(
+    /// As [`on_all`](Self::on_all). Workers that sleep wake, but those that `serve` has served: long changes are made by all at the same
+    /// time.
+    pub(crate) fn on_each<T: Send + 'static>(
         &self,
         parts: impl IntoIterator<Item = impl FnOnce(&mut Node) -> T + Send + 'static>,
         patience: Option<Duration>,

@@ -20,7 +20,7 @@ pub(super) fn crypto(config: &CryptoConfig) -> Result<Option<Box<dyn Crypto>>, C
     let start = move |number: usize| {
         go_first();
         if let Some(&cpu) = cpus.get(number % cpus.len().max(1)) {
-            processors::bind(&format!("crypto thread {number}"), Some(cpu));
+            processors::bind(&format!("crypto thread {number}"), None, Some(cpu));
         }
     };
     let pool = Pool::new(threads, start).map_err(|err| CliError::failed(format!("crypto threads: {err}")))?;

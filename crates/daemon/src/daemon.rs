@@ -58,7 +58,7 @@ pub(super) struct EarlierSas {
 }
 
 impl EarlierSas {
-    /// Those in the service manager's store.
+    /// SAs in the service manager's store.
     pub(super) fn stored() -> Option<Self> {
         Some(Self { sealed: SealedSas::open(service::stored(sealed::NAME)?) })
     }
@@ -251,7 +251,7 @@ impl Daemon {
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
         }
-        if config.worker.is_auto {
+        if config.worker.is_auto && config.feature_of_one_worker().is_none() {
             // The CPUs may be others by now.
             config.worker.count = self.planner.config().worker.count;
         }
@@ -401,6 +401,9 @@ impl Daemon {
     fn resume(&self, earlier: EarlierSas, protocols: &mut Protocols) {
         // No later gateway gets the SAs: each sends its numbers once.
         let removed = service::remove(sealed::NAME).map_err(|err| format!("the service manager has them still: {err}"));
+        if let (Err(why), Err(_)) = (&removed, &earlier.sealed) {
+            tracing::warn!("SAs of the earlier gateway: {why}");
+        }
         let resumed = earlier.sealed.and_then(|sealed| {
             removed?;
             store::resume(sealed, protocols, &self.worker.handle).map_err(|gone| gone.to_string())
@@ -447,8 +450,10 @@ impl Daemon {
                 None
             });
         }
-        if let Some((memory, count)) = sas {
-            store_sas(&memory, count);
+        match sas {
+            Some((memory, count)) => store_sas(&memory, count),
+            // Those of an earlier run, which it may not have removed.
+            None => service::discard(sealed::NAME),
         }
         host_side.end();
         if !device::keeps()
@@ -456,7 +461,9 @@ impl Daemon {
         {
             tracing::warn!("{why}");
         }
-        self.worker.stop()
+        let ended = self.worker.stop();
+        std::mem::forget(held);
+        ended
     }
 
     /// Summary of the running links.
@@ -483,9 +490,9 @@ impl Daemon {
 /// Passes SAs with a time limit, which no longer send, to the service manager for the next gateway.
 fn store_sas(memory: &OwnedFd, count: usize) {
     if service::store(sealed::NAME, memory.as_fd()) {
-        tracing::info!("{count} SAs with a time limit are in the service manager's store");
+        tracing::info!("{count} SAs with a time limit are passed to the service manager");
     } else {
-        tracing::info!("{count} SAs with a time limit end with the gateway: no service manager keeps them");
+        tracing::warn!("{count} SAs with a time limit end with the gateway: no service manager keeps them");
     }
 }
 

@@ -11,6 +11,7 @@ use config::model::TableLimits;
 use datapath::{Datapath, TraceClock};
 use netlink::rtnl::Vrf;
 use packet::{Memory, Packet};
+use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::captures::Captures;
@@ -29,9 +30,6 @@ use super::xfrm::FileObjects;
 /// are those of the next gateway, too.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
-    start: std::time::Instant,
-    /// The same moment as `start`, since the boot.
-    boot: Instant,
     /// The boot, since the Unix epoch.
     epoch: Duration,
 }
@@ -39,12 +37,7 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) fn start() -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let boot = since_boot();
-        Self { start: std::time::Instant::now(), boot, epoch: now.saturating_sub(boot.since(Instant::ZERO)) }
-    }
-
-    fn now(&self) -> Instant {
-        self.boot + self.start.elapsed()
+        Self { epoch: now.saturating_sub(since_boot().since(Instant::ZERO)) }
     }
 }
 
@@ -77,7 +70,8 @@ pub(crate) struct Node {
     pub(crate) mem: Memory,
     /// The configuration of the node.
     pub(crate) config: Arc<config::Config>,
-    clock: Clock,
+    /// The worker's thread, once it runs: calls of the node may be on others.
+    pub(crate) thread: Option<Pid>,
     /// The worker's epoll instance, to which links are added.
     pub(crate) poller: Poller,
     /// The key manager's socket, if a link has IKE.
@@ -175,7 +169,7 @@ impl Node {
             show_slices: SliceCounts::default(),
             mem: Memory::heap(),
             config: Arc::default(),
-            clock,
+            thread: None,
             poller,
             ike: None,
             captures: Captures::default(),
@@ -195,13 +189,12 @@ impl Node {
 
     /// Current time, a parameter of every core.
     pub(crate) fn now(&self) -> Instant {
-        self.clock.now()
+        since_boot()
     }
 
     /// The same clock, for the steps of a trace.
     pub(crate) fn trace_clock(&self) -> TraceClock {
-        let clock = self.clock;
-        TraceClock(Box::new(move || clock.now()))
+        TraceClock(Box::new(since_boot))
     }
 
     /// Number of shards.

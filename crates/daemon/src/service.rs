@@ -19,8 +19,8 @@ use sd_notify::{NotifyState, listen_fds_with_names, notify};
 /// Environment variable of the manager's socket.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// Longest wait for the manager's confirmation.
-const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Longest wait for the manager's confirmation: it may be reading all of its units.
+const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Descriptors that the manager has passed, with their names.
 static PASSED: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
@@ -119,6 +119,13 @@ pub(super) fn remove(name: &str) -> io::Result<()> {
     match retry_on_intr(|| poll(&mut [PollFd::new(&closed, PollFlags::empty())], Some(&PATIENCE)))? {
         0 => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not answer")),
         _ => Ok(()),
+    }
+}
+
+/// Has the manager remove the descriptors that an earlier run has [stored](store) under `name`, and waits for nothing.
+pub(super) fn discard(name: &str) {
+    if let Some(Err(err)) = manager().map(|socket| socket?.send(removal(name).as_bytes())) {
+        tracing::warn!("service manager: {err}");
     }
 }
 

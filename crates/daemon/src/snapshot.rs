@@ -19,6 +19,7 @@ use netlink::rtnl::nums::RTPROT_KERNEL;
 use netlink::rtnl::{self, LinkDetail, LinkNow, Vrf};
 use packet::Pool;
 use reassembly::Reassembly;
+use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use switch::PortStats;
 use wire::Version;
@@ -390,9 +391,9 @@ pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(PortId) -> Option<
     states.collect()
 }
 
-/// State of the worker that calls this.
+/// State of the node's worker.
 pub(crate) fn worker(node: &mut Node) -> WorkerState {
-    let busy = processor_time();
+    let busy = node.thread.map_or_else(processor_time, processor_time_of);
     let (shard, queued) =
         node.shard.as_ref().map_or((ShardId::FIRST, 0), |(shard, handle)| (*shard, handle.queued(*shard)));
     let slots = || node.slots.iter().flatten();
@@ -412,6 +413,13 @@ pub(crate) fn worker(node: &mut Node) -> WorkerState {
             .map(|slot| slot.link.name().to_owned())
             .collect(),
     }
+}
+
+/// Processor time of a thread since its start; zero if it has ended (proc_pid_schedstat(5): nanoseconds, first).
+fn processor_time_of(thread: Pid) -> Duration {
+    let times = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero()));
+    let nanos = times.ok().and_then(|times| times.split(' ').next()?.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or_default())
 }
 
 /// Processor time of the calling thread since its start.

@@ -81,6 +81,7 @@ impl SharedWorker {
         let lock = || self.0.lock().map_err(|_| gone());
         let mut guard = lock()?;
         let worker = guard.as_mut().ok_or_else(gone)?;
+        worker.node.thread = Some(rustix::thread::gettid());
         let (inbox, mut waiter) = (Arc::clone(&worker.inbox), worker.node.poller.waiter());
         loop {
             let worker = guard.as_mut().ok_or_else(gone)?;
@@ -167,9 +168,8 @@ impl Worker {
 
     /// Begins a sleep, and returns its limit.
     fn fall_asleep(&mut self) -> Option<Duration> {
-        let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
-        self.sleeps_until = limit.map(|limit| self.node.now() + limit);
-        limit
+        self.sleeps_until = if self.inbox.may_sleep() { self.deadline() } else { Some(self.node.now()) };
+        self.sleeps_until.map(|until| until.since(self.node.now()))
     }
 
     /// Ends a sleep with the results of the wait.
@@ -188,7 +188,7 @@ impl Worker {
     fn turn(&mut self) {
         let now = self.node.now();
         self.apply_all(now);
-        if self.is_over {
+        if self.is_over || self.node.paused {
             return;
         }
         notifications::run_timers(&mut self.node, now);
@@ -213,7 +213,8 @@ impl Worker {
     /// Does a turn on another thread while the worker's own sleeps, unless packets have come lately: the next ones would wait for that thread,
     /// which has a lower priority. Returns whether it has.
     fn serve_asleep(&mut self) -> bool {
-        if self.node.now().since(self.last_packets) < QUIET {
+        // The thread gets its place, its CPU, from an operation that waits for it.
+        if self.node.thread.is_none() || self.node.now().since(self.last_packets) < QUIET {
             return false;
         }
         let was_paused = self.node.paused;
@@ -223,8 +224,8 @@ impl Worker {
         } else {
             self.turn();
         }
-        let until = self.limit().map(|limit| self.node.now() + limit);
-        let is_earlier = until.is_some_and(|until| self.sleeps_until.is_none_or(|sleeps| until < sleeps));
+        let is_earlier = |until| self.sleeps_until.is_none_or(|sleeps| until < sleeps);
+        let is_earlier = !self.node.paused && self.deadline().is_some_and(is_earlier);
         if is_earlier || self.node.paused != was_paused || self.is_over {
             // It fails if the worker has ended.
             let _ = self.inbox.notifier().notify();
@@ -241,6 +242,7 @@ impl Worker {
         let mut packets = std::mem::take(&mut self.handed_over);
         packets.extend(self.inbox.packets());
         if !packets.is_empty() {
+            self.last_packets = now;
             self.apply_all(now);
             // If the node pauses now, the packets wait for its end.
             if !self.is_over && !self.node.paused {
@@ -275,15 +277,14 @@ impl Worker {
         }
     }
 
-    /// Time until the worker's next known deadline.
-    fn limit(&self) -> Option<Duration> {
+    /// The worker's next known deadline.
+    fn deadline(&self) -> Option<Instant> {
         let slots = self.node.slots.iter().flatten();
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).and_then(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
         let host_devices = self.node.host_devices.values().filter_map(|found| found.retry_at);
         let monitors = self.node.monitors.poll_timeout();
-        let at = retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).chain(monitors).min()?;
-        Some(at.since(self.node.now()))
+        retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).chain(monitors).min()
     }
 
     /// Records which links have packets and which have room again. Returns whether a sender has written to the inbox's
@@ -560,6 +561,8 @@ mod tests {
     fn turn_of_another_thread_wakes_the_worker_for_an_earlier_deadline() {
         let (handle, mut worker, _ends) = router();
         thread::sleep(QUIET);
+        assert!(!worker.serve_asleep(), "its thread has not begun");
+        worker.node.thread = Some(rustix::thread::gettid());
         let is_woken = |worker: &Worker| {
             let fd = rustix::event::PollFd::new(worker.inbox.notifier(), rustix::event::PollFlags::IN);
             rustix::event::poll(&mut [fd], Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
@@ -575,7 +578,7 @@ mod tests {
         let is_done = retry(100);
         assert!(worker.serve_asleep() && is_done() && is_woken(&worker));
         worker.inbox.notifier().clear();
-        worker.sleeps_until = worker.limit().map(|limit| worker.node.now() + limit);
+        worker.sleeps_until = worker.deadline();
         let is_done = retry(200);
         assert!(worker.serve_asleep() && is_done() && !is_woken(&worker), "it wakes early enough");
         // While packets come it is the worker's own thread that goes on.

@@ -194,7 +194,7 @@ fn failure_in_one_shard_takes_the_link_down_in_all() {
         assert_eq!(failed[0], [("lan".to_owned(), "lan: recv: the queue fails".to_owned())]);
         assert_eq!(failed[0], failed[1]);
         // The second shard waits for the first, which retries after a second.
-        assert!(shards.workers[1].limit().is_none() && shards.workers[0].limit().is_some());
+        assert!(shards.workers[1].deadline().is_none() && shards.workers[0].deadline().is_some());
         State::set(&shards.lan[failing].fails, false);
         shards.workers[1].node.retry_links(shards.workers[1].node.now() + Duration::from_secs(9));
         assert_eq!(shards.up(), [false; 2], "{failing}");

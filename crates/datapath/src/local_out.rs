@@ -6,7 +6,7 @@ use base::{DropReason, Mib, Origin, PortId};
 use fib::{Decision, IlaHop};
 use host::icmp::{self, Problem};
 use ipsec::Released;
-use packet::Packet;
+use packet::{Maker, Packet};
 use wire::ip::Info;
 use wire::{FlowKey, Version};
 
@@ -131,7 +131,9 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<PortId>) -> Next {
         return Next::Output(Hop::new(dev, dst));
     }
     match (dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst), by) {
-        (Decision::Broadcast { .. }, Some(dev)) if ip.pkt.meta.of_socket => Next::Output(Hop::broadcast(dev)),
+        (Decision::Broadcast { .. }, Some(dev)) if ip.pkt.meta.maker == Maker::Socket => {
+            Next::Output(Hop::broadcast(dev))
+        }
         (decision, _) => Hop::of(decision).map_or_else(Next::Drop, Next::Output),
     }
 }

@@ -13,6 +13,7 @@
 use std::net::IpAddr;
 
 use base::{Domain, DropReason, PortId};
+use packet::Maker;
 use wire::{Protocol, Version};
 
 use crate::addresses::is_link_local;
@@ -79,7 +80,7 @@ fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId) ->
     let domain = Domain::vrf(vrf);
     let dst = ip.info.dst;
     trace::route(dp, cx, &mut ip.pkt, domain, dst, None);
-    let hop_of = if ip.pkt.meta.of_socket { Hop::of_socket } else { Hop::of };
+    let hop_of = if ip.pkt.meta.maker == Maker::Socket { Hop::of_socket } else { Hop::of };
     let found = if dp.fib.may_send(domain) { hop_of(dp.decide(domain, dst)) } else { Err(DropReason::LinkDown) };
     match found {
         Ok(hop) => {
@@ -91,7 +92,8 @@ fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId) ->
             dp.ports.fail_vrf(vrf);
             let version = ip.info.version();
             dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
-            let problem = if ip.pkt.meta.of_socket { problem_of(reason, version == Version::V4) } else { None };
+            let problem =
+                if ip.pkt.meta.maker == Maker::Socket { problem_of(reason, version == Version::V4) } else { None };
             problem.map_or(Next::Drop(reason), |problem| Next::Reject(reason, problem))
         }
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::{DropReason, SaId};
 use offload::ip_headers;
-use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Memory, Meta, PackedOrigin, Packet, Piece};
+use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Maker, Memory, Meta, PackedOrigin, Packet, Piece};
 use wire::ip::Info;
 use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
@@ -430,7 +430,7 @@ impl Plan {
     fn packet(&self, origin: PackedOrigin, buf: Buf, index: usize) -> Packet {
         let mut pkt = Packet::from_buf(buf);
         let esp = self.inline.map(|sa| Esp::Seal { sa, high: self.sequence.get(index as u32).high });
-        pkt.meta = Meta { origin, mark: self.mark, esp, ..Meta::default() };
+        pkt.meta = Meta { origin, mark: self.mark, esp, maker: Maker::Sa, ..Meta::default() };
         if let Some(start) = self.outer.udp_check_at() {
             pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
         }

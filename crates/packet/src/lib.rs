@@ -57,7 +57,7 @@ pub use buf::{Buf, PageName};
 pub use burst::Burst;
 pub use copies::{Copied, Copies, CopyReason};
 pub use free_batch::FreeBatch;
-pub use meta::{Csum, Cut, Esp, EspStatus, Frames, Gso, GsoKind, Meta, PackedOrigin, PktType, SecPath};
+pub use meta::{Csum, Cut, Esp, EspStatus, Frames, Gso, GsoKind, Maker, Meta, PackedOrigin, PktType, SecPath};
 pub use packet::{MAX_FRAGS, PACKET_OVERHEAD, Packet};
 pub use page::{PoolDry, prefetch, prefetch_to_write};
 pub use pieces::Piece;

@@ -24,8 +24,20 @@ pub struct Meta {
     pub esp: Option<Esp>,
     /// Number of the packet's trace; 0 if the packet is not traced.
     pub trace: u16,
-    /// Whether a socket of the host side sent the packet, and it is unchanged since.
-    pub of_socket: bool,
+    /// Who has made the packet as it is.
+    pub maker: Maker,
+}
+
+/// Who has made a packet: one that is changed since is of no maker.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Maker {
+    /// The network, a stage of this node, or not known.
+    #[default]
+    Other,
+    /// A socket of the host side.
+    Socket,
+    /// An SA of this node, which has sealed the packet, or keeps its NAT mapping alive by it.
+    Sa,
 }
 
 /// An [`Origin`] in four bytes; by default the origin of this node's packets, outside all VRFs.

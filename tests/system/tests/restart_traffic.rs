@@ -279,7 +279,7 @@ fn as_they_were() -> Outcome {
     assert!(before.contains("expire add: soft 0(sec), hard 3600(sec)"), "{before}");
     pair.end(End::Term)?;
     let log = pair.log();
-    assert!(log.contains("2 SAs with a time limit are in the service manager's store"), "{log}");
+    assert!(log.contains("2 SAs with a time limit are passed to the service manager"), "{log}");
     assert_eq!(pair.manager.stored("sas")?.len(), 1);
     pair.start()?;
     let log = pair.log();

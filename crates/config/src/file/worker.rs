@@ -24,12 +24,12 @@ pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<WorkerConfig> {
             if let Some(cpus) = table.get("cpus") {
                 return Err(cpus.error("is given beside count = \"auto\"; use a number as count"));
             }
-            if feature_of_one_worker(config).is_some() { ShardCount::ONE } else { one_less_than_cpus() }
+            if config.feature_of_one_worker().is_some() { ShardCount::ONE } else { one_less_than_cpus() }
         }
         (Some(value), None) => {
             let count = value.number(1..=ShardCount::MAX)?;
             if count > 1
-                && let Some(feature) = feature_of_one_worker(config)
+                && let Some(feature) = config.feature_of_one_worker()
             {
                 return Err(value.error(format!("several workers cannot have {feature} yet; use count = 1")));
             }
@@ -67,15 +67,6 @@ fn one_less_than_cpus() -> ShardCount {
     let cpus = thread::available_parallelism().map_or(1, NonZero::get);
     let count = u8::try_from(cpus - 1).unwrap_or(u8::MAX).clamp(1, ShardCount::MAX);
     ShardCount::new(count).unwrap_or(ShardCount::ONE)
-}
-
-/// Feature of the file that several workers cannot have.
-fn feature_of_one_worker(config: &Config) -> Option<&'static str> {
-    let features = [
-        (config.links.iter().any(|link| link.esp_offload.is_some()), "`esp-offload`"),
-        (config.crypto.workers > 0, "threads of `[crypto]`"),
-    ];
-    features.into_iter().find(|(is_there, _)| *is_there).map(|(_, name)| name)
 }
 
 #[cfg(test)]

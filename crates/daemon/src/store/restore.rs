@@ -283,7 +283,9 @@ pub(crate) fn resume(sealed: SealedSas, protocols: &mut Protocols, worker: &Hand
     let all = sas.len();
     let is_alive = |sa: &SealedSa| {
         let left = time_left(&sa.message, age(sa.added), sa.first_used.map(age));
-        sa.added <= now && left.is_none_or(|left| left >= LEAST_LEFT)
+        // Another process may have written the times.
+        let has_times = sa.added <= now && sa.first_used.is_none_or(|used| (sa.added..=now).contains(&used));
+        has_times && xfrm::has_limit(&sa.message) && left.is_none_or(|left| left >= LEAST_LEFT)
     };
     let mut alive: Vec<SealedSa> = sas.into_iter().filter(is_alive).collect();
     resumed.ended = all - alive.len();
@@ -301,7 +303,9 @@ pub(crate) fn resume(sealed: SealedSas, protocols: &mut Protocols, worker: &Hand
                 Ok(()) => lifetimes.push((*name, *added, *first_used)),
                 Err(error) => {
                     resumed.left_out += 1;
-                    tracing::debug!("SA {} {:#010x}: {}", name.dst, name.spi, words(&error));
+                    if resumed.left_out <= MAX_WARNINGS {
+                        tracing::warn!("SA {} {:#010x} is not restored: {}", name.dst, name.spi, words(&error));
+                    }
                     if let Change::Request(reservation) = Change::of(protocol::XFRM, message) {
                         // The configuration has an SA of that name.
                         let _ = carry_out(&mut protocols.xfrm, &reservation);

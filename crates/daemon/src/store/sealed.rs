@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use base::Instant;
 use netlink::kind_of;
@@ -19,6 +20,7 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, memfd_
 use zeroize::{Zeroize, Zeroizing};
 
 use crate::framing::{put, split};
+use crate::node::since_boot;
 use crate::sa_name::SaName;
 
 /// Name of the memory, and of its descriptor in the service manager's store.
@@ -39,9 +41,13 @@ const PIECE: usize = 64 << 10;
 /// Seals under which nothing changes any more.
 const SEALS: SealFlags = SealFlags::SEAL.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::WRITE);
 
+/// Age from which the SAs are those of an earlier run than the last one: the key manager and the peer have others by now.
+const OLDEST: Duration = Duration::from_secs(300);
+
 const LINK: u8 = 1;
 const SA: u8 = 2;
 const END: u8 = 3;
+const TIME: u8 = 4;
 
 /// An SA with a time limit.
 #[derive(Debug, Eq, PartialEq)]
@@ -65,7 +71,7 @@ pub(crate) struct SealedSas {
 }
 
 impl SealedSas {
-    /// Writes them to memory that cannot be changed from then on.
+    /// Writes the SAs to memory that cannot be changed from then on.
     ///
     /// # Errors
     /// The system's error; they are too many.
@@ -74,6 +80,7 @@ impl SealedSas {
         let mut piece = Zeroizing::new(Vec::with_capacity(2 * PIECE));
         piece.extend_from_slice(MAGIC);
         piece.extend_from_slice(&FORMAT.to_le_bytes());
+        put(&mut piece, TIME, &[&since_boot().as_nanos().to_le_bytes()]);
         for (index, name) in &self.links {
             put(&mut piece, LINK, &[&index.to_le_bytes(), name.as_bytes()]);
             write_piece(&mut file, &mut piece, PIECE)?;
@@ -95,7 +102,7 @@ impl SealedSas {
     /// Reads what an earlier gateway has written.
     ///
     /// # Errors
-    /// The reason for which it is not that: another process may have written the memory.
+    /// The reason why the memory is refused: another process may have written it.
     pub(crate) fn open(memory: OwnedFd) -> Result<Self, String> {
         let seals = fcntl_get_seals(&memory).map_err(|err| format!("it is no sealed memory: {err}"))?;
         if !seals.contains(SEALS) {
@@ -108,17 +115,17 @@ impl SealedSas {
         }
         let mut bytes = Zeroizing::new(vec![0; len as usize]);
         file.read_exact_at(&mut bytes, 0).map_err(|err| err.to_string())?;
-        Self::parse(&bytes)
+        Self::parse(&bytes, since_boot())
     }
 
-    fn parse(bytes: &[u8]) -> Result<Self, String> {
+    fn parse(bytes: &[u8], now: Instant) -> Result<Self, String> {
         let format = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first_chunk);
         let Some((format, mut rest)) = format else { return Err("it has no SAs of a gateway".to_owned()) };
         let format = u32::from_le_bytes(*format);
         if format != FORMAT {
             return Err(format!("format {format}, and this version supports {FORMAT}"));
         }
-        let mut found = Self::default();
+        let (mut found, mut sealed) = (Self::default(), None);
         loop {
             let at = bytes.len() - rest.len();
             let damaged = || format!("the record at byte {at} is damaged");
@@ -130,9 +137,18 @@ impl SealedSas {
                     let name = String::from_utf8(name.to_vec()).map_err(|_| damaged())?;
                     found.links.insert(u32::from_le_bytes(*index), name);
                 }
+                TIME => {
+                    let nanos: [u8; 8] = content.try_into().map_err(|_| damaged())?;
+                    let at = Instant::from_nanos(u64::from_le_bytes(nanos));
+                    if at > now || now.since(at) > OLDEST {
+                        return Err("it is older than a restart".to_owned());
+                    }
+                    sealed = Some(at);
+                }
                 SA => found.sas.push(SealedSa::parse(content).ok_or_else(damaged)?),
                 END => {
-                    let is_whole = content == (found.sas.len() as u32).to_le_bytes() && after.is_empty();
+                    let is_all = content == (found.sas.len() as u32).to_le_bytes() && after.is_empty();
+                    let is_whole = is_all && sealed.is_some();
                     return if is_whole { Ok(found) } else { Err(damaged()) };
                 }
                 _ => return Err(damaged()),
@@ -262,7 +278,21 @@ mod tests {
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x10;
-            assert!(SealedSas::parse(&damaged).is_err() && SealedSas::parse(&bytes[..at]).is_err(), "byte {at}");
+            assert!(
+                SealedSas::parse(&damaged, since_boot()).is_err()
+                    && SealedSas::parse(&bytes[..at], since_boot()).is_err(),
+                "byte {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn memory_of_an_earlier_run_is_refused() {
+        let bytes = bytes_of(&sas());
+        let at = |now| SealedSas::parse(&bytes, now);
+        assert_eq!(at(since_boot()), Ok(sas()));
+        for now in [since_boot() + OLDEST + Duration::from_secs(1), Instant::from_nanos(1)] {
+            assert_eq!(at(now).unwrap_err(), "it is older than a restart");
         }
     }
 
@@ -270,8 +300,8 @@ mod tests {
     fn request_of_another_type_is_damage() {
         let mut other = sas();
         other.sas[1].message[4..6].copy_from_slice(&msg::DEL_SA.to_ne_bytes());
-        assert!(SealedSas::parse(&bytes_of(&other)).unwrap_err().ends_with("is damaged"));
+        assert!(SealedSas::parse(&bytes_of(&other), since_boot()).unwrap_err().ends_with("is damaged"));
         other.sas[1].message.truncate(100);
-        assert!(SealedSas::parse(&bytes_of(&other)).unwrap_err().ends_with("is damaged"));
+        assert!(SealedSas::parse(&bytes_of(&other), since_boot()).unwrap_err().ends_with("is damaged"));
     }
 }

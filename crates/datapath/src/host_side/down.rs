@@ -9,7 +9,7 @@ use ::reassembly::User;
 use base::{DropReason, Origin, PortId};
 use fib::RouteKind;
 use host::icmp::Problem;
-use packet::{Packet, PktType};
+use packet::{Maker, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Protocol, Version, ipv4};
 
@@ -27,7 +27,7 @@ pub(crate) fn receive(dp: &mut Datapath, cx: Cx<'_>, link: PortId, mut pkt: Pack
     let origin = Origin::Local(dp.fib.domain(link));
     pkt.meta.origin = origin.into();
     pkt.meta.pkt_type = PktType::Host;
-    pkt.meta.of_socket = true;
+    pkt.meta.maker = Maker::Socket;
     pkt.meta.trace = 0;
     let packets = pkt.meta.cut.packets();
     if let Err(reason) = try_receive(dp, cx, link, pkt) {

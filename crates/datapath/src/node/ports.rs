@@ -2,7 +2,7 @@
 
 use base::{Counters, DropReason, Origin, PortId};
 use offload::{Features, gso};
-use packet::{CopyReason, Cut, Memory, Packet};
+use packet::{CopyReason, Cut, Maker, Memory, Packet};
 use wire::eth::{self, MacAddr};
 use wire::vlan;
 
@@ -430,7 +430,7 @@ impl PortTable {
     /// Copies a frame that is about to be sent by a link to the device of that link, for promiscuous packet sockets.
     #[cold]
     fn copy_sent(&mut self, mem: &Memory, link: PortId, frame: &Packet) {
-        if !frame.meta.of_socket {
+        if frame.meta.maker != Maker::Socket {
             self.copy_frame(mem, link, frame);
         }
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use base::{DropReason, Origin};
 use ipsec::{KEEPALIVE, Keepalive};
-use packet::Packet;
+use packet::{Maker, Packet};
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
 use xfrm::EspInUdp;
 
@@ -58,5 +58,6 @@ fn packet(cx: Cx<'_>, keepalive: &Keepalive) -> Result<Packet, DropReason> {
         }
         _ => return Err(DropReason::NoRoute),
     }
+    pkt.meta.maker = Maker::Sa;
     Ok(pkt)
 }

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
-use packet::{Memory, Packet};
+use packet::{Maker, Memory, Packet};
 
 use crate::burst::{self, Batches, Refused};
 use crate::error::failed;
@@ -210,9 +210,9 @@ impl UdpLink {
         if !anywhere && src.ip() != self.local.ip() {
             return Err(Unsendable);
         }
-        // Another port is that of an SA, port 500, or of a socket of the host side, to whose datagram no answer would come.
+        // Another port may be an SA's, unless it is port 500. No answer would come to the datagrams of others.
         let is_other = src.port() != self.local.port();
-        if is_other && (packet.meta.of_socket || self.ike.as_ref().is_some_and(|ike| ike.is_at(src.port()))) {
+        if is_other && (packet.meta.maker != Maker::Sa || self.ike.as_ref().is_some_and(|ike| ike.is_at(src.port()))) {
             return Err(Unsendable);
         }
         if let (SocketAddr::V6(dst), SocketAddr::V6(local)) = (&mut dst, &self.local)

@@ -90,7 +90,7 @@ impl UdpLink {
                 local,
                 is_first: shard == 0,
                 ike: None,
-                source_ports: SourcePorts::new(name)?,
+                source_ports: SourcePorts::new(name, shards != ShardCount::ONE)?,
                 others_wait: 0,
                 discovery: Discovery::Probe,
                 width: if config.offloads { MAX_MESSAGES } else { 1 },

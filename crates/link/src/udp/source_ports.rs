@@ -5,12 +5,14 @@
 //! what arrives. The ports with the most recent packets are kept.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use packet::{Memory, Packet};
 use rustix::event::epoll;
+use rustix::net::sockopt::socket_error;
 
 use super::discovery::Discovery;
 use super::paths::Paths;
@@ -23,6 +25,9 @@ use crate::sys::cbpf;
 /// Sockets at most: two for each CPU that an SA may name, as an SA and its successor may have different ports.
 const MOST: usize = 2 * base::ShardCount::MAX as usize;
 
+/// Sockets whose errors are read in one turn.
+const AT_ONCE: usize = 16;
+
 /// Time after which a port that could not be bound is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -31,6 +36,8 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) struct SourcePorts {
     /// Epoll instance of all sockets, which has an event when one has an error to read.
     errors: OwnedFd,
+    /// Whether other shards may bind the same port.
+    has_others: bool,
     /// The port with the most recent packet last.
     ports: Vec<SourcePort>,
 }
@@ -57,11 +64,11 @@ pub(super) struct Sender {
 }
 
 impl SourcePorts {
-    /// No ports.
-    pub(super) fn new(name: &str) -> Result<Self, OpenError> {
+    /// No ports; `has_others`: of one of several shards.
+    pub(super) fn new(name: &str, has_others: bool) -> Result<Self, OpenError> {
         let errors = epoll::create(epoll::CreateFlags::CLOEXEC);
         let errors = errors.map_err(|err| OpenError::new(name, "epoll_create1", err.into()))?;
-        Ok(Self { errors, ports: Vec::new() })
+        Ok(Self { errors, has_others, ports: Vec::new() })
     }
 
     /// Descriptor that is readable while an error of a socket waits.
@@ -84,12 +91,14 @@ impl SourcePorts {
             }
         }
         let refused = || io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
-        let Self { errors, ports } = self;
+        let Self { errors, has_others, ports } = self;
         let state = &mut ports.last_mut().ok_or_else(refused)?.state;
         if let State::Refused(at) = *state
             && at.is_none_or(|at| at.elapsed() >= RETRY)
         {
-            let bound = Sender::bind(name, SocketAddr::new(link.ip(), port), errors.as_fd());
+            let mut local = link;
+            local.set_port(port);
+            let bound = Sender::bind(name, local, *has_others, errors.as_fd());
             *state = bound.map_or_else(|_| State::Refused(Some(Instant::now())), State::Bound);
         }
         match state {
@@ -98,11 +107,20 @@ impl SourcePorts {
         }
     }
 
-    /// Reads the error queues of all sockets, as [`Paths::recv_errors`].
+    /// Reads the error queues of the sockets that have errors, as [`Paths::recv_errors`].
     pub(super) fn recv_errors(&self, paths: &mut Paths, stats: &mut LinkStats, mem: &Memory, out: &mut Vec<Packet>) {
-        for port in &self.ports {
-            if let State::Bound(sender) = &port.state {
+        if self.ports.is_empty() {
+            return;
+        }
+        let mut events = [const { MaybeUninit::uninit() }; AT_ONCE];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((found, _)) = epoll::wait(&self.errors, &mut events[..], Some(&now)) else { return };
+        for event in found {
+            let port = self.ports.iter().find(|port| u64::from(port.number) == event.data.u64());
+            if let Some(SourcePort { state: State::Bound(sender), .. }) = port {
                 paths.recv_errors(&sender.socket, sender.local, stats, mem, out);
+                // An error that the queue lost, which would be reported for ever.
+                let _ = socket_error(&sender.socket);
             }
         }
     }
@@ -110,13 +128,13 @@ impl SourcePorts {
 
 impl Sender {
     /// Binds a socket whose errors are reported by the epoll instance `errors`.
-    fn bind(name: &str, local: SocketAddr, errors: BorrowedFd<'_>) -> Result<Self, OpenError> {
+    fn bind(name: &str, local: SocketAddr, has_others: bool, errors: BorrowedFd<'_>) -> Result<Self, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
         // An SA that replaces another may be another shard's, whose socket of the port is still there.
-        let socket = socket(name, local, true)?;
+        let socket = socket(name, local, has_others)?;
         cbpf::filter(socket.as_fd(), &steering::nothing()).map_err(failed("SO_ATTACH_FILTER"))?;
         // No event but errors, which are always reported.
-        epoll::add(errors, &socket, epoll::EventData::new_u64(0), epoll::EventFlags::empty())
+        epoll::add(errors, &socket, epoll::EventData::new_u64(local.port().into()), epoll::EventFlags::empty())
             .map_err(|err| failed("epoll_ctl")(err.into()))?;
         Ok(Self { socket, local, discovery: Discovery::Probe })
     }
@@ -133,6 +151,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::{Link, Sent};
+    use packet::Maker;
 
     fn link() -> UdpLink {
         let bind = "127.0.0.1:0".parse().unwrap();
@@ -157,7 +176,9 @@ mod tests {
         let mut ip = ipv4::Ipv4Header::new(host, host, Protocol::UDP, 128);
         ip.fill_check();
         let udp = udp::UdpHeader::new(source, to.local_addr().unwrap().port(), 108);
-        Packet::with_data(mem, &[ip.as_bytes(), udp.as_bytes(), &[1; 100]].concat()).unwrap()
+        let mut packet = Packet::with_data(mem, &[ip.as_bytes(), udp.as_bytes(), &[1; 100]].concat()).unwrap();
+        packet.meta.maker = Maker::Sa;
+        packet
     }
 
     #[test]
@@ -179,10 +200,10 @@ mod tests {
     }
 
     #[test]
-    fn datagram_of_a_hosts_socket_opens_no_port() {
+    fn datagram_of_no_sa_opens_no_port() {
         let (mem, mut link, peer) = (Memory::heap(), link(), peer());
         let mut packet = datagram(&mem, free(), &peer);
-        packet.meta.of_socket = true;
+        packet.meta.maker = Maker::Socket;
         assert!(matches!(link.send(&mut vec![packet]), Ok(Sent::All)));
         assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (0, 1));
         assert!(link.source_ports.ports.is_empty());
@@ -209,7 +230,7 @@ mod tests {
     #[test]
     fn ports_with_the_latest_packets_are_kept() {
         let link = link();
-        let mut ports = SourcePorts::new("wan").unwrap();
+        let mut ports = SourcePorts::new("wan", false).unwrap();
         // Those that are not free count as well.
         let all: Vec<u16> = (20_000..).take(MOST + 1).collect();
         for &port in all[..MOST].iter().chain([&all[0], &all[MOST]]) {

@@ -29,6 +29,6 @@ pub use replay::Replay;
 pub use sa::{NewSa, NewSpi, Sa, SaQuery};
 pub(crate) use saved::change;
 pub use saved::{
-    Numbers, adds, is_lost, is_update, label_of, make_new, removal_before, renumber, sa_key, saved_defaults,
+    Numbers, adds, has_limit, is_lost, is_update, label_of, make_new, removal_before, renumber, sa_key, saved_defaults,
     set_numbers, time_left, with_numbers,
 };

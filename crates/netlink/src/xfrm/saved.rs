@@ -212,6 +212,12 @@ pub fn time_left(message: &[u8], added: Duration, first_used: Option<Duration>) 
     limits.into_iter().filter(|(limit, _)| *limit != 0).filter_map(left).min()
 }
 
+/// Whether the SA of a request ends by time.
+pub fn has_limit(message: &[u8]) -> bool {
+    let payload = message.get(HEADER_LEN..).filter(|payload| payload.len() >= SaInfo::LEN);
+    payload.is_some_and(|payload| has_time_limit(&SaInfo::of(payload)))
+}
+
 /// Makes a request that changes an SA one that adds it.
 pub fn make_new(message: &mut [u8]) {
     if let Some(field) = message.get_mut(4..6) {
@@ -531,6 +537,10 @@ mod tests {
         assert!(!it.has_time_limit());
         it.info.lft.hard_use_expires_seconds = 1;
         assert!(it.has_time_limit());
+        let mut other = sa(1, false);
+        assert!(!has_limit(&other.saved().unwrap().message));
+        other.info.lft.hard_use_expires_seconds = 1;
+        assert!(has_limit(&other.saved().unwrap().message) && !has_limit(&[0; 100]));
         it.algorithm = None;
         assert_eq!(it.saved(), None);
     }
