@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(threads.unwrap(), [here; 3]);
         // The pulse wakes the worker.
         assert_ne!(worker.handle.begin(|_| thread::current().id()).unwrap().recv(), Ok(here));
-        // Its times are those of its thread, whoever asks.
+        // Its times are those of its thread, on which thread the call is.
         let busy = |node: &mut Node| crate::snapshot::worker(node).busy_ns;
         let before = worker.handle.call(busy).unwrap();
         let end = Instant::now() + Duration::from_millis(50);

@@ -122,7 +122,7 @@ pub(super) fn remove(name: &str) -> io::Result<()> {
     }
 }
 
-/// Has the manager remove the descriptors that an earlier run has [stored](store) under `name`, and waits for nothing.
+/// Asks the manager to remove the descriptors that an earlier run has [stored](store) under `name`, and waits for nothing.
 pub(super) fn discard(name: &str) {
     if let Some(Err(err)) = manager().map(|socket| socket?.send(removal(name).as_bytes())) {
         tracing::warn!("service manager: {err}");

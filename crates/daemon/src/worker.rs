@@ -558,7 +558,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_of_another_thread_wakes_the_worker_for_an_earlier_deadline() {
+    fn turn_on_another_thread_wakes_for_an_earlier_deadline() {
         let (handle, mut worker, _ends) = router();
         thread::sleep(QUIET);
         assert!(!worker.serve_asleep(), "its thread has not begun");

@@ -24,11 +24,11 @@ pub struct Meta {
     pub esp: Option<Esp>,
     /// Number of the packet's trace; 0 if the packet is not traced.
     pub trace: u16,
-    /// Who has made the packet as it is.
+    /// Maker of the packet as it is.
     pub maker: Maker,
 }
 
-/// Who has made a packet: one that is changed since is of no maker.
+/// Maker of a packet: one that is changed since is of no maker.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Maker {
     /// The network, a stage of this node, or not known.

@@ -22,7 +22,7 @@ pub(crate) enum Found {
     Clash,
 }
 
-/// What a template of a policy asks of an SA for a flow.
+/// Request of a policy's template for an SA for a flow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted<'a> {
     pub(crate) template: &'a Template,
