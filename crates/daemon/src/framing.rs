@@ -60,11 +60,14 @@ impl Crc {
     }
 }
 
+/// Content of the first record, its kind included, and the bytes behind it; `None` at the end of the bytes.
+type First<'a> = Option<(&'a [u8], &'a [u8])>;
+
 /// Content of the first record of `bytes`, and the bytes behind it; `None` if they end before it does.
 ///
 /// # Errors
 /// The record is damaged.
-pub(crate) fn split(bytes: &[u8]) -> Result<Option<(&[u8], &[u8])>, Damaged> {
+pub(crate) fn split(bytes: &[u8]) -> Result<First<'_>, Damaged> {
     let Some((head, after)) = bytes.split_first_chunk::<HEAD>() else { return Ok(None) };
     let word = |n: usize| u32::from_le_bytes([head[4 * n], head[4 * n + 1], head[4 * n + 2], head[4 * n + 3]]);
     let (len, sum) = (word(0), word(2));
