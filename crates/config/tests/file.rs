@@ -467,6 +467,11 @@ fn warnings_name_what_cannot_work_or_is_dangerous() {
             "f:4: warning: link[1]: its VLANs have no effect, as br0 has no vlan-filtering = true.",
         ),
         ([bridge, "vlan-filtering = true\n", port].concat(), ""),
+        (
+            good.replacen("reqid = 1\naead", "reqid = 1\npcpu-num = 2\naead", 1) + "[worker]\ncount = 2\n",
+            "f:8: warning: sa[0]: pcpu-num 2 is that of no worker, so it only receives; use 0 to 1.",
+        ),
+        (good.replacen("reqid = 1\naead", "reqid = 1\npcpu-num = 1\naead", 1) + "[worker]\ncount = 2\n", ""),
         ([bridge, &port.replace("pvid = 5", "hairpin = true")].concat(), ""),
     ];
     for (text, want) in cases {

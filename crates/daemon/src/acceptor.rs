@@ -13,8 +13,8 @@ use rustix::net::{SocketFlags, accept_with};
 /// Size of the reserve: descriptors for eight connections and one credential check.
 const RESERVE: usize = 8 + JUDGEMENT;
 
-/// Descriptors that a credential check of a peer has open at a time: a pidfd, two directories and a file.
-const JUDGEMENT: usize = 4;
+/// Descriptors that a credential check of a peer has open at a time: a pidfd, a directory and a file.
+const JUDGEMENT: usize = 3;
 
 /// A listening socket.
 #[derive(Debug)]

@@ -257,8 +257,10 @@ impl Daemon {
         }
         if config.worker.count != self.planner.config().worker.count {
             let (new, now) = (config.worker.count.get(), self.planner.config().worker.count.get());
+            let beside = config.feature_of_one_worker().filter(|_| config.worker.is_auto);
+            let beside = beside.map(|feature| format!(" beside {feature}")).unwrap_or_default();
             return Err(named(format!(
-                "worker.count is {new}, and {now} when the gateway started; only a start can change it: restart the gateway"
+                "worker.count is {new}{beside}, and {now} when the gateway started; only a start can change it: restart the gateway"
             )));
         }
         let keeper = self.keeper.clone();

@@ -11,18 +11,21 @@
 //! `file_ns_capable`, CVE-2014-0181). For root there is no difference: `SO_PEERCRED` holds the user at the call of
 //! connect(2), and root may execute any program. For other users see [`Privilege::Claimable`].
 
-use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
 
+use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, Mode, OFlags, openat, statat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, openat, stat, statat};
+use rustix::io::{Errno, read};
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
 /// Bit of `CAP_NET_ADMIN` in a set of capabilities (capabilities(7)).
 const CAP_NET_ADMIN: u32 = 12;
+
+/// Files with the users and the groups of a namespace.
+const MAPS: [&str; 2] = ["uid_map", "gid_map"];
 
 /// A process that has connected.
 #[derive(Debug)]
@@ -100,17 +103,16 @@ impl Peer {
 
     /// Tells whether the process still runs, so that no other process has its PID.
     pub(super) fn is_alive(&self) -> bool {
-        let Some(pidfd) = &self.pidfd else { return false };
-        let (mut ready, now) = ([PollFd::new(pidfd, PollFlags::IN)], Timespec::default());
-        poll(&mut ready, Some(&now)) == Ok(0)
+        self.pidfd.as_ref().is_some_and(runs)
     }
 }
 
 fn holds_net_admin(pidfd: &OwnedFd) -> Result<bool, Errno> {
     let pid = number_of(pidfd)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let proc = openat(rustix::fs::CWD, format!("/proc/{}", pid.as_raw_nonzero()), flags, Mode::empty())?;
-    if number_of(pidfd)? != pid {
+    let proc = openat(CWD, format!("/proc/{}", pid.as_raw_nonzero()), flags, Mode::empty())?;
+    // While a process runs no other one has its PID.
+    if !runs(pidfd) {
         return Err(Errno::SRCH);
     }
     // Capabilities are read before the namespace: a process can enter a new namespace, in which it has all
@@ -119,10 +121,15 @@ fn holds_net_admin(pidfd: &OwnedFd) -> Result<bool, Errno> {
     Ok(permitted >> CAP_NET_ADMIN & 1 == 1 && shares_user_namespace(&proc)?)
 }
 
+/// Whether the process of a pidfd has not ended.
+fn runs(pidfd: &OwnedFd) -> bool {
+    let (mut ready, now) = ([PollFd::new(pidfd, PollFlags::IN)], Timespec::default());
+    poll(&mut ready, Some(&now)) == Ok(0)
+}
+
 /// The PID of a process in the gateway's PID namespace.
 fn number_of(pidfd: &OwnedFd) -> Result<Pid, Errno> {
-    let proc = openat(rustix::fs::CWD, "/proc/self/fdinfo", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let info = text(&proc, &pidfd.as_raw_fd().to_string())?;
+    let info = text(CWD, &format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let number = field(&info, "Pid:").and_then(|number| number.parse().ok());
     // -1: the process has ended; 0: it is in a PID namespace that the gateway cannot see.
     number.filter(|&number: &i32| number > 0).and_then(Pid::from_raw).ok_or(Errno::SRCH)
@@ -144,14 +151,12 @@ fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 /// groups. If the maps equal the gateway's, the namespace counts as the gateway's: a map of more than the process's own
 /// user takes `CAP_SETUID` in the parent namespace.
 fn shares_user_namespace(proc: &OwnedFd) -> Result<bool, Errno> {
-    let own = openat(rustix::fs::CWD, "/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let namespace = |proc| statat(proc, "ns/user", AtFlags::empty()).map(|found| (found.st_dev, found.st_ino));
-    match namespace(proc) {
-        Ok(found) => Ok(found == namespace(&own)?),
+    let namespace = |found: Stat| (found.st_dev, found.st_ino);
+    match statat(proc, "ns/user", AtFlags::empty()).map(namespace) {
+        Ok(found) => Ok(found == namespace(stat("/proc/self/ns/user")?)),
         Err(Errno::ACCESS | Errno::PERM) => {
-            for map in ["uid_map", "gid_map"] {
-                let (theirs, ours) = (text(proc, map)?, text(&own, map)?);
-                if theirs != ours || is_of_one(&ours) {
+            for (map, ours) in MAPS.iter().zip(own_maps()?) {
+                if text(proc, map)? != *ours || is_of_one(ours) {
                     return Ok(false);
                 }
             }
@@ -161,18 +166,31 @@ fn shares_user_namespace(proc: &OwnedFd) -> Result<bool, Errno> {
     }
 }
 
+/// Maps of the gateway's user namespace, which are written once.
+fn own_maps() -> Result<&'static [String; 2], Errno> {
+    static OWN: OnceLock<[String; 2]> = OnceLock::new();
+    if let Some(maps) = OWN.get() {
+        return Ok(maps);
+    }
+    let [users, groups] = MAPS.map(|map| text(CWD, &format!("/proc/self/{map}")));
+    let maps = [users?, groups?];
+    // A new namespace has none yet.
+    if maps.iter().any(String::is_empty) { Err(Errno::SRCH) } else { Ok(OWN.get_or_init(|| maps)) }
+}
+
 /// Tells whether a map has one user alone; any user may create such a map.
 fn is_of_one(map: &str) -> bool {
     map.split_whitespace().skip(2).step_by(3).all(|count| count == "1") && map.lines().count() <= 1
 }
 
-/// The text of a file in a directory.
-fn text(dir: &OwnedFd, name: &str) -> Result<String, Errno> {
-    let mut text = String::new();
-    let mut file = File::from(openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?);
-    let read = file.read_to_string(&mut text);
-    read.map_err(|err| err.raw_os_error().map_or(Errno::INVAL, Errno::from_raw_os_error))?;
-    Ok(text)
+/// The text of a file of `/proc` in a directory. Most have one page at most, which one call reads.
+fn text(dir: impl AsFd, name: &str) -> Result<String, Errno> {
+    let file = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::with_capacity(4096);
+    while read(&file, spare_capacity(&mut bytes))? > 0 {
+        bytes.reserve(1);
+    }
+    String::from_utf8(bytes).map_err(|_| Errno::INVAL)
 }
 
 #[cfg(test)]

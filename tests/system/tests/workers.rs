@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("workers/two_have_a_pair_each_of_a_guests_queues", NEEDS, guest),
         trial("workers/trace_shows_the_way_through_both_workers", NEEDS, trace),
         trial("workers/features_of_one_worker_are_refused_by_name", NEEDS, refusals),
+        trial("workers/reload_moves_workers_that_sleep_to_other_cpus", &[Need::Namespaces], other_cpus),
     ]
 }
 
@@ -359,6 +360,10 @@ fn refusals() -> Outcome {
             site.gateway.log().matches(want).count() > usize::from(!workers.is_empty())
         })?;
     }
+    site.gateway.reload(&(config.clone() + "\n[crypto]\nworkers = 1\n[worker]\ncount = \"auto\"\n"))?;
+    wait_until("the reload names the feature", Duration::from_secs(10), || {
+        site.gateway.log().contains("worker.count is 1 beside threads of `[crypto]`, and 2 when the gateway started")
+    })?;
     assert_eq!(of_workers(&site.gateway, "worker")?, [0, 1]);
     // A file that names a CPU this process may not use, or a feature of one worker.
     for (workers, want) in [
@@ -369,6 +374,37 @@ fn refusals() -> Outcome {
         let started = Gateway::start(&site.gateway_ns, &scratch, "second", &format!("{workers}\n"));
         let said = started.map(drop).map_err(|failed| failed.message().unwrap_or_default().to_owned());
         assert!(said.as_ref().is_err_and(|said| said.contains(want)), "{workers}: {said:?}");
+    }
+    Ok(())
+}
+
+/// CPUs of this process.
+fn own_cpus() -> Outcome<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None)?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+}
+
+/// A reload binds threads of a gateway that has nothing to do.
+fn other_cpus() -> Outcome {
+    let [first, second, ..] = own_cpus()?[..] else {
+        return Err("two CPUs are needed".into());
+    };
+    let site = site(veth)?;
+    let bound = |name: &str| -> Outcome<String> {
+        let script = format!(
+            "for task in /proc/{}/task/*; do grep -qx {name} $task/comm && sed -n 's/^Cpus_allowed_list:\\t//p' $task/status; done; true",
+            site.gateway.id()
+        );
+        Ok(site.gateway_ns.sh(&script)?.trim().to_owned())
+    };
+    for cpus in [[first, second], [second, first]] {
+        let [of_first, of_second] = cpus;
+        let worker = format!("\n[worker]\ncount = 2\ncpus = [{of_first}, {of_second}]\n");
+        site.gateway.reload(&(PlainSite::config_by(true, Port::Packet) + &worker))?;
+        wait_until("the workers are on the CPUs of the file", Duration::from_secs(10), || {
+            let names = ["worker0", "worker1"].map(|name| bound(name).unwrap_or_default());
+            names == cpus.map(|cpu| cpu.to_string())
+        })?;
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ pub(super) fn of(config: &Config, places: &Places, source: Source<'_>) -> Findin
     let mut warnings = Warnings { config, places, gathered: Gathered::new(source), of_tunnels: HashSet::new() };
     warnings.vlans();
     warnings.keys();
+    warnings.workers();
     warnings.clear_policies();
     let reach = Reach::of(config);
     warnings.peers(&reach);
@@ -100,6 +101,17 @@ impl Warnings<'_> {
                 }
                 Entry::Occupied(_) => {}
             }
+        }
+    }
+
+    /// SAs for the packets of workers that do not exist.
+    fn workers(&mut self) {
+        let (config, places) = (self.config, self.places);
+        let count = config.worker.count.get();
+        let numbered = config.sas.iter().zip(&places.sas).filter_map(|(sa, place)| Some((sa.cpu? as usize, place)));
+        for (cpu, place) in numbered.filter(|&(cpu, _)| cpu >= count) {
+            let text = format!("pcpu-num {cpu} is that of no worker, so it only receives; use 0 to {}", count - 1);
+            self.warn(Some(place), "sa", text);
         }
     }
 
