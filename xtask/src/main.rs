@@ -37,6 +37,8 @@ usage: cargo xtask CHORE
   test-static       the gateway as one static program, in a root with busybox alone (needs root)
   conformance       write docs/conformance.md, which check compares
   loom              models of orders of memory made by hand, in all interleavings of their threads
+  miri              unit tests of crates with unsafe code, interpreted by Miri
+  tsan              tests of the daemon with ThreadSanitizer
   drops             write docs/drops.md, which check compares
   fuzz [SECONDS [TARGET...]]
                     run each fuzz target for that long (default 20), and keep the inputs that reach new code";
@@ -52,6 +54,8 @@ fn main() -> ExitCode {
         ["test-static"] => static_build::test(&mut report),
         ["conformance"] => return write_conformance(),
         ["loom"] => stages::loom(&mut report),
+        ["miri"] => stages::miri(&mut report),
+        ["tsan"] => stages::tsan(&mut report),
         ["drops"] => return write(drops::DOCUMENT, &drops::document()),
         ["fuzz"] => stages::fuzz(&mut report, 20, &[]),
         ["fuzz", seconds, ref targets @ ..] => match seconds.parse() {

@@ -17,6 +17,19 @@ const FUZZ_RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1";
 
+/// Toolchain with Miri, the standard library's sources and `-Zbuild-std`: `scripts/setup` installs it.
+const NIGHTLY: &str = "nightly-2026-03-15";
+
+/// Packages that Miri runs, each with the tests that it can run: without system calls that it does not know, and without
+/// libraries in C.
+const INTERPRETED: [(&str, &str); 5] = [
+    ("fatpath-packet", ""),
+    ("fatpath-offload", ""),
+    ("fatpath-nlsock", ""),
+    ("fatpath-launch", "calls_are_allowed"),
+    ("fatpath-ipsec", "engine::secret"),
+];
+
 /// The target the fuzz programs are built for; naming it keeps the sanitizer out of build scripts.
 const FUZZ_TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -50,6 +63,7 @@ pub(crate) fn test(report: &mut Report) {
         report.run("a third of the system tests with two workers", tests.env("FATPATH_TEST_THIRD", third_of_today()));
     }
     loom(report);
+    miri(report);
     intel(report);
     aarch64::check(report);
     report.run("dependencies of the fuzz programs", &mut fuzz_cargo("tree --locked --depth 0"));
@@ -64,6 +78,35 @@ pub(crate) fn loom(report: &mut Report) {
     report.run("clippy of models", &mut cargo(lints));
     let models = "test --locked --package fatpath-sync --features loom --test models";
     report.run("models of orders of memory, by loom", &mut cargo(models));
+}
+
+/// Unit tests of crates with `unsafe`, interpreted by Miri, which finds undefined behaviour and leaks.
+pub(crate) fn miri(report: &mut Report) {
+    let missing = format!("needs {NIGHTLY}: rustup toolchain install {NIGHTLY} --profile minimal -c miri -c rust-src");
+    if !nightly("miri --version").output().is_ok_and(|output| output.status.success()) {
+        return report.missing("Miri", &missing);
+    }
+    for (package, tests) in INTERPRETED {
+        let mut command = nightly("miri test --locked --lib --package");
+        command.arg(package).args(["--target-dir".as_ref(), target_dir().join("miri").as_os_str()]);
+        // Clocks, and `/proc`.
+        command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+        report.run(&format!("{package} by Miri"), command.arg("--").arg(tests));
+    }
+}
+
+/// Tests of the daemon with ThreadSanitizer, which finds data races.
+pub(crate) fn tsan(report: &mut Report) {
+    let mut tests = nightly("test --locked -Zbuild-std --package fatpath-daemon --lib --target");
+    tests.args([FUZZ_TARGET.as_ref(), "--target-dir".as_ref(), target_dir().join("tsan").as_os_str()]);
+    report.run("tests of the daemon with ThreadSanitizer", tests.env("RUSTFLAGS", "-Zsanitizer=thread"));
+}
+
+/// Cargo of the [`NIGHTLY`] toolchain.
+fn nightly(words: &str) -> Command {
+    let mut command = Command::new("rustup");
+    command.current_dir(root()).args(["run", NIGHTLY, "cargo"]).args(words.split_whitespace());
+    command
 }
 
 /// Number of the third of the tests that is run today, 0 to 2.

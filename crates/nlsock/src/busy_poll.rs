@@ -63,6 +63,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "the interpreter takes longer than a poll lasts")]
     fn poll_finds_arrival_before_it_ends() {
         let mut attempts = 0;
         let found = BusyPoll::new().poll(|| {

@@ -196,13 +196,17 @@ mod tests {
         }
     }
 
+    /// Miri takes seconds for a long sum.
+    const LONGEST: usize = if cfg!(miri) { 1400 } else { usize::MAX };
+
     #[test]
     fn every_way_sums_as_the_plain_one() {
         let bytes: Vec<u8> = (0..65_536u32 + 64).map(|i| (i.wrapping_mul(2_654_435_761) >> 23) as u8 | 0x80).collect();
-        (0..2000).for_each(|len| all_agree(&bytes[..len]));
-        for from in 0..64 {
+        (0..if cfg!(miri) { 200 } else { 2000 }).for_each(|len| all_agree(&bytes[..len]));
+        for from in 0..if cfg!(miri) { 4 } else { 64 } {
             [0, 1, 7, 8, 31, 32, 63, 64, 65, 127, 1386, 1387, 65_535, 65_536]
                 .into_iter()
+                .filter(|&len| len < LONGEST)
                 .for_each(|len| all_agree(&bytes[from..from + len]));
         }
     }
@@ -210,7 +214,8 @@ mod tests {
     #[test]
     fn the_largest_words_overflow_nothing() {
         let ones = vec![0xff; 1 << 20];
-        [1, 2, 63, 64, 65, 1386, 65_535, 65_536, ones.len()].into_iter().for_each(|len| all_agree(&ones[..len]));
+        let all = [1, 2, 63, 64, 65, 1386, 65_535, 65_536, ones.len()];
+        all.into_iter().filter(|&len| len < LONGEST).for_each(|len| all_agree(&ones[..len]));
     }
 
     #[test]

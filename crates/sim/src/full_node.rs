@@ -144,17 +144,19 @@ impl FullNode {
     /// # Panics
     /// If the packet is not accounted for.
     pub fn rx(&mut self, link: PortId, pkt: Packet) {
-        let case = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
-        let plain = pkt.meta.cut == Cut::Whole;
-        let quiet = self.ends_quietly(link, &pkt);
+        // Text is made of them for a finding alone.
+        let (meta, bytes) = (pkt.meta.clone(), pkt.to_vec());
+        let case = || format!("{meta:?} by {link:?}: {:02x?}", &bytes[..bytes.len().min(120)]);
+        let plain = meta.cut == Cut::Whole;
+        let quiet = self.ends_quietly(link, &bytes);
         let before = self.ends(link);
         self.node.rx(self.now, link, vec![pkt]);
         let after = self.ends(link);
-        assert!(after.all() > before.all() || quiet, "lost: {case}");
+        assert!(after.all() > before.all() || quiet, "lost: {}", case());
         self.check_nothing_is_left();
         if plain && before.held == 0 && self.node.datapath.counters.get(Mib::IpFragCreates) == 0 {
             let dropped = after.dropped_of_link - before.dropped_of_link;
-            assert!(dropped <= 1, "dropped {dropped} times: {case}");
+            assert!(dropped <= 1, "dropped {dropped} times: {}", case());
         }
     }
 
@@ -163,7 +165,7 @@ impl FullNode {
     /// # Panics
     /// If a packet is not accounted for.
     pub fn rx_burst(&mut self, link: PortId, packets: Vec<Packet>) {
-        let quiet = packets.iter().all(|pkt| self.ends_quietly(link, pkt));
+        let quiet = packets.iter().all(|pkt| self.ends_quietly(link, &pkt.to_vec()));
         let before = self.ends(link);
         self.node.rx(self.now, link, packets);
         assert!(self.ends(link).all() > before.all() || quiet, "lost a burst");
@@ -247,11 +249,10 @@ impl FullNode {
 
     /// Tells whether a packet may end uncounted: ARP, the keepalives of ESP in UDP (RFC 3948 §2.3), and multicast that is for
     /// others: memberships of groups, and router discovery.
-    fn ends_quietly(&self, link: PortId, pkt: &Packet) -> bool {
-        let bytes = pkt.to_vec();
+    fn ends_quietly(&self, link: PortId, bytes: &[u8]) -> bool {
         let ethernet = self.node.datapath.ports.get(link).is_some_and(|port| port.config.mac.is_some());
         let l3 = if ethernet { eth::EthHeader::LEN } else { 0 };
-        if ethernet && eth::EthHeader::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP) {
+        if ethernet && eth::EthHeader::ref_from(bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP) {
             return true;
         }
         let Some(ip) = bytes.get(l3..) else { return false };

@@ -65,8 +65,15 @@ const ALLOWS_LINKS: &str = "# allow-links ";
 /// Kinds of links that take capabilities.
 const ALL_LINKS: &str = "tun,tap,packet,exclusive,xdp,udp";
 
+/// Whether gateways have several workers, unless their files say another number.
+#[must_use]
+pub fn have_several_workers() -> bool {
+    std::env::var(WORKERS).is_ok_and(|count| count != "1")
+}
+
 /// A file with the number of workers that the environment has, unless it has what several cannot have.
-fn with_workers(toml: &str) -> String {
+#[must_use]
+pub fn with_workers(toml: &str) -> String {
     match std::env::var(WORKERS) {
         Ok(count) if !OF_ONE.iter().any(|word| toml.contains(word)) => format!("{toml}\n[worker]\ncount = {count}\n"),
         _ => toml.to_owned(),

@@ -34,7 +34,7 @@ mod traffic;
 pub use capture::{Capture, decrypted, wire_checksums};
 pub use charon::{Auth, Charon, CharonFiles, outer_v6, strongswan_example};
 pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
-pub use gateway::{Gateway, fatpath};
+pub use gateway::{Gateway, fatpath, have_several_workers, with_workers};
 pub use manager::{Manager, Manners};
 pub use memory::Secrets;
 pub use needs::{Need, trial, unpacked};

@@ -148,7 +148,7 @@ fn file_elsewhere() -> Outcome {
     let (scratch, elsewhere, host) = (Scratch::new()?, Scratch::new()?, Netns::new("x")?);
     let mut gateway = gateway(&scratch, &host, "true")?;
     let file = elsewhere.file("other.toml");
-    fs::write(&file, "[[route]]\nto = \"10.9.0.0/16\"\ntype = \"blackhole\"\n")?;
+    fs::write(&file, system::with_workers("[[route]]\nto = \"10.9.0.0/16\"\ntype = \"blackhole\"\n"))?;
     let mut load = Command::new(fatpath());
     load.args(["load", "--instance", "x", "-c"]).arg(&file).env("FATPATH_RUNDIR", scratch.path());
     run(&mut load)?;

@@ -239,7 +239,10 @@ fn check_negotiated(link: &Value, pairs: usize) {
     for (queue, way) in queues.iter().zip([0, 1].into_iter().cycle()) {
         assert!(queue["running"] == true && queue["enabled"] == true && queue["size"] == 256, "{guest}");
         let counted = |name: &str| queue[name].as_u64().unwrap_or_default();
-        assert!(counted("chains") > 0 && (1..=counted("chains")).contains(&counted("calls")), "{guest}");
+        // Of several workers each fills its own pair's ring to the guest, with what it has received for it: maybe nothing.
+        let may_be_unused = way == 0 && system::have_several_workers();
+        assert!(counted("chains") > 0 || may_be_unused, "{guest}");
+        assert!((1.min(counted("chains"))..=counted("chains")).contains(&counted("calls")), "{guest}");
         chains[way] += counted("chains");
     }
     assert!(chains.iter().all(|&chains| chains > 1000), "{guest}");

@@ -4,6 +4,7 @@ mod bench;
 mod bridge;
 mod bridge_gro;
 mod budget;
+mod churn;
 mod confine;
 mod daemon;
 mod demo;
@@ -90,6 +91,7 @@ fn main() {
         bridge::trials(),
         bridge_gro::trials(),
         budget::trials(),
+        churn::trials(),
         confine::trials(),
         guests::trials(),
         vhost::trials(),

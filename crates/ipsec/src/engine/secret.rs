@@ -18,7 +18,7 @@ pub(super) fn wipe_stack() {
     wipe_vector_registers();
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 fn wipe_vector_registers() {
     use std::arch::asm;
 
@@ -47,14 +47,14 @@ fn wipe_vector_registers() {
 }
 
 /// Zeroes the upper halves too, of the first 16 registers.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "avx")]
 fn wipe_ymm() {
     std::arch::x86_64::_mm256_zeroall();
 }
 
 /// Zeroes the registers that only AVX-512 has, which `memcpy` uses.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 #[target_feature(enable = "avx512f")]
 fn wipe_zmm() {
     use std::arch::asm;
@@ -77,7 +77,7 @@ fn wipe_zmm() {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 fn wipe_vector_registers() {
     use std::arch::asm;
 
@@ -102,8 +102,8 @@ fn wipe_vector_registers() {
     }
 }
 
-/// Zeroes no register: only those of the two architectures above are known here.
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+/// Zeroes no register: only those of the two architectures above are known here, and Miri has none.
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 fn wipe_vector_registers() {}
 
 /// A value without drop glue or pointers to memory of its own, whose bytes are zeroed when it goes.
