@@ -154,6 +154,9 @@ impl HostSide {
         match on {
             Ok((on, events)) => {
                 let (port, one_is_missing) = (on.mirror.port(), Arc::clone(&on.one_is_missing));
+                if let Err(err) = link::hear_other_ports(events.as_fd(), port) {
+                    tracing::debug!("host side: SO_ATTACH_FILTER: {err}; own changes wake a thread");
+                }
                 *self.lock() = State::On(Box::new(on));
                 let own = self.clone();
                 if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port, &one_is_missing, follow))
