@@ -20,10 +20,11 @@ use signal_hook::iterator::Handle as SignalsHandle;
 use super::budget;
 use super::device;
 use super::events::Event;
-use super::host::{HostSide, Maker};
+use super::host::HostSide;
 use super::ike::{IkeFile, IkeSocket};
 use super::netlink::{NetlinkServer, Protocols, Shared};
 use super::open::open;
+use super::opener::child::Child;
 use super::plan::Plan;
 use super::planner::Planner;
 use super::reload_summary::summary;
@@ -160,13 +161,13 @@ impl Daemon {
 
     /// Makes the host side, if the configuration has one: then there is a process for it, or the reason for which it was
     /// not started.
-    pub(super) fn start_host_side(&self, maker: Option<Result<Maker, String>>, socket: &Path, threads: &Threads) {
+    pub(super) fn start_host_side(&self, opener: Option<Result<Child, String>>, socket: &Path, threads: &Threads) {
         let mut protocols = self.shared.lock();
         let again = self.shared.clone();
         let follow = move || again.lock().follow_host_side();
-        if let Some(maker) = maker {
+        if let Some(opener) = opener {
             let config = self.planner.config().host;
-            protocols.host_side.start(config, maker, socket, &self.worker.handle, threads, follow);
+            protocols.host_side.start(config, opener, socket, &self.worker.handle, threads, follow);
         }
         protocols.begin_host_side();
     }

@@ -7,16 +7,14 @@ use base::ShardCount;
 use client::CliError;
 use config::model::{LinkConfig, LinkKind};
 use driver::{DriverKind, Resource};
-use link::{InternalLink, Link};
+use link::{Acquired, InternalLink, Link};
 use wire::eth::MacAddr;
 
 use super::confine;
-use super::device;
 use super::host;
+use super::opener::order::Opening;
+use super::opener::request;
 use super::random::random;
-
-/// MTU of a TUN or TAP device without one in the file.
-const DEFAULT_MTU: u16 = 1500;
 
 /// Links over the queues of one device, one for each shard.
 pub(crate) type Queues = Vec<Box<dyn Link>>;
@@ -50,13 +48,20 @@ pub(crate) fn open(
         }
         LinkKind::Driver(kind) => kind.clone(),
     };
-    confine::admit(&kind).map_err(|why| CliError::failed(format!("link {}: {why}", config.name)))?;
-    let is_own = device::prepare(config)?;
-    let mac = matches!(kind.resource(), Resource::VhostSocket(_)).then(random_station).transpose()?;
-    // A device may be there already, with the MTU of an earlier file.
-    let mtu = config.mtu.or(is_own.then_some(DEFAULT_MTU));
-    let driver_config = link::Config { name: config.name.clone(), kind, mac, mtu, offloads: config.offloads, index };
-    let opened = link::open_queues(&driver_config, shards);
+    let admitted = confine::admit(&kind, confine::rights());
+    admitted.map_err(|why| CliError::failed(format!("link {}: {why}", config.name)))?;
+    let LinkConfig { ref name, mtu, offloads, .. } = *config;
+    let (acquired, is_own, mac) = match kind.resource() {
+        Resource::VhostSocket(_) => (Acquired::default(), false, Some(random_station()?)),
+        _ => {
+            let (name, kind, shards) = (name.clone(), kind.clone(), shards.get() as u8);
+            let opening = Opening { name, kind, mtu, offloads, index, shards };
+            let (acquired, is_own) = request::open(opening).map_err(CliError::failed)?;
+            (acquired, is_own, None)
+        }
+    };
+    let driver_config = link::Config { name: name.clone(), kind, mac, mtu, offloads, index };
+    let opened = link::from_descriptors(&driver_config, acquired, shards);
     let mut queues = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         let socket = match driver_config.kind.resource() {
@@ -69,7 +74,7 @@ pub(crate) fn open(
         return Err(CliError::failed(format!("link {}: its device has no queue", config.name)));
     };
     if is_own {
-        device::claim(&mut **opened)?;
+        opened.own();
     }
     if let Some(ring) = opened.ring() {
         let found = opened.offloads().iter().filter(|found| !found.on);
