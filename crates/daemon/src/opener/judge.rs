@@ -27,7 +27,7 @@ pub(crate) struct Judge {
     addresses: BTreeSet<IpAddr>,
 }
 
-/// What the host has.
+/// Devices and routes of the host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present<'a> {
     /// TUN and TAP devices.
