@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{PortId, ShardCount};
-use fib::Known;
+use fib::{Known, NudState};
 use sim::{Cluster, Rng};
 
 use input::{Input, Source, answer};
@@ -243,14 +243,23 @@ impl Trial {
         looked_for.into_iter().any(|it| answer(it.link, it.addr).is_some())
     }
 
+    /// Whether the node has given up a station: an answer among new packets for it comes before or after them, as the shards have
+    /// their turns.
+    fn is_late(&self, asked: (PortId, IpAddr)) -> bool {
+        let mut neighbours = self.clusters[0].first().neighbours.iter();
+        neighbours.any(|it| (it.link, it.addr) == asked && it.state == NudState::Failed)
+    }
+
     /// Packets of flows, with the answers of stations that the node has looked for.
     fn traffic(&mut self) -> String {
         let flows = 1 + self.rng.below(8);
         let mut inputs = self.source.traffic(flows, 3, &self.down);
-        for (link, target) in std::mem::take(&mut self.solicited) {
-            if let Some(answer) = answer(link, target) {
-                inputs.insert(self.rng.below(inputs.len() + 1), answer);
-            }
+        let (late, timely) = std::mem::take(&mut self.solicited).into_iter().partition(|&asked| self.is_late(asked));
+        let answers =
+            |asked: Vec<(PortId, IpAddr)>| asked.into_iter().filter_map(|(link, target)| answer(link, target));
+        self.receive(&answers(late).collect::<Vec<_>>());
+        for answer in answers(timely) {
+            inputs.insert(self.rng.below(inputs.len() + 1), answer);
         }
         self.receive(&inputs);
         format!("{} packets", inputs.len())
