@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// Maximum number of descriptors in a message.
-const MAX_DESCRIPTORS: usize = 8;
+pub const MAX_DESCRIPTORS: usize = 8;
 
 /// Sends `bytes` with descriptors in one message.
 ///

@@ -14,6 +14,7 @@ use super::confine;
 use super::device;
 use super::host;
 use super::random::random;
+use super::replace::held::{self, Way};
 
 /// MTU of a TUN or TAP device without one in the file.
 const DEFAULT_MTU: u16 = 1500;
@@ -56,7 +57,13 @@ pub(crate) fn open(
     // A device may be there already, with the MTU of an earlier file.
     let mtu = config.mtu.or(is_own.then_some(DEFAULT_MTU));
     let driver_config = link::Config { name: config.name.clone(), kind, mac, mtu, offloads: config.offloads, index };
-    let opened = link::open_queues(&driver_config, shards);
+    let opened = match held::way_to(&driver_config) {
+        Way::Open => link::open_queues(&driver_config, shards),
+        Way::Make(acquired) => link::from_descriptors(&driver_config, acquired, shards),
+        Way::Wait => {
+            return Ok(shards.all().map(|_| Box::new(link::held(&driver_config)) as Box<dyn Link>).collect());
+        }
+    };
     let mut queues = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         let socket = match driver_config.kind.resource() {

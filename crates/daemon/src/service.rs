@@ -81,6 +81,18 @@ pub(super) fn stored(name: &str) -> Option<OwnedFd> {
     passed.iter().find(|(of, _)| of == name)?.1.try_clone().ok()
 }
 
+/// Keeps a descriptor as one that an earlier run has [stored](store) under `name`, in place of another one.
+pub(super) fn put(name: &str, descriptor: OwnedFd) {
+    let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    passed.retain(|(of, _)| of != name);
+    passed.push((name.to_owned(), descriptor));
+}
+
+/// Whether there is a manager.
+pub(super) fn has_manager() -> bool {
+    std::env::var_os(NOTIFY_SOCKET).is_some()
+}
+
 /// Leaves the passed descriptors open for the program that this process executes in its place.
 pub(super) fn pass_on() {
     for (name, descriptor) in PASSED.lock().unwrap_or_else(PoisonError::into_inner).iter() {

@@ -78,7 +78,7 @@ mod udp;
 pub mod vhost;
 pub mod virtio;
 
-pub use acquired::Acquired;
+pub use acquired::{Acquired, Duplicates};
 pub use common::Common;
 pub use config::Config;
 pub use error::OpenError;
@@ -86,7 +86,7 @@ pub use host_links::HostLinks;
 pub use internal::InternalLink;
 pub use link::{Layer, Link, Sent};
 pub use offloads::{Offload, Offloads};
-pub use open::{acquire, from_descriptors, has_device, has_interface, link_settings, open, open_queues};
+pub use open::{acquire, from_descriptors, has_device, has_interface, held, link_settings, open, open_queues};
 pub use ring_state::RingState;
 pub use stats::LinkStats;
 pub use sys::descriptors::take_inherited;

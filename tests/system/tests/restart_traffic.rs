@@ -41,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Origin of the SAs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Keys {
+pub(crate) enum Keys {
     /// The configuration.
     File,
     /// A program that sets no limit of time.
@@ -52,18 +52,22 @@ enum Keys {
 
 /// End of a gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
+pub(crate) enum End {
     Term,
     Kill,
+    /// The next gateway replaces it.
+    Replace,
 }
 
-/// Two hosts with a gateway each; the left one is a service that keeps its state.
-struct Pair {
-    gateways: RefCell<Vec<Gateway>>,
-    hosts: [Netns; 2],
+/// Two hosts with a gateway each; the left one keeps its state.
+pub(crate) struct Pair {
+    pub(crate) gateways: RefCell<Vec<Gateway>>,
+    pub(crate) hosts: [Netns; 2],
     manager: Manager,
-    scratch: Scratch,
-    toml: String,
+    /// Whether the left gateway is a service.
+    is_service: bool,
+    pub(crate) scratch: Scratch,
+    pub(crate) toml: String,
 }
 
 const NAMES: [&str; 2] = ["left", "right"];
@@ -72,7 +76,7 @@ const NAMES: [&str; 2] = ["left", "right"];
 const SPIS: [u32; 2] = [0x1001, 0x1002];
 
 /// Address of the right host in its network.
-const RIGHT: &str = "10.2.0.1";
+pub(crate) const RIGHT: &str = "10.2.0.1";
 
 /// Configuration of the host `own`.
 fn toml(own: usize, keys: Keys, more: &str) -> String {
@@ -124,7 +128,17 @@ fn lines(own: usize, limits: &str) -> String {
 }
 
 impl Pair {
+    /// A pair whose left gateway is a service.
     fn new(keys: Keys, more: &str) -> Outcome<Self> {
+        Self::with(keys, more, true)
+    }
+
+    /// A pair whose left gateway has no service manager.
+    pub(crate) fn without_manager(keys: Keys, more: &str) -> Outcome<Self> {
+        Self::with(keys, more, false)
+    }
+
+    fn with(keys: Keys, more: &str, is_service: bool) -> Outcome<Self> {
         let (scratch, hosts) = (Scratch::new()?, [Netns::new("left")?, Netns::new("right")?]);
         veth((&hosts[0], "eth0"), (&hosts[1], "eth0"))?;
         for host in &hosts {
@@ -133,7 +147,7 @@ impl Pair {
         }
         let manager = Manager::new(&scratch)?;
         let toml_of_left = toml(1, keys, more);
-        let pair = Self { gateways: RefCell::default(), hosts, manager, scratch, toml: toml_of_left };
+        let pair = Self { gateways: RefCell::default(), hosts, manager, is_service, scratch, toml: toml_of_left };
         let left = pair.started()?;
         let right = Gateway::start(&pair.hosts[1], &pair.scratch, NAMES[1], &toml(2, keys, ""))?;
         pair.gateways.borrow_mut().extend([left, right]);
@@ -153,12 +167,15 @@ impl Pair {
 
     /// A gateway at the left, with what the service manager has.
     fn started(&self) -> Outcome<Gateway> {
-        let command = self.manager.command(&self.hosts[0], &self.state())?;
+        let command = match self.is_service {
+            true => self.manager.command(&self.hosts[0], &self.state())?,
+            false => self.plain(),
+        };
         Gateway::start_under(command, &self.scratch, NAMES[0], &self.toml)
     }
 
     /// Command that starts the left gateway without a manager.
-    fn plain(&self) -> Command {
+    pub(crate) fn plain(&self) -> Command {
         let mut command = self.hosts[0].command("sh");
         let script = format!("exec {} \"$@\" --state {}", fatpath().display(), self.state().display());
         command.args(["-c", &script, "sh"]);
@@ -175,7 +192,7 @@ impl Pair {
         self.ip(own, &format!("-batch {}", file.display())).map(drop)
     }
 
-    fn ip(&self, own: usize, words: &str) -> Outcome<String> {
+    pub(crate) fn ip(&self, own: usize, words: &str) -> Outcome<String> {
         let mut command = Command::new(fatpath());
         command.args(["-i", NAMES[own - 1], "ip"]).args(words.split(' '));
         run(command.env("FATPATH_RUNDIR", self.scratch.path()))
@@ -186,8 +203,15 @@ impl Pair {
         match end {
             End::Term => assert!(left.terminate()?.success(), "{}", left.log()),
             End::Kill => left.kill()?,
+            End::Replace => return Err("the next gateway replaces it".into()),
         }
         Ok(())
+    }
+
+    /// Replaces the left gateway by one with the file `toml`, and returns the log of the one before.
+    pub(crate) fn replace(&self, toml: &str, limit: Duration) -> Outcome<String> {
+        let before = self.gateways.borrow_mut()[0].replace(self.plain(), &self.scratch, toml, limit)?;
+        Ok(before.log())
     }
 
     fn start(&self) -> Outcome {
@@ -197,17 +221,20 @@ impl Pair {
     }
 
     /// Log of the left gateway since its start.
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.gateways.borrow()[0].log()
     }
 
     fn restart(&self, end: End) -> Outcome {
+        if end == End::Replace {
+            return self.replace(&self.toml, PATIENCE).map(drop);
+        }
         self.end(end)?;
         self.start()
     }
 
     /// Fails if the right gateway has refused a packet.
-    fn nothing_is_replayed(&self) -> Outcome {
+    pub(crate) fn nothing_is_replayed(&self) -> Outcome {
         let states = self.ip(2, "-s xfrm state")?;
         let counts: Vec<&str> =
             states.lines().filter(|line| line.contains("replay-window ") && line.contains("failed ")).collect();
@@ -228,7 +255,7 @@ impl Pair {
 }
 
 /// Restarts the left gateway under pings and a TCP connection, and returns the longest time without an answer.
-fn gap(pair: &Pair, end: End) -> Outcome<Duration> {
+pub(crate) fn gap(pair: &Pair, end: End) -> Outcome<Duration> {
     let [left, right] = &pair.hosts;
     let mut longest = Duration::ZERO;
     let sent = transfer_during(left, (right, RIGHT.parse()?), || {
@@ -250,7 +277,7 @@ fn goes_on(keys: Keys, ends: &[End]) -> Outcome {
 }
 
 /// SAs of the left gateway as `ip` shows them, without what packets change, and the numbers of packets.
-fn shown(pair: &Pair) -> Outcome<(String, Vec<u64>)> {
+pub(crate) fn shown(pair: &Pair) -> Outcome<(String, Vec<u64>)> {
     let states = pair.ip(1, "-s xfrm state")?;
     let packets = states.lines().filter_map(|line| line.trim().split_once("(bytes), ")?.1.strip_suffix("(packets)"));
     let packets = packets.map(str::parse).collect::<Result<_, _>>()?;

@@ -168,6 +168,11 @@ impl HostSide {
         }
     }
 
+    /// Takes the namespace of the gateway before, for a later [`start`](Self::start).
+    pub(crate) fn take(network: OwnedFd) {
+        service::put(STORED, network);
+    }
+
     /// Reconciles the namespace with the model; `changed` lists the changes since the last call.
     pub(crate) fn follow(&self, model: &Model, changed: &[Delta]) {
         if let State::On(on) = &mut *self.lock() {
@@ -217,6 +222,12 @@ impl HostSide {
         if let State::On(on) = std::mem::take(&mut *self.lock()) {
             on.end();
         }
+    }
+
+    /// Leaves the namespace and its devices to the next gateway, which has the namespace.
+    pub(crate) fn leave(&self) {
+        // The process of the host side ends.
+        drop(std::mem::take(&mut *self.lock()));
     }
 
     /// Undoes other programs' changes in the namespace, and tries to create missing devices again. Notifications with

@@ -16,10 +16,11 @@ use netlink::rtnl::{Model, RouteKey};
 use netlink::sysctl;
 use netlink::xfrm::nums::msg;
 use netlink::xfrm::time_left;
-use netlink::{Change, Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
+use netlink::{Change, Error, carry_out, flags_of, kind_of, rtnl, xfrm};
 use nlsock::protocol;
 use packet::Budget;
 
+use super::collect::OfFiles;
 use super::file::{Kept, State};
 use super::sealed::{SealedSa, SealedSas};
 use crate::command::{Handle, WorkerGone, same};
@@ -59,12 +60,17 @@ impl Counts {
 const MAX_WARNINGS: usize = 10;
 
 /// Carries out the requests in `state`, of the file at `path`. Objects that exist already are the configuration's,
-/// and stay. An address, a route, a neighbour, or a property of a link that does not fit the configuration is left out,
-/// with a warning: without it no packet passes that should not.
+/// `of_configuration`, and stay. An address, a route, a neighbour, or a property of a link that does not fit the configuration
+/// is left out, with a warning: without it no packet passes that should not.
 ///
 /// # Errors
 /// Exit code 2: a request for another object cannot be carried out. Earlier requests have been.
-pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<Counts, CliError> {
+pub(crate) fn restore(
+    state: &mut State,
+    path: &Path,
+    of_configuration: &OfFiles,
+    protocols: &mut Protocols,
+) -> Result<Counts, CliError> {
     let State { links, route, sas, xfrm: others, ila: mappings, settings, checkpoints } = state;
     let mut counts = Counts::default();
     let mut take = |kept: &Kept, is_route: bool, outcome: Result<(), Error>| match outcome {
@@ -93,12 +99,9 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         let name = links.get(&number).map_or("?", String::as_str);
         Error::owned_text(errno::ENODEV, format!("no link is named {name}"))
     };
-    let of_configuration = protocols.rtnl.saved().map_err(|err| CliError::failed(err.to_string()))?;
-    let of_configuration: HashSet<String> =
-        of_configuration.into_iter().filter(Saved::is_alone).map(|saved| saved.label).collect();
     for kept in route {
         // The request for a link itself is checked when it is carried out, because it assigns the link's number.
-        if kind_of(&kept.message) != RTM_NEWLINK && of_configuration.contains(&kept.label) {
+        if kind_of(&kept.message) != RTM_NEWLINK && of_configuration.has_alone(&kept.label) {
             take(kept, true, Err(Error::new(errno::EEXIST)))?;
             continue;
         }
