@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::MutexGuard;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use client::CliError;
@@ -227,16 +228,46 @@ impl Daemon {
     }
 
     /// Makes the host side, if the configuration has one: then there is a process for it, or the reason for which it was
-    /// not started.
+    /// not started. Its content follows.
     pub(super) fn start_host_side(&self, maker: Option<Result<Maker, String>>, socket: &Path, threads: &Threads) {
-        let mut protocols = self.shared.lock();
+        self.make_host_side(maker, socket, threads).begin_host_side();
+    }
+
+    /// As [`start_host_side`](Self::start_host_side), of a gateway that replaces another one. True: the host side has the content that
+    /// the gateway before has left, and [is to follow](Self::follow_host_side) the node when packets are forwarded.
+    pub(super) fn attach_host_side(
+        &self,
+        maker: Option<Result<Maker, String>>,
+        socket: &Path,
+        threads: &Threads,
+    ) -> bool {
+        let mut protocols = self.make_host_side(maker, socket, threads);
+        let is_attached = protocols.host_side.attach(&protocols.rtnl.model);
+        if !is_attached {
+            protocols.begin_host_side();
+        }
+        is_attached
+    }
+
+    /// Reconciles the host side with the node.
+    pub(super) fn follow_host_side(&self) {
+        self.shared.lock().begin_host_side();
+    }
+
+    fn make_host_side(
+        &self,
+        maker: Option<Result<Maker, String>>,
+        socket: &Path,
+        threads: &Threads,
+    ) -> MutexGuard<'_, Protocols> {
+        let protocols = self.shared.lock();
         let again = self.shared.clone();
         let follow = move || again.lock().follow_host_side();
         if let Some(maker) = maker {
             let config = self.planner.config().host;
             protocols.host_side.start(config, maker, socket, &self.worker.handle, threads, follow);
         }
-        protocols.begin_host_side();
+        protocols
     }
 
     /// Serves signals and clients until the daemon has to end, or a thread has failed.

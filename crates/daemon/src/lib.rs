@@ -244,7 +244,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
         return daemon.end();
     };
-    let mut taken = None;
+    let (mut taken, mut is_attached) = (None, false);
     if let Some(replaced) = replaced {
         if state_file.is_some() {
             daemon.prepare_restore()?;
@@ -256,7 +256,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         earlier = took.sas.take().map(EarlierSas::passed);
         has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
         if !has_changes {
-            daemon.start_host_side(maker.take(), &socket, &threads);
+            is_attached = daemon.attach_host_side(maker.take(), &socket, &threads);
         }
         server = Some(match held::take_socket(Socket::Control) {
             Some(listener) => Server::take(listener, &socket),
@@ -322,6 +322,9 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
     starting.succeeded();
+    if is_attached {
+        daemon.follow_host_side();
+    }
     if daemon.run(instance, happened, &threads)? == RunEnd::HandedOver {
         server.leave();
         netlink.leave();

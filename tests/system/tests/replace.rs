@@ -213,8 +213,34 @@ fn host_side() -> Outcome {
     assert!(status.success() && client.output().contains("sent"), "{}\n{}", client.output(), alone.gateway.log());
     wait_until("all has arrived", PATIENCE, || server.output().contains("received 1500000"))?;
     assert_eq!(namespace(&alone)?, before, "{}", alone.gateway.log());
+    // The content of the namespace follows the next file.
+    let addresses = |alone: &Alone| {
+        let mut command = Command::new(fatpath());
+        command.args(["exec", "-i", "x", "--", "python3", "-c"]).arg(BIND).env("FATPATH_RUNDIR", alone.scratch.path());
+        run(&mut command)
+    };
+    assert!(addresses(&alone)?.contains("10.1.0.1 True 10.1.0.9 False"), "{}", alone.gateway.log());
+    alone.replace(&TUN.replace("10.1.0.1/24", "10.1.0.9/24"))?;
+    wait_until("the namespace has the next address", PATIENCE, || {
+        addresses(&alone).is_ok_and(|found| found.contains("10.1.0.1 False 10.1.0.9 True"))
+    })
+    .map_err(|failed| format!("{}: {}", failed.message().unwrap_or_default(), alone.gateway.log()))?;
+    let log = alone.gateway.log();
+    assert!(!log.contains("ERROR") && !log.contains("removed") && !log.contains("reverted"), "{log}");
     Ok(())
 }
+
+/// Whether sockets can have these addresses.
+const BIND: &str = "
+import socket
+def has(address):
+    try:
+        socket.socket().bind((address, 0))
+        return True
+    except OSError:
+        return False
+print(*(word for address in ('10.1.0.1', '10.1.0.9') for word in (address, has(address))))
+";
 
 /// Clients that connect at any time are served.
 fn clients() -> Outcome {
