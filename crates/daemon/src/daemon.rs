@@ -31,6 +31,7 @@ use super::plan::Plan;
 use super::planner::Planner;
 use super::reload_summary::summary;
 use super::replace::held::{self, Socket};
+use super::replace::kept;
 use super::replace::offer::{self, Offer};
 use super::running::Running;
 use super::service;
@@ -63,7 +64,7 @@ pub(super) struct Daemon {
 pub(super) enum RunEnd {
     /// The gateway is over.
     Over,
-    /// The next gateway has its sockets.
+    /// The next gateway has its sockets, or the service manager has them until then.
     HandedOver,
 }
 
@@ -208,14 +209,26 @@ impl Daemon {
         if let Err(why) = device::change(&[], &self.planner.devices()) {
             tracing::error!("{why}; a reload sets addresses and routes of devices");
         }
-        let has_ike = self.worker.handle.call(|node| node.ike.is_some());
-        self.ike.take(has_ike.unwrap_or(false));
+        self.take_ike();
         if let Some(network) = held::take_socket(Socket::HostSide) {
             HostSide::take(network);
         }
     }
 
-    /// What the next gateway gets besides links and the host side.
+    /// Takes over the file of the key managers' socket that an earlier gateway has left.
+    pub(super) fn take_ike(&mut self) {
+        let has_ike = self.worker.handle.call(|node| node.ike.is_some());
+        self.ike.take(has_ike.unwrap_or(false));
+    }
+
+    /// Leaves the file of the key managers' socket to the next gateway, which has the socket.
+    pub(super) fn leave_ike(&mut self) {
+        if let Some(file) = self.ike.file.take() {
+            file.leave();
+        }
+    }
+
+    /// Sockets and place of the state for the next gateway, besides links and the host side.
     pub(super) fn offer(&self, listeners: Vec<(Socket, OwnedFd)>) -> Offer {
         let state = self.keeper.as_ref().map(|keeper| keeper.checkpointer.path());
         Offer { listeners, state: state.map(|path| std::path::absolute(&path).unwrap_or(path)) }
@@ -275,6 +288,7 @@ impl Daemon {
         mut self,
         instance: &str,
         happened: Receiver<Event>,
+        listeners: &[(Socket, OwnedFd)],
         threads: &Threads,
     ) -> Result<RunEnd, CliError> {
         let mut watchdog = service::watchdog_limit().map(|limit| Watchdog::new(threads.clone(), limit));
@@ -305,7 +319,7 @@ impl Daemon {
                 Event::Signal(_) => {
                     tracing::info!("{instance}: ending");
                     service::stopping();
-                    return self.end().map(|()| RunEnd::Over);
+                    return self.end_for(listeners);
                 }
                 Event::TakeOver { to } => match self.hand_over(&to) {
                     Ok(end) => {
@@ -313,7 +327,7 @@ impl Daemon {
                         match end {
                             RunEnd::HandedOver => tracing::info!("{instance}: handed over to process {next}, ending"),
                             RunEnd::Over => {
-                                tracing::error!("{instance}: process {next}, which has taken over, is gone; ending")
+                                tracing::error!("{instance}: process {next}, which has taken over, is gone; ending");
                             }
                         }
                         return self.worker.stop().map(|()| end);
@@ -560,8 +574,26 @@ impl Daemon {
         self.shared.lock().host_side.clone()
     }
 
+    /// Leaves links and sockets to the service manager, if there is one and devices stay.
+    fn leave_links(&mut self, listeners: &[(Socket, OwnedFd)]) -> RunEnd {
+        if listeners.is_empty() || !device::keeps() || self.worker.hold(true).is_err() {
+            return RunEnd::Over;
+        }
+        if !kept::store(&self.worker.handle, listeners) {
+            return RunEnd::Over;
+        }
+        acceptor::leave();
+        self.leave_ike();
+        RunEnd::HandedOver
+    }
+
     /// Ends the gateway, after a last save.
     pub(super) fn end(self) -> Result<(), CliError> {
+        self.end_for(&[]).map(drop)
+    }
+
+    /// Ends the gateway, after a last save. The service manager keeps its links and the sockets `listeners`, unless there are none.
+    fn end_for(mut self, listeners: &[(Socket, OwnedFd)]) -> Result<RunEnd, CliError> {
         let host_side = self.host_side();
         let shared = self.shared.clone();
         // Held until the process ends: no request is carried out whose effect the next gateway would not have.
@@ -576,6 +608,8 @@ impl Daemon {
             // Those of an earlier run, which it may not have removed.
             None => service::discard(sealed::NAME),
         }
+        // Behind the SAs, for which a small store has room.
+        let end = self.leave_links(listeners);
         host_side.end();
         if !device::keeps()
             && let Err(why) = device::change(&self.planner.devices(), &[])
@@ -584,7 +618,7 @@ impl Daemon {
         }
         let ended = self.worker.stop();
         std::mem::forget(held);
-        ended
+        ended.map(|()| end)
     }
 
     /// Pauses the workers, saves the numbers of SAs, and seals those with a time limit.
@@ -625,10 +659,8 @@ impl Daemon {
             keeper.checkpointer.close();
         }
         let handed_over = offer::hand_over(to, stopped, sas.as_ref().map(|(memory, _)| memory));
-        if handed_over.is_ok()
-            && let Some(file) = self.ike.file.take()
-        {
-            file.leave();
+        if handed_over.is_ok() {
+            self.leave_ike();
         }
         // Until the process ends no request is carried out whose effect the next gateway would not have.
         std::mem::forget((writing, protocols));

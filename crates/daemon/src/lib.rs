@@ -115,6 +115,7 @@ pub use sadb::Alone;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -146,6 +147,7 @@ pub use host::{make as make_host_side, place as host_place};
 use node::{Node, since_boot};
 use replace::earlier::{EarlierGateway, Taken};
 use replace::held::{self, Socket};
+use replace::kept;
 use server::Server;
 pub use store::check_state;
 use store::{KeptState, Store};
@@ -200,10 +202,14 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     let mut sources = config_file::load_all(config)?;
     sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let socket = own_socket_path(instance);
+    let stored = kept::take();
     let replaced = match options.replaces {
         true => Some(EarlierGateway::connect(instance, &socket)?),
         false => {
-            server::check_vacant(&socket)?;
+            // Connections to the socket of a service wait in its manager.
+            if !held::has_socket(Socket::Control) {
+                server::check_vacant(&socket)?;
+            }
             None
         }
     };
@@ -239,7 +245,14 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     if !has_changes && replaced.is_none() {
         daemon.start_host_side(maker.take(), &socket, &threads);
     }
-    let mut server = replaced.is_none().then(|| Server::bind(&socket)).transpose()?;
+    if stored.is_some() {
+        daemon.take_ike();
+    }
+    let listen = || match held::take_socket(Socket::Control) {
+        Some(listener) => Ok(Server::take(listener, &socket)),
+        None => Server::bind(&socket),
+    };
+    let mut server = replaced.is_none().then(listen).transpose()?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
         return daemon.end();
@@ -258,10 +271,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         if !has_changes {
             is_attached = daemon.attach_host_side(maker.take(), &socket, &threads);
         }
-        server = Some(match held::take_socket(Socket::Control) {
-            Some(listener) => Server::take(listener, &socket),
-            None => Server::bind(&socket)?,
-        });
+        server = Some(listen()?);
         taken = Some(took);
     }
     let Some(server) = server else { return Err(CliError::failed("there is no control socket")) };
@@ -284,7 +294,14 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         tracing::info!(
             "{instance}: programs had changed objects of the configuration, which count again; starting anew"
         );
-        drop((netlink, server, starting));
+        if stored.is_some() {
+            // The program gets these sockets again.
+            server.leave();
+            daemon.leave_ike();
+        } else {
+            drop(server);
+        }
+        drop((netlink, starting));
         daemon.end()?;
         // A configuration on standard input is read there.
         let maker = maker.and_then(Result::ok).filter(|_| !config.iter().any(|file| config_file::is_stdin(file)));
@@ -312,11 +329,17 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     daemon.worker.watch(&threads);
     sa_warnings::start(&daemon.worker.handle, &threads)?;
     let failed = |err: io::Error| CliError::system("duplicate a socket", &err);
-    let listeners = vec![
-        (Socket::Control, server.listener().map_err(failed)?),
-        (Socket::Netlink, netlink.listener().map_err(failed)?),
-    ];
-    server.serve(&daemon.worker.handle, daemon.shared(), &events, daemon.offer(listeners), &threads)?;
+    let listeners = || -> Result<Vec<(Socket, OwnedFd)>, CliError> {
+        Ok(vec![
+            (Socket::Control, server.listener().map_err(failed)?),
+            (Socket::Netlink, netlink.listener().map_err(failed)?),
+        ])
+    };
+    let (own, of_next) = (listeners()?, listeners()?);
+    server.serve(&daemon.worker.handle, daemon.shared(), &events, daemon.offer(of_next), &threads)?;
+    if let Some(stored) = stored {
+        stored.release();
+    }
     let links = daemon.links();
     links.log(&format!("{instance}: running"));
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
@@ -325,7 +348,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     if is_attached {
         daemon.follow_host_side();
     }
-    if daemon.run(instance, happened, &threads)? == RunEnd::HandedOver {
+    if daemon.run(instance, happened, &own, &threads)? == RunEnd::HandedOver {
         server.leave();
         netlink.leave();
     }

@@ -57,11 +57,17 @@ pub(crate) fn open(
     // A device may be there already, with the MTU of an earlier file.
     let mtu = config.mtu.or(is_own.then_some(DEFAULT_MTU));
     let driver_config = link::Config { name: config.name.clone(), kind, mac, mtu, offloads: config.offloads, index };
-    let opened = match held::way_to(&driver_config) {
-        Way::Open => link::open_queues(&driver_config, shards),
-        Way::Make(acquired) => link::from_descriptors(&driver_config, acquired, shards),
-        Way::Wait => {
-            return Ok(shards.all().map(|_| Box::new(link::held(&driver_config)) as Box<dyn Link>).collect());
+    let opened = loop {
+        match held::way_to(&driver_config) {
+            Way::Open => break link::open_queues(&driver_config, shards),
+            Way::Make(acquired) => match link::from_descriptors(&driver_config, acquired, shards) {
+                Ok(made) => break Ok(made),
+                // Its device may be another one by now.
+                Err(err) => tracing::warn!("link {}: opened anew: {err}", config.name),
+            },
+            Way::Wait => {
+                return Ok(shards.all().map(|_| Box::new(link::held(&driver_config)) as Box<dyn Link>).collect());
+            }
         }
     };
     let mut queues = opened.map_err(|err| {

@@ -102,12 +102,21 @@ pub(super) fn pass_on() {
     }
 }
 
+/// As [`store`], of a descriptor that the manager keeps also if it has an error, such as that of a peer of a socket.
+pub(super) fn store_unpolled(name: &str, fd: BorrowedFd<'_>) -> bool {
+    store_as(name, "FDPOLL=0\n", fd)
+}
+
 /// Passes a descriptor to the manager, in place of an earlier one of that name. Returns whether there is a manager.
 pub(super) fn store(name: &str, fd: BorrowedFd<'_>) -> bool {
+    store_as(name, "", fd)
+}
+
+fn store_as(name: &str, how: &str, fd: BorrowedFd<'_>) -> bool {
     let Some(socket) = manager() else { return false };
     let sent = socket.and_then(|socket| {
         socket.send(removal(name).as_bytes())?;
-        send_with(&socket, &format!("FDSTORE=1\nFDNAME={name}\n"), fd)
+        send_with(&socket, &format!("FDSTORE=1\nFDNAME={name}\n{how}"), fd)
     });
     if let Err(err) = &sent {
         tracing::warn!("service manager: {err}");
@@ -139,6 +148,12 @@ pub(super) fn discard(name: &str) {
     if let Some(Err(err)) = manager().map(|socket| socket?.send(removal(name).as_bytes())) {
         tracing::warn!("service manager: {err}");
     }
+}
+
+/// Closes the descriptors that an earlier run has [stored](store) under `name`, and [has the manager remove](discard) them.
+pub(super) fn release(name: &str) {
+    PASSED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _)| of != name);
+    discard(name);
 }
 
 /// Request to remove the descriptors with this name.

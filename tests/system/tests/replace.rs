@@ -14,11 +14,11 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 use system::{
-    Gateway, Manager, Need, Netns, Outcome, Process, Scratch, fatpath, longest_gap, lossless, run, transfer_during, trial,
-    wait_until,
+    Gateway, Manager, Need, Netns, Outcome, Process, Scratch, fatpath, longest_gap, lossless, run, transfer_during,
+    trial, wait_until,
 };
 
-use crate::restart_traffic::{End, Keys, Pair, RIGHT, gap, shown};
+use crate::restart_traffic::{GatewayEnd, Keys, Pair, RIGHT, gap, shown};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 const PRIVILEGES: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::SETPRIV];
@@ -55,7 +55,7 @@ fn goes_on(keys: Keys, more: &str) -> Outcome {
     let pair = Pair::without_manager(keys, more)?;
     for _ in 0..2 {
         let before = shown(&pair)?.0;
-        let gap = gap(&pair, End::Replace)?;
+        let gap = gap(&pair, GatewayEnd::Replace)?;
         let log = pair.log();
         let waited = log.lines().find(|line| line.contains("packets waited for")).unwrap_or_default();
         println!("{keys:?}: no answer for {gap:?}: {waited}");
@@ -73,7 +73,7 @@ fn lossless_both_ways() -> Outcome {
     let pair = Pair::without_manager(Keys::File, "")?;
     let [left, right] = &pair.hosts;
     for (from, to, address) in [(left, right, RIGHT), (right, left, "10.1.0.1")] {
-        let sent = lossless(from, (to, address.parse()?), (200, 1000), || pair.replace(&pair.toml, PATIENCE).map(drop))?;
+        let sent = lossless(from, (to, address.parse()?), (200, 200), || pair.replace(&pair.toml, PATIENCE).map(drop))?;
         println!("{sent} datagrams to {address}, none is lost");
     }
     pair.nothing_is_replayed()
@@ -109,7 +109,7 @@ fn large() -> Outcome {
     Ok(())
 }
 
-/// What programs have changed is there afterwards, also what they have changed while the next gateway plans; the file wins.
+/// Changes of programs are there afterwards, also after two replacements; the file wins.
 fn changes() -> Outcome {
     let pair = Pair::without_manager(Keys::File, "")?;
     pair.ip(1, "route add 10.77.0.0/16 dev wan")?;

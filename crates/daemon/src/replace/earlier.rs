@@ -24,7 +24,7 @@ const NOT_UNDERSTOOD: &str = "request not understood";
 #[derive(Debug)]
 pub(crate) struct EarlierGateway {
     channel: OwnedFd,
-    /// Its process.
+    /// Process of that gateway.
     pid: u32,
     /// Number of its workers.
     pub(crate) workers: ShardCount,
@@ -32,10 +32,10 @@ pub(crate) struct EarlierGateway {
     pub(crate) state: Option<PathBuf>,
 }
 
-/// What a gateway has left.
+/// Remains of a gateway that has stopped.
 #[derive(Debug)]
 pub(crate) struct Taken {
-    /// Its process.
+    /// Process of that gateway.
     pub(crate) pid: u32,
     /// Memory with its SAs.
     pub(crate) sas: Option<OwnedFd>,
@@ -92,7 +92,7 @@ impl EarlierGateway {
         }
     }
 
-    /// Has the gateway before this one stop, and takes its place.
+    /// Asks the gateway before this one to stop, and takes its place.
     ///
     /// # Errors
     /// It goes on, or has failed.

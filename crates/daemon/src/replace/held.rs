@@ -1,4 +1,4 @@
-//! What the gateway before this one has: links and sockets that it has passed, and links whose devices it keeps until it has ended.
+//! Links and sockets that the gateway before this one has passed, and links whose devices it keeps until it has ended.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ pub(crate) struct PassedLink {
     pub(super) settings: String,
     pub(super) resource: String,
     pub(super) mtu: usize,
-    /// Its descriptors; none if it cannot be made from them.
+    /// Descriptors of the link; none if it cannot be made from them.
     pub(super) descriptors: Vec<OwnedFd>,
 }
 
@@ -78,6 +78,11 @@ pub(crate) fn take_socket(socket: Socket) -> Option<OwnedFd> {
     Some(earlier.sockets.swap_remove(at).1)
 }
 
+/// Whether the gateway before has passed a socket.
+pub(crate) fn has_socket(socket: Socket) -> bool {
+    lock().sockets.iter().any(|(of, _)| *of == socket)
+}
+
 /// Notes that the gateway before keeps no device any more. Its links can still be made from what it has passed.
 pub(super) fn release() {
     lock().links.iter_mut().for_each(|passed| passed.resource.clear());
@@ -104,7 +109,7 @@ pub(super) fn settings_of(kind: &DriverKind, has_offloads: bool) -> String {
     format!("{kind:?}, offloads {has_offloads}")
 }
 
-/// What at most one of two links may have.
+/// Resource that at most one of two links may have.
 pub(super) fn resource_of(name: &str, kind: &DriverKind) -> String {
     match kind.resource() {
         Resource::Device => format!("device {name}"),

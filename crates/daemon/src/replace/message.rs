@@ -20,9 +20,9 @@ pub(super) enum Message {
     /// From the gateway before: a link, with its next descriptors.
     Link {
         name: String,
-        /// Its settings, in words that are compared alone.
+        /// Settings of the link, in words that are compared alone.
         settings: String,
-        /// What at most one link has, in words that are compared alone.
+        /// Resource that at most one link has, in words that are compared alone.
         resource: String,
         mtu: usize,
         /// Whether another message has further descriptors of the link.

@@ -6,10 +6,13 @@
 //! links, and says so. From then on the next one has its place.
 //!
 //! - [`offer`] is the end of the gateway before, and [`earlier`] that of the next one.
-//! - [`held`] has what has been passed, for those who open links and sockets.
+//! - [`held`] has what has been passed, until links and sockets are made from it.
 //! - [`message`] has the messages between both.
+//! - [`kept`] is the same over a restart by the service manager, which keeps the descriptors meanwhile.
 
+mod duplicates;
 pub(crate) mod earlier;
 pub(crate) mod held;
+pub(crate) mod kept;
 mod message;
 pub(crate) mod offer;

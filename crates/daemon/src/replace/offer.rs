@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use base::{Instant, PortId};
+use base::Instant;
 use client::passing::MAX_DESCRIPTORS;
-use link::{Acquired, Duplicates};
 use rustix::net::sockopt::{self, Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, recv};
 use rustix::process::geteuid;
 
-use super::held::{Socket, resource_of, settings_of};
+use super::duplicates;
+use super::held::{PassedLink, Socket};
 use super::message::{FORMAT, Message, receive, send};
 use crate::command::{Handle, same};
 use crate::events::Event;
@@ -25,7 +25,7 @@ use crate::service;
 /// Longest time that the next gateway may take to read a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the next gateway gets besides links and the host side.
+/// Sockets and place of the state for the next gateway, besides links and the host side.
 #[derive(Debug)]
 pub(crate) struct Offer {
     /// Listening sockets.
@@ -75,8 +75,7 @@ pub(crate) fn serve(
     for (socket, listener) in &offer.listeners {
         send(&channel, &Message::Socket(*socket), &[listener.as_fd()])?;
     }
-    let ike = worker.call(|node| node.ike.as_ref().and_then(|ike| ike.fd().try_clone_to_owned().ok()));
-    if let Some(ike) = ike.ok().flatten() {
+    if let Some(ike) = duplicates::ike(worker) {
         send(&channel, &Message::Socket(Socket::Ike), &[ike.as_fd()])?;
     }
     // A namespace in a user namespace cannot be entered again.
@@ -98,50 +97,9 @@ pub(crate) fn serve(
     }
 }
 
-/// One link of a shard.
-struct ShardLink {
-    id: PortId,
-    name: String,
-    settings: String,
-    resource: String,
-    mtu: usize,
-    duplicates: Option<Duplicates>,
-}
-
-/// Links with a driver of a shard.
-fn links_of(node: &mut Node) -> Vec<ShardLink> {
-    let slots = node.slots.iter().enumerate();
-    let each = slots.filter_map(|(at, slot)| {
-        let slot = slot.as_ref()?;
-        let (kind, name) = (slot.config.kind.driver()?, slot.config.name.clone());
-        // A link that cannot be duplicated is opened by the next gateway.
-        let duplicates = slot.link.duplicate().ok().flatten().filter(|_| !slot.link.is_gone());
-        Some(ShardLink {
-            id: PortId(at as u32),
-            settings: settings_of(kind, slot.config.offloads),
-            resource: resource_of(&name, kind),
-            name,
-            mtu: slot.link.mtu(),
-            duplicates,
-        })
-    });
-    each.collect()
-}
-
 fn pass_links(channel: &OwnedFd, worker: &Handle) -> io::Result<()> {
-    let shards = worker.gather(links_of).map_err(|gone| io::Error::other(gone.to_string()))?;
-    let mut shards = shards.into_iter();
-    let mut others: Vec<Vec<ShardLink>> = Vec::new();
-    let first = shards.next().unwrap_or_default();
-    others.extend(shards);
-    for ShardLink { id, name, settings, resource, mtu, duplicates } in first {
-        let of_others = others.iter_mut().map(|links| {
-            let link = links.iter_mut().find(|link| link.id == id)?;
-            link.duplicates.take()
-        });
-        // All shards, or none.
-        let whole: Option<Vec<Duplicates>> = std::iter::once(duplicates).chain(of_others).collect();
-        let descriptors = whole.map(|whole| Acquired::of_shards(whole).descriptors).unwrap_or_default();
+    let links = duplicates::links(worker).map_err(|gone| io::Error::other(gone.to_string()))?;
+    for PassedLink { name, settings, resource, mtu, descriptors } in links {
         let mut chunks: Vec<&[OwnedFd]> = descriptors.chunks(MAX_DESCRIPTORS).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
