@@ -11,7 +11,7 @@ use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use client::{BenchCommand, CliError};
 use ctl::{Request, StateKind};
-use daemon::{LinkRight, RunOptions, StatePlace};
+use daemon::{LinkRight, OpenerWork, RunOptions, StatePlace};
 
 /// A Linux-style network data path in user space that keeps packets fat
 ///
@@ -188,9 +188,9 @@ pub(crate) enum Command {
     ///
     /// Same as `fatpath exec -- ip`: all further arguments are ip's.
     Ip(IpArgs),
-    /// Create a gateway's host side, by the gateway's orders on standard input, a socket
+    /// Carry out a gateway's orders on standard input, a socket, with capabilities that the gateway does not have
     #[command(hide = true)]
-    HostMaker,
+    Opener(OpenerArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -266,7 +266,7 @@ impl Command {
             | Self::Try
             | Self::Explain(_)
             | Self::Measure(_)
-            | Self::HostMaker
+            | Self::Opener(_)
             | Self::Completions(_)
             | Self::Man(_) => return None,
         };
@@ -293,6 +293,20 @@ fn link_right(word: &str) -> Result<LinkRight, String> {
         let words = LinkRight::ALL.map(LinkRight::word).join(", ");
         format!("no kind of links that takes privilege; these are {words}")
     })
+}
+
+/// Arguments of `opener`.
+#[derive(Args, Debug)]
+pub(crate) struct OpenerArgs {
+    /// Subject of the orders
+    #[arg(value_parser = opener_work)]
+    pub(crate) work: OpenerWork,
+}
+
+/// Parser of the subject of an opener's orders.
+fn opener_work(word: &str) -> Result<OpenerWork, String> {
+    let found = OpenerWork::ALL.into_iter().find(|work| work.name() == word);
+    found.ok_or_else(|| "neither links nor host-side".to_owned())
 }
 
 /// Arguments of `run`.

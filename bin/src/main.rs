@@ -94,7 +94,7 @@ fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode,
         Command::Doctor(args) => return doctor::main(&args),
         Command::Try => return trial::main(),
         Command::Ip(args) => exec::ip(&args, instance),
-        Command::HostMaker => daemon::make_host_side(),
+        Command::Opener(args) => daemon::open_for_gateway(args.work),
         Command::Completions(args) => man_pages::completions(&args),
         Command::Man(args) => man_pages::man(&args),
     };

@@ -22,11 +22,12 @@ use super::acceptor;
 use super::budget;
 use super::device;
 use super::events::Event;
-use super::host::{HostSide, Maker};
+use super::host::HostSide;
 use super::ike::{IkeFile, IkeSocket};
 use super::netlink::{NetlinkServer, Protocols, Shared};
 use super::node::since_boot;
 use super::open::open;
+use super::opener::child::Child;
 use super::plan::Plan;
 use super::planner::Planner;
 use super::reload_summary::summary;
@@ -242,19 +243,19 @@ impl Daemon {
 
     /// Makes the host side, if the configuration has one: then there is a process for it, or the reason for which it was
     /// not started. Its content follows.
-    pub(super) fn start_host_side(&self, maker: Option<Result<Maker, String>>, socket: &Path, threads: &Threads) {
-        self.make_host_side(maker, socket, threads).begin_host_side();
+    pub(super) fn start_host_side(&self, opener: Option<Result<Child, String>>, socket: &Path, threads: &Threads) {
+        self.make_host_side(opener, socket, threads).begin_host_side();
     }
 
     /// As [`start_host_side`](Self::start_host_side), of a gateway that replaces another one. True: the host side has the content that
     /// the gateway before has left, and [is to follow](Self::follow_host_side) the node when packets are forwarded.
     pub(super) fn attach_host_side(
         &self,
-        maker: Option<Result<Maker, String>>,
+        opener: Option<Result<Child, String>>,
         socket: &Path,
         threads: &Threads,
     ) -> bool {
-        let mut protocols = self.make_host_side(maker, socket, threads);
+        let mut protocols = self.make_host_side(opener, socket, threads);
         let is_attached = protocols.host_side.attach(&protocols.rtnl.model);
         if !is_attached {
             protocols.begin_host_side();
@@ -269,16 +270,16 @@ impl Daemon {
 
     fn make_host_side(
         &self,
-        maker: Option<Result<Maker, String>>,
+        opener: Option<Result<Child, String>>,
         socket: &Path,
         threads: &Threads,
     ) -> MutexGuard<'_, Protocols> {
         let protocols = self.shared.lock();
         let again = self.shared.clone();
         let follow = move || again.lock().follow_host_side();
-        if let Some(maker) = maker {
+        if let Some(opener) = opener {
             let config = self.planner.config().host;
-            protocols.host_side.start(config, maker, socket, &self.worker.handle, threads, follow);
+            protocols.host_side.start(config, opener, socket, &self.worker.handle, threads, follow);
         }
         protocols
     }

@@ -60,6 +60,15 @@ pub fn restore_journal(file: &[u8]) {
     workers.into_iter().for_each(|worker| worker.join().expect("no panic").expect("a worker that ends in order"));
 }
 
+/// Judges an order to an opener, of links or of the host side, without carrying it out. Tells whether it was one.
+///
+/// # Panics
+/// An order about an object of others is admitted.
+pub fn judge_order(message: &[u8]) -> bool {
+    let [is_of_links, is_of_host_side] = [crate::opener::fuzzing::judge(message), crate::host::check_order(message)];
+    is_of_links || is_of_host_side
+}
+
 /// Content of a journal with records of these kinds and contents, whose checksums are right.
 pub fn journal_of(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
     journal::file_of(records)

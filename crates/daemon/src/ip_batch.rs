@@ -20,6 +20,8 @@ use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
 use xfrm::Name;
 use zeroize::Zeroizing;
 
+use crate::privilege::OwnProgram;
+
 /// Poll interval for the end of `ip`.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -92,7 +94,7 @@ impl IpLines {
         let rest = File::from(reader.try_clone().map_err(failed)?);
         let ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped());
         // Signals of the terminal go to this program, not to `ip`.
-        let mut ip = ip.process_group(0).spawn().map_err(failed)?;
+        let (mut ip, own) = OwnProgram::start(ip.process_group(0)).map_err(failed)?;
         drop(command);
         let stderr = ip.stderr.take();
         let (ended, left, stderr) = thread::scope(|scope| {
@@ -102,6 +104,7 @@ impl IpLines {
             // Counts the unread lines, which also ends the feeding thread.
             (ended, count_lines(rest), stderr.join().unwrap_or_default())
         });
+        drop(own);
         match ended.map_err(failed)? {
             None => Ok(false),
             Some(status) if status.success() => {

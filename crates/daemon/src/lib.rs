@@ -11,8 +11,8 @@
 //! `host-side` and `devices` (changes by other programs); and the main one, which handles their events. The main thread plans the next
 //! configuration, where planning may fail and take its time, and hands it to the worker as a whole.
 //!
-//! A program that calls [`run`] also calls [`make_host_side`] when its one argument is `host-maker`: the daemon starts
-//! its own program so, as the process that makes network namespaces.
+//! A program that calls [`run`] also calls [`open_for_gateway`] when its first argument is `opener`: the daemon starts its own
+//! program so, as the processes that have its capabilities.
 //!
 //! # Leaves to others
 //! Packets (crate `datapath` and those below), system calls of links (crate [`link`]), contents of files and requests
@@ -44,10 +44,11 @@
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `device`, `open`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
+mod as_text;
 mod bridges;
 mod budget;
 mod capture;
@@ -77,6 +78,7 @@ mod netlink;
 mod node;
 mod notifications;
 mod open;
+mod opener;
 mod plan;
 mod planner;
 mod poller;
@@ -142,9 +144,10 @@ use daemon::{Daemon, EarlierSas, RunEnd};
 pub use device::{Removed, remove as remove_devices};
 pub use dry_run::{ObjectCounts, check};
 use events::Event;
-use host::Maker as HostMaker;
-pub use host::{make as make_host_side, place as host_place};
+pub use host::place as host_place;
 use node::{Node, since_boot};
+use opener::child::{self, Child};
+pub use opener::process::OpenerWork;
 use replace::earlier::{EarlierGateway, Taken};
 use replace::held::{self, Socket};
 use replace::kept;
@@ -225,8 +228,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     }
     let state_file = kept.as_ref().map(|kept| kept.store.path().to_owned());
     let state_file = state_file.or_else(|| replaced.as_ref()?.state.clone());
-    let mut maker = (sources.config.host.side != HostSide::Off).then(HostMaker::start);
-    sandbox.keep_rights(rights(config, &sources, &options.allowed_links), maker.is_some());
+    let Openers { links, mut host_side } = Openers::start(&mut sandbox, config, &sources, &options, instance, &socket)?;
     sandbox.restrict_files(places(config, &sources, &socket, state_file.as_deref()));
 
     // Each client and each queue of a link needs a descriptor.
@@ -243,7 +245,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     // A start that may have to begin anew leaves the host side as it is.
     let mut has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
     if !has_changes && replaced.is_none() {
-        daemon.start_host_side(maker.take(), &socket, &threads);
+        daemon.start_host_side(host_side.take(), &socket, &threads);
     }
     if stored.is_some() {
         daemon.take_ike();
@@ -269,7 +271,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         earlier = took.sas.take().map(EarlierSas::passed);
         has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
         if !has_changes {
-            is_attached = daemon.attach_host_side(maker.take(), &socket, &threads);
+            is_attached = daemon.attach_host_side(host_side.take(), &socket, &threads);
         }
         server = Some(listen()?);
         taken = Some(took);
@@ -303,12 +305,10 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         }
         drop((netlink, starting));
         daemon.end()?;
-        // A configuration on standard input is read there.
-        let maker = maker.and_then(Result::ok).filter(|_| !config.iter().any(|file| config_file::is_stdin(file)));
-        return Err(start_anew(maker));
+        return Err(start_anew(links, host_side.and_then(Result::ok)));
     }
     if has_changes {
-        daemon.start_host_side(maker.take(), &socket, &threads);
+        daemon.start_host_side(host_side.take(), &socket, &threads);
     }
     // Clients find a gateway that is confined.
     sandbox.filter(instance);
@@ -417,6 +417,50 @@ fn report(instance: &str, taken: &Taken, daemon: &Daemon) {
     }
 }
 
+/// Carries out the orders of the gateway that has started this process, by its own program with the argument `opener`.
+///
+/// # Errors
+/// Standard input is no socket of a gateway.
+pub fn open_for_gateway(work: OpenerWork) -> Result<(), CliError> {
+    match work {
+        OpenerWork::Links => opener::main(),
+        OpenerWork::HostSide => host::open(),
+    }
+}
+
+/// Processes with the capabilities of a gateway.
+struct Openers {
+    /// Opener of links, if it has a capability. It ends when this value is dropped.
+    links: Option<opener::request::Started>,
+    /// Opener of the host side, if the configuration has one.
+    host_side: Option<Result<Child, String>>,
+}
+
+impl Openers {
+    /// Starts the openers, and gives up the capabilities of this process.
+    ///
+    /// # Errors
+    /// The opener of links cannot be started. Without one of the host side there is only no host side.
+    fn start(
+        sandbox: &mut Sandbox,
+        config: &[PathBuf],
+        sources: &Sources,
+        options: &RunOptions,
+        instance: &str,
+        socket: &Path,
+    ) -> Result<Self, CliError> {
+        let has_host_side = sources.config.host.side != HostSide::Off;
+        let host_side = has_host_side.then(|| host::start_opener(socket, sandbox.is_on()));
+        let rights = rights(config, sources, &options.allowed_links);
+        let (keeps_devices, instance) = (options.keeps_devices, instance.to_owned());
+        let gateway = opener::Gateway { instance, keeps_devices, rights: Some(rights.clone()), has_host_side };
+        let is_needed = sandbox.is_on() && opener::request::is_needed(&gateway);
+        let links = is_needed.then(|| opener::request::start(gateway)).transpose().map_err(CliError::failed)?;
+        sandbox.give_up_capabilities(rights);
+        Ok(Self { links, host_side })
+    }
+}
+
 /// Rights to open links that a gateway keeps.
 fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTreeSet<LinkRight> {
     // The kinds of links that programs and lines of `ip` make are not known.
@@ -453,16 +497,16 @@ fn places(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&P
     places
 }
 
-/// Executes this program again, with the same arguments, in place of this process. Returns the failure. `maker`: the
-/// process of the host side, which has rights that this one has given up.
-fn start_anew(maker: Option<HostMaker>) -> CliError {
+/// Executes this program again, with the same arguments, in place of this process, with the openers, which have the rights that
+/// this process has given up. Returns the failure.
+fn start_anew(links: Option<opener::request::Started>, host_side: Option<Child>) -> CliError {
     let mut arguments = std::env::args_os();
     let mut program = Command::new("/proc/self/exe");
     if let Some(name) = arguments.next() {
         program.arg0(name);
     }
-    let passed = maker.map_or(Ok(()), |maker| maker.pass_on(&mut program));
-    confine::pass_on();
+    let openers = links.iter().map(opener::request::Started::child).chain(&host_side);
+    let passed = child::pass_on(openers, &mut program);
     service::pass_on();
     // The gateway that this one has replaced is gone.
     let arguments = arguments.filter(|argument| argument != REPLACE);

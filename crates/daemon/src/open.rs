@@ -7,17 +7,15 @@ use base::ShardCount;
 use client::CliError;
 use config::model::{LinkConfig, LinkKind};
 use driver::{DriverKind, Resource};
-use link::{InternalLink, Link};
+use link::{Acquired, InternalLink, Link};
 use wire::eth::MacAddr;
 
 use super::confine;
-use super::device;
 use super::host;
+use super::opener::order::Opening;
+use super::opener::request;
 use super::random::random;
 use super::replace::held::{self, Way};
-
-/// MTU of a TUN or TAP device without one in the file.
-const DEFAULT_MTU: u16 = 1500;
 
 /// Links over the queues of one device, one for each shard.
 pub(crate) type Queues = Vec<Box<dyn Link>>;
@@ -51,20 +49,33 @@ pub(crate) fn open(
         }
         LinkKind::Driver(kind) => kind.clone(),
     };
-    confine::admit(&kind).map_err(|why| CliError::failed(format!("link {}: {why}", config.name)))?;
-    let is_own = device::prepare(config)?;
-    let mac = matches!(kind.resource(), Resource::VhostSocket(_)).then(random_station).transpose()?;
-    // A device may be there already, with the MTU of an earlier file.
-    let mtu = config.mtu.or(is_own.then_some(DEFAULT_MTU));
-    let driver_config = link::Config { name: config.name.clone(), kind, mac, mtu, offloads: config.offloads, index };
-    let opened = loop {
+    let admitted = confine::admit(&kind, confine::rights());
+    admitted.map_err(|why| CliError::failed(format!("link {}: {why}", config.name)))?;
+    let LinkConfig { ref name, mtu, offloads, .. } = *config;
+    let is_guests = matches!(kind.resource(), Resource::VhostSocket(_));
+    let mac = is_guests.then(random_station).transpose()?;
+    let opening = || {
+        let (name, kind, shards) = (name.clone(), kind.clone(), shards.get() as u8);
+        Opening { name, kind, mtu, offloads, index, shards }
+    };
+    let driver_config = link::Config { name: name.clone(), kind: kind.clone(), mac, mtu, offloads, index };
+    let (opened, is_own) = loop {
         match held::way_to(&driver_config) {
-            Way::Open => break link::open_queues(&driver_config, shards),
-            Way::Make(acquired) => match link::from_descriptors(&driver_config, acquired, shards) {
-                Ok(made) => break Ok(made),
-                // Its device may be another one by now.
-                Err(err) => tracing::warn!("link {}: opened anew: {err}", config.name),
-            },
+            Way::Open if is_guests => {
+                break (link::from_descriptors(&driver_config, Acquired::default(), shards), false);
+            }
+            Way::Open => {
+                let (acquired, is_own) = request::open(opening()).map_err(CliError::failed)?;
+                break (link::from_descriptors(&driver_config, acquired, shards), is_own);
+            }
+            Way::Make(acquired) => {
+                let is_own = request::adopt(opening()).map_err(CliError::failed)?;
+                match link::from_descriptors(&driver_config, acquired, shards) {
+                    Ok(made) => break (Ok(made), is_own),
+                    // Its device may be another one by now.
+                    Err(err) => tracing::warn!("link {name}: opened anew: {err}"),
+                }
+            }
             Way::Wait => {
                 return Ok(shards.all().map(|_| Box::new(link::held(&driver_config)) as Box<dyn Link>).collect());
             }
@@ -82,7 +93,7 @@ pub(crate) fn open(
         return Err(CliError::failed(format!("link {}: its device has no queue", config.name)));
     };
     if is_own {
-        device::claim(&mut **opened)?;
+        opened.own();
     }
     if let Some(ring) = opened.ring() {
         let found = opened.offloads().iter().filter(|found| !found.on);

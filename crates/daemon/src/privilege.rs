@@ -11,8 +11,10 @@
 //! `file_ns_capable`, CVE-2014-0181). For root there is no difference: `SO_PEERCRED` holds the user at the call of
 //! connect(2), and root may execute any program. For other users see [`Privilege::Claimable`].
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::OnceLock;
+use std::process::{Child, Command};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,6 +28,37 @@ const CAP_NET_ADMIN: u32 = 12;
 
 /// Files with the users and the groups of a namespace.
 const MAPS: [&str; 2] = ["uid_map", "gid_map"];
+
+/// Number of the [program of the gateway itself](OwnProgram), while one runs.
+static OWN_PROGRAM: Mutex<Option<u32>> = Mutex::new(None);
+
+/// A program that the gateway runs on its own netlink socket, until this value is dropped. It may change the node, although the
+/// gateway has no capability that it could give to it.
+#[derive(Debug)]
+pub(super) struct OwnProgram(());
+
+impl OwnProgram {
+    /// Starts the program. Peers that connect meanwhile are judged afterwards.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub(super) fn start(command: &mut Command) -> io::Result<(Child, Self)> {
+        let mut own = own_program();
+        let child = command.spawn()?;
+        *own = Some(child.id());
+        Ok((child, Self(())))
+    }
+}
+
+impl Drop for OwnProgram {
+    fn drop(&mut self) {
+        *own_program() = None;
+    }
+}
+
+fn own_program() -> MutexGuard<'static, Option<u32>> {
+    OWN_PROGRAM.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A process that has connected.
 #[derive(Debug)]
@@ -92,8 +125,11 @@ impl Peer {
         }
     }
 
-    /// Tells whether the process holds `CAP_NET_ADMIN` now, in the gateway's user namespace.
+    /// Tells whether the process holds `CAP_NET_ADMIN` now, in the gateway's user namespace, or is a program of the gateway itself.
     pub(super) fn holds_net_admin(&self) -> bool {
+        if *own_program() == Some(self.pid) {
+            return self.is_alive();
+        }
         let judged = self.pidfd.as_ref().ok_or(Errno::SRCH).and_then(holds_net_admin);
         judged.unwrap_or_else(|err| {
             tracing::debug!(uid = self.uid, pid = self.pid, "cannot read its capabilities: {err}");

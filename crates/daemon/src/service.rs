@@ -2,6 +2,7 @@
 //! service manager none are sent. The manager also keeps descriptors over restarts, if its unit allows that
 //! (`FileDescriptorStoreMax=`).
 
+use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -15,6 +16,8 @@ use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::pipe::{PipeFlags, pipe_with};
 use sd_notify::{NotifyState, listen_fds_with_names, notify};
+
+use crate::opener::inherited;
 
 /// Environment variable of the manager's socket.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -54,21 +57,25 @@ pub(super) fn stopping() {
     send(&[NotifyState::Stopping]);
 }
 
-/// Takes the descriptors that the manager has passed to this process (sd_listen_fds(3)), and closes all others but the
-/// standard streams. To be called once, before this process opens any.
+/// Takes the descriptors that the manager has passed to this process (sd_listen_fds(3)), and those of the openers of a gateway
+/// that has started anew as this one. Closes all others but the standard streams. To be called once, before this process
+/// opens any.
 ///
 /// # Errors
 /// As [`link::take_inherited`].
 pub(super) fn take_passed() -> io::Result<()> {
-    let named: Vec<_> = match listen_fds_with_names() {
+    let mut named: BTreeMap<_, _> = match listen_fds_with_names() {
         Ok(named) => named.collect(),
         Err(err) => {
             tracing::warn!("service manager: descriptors: {err}");
-            Vec::new()
+            BTreeMap::new()
         }
     };
-    let passed = link::take_inherited(named.len() as u32)?.into_iter().filter_map(|descriptor| {
-        let (_, name) = named.iter().find(|(number, _)| *number == descriptor.as_raw_fd())?;
+    // One of the manager's that was closed since may have had the number.
+    named.extend(inherited::named());
+    let inherited = link::take_inherited(|number| named.contains_key(&number))?;
+    let passed = inherited.into_iter().filter_map(|descriptor| {
+        let name = named.get(&descriptor.as_raw_fd())?;
         Some((name.clone(), descriptor))
     });
     PASSED.lock().unwrap_or_else(PoisonError::into_inner).extend(passed);
@@ -91,6 +98,13 @@ pub(super) fn put(name: &str, descriptor: OwnedFd) {
 /// Whether there is a manager.
 pub(super) fn has_manager() -> bool {
     std::env::var_os(NOTIFY_SOCKET).is_some()
+}
+
+/// The descriptor that was passed under `name`, which is not kept any longer.
+pub(super) fn take(name: &str) -> Option<OwnedFd> {
+    let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = passed.iter().position(|(of, _)| of == name)?;
+    Some(passed.remove(at).1)
 }
 
 /// Leaves the passed descriptors open for the program that this process executes in its place.

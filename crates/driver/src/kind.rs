@@ -3,10 +3,12 @@
 use std::fmt::Debug;
 use std::net::SocketAddr;
 
+use serde::{Deserialize, Serialize};
+
 use crate::XdpMode;
 
 /// Kind of a link that has a driver, with its settings.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub enum DriverKind {
     /// A TUN device of this host: IP packets to and from the host's stack.
     Tun {

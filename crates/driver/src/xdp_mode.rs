@@ -1,7 +1,9 @@
 //! Place of an XDP program.
 
+use serde::{Deserialize, Serialize};
+
 /// Place where an AF_XDP link takes an interface's frames.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub enum XdpMode {
     /// In the driver if it supports XDP, else in the network stack.
     #[default]

@@ -2,7 +2,8 @@
 //!
 //! Calls are allowed by number, and some by an argument: families of sockets, requests of `ioctl`, commands of `bpf`,
 //! threads but no processes, and memory that is not executable. No call on the list executes a program, enters or makes
-//! a namespace, mounts, traces another process, or makes a ring of `io_uring`.
+//! a namespace, mounts, traces another process, or makes a ring of `io_uring`. Links that take capabilities are opened by another
+//! process: of packet sockets and programs of BPF, only what is done with open ones is on it.
 //!
 //! A filter evaluates numbers and arguments, but no memory. `clone3`, whose flags are in memory, returns `ENOSYS`, so
 //! that the C library uses `clone`.
@@ -86,29 +87,22 @@ const CHECKED: [(c_long, Call); 10] = [
 /// `PR_GET_AUXV`: properties of the machine and the process, as the kernel passes them to a program.
 const GET_AUXV: u32 = 0x4155_5856;
 
-/// Families of sockets: those of clients and guests, of links, and of the kernel's answers about devices.
-const FAMILIES: [(u32, u32); 6] = [
-    of_one(libc::AF_UNIX),
-    of_one(libc::AF_INET),
-    of_one(libc::AF_INET6),
-    of_one(libc::AF_NETLINK),
-    of_one(libc::AF_PACKET),
-    of_one(libc::AF_XDP),
-];
+/// Families of sockets: those of clients and guests, of UDP links, and of the kernel's answers about devices.
+const FAMILIES: [(u32, u32); 4] =
+    [of_one(libc::AF_UNIX), of_one(libc::AF_INET), of_one(libc::AF_INET6), of_one(libc::AF_NETLINK)];
 
 const fn of_one(number: c_int) -> (u32, u32) {
     (number as u32, number as u32)
 }
 
 /// Requests of `ioctl`.
-const REQUESTS: [(u32, u32); 13] = [
+const REQUESTS: [(u32, u32); 12] = [
     (0x541b, 0x541b),           // FIONREAD
     (0x5421, 0x5421),           // FIONBIO
     (0x5451, 0x5451),           // FIOCLEX
     (0x8910, 0x8910),           // SIOCGIFNAME
-    (0x8913, 0x8914),           // SIOCGIFFLAGS, SIOCSIFFLAGS
-    (0x8921, 0x8922),           // SIOCGIFMTU, SIOCSIFMTU
-    (0x8924, 0x8924),           // SIOCSIFHWADDR
+    (0x8913, 0x8913),           // SIOCGIFFLAGS
+    (0x8921, 0x8921),           // SIOCGIFMTU
     (0x8927, 0x8927),           // SIOCGIFHWADDR
     (0x8933, 0x8933),           // SIOCGIFINDEX
     (0x8946, 0x8946),           // SIOCETHTOOL
@@ -117,12 +111,10 @@ const REQUESTS: [(u32, u32); 13] = [
     (0x8004_54d2, 0x8004_54d2), // TUNGETIFF
 ];
 
-/// Commands of `bpf`: maps and programs of AF_XDP sockets, with their links to interfaces.
-const BPF_COMMANDS: [(u32, u32); 4] = [
-    (0, 0),   // BPF_MAP_CREATE
+/// Commands of `bpf`: entries of the maps of AF_XDP sockets, and ends of links to interfaces.
+const BPF_COMMANDS: [(u32, u32); 2] = [
     (2, 2),   // BPF_MAP_UPDATE_ELEM
-    (5, 5),   // BPF_PROG_LOAD
-    (28, 34), // BPF_LINK_CREATE, BPF_LINK_DETACH
+    (34, 34), // BPF_LINK_DETACH
 ];
 
 /// Flags of `clone` that make namespaces.
@@ -393,7 +385,8 @@ mod tests {
         let cases = [
             (libc::SYS_socket, [1, 0, 0], ALLOW),
             (libc::SYS_socket, [2, 0, 0], ALLOW),
-            (libc::SYS_socket, [17, 0, 0], ALLOW),
+            (libc::SYS_socket, [16, 0, 0], ALLOW),
+            (libc::SYS_socket, [17, 0, 0], REFUSED), // AF_PACKET
             (libc::SYS_socket, [38, 0, 0], REFUSED), // AF_ALG
             (libc::SYS_socket, [40, 0, 0], REFUSED), // AF_VSOCK
             (libc::SYS_ioctl, [3, 0x4004_54ca, 0], ALLOW),
@@ -405,8 +398,10 @@ mod tests {
             (libc::SYS_mprotect, [0, 4096, 3], ALLOW),
             (libc::SYS_mprotect, [0, 4096, exec], REFUSED),
             (libc::SYS_prctl, [15, 0, 0], ALLOW),
-            (libc::SYS_prctl, [4, 1, 0], REFUSED), // PR_SET_DUMPABLE
-            (libc::SYS_bpf, [5, 0, 0], ALLOW),
+            (libc::SYS_prctl, [4, 1, 0], REFUSED),      // PR_SET_DUMPABLE
+            (libc::SYS_ioctl, [3, 0x8914, 0], REFUSED), // SIOCSIFFLAGS
+            (libc::SYS_bpf, [2, 0, 0], ALLOW),
+            (libc::SYS_bpf, [5, 0, 0], REFUSED), // BPF_PROG_LOAD
             (libc::SYS_bpf, [8, 0, 0], REFUSED), // BPF_PROG_ATTACH
             (libc::SYS_unshare, [libc::CLONE_FILES as u64, 0, 0], ALLOW),
             (libc::SYS_unshare, [libc::CLONE_FILES as u64 | net, 0, 0], REFUSED),

@@ -23,6 +23,7 @@ use crate::burst::{self, Batches, Refused};
 use crate::config::Config;
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
+use crate::opener::opener;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::rx_filter::RxFilter;
@@ -477,7 +478,11 @@ impl Link for PacketLink {
     }
 
     fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {
-        self.interface.set_mac(mac).map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
+        let set = match opener() {
+            Some(opener) => opener.set_mac(self.index as u32, mac),
+            None => self.interface.set_mac(mac),
+        };
+        set.map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
         self.layer = Layer::Ethernet(mac);
         Ok(())
     }

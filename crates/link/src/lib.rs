@@ -37,7 +37,8 @@
 //!   port, a group of packet sockets, queues of AF_XDP, pairs of queues of a guest. Programs of classic BPF steer packets of
 //!   ESP to the owner of their SPI (`steering.rs`). Other kinds have one queue, the first shard's.
 //! - A link is opened in two halves: [`acquire()`] makes the descriptors, for which most kinds take capabilities, and
-//!   [`from_descriptors()`] makes the link, without any.
+//!   [`from_descriptors()`] makes the link, without any. Calls about an open link that take one are left to the
+//!   [`Opener`], if the process has one.
 //! - AF_XDP receives an interface's frames in pages that packets point into; a page goes back to the ring with its last
 //!   packet ([`Link::settle`]). The driver mode is probed ([`XdpMode`](driver::XdpMode)), and [`Link::ring`] returns
 //!   the state of the ring.
@@ -62,8 +63,10 @@ mod host_links;
 mod internal;
 mod link;
 pub mod memory;
+mod netlink_filter;
 mod offloads;
 mod open;
+mod opener;
 pub mod pcap;
 pub mod pcapng;
 mod pieces;
@@ -85,8 +88,12 @@ pub use error::OpenError;
 pub use host_links::HostLinks;
 pub use internal::InternalLink;
 pub use link::{Layer, Link, Sent};
+pub use netlink_filter::hear_other_ports;
 pub use offloads::{Offload, Offloads};
-pub use open::{acquire, from_descriptors, has_device, has_interface, held, link_settings, open, open_queues};
+pub use open::{
+    acquire, from_descriptors, has_device, has_interface, held, interface_index, link_settings, open, open_queues,
+};
+pub use opener::{Opener, set_opener};
 pub use ring_state::RingState;
 pub use stats::LinkStats;
 pub use sys::descriptors::take_inherited;
@@ -95,4 +102,4 @@ pub use sys::namespace::{Namespace, unshare};
 pub use sys::socket::{namespace_cookie, peer_pidfd};
 pub use sys::xsk::XdpStats;
 pub use tun::HostDevice;
-pub use udp::{PeerError, set_trains};
+pub use udp::{PeerError, bind_port, set_trains, widen};

@@ -33,6 +33,15 @@ pub fn has_interface(index: u32) -> bool {
     Interface::new("lo").is_ok_and(|any| any.name_of(index).is_some())
 }
 
+/// Index of the interface of that name, in the calling thread's network namespace.
+///
+/// # Errors
+/// There is no such interface.
+pub fn interface_index(name: &str) -> io::Result<u32> {
+    let index = Interface::new(name)?.index()?;
+    u32::try_from(index).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
 /// Tells whether the host has the device of a link of that name. A UDP socket has no device.
 pub fn has_device(name: &str, kind: &DriverKind) -> bool {
     let device = match kind.resource() {
@@ -101,7 +110,7 @@ pub fn acquire(config: &Config, shards: ShardCount) -> Result<Acquired, OpenErro
         DriverKind::Tap { queues } => TunLink::acquire(config, TunLink::TAP, *queues, shards)?,
         DriverKind::Udp { bind } => UdpLink::acquire(&config.name, *bind, shards)?,
         DriverKind::Packet { interface, exclusive } => PacketLink::acquire(interface, *exclusive, shards)?,
-        DriverKind::Xdp { interface, mode, .. } => return XdpLink::acquire(interface, *mode, shards),
+        DriverKind::Xdp { interface, ring, mode } => return XdpLink::acquire(interface, *ring, *mode, shards),
         DriverKind::VhostUser { .. } | DriverKind::VirtioUser { .. } => Vec::new(),
     };
     Ok(descriptors.into())

@@ -49,6 +49,14 @@ pub(crate) fn nothing() -> Vec<Instruction> {
     vec![plain(RETURN, 0)]
 }
 
+/// Accepts all messages of netlink but those of the socket with a port, as a socket's filter.
+pub(crate) fn of_other_ports(port: u32) -> Vec<Instruction> {
+    /// Offset of `nlmsg_pid` in `struct nlmsghdr`, which has the byte order of the machine.
+    const PORT: u32 = 12;
+    let own = vec![plain(RETURN, 0)];
+    [vec![plain(LOAD_WORD, PORT)], branch(IF_EQUAL, port.to_be(), own), vec![plain(RETURN, u32::MAX)]].concat()
+}
+
 /// Accepts all frames but those that the host sends, as a socket's filter.
 pub(crate) fn received() -> Vec<Instruction> {
     /// `PACKET_OUTGOING` of `linux/if_packet.h`.

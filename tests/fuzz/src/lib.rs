@@ -31,6 +31,7 @@ pub mod ila;
 pub mod neighbours;
 pub mod netlink;
 pub mod netlink_xfrm;
+pub mod opener;
 pub mod packet_ops;
 pub mod path;
 pub mod reassembly;
@@ -65,7 +66,7 @@ mod reassembly_model;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets, in order of their names.
-pub const TARGETS: [Target; 28] = [
+pub const TARGETS: [Target; 29] = [
     ("bridge", bridge::target),
     ("capture_file", capture_file::target),
     ("config", config::target),
@@ -81,6 +82,7 @@ pub const TARGETS: [Target; 28] = [
     ("neighbours", neighbours::target),
     ("netlink", netlink::target),
     ("netlink_xfrm", netlink_xfrm::target),
+    ("opener", opener::target),
     ("packet_ops", packet_ops::target),
     ("path", path::target),
     ("reassembly", reassembly::target),

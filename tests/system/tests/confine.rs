@@ -15,13 +15,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("confine/inherited_descriptors_are_closed_but_a_managers", NEEDS, descriptors),
         trial("confine/crash_leaves_no_core_file", NEEDS, core_file),
         trial("confine/ready_gateway_has_its_filter_on_all_threads", &[Need::Namespaces, Need::Tun], filter),
-        trial("confine/gateway_keeps_the_capabilities_of_its_kinds", &[Need::Namespaces, Need::Tun], capabilities),
+        trial("confine/openers_alone_have_capabilities", &[Need::Namespaces, Need::Tun], capabilities),
+        trial("confine/links_change_without_capabilities", &[Need::Namespaces, Need::Tun], changes),
+        trial("confine/interface_links_change_without_capabilities", NEEDS, interfaces),
+        trial("confine/openers_end_with_a_killed_gateway", &[Need::Namespaces, Need::Tun], killed),
         trial("confine/link_of_another_kind_is_refused_by_name", &[Need::Namespaces, Need::Tun], other_kind),
         trial("confine/no_sandbox_leaves_restrictions_out_and_says_so", NEEDS, no_sandbox),
         trial("confine/wrong_value_of_the_variable_is_refused", NEEDS, wrong_value),
         trial("confine/file_elsewhere_is_loaded_by_descriptor", NEEDS, file_elsewhere),
         trial("confine/socket_of_a_guest_elsewhere_is_refused_by_name", NEEDS, guest_elsewhere),
-        trial("confine/process_of_the_host_side_outlives_signals", &[Need::Namespaces, Need::Tun], host_process),
+        trial("confine/openers_outlive_signals", &[Need::Namespaces, Need::Tun], signals),
     ]
 }
 
@@ -104,7 +107,7 @@ const TUN: &str = "[[link]]\nname = \"t0\"\nkind = \"tun\"\n";
 
 fn filter() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
-    let toml = format!("{TUN}[crypto]\nworkers = 1\n");
+    let toml = format!("{NONE}{TUN}[crypto]\nworkers = 1\n");
     let gateway = Gateway::start(&host, &scratch, "x", &toml)?;
     for (field, want) in [("Seccomp:", "2"), ("NoNewPrivs:", "1")] {
         let values = of_threads(gateway.id(), field)?;
@@ -112,10 +115,12 @@ fn filter() -> Outcome {
     }
     let shown = gateway.show("sandbox")?;
     let first = shown.lines().next().unwrap_or_default();
-    assert!(first.starts_with("sandbox landlock ") && first.contains(", seccomp, no_new_privs, "), "{shown}");
+    assert!(first.starts_with("sandbox landlock "), "{shown}");
+    assert!(first.ends_with(", seccomp, no_new_privs, no capabilities"), "{shown}");
     let rundir = scratch.path().display();
     assert!(shown.contains(&format!("write {rundir}\n")) && !shown.contains("missing"), "{shown}");
     assert!(gateway.log().contains("x: sandbox: landlock "), "{}", gateway.log());
+    assert!(gateway.log().contains(", no_new_privs, no capabilities\n"), "{}", gateway.log());
     let state: serde_json::Value = serde_json::from_str(&gateway.show("--json sandbox")?)?;
     assert!(state["enabled"] == true && state["threads"] == state["filtered"], "{state}");
     Ok(())
@@ -183,57 +188,199 @@ fn guest_elsewhere() -> Outcome {
     gateway.wait_until("the link is there", |gateway| gateway.link("g0").is_ok())
 }
 
-fn host_process() -> Outcome {
+/// Openers of a gateway, each with the argument that names its work.
+fn openers(gateway: &Gateway) -> Outcome<Vec<(String, Pid)>> {
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", gateway.id()))?;
+    let mut openers = Vec::new();
+    for child in children.split_whitespace() {
+        let words = String::from_utf8(fs::read(format!("/proc/{child}/cmdline"))?)?;
+        let mut words = words.split('\0').skip(1);
+        assert_eq!(words.next(), Some("opener"), "{child}");
+        let pid = Pid::from_raw(child.parse()?).ok_or("no process number")?;
+        openers.push((words.next().ok_or("no work")?.to_owned(), pid));
+    }
+    Ok(openers)
+}
+
+fn signals() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
     let mut gateway = Gateway::start(&host, &scratch, "x", TUN)?;
-    let children = format!("/proc/{0}/task/{0}/children", gateway.id());
-    let children = fs::read_to_string(children)?;
-    let child: i32 = children.split_whitespace().next().ok_or("no process of the host side")?.parse()?;
-    let child = Pid::from_raw(child).ok_or("no process number")?;
-    let name = fs::read(format!("/proc/{}/cmdline", child.as_raw_nonzero()))?;
-    assert!(String::from_utf8_lossy(&name).contains("host-maker"), "{name:?}");
+    let openers = openers(&gateway)?;
+    let names: Vec<&str> = openers.iter().map(|(name, _)| name.as_str()).collect();
+    assert!(names.len() == 2 && names.contains(&"links") && names.contains(&"host-side"), "{names:?}");
     // A service manager sends these to all processes of a unit.
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        kill_process(child, signal)?;
+    for &(_, opener) in &openers {
+        for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
+            kill_process(opener, signal)?;
+        }
     }
     gateway.reload(&format!("{TUN}{}", TUN.replace("t0", "t1")))?;
     gateway.wait_until("the new link has a device of the host side", |gateway| {
         gateway.show("host").is_ok_and(|shown| shown.contains("t1"))
     })?;
     assert!(gateway.terminate()?.success());
-    system::wait_until("the process of the host side ends", std::time::Duration::from_secs(5), || {
-        kill_process(child, Signal::CONT).is_err()
-    })?;
+    for (name, opener) in openers {
+        end_of(&name, opener)?;
+    }
     assert!(!scratch.file("x.netns").exists());
     Ok(())
 }
 
+/// Waits for the end of an opener.
+fn end_of(name: &str, opener: Pid) -> Outcome {
+    let what = format!("the opener of {name} ends");
+    system::wait_until(&what, std::time::Duration::from_secs(5), || kill_process(opener, Signal::CONT).is_err())
+}
+
+fn killed() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let mut gateway = Gateway::start(&host, &scratch, "x", TUN)?;
+    let openers = openers(&gateway)?;
+    assert_eq!(openers.len(), 2);
+    gateway.kill()?;
+    openers.into_iter().try_for_each(|(name, opener)| end_of(&name, opener))
+}
+
+/// Numbers of capabilities (capabilities(7)).
+const NET_BIND_SERVICE: u64 = 1 << 10;
+const NET_ADMIN: u64 = 1 << 12;
+const NET_RAW: u64 = 1 << 13;
+const IPC_LOCK: u64 = 1 << 14;
+const SYS_PTRACE: u64 = 1 << 19;
+const SYS_ADMIN: u64 = 1 << 21;
+const SYS_RESOURCE: u64 = 1 << 24;
+const SETFCAP: u64 = 1 << 31;
+const BPF: u64 = 1 << 39;
+
+/// Checks that no thread of a gateway has a capability, or can get one. A gateway `of_xdp` links has `CAP_IPC_LOCK` where a
+/// process may not raise `RLIMIT_MEMLOCK`.
+fn has_none(gateway: &Gateway, of_xdp: bool) -> Outcome {
+    let own = of_threads(std::process::id(), "CapEff:")?;
+    let may_raise = u64::from_str_radix(own.first().ok_or("no thread")?, 16)? & SYS_RESOURCE != 0;
+    for field in ["CapEff:", "CapPrm:", "CapInh:", "CapBnd:", "CapAmb:"] {
+        let values = of_threads(gateway.id(), field)?;
+        let most = if of_xdp && !may_raise && ["CapEff:", "CapPrm:"].contains(&field) { IPC_LOCK } else { 0 };
+        assert!(values.iter().all(|value| u64::from_str_radix(value, 16) == Ok(most)), "{field} {values:?}");
+    }
+    Ok(())
+}
+
 fn capabilities() -> Outcome {
-    const NET_ADMIN: u64 = 1 << 12;
-    const NET_RAW: u64 = 1 << 13;
-    const NET_BIND_SERVICE: u64 = 1 << 10;
-    const BPF: u64 = 1 << 39;
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
     host.sh("ip link add name va type veth peer name vb && ip link set va up && ip link set vb up")?;
     let packet = |key: &str| format!("[[link]]\nname = \"p\"\nkind = \"packet\"\ninterface = \"va\"\n{key}");
     let off = "[host]\nside = \"off\"\n";
-    for (toml, want) in [
-        (format!("{NONE}{TUN}"), NET_ADMIN),
-        (format!("{NONE}{off}"), 0),
-        (format!("{NONE}{off}{}", packet("")), NET_RAW),
-        (format!("{NONE}{TUN}{}", packet("")), NET_ADMIN | NET_RAW),
-        (format!("{NONE}{}", packet("exclusive = true\n")), NET_ADMIN | NET_RAW | BPF),
-        (format!("# allow-links packet\n{off}"), NET_RAW),
-        (format!("{NONE}{off}{UDP}"), NET_BIND_SERVICE),
+    let host_side = SYS_ADMIN | NET_ADMIN | NET_RAW | SYS_PTRACE | SETFCAP;
+    for (toml, of_links, has_host_side) in [
+        (format!("{NONE}{TUN}"), Some(NET_ADMIN), true),
+        (format!("{NONE}{off}"), None, false),
+        (format!("{NONE}{off}{}", packet("")), Some(NET_RAW), false),
+        (format!("{NONE}{TUN}{}", packet("")), Some(NET_ADMIN | NET_RAW), true),
+        (format!("{NONE}{}", packet("exclusive = true\n")), Some(NET_ADMIN | NET_RAW | BPF), true),
+        (format!("# allow-links packet\n{off}"), Some(NET_RAW), false),
+        (format!("{NONE}{off}{}", UDP.replace("4500", "53")), Some(NET_BIND_SERVICE), false),
     ] {
         let gateway = Gateway::start(&host, &scratch, "x", &toml)?;
-        for field in ["CapEff:", "CapPrm:"] {
-            let values = of_threads(gateway.id(), field)?;
-            assert!(values.iter().all(|value| u64::from_str_radix(value, 16) == Ok(want)), "{field} {values:?} {toml}");
+        has_none(&gateway, false)?;
+        let mut held = [None; 2];
+        for (name, opener) in openers(&gateway)? {
+            let sets = ["CapEff:", "CapPrm:", "CapBnd:"].map(|field| {
+                let values = of_threads(opener.as_raw_nonzero().get().unsigned_abs(), field)?;
+                Outcome::Ok(values.iter().map(|value| u64::from_str_radix(value, 16)).collect::<Result<Vec<_>, _>>()?)
+            });
+            let [effective, permitted, bounding] = sets;
+            let effective = effective?;
+            assert_eq!((&effective, &effective), (&permitted?, &bounding?), "{name} {toml}");
+            assert_eq!(of_threads(opener.as_raw_nonzero().get().unsigned_abs(), "NoNewPrivs:")?, ["1"]);
+            held[usize::from(name == "host-side")] = effective.first().copied();
         }
+        assert_eq!(held, [of_links, has_host_side.then_some(host_side)], "{toml}");
         assert!(!gateway.log().contains("could not raise the priority"), "{}", gateway.log());
     }
     Ok(())
+}
+
+/// Runs `ip` on the gateway.
+fn ip(scratch: &Scratch, line: &str) -> Outcome<String> {
+    let mut command = Command::new(fatpath());
+    command.args(["-i", "x", "ip"]).args(line.split(' ')).env("FATPATH_RUNDIR", scratch.path());
+    run(&mut command)
+}
+
+fn changes() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    host.sh("ip link set lo up")?;
+    let device = "device = { addresses = [\"10.1.0.1/24\"], routes = [\"10.2.0.0/24\"] }\n";
+    let toml = format!("{NONE}{TUN}{device}{UDP}");
+    let mut gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+    has_none(&gateway, false)?;
+    // Port 500 is that of key managers on the host side.
+    gateway.wait_until("port 500 is bound", |_| {
+        host.sh("ss -Hlun").is_ok_and(|sockets| sockets.contains("127.0.0.1:500 "))
+    })?;
+    for mtu in [1300, 1400] {
+        ip(&scratch, &format!("link set t0 mtu {mtu}"))?;
+        assert!(host.sh("ip link show t0")?.contains(&format!(" mtu {mtu} ")));
+    }
+    let refused = ip(&scratch, "link set t0 mtu 10").err().map(|failed| failed.message().unwrap_or("").to_owned());
+    assert!(refused.is_some());
+    assert!(host.sh("ip link show t0")?.contains(" mtu 1400 "));
+    for state in ["down", "up"] {
+        ip(&scratch, &format!("link set t0 {state}"))?;
+    }
+    assert!(host.sh("ip addr show t0")?.contains("inet 10.1.0.1/24 "));
+    let walls = |route: &str| host.sh("ip route show proto 104").is_ok_and(|walls| walls.contains(route));
+    assert!(host.sh("ip route show proto 103")?.contains("10.2.0.0/24 dev t0 "));
+    gateway.wait_until("routes have walls", |_| walls("blackhole 10.1.0.0/24 ") && walls("blackhole 10.2.0.0/24 "))?;
+    host.sh("ip route add 10.3.0.0/24 dev t0")?;
+    gateway.wait_until("a new route has a wall", |_| walls("blackhole 10.3.0.0/24 "))?;
+    let other = device.replace("10.1.0.1", "10.1.0.9").replace("10.2.0.0", "10.4.0.0");
+    gateway.reload(&format!("{TUN}{other}{UDP}{}", TUN.replace("t0", "t1")))?;
+    gateway.wait_until("the reload is applied", |gateway| gateway.link("t1").is_ok())?;
+    let addresses = host.sh("ip addr show t0")?;
+    assert!(addresses.contains("inet 10.1.0.9/24 ") && !addresses.contains("10.1.0.1/24"), "{addresses}");
+    assert_eq!(host.sh("ip route show proto 103")?.trim(), "10.4.0.0/24 dev t0 scope link");
+    assert!(host.sh("ip link show t1")?.contains("alias fatpath x"));
+    host.sh("ip link del t1; ip tuntap add dev t1 mode tun")?;
+    gateway
+        .wait_until("the device is opened again", |gateway| gateway.log().contains("t1: its device was made again"))?;
+    // Addresses, routes and rules of the host side.
+    ip(&scratch, "addr add 10.8.0.1/24 dev t0")?;
+    ip(&scratch, "route add 10.9.0.0/16 dev t0")?;
+    let shown = gateway.show("host")?;
+    assert!(!shown.contains("refused"), "{shown}");
+    ip(&scratch, "addr del 10.8.0.1/24 dev t0")?;
+    has_none(&gateway, false)?;
+    assert!(!gateway.log().contains("not permitted"), "{}", gateway.log());
+    Ok(())
+}
+
+fn interfaces() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    host.sh("ip link add name va type veth peer name vb && ip link set va up && ip link set vb up
+        ip link add name mv link vb type macvlan mode bridge && ip link set mv up")?;
+    let link = |name: &str, interface: &str, rest: &str| {
+        format!("[[link]]\nname = \"{name}\"\ninterface = \"{interface}\"\n{rest}\n")
+    };
+    let first = link("p", "va", "kind = \"packet\"");
+    let mut gateway = Gateway::start(&host, &scratch, "x", &first)?;
+    ip(&scratch, "link set p address 02:00:00:00:00:77")?;
+    assert!(host.sh("ip link show va")?.contains("link/ether 02:00:00:00:00:77 "));
+    let exclusive = link("m", "mv", "kind = \"packet\"\nexclusive = true");
+    gateway.reload(&format!("{first}{exclusive}"))?;
+    gateway.wait_until("the exclusive link is added", |gateway| gateway.link("m").is_ok())?;
+    gateway.reload(&link("p", "va", "kind = \"xdp\""))?;
+    gateway.wait_until("the link is one of AF_XDP", |gateway| {
+        gateway.link("p").is_ok_and(|link| link["kind"] == "xdp") && gateway.link("m").is_err()
+    })?;
+    ip(&scratch, "link set p address 02:00:00:00:00:78")?;
+    assert!(host.sh("ip -d link show va")?.contains("link/ether 02:00:00:00:00:78 "));
+    assert!(host.sh("ip -d link show va")?.contains("xdp"));
+    has_none(&gateway, true)?;
+    assert!(gateway.terminate()?.success());
+    system::wait_until("the program is detached", std::time::Duration::from_secs(5), || {
+        host.sh("ip -d link show va").is_ok_and(|shown| !shown.contains("prog/xdp"))
+    })
 }
 
 fn other_kind() -> Outcome {

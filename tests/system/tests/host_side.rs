@@ -44,6 +44,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/router_answers_as_a_router", TCPDUMP, roles),
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
+        trial("host_side/routes_of_a_batch_are_there_soon_after", NEEDS, batch),
         trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
         trial("host_side/missing_device_is_tried_again", NEEDS, missing),
         trial("host_side/link_that_comes_and_goes_brings_its_device", NEEDS, links),
@@ -433,6 +434,28 @@ fn routes() -> Outcome {
     let printed = site.outsider("route get 10.1.0.9 oif red")?;
     assert!(printed.contains("dev red table 300 src 10.1.0.1"), "{printed}");
     assert!(source("10.1.0.9").is_err());
+    Ok(())
+}
+
+/// Routes of one program that sends many requests follow together; a single one is there when it is acknowledged.
+fn batch() -> Outcome {
+    const ROUTES: usize = 300;
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let present = |beginning: &str| -> Outcome<usize> {
+        let shown = site.outsider("route show")?;
+        Ok(shown.lines().filter(|line| line.starts_with(beginning)).count())
+    };
+    for (verb, want) in [("add", ROUTES), ("del", 0)] {
+        let lines = (0..ROUTES).map(|n| format!("route {verb} 10.7{}.{}.0/24 via 10.1.0.7\n", n / 256, n % 256));
+        let file = site.scratch.file("batch");
+        fs::write(&file, lines.collect::<String>())?;
+        run(site.fatpath(&["ip", "--instance", "x", "-batch"]).arg(&file))?;
+        wait_until("all routes have followed", Duration::from_secs(2), || {
+            present("10.7").is_ok_and(|now| now == want)
+        })?;
+        site.ip(&format!("route {verb} 10.80.0.0/24 via 10.1.0.7"))?;
+        assert_eq!(present("10.80.")?, want / ROUTES, "{verb}");
+    }
     Ok(())
 }
 

@@ -601,7 +601,7 @@ fn failed_restart() -> Outcome {
     let before = [machine.main_pid("fatpath@left")?, machine.main_pid("fatpath@second")?];
     assert!(before.iter().all(|&id| id != 0), "{before:?}");
 
-    // The unit's capabilities at most, and none that a program could gain.
+    // The unit's capabilities at most in its openers, and none that a program could gain.
     let wanted = machine.sh("sed -n 's/^CapabilityBoundingSet=//p' /usr/lib/systemd/system/fatpath@.service")?;
     let wanted: Vec<&str> = wanted.split_whitespace().collect();
     assert!(wanted.contains(&"CAP_NET_ADMIN"), "{wanted:?}");
@@ -610,11 +610,15 @@ fn failed_restart() -> Outcome {
     assert_eq!(field("NoNewPrivs:"), Some("1"), "{status}");
     let held = |name: &str| -> Outcome<u64> { Ok(u64::from_str_radix(field(name).ok_or("no capabilities")?, 16)?) };
     assert_eq!(held("CapBnd:")?.count_ones() as usize, wanted.len(), "{wanted:?} {status}");
-    // Of these the gateway keeps what the kinds of its links need: those of TUN.
-    const NET_ADMIN: u64 = 1 << 12;
+    // The gateway keeps none of these, and its openers what they need: those of TUN and of the host side.
     for name in ["CapPrm:", "CapEff:"] {
-        assert_eq!(held(name)?, NET_ADMIN, "{name} {status}");
+        assert_eq!(held(name)?, 0, "{name} {status}");
     }
+    let openers = machine.sh(&format!(
+        "for pid in $(cat /proc/{0}/task/{0}/children); do sed -n 's/^CapEff:\\t//p' /proc/$pid/status; done | sort",
+        before[0]
+    ))?;
+    assert_eq!(openers, "0000000000001000\n0000000000203000\n");
 
     // A failure that the check of file and state cannot see.
     machine.sh("mkdir /run/systemd/system/fatpath@left.service.d

@@ -2,14 +2,13 @@
 //!
 //! - Before it reads anything: only root may read its memory, which has keys, and it keeps no descriptor of the program
 //!   that started it, but those that a service manager passes.
-//! - Before it starts threads: it keeps the [capabilities](rights) of its kinds of links alone, and reaches only [`files`] in
-//!   some directories, and no TCP.
-//! - Once it is ready: a filter of system calls on all threads ([`launch::sandbox`]), with `no_new_privs`. The process of
-//!   the host side is started before, and has no filter.
+//! - Before it starts threads: it gives up all [capabilities](rights), and reaches only [`files`] in some directories, and
+//!   no TCP. The [openers](crate::opener), which have them, are started before.
+//! - Once it is ready: a filter of system calls on all threads ([`launch::sandbox`]), with `no_new_privs`.
 //!
 //! A process that is not dumpable (prctl(2), `PR_SET_DUMPABLE`) leaves no core file, also where the kernel passes core
 //! files to a program whatever `RLIMIT_CORE` is, and is not traced by its own user. Its files of `/proc` belong to root:
-//! a gateway without privilege may not write its `/proc/self/uid_map`. The process of the host side does that; `execve`
+//! a gateway without privilege may not write its `/proc/self/uid_map`. The opener of the host side does that; `execve`
 //! makes it dumpable again, and it has no keys.
 
 mod files;
@@ -28,7 +27,7 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 use crate::service;
 pub(crate) use files::Places;
 pub use rights::LinkRight;
-pub(crate) use rights::{admit, pass_on, settle_priority};
+pub(crate) use rights::{admit, held, keep, of_host_side, of_links, rights, settle_priority};
 
 /// Environment variable that selects what a system call outside of the list does.
 const VARIABLE: &str = "FATPATH_SANDBOX";
@@ -114,13 +113,16 @@ impl Sandbox {
         Ok(sandbox)
     }
 
-    /// Keeps the capabilities of `rights`, and those that set the host side, if there is one, for this thread and those that
-    /// it starts.
-    pub(crate) fn keep_rights(&mut self, rights: BTreeSet<LinkRight>, has_host_side: bool) {
-        if self.is_on
-            && let Err(why) = rights::keep(rights, has_host_side)
-        {
-            self.note("capabilities", "all are kept", Err::<(), _>(why));
+    /// Whether the process restricts itself.
+    pub(crate) const fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    /// Gives up the capabilities of this thread and those that it starts. Links of `rights` alone may be opened from then on.
+    pub(crate) fn give_up_capabilities(&mut self, rights: BTreeSet<LinkRight>) {
+        if self.is_on {
+            let given_up = rights::give_up(rights);
+            self.note("capabilities", "all are kept", given_up);
         }
     }
 

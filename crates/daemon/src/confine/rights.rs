@@ -1,8 +1,10 @@
-//! Capabilities that the process keeps: those that open links of the kinds in its files and of `--allow-links`, and that
-//! set the host side (capabilities(7)). Links of other kinds are refused by name, also to root.
+//! Capabilities (capabilities(7)): the gateway keeps none. Its [openers](crate::opener) keep those that open links of the
+//! kinds in its files and of `--allow-links`, and that make the host side. Links of other kinds are refused by name, also to
+//! root.
 //!
 //! Limits of resources replace two capabilities where the system lets them be raised: `RLIMIT_NICE` stands for
-//! `CAP_SYS_NICE`, and `RLIMIT_MEMLOCK` for `CAP_IPC_LOCK`. Elsewhere a thread has `CAP_SYS_NICE` until it has set its priority.
+//! `CAP_SYS_NICE`, and `RLIMIT_MEMLOCK` for `CAP_IPC_LOCK`. Elsewhere a thread has `CAP_SYS_NICE` until it has set its
+//! priority, and a gateway of AF_XDP links, whose memory is pinned by itself, keeps `CAP_IPC_LOCK`.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -11,9 +13,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use driver::{DriverKind, Resource};
 use rustix::process::{Resource as Limited, Rlimit, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
-    remove_capability_from_bounding_set, set_capabilities,
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
+use serde::{Deserialize, Serialize};
 
 /// First port that takes no capability.
 const FIRST_FREE_PORT: u16 = 1024;
@@ -28,7 +30,7 @@ static HAS_NICE: AtomicBool = AtomicBool::new(false);
 static KEPT: OnceLock<BTreeSet<LinkRight>> = OnceLock::new();
 
 /// Right to open links of a kind that takes capabilities.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum LinkRight {
     /// TUN devices.
     Tun,
@@ -93,12 +95,12 @@ impl LinkRight {
     }
 }
 
-/// Checks that the process has kept the right to open a link.
+/// Checks that a link may be opened in a gateway with these rights; `None`: with all.
 ///
 /// # Errors
-/// Text with the option that keeps it.
-pub(crate) fn admit(kind: &DriverKind) -> Result<(), String> {
-    match (LinkRight::of(kind), KEPT.get()) {
+/// Text with the option that adds the right.
+pub(crate) fn admit(kind: &DriverKind, rights: Option<&BTreeSet<LinkRight>>) -> Result<(), String> {
+    match (LinkRight::of(kind), rights) {
         (Some(right), Some(kept)) if !kept.contains(&right) => {
             let word = right.word();
             Err(format!(
@@ -114,31 +116,72 @@ pub(crate) fn admit(kind: &DriverKind) -> Result<(), String> {
     }
 }
 
-/// Gives up all capabilities but those of `rights` and, with a host side, `CAP_NET_ADMIN`. Threads that are started later
-/// have these.
+/// Rights of this gateway; `None`: all.
+pub(crate) fn rights() -> Option<&'static BTreeSet<LinkRight>> {
+    KEPT.get()
+}
+
+/// Capabilities that open links of `rights`. Those that remove the devices of an earlier gateway are among them, if there may
+/// be such: with a host side.
+pub(crate) fn of_links(rights: &BTreeSet<LinkRight>, has_host_side: bool) -> CapabilitySet {
+    let more = if has_host_side { CapabilitySet::NET_ADMIN } else { CapabilitySet::empty() };
+    rights.iter().fold(more, |all, right| all | right.capabilities())
+}
+
+/// Capabilities that make the host side, whose pairs of devices have packet sockets, and find programs inside: `CAP_SYS_PTRACE` lets
+/// the namespaces of their processes be read. `CAP_SETFCAP` lets root without `CAP_SYS_ADMIN` make a user namespace.
+pub(crate) fn of_host_side() -> CapabilitySet {
+    CapabilitySet::SYS_ADMIN
+        | CapabilitySet::NET_ADMIN
+        | CapabilitySet::NET_RAW
+        | CapabilitySet::SYS_PTRACE
+        | CapabilitySet::SETFCAP
+}
+
+/// Capabilities of `set` that this process has.
+pub(crate) fn held(set: CapabilitySet) -> CapabilitySet {
+    capabilities(None).map_or_else(|_| CapabilitySet::empty(), |own| own.permitted & set)
+}
+
+/// Gives up all capabilities but those of `kept`. Threads and programs that are started later have no others.
 ///
 /// # Errors
 /// Text of the call that the kernel refuses.
-pub(super) fn keep(rights: BTreeSet<LinkRight>, has_host_side: bool) -> Result<(), String> {
-    let before = capabilities(None).map_err(|err| format!("capget: {err}"))?;
-    let mut kept = rights.iter().fold(CapabilitySet::empty(), |all, right| all | right.capabilities());
-    if has_host_side {
-        kept |= CapabilitySet::NET_ADMIN;
+pub(crate) fn keep(kept: CapabilitySet) -> Result<(), String> {
+    bound(kept);
+    set(kept)
+}
+
+/// Keeps programs that this process executes from other capabilities than `most`.
+fn bound(most: CapabilitySet) {
+    for capability in CapabilitySet::all().iter().filter(|&capability| !most.contains(capability)) {
+        // Without CAP_SETPCAP, no_new_privs alone keeps execve from giving capabilities; newer ones are unknown here.
+        let _ = remove_capability_from_bounding_set(capability);
     }
+}
+
+fn set(kept: CapabilitySet) -> Result<(), String> {
+    let before = capabilities(None).map_err(|err| format!("capget: {err}"))?;
+    let kept = kept & before.permitted;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: before.inheritable & kept };
+    set_capabilities(None, sets).map_err(|err| format!("capset: {err}"))
+}
+
+/// Gives up all capabilities, as links of `rights` are opened by another process.
+///
+/// # Errors
+/// As [`keep`].
+pub(super) fn give_up(rights: BTreeSet<LinkRight>) -> Result<(), String> {
+    let mut kept = CapabilitySet::empty();
     if !raise(Limited::Nice, Some(NICE)) {
         kept |= CapabilitySet::SYS_NICE;
     }
     if rights.contains(&LinkRight::Xdp) && !raise(Limited::Memlock, None) {
         kept |= CapabilitySet::IPC_LOCK;
     }
-    let kept = kept & before.permitted;
-    HAS_NICE.store(kept.contains(CapabilitySet::SYS_NICE), Ordering::Relaxed);
-    for capability in CapabilitySet::all().iter().filter(|&capability| !kept.contains(capability)) {
-        // Without CAP_SETPCAP, no_new_privs alone keeps execve from giving capabilities; newer ones are unknown here.
-        let _ = remove_capability_from_bounding_set(capability);
-    }
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: before.inheritable & kept };
-    set_capabilities(None, sets).map_err(|err| format!("capset: {err}"))?;
+    HAS_NICE.store(held(kept).contains(CapabilitySet::SYS_NICE), Ordering::Relaxed);
+    bound(CapabilitySet::empty());
+    set(kept)?;
     // A process has one set of rights.
     let _ = KEPT.set(rights);
     Ok(())
@@ -160,17 +203,6 @@ pub(crate) fn settle_priority() {
 /// Raises both limits of a resource; `None` is infinity. False: the process may not.
 fn raise(limited: Limited, to: Option<u64>) -> bool {
     setrlimit(limited, Rlimit { current: to, maximum: to }).is_ok()
-}
-
-/// Lets the program that this process executes next have its capabilities, also with `no_new_privs` and without root.
-pub(crate) fn pass_on() {
-    let Ok(own) = capabilities(None) else { return };
-    if set_capabilities(None, CapabilitySets { inheritable: own.permitted, ..own }).is_ok() {
-        for capability in own.permitted.iter() {
-            // A kernel without ambient capabilities gives them to root alone.
-            let _ = configure_capability_in_ambient_set(capability, true);
-        }
-    }
 }
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ use super::owner::{self, owner_of, tun_devices};
 use super::wall::{self, Wall, Walls};
 use crate::command::Handle;
 use crate::host::rtnl;
+use crate::opener::order::Change;
+use crate::opener::request;
 use crate::rtnetlink::{self, Rtnetlink};
 use crate::threads::Threads;
 
@@ -56,9 +58,9 @@ pub(crate) fn guard(worker: &Handle, threads: &Threads) -> io::Result<()> {
     let open = || {
         let events = rtnetlink::socket(GROUPS.iter().fold(0, |bits, group| bits | 1 << (group - 1)))?;
         let call = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok::<_, io::Error>((events, Rtnetlink::open()?, CALL.get_or_init(|| call)))
+        Ok::<_, io::Error>((events, Rtnetlink::open()?, request::port()?, CALL.get_or_init(|| call)))
     };
-    let (events, requests, call) = match open() {
+    let (events, dumps, port, call) = match open() {
         Ok(sockets) => sockets,
         Err(err) => {
             unguarded(&err);
@@ -66,7 +68,8 @@ pub(crate) fn guard(worker: &Handle, threads: &Threads) -> io::Result<()> {
         }
     };
     let mut guard = Guard {
-        requests,
+        dumps,
+        port,
         worker: worker.clone(),
         mark: wall::mark(instance),
         unmatched: None,
@@ -95,7 +98,9 @@ fn unguarded(err: &io::Error) {
 
 #[derive(Debug)]
 struct Guard {
-    requests: Rtnetlink,
+    dumps: Rtnetlink,
+    /// Port of the socket that sets the walls.
+    port: u32,
     worker: Handle,
     /// Mark of this gateway's walls.
     mark: u32,
@@ -114,9 +119,9 @@ struct Guard {
 impl Guard {
     /// Removes the devices that an earlier run has left and that no link has now.
     fn sweep(&mut self, instance: &str) -> io::Result<()> {
-        for device in tun_devices(&mut self.requests)? {
+        for device in tun_devices(&mut self.dumps)? {
             if owner_of(&device) == Some(instance) && !device.is_attached {
-                self.requests.ask(|writer, seq| rtnl::write_removal(writer, device.index, seq))?;
+                request::change_one(Change::Remove { index: device.index })?;
                 tracing::info!("{}: the device is removed: no link has it any more", device.name);
             }
         }
@@ -153,7 +158,7 @@ impl Guard {
     /// Whether a notification is of another program, and about a device, an address or a route that has to do with the
     /// walls.
     fn concerns(&self, message: &Message<'_>) -> bool {
-        if message.header.port == self.requests.port {
+        if message.header.port == self.port {
             return false;
         }
         if let Some(index) = rtnl::index_of(message) {
@@ -170,7 +175,7 @@ impl Guard {
     fn reconcile(&mut self) -> io::Result<()> {
         // The gateway ends if the worker does not answer.
         let Ok(links) = self.worker.call(|node| node.tun_links()) else { return Ok(()) };
-        let here = tun_devices(&mut self.requests)?;
+        let here = tun_devices(&mut self.dumps)?;
         let mut away = BTreeSet::new();
         self.devices.clear();
         for (id, index, has_device) in links {
@@ -192,7 +197,7 @@ impl Guard {
             self.devices.insert(index);
         }
         let (mut ours, mut present, mut others) = (Vec::new(), BTreeSet::new(), Vec::new());
-        self.requests.dump(RTM_GETROUTE, |message| {
+        self.dumps.dump(RTM_GETROUTE, |message| {
             let Some(route) = rtnl::read_host_route(message) else { return };
             if let Some(wall) = Wall::of(&route, self.mark) {
                 present.insert(wall);
@@ -202,7 +207,7 @@ impl Guard {
         })?;
         if !ours.is_empty() {
             let keys: BTreeSet<_> = ours.iter().map(|route| (route.table, route.prefix)).collect();
-            self.requests.dump(RTM_GETROUTE, |message| {
+            self.dumps.dump(RTM_GETROUTE, |message| {
                 let route = rtnl::read_host_route(message).filter(|route| keys.contains(&(route.table, route.prefix)));
                 others.extend(route.filter(|route| !wall::is_wall(route) && !wall::leads_over(route, &self.devices)));
             })?;
@@ -235,24 +240,24 @@ impl Guard {
                 wanted.entry(wall).or_insert(devices);
             }
         }
-        for wall in wanted.keys().filter(|wall| !present.contains(wall)) {
-            self.set(wall, true)?;
-        }
-        for wall in present.iter().filter(|wall| !wanted.contains_key(wall)) {
-            self.set(wall, false)?;
-        }
+        let new: Vec<Wall> = wanted.keys().filter(|wall| !present.contains(wall)).copied().collect();
+        let gone: Vec<Wall> = present.iter().filter(|wall| !wanted.contains_key(wall)).copied().collect();
+        self.set(&new, true)?;
+        self.set(&gone, false)?;
         self.walls = wanted;
         Ok(())
     }
 
-    /// Adds or removes a wall.
-    fn set(&mut self, wall: &Wall, is_new: bool) -> io::Result<()> {
-        let route = wall.route(self.mark);
-        let asked = self.requests.ask(|writer, seq| rtnl::write_host_route(writer, &route, is_new, seq));
-        match asked.map_err(|err| (Errno::from_io_error(&err), err)) {
-            Ok(()) | Err((Some(Errno::EXIST | Errno::SRCH | Errno::NOENT), _)) => {}
-            Err((Some(Errno::PERM), err)) => return Err(err),
-            Err((_, err)) => self.report(format!("blackhole route to {}: {err}", wall.prefix)),
+    /// Adds or removes walls.
+    fn set(&mut self, walls: &[Wall], is_new: bool) -> io::Result<()> {
+        let change = |wall: &Wall| Change::Route { route: wall.route(self.mark), is_new };
+        let errors = request::change(walls.iter().map(change).collect())?;
+        for (wall, err) in walls.iter().zip(errors) {
+            match err.map(|err| (Errno::from_io_error(&err), err)) {
+                None | Some((Some(Errno::EXIST | Errno::SRCH | Errno::NOENT), _)) => {}
+                Some((Some(Errno::PERM), err)) => return Err(err),
+                Some((_, err)) => self.report(format!("blackhole route to {}: {err}", wall.prefix)),
+            }
         }
         Ok(())
     }

@@ -13,11 +13,16 @@ mod settings;
 mod wall;
 
 pub(crate) use guard::{guard, look_again};
-pub(crate) use owner::{claim, keeps, keeps_now, prepare, set_owner};
+pub(crate) use owner::{
+    Prepared, claim, keeps, keeps_now, note_remade, owner, owner_of, prepare, set_owner, tun_devices,
+};
 pub use remove::{Removed, remove};
 pub(crate) use settings::{DeviceSettings, change};
+pub(crate) use wall::is_wall_of;
+#[cfg(test)]
+pub(crate) use wall::wall_of;
 
 /// Protocol of the addresses and routes that a file has for a device, a number that Linux gives to no program.
-const PROTOCOL: u8 = 103;
+pub(crate) const PROTOCOL: u8 = 103;
 /// Protocol of the routes that drop packets.
 const WALL_PROTOCOL: u8 = 104;

@@ -4,9 +4,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use client::CliError;
-use config::model::LinkConfig;
-use link::Link;
+use driver::DriverKind;
 use netlink::rtnl::nums::RTM_GETLINK;
 
 use crate::host::rtnl::{self, TunDevice};
@@ -32,6 +30,11 @@ pub(crate) fn set_owner(instance: &str, keeps: bool) {
     let owner = Owner { instance: instance.to_owned(), keeps, has_started, has_remade };
     // A process has one gateway.
     let _ = OWNER.set(owner);
+}
+
+/// Name of this process's gateway, and whether its devices stay when it ends. Without a gateway the name is empty.
+pub(crate) fn owner() -> (String, bool) {
+    OWNER.get().map(|owner| (owner.instance.clone(), owner.keeps)).unwrap_or_default()
 }
 
 /// Whether devices of this process stay when it ends.
@@ -67,62 +70,78 @@ fn alias(instance: &str) -> String {
 }
 
 /// Name of the gateway that a device belongs to.
-pub(super) fn owner_of(device: &TunDevice) -> Option<&str> {
+pub(crate) fn owner_of(device: &TunDevice) -> Option<&str> {
     device.alias.as_deref()?.strip_prefix("fatpath ")
 }
 
 /// TUN and TAP devices of the present network namespace.
-pub(super) fn tun_devices(kernel: &mut Rtnetlink) -> io::Result<Vec<TunDevice>> {
+pub(crate) fn tun_devices(kernel: &mut Rtnetlink) -> io::Result<Vec<TunDevice>> {
     let mut devices = Vec::new();
     kernel.dump(RTM_GETLINK, |message| devices.extend(rtnl::read_tun(message)))?;
     Ok(devices)
 }
 
-/// Prepares the opening of a link: tells whether its device belongs to this gateway, or will be made and belong to it.
-/// A device that a program has made beforehand belongs to no gateway. A device of this gateway with another mode is
-/// removed, as no mode can be changed.
+/// Owner of the device of a link that is about to be opened.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Prepared {
+    /// Whether the device belongs to this gateway, or will be made and belong to it.
+    pub(crate) is_own: bool,
+    /// Whether a device of this gateway was removed, to be made anew.
+    pub(crate) is_remade: bool,
+}
+
+/// Prepares the opening of a TUN or TAP link of the gateway `instance`, whose devices stay if it `keeps` them. A device that a
+/// program has made beforehand belongs to no gateway. A device of this gateway with another mode is removed, as no mode can
+/// be changed. A gateway without a name owns nothing.
 ///
 /// # Errors
 /// The device belongs to another gateway, or cannot be removed.
-pub(crate) fn prepare(config: &LinkConfig) -> Result<bool, CliError> {
-    let Some(kind) = config.kind.driver().filter(|_| config.kind.is_tun()) else { return Ok(false) };
+pub(crate) fn prepare(
+    kernel: &mut Rtnetlink,
+    (instance, keeps): (&str, bool),
+    name: &str,
+    kind: &DriverKind,
+) -> Result<Prepared, String> {
+    if instance.is_empty() {
+        return Ok(Prepared::default());
+    }
     let (is_tap, has_many_queues) = (kind.is_ethernet(), kind.queues() > Some(1));
-    let Some(owner) = OWNER.get() else { return Ok(false) };
-    let name = &config.name;
-    let failed = |what: &str, err: &io::Error| CliError::failed(format!("{name}: {what}: {err}"));
-    let mut kernel = Rtnetlink::open().map_err(|err| failed("rtnetlink", &err))?;
-    let devices = tun_devices(&mut kernel).map_err(|err| failed("list of devices", &err))?;
-    let Some(device) = devices.into_iter().find(|device| device.name == *name) else { return Ok(owner.keeps) };
+    let failed = |what: &str, err: &io::Error| format!("{name}: {what}: {err}");
+    let devices = tun_devices(kernel).map_err(|err| failed("list of devices", &err))?;
+    let prepared = |is_own, is_remade| Ok(Prepared { is_own, is_remade });
+    let Some(device) = devices.into_iter().find(|device| device.name == name) else { return prepared(keeps, false) };
     match owner_of(&device) {
-        None => Ok(false),
-        Some(other) if other != owner.instance => Err(CliError::failed(format!(
+        None => prepared(false, false),
+        Some(other) if other != instance => Err(format!(
             "{name}: the device belongs to the gateway {other}, and stays when that ends; \
              remove it with `fatpath down {other}`, or give the link another name."
-        ))),
+        )),
         Some(_) if !device.is_attached && (device.is_tap, device.has_many_queues) != (is_tap, has_many_queues) => {
             kernel
                 .ask(|writer, seq| rtnl::write_removal(writer, device.index, seq))
                 .map_err(|err| failed("removal of the former device", &err))?;
-            owner.has_remade.store(true, Ordering::Relaxed);
-            tracing::warn!(
-                "{name}: the device is made anew for other queues or another kind; routes that were added to it by hand are gone"
-            );
-            Ok(owner.keeps)
+            prepared(keeps, true)
         }
-        Some(_) => Ok(true),
+        Some(_) => prepared(true, false),
     }
 }
 
-/// Makes a link's device this gateway's own, and marks it.
+/// Notes that the device of a link was made anew.
+pub(crate) fn note_remade(name: &str) {
+    if let Some(owner) = OWNER.get() {
+        owner.has_remade.store(true, Ordering::Relaxed);
+    }
+    tracing::warn!(
+        "{name}: the device is made anew for other queues or another kind; routes that were added to it by hand are gone"
+    );
+}
+
+/// Marks the device with that number as the one of the gateway `instance`.
 ///
 /// # Errors
 /// The mark cannot be set.
-pub(crate) fn claim(link: &mut dyn Link) -> Result<(), CliError> {
-    let (Some(owner), Some(index)) = (OWNER.get(), link.host_index()) else { return Ok(()) };
-    let mark = alias(&owner.instance);
-    Rtnetlink::open()
-        .and_then(|mut kernel| kernel.ask(|writer, seq| rtnl::write_alias(writer, index, &mark, seq)))
-        .map_err(|err| CliError::failed(format!("{}: alias \"{mark}\": {err}", link.name())))?;
-    link.own();
-    Ok(())
+pub(crate) fn claim(kernel: &mut Rtnetlink, instance: &str, index: u32) -> Result<(), String> {
+    let mark = alias(instance);
+    let asked = kernel.ask(|writer, seq| rtnl::write_alias(writer, index, &mark, seq));
+    asked.map_err(|err| format!("alias \"{mark}\": {err}"))
 }

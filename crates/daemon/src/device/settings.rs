@@ -12,6 +12,8 @@ use netlink::rtnl::nums::{RTM_GETADDR, RTM_GETROUTE, RTN_UNICAST};
 use super::PROTOCOL;
 use super::owner::tun_devices;
 use crate::host::rtnl::{self, HostAddress, HostRoute};
+use crate::opener::order::Change;
+use crate::opener::request;
 use crate::rtnetlink::Rtnetlink;
 
 /// Device of a link, with its settings in the file.
@@ -58,15 +60,8 @@ pub(crate) struct Done(Vec<Step>);
 impl Done {
     /// Undoes the steps.
     pub(crate) fn undo(self) {
-        if self.0.is_empty() {
-            return;
-        }
-        let mut kernel = match Rtnetlink::open() {
-            Ok(kernel) => kernel,
-            Err(err) => return tracing::error!("rtnetlink: {err}; addresses and routes of devices are not restored"),
-        };
         for Step { name, item, is_new } in self.0.into_iter().rev() {
-            if let Err(err) = carry_out(&mut kernel, &item, !is_new) {
+            if let Err(err) = carry_out(&item, !is_new) {
                 tracing::error!("{name}: {item}: not restored: {err}");
             }
         }
@@ -157,7 +152,7 @@ pub(crate) fn change(old: &[DeviceSettings], new: &[DeviceSettings]) -> Result<D
     let gone = gone.into_iter().map(|item| (item, false));
     for (item, is_new) in gone.chain(wanted.into_iter().map(|item| (item, true))) {
         let name = name_of(&item);
-        match carry_out(&mut kernel, &item, is_new) {
+        match carry_out(&item, is_new) {
             Ok(()) => done.0.push(Step { name, item, is_new }),
             Err(err) => match refusal(&err, &item, is_new, &present) {
                 None => {}
@@ -172,10 +167,10 @@ pub(crate) fn change(old: &[DeviceSettings], new: &[DeviceSettings]) -> Result<D
     Ok(done)
 }
 
-fn carry_out(kernel: &mut Rtnetlink, item: &Item, is_new: bool) -> io::Result<()> {
-    kernel.ask(|writer, seq| match item {
-        Item::Address(address) => rtnl::write_host_address(writer, address, is_new, seq),
-        Item::Route(route) => rtnl::write_host_route(writer, route, is_new, seq),
+fn carry_out(item: &Item, is_new: bool) -> io::Result<()> {
+    request::change_one(match item.clone() {
+        Item::Address(address) => Change::Address { address, is_new },
+        Item::Route(route) => Change::Route { route, is_new },
     })
 }
 

@@ -47,6 +47,17 @@ pub(super) const fn is_wall(route: &HostRoute) -> bool {
     route.protocol == WALL_PROTOCOL && route.kind == RTN_BLACKHOLE
 }
 
+/// Whether a route is a wall of the gateway of that name, and nothing else.
+pub(crate) fn is_wall_of(route: &HostRoute, instance: &str) -> bool {
+    Wall::of(route, mark(instance)).is_some_and(|wall| wall.route(route.mark) == *route)
+}
+
+/// The wall of a gateway behind a route to `prefix` with metric 0 of the main table.
+#[cfg(test)]
+pub(crate) fn wall_of(instance: &str, prefix: Prefix) -> HostRoute {
+    Wall { table: base::TableId::MAIN.0, prefix, metric: 1 }.route(mark(instance))
+}
+
 /// Whether a route leads over a device with a number of `devices`. Routes to link-local addresses and groups are left
 /// out, which are those of each device.
 pub(super) fn leads_over(route: &HostRoute, devices: &BTreeSet<u32>) -> bool {

@@ -7,9 +7,12 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfAddr, Prefix};
 use netlink::rtnl::nums::RT_TABLE_LOCAL;
+use serde::{Deserialize, Serialize};
+
+use crate::as_text;
 
 /// A device.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) struct Device {
     pub(super) name: String,
     /// Link-layer address of a TAP device; `None` of a TUN device.
@@ -21,10 +24,11 @@ pub(super) struct Device {
 }
 
 /// An address of a device.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct MirroredAddress {
     /// Number of the device.
     pub(super) index: u32,
+    #[serde(with = "as_text")]
     pub(super) addr: IfAddr,
     pub(super) peer: Option<IpAddr>,
     pub(super) broadcast: Option<Ipv4Addr>,
@@ -35,9 +39,10 @@ pub(super) struct MirroredAddress {
 }
 
 /// A route, for the choice of device and source address.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct MirroredRoute {
     pub(super) table: u32,
+    #[serde(with = "as_text")]
     pub(super) prefix: Prefix,
     /// `RTN_*`.
     pub(super) kind: u8,
@@ -50,7 +55,7 @@ pub(super) struct MirroredRoute {
 }
 
 /// A rule for output packets.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct MirroredRule {
     pub(super) v4: bool,
     pub(super) priority: u32,
@@ -61,7 +66,7 @@ pub(super) struct MirroredRule {
 }
 
 /// Packets that a rule matches.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) enum About {
     /// All packets.
     All,
@@ -113,7 +118,7 @@ pub(super) struct Content {
 }
 
 /// A change of a namespace's content.
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Step {
     /// Sets the settings of a device.
     Device(u32, Device),

@@ -1,4 +1,5 @@
-//! Reconciles the host side's content with the desired content, by a netlink socket in the namespace.
+//! Reconciles the host side's content with the desired content: reads it by a netlink socket in the namespace, and has the
+//! opener change it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,13 +11,13 @@ use netlink::rtnl::nums::{RTM_GETADDR, RTM_GETLINK};
 use rustix::io::Errno;
 
 use super::content::{Content, Step};
+use super::opener::BATCH;
+use super::order::{Answer, Order};
 use super::rtnl::{self, Listed};
+use crate::opener::child::Child;
 use crate::rtnetlink::Rtnetlink;
 
-/// Number of requests in a datagram: their answers fit into the socket's buffer.
-const BATCH: usize = 64;
-
-/// The gateway's objects in a namespace, and a socket to change them.
+/// The gateway's objects in a namespace, and a socket to read them.
 #[derive(Debug)]
 pub(super) struct Mirror {
     socket: Rtnetlink,
@@ -32,11 +33,6 @@ impl Mirror {
         Ok(Self { socket: Rtnetlink::new(socket)?, desired: Content::default(), refused: None })
     }
 
-    /// Port of the socket, which notifications of its requests have.
-    pub(super) const fn port(&self) -> u32 {
-        self.socket.port
-    }
-
     /// The present devices.
     pub(super) fn devices(&mut self) -> io::Result<Vec<Listed>> {
         let mut listed = Vec::new();
@@ -44,30 +40,26 @@ impl Mirror {
         Ok(listed)
     }
 
-    /// Deletes a device.
-    pub(super) fn remove(&mut self, index: u32) -> io::Result<()> {
-        self.socket.ask(|writer, seq| rtnl::write_removal(writer, index, seq))
-    }
-
     /// Reconciles the kernel with the desired content. Returns the steps that it took.
     ///
     /// # Errors
-    /// The socket does not answer. Steps that the kernel refuses are noted, and left.
-    pub(super) fn reconcile(&mut self) -> io::Result<Vec<Step>> {
+    /// The socket or the opener does not answer. Steps that the kernel refuses are noted, and left.
+    pub(super) fn reconcile(&mut self, opener: &Child) -> io::Result<Vec<Step>> {
         let steps = self.read()?.steps_to(&self.desired);
-        self.carry_out(&steps)?;
+        self.carry_out(opener, &steps)?;
         Ok(steps)
     }
 
     /// Carries out steps. Adding an object that exists, or removing one that does not, counts as success.
     ///
     /// # Errors
-    /// The socket does not answer.
-    pub(super) fn carry_out(&mut self, steps: &[Step]) -> io::Result<()> {
+    /// The opener does not answer.
+    pub(super) fn carry_out(&mut self, opener: &Child, steps: &[Step]) -> io::Result<()> {
         for batch in steps.chunks(BATCH) {
-            let written = |writer: &mut _, seq, at: usize| rtnl::write_step(writer, &batch[at], seq);
-            for (at, errno) in self.socket.ask_all(batch.len(), written)? {
-                let Some(step) = batch.get(at).filter(|_| errno > 0) else { continue };
+            for (step, errno) in batch.iter().zip(changed(opener, &Order::Change(batch.to_vec()))?) {
+                if errno <= 0 {
+                    continue;
+                }
                 let errno = Errno::from_raw_os_error(errno);
                 let is_done = match step {
                     Step::AddAddress(_) | Step::AddRoute(_) | Step::AddRule(_) => errno == Errno::EXIST,
@@ -104,5 +96,24 @@ impl Mirror {
 
     fn dump(&mut self, of: u16, each: impl FnMut(&Message<'_>)) -> io::Result<()> {
         self.socket.dump(of, each)
+    }
+}
+
+/// Deletes a device of the namespace.
+///
+/// # Errors
+/// The kernel refuses, or the opener does not answer.
+pub(super) fn remove(opener: &Child, index: u32) -> io::Result<()> {
+    match changed(opener, &Order::Remove(index))?.first() {
+        None | Some(0) => Ok(()),
+        Some(&number) => Err(io::Error::from_raw_os_error(number)),
+    }
+}
+
+/// The `errno` of each step of an order, or 0.
+fn changed(opener: &Child, order: &Order) -> io::Result<Vec<i32>> {
+    match opener.ask::<Answer>(order, &[]).map_err(io::Error::other)?.0 {
+        Answer::Changed(numbers) => Ok(numbers),
+        _ => Err(io::Error::other("unexpected answer of the opener of the host side")),
     }
 }

@@ -1,26 +1,27 @@
-//! Orders of the daemon to the process of its host side, and the answers: a JSON value in each message of a socket pair,
-//! with descriptors. Each order has a number, which its answer repeats: an answer may come after its order was given up.
+//! Orders to the opener of the host side, and the answers.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use client::passing;
 use link::HostDevice;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wire::eth::MacAddr;
 
-/// The longest message in bytes.
-const MAX_LEN: usize = 16 << 10;
+use super::content::Step;
+use crate::opener::child;
 
 /// An order.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Order {
-    /// Enter the namespace that is bound to `place`, or the one of the file `record`, which is that of the message's
-    /// descriptor or has a process inside, or make one. Bind it to `place`, and write the file. Answered by
-    /// [`Answer::Namespace`].
-    Namespace { place: Option<PathBuf>, record: PathBuf },
+    /// Work for the gateway with these files, the first order. Answered by [`Answer::Done`].
+    Begin(Files),
+    /// Enter the namespace that is bound to the place, or the one of the record, which is that of the message's descriptor or
+    /// has a process inside, or make one. Bind it to the place, and write the record. Once. Answered by [`Answer::Namespace`].
+    Namespace,
+    /// Take steps in the namespace, in order. Answered by [`Answer::Changed`].
+    Change(Vec<Step>),
+    /// Remove the device with this index from the namespace. Answered by [`Answer::Changed`].
+    Remove(u32),
     /// Make a device in the namespace. Answered by [`Answer::Done`] with its queue.
     Device { name: String, index: u32, mac: Option<[u8; 6]>, mtu: Option<u16> },
     /// Create a pair of devices whose other end has the name `peer` and is in an empty namespace. Answered by
@@ -29,7 +30,18 @@ pub(super) enum Order {
     /// Tell whether other processes are in the namespace. Answered by [`Answer::Entered`].
     Look,
     /// Remove the file that the namespace is bound to. Answered by [`Answer::Done`].
-    Unbind { place: PathBuf },
+    Unbind,
+}
+
+/// Files by which a namespace is found again.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Files {
+    /// File that the namespace is bound to.
+    pub(super) place: Option<PathBuf>,
+    /// File beside the control socket.
+    pub(super) record: PathBuf,
+    /// Whether the opener restricts itself.
+    pub(super) is_confined: bool,
 }
 
 /// An answer.
@@ -43,11 +55,15 @@ pub(super) enum Answer {
         unbound: Option<String>,
         /// Reason for which no TUN or TAP device can be made.
         tun_closed: Option<String>,
+        /// Port of the netlink socket that makes changes, which their notifications have.
+        port: u32,
     },
     /// Whether processes other than this one are in the namespace, as far as it may inspect them.
     Entered(bool),
     /// The order is carried out.
     Done,
+    /// The order is carried out, with the `errno` of each step, or 0.
+    Changed(Vec<i32>),
     /// The order cannot be carried out, for this reason.
     Refused(String),
 }
@@ -57,8 +73,8 @@ pub(super) enum Answer {
 pub(super) struct Descriptors {
     /// Network namespace.
     pub(super) network: OwnedFd,
-    /// Netlink socket in the namespace, for requests.
-    pub(super) requests: OwnedFd,
+    /// Netlink socket in the namespace, for dumps.
+    pub(super) dumps: OwnedFd,
     /// Netlink socket in the namespace that receives notifications of changes.
     pub(super) events: OwnedFd,
     /// Socket in the namespace for `ioctl` requests.
@@ -75,7 +91,7 @@ impl Descriptors {
         let mut each = descriptors.into_iter();
         Some(Self {
             network: each.next()?,
-            requests: each.next()?,
+            dumps: each.next()?,
             events: each.next()?,
             control: each.next()?,
             sock_diag: each.next()?,
@@ -85,7 +101,7 @@ impl Descriptors {
 
     /// Descriptors in the order in which a message has them.
     pub(super) fn into_vec(self) -> Vec<OwnedFd> {
-        [self.network, self.requests, self.events, self.control, self.sock_diag].into_iter().chain(self.user).collect()
+        [self.network, self.dumps, self.events, self.control, self.sock_diag].into_iter().chain(self.user).collect()
     }
 }
 
@@ -109,29 +125,11 @@ pub(super) fn peer_of(device: &HostDevice) -> String {
     format!("peer{}", device.index)
 }
 
-/// Sends an order, or the answer to one, with the order's number.
-///
-/// # Errors
-/// Errors of sendmsg(2).
-pub(super) fn send(
-    socket: impl AsFd,
-    number: u64,
-    message: &impl Serialize,
-    descriptors: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    passing::send(socket, &serde_json::to_vec(&(number, message))?, descriptors)
-}
-
-/// Receives the number of an order, and the order or its answer; `None` when the other side has closed.
-///
-/// # Errors
-/// Errors of recvmsg(2), and of a malformed message.
-pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(u64, T, Vec<OwnedFd>)>> {
-    let mut buffer = vec![0; MAX_LEN];
-    let (len, descriptors) = passing::receive(socket, &mut buffer)?;
-    if len == 0 {
-        return Ok(None);
+impl child::FromOpener for Answer {
+    fn carried_out(self) -> Result<Self, String> {
+        match self {
+            Self::Refused(why) => Err(why),
+            done => Ok(done),
+        }
     }
-    let (number, message) = serde_json::from_slice(&buffer[..len])?;
-    Ok(Some((number, message, descriptors)))
 }

@@ -7,9 +7,11 @@ use base::{IfAddr, Prefix};
 use netlink::attr::{Attr, Iter};
 use netlink::message::{Header, Message, Writer, flag, kind};
 use netlink::rtnl::nums::*;
+use serde::{Deserialize, Serialize};
 use wire::Protocol;
 
 use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
+use crate::as_text;
 
 /// Protocol of the routes and rules that are mirrored, a number that Linux gives to no program.
 const PROTOCOL: u8 = 102;
@@ -185,9 +187,10 @@ fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8, m
 }
 
 /// A route of this host, outside of the namespace of the host side.
-#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct HostRoute {
     pub(crate) table: u32,
+    #[serde(with = "as_text")]
     pub(crate) prefix: Prefix,
     pub(crate) metric: u32,
     /// `RTN_*`.
@@ -202,10 +205,11 @@ pub(crate) struct HostRoute {
 }
 
 /// An address of an interface of this host.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(crate) struct HostAddress {
     /// Number of the interface.
     pub(crate) index: u32,
+    #[serde(with = "as_text")]
     pub(crate) addr: IfAddr,
     /// `IFAPROT_*` (Linux 5.18); 0 for none.
     pub(crate) protocol: u8,
@@ -235,6 +239,24 @@ pub(crate) fn write_host_address(w: &mut Writer, address: &HostAddress, is_new: 
     w.message(Header { kind, flags: flag::REQUEST | flag::ACK | more, seq, port: 0 }, |w| {
         write_address(w, &mirrored, 0);
         w.put_u8(IFA_PROTO, address.protocol);
+    });
+}
+
+/// Writes the request to set the MTU of a device.
+pub(crate) fn write_mtu(w: &mut Writer, index: u32, mtu: u32, seq: u32) {
+    let header = Header { kind: RTM_NEWLINK, flags: flag::REQUEST | flag::ACK, seq, port: 0 };
+    w.message(header, |w| {
+        write_link(w, index, 0, 0);
+        w.put_u32(IFLA_MTU, mtu);
+    });
+}
+
+/// Writes the request to set the Ethernet address of an interface.
+pub(crate) fn write_mac(w: &mut Writer, index: u32, mac: &[u8; 6], seq: u32) {
+    let header = Header { kind: RTM_NEWLINK, flags: flag::REQUEST | flag::ACK, seq, port: 0 };
+    w.message(header, |w| {
+        write_link(w, index, 0, 0);
+        w.put(IFLA_ADDRESS, mac);
     });
 }
 

@@ -19,15 +19,16 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
-use super::child::Maker;
 use super::content::Step;
 use super::desired::{self, Made, View};
-use super::mirror::Mirror;
-use super::order::{Answer, Descriptors, Order, peer_of};
+use super::mirror::{self, Mirror};
+use super::order::{Answer, Descriptors, Files, Order, peer_of};
 use super::socket_diag::SocketDiag;
 use crate::command::{Handle, PATIENCE, WorkerGone, same};
 use crate::host_ports::host_port_config;
 use crate::node::Node;
+use crate::opener::child::Child;
+use crate::opener::process::OpenerWork;
 use crate::service;
 use crate::threads::Threads;
 
@@ -72,7 +73,7 @@ enum State {
 struct On {
     config: HostConfig,
     /// Process in the namespace.
-    maker: Maker,
+    opener: Child,
     worker: Handle,
     network: OwnedFd,
     /// Whether the service manager has been asked to keep the namespace.
@@ -88,6 +89,8 @@ struct On {
     /// Whether TUN and TAP devices cannot be created, so that veth pairs replace them.
     in_pairs: bool,
     mirror: Mirror,
+    /// Port of the opener's socket, which notifications of the node's own changes have.
+    port: u32,
     made: Vec<Made>,
     /// Links whose devices have promiscuous packet sockets.
     watched: BTreeSet<PortId>,
@@ -138,24 +141,44 @@ pub fn place(socket: &Path) -> Option<PathBuf> {
     })
 }
 
+fn files(socket: &Path) -> Files {
+    Files { place: place(socket), record: socket.with_extension(RECORD), is_confined: false }
+}
+
+/// Starts the opener of a host side, with the rights that this process has now. `socket` is the gateway's control socket.
+/// `is_confined`: the opener restricts itself.
+///
+/// # Errors
+/// Text of the failure.
+pub(crate) fn start_opener(socket: &Path, is_confined: bool) -> Result<Child, String> {
+    let opener = Child::start(OpenerWork::HostSide)?;
+    if !opener.is_inherited() {
+        opener.ask::<Answer>(&Order::Begin(Files { is_confined, ..files(socket) }), &[])?;
+    }
+    Ok(opener)
+}
+
 impl HostSide {
     /// Creates the host side of a gateway, if `config` enables it; `socket` is the gateway's control socket. Without
-    /// a host side, [`show`](Self::show) has the reason. `maker` is its process, or the reason for which it was not started.
+    /// a host side, [`show`](Self::show) has the reason. `opener` is its process, or the reason for which it was not started.
     ///
     /// `follow` calls [`follow`](Self::follow) with the node's model, for devices that are missing.
     pub(crate) fn start(
         &self,
         config: HostConfig,
-        maker: Result<Maker, String>,
+        opener: Result<Child, String>,
         socket: &Path,
         worker: &Handle,
         threads: &Threads,
         follow: impl Fn() + Send + 'static,
     ) {
-        let on = maker.and_then(|maker| On::make(config, maker, place(socket), socket.with_extension(RECORD), worker));
+        let on = opener.and_then(|opener| On::make(config, opener, files(socket), worker));
         match on {
             Ok((on, events)) => {
-                let (port, one_is_missing) = (on.mirror.port(), Arc::clone(&on.one_is_missing));
+                let (port, one_is_missing) = (on.port, Arc::clone(&on.one_is_missing));
+                if let Err(err) = link::hear_other_ports(events.as_fd(), port) {
+                    tracing::debug!("host side: SO_ATTACH_FILTER: {err}; own changes wake a thread");
+                }
                 *self.lock() = State::On(Box::new(on));
                 let own = self.clone();
                 if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port, &one_is_missing, follow))
@@ -301,21 +324,19 @@ impl On {
     /// changes in it.
     fn make(
         config: HostConfig,
-        mut maker: Maker,
-        place: Option<PathBuf>,
-        record: PathBuf,
+        opener: Child,
+        Files { place, record, .. }: Files,
         worker: &Handle,
     ) -> Result<(Self, OwnedFd), String> {
         let stored = service::stored(STORED);
         let stored: Vec<_> = stored.iter().map(AsFd::as_fd).collect();
-        let (answer, descriptors) =
-            maker.ask(&Order::Namespace { place: place.clone(), record: record.clone() }, &stored)?;
-        let Answer::Namespace { found, unbound, tun_closed } = answer else {
-            return Err("unexpected answer of the process of the host side".to_owned());
+        let (answer, descriptors) = opener.ask(&Order::Namespace, &stored)?;
+        let Answer::Namespace { found, unbound, tun_closed, port } = answer else {
+            return Err("unexpected answer of the opener of the host side".to_owned());
         };
-        let Descriptors { network, requests, events, control, sock_diag, user } =
+        let Descriptors { network, dumps, events, control, sock_diag, user } =
             Descriptors::of(descriptors).ok_or("descriptors are missing")?;
-        let mirror = Mirror::new(requests).map_err(|err| format!("netlink: {err}"))?;
+        let mirror = Mirror::new(dumps).map_err(|err| format!("netlink: {err}"))?;
         let place = place.filter(|_| unbound.is_none());
         match (&place, &unbound) {
             (Some(place), _) if found => tracing::info!("host side: {}, existing", place.display()),
@@ -338,7 +359,7 @@ impl On {
         let is_stored = user.is_none() && service::store(STORED, network.as_fd());
         let on = Self {
             config,
-            maker,
+            opener,
             worker: worker.clone(),
             is_stored,
             is_found: found,
@@ -349,6 +370,7 @@ impl On {
             record,
             in_pairs: tun_closed.is_some(),
             mirror,
+            port,
             made: Vec::new(),
             watched: BTreeSet::new(),
             missing: Vec::new(),
@@ -384,7 +406,7 @@ impl On {
         }
         (self.mirror.desired, self.is_limited) = desired::content(model, self.config, &self.made);
         self.mirror.refused = None;
-        self.mirror.reconcile()?;
+        self.mirror.reconcile(&self.opener)?;
         self.generation = Some(model.generation());
         Ok(())
     }
@@ -418,9 +440,9 @@ impl On {
         steps.sort_by_key(|step| matches!(step, Step::AddRoute(_)));
         if self.mirror.desired.routes.len() > desired::MAX_ROUTES {
             (self.mirror.desired, self.is_limited) = desired::content(model, self.config, &self.made);
-            return self.mirror.reconcile().map(drop);
+            return self.mirror.reconcile(&self.opener).map(drop);
         }
-        self.mirror.carry_out(&steps)
+        self.mirror.carry_out(&self.opener, &steps)
     }
 
     /// Creates the devices of added links, and removes the devices of links that were removed or have another device
@@ -448,7 +470,7 @@ impl On {
             // A device with another address or MTU is attached to again.
             if now.is_none() || self.in_pairs {
                 // A removal by this program is handled like one by another program.
-                let _ = self.mirror.remove(before.device.index);
+                let _ = mirror::remove(&self.opener, before.device.index);
             }
         }
         desired.retain(|made| !self.made.contains(made));
@@ -482,7 +504,7 @@ impl On {
                 && (self.in_pairs || !is_desired(listed.index, &listed.device.name, listed.device.mac.is_some()))
             {
                 tracing::info!("host side: {}: removed, as no link has this device", listed.device.name);
-                if let Err(err) = self.mirror.remove(listed.index) {
+                if let Err(err) = mirror::remove(&self.opener, listed.index) {
                     tracing::warn!("host side: {}: {err}", listed.device.name);
                 }
             }
@@ -524,11 +546,11 @@ impl On {
     fn make_device(&mut self, made: &Made) -> Result<Box<dyn link::Link>, String> {
         let device = &made.device;
         if let Some(order) = Order::pair(device).filter(|_| self.in_pairs) {
-            let (_, sockets) = self.maker.ask(&order, &[])?;
+            let (_, sockets) = self.opener.ask::<Answer>(&order, &[])?;
             let [packet, control] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "its sockets are missing")?;
             return device.open_pair(packet, control, &peer_of(device), made.ip_only).map_err(|err| err.to_string());
         }
-        let (_, queues) = self.maker.ask(&Order::device(device), &[])?;
+        let (_, queues) = self.opener.ask::<Answer>(&Order::device(device), &[])?;
         let queue = queues.into_iter().next().ok_or("its queue is missing")?;
         let control = self.control.try_clone().map_err(|err| format!("descriptors: {err}"))?;
         device.open(queue, control).map_err(|err| err.to_string())
@@ -576,7 +598,7 @@ impl On {
         }
         let remade = lost.len();
         self.make_devices(lost);
-        undone.extend(self.mirror.reconcile()?.iter().map(ToString::to_string));
+        undone.extend(self.mirror.reconcile(&self.opener)?.iter().map(ToString::to_string));
         if undone.is_empty() {
             return Ok(0);
         }
@@ -625,7 +647,7 @@ impl On {
     fn end(mut self) {
         // A namespace in a user namespace of its own cannot be entered again.
         if self.user.is_none() {
-            match self.maker.ask(&Order::Look, &[]) {
+            match self.opener.ask(&Order::Look, &[]) {
                 Ok((Answer::Entered(false), _)) => {}
                 Ok(_) => {
                     tracing::info!("host side: processes are inside; the namespace is kept");
@@ -643,14 +665,15 @@ impl On {
         }
         for made in std::mem::take(&mut self.made) {
             self.take_from_worker(made.id);
-            if let Err(err) = self.mirror.remove(made.device.index) {
+            if let Err(err) = mirror::remove(&self.opener, made.device.index) {
                 tracing::debug!("host side: {}: {err}", made.device.name);
             }
         }
         // The record may have been removed with its directory.
         let _ = fs::remove_file(&self.record);
-        let Some(place) = self.place.take() else { return };
-        if let Err(why) = self.maker.ask(&Order::Unbind { place }, &[]) {
+        if self.place.is_some()
+            && let Err(why) = self.opener.ask::<Answer>(&Order::Unbind, &[])
+        {
             tracing::warn!("host side: {why}");
         }
     }

@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn socket_is_found_with_what_it_is_bound_to() {
-        let mut diag = SocketDiag::new(super::super::maker::sock_diag().unwrap()).unwrap();
+        let mut diag = SocketDiag::new(super::super::opener::sock_diag().unwrap()).unwrap();
         for any in ["127.0.0.1:0", "[::1]:0"] {
             let (tcp, udp) = (TcpListener::bind(any).unwrap(), UdpSocket::bind(any).unwrap());
             let both = [(Protocol::TCP, tcp.local_addr().unwrap()), (Protocol::UDP, udp.local_addr().unwrap())];
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn connected_socket_is_distinguished_from_its_server() {
-        let mut diag = SocketDiag::new(super::super::maker::sock_diag().unwrap()).unwrap();
+        let mut diag = SocketDiag::new(super::super::opener::sock_diag().unwrap()).unwrap();
         let server = TcpListener::bind("127.0.0.1:0").unwrap();
         let peer = std::net::TcpStream::connect(server.local_addr().unwrap()).unwrap();
         let udp = [UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap()];
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn socket_bound_to_a_device_is_found_by_that_alone() {
-        let mut diag = SocketDiag::new(super::super::maker::sock_diag().unwrap()).unwrap();
+        let mut diag = SocketDiag::new(super::super::opener::sock_diag().unwrap()).unwrap();
         // A group of a link's scope binds a socket to the device.
         let group = std::net::SocketAddrV6::new("ff02::99".parse().unwrap(), 0, 0, LO);
         let socket = UdpSocket::bind(group).unwrap();

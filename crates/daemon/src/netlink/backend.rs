@@ -186,6 +186,13 @@ impl WorkerBackend {
         self.noted.as_mut().map(std::mem::take)
     }
 
+    /// Whether the changes since the last call of [`take_deltas`](Self::take_deltas) are some routes, `most` at most, and nothing
+    /// else.
+    pub(super) fn has_routes_alone(&self, most: usize) -> bool {
+        let noted = self.noted.as_deref().unwrap_or_default();
+        (1..=most).contains(&noted.len()) && noted.iter().all(Delta::is_of_route)
+    }
+
     fn change(&self, id: PortId, change: LinkChange) -> Result<(), Error> {
         let changed = self.worker.change(move |node| node.change_link(id, change), agreed);
         let outcome = changed.map_err(|gone| silent(&gone))?;

@@ -34,6 +34,8 @@ pub(crate) struct Protocols {
     pub(crate) sysctl: Sysctl,
     /// The network namespace that mirrors the model.
     pub(crate) host_side: HostSide,
+    /// The model's count of changes that the host side has followed.
+    followed: Option<u32>,
     /// Journal of clients' changes, if the gateway keeps its state.
     pub(crate) journal: Option<Journal>,
 }
@@ -74,9 +76,19 @@ impl Protocols {
     pub(crate) fn follow_host_side(&mut self) {
         if let Some(deltas) = self.rtnl.backend.take_deltas() {
             self.host_side.follow(&self.rtnl.model, &deltas);
+            self.followed = Some(self.rtnl.model.generation());
         }
     }
+
+    /// Whether the changes since the last call of [`follow_host_side`](Self::follow_host_side) may wait for further ones: they are
+    /// some routes, and nothing else.
+    pub(super) fn may_host_side_wait(&self) -> bool {
+        self.followed == Some(self.rtnl.model.generation()) && self.rtnl.backend.has_routes_alone(WAITING_ROUTES)
+    }
 }
+
+/// Routes at most that wait for one request to the kernel of the host side.
+const WAITING_ROUTES: usize = 64;
 
 /// [`Protocols`] behind a lock.
 #[derive(Clone, Debug)]
@@ -95,6 +107,7 @@ impl Shared {
             generic,
             sysctl,
             host_side: HostSide::default(),
+            followed: None,
             journal: None,
         })))
     }

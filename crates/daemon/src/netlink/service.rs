@@ -197,6 +197,10 @@ struct Service {
     prompt: bool,
     /// Listening socket that replaces the acceptor's.
     taken: Taken,
+    /// Whether the present requests have come within a busy poll: their client has more of them.
+    is_burst: bool,
+    /// Whether the host side waits for the end of a burst.
+    host_side_waits: bool,
 }
 
 impl Service {
@@ -233,6 +237,8 @@ impl Service {
             idle,
             prompt,
             taken: Taken::default(),
+            is_burst: false,
+            host_side_waits: false,
         })
     }
 
@@ -303,8 +309,13 @@ impl Service {
         if std::mem::take(&mut self.prompt) {
             let soon = self.busy_poll.poll(|| found(Some(&now)).ok().filter(|found| !found.is_empty()));
             if let Some(soon) = soon {
+                self.is_burst = true;
                 return Ok(soon);
             }
+        }
+        self.is_burst = false;
+        if std::mem::take(&mut self.host_side_waits) {
+            self.shared.lock().follow_host_side();
         }
         let end = self.shared.lock().rtnl.until_expiry();
         found(end.map(|end| Timespec { tv_sec: end.as_secs() as i64, tv_nsec: end.subsec_nanos().into() }).as_ref())
@@ -495,7 +506,11 @@ impl Service {
             }
             ClientInput::Unserved(messages) => (client.request(&messages, &mut protocols, listeners, port, outbox), 0),
         };
-        protocols.follow_host_side();
+        // A single request is answered when sockets of the host side see its effect; of a burst, routes follow together.
+        self.host_side_waits = self.is_burst && protocols.may_host_side_wait();
+        if !self.host_side_waits {
+            protocols.follow_host_side();
+        }
         drop(protocols);
         // Busy-polls only while no packet needs the CPU.
         self.prompt = self.idle.is_long(self.worker.bursts(), Instant::now()) && self.busy_poll.should_poll();

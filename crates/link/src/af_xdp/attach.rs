@@ -131,9 +131,9 @@ fn patiently<T, E>(mut call: impl FnMut() -> Result<T, E>, errno: impl Fn(&E) ->
     call()
 }
 
-/// Makes a socket, not bound to a queue.
-pub(super) fn socket(name: &str) -> Result<OwnedFd, OpenError> {
-    xsk::socket().map_err(|err| refusal(name, ("socket AF_XDP", err)))
+/// Makes a socket, not bound to a queue, whose send buffer has this many bytes.
+pub(super) fn socket(name: &str, send_buffer: u32) -> Result<OwnedFd, OpenError> {
+    xsk::socket(send_buffer).map_err(|failed| refusal(name, failed))
 }
 
 /// Error of opening a link, with a remedy.

@@ -28,6 +28,7 @@ use crate::burst::{self, Batches, Refused};
 use crate::config::Config;
 use crate::error::failed;
 use crate::offloads::Offloads;
+use crate::opener::opener;
 use crate::pieces::{tagged, vlan_tag};
 use crate::rx_filter::RxFilter;
 use crate::stats::LinkStats;
@@ -114,7 +115,12 @@ impl Shape {
 
 impl XdpLink {
     /// Attaches the program to the interface, and makes a packet socket for each shard with a queue, and a socket for each receive queue.
-    pub(crate) fn acquire(interface: &str, mode: XdpMode, shards: ShardCount) -> Result<Acquired, OpenError> {
+    pub(crate) fn acquire(
+        interface: &str,
+        ring: u16,
+        mode: XdpMode,
+        shards: ShardCount,
+    ) -> Result<Acquired, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let device = Interface::new(interface).map_err(failed("socket"))?;
         let index = device.index().map_err(|err| {
@@ -129,7 +135,8 @@ impl XdpLink {
         };
         let watches = (0..shards.get().min(count as usize)).map(watch).collect::<Result<Vec<_>, _>>()?;
         let (program, why_generic) = attach((interface, index), count, shape.several, mode)?;
-        let sockets = (0..count).map(|_| attach::socket(interface)).collect::<Result<Vec<_>, _>>()?;
+        let charged = u32::from(ring) * 2 * shape.frame_size;
+        let sockets = (0..count).map(|_| attach::socket(interface, charged)).collect::<Result<Vec<_>, _>>()?;
         Ok(Acquired { descriptors: program.into_iter().chain(watches).chain(sockets).collect(), why_generic })
     }
 
@@ -392,7 +399,11 @@ impl Link for XdpLink {
     }
 
     fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {
-        self.interface.set_mac(mac).map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
+        let set = match opener() {
+            Some(opener) => opener.set_mac(self.index as u32, mac),
+            None => self.interface.set_mac(mac),
+        };
+        set.map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
         self.layer = Layer::Ethernet(mac);
         Ok(())
     }

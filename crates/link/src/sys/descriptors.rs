@@ -11,13 +11,13 @@ const FIRST: RawFd = 3;
 /// Directory with an entry for each descriptor of this process.
 const DIRECTORY: &str = "/proc/self/fd";
 
-/// Takes the descriptors that this process has inherited, but for its standard streams: closes them, and returns the first
-/// `kept`, which its service manager has passed (sd_listen_fds(3)). To be called once, at the start of `main`, before
-/// anything in this process owns a descriptor.
+/// Takes the descriptors that this process has inherited, but for its standard streams: closes them, and returns those that
+/// `is_passed` names by their numbers, as its service manager has passed them (sd_listen_fds(3)). To be called once, at the
+/// start of `main`, before anything in this process owns a descriptor.
 ///
 /// # Errors
 /// `/proc` is not there; all stay open then.
-pub fn take_inherited(kept: u32) -> io::Result<Vec<OwnedFd>> {
+pub fn take_inherited(is_passed: impl Fn(RawFd) -> bool) -> io::Result<Vec<OwnedFd>> {
     let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<RawFd>().ok();
     let listed: BTreeSet<RawFd> =
         fs::read_dir(DIRECTORY)?.filter_map(number).filter(|number| *number >= FIRST).collect();
@@ -25,6 +25,5 @@ pub fn take_inherited(kept: u32) -> io::Result<Vec<OwnedFd>> {
     let is_open = |number: &RawFd| fs::symlink_metadata(format!("{DIRECTORY}/{number}")).is_ok();
     // SAFETY: the descriptor is open, and by the condition above no value of this process owns it.
     let inherited = listed.into_iter().filter(is_open).map(|number| (number, unsafe { OwnedFd::from_raw_fd(number) }));
-    let end = i64::from(FIRST) + i64::from(kept);
-    Ok(inherited.filter(|(number, _)| i64::from(*number) < end).map(|(_, descriptor)| descriptor).collect())
+    Ok(inherited.filter(|(number, _)| is_passed(*number)).map(|(_, descriptor)| descriptor).collect())
 }

@@ -67,9 +67,15 @@ impl XdpStats {
 /// Packets that one call copies at most (`TX_BATCH_SIZE`).
 const TX_BATCH: u32 = 32;
 
-/// Makes a socket, not bound to a queue.
-pub(crate) fn socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)?)
+/// Makes a socket, not bound to a queue. In copy mode, packets queued in the device are charged to its send buffer, which has
+/// this many bytes.
+pub(crate) fn socket(send_buffer: u32) -> Result<OwnedFd, Failed> {
+    let failed = |call| move |err: io::Error| (call, err);
+    let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
+    let socket = socket.map_err(|err| failed("socket AF_XDP")(err.into()))?;
+    let charged = i32::try_from(send_buffer).unwrap_or(i32::MAX);
+    set_buffer(socket.as_fd(), libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, charged).map_err(failed("SO_SNDBUF"))?;
+    Ok(socket)
 }
 
 /// A socket of one queue. Its fields are dropped in the order of their declaration.
@@ -103,9 +109,6 @@ impl Xsk {
         ] {
             set_option(fd, libc::SOL_XDP, name, slots.get() as i32).map_err(failed(call))?;
         }
-        // In copy mode, packets queued in the device are charged to the socket's send buffer.
-        let charged = i32::try_from(queue.ring.get() * 2 * queue.frame_size).unwrap_or(i32::MAX);
-        set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, charged).map_err(failed("SO_SNDBUF"))?;
         let [rx, tx, fill, completion] = parts(fd).map_err(failed("XDP_MMAP_OFFSETS"))?;
         let no_ring = || failed("mmap")(io::Error::other("ring offsets lie outside the mapping"));
         let map = |parts: Parts, slots: NonZeroU32, slot: usize, at: u64| {

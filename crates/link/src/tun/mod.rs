@@ -21,6 +21,7 @@ pub(crate) use open::other_station;
 use crate::config::DEFAULT_MTU;
 use crate::error::failed;
 use crate::flow_hash::FlowHash;
+use crate::opener::opener;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::sys::ifreq::{Interface, tun_is_attached, tun_set_persistent};
@@ -180,7 +181,11 @@ impl Link for TunLink {
 
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         let mtu = mtu.map_or(DEFAULT_MTU, usize::from);
-        self.interface.set_mtu(mtu).map_err(|err| OpenError::new(&self.common.name, "SIOCSIFMTU", err))?;
+        let set = match opener() {
+            Some(opener) => opener.set_mtu(self.index as u32, mtu as u32),
+            None => self.interface.set_mtu(mtu),
+        };
+        set.map_err(|err| OpenError::new(&self.common.name, "SIOCSIFMTU", err))?;
         (self.common.mtu, self.common.configured_mtu) = (mtu, u16::try_from(mtu).ok());
         self.longest = longest(self.virtio, mtu, self.layer);
         Ok(())

@@ -10,8 +10,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use base::DropReason;
 use packet::{Memory, Packet};
 
+use super::socket::bind_port;
 use super::synthetic::{Ends, LONGEST, Unwrapped, set_ip, wrap};
 use crate::OpenError;
+use crate::opener::opener;
 use crate::pieces::skipping;
 use crate::stats::LinkStats;
 use crate::sys::socket::set_option;
@@ -43,18 +45,24 @@ impl IkePort {
 
     fn bind(name: &str, local: SocketAddr) -> Result<Self, OpenError> {
         let failed = |call| move |err| OpenError::new(name, call, err);
-        let socket = UdpSocket::bind(local).map_err(|err| {
+        let bound = match opener() {
+            Some(opener) => opener.bind(local, false),
+            None => bind_port(local, false),
+        };
+        let socket = bound.map(UdpSocket::from).map_err(|err| {
             failed("bind to the port of IKE")(err)
                 .with_hint(libc::EADDRINUSE, "another socket has this address and port")
                 .with_hint(libc::EACCES, "needs CAP_NET_BIND_SERVICE; run as root or grant it")
         })?;
-        socket.set_nonblocking(true).map_err(failed("O_NONBLOCK"))?;
-        // The host fragments a datagram that is longer than the path MTU by its own rules.
-        let (level, option, mode) = match local {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
+        // The host fragments a datagram that is longer than the path MTU by its own rules, and errors are not read here.
+        let (level, discovery, mode, errors) = match local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT, libc::IP_RECVERR),
+            SocketAddr::V6(_) => {
+                (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT, libc::IPV6_RECVERR)
+            }
         };
-        set_option(socket.as_fd(), level, option, mode).map_err(failed("IP_MTU_DISCOVER"))?;
+        set_option(socket.as_fd(), level, discovery, mode).map_err(failed("IP_MTU_DISCOVER"))?;
+        set_option(socket.as_fd(), level, errors, 0).map_err(failed("IP_RECVERR"))?;
         let local = socket.local_addr().map_err(failed("getsockname"))?;
         Ok(Self { socket, local })
     }

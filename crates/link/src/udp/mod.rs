@@ -48,6 +48,7 @@ use ike_port::IkePort;
 use message::Message;
 pub use paths::PeerError;
 use paths::{MAX_ERRORS, Paths, TooBig, is_soft, narrow};
+pub use socket::{bind_port, widen};
 use source_ports::{Sender, SourcePorts};
 use synthetic::{Ends, LONGEST, Unsendable, Unwrapped, set_ip, unwrap, wrap};
 pub use trains::set_trains;

@@ -2,15 +2,15 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::OpenError;
-use crate::sys::socket::{set_buffer, set_option};
+use crate::sys::socket::{get_option, set_buffer, set_option};
 
 /// Size of the socket buffer in each direction, in bytes.
-pub(super) const SOCKET_BUFFER: i32 = 8 << 20;
+const SOCKET_BUFFER: i32 = 8 << 20;
 
 /// Makes a socket, and binds it; `joins` the group of the address, whose sockets have `SO_REUSEPORT`.
 pub(super) fn socket(name: &str, bind: SocketAddr, joins: bool) -> Result<UdpSocket, OpenError> {
@@ -39,8 +39,7 @@ pub(super) fn socket(name: &str, bind: SocketAddr, joins: bool) -> Result<UdpSoc
         }
     }
     set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(failed("SO_RXQ_OVFL"))?;
-    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER).map_err(failed("SO_RCVBUF"))?;
-    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
+    set_buffers(fd).map_err(failed("SO_RCVBUF, SO_SNDBUF"))?;
     if joins {
         set_option(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1).map_err(failed("SO_REUSEPORT"))?;
     }
@@ -51,4 +50,48 @@ pub(super) fn socket(name: &str, bind: SocketAddr, joins: bool) -> Result<UdpSoc
             .with_hint(libc::EACCES, "needs CAP_NET_BIND_SERVICE; run as root or grant it")
     })?;
     Ok(UdpSocket::from(socket))
+}
+
+/// Makes a socket at another port of a link's address; `joins` as for the sockets of a link.
+///
+/// # Errors
+/// Errors of socket(2), setsockopt(2) and bind(2).
+pub fn bind_port(address: SocketAddr, joins: bool) -> io::Result<OwnedFd> {
+    socket("", address, joins).map(OwnedFd::from).map_err(|err| err.source)
+}
+
+/// Sets the buffers of a UDP socket, which may be another process's, to the size of a link's.
+///
+/// # Errors
+/// `EPROTOTYPE`: another kind of socket. Otherwise errors of setsockopt(2).
+pub fn widen(socket: BorrowedFd<'_>) -> io::Result<()> {
+    match get_option(socket, libc::SOL_SOCKET, libc::SO_PROTOCOL)? {
+        libc::IPPROTO_UDP => set_buffers(socket),
+        _ => Err(io::Error::from_raw_os_error(libc::EPROTOTYPE)),
+    }
+}
+
+/// Whether the buffers of a socket are smaller than those of a link.
+pub(super) fn is_narrow(socket: BorrowedFd<'_>) -> bool {
+    // The kernel doubles what it is given.
+    get_option(socket, libc::SOL_SOCKET, libc::SO_SNDBUF).is_ok_and(|bytes| bytes < 2 * SOCKET_BUFFER)
+}
+
+fn set_buffers(socket: BorrowedFd<'_>) -> io::Result<()> {
+    set_buffer(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER)?;
+    set_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_of_udp_sockets_alone_are_widened() {
+        let udp = bind_port("127.0.0.1:0".parse().unwrap(), false).unwrap();
+        widen(udp.as_fd()).unwrap();
+        let (unix, _peer) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        let refused = widen(unix.as_fd()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EPROTOTYPE));
+    }
 }

@@ -3,11 +3,16 @@
 //!
 //! A socket has one source port, so there is a socket for each of these ports, from the first packet on. It only sends: a filter refuses
 //! what arrives. The ports with the most recent packets are kept.
+//!
+//! Ports below 1024, and buffers above the administrator's limit, take a capability. A thread requests them of the
+//! [opener](crate::Opener), as the caller is in the middle of packets: until its answer has come, such a port is not bound.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use packet::{Memory, Packet};
@@ -16,8 +21,9 @@ use rustix::net::sockopt::socket_error;
 
 use super::discovery::Discovery;
 use super::paths::Paths;
-use super::socket::socket;
+use super::socket::{is_narrow, socket};
 use crate::OpenError;
+use crate::opener::{Opener, opener};
 use crate::stats::LinkStats;
 use crate::steering;
 use crate::sys::cbpf;
@@ -51,6 +57,8 @@ struct SourcePort {
 #[derive(Debug)]
 enum State {
     Bound(Sender),
+    /// The opener is asked for the socket.
+    Requested(Receiver<io::Result<OwnedFd>>),
     /// The port is not bound, and could not be at this time.
     Refused(Option<Instant>),
 }
@@ -79,7 +87,7 @@ impl SourcePorts {
     /// Socket for packets from `port` of the address of a link.
     ///
     /// # Errors
-    /// `EADDRNOTAVAIL`: the port cannot be bound, or could not in the second before.
+    /// `EADDRNOTAVAIL`: the port cannot be bound, or could not in the second before, or is not bound yet.
     pub(super) fn sender(&mut self, name: &str, link: SocketAddr, port: u16) -> io::Result<&mut Sender> {
         match self.ports.iter().position(|known| known.number == port) {
             Some(at) => self.ports[at..].rotate_left(1),
@@ -93,17 +101,39 @@ impl SourcePorts {
         let refused = || io::Error::from_raw_os_error(libc::EADDRNOTAVAIL);
         let Self { errors, has_others, ports } = self;
         let state = &mut ports.last_mut().ok_or_else(refused)?.state;
+        let mut local = link;
+        local.set_port(port);
+        let is_refused = || State::Refused(Some(Instant::now()));
         if let State::Refused(at) = *state
             && at.is_none_or(|at| at.elapsed() >= RETRY)
         {
-            let mut local = link;
-            local.set_port(port);
-            let bound = Sender::bind(name, local, *has_others, errors.as_fd());
-            *state = bound.map_or_else(|_| State::Refused(Some(Instant::now())), State::Bound);
+            // An SA that replaces another may be another shard's, whose socket of the port is still there.
+            *state = match (socket(name, local, *has_others), opener()) {
+                (Ok(socket), opener) => {
+                    if let Some(opener) = opener.filter(|_| is_narrow(socket.as_fd())) {
+                        widen_later(opener, &socket);
+                    }
+                    Sender::over(socket, local, errors.as_fd()).map_or_else(|_| is_refused(), State::Bound)
+                }
+                (Err(err), Some(opener)) if err.source.kind() == io::ErrorKind::PermissionDenied => {
+                    State::Requested(bind_later(opener, local, *has_others))
+                }
+                (Err(_), _) => is_refused(),
+            };
+        }
+        if let State::Requested(answer) = state {
+            match answer.try_recv() {
+                Err(TryRecvError::Empty) => {}
+                Err(TryRecvError::Disconnected) | Ok(Err(_)) => *state = is_refused(),
+                Ok(Ok(socket)) => {
+                    let bound = Sender::over(socket.into(), local, errors.as_fd());
+                    *state = bound.map_or_else(|_| is_refused(), State::Bound);
+                }
+            }
         }
         match state {
             State::Bound(sender) => Ok(sender),
-            State::Refused(_) => Err(refused()),
+            State::Requested(_) | State::Refused(_) => Err(refused()),
         }
     }
 
@@ -127,16 +157,30 @@ impl SourcePorts {
 }
 
 impl Sender {
-    /// Binds a socket whose errors are reported by the epoll instance `errors`.
-    fn bind(name: &str, local: SocketAddr, has_others: bool, errors: BorrowedFd<'_>) -> Result<Self, OpenError> {
-        let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
-        // An SA that replaces another may be another shard's, whose socket of the port is still there.
-        let socket = socket(name, local, has_others)?;
-        cbpf::filter(socket.as_fd(), &steering::nothing()).map_err(failed("SO_ATTACH_FILTER"))?;
+    /// Sends by a socket that is bound to `local`. Its errors are reported by the epoll instance `errors`.
+    fn over(socket: UdpSocket, local: SocketAddr, errors: BorrowedFd<'_>) -> io::Result<Self> {
+        cbpf::filter(socket.as_fd(), &steering::nothing())?;
         // No event but errors, which are always reported.
-        epoll::add(errors, &socket, epoll::EventData::new_u64(local.port().into()), epoll::EventFlags::empty())
-            .map_err(|err| failed("epoll_ctl")(err.into()))?;
+        epoll::add(errors, &socket, epoll::EventData::new_u64(local.port().into()), epoll::EventFlags::empty())?;
         Ok(Self { socket, local, discovery: Discovery::Probe })
+    }
+}
+
+/// Requests a socket at `local` of the opener, in a thread.
+fn bind_later(opener: &'static dyn Opener, local: SocketAddr, joins: bool) -> Receiver<io::Result<OwnedFd>> {
+    let (sender, answer) = mpsc::channel();
+    // Without a thread the receiver is disconnected. The port may be evicted before the answer comes.
+    let ask = move || drop(sender.send(opener.bind(local, joins)));
+    let _ = thread::Builder::new().name("open".to_owned()).spawn(ask);
+    answer
+}
+
+/// Requests buffers of the size of a link's for a socket of the opener, in a thread. Meanwhile, and if it is refused, the
+/// administrator's limit holds.
+fn widen_later(opener: &'static dyn Opener, socket: &UdpSocket) {
+    if let Ok(socket) = socket.try_clone() {
+        let ask = move || drop(opener.widen(socket.as_fd()));
+        let _ = thread::Builder::new().name("open".to_owned()).spawn(ask);
     }
 }
 

@@ -4,8 +4,8 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
 
-use super::socket::SOCKET_BUFFER;
-use crate::sys::socket::{set_buffer, set_option};
+use super::socket::widen;
+use crate::sys::socket::set_option;
 
 /// Lets a socket send datagrams of `size` bytes as one train a call, receive trains as they come, and buffer as much as a `udp` link.
 ///
@@ -15,6 +15,5 @@ pub fn set_trains(socket: &UdpSocket, size: u16) -> io::Result<()> {
     let fd = socket.as_fd();
     set_option(fd, libc::SOL_UDP, libc::UDP_SEGMENT, size.into())?;
     set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER)?;
-    set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER)
+    widen(fd)
 }

@@ -84,6 +84,13 @@ pub enum Delta {
     Domain(PortId, Domain),
 }
 
+impl Delta {
+    /// Whether this is the change of a route.
+    pub const fn is_of_route(&self) -> bool {
+        matches!(self, Self::AddRoute { .. } | Self::RemoveRoute { .. } | Self::ReplaceRoute { .. })
+    }
+}
+
 /// Tables in Linux's listing order: by `id` modulo 256, then the most recently created first.
 type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 

@@ -1,15 +1,12 @@
-//! The process of a host side: `fatpath host-maker`, started by the daemon before its own confinement. It makes the
-//! namespace, stays inside and makes devices there, and ends when the daemon has closed the socket that is its standard
-//! input: by no signal that a terminal or a service manager sends to all processes of the gateway.
+//! The [opener](crate::opener) of a host side. It makes the namespace, stays inside, and makes and changes devices,
+//! addresses, routes and rules there.
 //!
-//! It is a process of its own because a user namespace can be entered by a process of one thread only, and because the
-//! daemon enters no namespace and mounts nothing once it is confined.
+//! It is a process of its own because a user namespace can be entered by a process of one thread only, and cannot be left.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
 
 use client::CliError;
 use link::{HostDevice, Namespace, unshare};
@@ -19,14 +16,19 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use rustix::process::{getegid, geteuid};
-use rustix::thread::{LinkNameSpaceType, set_no_new_privs};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use rustix::thread::LinkNameSpaceType;
 use wire::eth::MacAddr;
 
-use super::order::{Answer, Descriptors, Order, receive, send};
+use super::content::Step;
+use super::order::{Answer, Descriptors, Files, Order};
 use super::rtnl;
 use super::search::{self, OWN_NETWORK, enter};
-use crate::rtnetlink;
+use crate::confine;
+use crate::opener::process::{Carried, serve};
+use crate::rtnetlink::{self, Rtnetlink};
+
+/// Steps of one order at most: their answers fit into the socket's buffer.
+pub(super) const BATCH: usize = 64;
 
 /// Device file by which TUN and TAP devices are made.
 const TUN: &str = "/dev/net/tun";
@@ -62,79 +64,102 @@ const SETTINGS: [(&str, &str); 20] = [
 /// Rtnetlink groups that are joined: links, and addresses, routes and rules of both families. Group `n` is bit `n - 1`.
 const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 
-/// Carries out the daemon's orders until end of file.
+/// Carries out the gateway's orders until end of file.
 ///
 /// # Errors
-/// Standard input is no socket of the daemon.
-pub fn main() -> Result<(), CliError> {
-    let socket = io::stdin();
-    let failed = |err: io::Error| CliError::failed(format!("the daemon's socket: {err}"));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
-    }
-    set_no_new_privs(true).map_err(|err| failed(err.into()))?;
+/// As [`serve`].
+pub(crate) fn main() -> Result<(), CliError> {
     let mut inside = Inside::default();
-    while let Some((number, order, descriptors)) = receive::<Order>(&socket).map_err(failed)? {
-        let (answer, descriptors) =
-            carry_out(order, descriptors, &mut inside).unwrap_or_else(|why| (Answer::Refused(why), Vec::new()));
-        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-        // The daemon may have ended.
-        if send(&socket, number, &answer, &descriptors).is_err() {
-            break;
-        }
-    }
-    Ok(())
+    serve(|order, descriptors| inside.carry_out(order, descriptors), Answer::Refused)
 }
 
 /// Namespaces of a host side, as far as they are there.
 #[derive(Default)]
 struct Inside {
-    /// Whether this process is in the namespace.
-    is_there: bool,
-    /// File that the namespace is bound to.
-    place: Option<PathBuf>,
+    files: Option<Files>,
+    /// Whether the order for the namespace has come: the files of a gateway that runs are not to be trusted.
+    is_made: bool,
+    /// Socket for changes in the namespace, once this process is there.
+    changes: Option<Rtnetlink>,
     /// Namespace of the other ends of pairs.
     far: Option<Far>,
 }
 
-/// Carries out an order. But for the first one, which makes the namespace, orders are about that namespace alone.
-fn carry_out(order: Order, descriptors: Vec<OwnedFd>, inside: &mut Inside) -> Result<(Answer, Vec<OwnedFd>), String> {
-    match order {
-        Order::Namespace { .. } if inside.is_there => Err("there is a namespace already".to_owned()),
-        Order::Namespace { place, record } => {
-            let (answer, descriptors) = namespace(place.as_deref(), &record, descriptors.into_iter().next())?;
-            inside.is_there = true;
-            inside.place = place;
-            Ok((answer, descriptors.into_vec()))
+impl Inside {
+    /// Carries out an order. But for the first two, which make the namespace, orders are about that namespace alone.
+    fn carry_out(&mut self, order: Order, descriptors: Vec<OwnedFd>) -> Carried<Answer> {
+        let files = match (&order, &self.files) {
+            (Order::Begin(_), Some(_)) => return Err("it has begun already".to_owned()),
+            (Order::Begin(files), None) => {
+                if files.is_confined {
+                    confine::keep(confine::of_host_side())?;
+                }
+                self.files = Some(files.clone());
+                return Ok((Answer::Done, Vec::new()));
+            }
+            (_, None) => return Err("it has not begun yet".to_owned()),
+            (_, Some(files)) => files,
+        };
+        if let Order::Namespace = order {
+            if self.is_made {
+                return Err("there is a namespace already".to_owned());
+            }
+            self.is_made = true;
+            let (answer, descriptors, changes) = namespace(files, descriptors.into_iter().next())?;
+            self.changes = Some(changes);
+            return Ok((answer, descriptors.into_vec()));
         }
-        _ if !inside.is_there => Err("there is no namespace yet".to_owned()),
-        Order::Look => Ok((Answer::Entered(search::is_entered().map_err(named("/proc"))?), Vec::new())),
-        Order::Unbind { place } if inside.place.as_ref() == Some(&place) => {
-            unmount(&place, UnmountFlags::DETACH)
-                .map_err(io::Error::from)
-                .and_then(|()| fs::remove_file(&place))
-                .map_err(named(place.display()))?;
-            Ok((Answer::Done, Vec::new()))
-        }
-        Order::Unbind { place } => Err(format!("{}: not the file of this namespace", place.display())),
-        Order::Device { name, index, mac, mtu } => {
-            let device = HostDevice { name, index, mac: mac.map(MacAddr), mtu };
-            let queue = device.make().map_err(|err| err.to_string())?;
-            Ok((Answer::Done, vec![queue]))
-        }
-        Order::Pair { name, index, mac, mtu, peer } => {
-            let far = match &mut inside.far {
-                Some(far) => far,
-                none => none.insert(Far::make()?),
-            };
-            Ok((Answer::Done, far.pair(&name, index, mac, mtu, &peer)?))
+        let changes = self.changes.as_mut().ok_or("there is no namespace yet")?;
+        match order {
+            Order::Begin(_) | Order::Namespace => Err("it has begun already".to_owned()),
+            Order::Change(steps) => Ok((Answer::Changed(change(changes, &steps)?), Vec::new())),
+            Order::Remove(index) => {
+                let removed = changes.ask_all(1, |writer, seq, _| rtnl::write_removal(writer, index, seq));
+                let numbers = removed.map_err(named("rtnetlink"))?.into_iter().map(|(_, number)| number);
+                Ok((Answer::Changed(numbers.collect()), Vec::new()))
+            }
+            Order::Look => Ok((Answer::Entered(search::is_entered().map_err(named("/proc"))?), Vec::new())),
+            Order::Unbind => {
+                let place = files.place.as_ref().ok_or("the namespace has no file")?;
+                unmount(place, UnmountFlags::DETACH)
+                    .map_err(io::Error::from)
+                    .and_then(|()| fs::remove_file(place))
+                    .map_err(named(place.display()))?;
+                Ok((Answer::Done, Vec::new()))
+            }
+            Order::Device { name, index, mac, mtu } => {
+                let device = HostDevice { name, index, mac: mac.map(MacAddr), mtu };
+                let queue = device.make().map_err(|err| err.to_string())?;
+                Ok((Answer::Done, vec![queue]))
+            }
+            Order::Pair { name, index, mac, mtu, peer } => {
+                let far = match &mut self.far {
+                    Some(far) => far,
+                    none => none.insert(Far::make()?),
+                };
+                Ok((Answer::Done, far.pair(&name, index, mac, mtu, &peer)?))
+            }
         }
     }
 }
 
-/// Enters the namespace that is bound to `place`, or the one of `record`, or creates one. Binds it there, and applies the
-/// settings for devices. `stored`: a namespace that the service manager has kept.
-fn namespace(place: Option<&Path>, record: &Path, stored: Option<OwnedFd>) -> Result<(Answer, Descriptors), String> {
+/// Takes steps. Returns the `errno` of each, or 0.
+fn change(changes: &mut Rtnetlink, steps: &[Step]) -> Result<Vec<i32>, String> {
+    if steps.len() > BATCH {
+        return Err(format!("{} steps are more than {BATCH}", steps.len()));
+    }
+    let written = |writer: &mut _, seq, at: usize| rtnl::write_step(writer, &steps[at], seq);
+    let mut numbers = vec![0; steps.len()];
+    for (at, number) in changes.ask_all(steps.len(), written).map_err(named("rtnetlink"))? {
+        numbers[at] = number;
+    }
+    Ok(numbers)
+}
+
+/// Enters the namespace that is bound to the place, or the one of the record, or creates one. Binds it there, and applies the
+/// settings for devices. `stored`: a namespace that the service manager has kept. Returns also a socket for changes in it.
+fn namespace(files: &Files, stored: Option<OwnedFd>) -> Result<(Answer, Descriptors, Rtnetlink), String> {
+    let (place, record) = (files.place.as_deref(), files.record.as_path());
     let bound = place.and_then(bound);
     let is_bound = bound.is_some();
     // Without a record there is no earlier namespace.
@@ -168,14 +193,16 @@ fn namespace(place: Option<&Path>, record: &Path, stored: Option<OwnedFd>) -> Re
     let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let descriptors = Descriptors {
         network: open(OWN_NETWORK)?,
-        requests: netlink(0)?,
+        dumps: netlink(0)?,
         events: netlink(GROUPS)?,
         control: control.map_err(|err| format!("socket: {err}"))?,
         sock_diag: sock_diag().map_err(|err| format!("sock_diag: {err}"))?,
         user: if is_of_user { Some(open("/proc/self/ns/user")?) } else { None },
     };
     let tun_closed = OpenOptions::new().read(true).write(true).open(TUN).err().map(|err| format!("{TUN}: {err}"));
-    Ok((Answer::Namespace { found: found.is_some(), unbound, tun_closed }, descriptors))
+    let changes = Rtnetlink::open().map_err(named("rtnetlink"))?;
+    let (found, port) = (found.is_some(), changes.port);
+    Ok((Answer::Namespace { found, unbound, tun_closed, port }, descriptors, changes))
 }
 
 /// Namespace with the other ends of pairs of devices only. It is removed, with the pairs, when this process has ended and
@@ -288,4 +315,64 @@ pub(super) fn sock_diag() -> Result<OwnedFd, Errno> {
 
 fn named(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> String {
     move |err| format!("{what}: {err}")
+}
+
+/// Reads an order, and writes its requests to the kernel, without carrying it out. Tells whether the order was one.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn check_order(bytes: &[u8]) -> bool {
+    let Ok((_, Some(order), _)) = crate::opener::message::parse::<Order>(bytes) else { return false };
+    let mut writer = Writer::default();
+    if let Order::Change(steps) = &order {
+        steps.iter().for_each(|step| rtnl::write_step(&mut writer, step, 1));
+        assert_eq!(Messages::new(writer.as_bytes()).count(), steps.len());
+    }
+    assert!(Inside { files: Some(Files::default()), ..Inside::default() }.is_refused(order));
+    true
+}
+
+#[cfg(feature = "fuzzing")]
+impl Inside {
+    /// Whether an order is refused before there is a namespace.
+    fn is_refused(&mut self, order: Order) -> bool {
+        matches!(order, Order::Namespace) || self.carry_out(order, Vec::new()).is_err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Refusal of an order of a gateway with files, if there are any.
+    fn refused(files: Option<Files>, order: Order) -> String {
+        Inside { files, ..Inside::default() }.carry_out(order, Vec::new()).unwrap_err()
+    }
+
+    #[test]
+    fn order_before_its_time_is_refused() {
+        let device = || Order::Device { name: "t0".to_owned(), index: 7, mac: None, mtu: None };
+        assert_eq!(refused(None, device()), "it has not begun yet");
+        assert_eq!(refused(None, Order::Namespace), "it has not begun yet");
+        let begun = || Some(Files::default());
+        for order in [device(), Order::Look, Order::Unbind, Order::Remove(1), Order::Change(Vec::new())] {
+            assert_eq!(refused(begun(), order), "there is no namespace yet");
+        }
+        assert_eq!(refused(begun(), Order::Begin(Files::default())), "it has begun already");
+    }
+
+    #[test]
+    fn namespace_is_entered_once_even_if_that_fails() {
+        let mut inside = Inside { files: Some(Files::default()), is_made: true, ..Inside::default() };
+        assert_eq!(inside.carry_out(Order::Namespace, Vec::new()).unwrap_err(), "there is a namespace already");
+        assert_eq!(inside.carry_out(Order::Look, Vec::new()).unwrap_err(), "there is no namespace yet");
+    }
+
+    #[test]
+    fn order_with_too_many_steps_is_refused() {
+        let step = Step::Device(
+            1,
+            super::super::content::Device { name: "lo".to_owned(), mac: None, mtu: 1, up: true, has_arp: false },
+        );
+        let mut changes = Rtnetlink::open().unwrap();
+        assert_eq!(change(&mut changes, &vec![step; BATCH + 1]).unwrap_err(), "65 steps are more than 64");
+    }
 }

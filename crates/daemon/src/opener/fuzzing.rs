@@ -1,0 +1,83 @@
+//! Judgement of orders without carrying them out, for the fuzz targets.
+
+use std::collections::BTreeSet;
+
+use driver::DriverKind;
+use netlink::message::{Messages, Writer};
+
+use super::judge::{Judge, Unmade};
+use super::message::parse;
+use super::order::{Change, Gateway, LinkOrder};
+use crate::confine::LinkRight;
+use crate::device;
+use crate::host::rtnl::{self, TunDevice};
+
+/// Judges an order in the opener of the gateway `a`, which may open TUN devices and UDP sockets and has opened device 7. Tells
+/// whether the order was one.
+///
+/// # Panics
+/// A change of a foreign device or route is admitted, or the kernel is asked for another change than the admitted one.
+pub(crate) fn judge(bytes: &[u8]) -> bool {
+    let Ok((_, Some(order), _)) = parse::<LinkOrder>(bytes) else { return false };
+    let rights = Some(BTreeSet::from([LinkRight::Tun]));
+    let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
+    judge.opened(&DriverKind::Tun { queues: 1 }, Some(7));
+    match order {
+        LinkOrder::Begin(_) | LinkOrder::Port | LinkOrder::Widen => {}
+        LinkOrder::Open(opening) if judge.open(&opening).is_ok() => {
+            let is_free = |port: u16| port >= 1024;
+            assert!(match opening.kind {
+                DriverKind::Tun { .. } => true,
+                DriverKind::Udp { bind } => is_free(bind.port()),
+                _ => false,
+            });
+        }
+        LinkOrder::Open(_) | LinkOrder::Adopt(_) => {}
+        LinkOrder::Bind { address, .. } => assert!(judge.bind(address).is_err(), "no UDP link is open"),
+        LinkOrder::Change(changes) => {
+            if Judge::changes(&changes).is_ok() {
+                changes.iter().for_each(|change| judged(&judge, change));
+            }
+        }
+    }
+    true
+}
+
+fn judged(judge: &Judge, change: &Change) {
+    let device = |index: u32, alias: &str, is_attached| TunDevice {
+        index,
+        name: format!("t{index}"),
+        alias: Some(alias.to_owned()),
+        up: true,
+        is_tap: false,
+        has_many_queues: false,
+        is_attached,
+    };
+    let present = [device(7, "", true), device(8, "fatpath a", false), device(9, "fatpath b", false)];
+    match judge.change(change, &present) {
+        Ok(()) => {}
+        Err(Unmade::Gone | Unmade::Refused(_)) => return,
+    }
+    let is_own = |index: u32| matches!(index, 7 | 8);
+    let mut writer = Writer::default();
+    change.write(&mut writer, 1);
+    let message = Messages::new(writer.as_bytes()).next().expect("a request");
+    match change {
+        Change::Address { address, is_new: true } => {
+            assert!(is_own(address.index));
+            assert_eq!(rtnl::read_host_address(&message), Some(*address));
+        }
+        Change::Address { address: rtnl::HostAddress { index, .. }, is_new: false } | Change::Mtu { index, .. } => {
+            assert!(is_own(*index));
+            assert_eq!(rtnl::index_of(&message), Some(*index));
+        }
+        Change::Route { route, .. } => {
+            assert!(device::is_wall_of(route, "a") || matches!(route.devices[..], [index] if is_own(index)));
+            if route.src.is_none_or(|src| src.is_ipv4() == route.prefix.is_ipv4()) {
+                assert_eq!(rtnl::read_host_route(&message).as_ref(), Some(route));
+            }
+        }
+        Change::Remove { index } => assert_eq!((*index, rtnl::index_of(&message)), (8, Some(8))),
+        Change::Mac { .. } => panic!("no interface is open"),
+    }
+}

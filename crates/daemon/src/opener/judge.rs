@@ -1,0 +1,301 @@
+//! Orders that are refused. A gateway that was taken over sends any: nothing here trusts it.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use base::TableId;
+use driver::{DriverKind, Resource};
+use netlink::rtnl::nums::RTN_UNICAST;
+
+use super::order::{Change, Gateway, Opening};
+use crate::confine;
+use crate::device::{self, PROTOCOL};
+use crate::host::rtnl::{HostRoute, TunDevice};
+
+/// Changes of one order at most.
+const MOST_CHANGES: usize = 256;
+
+/// The gateway, and what it has opened.
+#[derive(Debug, Default)]
+pub(crate) struct Judge {
+    gateway: Gateway,
+    /// Numbers of the TUN and TAP devices of links.
+    devices: BTreeSet<u32>,
+    /// Numbers of the interfaces of links.
+    interfaces: BTreeSet<u32>,
+    /// Addresses of UDP links.
+    addresses: BTreeSet<IpAddr>,
+}
+
+/// Verdict about a change that is not made.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Unmade {
+    /// There is no such device any more.
+    Gone,
+    /// The gateway may not make this change.
+    Refused(String),
+}
+
+impl Judge {
+    pub(crate) fn new(gateway: Gateway) -> Self {
+        Self { gateway, ..Self::default() }
+    }
+
+    /// Judges the opening of a link.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    pub(crate) fn open(&self, opening: &Opening) -> Result<(), String> {
+        if let Resource::VhostSocket(_) = opening.kind.resource() {
+            return Err(format!("a link of kind {} takes no capability", opening.kind.word()));
+        }
+        confine::admit(&opening.kind, self.gateway.rights.as_ref())
+    }
+
+    /// Notes that a link is open; `index`: the number of its device or interface.
+    pub(crate) fn opened(&mut self, kind: &DriverKind, index: Option<u32>) {
+        match kind.resource() {
+            Resource::Device => self.devices.extend(index),
+            Resource::Interface(_) => self.interfaces.extend(index),
+            Resource::UdpSocket(bind) => drop(self.addresses.insert(bind.ip())),
+            Resource::VhostSocket(_) => {}
+        }
+    }
+
+    /// Judges a socket at another port of a link's address.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    pub(crate) fn bind(&self, address: SocketAddr) -> Result<(), String> {
+        confine::admit(&DriverKind::Udp { bind: address }, self.gateway.rights.as_ref())?;
+        if self.addresses.contains(&address.ip()) {
+            return Ok(());
+        }
+        Err(format!("{}: no address of a link of this gateway", address.ip()))
+    }
+
+    /// Judges the number of changes of one order.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    pub(crate) fn changes(changes: &[Change]) -> Result<(), String> {
+        match changes.len() {
+            0..=MOST_CHANGES => Ok(()),
+            count => Err(format!("{count} changes are more than {MOST_CHANGES}")),
+        }
+    }
+
+    /// Judges a change; `present` has the TUN and TAP devices of the host.
+    ///
+    /// # Errors
+    /// The reason of the refusal.
+    pub(crate) fn change(&self, change: &Change, present: &[TunDevice]) -> Result<(), Unmade> {
+        let refused = |why: String| Err(Unmade::Refused(why));
+        match change {
+            Change::Address { address, .. } if address.protocol != PROTOCOL => {
+                refused(format!("address {}: protocol {} is not the gateway's", address.addr, address.protocol))
+            }
+            Change::Address { address, .. } => self.own_device(address.index, present).map(drop),
+            Change::Route { route, .. } if device::is_wall_of(route, &self.gateway.instance) => Ok(()),
+            Change::Route { route: HostRoute { devices, kind, protocol, table, mark: 0, .. }, .. }
+                if (*kind, *protocol, *table) == (RTN_UNICAST, PROTOCOL, TableId::MAIN.0) && devices.len() == 1 =>
+            {
+                self.own_device(devices[0], present).map(drop)
+            }
+            Change::Route { route, .. } => refused(format!("route to {}: none that the gateway has", route.prefix)),
+            Change::Remove { index } => match self.own_device(*index, present)? {
+                device if device.is_attached => refused(format!("{}: a program has the device", device.name)),
+                device if !self.is_marked(device) => refused(format!("{}: the gateway has not made it", device.name)),
+                _ => Ok(()),
+            },
+            Change::Mtu { index, .. } => self.own_device(*index, present).map(drop),
+            Change::Mac { index, .. } if self.interfaces.contains(index) => Ok(()),
+            Change::Mac { index, .. } => refused(format!("interface {index}: no link of this gateway has it")),
+        }
+    }
+
+    /// The device with that number, if a link of the gateway has it, or an earlier run has made it.
+    fn own_device<'a>(&self, index: u32, present: &'a [TunDevice]) -> Result<&'a TunDevice, Unmade> {
+        let device = present.iter().find(|device| device.index == index).ok_or(Unmade::Gone)?;
+        if self.devices.contains(&index) || self.is_marked(device) {
+            return Ok(device);
+        }
+        Err(Unmade::Refused(format!("{}: no device of this gateway", device.name)))
+    }
+
+    fn is_marked(&self, device: &TunDevice) -> bool {
+        device::owner_of(device) == Some(self.gateway.instance.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::Prefix;
+    use driver::XdpMode;
+    use netlink::rtnl::nums::RTN_BLACKHOLE;
+
+    use super::*;
+    use crate::confine::LinkRight;
+    use crate::host::rtnl::HostAddress;
+
+    /// The judge of the gateway `a`, which may open TUN devices and has opened number 7.
+    fn judge() -> Judge {
+        let rights = Some(BTreeSet::from([LinkRight::Tun]));
+        let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
+        judge.opened(&DriverKind::Tun { queues: 1 }, Some(7));
+        judge
+    }
+
+    fn device(index: u32, alias: Option<&str>, is_attached: bool) -> TunDevice {
+        TunDevice {
+            index,
+            name: format!("t{index}"),
+            alias: alias.map(str::to_owned),
+            up: true,
+            is_tap: false,
+            has_many_queues: false,
+            is_attached,
+        }
+    }
+
+    /// Devices of the gateway, of another one, and of a program.
+    fn present() -> [TunDevice; 5] {
+        [
+            device(7, None, true),
+            device(8, Some("fatpath a"), false),
+            device(9, Some("fatpath b"), false),
+            device(10, None, false),
+            device(11, Some("fatpath a"), true),
+        ]
+    }
+
+    fn refused(change: &Change) -> String {
+        match judge().change(change, &present()) {
+            Err(Unmade::Refused(why)) => why,
+            other => panic!("{change:?}: {other:?}"),
+        }
+    }
+
+    fn address(index: u32, protocol: u8) -> Change {
+        Change::Address { address: HostAddress { index, addr: "10.0.0.1/24".parse().unwrap(), protocol }, is_new: true }
+    }
+
+    fn route(device: u32) -> HostRoute {
+        HostRoute {
+            table: TableId::MAIN.0,
+            prefix: "10.9.0.0/16".parse().unwrap(),
+            metric: 0,
+            kind: RTN_UNICAST,
+            protocol: PROTOCOL,
+            src: None,
+            devices: vec![device],
+            mark: 0,
+        }
+    }
+
+    #[test]
+    fn kind_that_is_not_admitted_is_refused_by_name() {
+        let open = |kind| {
+            let (name, mtu, offloads, index, shards) = ("l".to_owned(), None, true, None, 1);
+            judge().open(&Opening { name, kind, mtu, offloads, index, shards })
+        };
+        let interface = || "eth0".to_owned();
+        open(DriverKind::Tun { queues: 2 }).unwrap();
+        open(DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }).unwrap();
+        for (kind, word) in [
+            (DriverKind::Tap { queues: 1 }, "tap is none of the kinds"),
+            (DriverKind::Packet { interface: interface(), exclusive: false }, "--allow-links packet"),
+            (DriverKind::Packet { interface: interface(), exclusive: true }, "--allow-links exclusive"),
+            (DriverKind::Xdp { interface: interface(), ring: 256, mode: XdpMode::Auto }, "--allow-links xdp"),
+            (DriverKind::Udp { bind: "192.0.2.1:500".parse().unwrap() }, "--allow-links udp"),
+            (DriverKind::VirtioUser { socket: "/etc/shadow".to_owned(), queues: 1, ring: 64 }, "takes no capability"),
+        ] {
+            let why = open(kind).unwrap_err();
+            assert!(why.contains(word), "{why}");
+        }
+    }
+
+    #[test]
+    fn device_of_another_gateway_or_program_is_not_changed() {
+        let mtu = |index| Change::Mtu { index, mtu: 1400 };
+        for index in [7, 8, 11] {
+            for change in [mtu(index), address(index, PROTOCOL), Change::Route { route: route(index), is_new: false }] {
+                assert_eq!(judge().change(&change, &present()), Ok(()), "{change:?}");
+            }
+        }
+        for index in [9, 10] {
+            for change in [mtu(index), address(index, PROTOCOL), Change::Route { route: route(index), is_new: true }] {
+                assert_eq!(refused(&change), format!("t{index}: no device of this gateway"));
+            }
+        }
+        // An interface that is no TUN device: also one that has the number of a device that was there.
+        for index in [1, 12, 0] {
+            assert_eq!(judge().change(&mtu(index), &present()), Err(Unmade::Gone));
+        }
+        assert_eq!(judge().change(&mtu(7), &[]), Err(Unmade::Gone));
+        assert_eq!(refused(&address(7, 4)), "address 10.0.0.1/24: protocol 4 is not the gateway's");
+    }
+
+    #[test]
+    fn devices_that_an_earlier_run_has_left_alone_are_removed() {
+        let remove = |index| Change::Remove { index };
+        assert_eq!(judge().change(&remove(8), &present()), Ok(()));
+        assert_eq!(refused(&remove(11)), "t11: a program has the device");
+        assert_eq!(refused(&remove(9)), "t9: no device of this gateway");
+        let free = [device(7, None, false)];
+        let why = Err(Unmade::Refused("t7: the gateway has not made it".to_owned()));
+        assert_eq!(judge().change(&remove(7), &free), why);
+    }
+
+    #[test]
+    fn route_without_the_gateways_mark_is_not_changed() {
+        let wall = |instance| device::wall_of(instance, "10.9.0.0/16".parse().unwrap());
+        let judged = |route| judge().change(&Change::Route { route, is_new: true }, &present());
+        assert_eq!(judged(wall("a")), Ok(()));
+        let why = Err(Unmade::Refused("route to 10.9.0.0/16: none that the gateway has".to_owned()));
+        let others = [
+            wall("b"),
+            HostRoute { mark: 0, ..wall("a") },
+            HostRoute { devices: vec![7], ..wall("a") },
+            HostRoute { protocol: 4, ..wall("a") },
+            HostRoute { kind: RTN_BLACKHOLE, ..route(7) },
+            HostRoute { table: 255, ..route(7) },
+            HostRoute { protocol: 4, ..route(7) },
+            HostRoute { mark: 1, ..route(7) },
+            HostRoute { devices: vec![], ..route(7) },
+            HostRoute { devices: vec![7, 1], ..route(7) },
+        ];
+        for route in others {
+            assert_eq!(judged(route.clone()), why, "{route:?}");
+        }
+        let default = HostRoute { prefix: Prefix::ANY_V4, ..route(2) };
+        assert_eq!(judged(default), Err(Unmade::Gone));
+    }
+
+    #[test]
+    fn interface_and_address_of_no_link_are_refused() {
+        let mac = |index| Change::Mac { index, mac: [2, 0, 0, 0, 0, 1] };
+        let rights = Some(BTreeSet::from([LinkRight::Packet, LinkRight::Udp]));
+        let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
+        judge.opened(&DriverKind::Packet { interface: "eth0".to_owned(), exclusive: false }, Some(2));
+        judge.opened(&DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }, None);
+        assert_eq!(judge.change(&mac(2), &[]), Ok(()));
+        let why = Err(Unmade::Refused("interface 3: no link of this gateway has it".to_owned()));
+        assert_eq!(judge.change(&mac(3), &[]), why);
+        assert_eq!(judge.bind("192.0.2.1:500".parse().unwrap()), Ok(()));
+        let why = Err("0.0.0.0: no address of a link of this gateway".to_owned());
+        assert_eq!(judge.bind("0.0.0.0:53".parse().unwrap()), why);
+        let mut unprivileged = self::judge();
+        unprivileged.opened(&DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }, None);
+        assert!(unprivileged.bind("192.0.2.1:500".parse().unwrap()).unwrap_err().contains("--allow-links udp"));
+        unprivileged.bind("192.0.2.1:2000".parse().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn order_with_too_many_changes_is_refused() {
+        let change = Change::Mtu { index: 7, mtu: 1400 };
+        Judge::changes(&vec![change.clone(); MOST_CHANGES]).unwrap();
+        let why = Judge::changes(&vec![change; MOST_CHANGES + 1]).unwrap_err();
+        assert_eq!(why, "257 changes are more than 256");
+    }
+}

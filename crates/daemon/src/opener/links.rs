@@ -1,0 +1,211 @@
+//! Opening of links, and changes of devices, on orders.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use base::ShardCount;
+use client::CliError;
+use driver::Resource;
+use netlink::message::Writer;
+use rustix::io::Errno;
+
+use super::judge::{Judge, Unmade};
+use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
+use super::process::{Carried, serve};
+use crate::confine;
+use crate::device;
+use crate::host::rtnl;
+use crate::rtnetlink::Rtnetlink;
+
+/// MTU of a TUN or TAP device without one in the file.
+const DEFAULT_MTU: u16 = 1500;
+
+/// LinkOpener of a gateway, as they are opened and changed in the calling thread's network namespace.
+#[derive(Debug)]
+pub(crate) struct LinkOpener {
+    gateway: Gateway,
+    judge: Judge,
+    /// Socket for changes, from the first one on.
+    kernel: Option<Rtnetlink>,
+}
+
+/// Carries out the gateway's orders until end of file.
+///
+/// # Errors
+/// As [`serve`].
+pub(crate) fn main() -> Result<(), CliError> {
+    let mut links = None;
+    let carry_out = |order, descriptors| match (order, &mut links) {
+        (LinkOrder::Begin(_), Some(_)) => Err("it has begun already".to_owned()),
+        (LinkOrder::Begin(gateway), none) => {
+            if let Some(rights) = &gateway.rights {
+                confine::keep(confine::of_links(rights, gateway.has_host_side))?;
+            }
+            none.insert(LinkOpener::new(gateway)).carry_out(LinkOrder::Port, descriptors)
+        }
+        (_, None) => Err("it has not begun yet".to_owned()),
+        (order, Some(links)) => links.carry_out(order, descriptors),
+    };
+    serve(carry_out, LinkAnswer::Refused)
+}
+
+impl LinkOpener {
+    pub(crate) fn new(gateway: Gateway) -> Self {
+        Self { judge: Judge::new(gateway.clone()), gateway, kernel: None }
+    }
+
+    /// Carries out an order.
+    ///
+    /// # Errors
+    /// The reason of a refusal.
+    pub(crate) fn carry_out(&mut self, order: LinkOrder, descriptors: Vec<OwnedFd>) -> Carried<LinkAnswer> {
+        match order {
+            LinkOrder::Begin(_) => Err("it has begun already".to_owned()),
+            LinkOrder::Port => Ok((LinkAnswer::Begun { port: self.kernel()?.port }, Vec::new())),
+            LinkOrder::Open(opening) => self.open(&opening),
+            LinkOrder::Adopt(opening) => self.adopt(&opening),
+            LinkOrder::Change(changes) => Ok((LinkAnswer::Done(self.change(&changes)?), Vec::new())),
+            LinkOrder::Bind { address, joins } => {
+                self.judge.bind(address)?;
+                Ok(match link::bind_port(address, joins) {
+                    Ok(socket) => (LinkAnswer::Done(vec![0]), vec![socket]),
+                    Err(err) => (LinkAnswer::Done(vec![number_of(&err)]), Vec::new()),
+                })
+            }
+            LinkOrder::Widen => {
+                let [socket] = <[OwnedFd; 1]>::try_from(descriptors)
+                    .map_err(|given| format!("it takes one descriptor, not {}", given.len()))?;
+                let widened = link::widen(socket.as_fd());
+                Ok((LinkAnswer::Done(vec![widened.map_or_else(|err| number_of(&err), |()| 0)]), Vec::new()))
+            }
+        }
+    }
+
+    fn open(&mut self, opening: &Opening) -> Carried<LinkAnswer> {
+        self.judge.open(opening)?;
+        let shards = ShardCount::new(opening.shards).ok_or_else(|| format!("{} workers", opening.shards))?;
+        let prepared = match opening.kind.resource() {
+            Resource::Device => {
+                let Gateway { instance, keeps_devices, .. } = self.gateway.clone();
+                device::prepare(self.kernel()?, (&instance, keeps_devices), &opening.name, &opening.kind)?
+            }
+            _ => device::Prepared::default(),
+        };
+        // A device may be there already, with the MTU of an earlier file.
+        let mtu = opening.mtu.or(prepared.is_own.then_some(DEFAULT_MTU));
+        let acquired = link::acquire(&opening.config(mtu), shards).map_err(|err| {
+            let on = if err.device == opening.name { String::new() } else { format!("link {}: ", opening.name) };
+            format!("{on}{err}")
+        })?;
+        let device = match opening.kind.resource() {
+            Resource::Device => Some(opening.name.as_str()),
+            Resource::Interface(interface) => Some(interface),
+            Resource::UdpSocket(_) | Resource::VhostSocket(_) => None,
+        };
+        let index = device.map(link::interface_index).transpose();
+        let index = index.map_err(|err| format!("{}: SIOCGIFINDEX: {err}", opening.name))?;
+        if let Some(index) = index.filter(|_| prepared.is_own) {
+            let instance = self.gateway.instance.clone();
+            device::claim(self.kernel()?, &instance, index).map_err(|why| format!("{}: {why}", opening.name))?;
+        }
+        self.judge.opened(&opening.kind, index);
+        let device::Prepared { is_own, is_remade } = prepared;
+        let answer = LinkAnswer::Opened { is_own, is_remade, why_generic: acquired.why_generic };
+        Ok((answer, acquired.descriptors))
+    }
+
+    /// Takes on a link that another gateway has opened. A device that is not there is none of this gateway.
+    fn adopt(&mut self, opening: &Opening) -> Carried<LinkAnswer> {
+        self.judge.open(opening)?;
+        let (index, is_own) = match opening.kind.resource() {
+            Resource::Device => {
+                let devices = device::tun_devices(self.kernel()?).map_err(|err| format!("list of devices: {err}"))?;
+                let device = devices.into_iter().find(|device| device.name == opening.name);
+                let is_own = device.as_ref().and_then(device::owner_of) == Some(self.gateway.instance.as_str());
+                (device.map(|device| device.index), is_own)
+            }
+            Resource::Interface(interface) => (link::interface_index(interface).ok(), false),
+            Resource::UdpSocket(_) | Resource::VhostSocket(_) => (None, false),
+        };
+        self.judge.opened(&opening.kind, index);
+        Ok((LinkAnswer::Opened { is_own, is_remade: false, why_generic: None }, Vec::new()))
+    }
+
+    /// Makes changes. Returns the `errno` of each, or 0.
+    fn change(&mut self, changes: &[Change]) -> Result<Vec<i32>, String> {
+        Judge::changes(changes)?;
+        let present = match changes.iter().any(Change::names_device) {
+            true => device::tun_devices(self.kernel()?).map_err(|err| format!("list of devices: {err}"))?,
+            false => Vec::new(),
+        };
+        let mut errors = Vec::new();
+        for change in changes {
+            errors.push(match self.judge.change(change, &present) {
+                Ok(()) => match self.kernel()?.ask(|writer, seq| change.write(writer, seq)) {
+                    Ok(()) => 0,
+                    Err(err) => err.raw_os_error().ok_or_else(|| format!("rtnetlink: {err}"))?,
+                },
+                Err(Unmade::Gone) => Errno::NODEV.raw_os_error(),
+                Err(Unmade::Refused(why)) => return Err(why),
+            });
+        }
+        Ok(errors)
+    }
+
+    fn kernel(&mut self) -> Result<&mut Rtnetlink, String> {
+        if self.kernel.is_none() {
+            self.kernel = Some(Rtnetlink::open().map_err(|err| format!("rtnetlink: {err}"))?);
+        }
+        self.kernel.as_mut().ok_or_else(|| "rtnetlink".to_owned())
+    }
+}
+
+impl Change {
+    /// Whether the judgement depends on the present devices.
+    fn names_device(&self) -> bool {
+        match self {
+            Self::Address { .. } | Self::Remove { .. } | Self::Mtu { .. } => true,
+            Self::Route { route, .. } => !route.devices.is_empty(),
+            Self::Mac { .. } => false,
+        }
+    }
+
+    /// Writes the request for the change.
+    pub(super) fn write(&self, writer: &mut Writer, seq: u32) {
+        match self {
+            Self::Address { address, is_new } => rtnl::write_host_address(writer, address, *is_new, seq),
+            Self::Route { route, is_new } => rtnl::write_host_route(writer, route, *is_new, seq),
+            Self::Remove { index } => rtnl::write_removal(writer, *index, seq),
+            Self::Mtu { index, mtu } => rtnl::write_mtu(writer, *index, *mtu, seq),
+            Self::Mac { index, mac } => rtnl::write_mac(writer, *index, mac, seq),
+        }
+    }
+}
+
+/// The `errno` of a failure.
+fn number_of(err: &std::io::Error) -> i32 {
+    err.raw_os_error().unwrap_or(Errno::INVAL.raw_os_error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn order_without_its_descriptor_is_refused() {
+        let mut links = LinkOpener::new(Gateway::default());
+        let why = |given| links.carry_out(LinkOrder::Widen, given).unwrap_err();
+        let mut why = why;
+        assert_eq!(why(Vec::new()), "it takes one descriptor, not 0");
+        let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        assert_eq!(why(vec![file(), file()]), "it takes one descriptor, not 2");
+        let (answer, _) = links.carry_out(LinkOrder::Widen, vec![file()]).unwrap();
+        assert_eq!(answer, LinkAnswer::Done(vec![Errno::NOTSOCK.raw_os_error()]));
+    }
+
+    #[test]
+    fn gateway_of_a_begun_opener_stays() {
+        let mut links = LinkOpener::new(Gateway::default());
+        let why = links.carry_out(LinkOrder::Begin(Gateway::default()), Vec::new()).unwrap_err();
+        assert_eq!(why, "it has begun already");
+    }
+}

@@ -1,0 +1,185 @@
+//! Orders about links and their devices, sent to the opener of links. A gateway without one carries them out itself, by the
+//! same functions.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use link::Acquired;
+use wire::MacAddr;
+
+use super::child::Child;
+use super::links::LinkOpener;
+use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
+use super::process::OpenerWork;
+use crate::confine;
+use crate::device;
+
+/// Changes in one order.
+const BATCH: usize = 64;
+
+/// The opener of links of this process's gateway.
+static OPENER: Mutex<Option<Arc<Child>>> = Mutex::new(None);
+
+/// LinkOpener of a gateway without an opener.
+static HERE: OnceLock<Mutex<LinkOpener>> = OnceLock::new();
+
+/// The opener of links, which ends when this value is dropped.
+#[derive(Debug)]
+pub(crate) struct Started(Arc<Child>);
+
+impl Started {
+    /// The opener.
+    pub(crate) fn child(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        *opener() = None;
+    }
+}
+
+/// Whether an opener for the gateway has a capability, or an earlier gateway has started one.
+pub(crate) fn is_needed(gateway: &Gateway) -> bool {
+    let rights = gateway.rights.iter().map(|rights| confine::of_links(rights, gateway.has_host_side));
+    rights.into_iter().any(|rights| !confine::held(rights).is_empty()) || Child::is_passed_on(OpenerWork::Links)
+}
+
+/// Starts the opener of links, which has the capabilities of this process's links from then on.
+///
+/// # Errors
+/// Text of the failure.
+pub(crate) fn start(gateway: Gateway) -> Result<Started, String> {
+    let child = Arc::new(Child::start(OpenerWork::Links)?);
+    if !child.is_inherited() {
+        child.ask::<LinkAnswer>(&LinkOrder::Begin(gateway), &[])?;
+    }
+    *opener() = Some(Arc::clone(&child));
+    link::set_opener(Box::new(Calls));
+    Ok(Started(child))
+}
+
+/// A link's descriptors, and whether its device is the gateway's own.
+///
+/// # Errors
+/// Text of the failure, with the link's name.
+pub(crate) fn open(opening: Opening) -> Result<(Acquired, bool), String> {
+    let name = opening.name.clone();
+    let (answer, descriptors) = ask(LinkOrder::Open(opening), &[])?;
+    let LinkAnswer::Opened { is_own, is_remade, why_generic } = answer else { return Err(unexpected(&answer)) };
+    if is_remade {
+        device::note_remade(&name);
+    }
+    Ok((Acquired { descriptors, why_generic }, is_own))
+}
+
+/// Tells the opener of a link that is made from the descriptors of an earlier gateway. Returns whether its device is the gateway's own.
+///
+/// # Errors
+/// Text of the failure, with the link's name.
+pub(crate) fn adopt(opening: Opening) -> Result<bool, String> {
+    match ask(LinkOrder::Adopt(opening), &[])?.0 {
+        LinkAnswer::Opened { is_own, .. } => Ok(is_own),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Makes changes in the gateway's own network namespace, in order. Returns the error of each that the kernel has refused.
+///
+/// # Errors
+/// The opener refuses, or there is no answer.
+pub(crate) fn change(changes: Vec<Change>) -> io::Result<Vec<Option<io::Error>>> {
+    let mut errors = Vec::new();
+    for batch in changes.chunks(BATCH) {
+        let numbers = numbers(LinkOrder::Change(batch.to_vec()), &[])?.0;
+        errors.extend(numbers.into_iter().map(|number| (number != 0).then(|| io::Error::from_raw_os_error(number))));
+    }
+    Ok(errors)
+}
+
+/// Makes one change.
+///
+/// # Errors
+/// The kernel or the opener refuses, or there is no answer.
+pub(crate) fn change_one(change: Change) -> io::Result<()> {
+    one(LinkOrder::Change(vec![change]), &[]).map(drop)
+}
+
+/// Port of the netlink socket that makes changes, which their notifications have.
+///
+/// # Errors
+/// There is no socket.
+pub(crate) fn port() -> io::Result<u32> {
+    match ask(LinkOrder::Port, &[]).map_err(io::Error::other)?.0 {
+        LinkAnswer::Begun { port } => Ok(port),
+        other => Err(io::Error::other(unexpected(&other))),
+    }
+}
+
+/// Carries out an order.
+fn ask(order: LinkOrder, with: &[BorrowedFd<'_>]) -> Result<(LinkAnswer, Vec<OwnedFd>), String> {
+    let child = opener().clone();
+    if let Some(child) = child {
+        return child.ask(&order, with);
+    }
+    let with = with.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>();
+    let with = with.map_err(|err| format!("descriptors: {err}"))?;
+    let new = || {
+        let rights = confine::rights().cloned();
+        let (instance, keeps_devices) = device::owner();
+        Mutex::new(LinkOpener::new(Gateway { instance, keeps_devices, rights, has_host_side: false }))
+    };
+    HERE.get_or_init(new).lock().unwrap_or_else(PoisonError::into_inner).carry_out(order, with)
+}
+
+/// Numbers of the errors of an order's calls, and its descriptors.
+fn numbers(order: LinkOrder, with: &[BorrowedFd<'_>]) -> io::Result<(Vec<i32>, Vec<OwnedFd>)> {
+    match ask(order, with).map_err(io::Error::other)? {
+        (LinkAnswer::Done(numbers), descriptors) => Ok((numbers, descriptors)),
+        (other, _) => Err(io::Error::other(unexpected(&other))),
+    }
+}
+
+/// Carries out an order of one call.
+fn one(order: LinkOrder, with: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
+    match numbers(order, with)? {
+        (numbers, descriptors) if numbers == [0] => Ok(descriptors),
+        (numbers, _) => Err(numbers.first().map_or_else(
+            || io::Error::other("the opener of links: an answer without a result"),
+            |&number| io::Error::from_raw_os_error(number),
+        )),
+    }
+}
+
+fn opener() -> MutexGuard<'static, Option<Arc<Child>>> {
+    OPENER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unexpected(answer: &LinkAnswer) -> String {
+    format!("the opener of links: unexpected answer {answer:?}")
+}
+
+/// Calls about open links.
+struct Calls;
+
+impl link::Opener for Calls {
+    fn set_mtu(&self, index: u32, mtu: u32) -> io::Result<()> {
+        change_one(Change::Mtu { index, mtu })
+    }
+
+    fn set_mac(&self, index: u32, MacAddr(mac): MacAddr) -> io::Result<()> {
+        change_one(Change::Mac { index, mac })
+    }
+
+    fn bind(&self, address: SocketAddr, joins: bool) -> io::Result<OwnedFd> {
+        let sockets = one(LinkOrder::Bind { address, joins }, &[])?;
+        sockets.into_iter().next().ok_or_else(|| io::Error::other("the opener of links: the socket is missing"))
+    }
+
+    fn widen(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        one(LinkOrder::Widen, &[socket.as_fd()]).map(drop)
+    }
+}

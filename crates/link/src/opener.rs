@@ -1,0 +1,49 @@
+//! Calls about open links that take capabilities, made by another process.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use wire::MacAddr;
+
+/// The process that has the capabilities of this one's links. Its answers take less than a millisecond.
+pub trait Opener: Send + Sync {
+    /// Sets the MTU of the TUN or TAP device with this interface index.
+    ///
+    /// # Errors
+    /// The process or the system refuses.
+    fn set_mtu(&self, index: u32, mtu: u32) -> io::Result<()>;
+
+    /// Sets the address of the Ethernet interface with this index.
+    ///
+    /// # Errors
+    /// As [`set_mtu`](Self::set_mtu).
+    fn set_mac(&self, index: u32, mac: MacAddr) -> io::Result<()>;
+
+    /// Makes a UDP socket at another port of a link's address, as [`bind_port`](crate::bind_port).
+    ///
+    /// # Errors
+    /// As [`set_mtu`](Self::set_mtu).
+    fn bind(&self, address: SocketAddr, joins: bool) -> io::Result<OwnedFd>;
+
+    /// Sets the buffers of a UDP socket to the size of a link's, as [`widen`](crate::widen).
+    ///
+    /// # Errors
+    /// As [`set_mtu`](Self::set_mtu).
+    fn widen(&self, socket: BorrowedFd<'_>) -> io::Result<()>;
+}
+
+/// The opener of this process.
+static OPENER: OnceLock<Box<dyn Opener>> = OnceLock::new();
+
+/// Sets the opener of this process's links, once. Without one this process makes the calls itself.
+pub fn set_opener(opener: Box<dyn Opener>) {
+    // A process has one opener.
+    let _ = OPENER.set(opener);
+}
+
+/// The opener of this process, if it has one.
+pub(crate) fn opener() -> Option<&'static dyn Opener> {
+    OPENER.get().map(|opener| &**opener)
+}
