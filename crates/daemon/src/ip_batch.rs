@@ -101,10 +101,11 @@ impl IpLines {
             scope.spawn(|| self.feed(File::from(writer)));
             let stderr = scope.spawn(|| stderr.map_or_else(String::new, read_stderr));
             let ended = wait(&mut ip, is_over);
+            // Another process may get the number of one that has ended.
+            drop(own);
             // Counts the unread lines, which also ends the feeding thread.
             (ended, count_lines(rest), stderr.join().unwrap_or_default())
         });
-        drop(own);
         match ended.map_err(failed)? {
             None => Ok(false),
             Some(status) if status.success() => {

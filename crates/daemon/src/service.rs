@@ -18,6 +18,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use sd_notify::{NotifyState, listen_fds_with_names, notify};
 
 use crate::opener::inherited;
+use crate::opener::process::OpenerWork;
 
 /// Environment variable of the manager's socket.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
@@ -65,7 +66,8 @@ pub(super) fn stopping() {
 /// As [`link::take_inherited`].
 pub(super) fn take_passed() -> io::Result<()> {
     let mut named: BTreeMap<_, _> = match listen_fds_with_names() {
-        Ok(named) => named.collect(),
+        // A gateway that was taken over may have stored a descriptor under the name of an opener.
+        Ok(named) => named.filter(|(_, name)| !OpenerWork::ALL.iter().any(|work| work.passed_name() == name)).collect(),
         Err(err) => {
             tracing::warn!("service manager: descriptors: {err}");
             BTreeMap::new()

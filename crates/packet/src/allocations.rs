@@ -44,6 +44,15 @@ impl Allocations {
         live::settle();
     }
 
+    /// Work of a thread that ends with it: the thread's remainder is [settled](Self::settle) when all that `work` has is freed.
+    pub fn settling<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
+        move || {
+            let done = work();
+            Self::settle();
+            done
+        }
+    }
+
     /// Returns free heap pages to the system. The C library keeps free pages between blocks in use, which after a large
     /// change may be most of the heap. The call locks each arena in turn.
     pub fn trim() {

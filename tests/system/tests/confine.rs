@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("confine/links_change_without_capabilities", &[Need::Namespaces, Need::Tun], changes),
         trial("confine/interface_links_change_without_capabilities", NEEDS, interfaces),
         trial("confine/openers_end_with_a_killed_gateway", &[Need::Namespaces, Need::Tun], killed),
+        trial("confine/gateway_ends_with_its_opener_of_links", &[Need::Namespaces, Need::Tun], opener_ends),
         trial("confine/link_of_another_kind_is_refused_by_name", &[Need::Namespaces, Need::Tun], other_kind),
         trial("confine/no_sandbox_leaves_restrictions_out_and_says_so", NEEDS, no_sandbox),
         trial("confine/wrong_value_of_the_variable_is_refused", NEEDS, wrong_value),
@@ -344,6 +345,14 @@ fn changes() -> Outcome {
     host.sh("ip link del t1; ip tuntap add dev t1 mode tun")?;
     gateway
         .wait_until("the device is opened again", |gateway| gateway.log().contains("t1: its device was made again"))?;
+    // A reload that changes routes alone: the opener makes walls and routes by one socket.
+    for (routes, want) in [("\"10.4.0.0/24\", \"10.5.0.0/24\"", true), ("\"10.4.0.0/24\"", false)] {
+        let changed = other.replace("\"10.4.0.0/24\"", routes);
+        gateway.reload(&format!("{TUN}{changed}{UDP}{}", TUN.replace("t0", "t1")))?;
+        gateway.wait_until("walls follow a reload", |_| {
+            walls("blackhole 10.4.0.0/24 ") && walls("blackhole 10.5.0.0/24 ") == want
+        })?;
+    }
     // Addresses, routes and rules of the host side.
     ip(&scratch, "addr add 10.8.0.1/24 dev t0")?;
     ip(&scratch, "route add 10.9.0.0/16 dev t0")?;
@@ -352,6 +361,25 @@ fn changes() -> Outcome {
     ip(&scratch, "addr del 10.8.0.1/24 dev t0")?;
     has_none(&gateway, false)?;
     assert!(!gateway.log().contains("not permitted"), "{}", gateway.log());
+    Ok(())
+}
+
+/// A gateway does not run on without what keeps its routes' walls and opens its links.
+fn opener_ends() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    for name in ["host-side", "links"] {
+        let mut gateway = Gateway::start(&host, &scratch, "x", &format!("{NONE}{TUN}"))?;
+        let opener = openers(&gateway)?.into_iter().find(|(of, _)| of == name).ok_or("no such opener")?.1;
+        kill_process(opener, Signal::KILL)?;
+        if name == "links" {
+            gateway.wait_until("the gateway has ended", |gateway| {
+                gateway.log().contains("the opener of links has ended") && gateway.link("t0").is_err()
+            })?;
+        } else {
+            gateway.wait_until("the end is logged", |gateway| gateway.log().contains("its opener has ended"))?;
+            assert!(gateway.link("t0").is_ok());
+        }
+    }
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use netlink::message::{Message, Messages};
 use netlink::rtnl::nums::{
     RTM_GETROUTE, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV6_IFADDR, RTNLGRP_IPV6_ROUTE, RTNLGRP_LINK,
 };
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 
@@ -32,6 +32,9 @@ const GROUPS: [u32; 5] =
 
 /// Time in which further changes are waited for.
 const SETTLE: Duration = Duration::from_millis(20);
+
+/// Pause before walls that could not be set are tried again.
+const AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Counter that wakes the thread.
 static CALL: OnceLock<OwnedFd> = OnceLock::new();
@@ -78,12 +81,18 @@ pub(crate) fn guard(worker: &Handle, threads: &Threads) -> io::Result<()> {
         walls: Walls::new(),
         reported: BTreeSet::new(),
     };
-    if let Err(err) = guard.sweep(instance).and_then(|()| guard.reconcile()) {
-        unguarded(&err);
-        return Ok(());
+    if let Err(err) = guard.sweep(instance) {
+        tracing::warn!("devices of an earlier run that no link has any more: {err}");
     }
+    let is_behind = match guard.is_behind() {
+        Ok(is_behind) => is_behind,
+        Err(err) => {
+            unguarded(&err);
+            return Ok(());
+        }
+    };
     threads.spawn("devices", move || {
-        if let Err(err) = guard.watch(&events, call) {
+        if let Err(err) = guard.watch(&events, call, is_behind) {
             unguarded(&err);
         }
         Ok::<(), Infallible>(())
@@ -128,13 +137,15 @@ impl Guard {
         Ok(())
     }
 
-    /// Sets the walls again after each change that may concern them, until the worker ends.
-    fn watch(&mut self, events: &OwnedFd, call: &OwnedFd) -> io::Result<()> {
+    /// Sets the walls again after each change that may concern them, until the worker ends. `is_behind`: the last attempt has
+    /// failed.
+    fn watch(&mut self, events: &OwnedFd, call: &OwnedFd, mut is_behind: bool) -> io::Result<()> {
         let mut buffer = vec![0; rtnetlink::BUFFER];
         loop {
             let mut waiting = [events, call].map(|fd| PollFd::new(fd, PollFlags::IN));
-            rustix::io::retry_on_intr(|| poll(&mut waiting, None))?;
-            let is_called = rustix::io::read(call, &mut [0; 8]).is_ok();
+            let limit = is_behind.then_some(&AGAIN);
+            let is_late = rustix::io::retry_on_intr(|| poll(&mut waiting, limit))? == 0;
+            let is_called = rustix::io::read(call, &mut [0; 8]).is_ok() || is_late;
             match recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT) {
                 Err(Errno::AGAIN | Errno::INTR) if !is_called => continue,
                 Err(Errno::AGAIN | Errno::INTR) => {}
@@ -151,23 +162,38 @@ impl Guard {
             thread::sleep(SETTLE);
             // The same check covers messages that have arrived in the meantime.
             while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
-            self.reconcile()?;
+            is_behind = self.is_behind()?;
         }
     }
 
-    /// Whether a notification is of another program, and about a device, an address or a route that has to do with the
-    /// walls.
+    /// Whether a notification is about a device, an address or a route that has to do with the walls, and no change of a wall by
+    /// this gateway itself.
     fn concerns(&self, message: &Message<'_>) -> bool {
-        if message.header.port == self.port {
-            return false;
-        }
         if let Some(index) = rtnl::index_of(message) {
             return self.devices.contains(&index) || rtnl::read_tun(message).is_some();
         }
         rtnl::read_host_route(message).is_some_and(|route| {
+            if message.header.port == self.port && Wall::of(&route, self.mark).is_some() {
+                return false;
+            }
             let beside = |wall: &Wall| (wall.table, wall.prefix) == (route.table, route.prefix);
             wall::leads_over(&route, &self.devices) || self.walls.keys().any(beside)
         })
+    }
+
+    /// [Reconciles](Self::reconcile). Tells whether that has failed, and is to be tried again.
+    ///
+    /// # Errors
+    /// The gateway may not change routes.
+    fn is_behind(&mut self) -> io::Result<bool> {
+        match self.reconcile() {
+            Ok(()) => Ok(false),
+            Err(err) if Errno::from_io_error(&err) == Some(Errno::PERM) => Err(err),
+            Err(err) => {
+                self.report(format!("blackhole routes: {err}; they are tried again"));
+                Ok(true)
+            }
+        }
     }
 
     /// Leads from the present walls to those for the present routes. Walls of a device that was deleted or is down

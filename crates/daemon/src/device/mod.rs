@@ -18,9 +18,9 @@ pub(crate) use owner::{
 };
 pub use remove::{Removed, remove};
 pub(crate) use settings::{DeviceSettings, change};
-pub(crate) use wall::is_wall_of;
 #[cfg(test)]
 pub(crate) use wall::wall_of;
+pub(crate) use wall::{has_room_for_wall, is_present, is_wall_of};
 
 /// Protocol of the addresses and routes that a file has for a device, a number that Linux gives to no program.
 pub(crate) const PROTOCOL: u8 = 103;

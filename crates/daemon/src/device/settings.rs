@@ -184,8 +184,9 @@ enum Refusal {
 
 /// Judges the kernel's refusal; `None` if everything is as wanted.
 fn refusal(err: &io::Error, item: &Item, is_new: bool, present: &Present) -> Option<Refusal> {
-    let errno = rustix::io::Errno::from_io_error(err)?;
     use rustix::io::Errno;
+    // Without a number it is no answer of the kernel: nothing is known to be as wanted.
+    let Some(errno) = Errno::from_io_error(err) else { return Some(Refusal::Final(String::new())) };
     let remedy = match (errno, item) {
         (Errno::SRCH | Errno::ADDRNOTAVAIL | Errno::NODEV | Errno::NOENT, _) if !is_new => return None,
         (Errno::EXIST, Item::Address(_)) => return None,

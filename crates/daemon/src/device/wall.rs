@@ -52,6 +52,20 @@ pub(crate) fn is_wall_of(route: &HostRoute, instance: &str) -> bool {
     Wall::of(route, mark(instance)).is_some_and(|wall| wall.route(route.mark) == *route)
 }
 
+/// Whether a wall, which is a route, is directly behind one of `routes` over a device with a number of `devices`.
+pub(crate) fn has_room_for_wall(wall: &HostRoute, routes: &[HostRoute], devices: &BTreeSet<u32>) -> bool {
+    routes.iter().any(|route| {
+        (route.table, route.prefix, route.metric.checked_add(1)) == (wall.table, wall.prefix, Some(wall.metric))
+            && leads_over(route, devices)
+    })
+}
+
+/// Whether a wall, which is a route, is one of `routes`.
+pub(crate) fn is_present(wall: &HostRoute, routes: &[HostRoute]) -> bool {
+    let wanted = Wall::of(wall, wall.mark);
+    wanted.is_some() && routes.iter().any(|route| Wall::of(route, wall.mark) == wanted)
+}
+
 /// The wall of a gateway behind a route to `prefix` with metric 0 of the main table.
 #[cfg(test)]
 pub(crate) fn wall_of(instance: &str, prefix: Prefix) -> HostRoute {

@@ -6,6 +6,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use client::CliError;
@@ -24,7 +25,7 @@ use super::order::{Answer, Descriptors, Files, Order};
 use super::rtnl;
 use super::search::{self, OWN_NETWORK, enter};
 use crate::confine;
-use crate::opener::process::{Carried, serve};
+use crate::opener::process::{Carried, close_memory, serve};
 use crate::rtnetlink::{self, Rtnetlink};
 
 /// Steps of one order at most: their answers fit into the socket's buffer.
@@ -70,7 +71,7 @@ const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 /// As [`serve`].
 pub(crate) fn main() -> Result<(), CliError> {
     let mut inside = Inside::default();
-    serve(|order, descriptors| inside.carry_out(order, descriptors), Answer::Refused)
+    serve(|order, descriptors| inside.carry_out(order, descriptors), Answer::Refused, false)
 }
 
 /// Namespaces of a host side, as far as they are there.
@@ -106,6 +107,8 @@ impl Inside {
             }
             self.is_made = true;
             let (answer, descriptors, changes) = namespace(files, descriptors.into_iter().next())?;
+            // From here on files of /proc of this process need not be its user's.
+            close_memory();
             self.changes = Some(changes);
             return Ok((answer, descriptors.into_vec()));
         }
@@ -121,7 +124,7 @@ impl Inside {
             Order::Look => Ok((Answer::Entered(search::is_entered().map_err(named("/proc"))?), Vec::new())),
             Order::Unbind => {
                 let place = files.place.as_ref().ok_or("the namespace has no file")?;
-                unmount(place, UnmountFlags::DETACH)
+                unmount(place, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)
                     .map_err(io::Error::from)
                     .and_then(|()| fs::remove_file(place))
                     .map_err(named(place.display()))?;
@@ -264,7 +267,8 @@ fn ask(socket: &OwnedFd, request: &Writer) -> io::Result<()> {
 fn bound(place: &Path) -> Option<OwnedFd> {
     let file = File::open(place).ok()?;
     let is_namespace = rustix::fs::fstatfs(&file).is_ok_and(|found| found.f_type == NSFS_MAGIC);
-    is_namespace.then(|| file.into())
+    let is_own = fs::metadata(OWN_NETWORK).ok()?.ino() == file.metadata().ok()?.ino();
+    (is_namespace && !is_own).then(|| file.into())
 }
 
 /// Creates a file and binds the network namespace to it.

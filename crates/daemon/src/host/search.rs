@@ -34,8 +34,8 @@ pub(super) fn write(record: &Path) -> io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// The namespace of the file `record`, if it is `stored` or has a process inside. The caller's thread is in the same
-/// namespace afterwards as before.
+/// The namespace of the file `record`, if it is `stored` or has a process inside. The own one is none: a gateway that was taken
+/// over may have recorded it. The caller's thread is in the same namespace afterwards as before.
 pub(super) fn find(record: &Path, stored: Option<OwnedFd>) -> io::Result<Option<OwnedFd>> {
     let recorded = fs::read_to_string(record)?;
     let own = OwnedFd::from(File::open(OWN_NETWORK)?);
@@ -47,12 +47,13 @@ pub(super) fn find(record: &Path, stored: Option<OwnedFd>) -> io::Result<Option<
         enter(&own, LinkNameSpaceType::Network)?;
         Ok::<_, io::Error>(identity.is_ok_and(|identity| identity == recorded))
     };
+    let mut known = BTreeSet::from([fstat(&own)?.st_ino]);
     if let Some(stored) = stored
+        && known.insert(fstat(&stored)?.st_ino)
         && is_recorded(&stored)?
     {
         return Ok(Some(stored));
     }
-    let mut known = BTreeSet::from([fstat(&own)?.st_ino]);
     for entry in fs::read_dir("/proc")?.filter_map(Result::ok) {
         // Other entries have no such file. The namespace of a process that this process may not inspect is not found.
         let Ok(network) = File::open(entry.path().join("ns/net")).map(OwnedFd::from) else { continue };
@@ -83,20 +84,33 @@ fn identity() -> io::Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use link::{Namespace, unshare};
+
     use super::*;
 
     #[test]
     fn recorded_namespace_is_found_in_the_store_and_no_other() {
         let record = std::env::temp_dir().join(format!("fatpath-test-{}.namespace", std::process::id()));
-        let own = || Some(OwnedFd::from(File::open(OWN_NETWORK).unwrap()));
-        assert!(find(&record, own()).is_err(), "there is no record");
+        let own = || OwnedFd::from(File::open(OWN_NETWORK).unwrap());
+        assert!(find(&record, Some(own())).is_err(), "there is no record");
         write(&record).unwrap();
-        // Entering a namespace, even the own one, takes CAP_SYS_ADMIN.
-        let may_enter = enter(&own().unwrap(), LinkNameSpaceType::Network).is_ok();
-        assert_eq!(find(&record, own()).unwrap().is_some(), may_enter);
-        let other = fs::read_to_string(&record).unwrap().replace(' ', " 1");
-        fs::write(&record, other).unwrap();
-        assert!(find(&record, own()).unwrap().is_none());
+        assert!(find(&record, Some(own())).unwrap().is_none(), "the own namespace is none of a host side");
+        let made = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // Takes CAP_SYS_ADMIN, as entering does.
+                unshare(&[Namespace::Network]).ok()?;
+                write(&record).unwrap();
+                Some(OwnedFd::from(File::open("/proc/thread-self/ns/net").unwrap()))
+            });
+            thread.join().unwrap()
+        });
+        if let Some(made) = made {
+            let stored = || Some(made.try_clone().unwrap());
+            assert!(find(&record, stored()).unwrap().is_some());
+            let other = fs::read_to_string(&record).unwrap().replace(' ', " 1");
+            fs::write(&record, other).unwrap();
+            assert!(find(&record, stored()).unwrap().is_none());
+        }
         fs::remove_file(&record).unwrap();
     }
 }

@@ -4,10 +4,12 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use serde::Serialize;
@@ -17,9 +19,16 @@ use super::inherited;
 use super::message::{Incoming, receive, send};
 use super::process::OpenerWork;
 use crate::service;
+use crate::threads::Threads;
 
-/// Timeout of an order.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout of an order, below that of a change by a client: what a client was told to have failed does not happen later.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Longest wait of a short order for another one, such as the opening of a link: a worker may send it.
+const SHORT_PATIENCE: Duration = Duration::from_millis(500);
+
+/// Pause between looks whether another order has ended.
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// Timeout of the process's end.
 const END: Duration = Duration::from_millis(100);
@@ -63,7 +72,10 @@ impl Child {
         let inherited = service::take(work.passed_name());
         let is_inherited = inherited.is_some();
         let socket = inherited.map_or_else(|| spawn(work), Ok)?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).map_err(|err| format!("SO_RCVTIMEO: {err}"))?;
+        for of in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, of, Some(PATIENCE))
+                .map_err(|err| format!("SO_RCVTIMEO, SO_SNDTIMEO: {err}"))?;
+        }
         Ok(Self { work, socket: Mutex::new(Numbered { socket, number: 0 }), is_inherited })
     }
 
@@ -86,7 +98,28 @@ impl Child {
         order: &impl Serialize,
         with: &[BorrowedFd<'_>],
     ) -> Result<(A, Vec<OwnedFd>), String> {
-        let mut numbered = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        self.ask_within(PATIENCE, order, with)
+    }
+
+    /// As [`ask`](Self::ask), for an order that the process carries out at once.
+    ///
+    /// # Errors
+    /// Text of the failure; another order takes long.
+    pub(crate) fn ask_shortly<A: FromOpener>(
+        &self,
+        order: &impl Serialize,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(A, Vec<OwnedFd>), String> {
+        self.ask_within(SHORT_PATIENCE, order, with)
+    }
+
+    fn ask_within<A: FromOpener>(
+        &self,
+        limit: Duration,
+        order: &impl Serialize,
+        with: &[BorrowedFd<'_>],
+    ) -> Result<(A, Vec<OwnedFd>), String> {
+        let mut numbered = self.lock_within(limit)?;
         let failed = |err: io::Error| format!("the opener of {}: {err}", self.work.subject());
         let Numbered { socket, number } = &mut *numbered;
         *number = number.wrapping_add(1);
@@ -102,6 +135,45 @@ impl Child {
                 Incoming::Malformed(_, why) => return Err(failed(io::Error::other(why))),
             }
         }
+    }
+}
+
+impl Child {
+    fn lock_within(&self, limit: Duration) -> Result<MutexGuard<'_, Numbered>, String> {
+        let start = Instant::now();
+        loop {
+            match self.socket.try_lock() {
+                Ok(numbered) => return Ok(numbered),
+                Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if start.elapsed() >= limit => {
+                    return Err(format!("the opener of {} is busy with another order", self.work.subject()));
+                }
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// Starts a thread that waits for the end of the process. Without the one of links the gateway ends, and a service manager
+    /// starts both again: routes would have no walls, and links that went would not come back. Without the one of the host
+    /// side, which is logged, packets go on.
+    ///
+    /// # Errors
+    /// Error of dup(2) or clone(2).
+    pub(crate) fn watch(&self, threads: &Threads) -> io::Result<()> {
+        let numbered = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, work) = (numbered.socket.try_clone()?, self.work);
+        threads.spawn(work.passed_name(), move || {
+            let mut hung_up = [PollFd::new(&socket, PollFlags::empty())];
+            // An error is as the end of the process.
+            let _ = retry_on_intr(|| poll(&mut hung_up, None));
+            match work {
+                OpenerWork::Links => Err(format!("the opener of {} has ended", work.subject())),
+                OpenerWork::HostSide => {
+                    tracing::error!("host side: its opener has ended; sockets there miss changes until a restart");
+                    Ok(())
+                }
+            }
+        })
     }
 }
 

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use base::{Prefix, TableId};
 use driver::DriverKind;
 use netlink::message::{Messages, Writer};
+use netlink::rtnl::nums::RTN_UNICAST;
 
-use super::judge::{Judge, Unmade};
+use super::judge::{Judge, Present, Unmade};
 use super::message::parse;
 use super::order::{Change, Gateway, LinkOrder};
 use crate::confine::LinkRight;
 use crate::device;
-use crate::host::rtnl::{self, TunDevice};
+use crate::host::rtnl::{self, HostRoute, TunDevice};
 
 /// Judges an order in the opener of the gateway `a`, which may open TUN devices and UDP sockets and has opened device 7. Tells
 /// whether the order was one.
@@ -53,8 +55,18 @@ fn judged(judge: &Judge, change: &Change) {
         has_many_queues: false,
         is_attached,
     };
-    let present = [device(7, "", true), device(8, "fatpath a", false), device(9, "fatpath b", false)];
-    match judge.change(change, &present) {
+    let devices = [device(7, "", true), device(8, "fatpath a", false), device(9, "fatpath b", false)];
+    let routes = [7, 9].map(|index| HostRoute {
+        table: TableId::MAIN.0,
+        prefix: Prefix::ANY_V4,
+        metric: u32::from(index == 9),
+        kind: RTN_UNICAST,
+        protocol: 3,
+        src: None,
+        devices: vec![index],
+        mark: 0,
+    });
+    match judge.change(change, Present { devices: &devices, routes: &routes }) {
         Ok(()) => {}
         Err(Unmade::Gone | Unmade::Refused(_)) => return,
     }
@@ -72,7 +84,9 @@ fn judged(judge: &Judge, change: &Change) {
             assert_eq!(rtnl::index_of(&message), Some(*index));
         }
         Change::Route { route, .. } => {
-            assert!(device::is_wall_of(route, "a") || matches!(route.devices[..], [index] if is_own(index)));
+            let is_behind = (route.prefix, route.metric) == (Prefix::ANY_V4, 1);
+            let is_wall = device::is_wall_of(route, "a") && is_behind;
+            assert!(is_wall || matches!(route.devices[..], [index] if is_own(index)));
             if route.src.is_none_or(|src| src.is_ipv4() == route.prefix.is_ipv4()) {
                 assert_eq!(rtnl::read_host_route(&message).as_ref(), Some(route));
             }

@@ -27,6 +27,15 @@ pub(crate) struct Judge {
     addresses: BTreeSet<IpAddr>,
 }
 
+/// What the host has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Present<'a> {
+    /// TUN and TAP devices.
+    pub(crate) devices: &'a [TunDevice],
+    /// Routes, if [any change takes them](Judge::takes_routes).
+    pub(crate) routes: &'a [HostRoute],
+}
+
 /// Verdict about a change that is not made.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Unmade {
@@ -85,18 +94,47 @@ impl Judge {
         }
     }
 
-    /// Judges a change; `present` has the TUN and TAP devices of the host.
+    /// Forgets devices that are there no more: others may get their numbers.
+    pub(crate) fn forget_absent(&mut self, present: &[TunDevice]) {
+        self.devices.retain(|&index| present.iter().any(|device| device.index == index));
+    }
+
+    /// Whether the judgement of changes takes the routes of the host.
+    pub(crate) fn takes_routes(&self, changes: &[Change]) -> bool {
+        changes.iter().any(|change| matches!(change, Change::Route { route, .. } if self.is_wall(route)))
+    }
+
+    fn is_wall(&self, route: &HostRoute) -> bool {
+        device::is_wall_of(route, &self.gateway.instance)
+    }
+
+    /// Judges a change.
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub(crate) fn change(&self, change: &Change, present: &[TunDevice]) -> Result<(), Unmade> {
+    pub(crate) fn change(
+        &self,
+        change: &Change,
+        Present { devices: present, routes }: Present<'_>,
+    ) -> Result<(), Unmade> {
         let refused = |why: String| Err(Unmade::Refused(why));
         match change {
             Change::Address { address, .. } if address.protocol != PROTOCOL => {
                 refused(format!("address {}: protocol {} is not the gateway's", address.addr, address.protocol))
             }
             Change::Address { address, .. } => self.own_device(address.index, present).map(drop),
-            Change::Route { route, .. } if device::is_wall_of(route, &self.gateway.instance) => Ok(()),
+            Change::Route { route, is_new } if self.is_wall(route) => {
+                let own = present.iter().filter(|device| self.is_own(device)).map(|device| device.index).collect();
+                match *is_new {
+                    true if device::has_room_for_wall(route, routes, &own) => Ok(()),
+                    true => refused(format!(
+                        "blackhole route to {}: behind no route over a device of this gateway",
+                        route.prefix
+                    )),
+                    false if device::is_present(route, routes) => Ok(()),
+                    false => Err(Unmade::Gone),
+                }
+            }
             Change::Route { route: HostRoute { devices, kind, protocol, table, mark: 0, .. }, .. }
                 if (*kind, *protocol, *table) == (RTN_UNICAST, PROTOCOL, TableId::MAIN.0) && devices.len() == 1 =>
             {
@@ -117,10 +155,18 @@ impl Judge {
     /// The device with that number, if a link of the gateway has it, or an earlier run has made it.
     fn own_device<'a>(&self, index: u32, present: &'a [TunDevice]) -> Result<&'a TunDevice, Unmade> {
         let device = present.iter().find(|device| device.index == index).ok_or(Unmade::Gone)?;
-        if self.devices.contains(&index) || self.is_marked(device) {
+        if self.is_own(device) {
             return Ok(device);
         }
         Err(Unmade::Refused(format!("{}: no device of this gateway", device.name)))
+    }
+
+    /// Whether a link of the gateway has a device, or an earlier run has made it. A mark counts before a number.
+    fn is_own(&self, device: &TunDevice) -> bool {
+        match device::owner_of(device) {
+            Some(owner) => owner == self.gateway.instance,
+            None => self.devices.contains(&device.index),
+        }
     }
 
     fn is_marked(&self, device: &TunDevice) -> bool {
@@ -169,8 +215,13 @@ mod tests {
         ]
     }
 
+    /// Devices without routes.
+    const fn of(devices: &[TunDevice]) -> Present<'_> {
+        Present { devices, routes: &[] }
+    }
+
     fn refused(change: &Change) -> String {
-        match judge().change(change, &present()) {
+        match judge().change(change, of(&present())) {
             Err(Unmade::Refused(why)) => why,
             other => panic!("{change:?}: {other:?}"),
         }
@@ -220,7 +271,7 @@ mod tests {
         let mtu = |index| Change::Mtu { index, mtu: 1400 };
         for index in [7, 8, 11] {
             for change in [mtu(index), address(index, PROTOCOL), Change::Route { route: route(index), is_new: false }] {
-                assert_eq!(judge().change(&change, &present()), Ok(()), "{change:?}");
+                assert_eq!(judge().change(&change, of(&present())), Ok(()), "{change:?}");
             }
         }
         for index in [9, 10] {
@@ -230,28 +281,27 @@ mod tests {
         }
         // An interface that is no TUN device: also one that has the number of a device that was there.
         for index in [1, 12, 0] {
-            assert_eq!(judge().change(&mtu(index), &present()), Err(Unmade::Gone));
+            assert_eq!(judge().change(&mtu(index), of(&present())), Err(Unmade::Gone));
         }
-        assert_eq!(judge().change(&mtu(7), &[]), Err(Unmade::Gone));
+        assert_eq!(judge().change(&mtu(7), of(&[])), Err(Unmade::Gone));
         assert_eq!(refused(&address(7, 4)), "address 10.0.0.1/24: protocol 4 is not the gateway's");
     }
 
     #[test]
     fn devices_that_an_earlier_run_has_left_alone_are_removed() {
         let remove = |index| Change::Remove { index };
-        assert_eq!(judge().change(&remove(8), &present()), Ok(()));
+        assert_eq!(judge().change(&remove(8), of(&present())), Ok(()));
         assert_eq!(refused(&remove(11)), "t11: a program has the device");
         assert_eq!(refused(&remove(9)), "t9: no device of this gateway");
         let free = [device(7, None, false)];
         let why = Err(Unmade::Refused("t7: the gateway has not made it".to_owned()));
-        assert_eq!(judge().change(&remove(7), &free), why);
+        assert_eq!(judge().change(&remove(7), of(&free)), why);
     }
 
     #[test]
     fn route_without_the_gateways_mark_is_not_changed() {
         let wall = |instance| device::wall_of(instance, "10.9.0.0/16".parse().unwrap());
-        let judged = |route| judge().change(&Change::Route { route, is_new: true }, &present());
-        assert_eq!(judged(wall("a")), Ok(()));
+        let judged = |route| judge().change(&Change::Route { route, is_new: true }, of(&present()));
         let why = Err(Unmade::Refused("route to 10.9.0.0/16: none that the gateway has".to_owned()));
         let others = [
             wall("b"),
@@ -273,15 +323,59 @@ mod tests {
     }
 
     #[test]
+    fn wall_is_set_behind_a_route_of_the_gateway_alone() {
+        let devices = present();
+        let wall = device::wall_of("a", "10.9.0.0/16".parse().unwrap());
+        let judged = |route: &HostRoute, is_new, routes: &[HostRoute]| {
+            let change = Change::Route { route: route.clone(), is_new };
+            assert!(judge().takes_routes(std::slice::from_ref(&change)));
+            judge().change(&change, Present { devices: &devices, routes })
+        };
+        assert_eq!(judged(&wall, true, &[route(7)]), Ok(()));
+        assert_eq!(judged(&wall, true, &[route(11)]), Ok(()));
+        let why = "blackhole route to 10.9.0.0/16: behind no route over a device of this gateway".to_owned();
+        let why = Err(Unmade::Refused(why));
+        let wider = HostRoute { prefix: "10.0.0.0/8".parse().unwrap(), ..route(7) };
+        for routes in [
+            &[][..],
+            &[route(9)],
+            &[wider],
+            &[HostRoute { metric: 1, ..route(7) }],
+            &[HostRoute { table: 9, ..route(7) }],
+        ] {
+            assert_eq!(judged(&wall, true, routes), why, "{routes:?}");
+        }
+        // The first route of all tables is no place behind one.
+        let first = HostRoute { metric: 0, ..wall.clone() };
+        assert_eq!(judged(&first, true, &[route(7)]), why);
+        assert_eq!(judged(&wall, false, &[wall.clone()]), Ok(()));
+        let of_another = device::wall_of("b", wall.prefix);
+        assert_eq!(judged(&wall, false, &[of_another, route(7)]), Err(Unmade::Gone));
+    }
+
+    #[test]
+    fn number_of_a_device_that_is_gone_is_forgotten() {
+        let mtu = Change::Mtu { index: 7, mtu: 1400 };
+        let mut judge = judge();
+        judge.forget_absent(&[device(7, None, true)]);
+        assert_eq!(judge.change(&mtu, of(&[device(7, None, true)])), Ok(()));
+        // A mark of another gateway counts before the number.
+        let why = Err(Unmade::Refused("t7: no device of this gateway".to_owned()));
+        assert_eq!(judge.change(&mtu, of(&[device(7, Some("fatpath b"), true)])), why);
+        judge.forget_absent(&[device(8, None, true)]);
+        assert_eq!(judge.change(&mtu, of(&[device(7, None, true)])), why);
+    }
+
+    #[test]
     fn interface_and_address_of_no_link_are_refused() {
         let mac = |index| Change::Mac { index, mac: [2, 0, 0, 0, 0, 1] };
         let rights = Some(BTreeSet::from([LinkRight::Packet, LinkRight::Udp]));
         let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
         judge.opened(&DriverKind::Packet { interface: "eth0".to_owned(), exclusive: false }, Some(2));
         judge.opened(&DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }, None);
-        assert_eq!(judge.change(&mac(2), &[]), Ok(()));
+        assert_eq!(judge.change(&mac(2), of(&[])), Ok(()));
         let why = Err(Unmade::Refused("interface 3: no link of this gateway has it".to_owned()));
-        assert_eq!(judge.change(&mac(3), &[]), why);
+        assert_eq!(judge.change(&mac(3), of(&[])), why);
         assert_eq!(judge.bind("192.0.2.1:500".parse().unwrap()), Ok(()));
         let why = Err("0.0.0.0: no address of a link of this gateway".to_owned());
         assert_eq!(judge.bind("0.0.0.0:53".parse().unwrap()), why);

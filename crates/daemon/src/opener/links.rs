@@ -6,9 +6,10 @@ use base::ShardCount;
 use client::CliError;
 use driver::Resource;
 use netlink::message::Writer;
+use netlink::rtnl::nums::RTM_GETROUTE;
 use rustix::io::Errno;
 
-use super::judge::{Judge, Unmade};
+use super::judge::{Judge, Present, Unmade};
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::{Carried, serve};
 use crate::confine;
@@ -19,7 +20,7 @@ use crate::rtnetlink::Rtnetlink;
 /// MTU of a TUN or TAP device without one in the file.
 const DEFAULT_MTU: u16 = 1500;
 
-/// LinkOpener of a gateway, as they are opened and changed in the calling thread's network namespace.
+/// Links of a gateway, as they are opened and changed in the calling thread's network namespace.
 #[derive(Debug)]
 pub(crate) struct LinkOpener {
     gateway: Gateway,
@@ -45,7 +46,7 @@ pub(crate) fn main() -> Result<(), CliError> {
         (_, None) => Err("it has not begun yet".to_owned()),
         (order, Some(links)) => links.carry_out(order, descriptors),
     };
-    serve(carry_out, LinkAnswer::Refused)
+    serve(carry_out, LinkAnswer::Refused, true)
 }
 
 impl LinkOpener {
@@ -133,13 +134,21 @@ impl LinkOpener {
     /// Makes changes. Returns the `errno` of each, or 0.
     fn change(&mut self, changes: &[Change]) -> Result<Vec<i32>, String> {
         Judge::changes(changes)?;
-        let present = match changes.iter().any(Change::names_device) {
-            true => device::tun_devices(self.kernel()?).map_err(|err| format!("list of devices: {err}"))?,
-            false => Vec::new(),
-        };
+        let takes_routes = self.judge.takes_routes(changes);
+        let mut devices = Vec::new();
+        if takes_routes || changes.iter().any(Change::names_device) {
+            devices = device::tun_devices(self.kernel()?).map_err(|err| format!("list of devices: {err}"))?;
+            self.judge.forget_absent(&devices);
+        }
+        let mut routes = Vec::new();
+        if takes_routes {
+            let listed = self.kernel()?.dump(RTM_GETROUTE, |message| routes.extend(rtnl::read_host_route(message)));
+            listed.map_err(|err| format!("list of routes: {err}"))?;
+        }
+        let present = Present { devices: &devices, routes: &routes };
         let mut errors = Vec::new();
         for change in changes {
-            errors.push(match self.judge.change(change, &present) {
+            errors.push(match self.judge.change(change, present) {
                 Ok(()) => match self.kernel()?.ask(|writer, seq| change.write(writer, seq)) {
                     Ok(()) => 0,
                     Err(err) => err.raw_os_error().ok_or_else(|| format!("rtnetlink: {err}"))?,
@@ -193,8 +202,7 @@ mod tests {
     #[test]
     fn order_without_its_descriptor_is_refused() {
         let mut links = LinkOpener::new(Gateway::default());
-        let why = |given| links.carry_out(LinkOrder::Widen, given).unwrap_err();
-        let mut why = why;
+        let mut why = |given| links.carry_out(LinkOrder::Widen, given).unwrap_err();
         assert_eq!(why(Vec::new()), "it takes one descriptor, not 0");
         let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         assert_eq!(why(vec![file(), file()]), "it takes one descriptor, not 2");

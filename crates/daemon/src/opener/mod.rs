@@ -1,8 +1,9 @@
 //! Openers: the processes that have the capabilities of a gateway, which itself has none.
 //!
 //! - [`child`] is the gateway's end of such a process, and [`process`] the loop of the process, which carries out orders one
-//!   by one: [`message`] is the format of both. [`inherited`] passes the processes on to a gateway that starts anew. A gateway has at most two, each with the capabilities for its own orders: one of
-//!   links and one of the [host side](crate::host), whose user namespace cannot be left again.
+//!   by one: [`message`] is the format of both. [`inherited`] passes the processes on to a gateway that starts anew. A gateway
+//!   has at most two, each with the capabilities for its own orders: one of links and one of the [host side](crate::host),
+//!   whose user namespace cannot be left again.
 //! - [`order`] has the orders about links and devices, [`judge`] decides which of them are refused, and [`links`] carries them
 //!   out: in the opener, or in a gateway that has none. [`request`] sends them.
 //!

@@ -22,7 +22,7 @@ const BATCH: usize = 64;
 /// The opener of links of this process's gateway.
 static OPENER: Mutex<Option<Arc<Child>>> = Mutex::new(None);
 
-/// LinkOpener of a gateway without an opener.
+/// What carries out the orders of a gateway without an opener.
 static HERE: OnceLock<Mutex<LinkOpener>> = OnceLock::new();
 
 /// The opener of links, which ends when this value is dropped.
@@ -123,7 +123,10 @@ pub(crate) fn port() -> io::Result<u32> {
 fn ask(order: LinkOrder, with: &[BorrowedFd<'_>]) -> Result<(LinkAnswer, Vec<OwnedFd>), String> {
     let child = opener().clone();
     if let Some(child) = child {
-        return child.ask(&order, with);
+        return match order {
+            LinkOrder::Open(_) | LinkOrder::Begin(_) => child.ask(&order, with),
+            _ => child.ask_shortly(&order, with),
+        };
     }
     let with = with.iter().map(BorrowedFd::try_clone_to_owned).collect::<io::Result<_>>();
     let with = with.map_err(|err| format!("descriptors: {err}"))?;

@@ -23,6 +23,7 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
+use packet::Allocations;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use super::check;
@@ -183,12 +184,14 @@ fn block_signals() -> io::Result<()> {
 fn close_by_exit() {
     let (ready, is_ready) = sync_channel(1);
     let (end, may_end) = channel::<Infallible>();
-    let copying = thread::Builder::new().name("discard-exit".to_owned()).stack_size(STACK).spawn(move || {
+    let work = move || {
         // The caller waits for the answer.
         let _ = ready.send(own_table().is_ok());
         // No message comes: it returns when the caller has closed its own descriptors.
         let _ = may_end.recv();
-    });
+    };
+    let copying =
+        thread::Builder::new().name("discard-exit".to_owned()).stack_size(STACK).spawn(Allocations::settling(work));
     if copying.is_ok() && is_ready.recv() == Ok(true) {
         // It cannot fail for a non-empty range.
         let _ = close_from(KEPT);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 
+use packet::Allocations;
 use rustix::fs::fstatfs;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
@@ -58,7 +59,7 @@ impl Inspection {
         let (ready, is_ready) = sync_channel(1);
         let (number, done_number) = (socket.as_fd().as_raw_fd(), done.as_raw_fd());
         let inspector = inspector.clone();
-        thread::Builder::new().name("inspect".to_owned()).stack_size(STACK).spawn(move || {
+        let work = move || {
             let copied = own_table();
             let is_copied = copied.is_ok();
             let _ = ready.send(copied);
@@ -76,7 +77,8 @@ impl Inspection {
             drop(rights);
             drop(inspector);
             let _ = rustix::io::write(done, &1_u64.to_ne_bytes());
-        })?;
+        };
+        thread::Builder::new().name("inspect".to_owned()).stack_size(STACK).spawn(Allocations::settling(work))?;
         is_ready.recv().map_err(|_| io::ErrorKind::Other)??;
         Ok(Self(found))
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
+use packet::Allocations;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures};
@@ -81,7 +82,7 @@ impl Handshake {
         let socket = Arc::new(Mutex::new(None));
         let handshake = Self { outcome, given_up: Arc::clone(&given_up), socket: Arc::clone(&socket) };
         let path = path.to_owned();
-        std::thread::Builder::new().name("vhost-user".to_owned()).spawn(move || {
+        let work = move || {
             while !given_up.load(Ordering::Relaxed) {
                 let Ok(stream) = UnixStream::connect(&path) else {
                     std::thread::sleep(RETRY);
@@ -97,7 +98,8 @@ impl Handshake {
                 let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
                 break;
             }
-        })?;
+        };
+        std::thread::Builder::new().name("vhost-user".to_owned()).spawn(Allocations::settling(work))?;
         Ok(handshake)
     }
 }
