@@ -6,12 +6,12 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::MutexGuard;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard};
 
 use client::CliError;
 use config::Config;
-use config::model::LinkKind;
+use config::model::{HostSide as HostSideKind, LinkKind};
 use config::settings::Settings;
 use link::Discard;
 use packet::Allocations;
@@ -52,6 +52,8 @@ pub(super) struct Daemon {
     planner: Planner,
     pub(super) worker: Running,
     ike: IkePlace,
+    /// Whether the addresses and routes of devices are this gateway's, and not those of the one that it replaces.
+    has_devices: bool,
     /// State that netlink clients see and change.
     shared: Shared,
     /// Writer of the state that netlink clients have set.
@@ -191,7 +193,8 @@ impl Daemon {
             protocols.sysctl.follow(Settings::of(planner.config()));
             protocols.rtnl.model.set_max_routes(planner.config().limits.tables.routes);
         }
-        Ok(Self { file, lines: None, planner, worker, ike, shared, keeper: None, of_files: None })
+        let has_devices = !replaces;
+        Ok(Self { file, lines: None, planner, worker, ike, has_devices, shared, keeper: None, of_files: None })
     }
 
     /// Lists the objects of the configuration, which takes its time, before the gateway takes over from another one.
@@ -204,14 +207,30 @@ impl Daemon {
         Ok(())
     }
 
+    /// Checks that the state at `path`, which the gateway before has written lately, needs no link that is missing here.
+    ///
+    /// # Errors
+    /// Exit code 2: it does, or cannot be read.
+    pub(super) fn check_links(&self, path: &Path) -> Result<(), CliError> {
+        store::check_links(path, &self.shared.lock().rtnl.model)
+    }
+
+    /// Whether the configuration has a host side.
+    pub(super) fn has_host_side(&self) -> bool {
+        self.planner.config().host.side != HostSideKind::Off
+    }
+
     /// Takes over the devices and the key managers' socket of the gateway before, which has stopped.
     pub(super) fn take_over(&mut self) {
         // Another program's route may be in the way by now; packets are forwarded nonetheless.
         if let Err(why) = device::change(&[], &self.planner.devices()) {
             tracing::error!("{why}; a reload sets addresses and routes of devices");
         }
+        self.has_devices = true;
         self.take_ike();
-        if let Some(network) = held::take_socket(Socket::HostSide) {
+        if let Some(network) = held::take_socket(Socket::HostSide)
+            && self.has_host_side()
+        {
             HostSide::take(network);
         }
     }
@@ -232,7 +251,8 @@ impl Daemon {
     /// Sockets and place of the state for the next gateway, besides links and the host side.
     pub(super) fn offer(&self, listeners: Vec<(Socket, OwnedFd)>) -> Offer {
         let state = self.keeper.as_ref().map(|keeper| keeper.checkpointer.path());
-        Offer { listeners, state: state.map(|path| std::path::absolute(&path).unwrap_or(path)) }
+        let state = state.map(|path| std::path::absolute(&path).unwrap_or(path));
+        Offer { listeners, state, keeper: self.keeper.clone(), next: Mutex::default() }
     }
 
     /// Whether the files have SAs.
@@ -291,7 +311,7 @@ impl Daemon {
         happened: Receiver<Event>,
         listeners: &[(Socket, OwnedFd)],
         threads: &Threads,
-    ) -> Result<RunEnd, CliError> {
+    ) -> (RunEnd, Result<(), CliError>) {
         let mut watchdog = service::watchdog_limit().map(|limit| Watchdog::new(threads.clone(), limit));
         while let Some(event) = next_event(&happened, &mut watchdog) {
             match event {
@@ -322,7 +342,7 @@ impl Daemon {
                     service::stopping();
                     return self.end_for(listeners);
                 }
-                Event::TakeOver { to } => match self.hand_over(&to) {
+                Event::TakeOver { to, has_host_side } => match self.hand_over(&to, has_host_side) {
                     Ok(end) => {
                         let next = offer::successor(&to).unwrap_or_default();
                         match end {
@@ -331,7 +351,10 @@ impl Daemon {
                                 tracing::error!("{instance}: process {next}, which has taken over, is gone; ending");
                             }
                         }
-                        return self.worker.stop().map(|()| end);
+                        if let Err(err) = self.worker.stop() {
+                            tracing::error!("{instance}: {}", err.message);
+                        }
+                        return (end, Ok(()));
                     }
                     Err(why) => {
                         tracing::error!("{instance}: not handed over: {why}");
@@ -343,11 +366,11 @@ impl Daemon {
                     tracing::error!("{instance}: {why}");
                     // The worker still runs: its sequence numbers are saved. The error to report is the thread's.
                     let _ = self.end();
-                    return Err(CliError::failed(why));
+                    return (RunEnd::Over, Err(CliError::failed(why)));
                 }
             }
         }
-        Err(self.worker.failure())
+        (RunEnd::Over, Err(self.worker.failure()))
     }
 
     /// Reports the outcome of a reload to the service manager and the log.
@@ -590,11 +613,11 @@ impl Daemon {
 
     /// Ends the gateway, after a last save.
     pub(super) fn end(self) -> Result<(), CliError> {
-        self.end_for(&[]).map(drop)
+        self.end_for(&[]).1
     }
 
     /// Ends the gateway, after a last save. The service manager keeps its links and the sockets `listeners`, unless there are none.
-    fn end_for(mut self, listeners: &[(Socket, OwnedFd)]) -> Result<RunEnd, CliError> {
+    fn end_for(mut self, listeners: &[(Socket, OwnedFd)]) -> (RunEnd, Result<(), CliError>) {
         let host_side = self.host_side();
         let shared = self.shared.clone();
         // Held until the process ends: no request is carried out whose effect the next gateway would not have.
@@ -612,14 +635,15 @@ impl Daemon {
         // Behind the SAs, for which a small store has room.
         let end = self.leave_links(listeners);
         host_side.end();
-        if !device::keeps()
+        if self.has_devices
+            && !device::keeps()
             && let Err(why) = device::change(&self.planner.devices(), &[])
         {
             tracing::warn!("{why}");
         }
         let ended = self.worker.stop();
         std::mem::forget(held);
-        ended.map(|()| end)
+        (end, ended)
     }
 
     /// Pauses the workers, saves the numbers of SAs, and seals those with a time limit.
@@ -638,23 +662,35 @@ impl Daemon {
     ///
     /// # Errors
     /// Nothing has changed, and the gateway goes on.
-    fn hand_over(&mut self, to: &OwnedFd) -> Result<RunEnd, String> {
+    fn hand_over(&mut self, to: &OwnedFd, has_host_side: bool) -> Result<RunEnd, String> {
         let keeper = self.keeper.clone();
         let writing = keeper.as_ref().map(Keeper::lock);
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         // Packets are forwarded meanwhile, and programs wait.
-        if let Some(keeper) = &keeper {
-            keeper.hand_over(&mut protocols).map_err(|err| format!("the state is not written: {err}"))?;
+        match &keeper {
+            Some(keeper) => {
+                keeper.hand_over(&mut protocols).map_err(|err| format!("the state is not written: {err}"))?
+            }
+            // Programs may have added some since the request.
+            None => offer::admit_without_state(&self.worker.handle)?,
         }
         if !offer::is_waiting(to) {
             return Err("the next gateway has ended".to_owned());
         }
+        device::hold_guard(true);
         let stopped = since_boot();
-        self.worker.hold(true)?;
+        if let Err(err) = self.worker.hold(true) {
+            // A late worker pauses when it comes to it, and resumes then.
+            let _ = self.worker.hold(false);
+            device::hold_guard(false);
+            return Err(err);
+        }
         let sas = keeper.as_ref().and_then(|keeper| self.stop_sending(keeper, &mut protocols));
         acceptor::leave();
-        protocols.host_side.leave();
+        if has_host_side {
+            protocols.host_side.leave();
+        }
         offer::close_links(&self.worker.handle);
         if let Some(keeper) = &keeper {
             keeper.checkpointer.close();
@@ -662,6 +698,9 @@ impl Daemon {
         let handed_over = offer::hand_over(to, stopped, sas.as_ref().map(|(memory, _)| memory));
         if handed_over.is_ok() {
             self.leave_ike();
+        }
+        if !has_host_side {
+            protocols.host_side.end();
         }
         // Until the process ends no request is carried out whose effect the next gateway would not have.
         std::mem::forget((writing, protocols));

@@ -205,6 +205,10 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     let mut sources = config_file::load_all(config)?;
     sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let socket = own_socket_path(instance);
+    // Each client and each queue of a link needs a descriptor, also one that is passed.
+    if let Err(err) = raise_descriptor_limit() {
+        tracing::warn!("limit of descriptors: {err}");
+    }
     let stored = kept::take();
     let replaced = match options.replaces {
         true => Some(EarlierGateway::connect(instance, &socket)?),
@@ -230,11 +234,6 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     let state_file = state_file.or_else(|| replaced.as_ref()?.state.clone());
     let Openers { links, mut host_side } = Openers::start(&mut sandbox, config, &sources, &options, instance, &socket)?;
     sandbox.restrict_files(places(config, &sources, &socket, state_file.as_deref()));
-
-    // Each client and each queue of a link needs a descriptor.
-    if let Err(err) = raise_descriptor_limit() {
-        tracing::warn!("limit of descriptors: {err}");
-    }
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), replaced.is_some())?;
@@ -260,17 +259,22 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         None => Server::bind(&socket),
     };
     let mut server = replaced.is_none().then(listen).transpose()?;
-    let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
-    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
+    let mut is_ended = || signals.pending().any(|signal| signal != SIGHUP);
+    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, &mut is_ended)? else {
         return daemon.end();
     };
     let (mut taken, mut is_attached) = (None, false);
     if let Some(replaced) = replaced {
-        if state_file.is_some() {
+        if let Some(path) = &state_file {
             daemon.prepare_restore()?;
+            daemon.check_links(path).map_err(|err| not_replaced(instance, err))?;
         }
         Allocations::trim();
-        let mut took = replaced.take_over()?;
+        if is_ended() {
+            tracing::info!("{instance}: ending; the running gateway goes on");
+            return daemon.end();
+        }
+        let mut took = replaced.take_over(daemon.has_host_side())?;
         daemon.take_over();
         kept = read_state(state, instance, &socket)?;
         earlier = took.sas.take().map(EarlierSas::passed);
@@ -322,6 +326,11 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         Some(listener) => netlink.take(listener, &netlink_path)?,
         None => netlink.move_to(&netlink_path)?,
     }
+    // A device whose queue is open here is none that can be removed.
+    let unused = held::close();
+    if let Some(stored) = &stored {
+        stored.remove(&unused);
+    }
     device::guard(&daemon.worker.handle, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     if taken.is_none() {
         // Frees the memory that reading the file and planning took, before the worker would merge it between packets.
@@ -329,7 +338,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     }
     daemon.worker.hold(false).map_err(CliError::failed)?;
     if let Some(taken) = taken {
-        report(instance, &taken, &daemon);
+        report(instance, &taken, &unused, &daemon);
     }
     daemon.worker.watch(&threads);
     sa_warnings::start(&daemon.worker.handle, &threads)?;
@@ -353,11 +362,13 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     if is_attached {
         daemon.follow_host_side();
     }
-    if daemon.run(instance, happened, &own, &threads)? == RunEnd::HandedOver {
+    let (end, outcome) = daemon.run(instance, happened, &own, &threads);
+    // The next gateway has the sockets, however this one ends.
+    if end == RunEnd::HandedOver {
         server.leave();
         netlink.leave();
     }
-    Ok(())
+    outcome
 }
 
 /// Opens and reads the state, if the gateway keeps one.
@@ -370,7 +381,14 @@ fn read_state(state: StatePlace<'_>, instance: &str, socket: &Path) -> Result<Op
     store.map(KeptState::read).transpose()
 }
 
-/// Checks that a configuration and a place of the state fit the gateway that is replaced: the number of workers, and the file.
+/// The reason for which the running gateway goes on.
+fn not_replaced(instance: &str, mut err: CliError) -> CliError {
+    err.message = format!("{instance}: not replaced: {}", err.message);
+    err
+}
+
+/// Checks that a configuration and a place of the state fit the gateway that is replaced: the number of workers, the file, and that this
+/// version can read it.
 fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &EarlierGateway) -> Result<(), CliError> {
     let refused = |why: String| CliError::failed(format!("{instance}: not replaced: {why}"));
     if config.worker.is_auto && config.feature_of_one_worker().is_none() {
@@ -387,7 +405,8 @@ fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &Ea
     };
     let place = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     if own.as_ref().map(place) == replaced.state.as_ref().map(place) {
-        return Ok(());
+        // Such as a state of a newer version.
+        return own.map_or(Ok(()), |path| check_state(&path)).map_err(|err| not_replaced(instance, err));
     }
     Err(refused(match &replaced.state {
         Some(path) => format!("the running gateway keeps its state in {}; use --state with that file", path.display()),
@@ -395,10 +414,10 @@ fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &Ea
     }))
 }
 
-/// Logs that this gateway has replaced another one, and opens the links whose devices that one had until now.
-fn report(instance: &str, taken: &Taken, daemon: &Daemon) {
+/// Logs that this gateway has replaced another one, without its links `unused`, and opens the links whose devices that one had until now.
+fn report(instance: &str, taken: &Taken, unused: &[String], daemon: &Daemon) {
     let stood = since_boot().since(taken.stopped);
-    let dropped = match &held::close()[..] {
+    let dropped = match unused {
         [] => String::new(),
         names => format!("; its links {} are closed", names.join(", ")),
     };

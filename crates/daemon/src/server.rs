@@ -265,8 +265,11 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 Err(message) => Reply::Error { message },
             },
             Ok(Request::Replace { format }) => match offer::admit(stream, format, worker, offer) {
-                Ok(()) => match descriptors.into_iter().next() {
-                    Some(channel) => return replace(stream, channel, served),
+                Ok(()) => match descriptors.into_iter().next().map(Arc::new) {
+                    Some(channel) => match offer::begin(&channel, offer) {
+                        Ok(()) => return replace(stream, channel, served),
+                        Err(message) => Reply::Error { message },
+                    },
                     None => Reply::Error { message: "the request has no descriptor".to_owned() },
                 },
                 Err(message) => Reply::Error { message },
@@ -300,7 +303,7 @@ fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
 }
 
 /// Serves a gateway that replaces this one: the messages of the hand-over pass by `channel`.
-fn replace(stream: &UnixStream, channel: OwnedFd, served: &Served) -> io::Result<()> {
+fn replace(stream: &UnixStream, channel: Arc<OwnedFd>, served: &Served) -> io::Result<()> {
     let Served { worker, host_side, events, offer, .. } = served;
     let state = offer.state.as_ref().map(|path| path.display().to_string());
     let workers = u8::try_from(worker.count().get()).unwrap_or(u8::MAX);

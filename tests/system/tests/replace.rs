@@ -1,6 +1,7 @@
 //! Replacement of a running gateway by the next one (`fatpath run --replace`): traffic and SAs go on, and what is refused leaves the
 //! running gateway as it is.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fmt::Write as _;
 use std::fs;
@@ -12,7 +13,6 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use rustix::process::Signal;
 use system::{
     Gateway, Manager, Need, Netns, Outcome, Process, Scratch, fatpath, longest_gap, lossless, run, transfer_during,
     trial, wait_until,
@@ -48,6 +48,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("replace/older_gateway_is_named", &[Need::Namespaces], older),
         trial("replace/service_is_refused", NEEDS, service),
         trial("replace/next_gateway_that_is_killed_changes_nothing", NEEDS, killed),
+        trial("replace/next_gateway_that_is_terminated_changes_nothing", NEEDS, terminated),
+        trial("replace/gateway_that_is_killed_before_is_replaced", NEEDS, killed_before),
+        trial("replace/state_that_does_not_fit_is_refused", NEEDS, unfit_state),
+        trial("replace/host_side_ends_if_the_next_file_has_none", NEEDS, host_side_off),
+        trial("replace/device_of_a_link_that_is_gone_goes", NEEDS, device_goes),
     ]
 }
 
@@ -393,15 +398,92 @@ fn killed() -> Outcome {
     pair.replace(&pair.toml, PATIENCE)?;
     let text = pair.ip(1, "xfrm state")?;
     assert!(text.contains("spi "), "{text}");
-    // A terminating signal while it plans is as good.
-    let mut next = Process::spawn(
-        pair.plain()
-            .args(["run", "--replace", "-i", "left", "-c"])
-            .arg(pair.scratch.file("left.toml"))
-            .env("FATPATH_RUNDIR", pair.scratch.path()),
-        &pair.scratch,
-    )?;
-    next.signal(Signal::TERM)?;
-    next.wait(PATIENCE)?;
     Ok(())
+}
+
+/// Waits until the next gateway has sockets of the left one.
+fn wait_for_sockets(pair: &Pair, next: &Gateway) -> Outcome {
+    let sockets = |process: u32| {
+        let all = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+        let targets = all.filter_map(|entry| fs::read_link(entry.path()).ok());
+        targets.filter(|target| target.to_string_lossy().starts_with("socket:")).collect::<BTreeSet<_>>()
+    };
+    let before = pair.gateways.borrow()[0].id();
+    let has_them = || sockets(before).intersection(&sockets(next.id())).count() >= 3;
+    wait_until("sockets are passed", PATIENCE, has_them).map_err(|_| next.log().into())
+}
+
+/// SIGTERM to the next gateway while it plans: the running one goes on.
+fn terminated() -> Outcome {
+    let pair = Pair::without_manager(Keys::File, "")?;
+    let toml = format!("{}\n{}", pair.toml, routes(100_000));
+    let mut next = Gateway::spawn(pair.plain(), &pair.scratch, "left", &toml, &["--replace"])?;
+    // A second one is refused meanwhile.
+    let refused = |pair: &Pair| pair.replace(&pair.toml, PATIENCE).map(drop).unwrap_err();
+    wait_for_sockets(&pair, &next)?;
+    let text = refused(&pair).message().unwrap_or_default().to_owned();
+    assert!(text.contains(&format!("left: not replaced: process {} replaces it already", next.id())), "{text}");
+    assert!(next.terminate()?.success(), "{}", next.log());
+    let log = next.log();
+    assert!(log.contains("left: ending; the running gateway goes on") && !log.contains("took over"), "{log}");
+    pair.hosts[0].sh(&format!("ping -q -c 5 -i 0.01 -W 2 {RIGHT}"))?;
+    assert!(!pair.log().contains("ending"), "{}", pair.log());
+    pair.replace(&pair.toml, PATIENCE)?;
+    pair.nothing_is_replayed()
+}
+
+/// The gateway before is killed while the next one plans: that one goes on from its state and journal.
+fn killed_before() -> Outcome {
+    let pair = Pair::without_manager(Keys::File, "")?;
+    let toml = format!("{}\n{}", pair.toml, routes(50_000));
+    let mut next = Gateway::spawn(pair.plain(), &pair.scratch, "left", &toml, &["--replace"])?;
+    wait_for_sockets(&pair, &next)?;
+    pair.ip(1, "route add 10.77.0.0/16 dev wan")?;
+    assert!(!next.log().contains("took over"), "{}", next.log());
+    pair.gateways.borrow_mut()[0].kill()?;
+    wait_until("the next one runs", PATIENCE, || next.log().contains("left: running")).map_err(|_| next.log())?;
+    assert!(next.log().contains("was killed before it handed over"), "{}", next.log());
+    pair.gateways.borrow_mut()[0] = next;
+    let kept = pair.ip(1, "route")?;
+    assert!(kept.contains("10.77.0.0/16 dev wan"), "{}", pair.log());
+    pair.hosts[0].sh(&format!("ping -q -c 5 -i 0.01 -W 2 {RIGHT}"))?;
+    pair.nothing_is_replayed()
+}
+
+/// A state that the next gateway cannot restore is refused, and the running one goes on: it needs a link that the file lacks, or is
+/// of a newer format.
+fn unfit_state() -> Outcome {
+    let more = "[[link]]\nname = \"spare\"\nkind = \"tun\"\n";
+    let pair = Pair::without_manager(Keys::File, more)?;
+    pair.ip(1, "xfrm policy add dir out src 10.66.0.0/24 dst 10.67.0.0/24 dev spare action block")?;
+    let text = pair.replace(&pair.toml.replace(more, ""), PATIENCE).map(drop).unwrap_err();
+    let text = text.message().unwrap_or_default();
+    assert!(text.contains("left: not replaced: ") && text.contains("no link is named spare"), "{text}");
+    pair.hosts[0].sh(&format!("ping -q -c 5 -i 0.01 -W 2 {RIGHT}"))?;
+    assert!(pair.ip(1, "xfrm policy")?.contains("10.66.0.0/24"), "{}", pair.log());
+    pair.replace(&pair.toml, PATIENCE)?;
+    assert!(pair.ip(1, "xfrm policy")?.contains("10.66.0.0/24"), "{}", pair.log());
+    pair.nothing_is_replayed()
+}
+
+/// A file without a host side ends that of the gateway before.
+fn host_side_off() -> Outcome {
+    let mut alone = Alone::start(TUN)?;
+    let place = alone.scratch.file("x.netns");
+    assert!(place.exists());
+    alone.replace(&format!("{TUN}[host]\nside = \"off\"\n"))?;
+    wait_until("the host side is gone", PATIENCE, || !place.exists()).map_err(|_| alone.gateway.log())?;
+    alone.netns.sh("ping -c 3 -i 0.01 -W 2 10.1.0.1")?;
+    // And the next one has one again.
+    alone.replace(TUN)?;
+    wait_until("the host side is back", PATIENCE, || place.exists()).map_err(|_| alone.gateway.log().into())
+}
+
+/// The device of a link that the next file lacks goes.
+fn device_goes() -> Outcome {
+    let mut alone = Alone::start(&format!("{TUN}[[link]]\nname = \"tun1\"\nkind = \"tun\"\n"))?;
+    alone.netns.sh("ip link show tun1")?;
+    alone.replace(TUN)?;
+    let is_gone = || alone.netns.sh("ip link show tun1").is_err();
+    wait_until("the device is gone", PATIENCE, is_gone).map_err(|_| alone.gateway.log().into())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +38,14 @@ const AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Counter that wakes the thread.
 static CALL: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Held while the thread looks. True: it does not look.
+static IS_HELD: Mutex<bool> = Mutex::new(false);
+
+/// Holds the thread, after the look at hand: links are about to be closed whose devices and walls stay. Or lets it go on.
+pub(crate) fn hold_guard(is_held: bool) {
+    *IS_HELD.lock().unwrap_or_else(PoisonError::into_inner) = is_held;
+}
 
 /// Makes the thread look again, after the end of a link: its device may have gone before.
 pub(crate) fn look_again() {
@@ -162,7 +170,8 @@ impl Guard {
             thread::sleep(SETTLE);
             // The same check covers messages that have arrived in the meantime.
             while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
-            is_behind = self.is_behind()?;
+            let is_held = IS_HELD.lock().unwrap_or_else(PoisonError::into_inner);
+            is_behind = *is_held || self.is_behind()?;
         }
     }
 

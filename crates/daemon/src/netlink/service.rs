@@ -133,7 +133,7 @@ impl NetlinkServer {
     pub(crate) fn take(&mut self, listener: OwnedFd, path: &Path) -> Result<(), CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", path.display()));
         let own = listener.try_clone().map_err(failed)?;
-        std::fs::remove_file(&self.path).map_err(failed)?;
+        unix_socket::remove(&self.path).map_err(failed)?;
         path.clone_into(&mut self.path);
         self.listener = own;
         *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);

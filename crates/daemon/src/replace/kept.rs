@@ -71,9 +71,9 @@ pub(crate) fn store(worker: &Handle, listeners: &[(Socket, OwnedFd)]) -> bool {
     true
 }
 
-/// Names of what the manager has still.
+/// Names of what the manager has still, each with that of its link.
 #[derive(Debug)]
-pub(crate) struct KeptNames(Vec<String>);
+pub(crate) struct KeptNames(Vec<(String, Option<String>)>);
 
 /// Takes what an earlier gateway has left with the manager. `None`: there is nothing.
 pub(crate) fn take() -> Option<KeptNames> {
@@ -81,7 +81,7 @@ pub(crate) fn take() -> Option<KeptNames> {
     for (socket, name) in SOCKETS {
         if let Some(descriptor) = service::stored(name) {
             held::add_socket(socket, descriptor);
-            names.push(name.to_owned());
+            names.push((name.to_owned(), None));
         }
     }
     if let Some(table) = service::stored(TABLE) {
@@ -89,7 +89,7 @@ pub(crate) fn take() -> Option<KeptNames> {
             Ok(rows) => rows.into_iter().enumerate().for_each(|(number, row)| take_link(number, row, &mut names)),
             Err(why) => tracing::warn!("links of the earlier gateway are opened anew: {why}"),
         }
-        names.push(TABLE.to_owned());
+        names.push((TABLE.to_owned(), None));
     }
     (!names.is_empty()).then_some(KeptNames(names))
 }
@@ -99,12 +99,12 @@ fn read(table: OwnedFd) -> Result<Vec<Row>, String> {
     serde_json::from_slice(&bytes).map_err(|err| format!("it has no links: {err}"))
 }
 
-fn take_link(number: usize, row: Row, names: &mut Vec<String>) {
+fn take_link(number: usize, row: Row, names: &mut Vec<(String, Option<String>)>) {
     let Row { name, settings, mtu, descriptors } = row;
     let all = (0..descriptors).map_while(|at| {
-        let name = name_of(number, at);
-        let descriptor = service::stored(&name)?;
-        names.push(name);
+        let stored = name_of(number, at);
+        let descriptor = service::stored(&stored)?;
+        names.push((stored, Some(name.clone())));
         Some(descriptor)
     });
     let all: Vec<OwnedFd> = all.collect();
@@ -116,12 +116,21 @@ fn take_link(number: usize, row: Row, names: &mut Vec<String>) {
 }
 
 impl KeptNames {
-    /// Asks the manager to close its descriptors, and closes those that are not used. Until then a program that this process executes in
+    /// Has the manager close the descriptors of the links `unused`, whose devices go with them.
+    pub(crate) fn remove(&self, unused: &[String]) {
+        let Self(names) = self;
+        for (name, _) in names.iter().filter(|(_, link)| link.as_ref().is_some_and(|link| unused.contains(link))) {
+            if let Err(err) = service::remove(name) {
+                tracing::warn!("service manager: {err}");
+            }
+        }
+    }
+
+    /// Asks the manager to close its descriptors. Until then a program that this process executes in
     /// its place [gets them](service::pass_on) again.
     pub(crate) fn release(self) {
         let Self(names) = self;
-        held::close();
-        names.iter().for_each(|name| service::release(name));
+        names.iter().for_each(|(name, _)| service::release(name));
     }
 }
 

@@ -32,8 +32,8 @@ pub(super) enum Message {
     Socket(Socket),
     /// From the gateway before: all links and sockets are passed.
     Passed,
-    /// From the next gateway: hand over.
-    TakeOver,
+    /// From the next gateway: hand over. Without a host side in its configuration, the present one is to be ended.
+    TakeOver { has_host_side: bool },
     /// From the gateway before: it goes on, for this reason.
     GoesOn(String),
     /// From the gateway before: it has stopped, at this time since the boot of the machine, in nanoseconds. With a descriptor, this is the

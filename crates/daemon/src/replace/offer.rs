@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use base::Instant;
@@ -21,6 +22,7 @@ use crate::events::Event;
 use crate::host::HostSide;
 use crate::node::Node;
 use crate::service;
+use crate::store::{Keep, Keeper};
 
 /// Longest time that the next gateway may take to read a message.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -32,6 +34,10 @@ pub(crate) struct Offer {
     pub(crate) listeners: Vec<(Socket, OwnedFd)>,
     /// File of the state.
     pub(crate) state: Option<PathBuf>,
+    /// Writer of the state.
+    pub(crate) keeper: Option<Keeper>,
+    /// Channel of the next gateway, of which there is one at a time.
+    pub(crate) next: Mutex<Weak<OwnedFd>>,
 }
 
 /// Decides on the request of the process at the other end of `stream` to replace this gateway.
@@ -51,11 +57,40 @@ pub(crate) fn admit(stream: &UnixStream, format: u32, worker: &Handle, offer: &O
             "this gateway is a service, whose manager would count its end as a failure; restart the service".to_owned()
         );
     }
-    let has_sas = worker.call(|node| node.datapath.ipsec.sad().len()).is_ok_and(|sas| sas > 0);
-    if has_sas && offer.state.is_none() {
-        return Err("this gateway keeps no state (--state none), so its SAs would begin their sequence numbers again"
-            .to_owned());
+    match &offer.keeper {
+        // The next gateway tries a copy of it.
+        Some(keeper) => keeper.keep(Keep::Later).map(drop).map_err(|err| format!("the state is not written: {err}")),
+        None => admit_without_state(worker),
     }
+}
+
+/// Decides on the replacement of a gateway that keeps no state.
+///
+/// # Errors
+/// Text of the refusal: something would be lost.
+pub(crate) fn admit_without_state(worker: &Handle) -> Result<(), String> {
+    let has = worker.call(|node| {
+        let ipsec = &node.datapath.ipsec;
+        [!ipsec.sad().is_empty(), !ipsec.spd().is_empty()]
+    });
+    let why = match has.map_err(|gone| gone.to_string())? {
+        [true, _] => "its SAs would begin their sequence numbers again",
+        [false, true] => "policies of programs would be lost",
+        [false, false] => return Ok(()),
+    };
+    Err(format!("this gateway keeps no state (--state none), so {why}"))
+}
+
+/// Notes the channel of the next gateway.
+///
+/// # Errors
+/// Text of the refusal: there is another one.
+pub(crate) fn begin(channel: &Arc<OwnedFd>, offer: &Offer) -> Result<(), String> {
+    let mut next = offer.next.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(other) = next.upgrade() {
+        return Err(format!("process {} replaces it already", successor(&other).unwrap_or_default()));
+    }
+    *next = Arc::downgrade(channel);
     Ok(())
 }
 
@@ -64,33 +99,33 @@ pub(crate) fn admit(stream: &UnixStream, format: u32, worker: &Handle, offer: &O
 /// # Errors
 /// The next gateway has ended, or sends something else.
 pub(crate) fn serve(
-    channel: OwnedFd,
+    channel: Arc<OwnedFd>,
     worker: &Handle,
     host_side: &HostSide,
     offer: &Offer,
     events: &Sender<Event>,
 ) -> io::Result<()> {
-    set_socket_timeout(&channel, Timeout::Send, Some(WRITE_TIMEOUT))?;
+    set_socket_timeout(&*channel, Timeout::Send, Some(WRITE_TIMEOUT))?;
     pass_links(&channel, worker)?;
     for (socket, listener) in &offer.listeners {
-        send(&channel, &Message::Socket(*socket), &[listener.as_fd()])?;
+        send(&*channel, &Message::Socket(*socket), &[listener.as_fd()])?;
     }
     if let Some(ike) = duplicates::ike(worker) {
-        send(&channel, &Message::Socket(Socket::Ike), &[ike.as_fd()])?;
+        send(&*channel, &Message::Socket(Socket::Ike), &[ike.as_fd()])?;
     }
     // A namespace in a user namespace cannot be entered again.
     if let Ok(Some(entrance)) = host_side.entrance()
         && entrance.user.is_none()
     {
-        send(&channel, &Message::Socket(Socket::HostSide), &[entrance.network.as_fd()])?;
+        send(&*channel, &Message::Socket(Socket::HostSide), &[entrance.network.as_fd()])?;
     }
-    send(&channel, &Message::Passed, &[])?;
-    match receive(&channel)? {
+    send(&*channel, &Message::Passed, &[])?;
+    match receive(&*channel)? {
         // It has given up.
         None => Ok(()),
-        Some((Message::TakeOver, _)) => {
+        Some((Message::TakeOver { has_host_side }, _)) => {
             // The main thread ends.
-            let _ = events.send(Event::TakeOver { to: channel });
+            let _ = events.send(Event::TakeOver { to: channel, has_host_side });
             Ok(())
         }
         Some((other, _)) => Err(io::Error::other(format!("{other:?} is no message of the next gateway"))),

@@ -170,7 +170,13 @@ impl Keeper {
     /// # Errors
     /// The state cannot be written; the file keeps its old content.
     pub(crate) fn hand_over(&self, protocols: &mut Protocols) -> Result<(), String> {
-        self.put(Self::begin(protocols)?, Keep::Later).map(drop)
+        let begun = Self::begin(protocols)?;
+        let was_on = begun.was_on;
+        self.put(begun, Keep::Later).map(drop).inspect_err(|_| {
+            if !was_on {
+                protocols.journal.iter_mut().for_each(journal::Journal::fail);
+            }
+        })
     }
 
     fn put(&self, begun: Begun, keep: Keep) -> Result<String, String> {

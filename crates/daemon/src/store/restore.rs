@@ -172,6 +172,34 @@ fn may_be_missing(message: &[u8]) -> bool {
     matches!(kind_of(message), RTM_NEWADDR | RTM_NEWROUTE | RTM_NEWNEIGH | RTM_NEWQDISC | RTM_SETLINK | RTM_DELLINK)
 }
 
+/// Checks that the links that objects of the state at `path` need are in `model`, or in the state itself. Objects that
+/// [may be missing](may_be_missing) are left out without their links.
+///
+/// # Errors
+/// Exit code 2: a link is missing, with the same text as [`restore`].
+pub(super) fn check_state_links(state: &mut State, path: &Path, model: &Model) -> Result<(), CliError> {
+    let State { links, route, sas, xfrm: others, ila: mappings, .. } = state;
+    let mut made = HashSet::new();
+    let missing = |kept: &Kept, number: u32| {
+        let name = links.get(&number).map_or("?", String::as_str);
+        refused(path, &kept.label, &format!("no link is named {name}"))
+    };
+    let now = |made: &HashSet<u32>, old| current(links, model, old).or_else(|| made.get(&old).copied());
+    for kept in route.iter_mut().filter(|kept| !may_be_missing(&kept.message)) {
+        if kind_of(&kept.message) == RTM_NEWLINK {
+            made.extend(rtnl::index_of_link(&kept.message));
+        }
+        rtnl::renumber(&mut kept.message, |old| now(&made, old), |_| false).map_err(|number| missing(kept, number))?;
+    }
+    for kept in sas.iter_mut().map(|(_, kept)| kept).chain(others) {
+        xfrm::renumber(&mut kept.message, |old| now(&made, old)).map_err(|number| missing(kept, number))?;
+    }
+    for kept in mappings {
+        ila::renumber(&mut kept.message, |old| now(&made, old)).map_err(|number| missing(kept, number))?;
+    }
+    Ok(())
+}
+
 /// SAs of a journal that have been added, and the start of their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Replayed {
