@@ -21,6 +21,7 @@ use super::owner::{self, owner_of, tun_devices};
 use super::wall::{self, Wall, Walls};
 use crate::command::Handle;
 use crate::host::rtnl;
+use crate::node::Node;
 use crate::opener::order::Change;
 use crate::opener::request;
 use crate::rtnetlink::{self, Rtnetlink};
@@ -134,10 +135,14 @@ struct Guard {
 }
 
 impl Guard {
-    /// Removes the devices that an earlier run has left and that no link has now.
+    /// Removes the devices that an earlier run has left and that no link has now. One that is down may open its device later.
     fn sweep(&mut self, instance: &str) -> io::Result<()> {
+        let names = |node: &mut Node| node.slots.iter().flatten().map(|slot| slot.config.name.clone()).collect();
+        // The gateway ends if the worker does not answer.
+        let Ok::<BTreeSet<String>, _>(names) = self.worker.call(names) else { return Ok(()) };
         for device in tun_devices(&mut self.dumps)? {
-            if owner_of(&device) == Some(instance) && !device.is_attached {
+            let is_left = !device.is_attached && !names.contains(&device.name);
+            if owner_of(&device) == Some(instance) && is_left {
                 request::change_one(Change::Remove { index: device.index })?;
                 tracing::info!("{}: the device is removed: no link has it any more", device.name);
             }

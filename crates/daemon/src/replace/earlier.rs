@@ -31,7 +31,7 @@ const NOT_UNDERSTOOD: &str = "request not understood";
 #[derive(Debug)]
 pub(crate) struct EarlierGateway {
     channel: OwnedFd,
-    /// Its control socket.
+    /// Control socket of that gateway.
     socket: PathBuf,
     /// Process of that gateway.
     pid: u32,

@@ -116,7 +116,7 @@ fn take_link(number: usize, row: Row, names: &mut Vec<(String, Option<String>)>)
 }
 
 impl KeptNames {
-    /// Has the manager close the descriptors of the links `unused`, whose devices go with them.
+    /// Requests that the manager close the descriptors of the links `unused`, whose devices go with them.
     pub(crate) fn remove(&self, unused: &[String]) {
         let Self(names) = self;
         for (name, _) in names.iter().filter(|(_, link)| link.as_ref().is_some_and(|link| unused.contains(link))) {
