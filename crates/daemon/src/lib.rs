@@ -239,11 +239,8 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), replaced.is_some())?;
     // The workers have their priorities.
     confine::settle_priority();
-    let openers = links.iter().map(opener::request::Started::child).chain(host_side.iter().flatten());
-    openers
-        .map(|opener| opener.watch(&threads))
-        .collect::<io::Result<()>>()
-        .map_err(|err| CliError::system("start a thread", &err))?;
+    let mut openers = links.iter().map(opener::request::Started::child).chain(host_side.iter().flatten());
+    openers.try_for_each(|opener| opener.watch(&threads)).map_err(|err| CliError::system("start a thread", &err))?;
     let discard = start_discard(&threads)?;
     let starting = daemon.host_side().starting();
     // A start that may have to begin anew leaves the host side as it is.

@@ -4,7 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,6 +54,8 @@ pub(crate) struct Child {
     socket: Mutex<Numbered>,
     /// Whether a gateway that has started anew as this one has started the process.
     is_inherited: bool,
+    /// Whether the gateway has the process end.
+    is_over: Arc<AtomicBool>,
 }
 
 /// A socket, and the number of its last order.
@@ -76,7 +79,7 @@ impl Child {
             set_socket_timeout(&socket, of, Some(PATIENCE))
                 .map_err(|err| format!("SO_RCVTIMEO, SO_SNDTIMEO: {err}"))?;
         }
-        Ok(Self { work, socket: Mutex::new(Numbered { socket, number: 0 }), is_inherited })
+        Ok(Self { work, socket: Mutex::new(Numbered { socket, number: 0 }), is_inherited, is_over: Arc::default() })
     }
 
     /// Whether a gateway that has started anew as this one has passed such a process on.
@@ -161,12 +164,14 @@ impl Child {
     /// Error of dup(2) or clone(2).
     pub(crate) fn watch(&self, threads: &Threads) -> io::Result<()> {
         let numbered = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
-        let (socket, work) = (numbered.socket.try_clone()?, self.work);
+        let socket = numbered.socket.try_clone()?;
+        let (work, is_over) = (self.work, Arc::clone(&self.is_over));
         threads.spawn(work.passed_name(), move || {
             let mut hung_up = [PollFd::new(&socket, PollFlags::empty())];
             // An error is as the end of the process.
             let _ = retry_on_intr(|| poll(&mut hung_up, None));
             match work {
+                _ if is_over.load(Ordering::Acquire) => Ok(()),
                 OpenerWork::Links => Err(format!("the opener of {} has ended", work.subject())),
                 OpenerWork::HostSide => {
                     tracing::error!("host side: its opener has ended; sockets there miss changes until a restart");
@@ -195,6 +200,7 @@ pub(crate) fn pass_on<'a>(openers: impl IntoIterator<Item = &'a Child>, command:
 
 impl Drop for Child {
     fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
         // The process reads end of file and ends, which is end of file here. One that hangs in a system call ends later.
         let Numbered { socket, .. } = self.socket.get_mut().unwrap_or_else(PoisonError::into_inner);
         let ended = shutdown(&*socket, Shutdown::Write)

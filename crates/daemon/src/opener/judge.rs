@@ -27,7 +27,7 @@ pub(crate) struct Judge {
     addresses: BTreeSet<IpAddr>,
 }
 
-/// What the host has.
+/// Devices and routes of the host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Present<'a> {
     /// TUN and TAP devices.
@@ -348,7 +348,7 @@ mod tests {
         // The first route of all tables is no place behind one.
         let first = HostRoute { metric: 0, ..wall.clone() };
         assert_eq!(judged(&first, true, &[route(7)]), why);
-        assert_eq!(judged(&wall, false, &[wall.clone()]), Ok(()));
+        assert_eq!(judged(&wall, false, std::slice::from_ref(&wall)), Ok(()));
         let of_another = device::wall_of("b", wall.prefix);
         assert_eq!(judged(&wall, false, &[of_another, route(7)]), Err(Unmade::Gone));
     }

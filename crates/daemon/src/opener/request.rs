@@ -22,7 +22,7 @@ const BATCH: usize = 64;
 /// The opener of links of this process's gateway.
 static OPENER: Mutex<Option<Arc<Child>>> = Mutex::new(None);
 
-/// What carries out the orders of a gateway without an opener.
+/// Orders of a gateway without an opener are carried out by this.
 static HERE: OnceLock<Mutex<LinkOpener>> = OnceLock::new();
 
 /// The opener of links, which ends when this value is dropped.
