@@ -119,10 +119,14 @@ impl KeptNames {
     /// Requests that the manager close the descriptors of the links `unused`, whose devices go with them.
     pub(crate) fn remove(&self, unused: &[String]) {
         let Self(names) = self;
-        for (name, _) in names.iter().filter(|(_, link)| link.as_ref().is_some_and(|link| unused.contains(link))) {
-            if let Err(err) = service::remove(name) {
-                tracing::warn!("service manager: {err}");
-            }
+        let is_unused = |link: &Option<String>| link.as_ref().is_some_and(|link| unused.contains(link));
+        let unused: Vec<&str> =
+            names.iter().filter(|(_, link)| is_unused(link)).map(|(name, _)| name.as_str()).collect();
+        let Some((last, others)) = unused.split_last() else { return };
+        others.iter().for_each(|name| service::release(name));
+        // The manager's confirmation is one for all.
+        if let Err(err) = service::remove(last) {
+            tracing::warn!("service manager: {err}");
         }
     }
 

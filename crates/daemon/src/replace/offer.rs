@@ -75,7 +75,7 @@ pub(crate) fn admit_without_state(worker: &Handle) -> Result<(), String> {
     });
     let why = match has.map_err(|gone| gone.to_string())? {
         [true, _] => "its SAs would begin their sequence numbers again",
-        [false, true] => "policies of programs would be lost",
+        [false, true] => "policies that programs may have added would be lost",
         [false, false] => return Ok(()),
     };
     Err(format!("this gateway keeps no state (--state none), so {why}"))
