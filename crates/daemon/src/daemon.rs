@@ -670,7 +670,7 @@ impl Daemon {
         // Packets are forwarded meanwhile, and programs wait.
         match &keeper {
             Some(keeper) => {
-                keeper.hand_over(&mut protocols).map_err(|err| format!("the state is not written: {err}"))?
+                keeper.hand_over(&mut protocols).map_err(|err| format!("the state is not written: {err}"))?;
             }
             // Programs may have added some since the request.
             None => offer::admit_without_state(&self.worker.handle)?,
