@@ -323,6 +323,12 @@ pub(crate) struct RunArgs {
     /// directory is $XDG_STATE_HOME/fatpath or ~/.local/state/fatpath. If FATPATH_RUNDIR is set, it is that directory.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) state: Option<PathBuf>,
+    /// Replace the running gateway of this name: start with this configuration, and take over its links
+    ///
+    /// The running gateway forwards packets until this one has read and planned its configuration, and stops then as by SIGTERM.
+    /// If this one fails before, the other goes on. Only the user of the running gateway, and root, may replace it.
+    #[arg(long)]
+    pub(crate) replace: bool,
     /// Leave no device behind: TUN and TAP devices end with the gateway
     #[arg(long)]
     pub(crate) ephemeral: bool,
@@ -349,6 +355,7 @@ impl RunArgs {
     /// Options of the gateway.
     pub(crate) fn options(&self) -> RunOptions {
         RunOptions {
+            replaces: self.replace,
             keeps_devices: !self.ephemeral,
             is_confined: !self.no_sandbox,
             allowed_links: self.allow_links.clone(),

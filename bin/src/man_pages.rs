@@ -236,7 +236,10 @@ mod tests {
         let mut root = Cli::command();
         root.build();
         for (name, want) in [
-            ("run", "fatpath run [-c FILE] [--state FILE] [--ephemeral] [--allow-links KIND] [--no-sandbox] [-i NAME]"),
+            (
+                "run",
+                "fatpath run [-c FILE] [--state FILE] [--replace] [--ephemeral] [--allow-links KIND] [--no-sandbox] [-i NAME]",
+            ),
             ("check", "fatpath check [--expand] [--with-keys] [--state FILE] -c FILE"),
             ("show", "fatpath show [-j] [-a] [-i NAME] [WHAT]"),
             ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),

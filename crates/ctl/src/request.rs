@@ -35,6 +35,12 @@ pub enum Request {
     },
     /// Save the state that clients have set, for the next start.
     Save,
+    /// Hand over to a gateway that starts. A descriptor with the request, as `SCM_RIGHTS`, is a socket of sequenced packets for the messages
+    /// of the hand-over, which both gateways know.
+    Replace {
+        /// Number of the format of these messages.
+        format: u32,
+    },
     /// Send descriptors with which the client can enter the node's own network namespace: with the reply, as
     /// `SCM_RIGHTS`, the user namespace, if any, and then the network namespace.
     EnterHost,
@@ -124,6 +130,15 @@ pub enum Reply {
     Saved {
         /// Short description of the saved objects, and the file.
         saved: String,
+    },
+    /// Reply to `replace`: the messages of the hand-over begin, on the socket that came with the request.
+    Replacing {
+        /// Process id.
+        pid: u32,
+        /// Number of workers.
+        workers: u8,
+        /// Absolute path of the gateway's state; none if it keeps none.
+        state: Option<String>,
     },
     /// Reply to `enter-host`.
     EnterHost {

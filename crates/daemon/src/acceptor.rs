@@ -6,6 +6,9 @@
 //! privileged.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::{SocketFlags, accept_with};
@@ -15,6 +18,17 @@ const RESERVE: usize = 8 + JUDGEMENT;
 
 /// Descriptors that a credential check of a peer has open at a time: a pidfd, a directory and a file.
 const JUDGEMENT: usize = 3;
+
+/// Whether the next gateway accepts the connections of this process's sockets.
+static IS_OVER: AtomicBool = AtomicBool::new(false);
+
+/// Pause of a thread with a connection that it does not accept, as the process ends.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Leaves all further connections to the next gateway, which has the same sockets.
+pub(super) fn leave() {
+    IS_OVER.store(true, Ordering::Relaxed);
+}
 
 /// A listening socket.
 #[derive(Debug)]
@@ -65,6 +79,10 @@ impl Acceptor {
     /// # Errors
     /// Error of accept(2); `EMFILE` or `ENFILE` when the reserve is used up as well.
     pub(super) fn accept(&mut self, flags: SocketFlags) -> Result<Option<Accepted>, Errno> {
+        if IS_OVER.load(Ordering::Relaxed) {
+            thread::sleep(PAUSE);
+            return Ok(None);
+        }
         self.refill();
         let is_reserved = self.reserve.len() < RESERVE;
         let accepted = match accept_with(&self.socket, flags) {

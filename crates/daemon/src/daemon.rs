@@ -7,27 +7,33 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Mutex, MutexGuard};
 
 use client::CliError;
 use config::Config;
-use config::model::LinkKind;
+use config::model::{HostSide as HostSideKind, LinkKind};
 use config::settings::Settings;
 use link::Discard;
 use packet::Allocations;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Handle as SignalsHandle;
 
+use super::acceptor;
 use super::budget;
 use super::device;
 use super::events::Event;
 use super::host::HostSide;
 use super::ike::{IkeFile, IkeSocket};
 use super::netlink::{NetlinkServer, Protocols, Shared};
+use super::node::since_boot;
 use super::open::open;
 use super::opener::child::Child;
 use super::plan::Plan;
 use super::planner::Planner;
 use super::reload_summary::summary;
+use super::replace::held::{self, Socket};
+use super::replace::kept;
+use super::replace::offer::{self, Offer};
 use super::running::Running;
 use super::service;
 use super::store::sealed::{self, SealedSas};
@@ -46,28 +52,50 @@ pub(super) struct Daemon {
     planner: Planner,
     pub(super) worker: Running,
     ike: IkePlace,
+    /// Whether the addresses and routes of devices are this gateway's, and not those of the one that it replaces.
+    has_devices: bool,
     /// State that netlink clients see and change.
     shared: Shared,
     /// Writer of the state that netlink clients have set.
     keeper: Option<Keeper>,
+    /// Objects of the configuration, if they were listed before the state is restored.
+    of_files: Option<OfFiles>,
+}
+
+/// Outcome of a gateway's run.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum RunEnd {
+    /// The gateway is over.
+    Over,
+    /// The next gateway has its sockets, or the service manager has them until then.
+    HandedOver,
 }
 
 /// SAs with a time limit that an earlier gateway has passed on.
 pub(super) struct EarlierSas {
     /// The SAs, or the reason for which they cannot be read.
     sealed: Result<SealedSas, String>,
+    /// Whether the service manager has them.
+    is_stored: bool,
 }
 
 impl EarlierSas {
     /// SAs in the service manager's store.
     pub(super) fn stored() -> Option<Self> {
-        Some(Self { sealed: SealedSas::open(service::stored(sealed::NAME)?) })
+        Some(Self { sealed: SealedSas::open(service::stored(sealed::NAME)?), is_stored: true })
+    }
+
+    /// SAs in the memory that a gateway has passed as it was replaced.
+    pub(super) fn passed(memory: OwnedFd) -> Self {
+        Self { sealed: SealedSas::open(memory), is_stored: false }
     }
 
     /// Gives them up, as no state is kept, and with it no policies.
     pub(super) fn discard(self) {
         tracing::warn!("SAs of the earlier gateway are not restored: no state is kept");
-        if let Err(err) = service::remove(sealed::NAME) {
+        if self.is_stored
+            && let Err(err) = service::remove(sealed::NAME)
+        {
             tracing::warn!("service manager: {err}");
         }
     }
@@ -111,6 +139,11 @@ impl IkePlace {
         if self.file.is_some() || plan.ike.is_empty() {
             return Ok(None);
         }
+        if let Some(passed) = held::take_socket(Socket::Ike) {
+            // The gateway before has the file until it hands over.
+            plan.ike_socket = Some(IkeSocket::of_earlier(passed.into(), &self.path));
+            return Ok(None);
+        }
         let (socket, file) = IkeSocket::open(&self.path)?;
         plan.ike_socket = Some(socket);
         Ok(Some(file))
@@ -119,23 +152,33 @@ impl IkePlace {
     fn keep(&mut self, file: Option<IkeFile>) {
         self.file = file.or_else(|| self.file.take());
     }
+
+    /// Takes the file of the gateway before, or removes it, if `is_needed` is false.
+    fn take(&mut self, is_needed: bool) {
+        let file = self.file.take().unwrap_or_else(|| IkeFile::of_earlier(&self.path));
+        self.file = Some(file).filter(|_| is_needed);
+    }
 }
 
 impl Daemon {
     /// Starts a worker with `config`, read from `file`. The worker does not start to forward yet: while the node is
-    /// incomplete, traffic that must be protected might pass in clear.
+    /// incomplete, traffic that must be protected might pass in clear. A gateway that `replaces` another one leaves devices as they are
+    /// until it [has taken over](Self::take_over).
     pub(super) fn start(
         config: Config,
         file: Option<PathBuf>,
         socket: &Path,
         signals: SignalsHandle,
+        replaces: bool,
     ) -> Result<Self, CliError> {
         let memory = config.limits.memory;
         let (planner, mut plan) = Planner::default().plan(config)?;
         budget::admit_key(memory)
             .map_err(|why| CliError::bad_config(format!("{why}; the configuration needs more.")))?;
         budget::set_key(memory);
-        device::change(&[], &planner.devices()).map_err(CliError::failed)?;
+        if !replaces {
+            device::change(&[], &planner.devices()).map_err(CliError::failed)?;
+        }
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
         let ike_file = ike.open_for(&mut plan)?;
         ike.keep(ike_file);
@@ -150,7 +193,66 @@ impl Daemon {
             protocols.sysctl.follow(Settings::of(planner.config()));
             protocols.rtnl.model.set_max_routes(planner.config().limits.tables.routes);
         }
-        Ok(Self { file, lines: None, planner, worker, ike, shared, keeper: None })
+        let has_devices = !replaces;
+        Ok(Self { file, lines: None, planner, worker, ike, has_devices, shared, keeper: None, of_files: None })
+    }
+
+    /// Lists the objects of the configuration, which takes its time, before the gateway takes over from another one.
+    ///
+    /// # Errors
+    /// The worker does not answer.
+    pub(super) fn prepare_restore(&mut self) -> Result<(), CliError> {
+        let collected = Collected::of(&mut self.shared.lock()).map_err(CliError::failed)?;
+        self.of_files = Some(OfFiles::all(collected));
+        Ok(())
+    }
+
+    /// Checks that the state at `path`, which the gateway before has written lately, needs no link that is missing here.
+    ///
+    /// # Errors
+    /// Exit code 2: it does, or cannot be read.
+    pub(super) fn check_links(&self, path: &Path) -> Result<(), CliError> {
+        store::check_links(path, &self.shared.lock().rtnl.model)
+    }
+
+    /// Whether the configuration has a host side.
+    pub(super) fn has_host_side(&self) -> bool {
+        self.planner.config().host.side != HostSideKind::Off
+    }
+
+    /// Takes over the devices and the key managers' socket of the gateway before, which has stopped.
+    pub(super) fn take_over(&mut self) {
+        // Another program's route may be in the way by now; packets are forwarded nonetheless.
+        if let Err(why) = device::change(&[], &self.planner.devices()) {
+            tracing::error!("{why}; a reload sets addresses and routes of devices");
+        }
+        self.has_devices = true;
+        self.take_ike();
+        if let Some(network) = held::take_socket(Socket::HostSide)
+            && self.has_host_side()
+        {
+            HostSide::take(network);
+        }
+    }
+
+    /// Takes over the file of the key managers' socket that an earlier gateway has left.
+    pub(super) fn take_ike(&mut self) {
+        let has_ike = self.worker.handle.call(|node| node.ike.is_some());
+        self.ike.take(has_ike.unwrap_or(false));
+    }
+
+    /// Leaves the file of the key managers' socket to the next gateway, which has the socket.
+    pub(super) fn leave_ike(&mut self) {
+        if let Some(file) = self.ike.file.take() {
+            file.leave();
+        }
+    }
+
+    /// Sockets and place of the state for the next gateway, besides links and the host side.
+    pub(super) fn offer(&self, listeners: Vec<(Socket, OwnedFd)>) -> Offer {
+        let state = self.keeper.as_ref().map(|keeper| keeper.checkpointer.path());
+        let state = state.map(|path| std::path::absolute(&path).unwrap_or(path));
+        Offer { listeners, state, keeper: self.keeper.clone(), next: Mutex::default() }
     }
 
     /// Whether the files have SAs.
@@ -160,20 +262,56 @@ impl Daemon {
     }
 
     /// Makes the host side, if the configuration has one: then there is a process for it, or the reason for which it was
-    /// not started.
+    /// not started. Its content follows.
     pub(super) fn start_host_side(&self, opener: Option<Result<Child, String>>, socket: &Path, threads: &Threads) {
-        let mut protocols = self.shared.lock();
+        self.make_host_side(opener, socket, threads).begin_host_side();
+    }
+
+    /// As [`start_host_side`](Self::start_host_side), of a gateway that replaces another one. True: the host side has the content that
+    /// the gateway before has left, and [is to follow](Self::follow_host_side) the node when packets are forwarded.
+    pub(super) fn attach_host_side(
+        &self,
+        opener: Option<Result<Child, String>>,
+        socket: &Path,
+        threads: &Threads,
+    ) -> bool {
+        let mut protocols = self.make_host_side(opener, socket, threads);
+        let is_attached = protocols.host_side.attach(&protocols.rtnl.model);
+        if !is_attached {
+            protocols.begin_host_side();
+        }
+        is_attached
+    }
+
+    /// Reconciles the host side with the node.
+    pub(super) fn follow_host_side(&self) {
+        self.shared.lock().begin_host_side();
+    }
+
+    fn make_host_side(
+        &self,
+        opener: Option<Result<Child, String>>,
+        socket: &Path,
+        threads: &Threads,
+    ) -> MutexGuard<'_, Protocols> {
+        let protocols = self.shared.lock();
         let again = self.shared.clone();
         let follow = move || again.lock().follow_host_side();
         if let Some(opener) = opener {
             let config = self.planner.config().host;
             protocols.host_side.start(config, opener, socket, &self.worker.handle, threads, follow);
         }
-        protocols.begin_host_side();
+        protocols
     }
 
     /// Serves signals and clients until the daemon has to end, or a thread has failed.
-    pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>, threads: &Threads) -> Result<(), CliError> {
+    pub(super) fn run(
+        mut self,
+        instance: &str,
+        happened: Receiver<Event>,
+        listeners: &[(Socket, OwnedFd)],
+        threads: &Threads,
+    ) -> (RunEnd, Result<(), CliError>) {
         let mut watchdog = service::watchdog_limit().map(|limit| Watchdog::new(threads.clone(), limit));
         while let Some(event) = next_event(&happened, &mut watchdog) {
             match event {
@@ -202,18 +340,37 @@ impl Daemon {
                 Event::Signal(_) => {
                     tracing::info!("{instance}: ending");
                     service::stopping();
-                    return self.end();
+                    return self.end_for(listeners);
                 }
+                Event::TakeOver { to, has_host_side } => match self.hand_over(&to, has_host_side) {
+                    Ok(end) => {
+                        let next = offer::successor(&to).unwrap_or_default();
+                        match end {
+                            RunEnd::HandedOver => tracing::info!("{instance}: handed over to process {next}, ending"),
+                            RunEnd::Over => {
+                                tracing::error!("{instance}: process {next}, which has taken over, is gone; ending");
+                            }
+                        }
+                        if let Err(err) = self.worker.stop() {
+                            tracing::error!("{instance}: {}", err.message);
+                        }
+                        return (end, Ok(()));
+                    }
+                    Err(why) => {
+                        tracing::error!("{instance}: not handed over: {why}");
+                        offer::go_on(&to, &why);
+                    }
+                },
                 Event::WorkerEnded => break,
                 Event::ThreadEnded(why) => {
                     tracing::error!("{instance}: {why}");
                     // The worker still runs: its sequence numbers are saved. The error to report is the thread's.
                     let _ = self.end();
-                    return Err(CliError::failed(why));
+                    return (RunEnd::Over, Err(CliError::failed(why)));
                 }
             }
         }
-        Err(self.worker.failure())
+        (RunEnd::Over, Err(self.worker.failure()))
     }
 
     /// Reports the outcome of a reload to the service manager and the log.
@@ -353,17 +510,22 @@ impl Daemon {
         threads: &Threads,
     ) -> Result<bool, CliError> {
         let has_changes = kept.has_changes();
+        let listed = self.of_files.take().filter(|_| !has_changes);
         let KeptState { store, found, records, next, boot } = kept;
         let Found { mut state, journal: first, is_of_boot, saved_sas } = found;
         let place = store.path().to_owned();
         let gone = |gone: WorkerGone| CliError::failed(gone.to_string());
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
-        let before = Collected::of(&mut protocols).map_err(CliError::failed)?;
-        let made = has_changes.then(|| before.fingerprint());
-        let of_files = OfFiles::all(before);
+        let (made, of_files) = match listed {
+            Some(of_files) => (None, of_files),
+            None => {
+                let before = Collected::of(&mut protocols).map_err(CliError::failed)?;
+                (has_changes.then(|| before.fingerprint()), OfFiles::all(before))
+            }
+        };
         store::skip(&state.checkpoints, of_files.sas(), &self.worker.handle).map_err(gone)?;
-        let counts = store::restore(&mut state, &place, &mut protocols)?;
+        let counts = store::restore(&mut state, &place, &of_files, &mut protocols)?;
         log_restored(&place, ["saved request", "saved requests"], counts);
         let mut is_changed = false;
         if let Some(made) = made {
@@ -403,7 +565,8 @@ impl Daemon {
     /// gone.
     fn resume(&self, earlier: EarlierSas, protocols: &mut Protocols) {
         // No later gateway gets the SAs: each sends its numbers once.
-        let removed = service::remove(sealed::NAME).map_err(|err| format!("the service manager has them still: {err}"));
+        let removed = if earlier.is_stored { service::remove(sealed::NAME) } else { Ok(()) };
+        let removed = removed.map_err(|err| format!("the service manager has them still: {err}"));
         if let (Err(why), Err(_)) = (&removed, &earlier.sealed) {
             tracing::warn!("SAs of the earlier gateway: {why}");
         }
@@ -435,38 +598,113 @@ impl Daemon {
         self.shared.lock().host_side.clone()
     }
 
+    /// Leaves links and sockets to the service manager, if there is one and devices stay.
+    fn leave_links(&mut self, listeners: &[(Socket, OwnedFd)]) -> RunEnd {
+        if listeners.is_empty() || !device::keeps() || self.worker.hold(true).is_err() {
+            return RunEnd::Over;
+        }
+        if !kept::store(&self.worker.handle, listeners) {
+            return RunEnd::Over;
+        }
+        acceptor::leave();
+        self.leave_ike();
+        RunEnd::HandedOver
+    }
+
     /// Ends the gateway, after a last save.
     pub(super) fn end(self) -> Result<(), CliError> {
+        self.end_for(&[]).1
+    }
+
+    /// Ends the gateway, after a last save. The service manager keeps its links and the sockets `listeners`, unless there are none.
+    fn end_for(mut self, listeners: &[(Socket, OwnedFd)]) -> (RunEnd, Result<(), CliError>) {
         let host_side = self.host_side();
         let shared = self.shared.clone();
         // Held until the process ends: no request is carried out whose effect the next gateway would not have.
         let mut held = None;
         let mut sas = None;
         if let Some(keeper) = &self.keeper {
-            let noted = self.worker.hold(true).and_then(|()| keeper.end());
-            if let Err(err) = noted {
-                tracing::warn!("sequence numbers of SAs were not saved: {err}");
-            }
             let protocols = held.insert(shared.lock());
-            sas = keeper.seal(protocols).unwrap_or_else(|err| {
-                tracing::error!("SAs with a time limit end with the gateway: {err}");
-                None
-            });
+            sas = self.stop_sending(keeper, protocols);
         }
         match sas {
             Some((memory, count)) => store_sas(&memory, count),
             // Those of an earlier run, which it may not have removed.
             None => service::discard(sealed::NAME),
         }
+        // Behind the SAs, for which a small store has room.
+        let end = self.leave_links(listeners);
         host_side.end();
-        if !device::keeps()
+        if self.has_devices
+            && !device::keeps()
             && let Err(why) = device::change(&self.planner.devices(), &[])
         {
             tracing::warn!("{why}");
         }
         let ended = self.worker.stop();
         std::mem::forget(held);
-        ended
+        (end, ended)
+    }
+
+    /// Pauses the workers, saves the numbers of SAs, and seals those with a time limit.
+    fn stop_sending(&self, keeper: &Keeper, protocols: &mut Protocols) -> Option<(OwnedFd, usize)> {
+        let noted = self.worker.hold(true).and_then(|()| keeper.end(protocols));
+        if let Err(err) = noted {
+            tracing::warn!("sequence numbers of SAs were not saved: {err}");
+        }
+        keeper.seal(protocols).unwrap_or_else(|err| {
+            tracing::error!("SAs with a time limit end with the gateway: {err}");
+            None
+        })
+    }
+
+    /// Hands over to the next gateway, at the other end of `to`. [`RunEnd::Over`]: that gateway is gone, and this one has stopped.
+    ///
+    /// # Errors
+    /// Nothing has changed, and the gateway goes on.
+    fn hand_over(&mut self, to: &OwnedFd, has_host_side: bool) -> Result<RunEnd, String> {
+        let keeper = self.keeper.clone();
+        let writing = keeper.as_ref().map(Keeper::lock);
+        let shared = self.shared.clone();
+        let mut protocols = shared.lock();
+        // Packets are forwarded meanwhile, and programs wait.
+        match &keeper {
+            Some(keeper) => {
+                keeper.hand_over(&mut protocols).map_err(|err| format!("the state is not written: {err}"))?;
+            }
+            // Programs may have added some since the request.
+            None => offer::admit_without_state(&self.worker.handle)?,
+        }
+        if !offer::is_waiting(to) {
+            return Err("the next gateway has ended".to_owned());
+        }
+        device::hold_guard(true);
+        let stopped = since_boot();
+        if let Err(err) = self.worker.hold(true) {
+            // A late worker pauses when it comes to it, and resumes then.
+            let _ = self.worker.hold(false);
+            device::hold_guard(false);
+            return Err(err);
+        }
+        let sas = keeper.as_ref().and_then(|keeper| self.stop_sending(keeper, &mut protocols));
+        acceptor::leave();
+        if has_host_side {
+            protocols.host_side.leave();
+        }
+        offer::close_links(&self.worker.handle);
+        if let Some(keeper) = &keeper {
+            keeper.checkpointer.close();
+        }
+        let handed_over = offer::hand_over(to, stopped, sas.as_ref().map(|(memory, _)| memory));
+        if handed_over.is_ok() {
+            self.leave_ike();
+        }
+        if !has_host_side {
+            protocols.host_side.end();
+        }
+        // Until the process ends no request is carried out whose effect the next gateway would not have.
+        std::mem::forget((writing, protocols));
+        Ok(if handed_over.is_ok() { RunEnd::HandedOver } else { RunEnd::Over })
     }
 
     /// Summary of the running links.

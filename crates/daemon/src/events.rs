@@ -1,7 +1,9 @@
 //! Events that other threads send to the main thread.
 
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 /// An event for the main thread.
@@ -12,6 +14,8 @@ pub(crate) enum Event {
     Load { file: PathBuf, opened: Option<File>, reply: Sender<Result<String, String>> },
     /// A client's request to save the state that netlink clients have set.
     Save { reply: Sender<Result<String, String>> },
+    /// The next gateway, at the other end of this socket, takes over. Its configuration may have a host side.
+    TakeOver { to: Arc<OwnedFd>, has_host_side: bool },
     /// The worker has ended.
     WorkerEnded,
     /// Another thread has panicked or returned an error, for this reason.

@@ -33,6 +33,18 @@ const LISTENER: &str = "-";
 #[derive(Debug)]
 pub(crate) struct IkeFile(PathBuf);
 
+impl IkeFile {
+    /// The file of a socket that another gateway has made at `path`.
+    pub(crate) fn of_earlier(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Leaves the file to the next gateway, which has the socket.
+    pub(crate) fn leave(self) {
+        std::mem::forget(self);
+    }
+}
+
 impl Drop for IkeFile {
     fn drop(&mut self) {
         // Another process may have removed it already.
@@ -113,11 +125,16 @@ impl IkeSocket {
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
         let socket = unix_socket::private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
+        Ok((Self::of_earlier(socket, path), IkeFile(path.to_owned())))
+    }
+
+    /// The socket that is bound to `path`, which another gateway may have made.
+    pub(crate) fn of_earlier(socket: UnixDatagram, path: &Path) -> Self {
         // One byte more than the largest datagram, so that a longer one is detected.
         let buffer = vec![0; IKE_HEADER_LEN + MAX_IKE_LEN + 1];
         let mut opened = Self { socket, path: path.to_owned(), manager: None, listeners: Vec::new(), buffer };
         running_listeners(path).into_iter().for_each(|(at, program)| opened.listen(at, program));
-        Ok((opened, IkeFile(path.to_owned())))
+        opened
     }
 
     /// Descriptor to poll.

@@ -3,7 +3,8 @@
 //!
 //! # Decides
 //! Threads, the time at which the configuration or a program's request takes effect, the state that is kept over a
-//! restart, and permissions of users. [`check`] tries files out without a device; [`load_config`] reads one alone.
+//! restart, the replacement of a running gateway by the next one, and permissions of users. [`check`] tries files out
+//! without a device; [`load_config`] reads one alone.
 //!
 //! Threads: the worker, which alone touches packets; crypto threads, if configured; the netlink thread, for all netlink
 //! clients; one per control client, and `control`, which accepts them; `signals`, `state` (sequence numbers),
@@ -37,13 +38,13 @@
 //! | layer | modules |
 //! |---|---|
 //! | the daemon | this one, `daemon`, `dry_run` |
-//! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace`, `device::guard` |
+//! | other threads, which know a handle to the worker and the node | `store`, `sa_warnings`, `planner`, `netlink`, `host`, `server`, `replace`, `monitor`, `capture`, `trace`, `device::guard` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `device`, `open`, `opener`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
@@ -87,6 +88,7 @@ mod processors;
 mod random;
 mod records;
 mod reload_summary;
+mod replace;
 mod rows;
 mod rtnetlink;
 mod running;
@@ -115,12 +117,16 @@ pub use sadb::Alone;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit};
+use config::Config;
 use config::model::HostSide;
 pub use confine::LinkRight;
 use confine::{Places, Sandbox};
@@ -134,13 +140,17 @@ use tracing_subscriber::filter::LevelFilter;
 use self::netlink::start_discard;
 use config_file::Sources;
 pub use config_file::{Warning, expand as expand_config, load as load_config};
-use daemon::{Daemon, EarlierSas};
+use daemon::{Daemon, EarlierSas, RunEnd};
 pub use device::{Removed, remove as remove_devices};
 pub use dry_run::{ObjectCounts, check};
 use events::Event;
 pub use host::place as host_place;
+use node::{Node, since_boot};
 use opener::child::{self, Child};
 pub use opener::process::OpenerWork;
+use replace::earlier::{EarlierGateway, Taken};
+use replace::held::{self, Socket};
+use replace::kept;
 use server::Server;
 pub use store::check_state;
 use store::{KeptState, Store};
@@ -148,6 +158,13 @@ use threads::Threads;
 
 /// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
+
+/// Time between two looks at links that are opened after a gateway was replaced, and their most.
+const LINKS_INTERVAL: Duration = Duration::from_millis(10);
+const LINKS_PATIENCE: u32 = 50;
+
+/// Option of the command line for a gateway that replaces another one.
+const REPLACE: &str = "--replace";
 
 /// Place of the state that a gateway keeps over a restart.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -163,6 +180,8 @@ pub enum StatePlace<'a> {
 /// Options of a gateway.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct RunOptions {
+    /// Whether the gateway replaces the running one of its name.
+    pub replaces: bool,
     /// Whether the devices that the gateway makes stay when it ends, until they are [removed](remove_devices).
     pub keeps_devices: bool,
     /// Whether the gateway restricts its own process.
@@ -183,27 +202,41 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     let mut sandbox = Sandbox::begin(options.is_confined)?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     budget::start();
-    let sources = config_file::load_all(config)?;
+    let mut sources = config_file::load_all(config)?;
     sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
     let socket = own_socket_path(instance);
-    server::check_vacant(&socket)?;
-    let store = match state {
-        StatePlace::Default => Store::open_default(instance, socket.parent())?,
-        StatePlace::File(path) => Some(Store::open(path)?),
-        StatePlace::None => None,
-    };
-    let kept = store.map(KeptState::read).transpose()?;
-    let earlier = EarlierSas::stored();
-    let Openers { links, mut host_side } = Openers::start(&mut sandbox, config, &sources, &options, instance, &socket)?;
-    sandbox.restrict_files(places(config, &sources, &socket, kept.as_ref()));
-
-    // Each client and each queue of a link needs a descriptor.
+    // Each client and each queue of a link needs a descriptor, also one that is passed.
     if let Err(err) = raise_descriptor_limit() {
         tracing::warn!("limit of descriptors: {err}");
     }
+    let stored = kept::take();
+    let replaced = match options.replaces {
+        true => Some(EarlierGateway::connect(instance, &socket)?),
+        false => {
+            // Connections to the socket of a service wait in its manager.
+            if !held::has_socket(Socket::Control) {
+                server::check_vacant(&socket)?;
+            }
+            None
+        }
+    };
+    let mut kept = None;
+    let mut earlier = None;
+    match &replaced {
+        // The gateway before has the state.
+        Some(replaced) => fit(&mut sources.config, state, instance, replaced)?,
+        None => {
+            kept = read_state(state, instance, &socket)?;
+            earlier = EarlierSas::stored();
+        }
+    }
+    let state_file = kept.as_ref().map(|kept| kept.store.path().to_owned());
+    let state_file = state_file.or_else(|| replaced.as_ref()?.state.clone());
+    let Openers { links, mut host_side } = Openers::start(&mut sandbox, config, &sources, &options, instance, &socket)?;
+    sandbox.restrict_files(places(config, &sources, &socket, state_file.as_deref()));
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
-    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle())?;
+    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), replaced.is_some())?;
     // The workers have their priorities.
     confine::settle_priority();
     let mut openers = links.iter().map(opener::request::Started::child).chain(host_side.iter().flatten());
@@ -211,15 +244,45 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     let discard = start_discard(&threads)?;
     let starting = daemon.host_side().starting();
     // A start that may have to begin anew leaves the host side as it is.
-    let has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
-    if !has_changes {
+    let mut has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
+    if !has_changes && replaced.is_none() {
         daemon.start_host_side(host_side.take(), &socket, &threads);
     }
-    let server = Server::bind(&socket)?;
-    let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
-    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
+    if stored.is_some() {
+        daemon.take_ike();
+    }
+    let listen = || match held::take_socket(Socket::Control) {
+        Some(listener) => Ok(Server::take(listener, &socket)),
+        None => Server::bind(&socket),
+    };
+    let mut server = replaced.is_none().then(listen).transpose()?;
+    let mut is_ended = || signals.pending().any(|signal| signal != SIGHUP);
+    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, &mut is_ended)? else {
         return daemon.end();
     };
+    let (mut taken, mut is_attached) = (None, false);
+    if let Some(replaced) = replaced {
+        if let Some(path) = &state_file {
+            daemon.prepare_restore()?;
+            daemon.check_links(path).map_err(|err| not_replaced(instance, err))?;
+        }
+        Allocations::trim();
+        if is_ended() {
+            tracing::info!("{instance}: ending; the running gateway goes on");
+            return daemon.end();
+        }
+        let mut took = replaced.take_over(daemon.has_host_side())?;
+        daemon.take_over();
+        kept = read_state(state, instance, &socket)?;
+        earlier = took.sas.take().map(EarlierSas::passed);
+        has_changes = kept.as_ref().is_some_and(KeptState::has_changes);
+        if !has_changes {
+            is_attached = daemon.attach_host_side(host_side.take(), &socket, &threads);
+        }
+        server = Some(listen()?);
+        taken = Some(took);
+    }
+    let Some(server) = server else { return Err(CliError::failed("there is no control socket")) };
     // A gateway that leaves no device behind is not meant to be restarted.
     if state == StatePlace::None && options.keeps_devices && daemon.has_sas() {
         tracing::warn!(
@@ -239,7 +302,14 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         tracing::info!(
             "{instance}: programs had changed objects of the configuration, which count again; starting anew"
         );
-        drop((netlink, server, starting));
+        if stored.is_some() {
+            // The program gets these sockets again.
+            server.leave();
+            daemon.leave_ike();
+        } else {
+            drop(server);
+        }
+        drop((netlink, starting));
         daemon.end()?;
         return Err(start_anew(links, host_side.and_then(Result::ok)));
     }
@@ -248,20 +318,124 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     }
     // Clients find a gateway that is confined.
     sandbox.filter(instance);
-    netlink.move_to(&socket.with_extension("netlink"))?;
+    let netlink_path = socket.with_extension("netlink");
+    match held::take_socket(Socket::Netlink) {
+        Some(listener) => netlink.take(listener, &netlink_path)?,
+        None => netlink.move_to(&netlink_path)?,
+    }
+    // A device whose queue is open here is none that can be removed.
+    let unused = held::close();
+    if let Some(stored) = &stored {
+        stored.remove(&unused);
+    }
     device::guard(&daemon.worker.handle, &threads).map_err(|err| CliError::system("start a thread", &err))?;
-    // Frees the memory that reading the file and planning took, before the worker would merge it between packets.
-    Allocations::trim();
+    if taken.is_none() {
+        // Frees the memory that reading the file and planning took, before the worker would merge it between packets.
+        Allocations::trim();
+    }
     daemon.worker.hold(false).map_err(CliError::failed)?;
+    if let Some(taken) = taken {
+        report(instance, &taken, &unused, &daemon);
+    }
     daemon.worker.watch(&threads);
     sa_warnings::start(&daemon.worker.handle, &threads)?;
-    server.serve(&daemon.worker.handle, daemon.shared(), &events, &threads)?;
+    let failed = |err: io::Error| CliError::system("duplicate a socket", &err);
+    let listeners = || -> Result<Vec<(Socket, OwnedFd)>, CliError> {
+        Ok(vec![
+            (Socket::Control, server.listener().map_err(failed)?),
+            (Socket::Netlink, netlink.listener().map_err(failed)?),
+        ])
+    };
+    let (own, of_next) = (listeners()?, listeners()?);
+    server.serve(&daemon.worker.handle, daemon.shared(), &events, daemon.offer(of_next), &threads)?;
+    if let Some(stored) = stored {
+        stored.release();
+    }
     let links = daemon.links();
     links.log(&format!("{instance}: running"));
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
     starting.succeeded();
-    daemon.run(instance, happened, &threads)
+    if is_attached {
+        daemon.follow_host_side();
+    }
+    let (end, outcome) = daemon.run(instance, happened, &own, &threads);
+    // The next gateway has the sockets, however this one ends.
+    if end == RunEnd::HandedOver {
+        server.leave();
+        netlink.leave();
+    }
+    outcome
+}
+
+/// Opens and reads the state, if the gateway keeps one.
+fn read_state(state: StatePlace<'_>, instance: &str, socket: &Path) -> Result<Option<KeptState>, CliError> {
+    let store = match state {
+        StatePlace::Default => Store::open_default(instance, socket.parent())?,
+        StatePlace::File(path) => Some(Store::open(path)?),
+        StatePlace::None => None,
+    };
+    store.map(KeptState::read).transpose()
+}
+
+/// The reason for which the running gateway goes on.
+fn not_replaced(instance: &str, mut err: CliError) -> CliError {
+    err.message = format!("{instance}: not replaced: {}", err.message);
+    err
+}
+
+/// Checks that a configuration and a place of the state fit the gateway that is replaced: the number of workers, the file, and that this
+/// version can read it.
+fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &EarlierGateway) -> Result<(), CliError> {
+    let refused = |why: String| CliError::failed(format!("{instance}: not replaced: {why}"));
+    if config.worker.is_auto && config.feature_of_one_worker().is_none() {
+        config.worker.count = replaced.workers;
+    }
+    let (new, now) = (config.worker.count.get(), replaced.workers.get());
+    if new != now {
+        return Err(refused(format!("worker.count is {new}, and {now} in the running gateway; restart it")));
+    }
+    let own = match state {
+        StatePlace::Default => Store::default_path(instance),
+        StatePlace::File(path) => Some(path.to_owned()),
+        StatePlace::None => None,
+    };
+    let place = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+    if own.as_ref().map(place) == replaced.state.as_ref().map(place) {
+        // Such as a state of a newer version.
+        return own.map_or(Ok(()), |path| check_state(&path)).map_err(|err| not_replaced(instance, err));
+    }
+    Err(refused(match &replaced.state {
+        Some(path) => format!("the running gateway keeps its state in {}; use --state with that file", path.display()),
+        None => "the running gateway keeps no state; use --state none, or restart it".to_owned(),
+    }))
+}
+
+/// Logs that this gateway has replaced another one, without its links `unused`, and opens the links whose devices that one had until now.
+fn report(instance: &str, taken: &Taken, unused: &[String], daemon: &Daemon) {
+    let stood = since_boot().since(taken.stopped);
+    let dropped = match unused {
+        [] => String::new(),
+        names => format!("; its links {} are closed", names.join(", ")),
+    };
+    tracing::info!(
+        "{instance}: took over from process {}; packets waited for {:.1} ms{dropped}",
+        taken.pid,
+        stood.as_secs_f64() * 1e3
+    );
+    // A worker that has ended is reported elsewhere.
+    let _ = daemon.worker.handle.call(|node| node.look_at_links(node.now()));
+    let are_held = |node: &mut Node| {
+        let mut down = node.slots.iter().flatten().filter_map(|slot| slot.down.as_ref());
+        down.any(|down| down.is_gone)
+    };
+    // The report of the start has the links as they are then.
+    for _ in 0..LINKS_PATIENCE {
+        if !daemon.worker.handle.call(are_held).unwrap_or(false) {
+            return;
+        }
+        thread::sleep(LINKS_INTERVAL);
+    }
 }
 
 /// Carries out the orders of the gateway that has started this process, by its own program with the argument `opener`.
@@ -320,7 +494,7 @@ fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTree
 }
 
 /// Directories of the files that a gateway reaches after its start.
-fn places(config: &[PathBuf], sources: &Sources, socket: &Path, kept: Option<&KeptState>) -> Places {
+fn places(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&Path>) -> Places {
     let mut places = Places::default();
     config.iter().filter(|file| !config_file::is_stdin(file)).for_each(|file| places.read_beside(file));
     if let Some(dir) = socket.parent() {
@@ -328,8 +502,8 @@ fn places(config: &[PathBuf], sources: &Sources, socket: &Path, kept: Option<&Ke
         let _ = std::fs::create_dir_all(dir);
     }
     places.write_beside(socket);
-    if let Some(kept) = kept {
-        places.write_beside(kept.store.path());
+    if let Some(state) = state {
+        places.write_beside(state);
     }
     for link in &sources.config.links {
         if let Some(Resource::VhostSocket(path)) = link.kind.driver().map(DriverKind::resource) {
@@ -355,6 +529,8 @@ fn start_anew(links: Option<opener::request::Started>, host_side: Option<Child>)
     let openers = links.iter().map(opener::request::Started::child).chain(&host_side);
     let passed = child::pass_on(openers, &mut program);
     service::pass_on();
+    // The gateway that this one has replaced is gone.
+    let arguments = arguments.filter(|argument| argument != REPLACE);
     CliError::system("start anew", &passed.map_or_else(|err| err, |()| program.args(arguments).exec()))
 }
 

@@ -15,6 +15,7 @@ use super::host;
 use super::opener::order::Opening;
 use super::opener::request;
 use super::random::random;
+use super::replace::held::{self, Way};
 
 /// Links over the queues of one device, one for each shard.
 pub(crate) type Queues = Vec<Box<dyn Link>>;
@@ -51,17 +52,35 @@ pub(crate) fn open(
     let admitted = confine::admit(&kind, confine::rights());
     admitted.map_err(|why| CliError::failed(format!("link {}: {why}", config.name)))?;
     let LinkConfig { ref name, mtu, offloads, .. } = *config;
-    let (acquired, is_own, mac) = match kind.resource() {
-        Resource::VhostSocket(_) => (Acquired::default(), false, Some(random_station()?)),
-        _ => {
-            let (name, kind, shards) = (name.clone(), kind.clone(), shards.get() as u8);
-            let opening = Opening { name, kind, mtu, offloads, index, shards };
-            let (acquired, is_own) = request::open(opening).map_err(CliError::failed)?;
-            (acquired, is_own, None)
+    let is_guests = matches!(kind.resource(), Resource::VhostSocket(_));
+    let mac = is_guests.then(random_station).transpose()?;
+    let opening = || {
+        let (name, kind, shards) = (name.clone(), kind.clone(), shards.get() as u8);
+        Opening { name, kind, mtu, offloads, index, shards }
+    };
+    let driver_config = link::Config { name: name.clone(), kind: kind.clone(), mac, mtu, offloads, index };
+    let (opened, is_own) = loop {
+        match held::way_to(&driver_config) {
+            Way::Open if is_guests => {
+                break (link::from_descriptors(&driver_config, Acquired::default(), shards), false);
+            }
+            Way::Open => {
+                let (acquired, is_own) = request::open(opening()).map_err(CliError::failed)?;
+                break (link::from_descriptors(&driver_config, acquired, shards), is_own);
+            }
+            Way::Make(acquired) => {
+                let is_own = request::adopt(opening()).map_err(CliError::failed)?;
+                match link::from_descriptors(&driver_config, acquired, shards) {
+                    Ok(made) => break (Ok(made), is_own),
+                    // Its device may be another one by now.
+                    Err(err) => tracing::warn!("link {name}: opened anew: {err}"),
+                }
+            }
+            Way::Wait => {
+                return Ok(shards.all().map(|_| Box::new(link::held(&driver_config)) as Box<dyn Link>).collect());
+            }
         }
     };
-    let driver_config = link::Config { name: name.clone(), kind, mac, mtu, offloads, index };
-    let opened = link::from_descriptors(&driver_config, acquired, shards);
     let mut queues = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         let socket = match driver_config.kind.resource() {

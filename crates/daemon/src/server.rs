@@ -29,6 +29,7 @@ use super::events::Event;
 use super::host::{Entrance, HostSide};
 use super::monitor::{stream_drops, stream_events};
 use super::netlink::Shared;
+use super::replace::offer::{self, Offer};
 use super::show::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
@@ -47,6 +48,7 @@ struct Served {
     shared: Shared,
     host_side: HostSide,
     events: Sender<Event>,
+    offer: Arc<Offer>,
 }
 
 /// Listening socket. Drop removes its file.
@@ -54,6 +56,8 @@ struct Served {
 pub(crate) struct Server {
     path: PathBuf,
     listener: UnixListener,
+    /// Whether the next gateway has the socket.
+    is_left: bool,
 }
 
 /// Fails if a process listens at `path`.
@@ -94,7 +98,25 @@ impl Server {
         check_vacant(path)?;
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
         let listener = unix_socket::private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
-        Ok(Self { path: path.to_owned(), listener })
+        Ok(Self { path: path.to_owned(), listener, is_left: false })
+    }
+
+    /// Serves the clients of a socket of the gateway before, which is bound to `path`.
+    pub(crate) fn take(listener: OwnedFd, path: &Path) -> Self {
+        Self { path: path.to_owned(), listener: listener.into(), is_left: false }
+    }
+
+    /// Duplicate of the socket, for the next gateway.
+    ///
+    /// # Errors
+    /// Error of fcntl(2).
+    pub(crate) fn listener(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
+    }
+
+    /// Leaves the socket to the next gateway.
+    pub(crate) fn leave(mut self) {
+        self.is_left = true;
     }
 
     /// Serves clients in the background.
@@ -106,6 +128,7 @@ impl Server {
         worker: &Handle,
         shared: &Shared,
         events: &Sender<Event>,
+        offer: Offer,
         threads: &Threads,
     ) -> Result<(), CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.path.display()));
@@ -113,7 +136,8 @@ impl Server {
         listener.set_nonblocking(true).map_err(failed)?;
         let mut acceptor = Acceptor::new(listener.into(), "control socket");
         let host_side = shared.lock().host_side.clone();
-        let served = Served { worker: worker.clone(), shared: shared.clone(), host_side, events: events.clone() };
+        let (worker, shared, events, offer) = (worker.clone(), shared.clone(), events.clone(), Arc::new(offer));
+        let served = Served { worker, shared, host_side, events, offer };
         let starter = threads.clone();
         let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let pinged = Arc::new(pinged);
@@ -129,7 +153,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Err(err) = std::fs::remove_file(&self.path) {
+        if !self.is_left
+            && let Err(err) = std::fs::remove_file(&self.path)
+        {
             tracing::warn!("{}: {err}", self.path.display());
         }
     }
@@ -205,7 +231,7 @@ impl Read for Received<'_> {
 
 /// Serves one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
-    let Served { worker, shared, host_side, events } = served;
+    let Served { worker, shared, host_side, events, offer } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut lines = BufReader::new(Received { stream, descriptors: Vec::new() });
     let mut line = String::new();
@@ -238,6 +264,16 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 Ok(saved) => Reply::Saved { saved },
                 Err(message) => Reply::Error { message },
             },
+            Ok(Request::Replace { format }) => match offer::admit(stream, format, worker, offer) {
+                Ok(()) => match descriptors.into_iter().next().map(Arc::new) {
+                    Some(channel) => match offer::begin(&channel, offer) {
+                        Ok(()) => return replace(stream, channel, served),
+                        Err(message) => Reply::Error { message },
+                    },
+                    None => Reply::Error { message: "the request has no descriptor".to_owned() },
+                },
+                Err(message) => Reply::Error { message },
+            },
             Ok(Request::StatFile { name }) => stat_file(&name, worker, shared),
             Ok(Request::Monitor) => return stream_events(stream, worker),
             Ok(Request::MonitorDrops) => return stream_drops(stream, worker),
@@ -264,6 +300,16 @@ fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
         Ok(None) => (Reply::EnterHost { descriptors: 0, why_not: None }, None),
         Err(why) => (Reply::EnterHost { descriptors: 0, why_not: Some(why) }, None),
     }
+}
+
+/// Serves a gateway that replaces this one: the messages of the hand-over pass by `channel`.
+fn replace(stream: &UnixStream, channel: Arc<OwnedFd>, served: &Served) -> io::Result<()> {
+    let Served { worker, host_side, events, offer, .. } = served;
+    let state = offer.state.as_ref().map(|path| path.display().to_string());
+    let workers = u8::try_from(worker.count().get()).unwrap_or(u8::MAX);
+    let reply = Reply::Replacing { pid: std::process::id(), workers, state };
+    (&mut &*stream).write_all(reply.to_line().as_bytes())?;
+    offer::serve(channel, worker, host_side, offer, events)
 }
 
 /// A file in the format of Linux's `/proc/net`.

@@ -90,6 +90,18 @@ pub(super) fn stored(name: &str) -> Option<OwnedFd> {
     passed.iter().find(|(of, _)| of == name)?.1.try_clone().ok()
 }
 
+/// Keeps a descriptor as one that an earlier run has [stored](store) under `name`, in place of another one.
+pub(super) fn put(name: &str, descriptor: OwnedFd) {
+    let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    passed.retain(|(of, _)| of != name);
+    passed.push((name.to_owned(), descriptor));
+}
+
+/// Whether there is a manager.
+pub(super) fn has_manager() -> bool {
+    std::env::var_os(NOTIFY_SOCKET).is_some()
+}
+
 /// The descriptor that was passed under `name`, which is not kept any longer.
 pub(super) fn take(name: &str) -> Option<OwnedFd> {
     let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,12 +118,21 @@ pub(super) fn pass_on() {
     }
 }
 
+/// As [`store`], of a descriptor that the manager keeps also if it has an error, such as that of a peer of a socket.
+pub(super) fn store_unpolled(name: &str, fd: BorrowedFd<'_>) -> bool {
+    store_as(name, "FDPOLL=0\n", fd)
+}
+
 /// Passes a descriptor to the manager, in place of an earlier one of that name. Returns whether there is a manager.
 pub(super) fn store(name: &str, fd: BorrowedFd<'_>) -> bool {
+    store_as(name, "", fd)
+}
+
+fn store_as(name: &str, how: &str, fd: BorrowedFd<'_>) -> bool {
     let Some(socket) = manager() else { return false };
     let sent = socket.and_then(|socket| {
         socket.send(removal(name).as_bytes())?;
-        send_with(&socket, &format!("FDSTORE=1\nFDNAME={name}\n"), fd)
+        send_with(&socket, &format!("FDSTORE=1\nFDNAME={name}\n{how}"), fd)
     });
     if let Err(err) = &sent {
         tracing::warn!("service manager: {err}");
@@ -143,6 +164,12 @@ pub(super) fn discard(name: &str) {
     if let Some(Err(err)) = manager().map(|socket| socket?.send(removal(name).as_bytes())) {
         tracing::warn!("service manager: {err}");
     }
+}
+
+/// Closes the descriptors that an earlier run has [stored](store) under `name`, and [has the manager remove](discard) them.
+pub(super) fn release(name: &str) {
+    PASSED.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _)| of != name);
+    discard(name);
 }
 
 /// Request to remove the descriptors with this name.

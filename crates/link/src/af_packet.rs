@@ -38,7 +38,7 @@ use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::link_layer;
 use crate::sys::socket::{bind, get_option, has_lost_interface, set_buffer, set_option};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
-use crate::{Common, Layer, Link, OpenError, Sent};
+use crate::{Common, Duplicates, Layer, Link, OpenError, Sent};
 
 /// Frames requested in one system call from a quiet interface; up to [`MAX_MESSAGES`] from a busy one.
 const FEW_MESSAGES: usize = 4;
@@ -471,6 +471,10 @@ impl Link for PacketLink {
 
     fn is_gone(&self) -> bool {
         has_lost_interface(self.socket.as_fd(), self.index)
+    }
+
+    fn duplicate(&self) -> io::Result<Option<Duplicates>> {
+        Duplicates::of([self.socket.as_fd()], self.ingress.as_deref().map(AsFd::as_fd)).map(Some)
     }
 
     fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {

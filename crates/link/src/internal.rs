@@ -1,4 +1,4 @@
-//! Internal link of this node: the datapath moves its packets, without a device.
+//! Internal link of this node: the datapath moves its packets, without a device, or none moves.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,7 +13,7 @@ use crate::{Common, Layer, Link, OpenError, Sent};
 /// Every offload: the ports, or the link below, segment frames and complete checksums where their devices do not.
 const FEATURES: Features = Features { frames: false, ..Features::ALL };
 
-/// Device of a bridge, a VLAN device, or a link without a queue in a shard.
+/// Device of a bridge, a VLAN device, a link without a queue in a shard, or one in place of a link whose device another process has.
 #[derive(Debug)]
 pub struct InternalLink {
     common: Common,
@@ -21,6 +21,8 @@ pub struct InternalLink {
     host_index: Option<u32>,
     is_elsewhere: bool,
     has_carrier: bool,
+    /// Whether another process has the device.
+    is_held: bool,
 }
 
 impl InternalLink {
@@ -40,7 +42,8 @@ impl InternalLink {
             offloads.add(offload, Ok(Some(whose.to_owned())));
         }
         let common = Common::new(name, mtu, offloads, FEATURES);
-        Self { common, layer: Layer::Ethernet(mac), host_index: None, is_elsewhere: false, has_carrier: true }
+        let layer = Layer::Ethernet(mac);
+        Self { common, layer, host_index: None, is_elsewhere: false, has_carrier: true, is_held: false }
     }
 
     /// Link in place of `other` in a shard that has no queue of its device: another shard sends and receives by it. Packets are
@@ -49,8 +52,21 @@ impl InternalLink {
         let Common { name, mtu, configured_mtu, offloads, .. } = other.common();
         let offloads = offloads.clone();
         let common = Common { mtu: *mtu, ..Common::new(name, *configured_mtu, offloads, Features::ALL) };
-        let has_carrier = other.has_carrier();
-        Self { common, layer: other.layer(), host_index: other.host_index(), is_elsewhere: true, has_carrier }
+        let (layer, host_index, has_carrier) = (other.layer(), other.host_index(), other.has_carrier());
+        Self { common, layer, host_index, is_elsewhere: true, has_carrier, is_held: false }
+    }
+
+    /// Link in place of one whose device another process has: as if its device [had gone](Link::is_gone), so that the link is opened when
+    /// that process has ended.
+    pub fn held(name: &str, layer: Layer, mtu: Option<u16>, host_index: Option<u32>) -> Self {
+        let held = Self::new(name, MacAddr::ZERO, mtu, "another process has the device");
+        Self { layer, host_index, is_held: true, ..held }
+    }
+
+    /// Failure of a link whose device another process has, which is no error.
+    fn check_held(&self) -> io::Result<()> {
+        let text = || format!("{}: another process has its device", self.common.name);
+        if self.is_held { Err(io::Error::new(io::ErrorKind::ConnectionReset, text())) } else { Ok(()) }
     }
 }
 
@@ -69,6 +85,14 @@ impl Link for InternalLink {
 
     fn is_elsewhere(&self) -> bool {
         self.is_elsewhere
+    }
+
+    fn look(&mut self) -> io::Result<bool> {
+        self.check_held().map(|()| false)
+    }
+
+    fn is_gone(&self) -> bool {
+        self.is_held
     }
 
     /// As of the opening for a link elsewhere: the shard that has the queue tells the carrier from then on.
@@ -93,7 +117,7 @@ impl Link for InternalLink {
     }
 
     fn recv(&mut self, _: &Memory, _: &mut Vec<Packet>) -> io::Result<()> {
-        Ok(())
+        self.check_held()
     }
 
     /// Leaves the packets in the burst: the datapath moves them.

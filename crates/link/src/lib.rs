@@ -81,7 +81,7 @@ mod udp;
 pub mod vhost;
 pub mod virtio;
 
-pub use acquired::Acquired;
+pub use acquired::{Acquired, Duplicates};
 pub use common::Common;
 pub use config::Config;
 pub use error::OpenError;
@@ -91,7 +91,7 @@ pub use link::{Layer, Link, Sent};
 pub use netlink_filter::hear_other_ports;
 pub use offloads::{Offload, Offloads};
 pub use open::{
-    acquire, from_descriptors, has_device, has_interface, interface_index, link_settings, open, open_queues,
+    acquire, from_descriptors, has_device, has_interface, held, interface_index, link_settings, open, open_queues,
 };
 pub use opener::{Opener, set_opener};
 pub use ring_state::RingState;

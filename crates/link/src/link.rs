@@ -10,7 +10,7 @@ use wire::eth::MacAddr;
 
 use crate::udp::PeerError;
 use crate::vhost::GuestState;
-use crate::{Common, LinkStats, Offload, OpenError, RingState};
+use crate::{Common, Duplicates, LinkStats, Offload, OpenError, RingState};
 
 /// A link, which receives and sends packets in bursts; no call blocks.
 ///
@@ -69,6 +69,15 @@ pub trait Link: fmt::Debug + Send {
     /// Releases a device that [is gone](Self::is_gone), so that the link can be opened again on a new device of that
     /// name.
     fn release(&mut self) {}
+
+    /// Duplicates of the link's descriptors, from which another process [makes](crate::from_descriptors) the same link; `None` for a
+    /// link that cannot be made so.
+    ///
+    /// # Errors
+    /// Error of fcntl(2).
+    fn duplicate(&self) -> io::Result<Option<Duplicates>> {
+        Ok(None)
+    }
 
     /// Makes the device of a TUN or TAP link this node's own, so that [`keep`](Self::keep) applies to it. For other links, and for
     /// [queues](crate::open_queues) of other shards than the first, the call does nothing.

@@ -12,10 +12,10 @@ use crate::af_packet::PacketLink;
 use crate::af_xdp::XdpLink;
 use crate::config::Config;
 use crate::sys::ifreq::Interface;
-use crate::tun::TunLink;
+use crate::tun::{self, TunLink};
 use crate::udp::UdpLink;
 use crate::vhost::{self, FrontConfig, VhostConfig};
-use crate::{Layer, Link, OpenError};
+use crate::{InternalLink, Layer, Link, OpenError};
 
 /// Link settings that the driver reports for an interface of the calling thread's network namespace (Linux `struct
 /// ethtool_link_settings`), followed by `words` words of 32 bits for each of the three sets of link modes.
@@ -78,6 +78,25 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
 /// As [`open`]. No queue is left open.
 pub fn open_queues(config: &Config, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, OpenError> {
     from_descriptors(config, acquire(config, shards)?, shards)
+}
+
+/// Link in place of one whose device another process has, with the state of the device as far as it can be read.
+pub fn held(config: &Config) -> InternalLink {
+    let device = match config.kind.resource() {
+        Resource::Device => Some(config.name.as_str()),
+        Resource::Interface(interface) => Some(interface),
+        Resource::UdpSocket(_) | Resource::VhostSocket(_) => None,
+    };
+    let device = device.and_then(|device| Interface::new(device).ok());
+    let mac = device.as_ref().and_then(|device| device.mac().ok().flatten()).or(config.mac).unwrap_or_default();
+    let layer = match &config.kind {
+        DriverKind::Tun { .. } | DriverKind::Udp { .. } => Layer::Ip,
+        DriverKind::Tap { .. } => Layer::Ethernet(tun::other_station(mac)),
+        _ => Layer::Ethernet(mac),
+    };
+    let mtu = device.as_ref().and_then(|device| u16::try_from(device.mtu().ok()?).ok());
+    let index = device.and_then(|device| u32::try_from(device.index().ok()?).ok());
+    InternalLink::held(&config.name, layer, config.mtu.or(mtu), index)
 }
 
 /// Makes the descriptors of a link, the half of [`open_queues`] that takes capabilities. TUN and TAP devices are made, and brought up;

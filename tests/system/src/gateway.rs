@@ -94,21 +94,8 @@ impl Gateway {
     ///
     /// # Errors
     /// Those of [`start`](Self::start).
-    pub fn start_under(mut command: Command, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
-        let config = scratch.file(&format!("{instance}.toml"));
-        fs::write(&config, with_workers(toml))?;
-        let rundir = scratch.path().to_owned();
-        let has_state = command.get_args().any(|arg| arg.as_encoded_bytes().windows(7).any(|part| part == b"--state"));
-        command.args(["run", "--instance", instance, "-c"]).arg(&config).env("FATPATH_RUNDIR", &rundir);
-        if !has_state {
-            command.args(["--state", "none"]);
-        }
-        match toml.lines().find_map(|line| line.strip_prefix(ALLOWS_LINKS)) {
-            Some("none") => {}
-            kinds => drop(command.args(["--allow-links", kinds.unwrap_or(ALL_LINKS)])),
-        }
-        let process = Process::spawn(&mut command, scratch)?;
-        let mut gateway = Self { process, instance: instance.to_owned(), config, rundir };
+    pub fn start_under(command: Command, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
+        let mut gateway = Self::spawn(command, scratch, instance, toml, &[])?;
         gateway.wait_until("the gateway answers `fatpath show`", |gateway| {
             !gateway.process.is_running() || gateway.show("links").is_ok()
         })?;
@@ -117,6 +104,52 @@ impl Gateway {
         } else {
             Err(format!("fatpath ended at once:\n{}\nof:\n{toml}", gateway.log()).into())
         }
+    }
+
+    /// Replaces this gateway by one with the configuration `toml` (`fatpath run --replace`), by a `command` as for
+    /// [`start_under`](Self::start_under), within `limit`. Returns the gateway that was replaced, which has ended.
+    ///
+    /// # Errors
+    /// The next gateway does not take over: the message has its log, and this gateway is as before.
+    pub fn replace(&mut self, command: Command, scratch: &Scratch, toml: &str, limit: Duration) -> Outcome<Self> {
+        let mut next = Self::spawn(command, scratch, &self.instance, toml, &["--replace"])?;
+        crate::wait_until("the next gateway takes over", limit, || {
+            !next.process.is_running() || next.log().contains("took over from process")
+        })
+        .map_err(|failed| format!("{}: {}", failed.message().unwrap_or_default(), next.log()))?;
+        if !next.process.is_running() {
+            return Err(next.log().into());
+        }
+        let mut before = std::mem::replace(self, next);
+        let status = before.process.wait(limit)?;
+        if status.success() { Ok(before) } else { Err(format!("{status}: {}", before.log()).into()) }
+    }
+
+    /// Starts the program, with further options, and does not wait for it.
+    ///
+    /// # Errors
+    /// The program cannot be started.
+    pub fn spawn(
+        mut command: Command,
+        scratch: &Scratch,
+        instance: &str,
+        toml: &str,
+        options: &[&str],
+    ) -> Outcome<Self> {
+        let config = scratch.file(&format!("{instance}.toml"));
+        fs::write(&config, with_workers(toml))?;
+        let rundir = scratch.path().to_owned();
+        let has_state = command.get_args().any(|arg| arg.as_encoded_bytes().windows(7).any(|part| part == b"--state"));
+        command.args(["run", "--instance", instance, "-c"]).arg(&config).args(options).env("FATPATH_RUNDIR", &rundir);
+        if !has_state {
+            command.args(["--state", "none"]);
+        }
+        match toml.lines().find_map(|line| line.strip_prefix(ALLOWS_LINKS)) {
+            Some("none") => {}
+            kinds => drop(command.args(["--allow-links", kinds.unwrap_or(ALL_LINKS)])),
+        }
+        let process = Process::spawn(&mut command, scratch)?;
+        Ok(Self { process, instance: instance.to_owned(), config, rundir })
     }
 
     /// Output of `fatpath show WHAT` for the gateway; `what` may hold options.

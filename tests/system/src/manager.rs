@@ -1,6 +1,5 @@
 //! Stand-in for the service manager (systemd): its notification socket, and its store of descriptors.
 
-use std::fmt::Write;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -86,21 +85,39 @@ impl Manager {
     /// None.
     pub fn command(&self, netns: &Netns, state: &Path) -> Outcome<Command> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut script, mut names) = (String::new(), Vec::new());
-        for (number, (name, descriptor)) in (3..).zip(&store.1) {
-            write!(script, "exec {number}</proc/{}/fd/{}; ", process::id(), descriptor.as_raw_fd())?;
-            names.push(name.as_str());
-        }
-        if !names.is_empty() {
-            let (count, names) = (names.len(), names.join(":"));
-            write!(script, "export LISTEN_PID=$$ LISTEN_FDS={count} LISTEN_FDNAMES={names}; ")?;
-        }
-        write!(script, "exec {} \"$@\" --state {}", crate::fatpath().display(), state.display())?;
-        let mut command = netns.command("bash");
-        command.args(["-c", &script, "bash"]).env("NOTIFY_SOCKET", &self.path);
+        let mut command = netns.command("perl");
+        let numbers = store.1.iter().map(|(_, descriptor)| descriptor.as_raw_fd().to_string());
+        let numbers = std::iter::once(process::id().to_string()).chain(numbers).collect::<Vec<_>>().join(" ");
+        let names = store.1.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(":");
+        command.args(["-e", EXEC, &numbers, &names]).arg(state).arg(crate::fatpath());
+        command.env("NOTIFY_SOCKET", &self.path);
         Ok(command)
     }
 }
+
+/// Executes a program with descriptors of another process, from number 3 on, in its order: its arguments are the numbers of the
+/// process and of its descriptors, their names, the place of the state, the program, and its arguments. No socket can be opened by
+/// its name in `/proc`, so they are duplicated (pidfd_getfd(2)).
+const EXEC: &str = r#"
+use POSIX ();
+# Numbers from 3 on are free.
+POSIX::close($_) for 3 .. 99;
+my ($pid, @numbers) = split / /, shift;
+my ($names, $state) = (shift, shift);
+my @places = map { open(my $place, "<", "/dev/null") or die; $place } @numbers;
+my $process = syscall(434, $pid + 0, 0);
+die "pidfd_open: $!" if $process < 0;
+@places = ();
+my @kept = map {
+    my $own = syscall(438, $process, $_ + 0, 0);
+    die "pidfd_getfd: $!" if $own < 0;
+    open(my $kept, "<&=", $own) or die;
+    fcntl($kept, 2, 0) or die;
+    $kept
+} @numbers;
+@ENV{qw(LISTEN_PID LISTEN_FDS LISTEN_FDNAMES)} = ($$, scalar @numbers, $names) if @numbers;
+exec(@ARGV, "--state", $state) or die "exec: $!";
+"#;
 
 impl Drop for Manager {
     fn drop(&mut self) {

@@ -34,6 +34,7 @@ mod package;
 mod pair;
 mod privilege;
 mod qdisc;
+mod replace;
 mod restart;
 mod restart_traffic;
 mod router;
@@ -83,6 +84,7 @@ fn main() {
         filters::trials(),
         restart::trials(),
         restart_traffic::trials(),
+        replace::trials(),
         host_side::trials(),
         ike_policies::trials(),
         ethtool::trials(),

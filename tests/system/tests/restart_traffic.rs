@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use system::{
-    Esp, Gateway, Manager, Manners, Need, Netns, Outcome, Scratch, fatpath, longest_gap, run, transfer_during, trial,
-    veth, wait_until,
+    Esp, Gateway, Manager, Manners, Need, Netns, Outcome, Scratch, fatpath, longest_gap, lossless, run,
+    transfer_during, trial, veth, wait_until,
 };
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
@@ -25,11 +25,16 @@ const LONGEST_GAP: Duration = Duration::from_millis(if cfg!(debug_assertions) { 
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("restart/traffic_by_sas_of_the_file_goes_on", NEEDS, || goes_on(Keys::File, &[End::Term, End::Kill])),
-        trial("restart/traffic_by_sas_of_programs_goes_on", NEEDS, || goes_on(Keys::Program, &[End::Term, End::Kill])),
-        trial("restart/traffic_by_sas_of_a_key_manager_goes_on", NEEDS, || {
-            goes_on(Keys::Manager, &[End::Term, End::Term])
+        trial("restart/traffic_by_sas_of_the_file_goes_on", NEEDS, || {
+            goes_on(Keys::File, &[GatewayEnd::Term, GatewayEnd::Kill])
         }),
+        trial("restart/traffic_by_sas_of_programs_goes_on", NEEDS, || {
+            goes_on(Keys::Program, &[GatewayEnd::Term, GatewayEnd::Kill])
+        }),
+        trial("restart/traffic_by_sas_of_a_key_manager_goes_on", NEEDS, || {
+            goes_on(Keys::Manager, &[GatewayEnd::Term, GatewayEnd::Term])
+        }),
+        trial("restart/no_datagram_is_lost_over_an_orderly_restart", NEEDS, lossless_both_ways),
         trial("restart/sas_of_a_key_manager_are_as_they_were", NEEDS, as_they_were),
         trial("restart/sas_of_a_key_manager_go_on_with_two_workers", NEEDS, two_workers),
         trial("restart/sas_are_restored_once", NEEDS, once),
@@ -41,7 +46,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Origin of the SAs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Keys {
+pub(crate) enum Keys {
     /// The configuration.
     File,
     /// A program that sets no limit of time.
@@ -52,18 +57,22 @@ enum Keys {
 
 /// End of a gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum End {
+pub(crate) enum GatewayEnd {
     Term,
     Kill,
+    /// The next gateway replaces it.
+    Replace,
 }
 
-/// Two hosts with a gateway each; the left one is a service that keeps its state.
-struct Pair {
-    gateways: RefCell<Vec<Gateway>>,
-    hosts: [Netns; 2],
+/// Two hosts with a gateway each; the left one keeps its state.
+pub(crate) struct Pair {
+    pub(crate) gateways: RefCell<Vec<Gateway>>,
+    pub(crate) hosts: [Netns; 2],
     manager: Manager,
-    scratch: Scratch,
-    toml: String,
+    /// Whether the left gateway is a service.
+    is_service: bool,
+    pub(crate) scratch: Scratch,
+    pub(crate) toml: String,
 }
 
 const NAMES: [&str; 2] = ["left", "right"];
@@ -72,7 +81,7 @@ const NAMES: [&str; 2] = ["left", "right"];
 const SPIS: [u32; 2] = [0x1001, 0x1002];
 
 /// Address of the right host in its network.
-const RIGHT: &str = "10.2.0.1";
+pub(crate) const RIGHT: &str = "10.2.0.1";
 
 /// Configuration of the host `own`.
 fn toml(own: usize, keys: Keys, more: &str) -> String {
@@ -124,7 +133,17 @@ fn lines(own: usize, limits: &str) -> String {
 }
 
 impl Pair {
+    /// A pair whose left gateway is a service.
     fn new(keys: Keys, more: &str) -> Outcome<Self> {
+        Self::with(keys, more, true)
+    }
+
+    /// A pair whose left gateway has no service manager.
+    pub(crate) fn without_manager(keys: Keys, more: &str) -> Outcome<Self> {
+        Self::with(keys, more, false)
+    }
+
+    fn with(keys: Keys, more: &str, is_service: bool) -> Outcome<Self> {
         let (scratch, hosts) = (Scratch::new()?, [Netns::new("left")?, Netns::new("right")?]);
         veth((&hosts[0], "eth0"), (&hosts[1], "eth0"))?;
         for host in &hosts {
@@ -133,7 +152,7 @@ impl Pair {
         }
         let manager = Manager::new(&scratch)?;
         let toml_of_left = toml(1, keys, more);
-        let pair = Self { gateways: RefCell::default(), hosts, manager, scratch, toml: toml_of_left };
+        let pair = Self { gateways: RefCell::default(), hosts, manager, is_service, scratch, toml: toml_of_left };
         let left = pair.started()?;
         let right = Gateway::start(&pair.hosts[1], &pair.scratch, NAMES[1], &toml(2, keys, ""))?;
         pair.gateways.borrow_mut().extend([left, right]);
@@ -153,12 +172,15 @@ impl Pair {
 
     /// A gateway at the left, with what the service manager has.
     fn started(&self) -> Outcome<Gateway> {
-        let command = self.manager.command(&self.hosts[0], &self.state())?;
+        let command = match self.is_service {
+            true => self.manager.command(&self.hosts[0], &self.state())?,
+            false => self.plain(),
+        };
         Gateway::start_under(command, &self.scratch, NAMES[0], &self.toml)
     }
 
     /// Command that starts the left gateway without a manager.
-    fn plain(&self) -> Command {
+    pub(crate) fn plain(&self) -> Command {
         let mut command = self.hosts[0].command("sh");
         let script = format!("exec {} \"$@\" --state {}", fatpath().display(), self.state().display());
         command.args(["-c", &script, "sh"]);
@@ -175,19 +197,26 @@ impl Pair {
         self.ip(own, &format!("-batch {}", file.display())).map(drop)
     }
 
-    fn ip(&self, own: usize, words: &str) -> Outcome<String> {
+    pub(crate) fn ip(&self, own: usize, words: &str) -> Outcome<String> {
         let mut command = Command::new(fatpath());
         command.args(["-i", NAMES[own - 1], "ip"]).args(words.split(' '));
         run(command.env("FATPATH_RUNDIR", self.scratch.path()))
     }
 
-    fn end(&self, end: End) -> Outcome {
+    fn end(&self, end: GatewayEnd) -> Outcome {
         let left = &mut self.gateways.borrow_mut()[0];
         match end {
-            End::Term => assert!(left.terminate()?.success(), "{}", left.log()),
-            End::Kill => left.kill()?,
+            GatewayEnd::Term => assert!(left.terminate()?.success(), "{}", left.log()),
+            GatewayEnd::Kill => left.kill()?,
+            GatewayEnd::Replace => return Err("the next gateway replaces it".into()),
         }
         Ok(())
+    }
+
+    /// Replaces the left gateway by one with the file `toml`, and returns the log of the one before.
+    pub(crate) fn replace(&self, toml: &str, limit: Duration) -> Outcome<String> {
+        let before = self.gateways.borrow_mut()[0].replace(self.plain(), &self.scratch, toml, limit)?;
+        Ok(before.log())
     }
 
     fn start(&self) -> Outcome {
@@ -197,17 +226,20 @@ impl Pair {
     }
 
     /// Log of the left gateway since its start.
-    fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         self.gateways.borrow()[0].log()
     }
 
-    fn restart(&self, end: End) -> Outcome {
+    fn restart(&self, end: GatewayEnd) -> Outcome {
+        if end == GatewayEnd::Replace {
+            return self.replace(&self.toml, PATIENCE).map(drop);
+        }
         self.end(end)?;
         self.start()
     }
 
     /// Fails if the right gateway has refused a packet.
-    fn nothing_is_replayed(&self) -> Outcome {
+    pub(crate) fn nothing_is_replayed(&self) -> Outcome {
         let states = self.ip(2, "-s xfrm state")?;
         let counts: Vec<&str> =
             states.lines().filter(|line| line.contains("replay-window ") && line.contains("failed ")).collect();
@@ -228,7 +260,7 @@ impl Pair {
 }
 
 /// Restarts the left gateway under pings and a TCP connection, and returns the longest time without an answer.
-fn gap(pair: &Pair, end: End) -> Outcome<Duration> {
+pub(crate) fn gap(pair: &Pair, end: GatewayEnd) -> Outcome<Duration> {
     let [left, right] = &pair.hosts;
     let mut longest = Duration::ZERO;
     let sent = transfer_during(left, (right, RIGHT.parse()?), || {
@@ -239,7 +271,7 @@ fn gap(pair: &Pair, end: End) -> Outcome<Duration> {
     Ok(longest)
 }
 
-fn goes_on(keys: Keys, ends: &[End]) -> Outcome {
+fn goes_on(keys: Keys, ends: &[GatewayEnd]) -> Outcome {
     let pair = Pair::new(keys, "")?;
     for &end in ends {
         let gap = gap(&pair, end)?;
@@ -249,8 +281,50 @@ fn goes_on(keys: Keys, ends: &[End]) -> Outcome {
     Ok(())
 }
 
+/// Datagrams through the tunnel wait in the queue of the TUN device and in the packet socket, which the manager has meanwhile.
+fn lossless_both_ways() -> Outcome {
+    let pair = Pair::new(Keys::File, "")?;
+    let [left, right] = &pair.hosts;
+    let stored = || -> Outcome<usize> {
+        let names = ["links", "link-0-0", "link-1-0", "control", "netlink"];
+        names.iter().map(|name| Ok(pair.manager.stored(name)?.len())).sum()
+    };
+    for (from, to, address) in [(left, right, RIGHT), (right, left, "10.1.0.1")] {
+        lossless(from, (to, address.parse()?), (200, 100), || {
+            pair.end(GatewayEnd::Term)?;
+            assert_eq!(stored()?, 5);
+            // A client waits for the next gateway.
+            let mut client = Command::new(fatpath());
+            client.args(["-i", "left", "ip", "link"]).env("FATPATH_RUNDIR", pair.scratch.path());
+            let mut client = system::Process::spawn(&mut client, &pair.scratch)?;
+            pair.start()?;
+            let status = client.wait(PATIENCE)?;
+            assert!(status.success() && client.output().contains("tun0"), "{}", client.output());
+            Ok(())
+        })
+        .map_err(|failed| pair.explain(&failed))?;
+        let log = pair.log();
+        assert!(!log.contains("opened anew"), "{log}");
+        assert_eq!(stored()?, 0, "{log}");
+    }
+    // Without devices to go back to, all is opened anew.
+    pair.end(GatewayEnd::Term)?;
+    pair.manager.clear();
+    left.sh("ip link del tun0")?;
+    pair.start()?;
+    pair.hosts[0].sh(&format!("ping -q -c 5 -i 0.05 -W 2 {RIGHT}")).map_err(|failed| pair.explain(&failed))?;
+    // A link that fits no more is opened anew.
+    pair.end(GatewayEnd::Term)?;
+    left.sh("ip link del tun0")?;
+    pair.start()?;
+    let log = pair.log();
+    assert!(log.contains("link tun0: opened anew: "), "{log}");
+    pair.hosts[0].sh(&format!("ping -q -c 5 -i 0.05 -W 2 {RIGHT}")).map_err(|failed| pair.explain(&failed))?;
+    pair.nothing_is_replayed()
+}
+
 /// SAs of the left gateway as `ip` shows them, without what packets change, and the numbers of packets.
-fn shown(pair: &Pair) -> Outcome<(String, Vec<u64>)> {
+pub(crate) fn shown(pair: &Pair) -> Outcome<(String, Vec<u64>)> {
     let states = pair.ip(1, "-s xfrm state")?;
     let packets = states.lines().filter_map(|line| line.trim().split_once("(bytes), ")?.1.strip_suffix("(packets)"));
     let packets = packets.map(str::parse).collect::<Result<_, _>>()?;
@@ -277,7 +351,7 @@ fn as_they_were() -> Outcome {
     let pair = Pair::new(Keys::Manager, "")?;
     let (before, packets) = shown(&pair)?;
     assert!(before.contains("expire add: soft 0(sec), hard 3600(sec)"), "{before}");
-    pair.end(End::Term)?;
+    pair.end(GatewayEnd::Term)?;
     let log = pair.log();
     assert!(log.contains("2 SAs with a time limit are passed to the service manager"), "{log}");
     assert_eq!(pair.manager.stored("sas")?.len(), 1);
@@ -300,7 +374,7 @@ fn two_workers() -> Outcome {
     let pair = Pair::new(Keys::Manager, "[worker]\ncount = 2\n")?;
     for _ in 0..2 {
         let before = shown(&pair)?.0;
-        gap(&pair, End::Term)?;
+        gap(&pair, GatewayEnd::Term)?;
         assert_eq!(shown(&pair)?.0, before, "{}", pair.log());
         pair.nothing_is_replayed()?;
     }
@@ -310,15 +384,15 @@ fn two_workers() -> Outcome {
 /// The SAs are restored by the start after an orderly end alone: a gateway that was killed has used their numbers.
 fn once() -> Outcome {
     let pair = Pair::new(Keys::Manager, "")?;
-    pair.restart(End::Term)?;
+    pair.restart(GatewayEnd::Term)?;
     pair.hosts[0].sh(&format!("ping -q -c 20 -i 0.01 -W 2 {RIGHT}"))?;
-    pair.restart(End::Kill)?;
+    pair.restart(GatewayEnd::Kill)?;
     let names = pair.ip(1, "xfrm state")?;
     assert!(names.matches("proto esp spi ").count() == 2 && !names.contains("aead "), "{names}");
     // What a manager has that does not confirm the removal may come again.
     pair.batch(1, "xfrm state flush\n")?;
     pair.batch(1, &lines(1, "limit time-hard 3600"))?;
-    pair.end(End::Term)?;
+    pair.end(GatewayEnd::Term)?;
     pair.manager.behave(Manners::Hangs);
     pair.start()?;
     let log = pair.log();
@@ -346,7 +420,7 @@ fn lifetimes() -> Outcome {
     pair.batch(1, &limits.map(|(spi, limits)| sa(spi, limits)).concat())?;
     let added = Instant::now();
     std::thread::sleep(Duration::from_millis(1500));
-    pair.end(End::Term)?;
+    pair.end(GatewayEnd::Term)?;
     pair.start()?;
     let has = |spi: &str| pair.ip(1, "xfrm state").is_ok_and(|states| states.contains(&format!("spi {spi} ")));
     let log = pair.log();
@@ -379,7 +453,7 @@ fn memory(bytes: &[u8], is_sealed: bool) -> Outcome<OwnedFd> {
 
 fn hostile() -> Outcome {
     let pair = Pair::new(Keys::Manager, "")?;
-    pair.end(End::Term)?;
+    pair.end(GatewayEnd::Term)?;
     let stored = pair.manager.stored("sas")?;
     let mut bytes = Vec::new();
     std::io::Read::read_to_end(
@@ -413,14 +487,14 @@ fn hostile() -> Outcome {
         // The names are kept for the key manager.
         let names = pair.ip(1, "xfrm state")?;
         assert!(names.matches("proto esp spi ").count() == 2 && !names.contains("aead "), "{names}");
-        pair.end(End::Kill)?;
+        pair.end(GatewayEnd::Kill)?;
     }
     Ok(())
 }
 
 fn without_store() -> Outcome {
     let pair = Pair::new(Keys::Manager, "")?;
-    pair.end(End::Kill)?;
+    pair.end(GatewayEnd::Kill)?;
     let mut gateway = Gateway::start_under(pair.plain(), &pair.scratch, NAMES[0], &pair.toml)?;
     run(Command::new(fatpath())
         .args(["-i", "left", "ip", "xfrm", "state", "flush"])
@@ -434,7 +508,7 @@ fn without_store() -> Outcome {
     pair.start()?;
     pair.batch(1, "xfrm state flush\n")?;
     pair.batch(1, &lines(1, "limit time-hard 3600"))?;
-    pair.restart(End::Term)?;
+    pair.restart(GatewayEnd::Term)?;
     let log = pair.log();
     assert!(!log.contains("SAs of the earlier gateway"), "{log}");
     let names = pair.ip(1, "xfrm state")?;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use super::owner::{self, owner_of, tun_devices};
 use super::wall::{self, Wall, Walls};
 use crate::command::Handle;
 use crate::host::rtnl;
+use crate::node::Node;
 use crate::opener::order::Change;
 use crate::opener::request;
 use crate::rtnetlink::{self, Rtnetlink};
@@ -38,6 +39,14 @@ const AGAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// Counter that wakes the thread.
 static CALL: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Held while the thread looks. True: it does not look.
+static IS_HELD: Mutex<bool> = Mutex::new(false);
+
+/// Holds the thread, after the look at hand: links are about to be closed whose devices and walls stay. Or lets it go on.
+pub(crate) fn hold_guard(is_held: bool) {
+    *IS_HELD.lock().unwrap_or_else(PoisonError::into_inner) = is_held;
+}
 
 /// Makes the thread look again, after the end of a link: its device may have gone before.
 pub(crate) fn look_again() {
@@ -126,10 +135,14 @@ struct Guard {
 }
 
 impl Guard {
-    /// Removes the devices that an earlier run has left and that no link has now.
+    /// Removes the devices that an earlier run has left and that no link has now. One that is down may open its device later.
     fn sweep(&mut self, instance: &str) -> io::Result<()> {
+        let names = |node: &mut Node| node.slots.iter().flatten().map(|slot| slot.config.name.clone()).collect();
+        // The gateway ends if the worker does not answer.
+        let Ok::<BTreeSet<String>, _>(names) = self.worker.call(names) else { return Ok(()) };
         for device in tun_devices(&mut self.dumps)? {
-            if owner_of(&device) == Some(instance) && !device.is_attached {
+            let is_left = !device.is_attached && !names.contains(&device.name);
+            if owner_of(&device) == Some(instance) && is_left {
                 request::change_one(Change::Remove { index: device.index })?;
                 tracing::info!("{}: the device is removed: no link has it any more", device.name);
             }
@@ -162,7 +175,8 @@ impl Guard {
             thread::sleep(SETTLE);
             // The same check covers messages that have arrived in the meantime.
             while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
-            is_behind = self.is_behind()?;
+            let is_held = IS_HELD.lock().unwrap_or_else(PoisonError::into_inner);
+            is_behind = *is_held || self.is_behind()?;
         }
     }
 

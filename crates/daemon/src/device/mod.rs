@@ -12,7 +12,7 @@ mod remove;
 mod settings;
 mod wall;
 
-pub(crate) use guard::{guard, look_again};
+pub(crate) use guard::{guard, hold_guard, look_again};
 pub(crate) use owner::{
     Prepared, claim, keeps, keeps_now, note_remade, owner, owner_of, prepare, set_owner, tun_devices,
 };

@@ -78,6 +78,8 @@ struct On {
     network: OwnedFd,
     /// Whether the service manager has been asked to keep the namespace.
     is_stored: bool,
+    /// Whether the namespace is that of an earlier gateway.
+    is_found: bool,
     user: Option<OwnedFd>,
     control: OwnedFd,
     /// File that the namespace is bound to.
@@ -191,6 +193,23 @@ impl HostSide {
         }
     }
 
+    /// Takes the namespace of the gateway before, for a later [`start`](Self::start).
+    pub(crate) fn take(network: OwnedFd) {
+        service::put(STORED, network);
+    }
+
+    /// Attaches to the devices of a namespace that an earlier gateway has left, whose content is to be [reconciled](Self::follow): this takes
+    /// its time with many routes. False: there is no such namespace.
+    pub(crate) fn attach(&self, model: &Model) -> bool {
+        match &mut *self.lock() {
+            State::On(on) if on.is_found => {
+                on.follow_links(model).unwrap_or_else(|err| tracing::error!("host side: netlink: {err}"));
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Reconciles the namespace with the model; `changed` lists the changes since the last call.
     pub(crate) fn follow(&self, model: &Model, changed: &[Delta]) {
         if let State::On(on) = &mut *self.lock() {
@@ -240,6 +259,12 @@ impl HostSide {
         if let State::On(on) = std::mem::take(&mut *self.lock()) {
             on.end();
         }
+    }
+
+    /// Leaves the namespace and its devices to the next gateway, which has the namespace.
+    pub(crate) fn leave(&self) {
+        // The process of the host side ends.
+        drop(std::mem::take(&mut *self.lock()));
     }
 
     /// Undoes other programs' changes in the namespace, and tries to create missing devices again. Notifications with
@@ -337,6 +362,7 @@ impl On {
             opener,
             worker: worker.clone(),
             is_stored,
+            is_found: found,
             network,
             user,
             control,
@@ -467,10 +493,10 @@ impl On {
         (self.missing, self.retried) = missing.into_iter().partition(|(_, why)| *why == limited);
     }
 
-    /// Removes the devices of an earlier gateway that this gateway does not have.
+    /// Removes the devices of an earlier gateway that this gateway neither has nor is to make.
     fn remove_others(&mut self, desired: &[Made]) -> io::Result<()> {
         let is_desired = |index: u32, name: &str, is_tap: bool| {
-            let mut devices = desired.iter().map(|made| &made.device);
+            let mut devices = desired.iter().chain(&self.made).map(|made| &made.device);
             devices.any(|device| (device.index, &*device.name, device.mac.is_some()) == (index, name, is_tap))
         };
         for listed in self.mirror.devices()? {
@@ -556,6 +582,10 @@ impl On {
 
     /// Undoes changes of other programs; returns the number of devices that were created again.
     fn check(&mut self) -> io::Result<usize> {
+        if self.generation.is_none() {
+            // The content is not known yet, and is reconciled then.
+            return Ok(0);
+        }
         let there: BTreeMap<u32, bool> =
             self.mirror.devices()?.into_iter().map(|listed| (listed.index, listed.is_promiscuous)).collect();
         let (made, lost): (Vec<Made>, Vec<Made>) =

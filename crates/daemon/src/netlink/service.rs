@@ -5,7 +5,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -65,10 +65,22 @@ const READERS: u64 = 2;
 #[derive(Debug)]
 pub(crate) struct NetlinkServer {
     path: PathBuf,
+    listener: OwnedFd,
+    /// Socket of the gateway before, for the thread.
+    taken: Taken,
+    queue: Arc<EventQueue>,
+    /// Whether the next gateway has the socket.
+    is_left: bool,
 }
+
+/// Listening socket that the thread is to take.
+type Taken = Arc<Mutex<Option<OwnedFd>>>;
 
 impl Drop for NetlinkServer {
     fn drop(&mut self) {
+        if self.is_left {
+            return;
+        }
         if let Err(err) = std::fs::remove_file(&self.path) {
             tracing::warn!("{}: {err}", self.path.display());
         }
@@ -91,10 +103,12 @@ impl NetlinkServer {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
         let listener = listen(path).map_err(|err| failed("bind", err.into()))?;
-        let server = Self { path: path.to_owned() };
+        let own = listener.try_clone().map_err(|err| failed("dup", err))?;
         let service = Service::new(listener, shared, worker, discard.clone());
         let service = service.map_err(|err| failed("epoll", err.into()))?;
         let queue = Arc::clone(&service.queue);
+        let (path_of, taken, events) = (path.to_owned(), Arc::clone(&service.taken), Arc::clone(&queue));
+        let server = Self { path: path_of, listener: own, taken, queue: events, is_left: false };
         let pulse = threads.watch("netlink", move |_| queue.wake());
         threads.spawn("netlink", move || service.run(&pulse)).map_err(|err| failed("cannot start a thread", err))?;
         Ok(server)
@@ -110,6 +124,34 @@ impl NetlinkServer {
         std::fs::rename(&self.path, path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
         path.clone_into(&mut self.path);
         Ok(())
+    }
+
+    /// Serves the clients of a socket of the gateway before, which is bound to `path`, in place of this one.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn take(&mut self, listener: OwnedFd, path: &Path) -> Result<(), CliError> {
+        let failed = |err: io::Error| CliError::failed(format!("{}: {err}", path.display()));
+        let own = listener.try_clone().map_err(failed)?;
+        unix_socket::remove(&self.path).map_err(failed)?;
+        path.clone_into(&mut self.path);
+        self.listener = own;
+        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
+        self.queue.wake();
+        Ok(())
+    }
+
+    /// Duplicate of the socket, for the next gateway.
+    ///
+    /// # Errors
+    /// Error of fcntl(2).
+    pub(crate) fn listener(&self) -> io::Result<OwnedFd> {
+        self.listener.try_clone()
+    }
+
+    /// Leaves the socket to the next gateway.
+    pub(crate) fn leave(mut self) {
+        self.is_left = true;
     }
 }
 
@@ -153,6 +195,8 @@ struct Service {
     busy_poll: BusyPoll,
     idle: IdleDetector,
     prompt: bool,
+    /// Listening socket that replaces the acceptor's.
+    taken: Taken,
     /// Whether the present requests have come within a busy poll: their client has more of them.
     is_burst: bool,
     /// Whether the host side waits for the end of a burst.
@@ -192,6 +236,7 @@ impl Service {
             busy_poll,
             idle,
             prompt,
+            taken: Taken::default(),
             is_burst: false,
             host_side_waits: false,
         })
@@ -210,7 +255,10 @@ impl Service {
         for event in self.wait()? {
             match event.data.u64() {
                 LISTENER => self.accept(),
-                EVENTS => self.notify_clients(),
+                EVENTS => {
+                    self.take_listener()?;
+                    self.notify_clients();
+                }
                 READERS => is_reader_ready = true,
                 token => self.serve(token, event.flags),
             }
@@ -219,6 +267,18 @@ impl Service {
             self.serve_reader()?;
         }
         self.expire();
+        Ok(())
+    }
+
+    /// Accepts clients of the socket that the gateway before has passed, from then on.
+    fn take_listener(&mut self) -> Result<(), Errno> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(listener) = taken {
+            let acceptor = Acceptor::new(listener, "netlink");
+            epoll::add(&self.epoll, &acceptor, EventData::new_u64(LISTENER), EventFlags::IN)?;
+            // The close of the former socket removes it from epoll.
+            self.acceptor = acceptor;
+        }
         Ok(())
     }
 

@@ -34,7 +34,7 @@ pub(crate) fn judge(bytes: &[u8]) -> bool {
                 _ => false,
             });
         }
-        LinkOrder::Open(_) => {}
+        LinkOrder::Open(_) | LinkOrder::Adopt(_) => {}
         LinkOrder::Bind { address, .. } => assert!(judge.bind(address).is_err(), "no UDP link is open"),
         LinkOrder::Change(changes) => {
             if Judge::changes(&changes).is_ok() {

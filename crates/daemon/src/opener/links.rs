@@ -63,6 +63,7 @@ impl LinkOpener {
             LinkOrder::Begin(_) => Err("it has begun already".to_owned()),
             LinkOrder::Port => Ok((LinkAnswer::Begun { port: self.kernel()?.port }, Vec::new())),
             LinkOrder::Open(opening) => self.open(&opening),
+            LinkOrder::Adopt(opening) => self.adopt(&opening),
             LinkOrder::Change(changes) => Ok((LinkAnswer::Done(self.change(&changes)?), Vec::new())),
             LinkOrder::Bind { address, joins } => {
                 self.judge.bind(address)?;
@@ -111,6 +112,23 @@ impl LinkOpener {
         let device::Prepared { is_own, is_remade } = prepared;
         let answer = LinkAnswer::Opened { is_own, is_remade, why_generic: acquired.why_generic };
         Ok((answer, acquired.descriptors))
+    }
+
+    /// Takes on a link that another gateway has opened. A device that is not there is none of this gateway.
+    fn adopt(&mut self, opening: &Opening) -> Carried<LinkAnswer> {
+        self.judge.open(opening)?;
+        let (index, is_own) = match opening.kind.resource() {
+            Resource::Device => {
+                let devices = device::tun_devices(self.kernel()?).map_err(|err| format!("list of devices: {err}"))?;
+                let device = devices.into_iter().find(|device| device.name == opening.name);
+                let is_own = device.as_ref().and_then(device::owner_of) == Some(self.gateway.instance.as_str());
+                (device.map(|device| device.index), is_own)
+            }
+            Resource::Interface(interface) => (link::interface_index(interface).ok(), false),
+            Resource::UdpSocket(_) | Resource::VhostSocket(_) => (None, false),
+        };
+        self.judge.opened(&opening.kind, index);
+        Ok((LinkAnswer::Opened { is_own, is_remade: false, why_generic: None }, Vec::new()))
     }
 
     /// Makes changes. Returns the `errno` of each, or 0.

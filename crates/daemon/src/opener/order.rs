@@ -20,6 +20,8 @@ pub(crate) enum LinkOrder {
     /// Make the descriptors of a link: [`link::acquire`]. A TUN or TAP device that is made is the gateway's own. Answered by
     /// [`LinkAnswer::Opened`].
     Open(Opening),
+    /// Take on a link that another gateway has opened. Answered by [`LinkAnswer::Opened`] without descriptors.
+    Adopt(Opening),
     /// Make changes, in order. Answered by [`LinkAnswer::Done`].
     Change(Vec<Change>),
     /// Make a UDP socket at another port of the address of a link: [`link::bind_port`]. Answered by [`LinkAnswer::Done`] with the

@@ -76,6 +76,17 @@ pub(crate) fn open(opening: Opening) -> Result<(Acquired, bool), String> {
     Ok((Acquired { descriptors, why_generic }, is_own))
 }
 
+/// Tells the opener of a link that is made from the descriptors of an earlier gateway. Returns whether its device is the gateway's own.
+///
+/// # Errors
+/// Text of the failure, with the link's name.
+pub(crate) fn adopt(opening: Opening) -> Result<bool, String> {
+    match ask(LinkOrder::Adopt(opening), &[])?.0 {
+        LinkAnswer::Opened { is_own, .. } => Ok(is_own),
+        other => Err(unexpected(&other)),
+    }
+}
+
 /// Makes changes in the gateway's own network namespace, in order. Returns the error of each that the kernel has refused.
 ///
 /// # Errors

@@ -258,6 +258,11 @@ impl OfFiles {
         self.sas.iter().copied()
     }
 
+    /// Whether they define the object with this label, which exists at most once.
+    pub(super) fn has_alone(&self, label: &str) -> bool {
+        self.alone.contains(label)
+    }
+
     fn add(&mut self, saved: Saved) {
         if saved.is_alone() {
             self.alone.insert(saved.label);

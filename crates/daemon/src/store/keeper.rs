@@ -156,24 +156,39 @@ impl Keeper {
     /// # Errors
     /// The file cannot be written, and keeps its old content.
     pub(crate) fn finish(&self, begun: Begun, keep: Keep) -> Result<String, String> {
-        let Begun { collected, journal, was_on } = begun;
+        let was_on = begun.was_on;
+        self.put(begun, keep).inspect_err(|_| {
+            if !was_on {
+                self.shared.lock().journal.iter_mut().for_each(journal::Journal::fail);
+            }
+        })
+    }
+
+    /// Writes the present state for the next gateway. No client changes the node until `protocols` is unlocked. The caller
+    /// [locks](Self::lock) other writes out.
+    ///
+    /// # Errors
+    /// The state cannot be written; the file keeps its old content.
+    pub(crate) fn hand_over(&self, protocols: &mut Protocols) -> Result<(), String> {
+        let begun = Self::begin(protocols)?;
+        let was_on = begun.was_on;
+        self.put(begun, Keep::Later).map(drop).inspect_err(|_| {
+            if !was_on {
+                protocols.journal.iter_mut().for_each(journal::Journal::fail);
+            }
+        })
+    }
+
+    fn put(&self, begun: Begun, keep: Keep) -> Result<String, String> {
+        let Begun { collected, journal, was_on: _ } = begun;
         let (state, what, others) = {
             let of_files = self.of_files.lock().unwrap_or_else(PoisonError::into_inner);
             let (state, what) = collected.without(&of_files);
             (state, what, of_files.sas().collect())
         };
-        match self.checkpointer.save(state, (keep, &self.boot, journal), others, &self.worker) {
-            Ok(()) => {
-                journal::remove_below(&self.checkpointer.path(), journal);
-                Ok(what)
-            }
-            Err(err) => {
-                if !was_on {
-                    self.shared.lock().journal.iter_mut().for_each(journal::Journal::fail);
-                }
-                Err(err)
-            }
-        }
+        self.checkpointer.save(state, (keep, &self.boot, journal), others, &self.worker)?;
+        journal::remove_below(&self.checkpointer.path(), journal);
+        Ok(what)
     }
 
     /// Replaces the list of objects that the files define.
@@ -209,10 +224,10 @@ impl Keeper {
     ///
     /// # Errors
     /// They cannot be saved.
-    pub(crate) fn end(&self) -> Result<(), String> {
-        let added = self.shared.lock().journal.as_mut().map(journal::Journal::take_added).unwrap_or_default();
+    pub(crate) fn end(&self, protocols: &mut Protocols) -> Result<(), String> {
+        let added = protocols.journal.as_mut().map(journal::Journal::take_added).unwrap_or_default();
         self.checkpointer.end(&added, &self.worker)?;
-        self.shared.lock().journal.iter_mut().for_each(|journal| journal.note_numbers(&added));
+        protocols.journal.iter_mut().for_each(|journal| journal.note_numbers(&added));
         Ok(())
     }
 }

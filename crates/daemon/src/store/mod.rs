@@ -29,6 +29,8 @@ use std::time::Duration;
 use crate::journal::{self, Record};
 use crate::sa_name::SaName;
 use client::CliError;
+use netlink::rtnl::Model;
+use restore::check_state_links;
 
 /// Copies of a state that are made until one is readable.
 const COPIES: u32 = 5;
@@ -76,13 +78,25 @@ impl KeptState {
 /// # Errors
 /// Those of a start, and a file that does not exist.
 pub fn check_state(path: &Path) -> Result<(), CliError> {
+    check_copy(path, |_| Ok(()))
+}
+
+/// As [`check_state`], and checks that the links that the state needs are in `model`. Its journal is left aside.
+///
+/// # Errors
+/// Those of [`check_state`], and exit code 2: a link is missing.
+pub(crate) fn check_links(path: &Path, model: &Model) -> Result<(), CliError> {
+    check_copy(path, |mut found| check_state_links(&mut found.state, path, model))
+}
+
+fn check_copy(path: &Path, further: impl Fn(Found) -> Result<(), CliError>) -> Result<(), CliError> {
     let boot = boot();
     let check = || {
         let found = Store::open_copy(path)?.read(&boot)?;
         if found.is_of_boot && !boot.is_empty() {
             read_journal(path, found.journal)?;
         }
-        Ok(())
+        further(found)
     };
     // A copy that was torn by a write is followed by another one.
     let mut outcome = check();

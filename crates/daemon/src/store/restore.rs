@@ -16,10 +16,11 @@ use netlink::rtnl::{Model, RouteKey};
 use netlink::sysctl;
 use netlink::xfrm::nums::msg;
 use netlink::xfrm::time_left;
-use netlink::{Change, Error, Saved, carry_out, flags_of, kind_of, rtnl, xfrm};
+use netlink::{Change, Error, carry_out, flags_of, kind_of, rtnl, xfrm};
 use nlsock::protocol;
 use packet::Budget;
 
+use super::collect::OfFiles;
 use super::file::{Kept, State};
 use super::sealed::{SealedSa, SealedSas};
 use crate::command::{Handle, WorkerGone, same};
@@ -59,12 +60,17 @@ impl Counts {
 const MAX_WARNINGS: usize = 10;
 
 /// Carries out the requests in `state`, of the file at `path`. Objects that exist already are the configuration's,
-/// and stay. An address, a route, a neighbour, or a property of a link that does not fit the configuration is left out,
-/// with a warning: without it no packet passes that should not.
+/// `of_configuration`, and stay. An address, a route, a neighbour, or a property of a link that does not fit the configuration
+/// is left out, with a warning: without it no packet passes that should not.
 ///
 /// # Errors
 /// Exit code 2: a request for another object cannot be carried out. Earlier requests have been.
-pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<Counts, CliError> {
+pub(crate) fn restore(
+    state: &mut State,
+    path: &Path,
+    of_configuration: &OfFiles,
+    protocols: &mut Protocols,
+) -> Result<Counts, CliError> {
     let State { links, route, sas, xfrm: others, ila: mappings, settings, checkpoints } = state;
     let mut counts = Counts::default();
     let mut take = |kept: &Kept, is_route: bool, outcome: Result<(), Error>| match outcome {
@@ -93,12 +99,9 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         let name = links.get(&number).map_or("?", String::as_str);
         Error::owned_text(errno::ENODEV, format!("no link is named {name}"))
     };
-    let of_configuration = protocols.rtnl.saved().map_err(|err| CliError::failed(err.to_string()))?;
-    let of_configuration: HashSet<String> =
-        of_configuration.into_iter().filter(Saved::is_alone).map(|saved| saved.label).collect();
     for kept in route {
         // The request for a link itself is checked when it is carried out, because it assigns the link's number.
-        if kind_of(&kept.message) != RTM_NEWLINK && of_configuration.contains(&kept.label) {
+        if kind_of(&kept.message) != RTM_NEWLINK && of_configuration.has_alone(&kept.label) {
             take(kept, true, Err(Error::new(errno::EEXIST)))?;
             continue;
         }
@@ -167,6 +170,34 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
 /// others depend.
 fn may_be_missing(message: &[u8]) -> bool {
     matches!(kind_of(message), RTM_NEWADDR | RTM_NEWROUTE | RTM_NEWNEIGH | RTM_NEWQDISC | RTM_SETLINK | RTM_DELLINK)
+}
+
+/// Checks that the links that objects of the state at `path` need are in `model`, or in the state itself. Objects that
+/// [may be missing](may_be_missing) are left out without their links.
+///
+/// # Errors
+/// Exit code 2: a link is missing, with the same text as [`restore`].
+pub(super) fn check_state_links(state: &mut State, path: &Path, model: &Model) -> Result<(), CliError> {
+    let State { links, route, sas, xfrm: others, ila: mappings, .. } = state;
+    let mut made = HashSet::new();
+    let missing = |kept: &Kept, number: u32| {
+        let name = links.get(&number).map_or("?", String::as_str);
+        refused(path, &kept.label, &format!("no link is named {name}"))
+    };
+    let now = |made: &HashSet<u32>, old| current(links, model, old).or_else(|| made.get(&old).copied());
+    for kept in route.iter_mut().filter(|kept| !may_be_missing(&kept.message)) {
+        if kind_of(&kept.message) == RTM_NEWLINK {
+            made.extend(rtnl::index_of_link(&kept.message));
+        }
+        rtnl::renumber(&mut kept.message, |old| now(&made, old), |_| false).map_err(|number| missing(kept, number))?;
+    }
+    for kept in sas.iter_mut().map(|(_, kept)| kept).chain(others) {
+        xfrm::renumber(&mut kept.message, |old| now(&made, old)).map_err(|number| missing(kept, number))?;
+    }
+    for kept in mappings {
+        ila::renumber(&mut kept.message, |old| now(&made, old)).map_err(|number| missing(kept, number))?;
+    }
+    Ok(())
 }
 
 /// SAs of a journal that have been added, and the start of their numbers.

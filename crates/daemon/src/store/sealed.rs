@@ -76,7 +76,7 @@ impl SealedSas {
     /// # Errors
     /// The system's error; they are too many.
     pub(crate) fn seal(&self) -> io::Result<OwnedFd> {
-        let mut file = File::from(memory()?);
+        let mut file = File::from(memory(NAME)?);
         let mut piece = Zeroizing::new(Vec::with_capacity(2 * PIECE));
         piece.extend_from_slice(MAGIC);
         piece.extend_from_slice(&FORMAT.to_le_bytes());
@@ -104,18 +104,7 @@ impl SealedSas {
     /// # Errors
     /// The reason why the memory is refused: another process may have written it.
     pub(crate) fn open(memory: OwnedFd) -> Result<Self, String> {
-        let seals = fcntl_get_seals(&memory).map_err(|err| format!("it is no sealed memory: {err}"))?;
-        if !seals.contains(SEALS) {
-            return Err("it is not sealed".to_owned());
-        }
-        let file = File::from(memory);
-        let len = file.metadata().map_err(|err| err.to_string())?.len();
-        if len > MAX_LEN {
-            return Err(format!("{len} bytes, more than {} MiB", MAX_LEN >> 20));
-        }
-        let mut bytes = Zeroizing::new(vec![0; len as usize]);
-        file.read_exact_at(&mut bytes, 0).map_err(|err| err.to_string())?;
-        Self::parse(&bytes, since_boot())
+        Self::parse(&unseal(memory, MAX_LEN)?, since_boot())
     }
 
     fn parse(bytes: &[u8], now: Instant) -> Result<Self, String> {
@@ -173,12 +162,42 @@ impl SealedSa {
     }
 }
 
+/// Writes bytes to memory with that name, which cannot be changed from then on.
+///
+/// # Errors
+/// The system's error.
+pub(crate) fn seal(name: &str, bytes: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memory(name)?);
+    file.write_all(bytes)?;
+    fcntl_add_seals(&file, SEALS)?;
+    Ok(file.into())
+}
+
+/// Bytes of sealed memory, at most `most`.
+///
+/// # Errors
+/// The reason why the memory is refused.
+pub(crate) fn unseal(memory: OwnedFd, most: u64) -> Result<Zeroizing<Vec<u8>>, String> {
+    let seals = fcntl_get_seals(&memory).map_err(|err| format!("it is no sealed memory: {err}"))?;
+    if !seals.contains(SEALS) {
+        return Err("it is not sealed".to_owned());
+    }
+    let file = File::from(memory);
+    let len = file.metadata().map_err(|err| err.to_string())?.len();
+    if len > most {
+        return Err(format!("{len} bytes, more than {} MiB", most >> 20));
+    }
+    let mut bytes = Zeroizing::new(vec![0; len as usize]);
+    file.read_exact_at(&mut bytes, 0).map_err(|err| err.to_string())?;
+    Ok(bytes)
+}
+
 /// Empty memory that is not executable, where the kernel knows the difference.
-fn memory() -> rustix::io::Result<OwnedFd> {
+fn memory(name: &str) -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let made = memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL);
+    let made = memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL);
     // Before Linux 6.3.
-    made.or_else(|_| memfd_create(NAME, flags))
+    made.or_else(|_| memfd_create(name, flags))
 }
 
 /// Writes the records that are complete, if they have more than `most` bytes.
@@ -217,7 +236,7 @@ mod tests {
 
     /// Memory with these bytes, sealed or not.
     fn memory_of(bytes: &[u8], seals: SealFlags) -> OwnedFd {
-        let mut file = File::from(memory().unwrap());
+        let mut file = File::from(memory(NAME).unwrap());
         file.write_all(bytes).unwrap();
         fcntl_add_seals(&file, seals).unwrap();
         file.into()
@@ -253,7 +272,7 @@ mod tests {
     fn memory_of_another_kind_is_refused_with_the_reason() {
         let bytes = bytes_of(&sas());
         let newer = [&MAGIC[..], &2_u32.to_le_bytes(), &bytes[16..]].concat();
-        let long = memory().unwrap();
+        let long = memory(NAME).unwrap();
         ftruncate(&long, MAX_LEN + 1).unwrap();
         fcntl_add_seals(&long, SEALS).unwrap();
         for (memory, want) in [

@@ -251,6 +251,13 @@ impl Checkpointer {
     }
 }
 
+impl Checkpointer {
+    /// Closes the store, which another gateway opens.
+    pub(crate) fn close(&self) {
+        self.lock().store.close();
+    }
+}
+
 fn add_names(checkpoints: &mut HashMap<SaName, Checkpoint>, names: impl Iterator<Item = SaName>) {
     for name in names {
         checkpoints.entry(name).or_default();

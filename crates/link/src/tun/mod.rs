@@ -16,6 +16,7 @@ use packet::{Memory, Packet};
 use wire::{MacAddr, eth, vlan};
 
 pub use host::HostDevice;
+pub(crate) use open::other_station;
 
 use crate::config::DEFAULT_MTU;
 use crate::error::failed;
@@ -27,7 +28,7 @@ use crate::sys::ifreq::{Interface, tun_is_attached, tun_set_persistent};
 use crate::sys::mmsg::MAX_PIECES;
 use crate::sys::{errno, uninterrupted};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
-use crate::{Common, Layer, Link, OpenError, Sent};
+use crate::{Common, Duplicates, Layer, Link, OpenError, Sent};
 
 /// Limit of packets that one call of [`Link::recv`] returns.
 const BURST_PACKETS: usize = 64;
@@ -219,6 +220,10 @@ impl Link for TunLink {
 
     fn is_gone(&self) -> bool {
         self.gone
+    }
+
+    fn duplicate(&self) -> io::Result<Option<Duplicates>> {
+        Duplicates::of(self.queues.iter().map(AsFd::as_fd), None).map(Some)
     }
 
     fn own(&mut self) {

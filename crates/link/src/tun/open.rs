@@ -229,7 +229,7 @@ pub(super) fn probe(queue: BorrowedFd<'_>, enabled: bool) -> Offloads {
 }
 
 /// Link-layer address of our end, derived from that of the host's end.
-fn other_station(host: MacAddr) -> MacAddr {
+pub(crate) fn other_station(host: MacAddr) -> MacAddr {
     let MacAddr([a, b, c, d, e, f]) = host;
     MacAddr([(a | 2) & !1, b, c, d, e, f ^ 1])
 }

@@ -14,6 +14,8 @@ use crate::sys::socket::set_option;
 /// never fits an IPv4 datagram to a reported MTU: the node judges these reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Discovery {
+    /// Not known: another link may have used the socket. No packet has this mode.
+    Unknown,
     /// `IP_PMTUDISC_PROBE`, and IPv6's of the same value: nothing fragments a datagram.
     Probe,
     /// `IP_PMTUDISC_OMIT`: an IPv4 datagram has no Don't Fragment. Routers may fragment it, and so does the kernel if
@@ -45,6 +47,7 @@ impl Discovery {
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
         let value = match discovery {
+            Self::Unknown => return Ok(()),
             Self::Probe => libc::IP_PMTUDISC_PROBE,
             Self::Omit => libc::IP_PMTUDISC_OMIT,
             Self::Dont => libc::IPV6_PMTUDISC_DONT,

@@ -42,7 +42,7 @@ use crate::sys::cmsg::{self, CONTROL_LEN, Control};
 use crate::sys::errno;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
-use crate::{Common, Layer, Link, OpenError, Sent};
+use crate::{Common, Duplicates, Layer, Link, OpenError, Sent};
 use discovery::Discovery;
 use ike_port::IkePort;
 use message::Message;
@@ -76,7 +76,6 @@ pub(crate) struct UdpLink {
     common: Common,
     socket: std::net::UdpSocket,
     /// Socket that keeps others out of the group of this address and port; `None` if the node has one shard.
-    #[expect(dead_code, reason = "holds the address until the last link is closed")]
     guard: Option<Arc<std::net::UdpSocket>>,
     local: SocketAddr,
     /// Whether this is the first shard's link, to which port 500 belongs.
@@ -370,6 +369,10 @@ impl Link for UdpLink {
 
     fn layer(&self) -> Layer {
         Layer::Ip
+    }
+
+    fn duplicate(&self) -> io::Result<Option<Duplicates>> {
+        Duplicates::of([self.socket.as_fd()], self.guard.as_deref().map(AsFd::as_fd)).map(Some)
     }
 
     fn set_ike_port(&mut self, enabled: bool) -> Result<(), OpenError> {

@@ -92,7 +92,7 @@ impl UdpLink {
                 ike: None,
                 source_ports: SourcePorts::new(name, shards != ShardCount::ONE)?,
                 others_wait: 0,
-                discovery: Discovery::Probe,
+                discovery: Discovery::Unknown,
                 width: if config.offloads { MAX_MESSAGES } else { 1 },
                 is_fat: config.offloads,
                 slots: std::iter::repeat_with(slot).take(width).collect(),

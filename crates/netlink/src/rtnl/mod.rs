@@ -40,7 +40,7 @@ pub use lifetime::Lifetime;
 pub use model::{Delta, LOOPBACK, Model, RouteCursor, refusal};
 pub use node::Rtnl;
 pub(crate) use saved::changing;
-pub use saved::{RouteKey, Snapshot, label_of, renumber, renumber_change, without};
+pub use saved::{RouteKey, Snapshot, index_of_link, label_of, renumber, renumber_change, without};
 pub use state::LinkDetail;
 pub use state::LinkNow;
 pub use state::{BridgeNow, Bridging, PortNow};

@@ -324,6 +324,12 @@ pub fn label_of(message: &[u8]) -> String {
     }
 }
 
+/// Number that the link of a saved `RTM_NEWLINK` had (`ifi_index`).
+#[must_use]
+pub fn index_of_link(message: &[u8]) -> Option<u32> {
+    word(message, 4).filter(|index| *index != 0)
+}
+
 /// Request that repeats a change of links, addresses, routes, rules, neighbours or queueing disciplines; `None` if the
 /// message changes nothing that is saved.
 pub(crate) fn changing(message: &[u8]) -> Option<Zeroizing<Vec<u8>>> {

@@ -52,6 +52,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/it_runs_on_over_a_kill_of_the_gateway", NEEDS, || runs_on(true)),
         trial("strongswan/it_runs_on_over_a_kill_without_a_host_side", NEEDS, || runs_on(false)),
         trial("strongswan/its_sas_go_on_over_an_orderly_restart", NEEDS, sas_go_on),
+        trial("strongswan/its_sas_go_on_as_the_gateway_is_replaced", NEEDS, || replaced(true)),
+        trial("strongswan/gateway_without_host_side_is_replaced_beside_it", NEEDS, || replaced(false)),
         trial("strongswan/it_takes_over_policies_that_were_kept_over_a_restart", NEEDS, kept_policies),
         trial("strongswan/nothing_leaves_in_clear_when_it_ends_on_an_interface", CAPTURED, ends_without_clear_packets),
     ];
@@ -385,6 +387,32 @@ fn sas_go_on() -> Outcome {
     // Replaced SAs receive packets in flight for a while.
     let are_others = || spis(&site).is_ok_and(|now| !now.iter().any(|spi| before.0.contains(spi)));
     wait_until("all SAs are others", PATIENCE, are_others).map_err(|failed| site.explain(&failed))
+}
+
+/// The gateway is replaced under pings, twice, and the key manager stays: it has its SAs, and makes no others until it rekeys.
+fn replaced(host_side: bool) -> Outcome {
+    let mut site = Site::prepare(&Setup { host_side, ..EXAMPLE })?;
+    site.restart_with_state(0)?;
+    site.start()?;
+    site.up()?;
+    both_have_sas(&site, true)?;
+    let spis = |site: &Site| -> Outcome<Vec<String>> {
+        let states = site.xfrm(&site.ends[0], "state list nokeys")?;
+        Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
+    };
+    let before = spis(&site)?;
+    for _ in 0..2 {
+        let gap = site.replace(0, "10.2.0.1".parse()?).map_err(|failed| site.explain(&failed))?;
+        println!("host side {host_side}: no answer for {gap:?}");
+        assert!(gap < Duration::from_secs(1), "{gap:?}: {}", site.ends[0].gateway.log());
+        assert_eq!(spis(&site)?, before, "{}", site.ends[0].gateway.log());
+        let states = site.ip(&site.ends[1], "-s xfrm state")?;
+        let counts = states.lines().filter(|line| line.contains("failed ")).map(str::trim);
+        assert!(counts.clone().all(|line| line == "replay-window 0 replay 0 failed 0"), "{states}");
+    }
+    rekeys(&site).map_err(|failed| site.explain(&failed))?;
+    site.ends[0].netns.sh("ping -c 5 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;
+    Ok(())
 }
 
 fn kept_policies() -> Outcome {

@@ -1,12 +1,13 @@
 //! Two gateways on one wire, each with a daemon of its own.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use system::{
-    Auth, Charon, CharonFiles, Gateway, Netns, Outcome, Scratch, fatpath, outer_v6, run, strongswan_example, veth,
-    wait_until,
+    Auth, Charon, CharonFiles, Gateway, Netns, Outcome, Scratch, fatpath, longest_gap, outer_v6, run,
+    strongswan_example, veth, wait_until,
 };
 
 /// Longest time that an exchange of IKE may take.
@@ -135,6 +136,17 @@ impl Site {
         let end = &mut self.ends[at];
         end.gateway = Gateway::start_under(command, &self.scratch, end.name, &end.toml)?;
         end.to_peer(at + 1)
+    }
+
+    /// Replaces the gateway of an end, which has a file for its state, by another one, under pings to `address`. Returns the longest
+    /// time without an answer.
+    pub(crate) fn replace(&mut self, at: usize, address: IpAddr) -> Outcome<Duration> {
+        let state = self.state(&self.ends[at]);
+        let Self { ends, scratch } = self;
+        let End { gateway, netns, toml, .. } = &mut ends[at];
+        let mut command = netns.command("sh");
+        command.args(["-c", &format!("exec {} \"$@\" --state {}", fatpath().display(), state.display()), "sh"]);
+        longest_gap(netns, address, scratch, || gateway.replace(command, scratch, toml, PATIENCE).map(drop))
     }
 
     /// File for the state of the gateway of an end.

@@ -130,10 +130,16 @@ pub(crate) struct State {
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
-    database: Database,
+    /// None once the file is closed.
+    database: Option<Database>,
 }
 
 impl Store {
+    /// The default place of the file of the gateway `instance`, for a user that has one.
+    pub(crate) fn default_path(instance: &str) -> Option<PathBuf> {
+        Some(client::state_dir()?.join(format!("{instance}.state")))
+    }
+
     /// Opens the file of the gateway `instance` in the default place, or makes it, and its directory; `None` with a
     /// warning if that is impossible. `run_dir` is made by the gateway with other rights.
     ///
@@ -147,12 +153,15 @@ impl Store {
             );
             Ok(None)
         };
-        let Some(dir) = client::state_dir() else { return missing(&"there is neither HOME nor XDG_STATE_HOME") };
-        let path = dir.join(format!("{instance}.state"));
+        let Some(path) = Self::default_path(instance) else {
+            return missing(&"there is neither HOME nor XDG_STATE_HOME");
+        };
         // A file that exists may hold policies that have to be restored.
         if !path.try_exists().unwrap_or(false) {
-            let mode = if run_dir == Some(&*dir) { 0o777 } else { 0o700 };
-            if let Err(err) = fs::DirBuilder::new().recursive(true).mode(mode).create(&dir) {
+            let dir = path.parent().unwrap_or(&path);
+            let mode = if run_dir == Some(dir) { 0o777 } else { 0o700 };
+            let made = fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
+            if let Err(err) = made {
                 return missing(&format!("{}: {err}", dir.display()));
             }
             if let Err(err) = make(&path) {
@@ -214,7 +223,7 @@ impl Store {
     }
 
     fn of(path: &Path, database: Database) -> Result<Self, CliError> {
-        let store = Self { path: path.to_owned(), database };
+        let store = Self { path: path.to_owned(), database: Some(database) };
         match store.format().map_err(|err| unusable(path, &err))? {
             FIRST_FORMAT..=FORMAT => Ok(store),
             other => Err(unusable(path, &format!("format {other}, and this version supports {FORMAT}"))),
@@ -226,8 +235,17 @@ impl Store {
         &self.path
     }
 
+    fn database(&self) -> Result<&Database, redb::Error> {
+        self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
+    }
+
+    /// Closes the file, so that another gateway can open it. Nothing can be read or written from then on.
+    pub(crate) fn close(&mut self) {
+        self.database = None;
+    }
+
     fn format(&self) -> Result<u32, redb::Error> {
-        let table = self.database.begin_read()?.open_table(FATPATH)?;
+        let table = self.database()?.begin_read()?.open_table(FATPATH)?;
         Ok(table.get("format")?.map_or(0, |format| format.value()))
     }
 
@@ -245,7 +263,7 @@ impl Store {
     }
 
     fn try_read(&self, boot: &str) -> Result<Found, redb::Error> {
-        let read = self.database.begin_read()?;
+        let read = self.database()?.begin_read()?;
         let format = self.format()?;
         let mut found = Found::default();
         if format > FORMAT_WITHOUT_BOOT {
@@ -309,7 +327,7 @@ impl Store {
     /// # Errors
     /// The system's error.
     pub(crate) fn replace(&self, state: &State, keep: Keep, boot: &str, journal: u64) -> Result<(), redb::Error> {
-        let write = self.database.begin_write()?;
+        let write = self.database()?.begin_write()?;
         let later = match keep {
             Keep::Saved => {
                 put_tables(&write, &SAVED, state)?;
@@ -341,7 +359,7 @@ impl Store {
         &self,
         checkpoints: impl Iterator<Item = (&'a SaName, &'a Checkpoint)>,
     ) -> Result<(), redb::Error> {
-        let write = self.database.begin_write()?;
+        let write = self.database()?.begin_write()?;
         put_checkpoints(&write, checkpoints)?;
         Ok(write.commit()?)
     }
@@ -432,7 +450,7 @@ fn make(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
 fn make_new(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let database = Builder::new().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)?;
-    let store = Store { path: path.to_owned(), database };
+    let store = Store { path: path.to_owned(), database: Some(database) };
     let empty = State::default();
     store.replace(&empty, Keep::Later, "", 0)?;
     Ok(store.replace(&empty, Keep::Saved, "", 0)?)

@@ -168,7 +168,7 @@ fn unknown_file_is_refused_with_a_remedy() {
     assert!(matches!(refusal(&other), (2, error) if error.contains("fatpath")));
     let newer = dir.file("newer");
     let store = Store::open(&newer).unwrap();
-    let write = store.database.begin_write().unwrap();
+    let write = store.database().unwrap().begin_write().unwrap();
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
@@ -200,7 +200,7 @@ fn a_file_of_the_first_version_has_no_settings() {
     let dir = Dir::new("first");
     let store = Store::open(&dir.file("state")).unwrap();
     store.replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
-    let write = store.database.begin_write().unwrap();
+    let write = store.database().unwrap().begin_write().unwrap();
     write.open_table(FATPATH).unwrap().insert("format", FIRST_FORMAT).unwrap();
     write.delete_table(SAVED.settings).unwrap();
     write.delete_table(SAVED.ila).unwrap();
@@ -217,7 +217,7 @@ fn file_of_second_version_has_settings_and_no_mappings() {
     let dir = Dir::new("second");
     let store = Store::open(&dir.file("state")).unwrap();
     store.replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
-    let write = store.database.begin_write().unwrap();
+    let write = store.database().unwrap().begin_write().unwrap();
     write.open_table(FATPATH).unwrap().insert("format", FORMAT_WITHOUT_ILA).unwrap();
     write.delete_table(SAVED.ila).unwrap();
     write.commit().unwrap();
@@ -295,4 +295,17 @@ fn name_in_the_file_belongs_to_the_sa() {
         assert_eq!(SaName::from_bytes(&bytes[1..]), None);
         assert_eq!(SaName::from_bytes(&[&[5], &bytes[1..]].concat()), None);
     }
+}
+
+#[test]
+fn closed_file_is_open_to_another_gateway() {
+    let dir = Dir::new("closed");
+    let path = dir.file("x.state");
+    let mut store = Store::open(&path).unwrap();
+    store.replace(&state(3), Keep::Later, BOOT_ID, 1).unwrap();
+    assert!(Store::open_within(&path, Duration::ZERO).is_err());
+    store.close();
+    assert!(store.replace(&state(0), Keep::Later, BOOT_ID, 2).is_err(), "nothing is written any more");
+    let next = Store::open_within(&path, Duration::ZERO).unwrap();
+    assert_eq!(next.read(BOOT_ID).unwrap().state, state(3));
 }

@@ -1,0 +1,157 @@
+//! The end of the gateway that replaces another one.
+
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base::{Instant, ShardCount};
+use client::{CliError, Client};
+use ctl::{Reply, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::held::{self, PassedLink};
+use super::message::{FORMAT, Message, receive, send};
+use crate::node::since_boot;
+
+/// Longest time between two messages of the gateway before, which may write a large state.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Longest wait for the end of a gateway that was killed: the kernel closes its descriptors one after the other.
+const END_LIMIT: Timespec = Timespec { tv_sec: 3, tv_nsec: 0 };
+
+/// Beginning of the answer to a request that a gateway does not know.
+const NOT_UNDERSTOOD: &str = "request not understood";
+
+/// A running gateway that this one replaces.
+#[derive(Debug)]
+pub(crate) struct EarlierGateway {
+    channel: OwnedFd,
+    /// Control socket of that gateway.
+    socket: PathBuf,
+    /// Process of that gateway.
+    pid: u32,
+    /// Number of its workers.
+    pub(crate) workers: ShardCount,
+    /// File of its state.
+    pub(crate) state: Option<PathBuf>,
+}
+
+/// Remains of a gateway that has stopped.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    /// Process of that gateway.
+    pub(crate) pid: u32,
+    /// Memory with its SAs.
+    pub(crate) sas: Option<OwnedFd>,
+    /// Time at which it has stopped.
+    pub(crate) stopped: Instant,
+}
+
+impl EarlierGateway {
+    /// Connects to the gateway `instance` with the control socket `socket`, and receives its links and sockets. It goes on.
+    ///
+    /// # Errors
+    /// It does not run, or refuses.
+    pub(crate) fn connect(instance: &str, socket: &Path) -> Result<Self, CliError> {
+        let system = |what: &'static str| move |err: io::Error| CliError::system(what, &err);
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (channel, theirs) = pair.map_err(|err| system("socketpair")(err.into()))?;
+        set_socket_timeout(&channel, Timeout::Recv, Some(PATIENCE)).map_err(|err| system("SO_RCVTIMEO")(err.into()))?;
+        let mut client = Client::connect_at(instance, socket.to_owned())?;
+        let answer = client.ask_with(&Request::Replace { format: FORMAT }, &[theirs.as_fd()]);
+        drop(theirs);
+        let reply = answer.map_err(|err| match err.message.starts_with(NOT_UNDERSTOOD) {
+            true => CliError::failed(format!(
+                "{instance}: the running gateway is of an earlier version, which cannot be replaced while it runs; restart it"
+            )),
+            false => CliError::failed(format!("{instance}: not replaced: {}", err.message)),
+        })?;
+        let Reply::Replacing { pid, workers, state } = reply else { return Err(client.confused()) };
+        let workers = ShardCount::new(workers)
+            .ok_or_else(|| CliError::failed(format!("{instance}: not replaced: it has {workers} workers")))?;
+        let earlier = Self { channel, socket: socket.to_owned(), pid, workers, state: state.map(PathBuf::from) };
+        earlier.receive_all().map_err(|err| CliError::failed(format!("{instance}: not replaced: {err}")))?;
+        Ok(earlier)
+    }
+
+    fn receive_all(&self) -> io::Result<()> {
+        let mut link: Option<PassedLink> = None;
+        loop {
+            let (message, descriptors) = self.next()?;
+            match message {
+                Message::Link { name, settings, resource, mtu, has_more } => {
+                    let part = PassedLink { name, settings, resource, mtu, descriptors: Vec::new() };
+                    let whole = link.get_or_insert(part);
+                    whole.descriptors.extend(descriptors);
+                    if !has_more && let Some(whole) = link.take() {
+                        held::add_link(whole);
+                    }
+                }
+                Message::Socket(socket) => {
+                    descriptors.into_iter().take(1).for_each(|descriptor| held::add_socket(socket, descriptor));
+                }
+                Message::Passed => return Ok(()),
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+
+    /// Asks the gateway before this one to stop, and takes its place. So it does if that one is killed: state and journal have all but
+    /// SAs with a time limit. That gateway ends its host side unless the configuration of this one `has_host_side`.
+    ///
+    /// # Errors
+    /// It goes on, or has failed.
+    pub(crate) fn take_over(self, has_host_side: bool) -> Result<Taken, CliError> {
+        let taken = send(&self.channel, &Message::TakeOver { has_host_side }, &[]).and_then(|()| self.next());
+        let (message, descriptors) = match taken {
+            Ok(taken) => taken,
+            Err(err) => {
+                if self.was_killed(&err) {
+                    tracing::warn!("process {} was killed before it handed over", self.pid);
+                    held::release();
+                    return Ok(Taken { pid: self.pid, sas: None, stopped: since_boot() });
+                }
+                return Err(CliError::failed(format!("not replaced: {err}")));
+            }
+        };
+        match message {
+            Message::Stopped { at } => {
+                held::release();
+                let (sas, stopped) = (descriptors.into_iter().next(), Instant::from_nanos(at));
+                Ok(Taken { pid: self.pid, sas, stopped })
+            }
+            Message::GoesOn(why) => Err(CliError::failed(format!("not replaced, the gateway goes on: {why}"))),
+            other => Err(CliError::failed(format!("not replaced: {}", unexpected(&other)))),
+        }
+    }
+
+    /// Whether the gateway is over, and has left its control socket: it did not end in order. `err` is the error of the channel.
+    fn was_killed(&self, err: &io::Error) -> bool {
+        let is_closed =
+            matches!(err.kind(), ErrorKind::UnexpectedEof | ErrorKind::BrokenPipe | ErrorKind::ConnectionReset);
+        is_closed && has_ended(self.pid) && self.socket.exists()
+    }
+
+    fn next(&self) -> io::Result<(Message, Vec<OwnedFd>)> {
+        let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the running gateway has ended");
+        receive(&self.channel)?.ok_or_else(ended)
+    }
+}
+
+/// Waits for the end of a process. False: it has not ended within a moment.
+fn has_ended(pid: u32) -> bool {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(process) => poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&END_LIMIT)).is_ok_and(|ready| ready > 0),
+        Err(err) => err == Errno::SRCH,
+    }
+}
+
+fn unexpected(message: &Message) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{message:?} of the running gateway does not fit"))
+}
