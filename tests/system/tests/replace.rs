@@ -455,7 +455,7 @@ fn terminated() -> Outcome {
 fn killed_before() -> Outcome {
     let pair = Pair::without_manager(Keys::File, "")?;
     let toml = format!("{}\n{}", pair.toml, routes(50_000));
-    let mut next = Gateway::spawn(pair.plain(), &pair.scratch, "left", &toml, &["--replace"])?;
+    let next = Gateway::spawn(pair.plain(), &pair.scratch, "left", &toml, &["--replace"])?;
     wait_for_sockets(&pair, &next)?;
     pair.ip(1, "route add 10.77.0.0/16 dev wan")?;
     assert!(!next.log().contains("took over"), "{}", next.log());
