@@ -159,7 +159,7 @@ use threads::Threads;
 /// Environment variable that selects log lines.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
 
-/// Time between two looks at links that are opened after a gateway was replaced, and their most.
+/// Time between two looks at links that are opened after a gateway was replaced, and the number of looks.
 const LINKS_INTERVAL: Duration = Duration::from_millis(10);
 const LINKS_PATIENCE: u32 = 50;
 

@@ -22,7 +22,7 @@ const BATCH: usize = 64;
 /// The opener of links of this process's gateway.
 static OPENER: Mutex<Option<Arc<Child>>> = Mutex::new(None);
 
-/// Orders of a gateway without an opener are carried out by this.
+/// Opener of links in the process of a gateway that has no other.
 static HERE: OnceLock<Mutex<LinkOpener>> = OnceLock::new();
 
 /// The opener of links, which ends when this value is dropped.

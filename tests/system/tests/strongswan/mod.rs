@@ -370,10 +370,6 @@ fn sas_go_on() -> Outcome {
     site.start()?;
     site.up()?;
     both_have_sas(&site, true)?;
-    let spis = |site: &Site| -> Outcome<Vec<String>> {
-        let states = site.xfrm(&site.ends[0], "state list nokeys")?;
-        Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
-    };
     let made = |site: &Site| site.ends[0].log().matches("] inbound CHILD_SA net{").count();
     let before = (spis(&site)?, made(&site));
     for _ in 0..2 {
@@ -389,6 +385,12 @@ fn sas_go_on() -> Outcome {
     wait_until("all SAs are others", PATIENCE, are_others).map_err(|failed| site.explain(&failed))
 }
 
+/// Lines with the SPIs of the first end's SAs.
+fn spis(site: &Site) -> Outcome<Vec<String>> {
+    let states = site.xfrm(&site.ends[0], "state list nokeys")?;
+    Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
+}
+
 /// The gateway is replaced under pings, twice, and the key manager stays: it has its SAs, and makes no others until it rekeys.
 fn replaced(host_side: bool) -> Outcome {
     let mut site = Site::prepare(&Setup { host_side, ..EXAMPLE })?;
@@ -396,10 +398,6 @@ fn replaced(host_side: bool) -> Outcome {
     site.start()?;
     site.up()?;
     both_have_sas(&site, true)?;
-    let spis = |site: &Site| -> Outcome<Vec<String>> {
-        let states = site.xfrm(&site.ends[0], "state list nokeys")?;
-        Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
-    };
     let before = spis(&site)?;
     for _ in 0..2 {
         let gap = site.replace(0, "10.2.0.1".parse()?).map_err(|failed| site.explain(&failed))?;
