@@ -400,11 +400,13 @@ fn service() -> Outcome {
 fn killed() -> Outcome {
     let pair = Pair::without_manager(Keys::File, "")?;
     let before = shown(&pair)?.0;
-    let toml = format!("{}\n{}", pair.toml, routes(50_000));
+    // It plans for more than half a second.
+    let toml = format!("{}\n{}", pair.toml, routes(200_000));
     let (left, right) = (&pair.hosts[0], (&pair.hosts[1], RIGHT.parse()?));
-    for wait in [300, 600, 1200] {
+    for wait in [0, 100, 300] {
         let sent = transfer_during(left, right, || {
             let mut next = Gateway::spawn(pair.plain(), &pair.scratch, "left", &toml, &["--replace"])?;
+            next.wait_until("it reads its file", |next| next.log().contains("lets other users at its keys"))?;
             thread::sleep(Duration::from_millis(wait));
             assert!(!next.log().contains("took over"), "after {wait} ms: {}", next.log());
             next.kill()

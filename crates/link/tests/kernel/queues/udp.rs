@@ -282,7 +282,7 @@ fn ike() -> Outcome {
     assert_eq!(got, [(0, vec![9; 40])]);
     // A link of port 500 itself: no datagram begins with an SPI.
     drop(queues);
-    let mut queues = open_queues(&wire.us, &udp("192.0.2.1:500", true)?, 3)?;
+    let mut queues = open_again(&wire.us, &udp("192.0.2.1:500", true)?, 3)?;
     spis().try_for_each(|cookie| peer.send_to(&esp(cookie, 40), "192.0.2.1:500").map(drop))?;
     let got = collect(&mut queues, &mem, spis().count(), spi)?;
     assert!(got.iter().all(|(shard, _)| *shard == 0), "{got:?}");
