@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 use std::sync::mpsc::channel;
 use std::thread;
 
-use launch::sandbox::{Unlisted, set_for_all_threads};
+use launch::sandbox::{Role, Unlisted, set_for_all_threads};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Runs the ignored test `name` of this file in a process of its own, which the filter may end.
@@ -43,7 +43,7 @@ fn child_that_is_filtered() {
         waits.recv().unwrap();
         Command::new("/bin/true").status()
     });
-    set_for_all_threads(Unlisted::Fails).unwrap();
+    set_for_all_threads(Role::Gateway, Unlisted::Fails).unwrap();
     go.send(()).unwrap();
     assert!(is_refused(before.join().unwrap()), "a thread from before the filter starts a program");
     let after = thread::spawn(|| Command::new("/bin/true").status());
@@ -57,7 +57,7 @@ fn child_that_is_filtered() {
 #[ignore = "a process of its own runs it"]
 fn child_whose_call_is_trapped() {
     let own = std::fs::File::open("/proc/self/ns/net").unwrap();
-    set_for_all_threads(Unlisted::Ends).unwrap();
+    set_for_all_threads(Role::Gateway, Unlisted::Ends).unwrap();
     let _ = move_into_link_name_space(std::os::fd::AsFd::as_fd(&own), Some(LinkNameSpaceType::Network));
     panic!("the call has returned");
 }

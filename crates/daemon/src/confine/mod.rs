@@ -4,7 +4,8 @@
 //!   that started it, but those that a service manager passes.
 //! - Before it starts threads: it gives up all [capabilities](rights), and reaches only [`files`] in some directories, and
 //!   no TCP. The [openers](crate::opener), which have them, are started before.
-//! - Once it is ready: a filter of system calls on all threads ([`launch::sandbox`]), with `no_new_privs`.
+//! - Once it is ready: a filter of system calls on all threads ([`launch::sandbox`]), with `no_new_privs`. An opener has one from its
+//!   first order on.
 //!
 //! A process that is not dumpable (prctl(2), `PR_SET_DUMPABLE`) leaves no core file, also where the kernel passes core
 //! files to a program whatever `RLIMIT_CORE` is, and is not traced by its own user. Its files of `/proc` belong to root:
@@ -16,12 +17,15 @@ mod rights;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
 use client::CliError;
 use ctl::state::SandboxState;
+pub(crate) use launch::sandbox::Role;
 use launch::sandbox::{self, Unlisted};
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 use crate::service;
@@ -148,7 +152,7 @@ impl Sandbox {
     /// Sets the filter of system calls for all threads, and logs what holds from then on.
     pub(crate) fn filter(mut self, instance: &str) {
         if self.is_on {
-            let set = sandbox::set_for_all_threads(self.unlisted);
+            let set = sandbox::set_for_all_threads(Role::Gateway, self.unlisted);
             self.note("seccomp", "system calls are not filtered", set);
         }
         // A process has one sandbox.
@@ -168,6 +172,26 @@ impl Sandbox {
             self.missing.push(format!("{name}: {err}"));
         }
     }
+}
+
+/// Restricts an opener to the calls of its `role`, and to files that describe the system and `places`, if it mounts none. Where the
+/// kernel has no such restriction the opener has none: the gateway, which has the same kernel, names it.
+///
+/// # Errors
+/// Text of the call that the kernel refuses.
+pub(crate) fn restrict_opener(role: Role, places: Option<&Places>) -> Result<(), String> {
+    places.map_or(Ok(0), Places::restrict).map_err(|why| format!("Landlock: {why}"))?;
+    let unlisted = unlisted().map_err(|err| err.to_string())?;
+    match sandbox::set_for_all_threads(role, unlisted) {
+        Err(err) if !lacks_filters(&err) => Err(format!("seccomp: {err}")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the error is that of a kernel without filters, or of a processor without a list.
+fn lacks_filters(err: &io::Error) -> bool {
+    err.kind() == io::ErrorKind::Unsupported
+        || [Errno::NOSYS, Errno::INVAL].iter().any(|errno| err.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// Remedy for a file that could not be read because of the sandbox; empty if the reason is another one.

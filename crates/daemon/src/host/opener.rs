@@ -24,7 +24,7 @@ use super::content::Step;
 use super::order::{Answer, Descriptors, Files, Order};
 use super::rtnl;
 use super::search::{self, OWN_NETWORK, enter};
-use crate::confine;
+use crate::confine::{self, Role};
 use crate::opener::process::{Carried, close_memory, serve};
 use crate::rtnetlink::{self, Rtnetlink};
 
@@ -94,6 +94,8 @@ impl Inside {
             (Order::Begin(files), None) => {
                 if files.is_confined {
                     confine::keep(confine::of_host_side())?;
+                    // It mounts the namespace to its file, which Landlock forbids.
+                    confine::restrict_opener(Role::HostSideOpener, None)?;
                 }
                 self.files = Some(files.clone());
                 return Ok((Answer::Done, Vec::new()));

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::judge::{Judge, Present, Unmade};
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::{Carried, serve};
-use crate::confine;
+use crate::confine::{self, Places, Role};
 use crate::device;
 use crate::host::rtnl;
 use crate::rtnetlink::Rtnetlink;
@@ -40,6 +40,7 @@ pub(crate) fn main() -> Result<(), CliError> {
         (LinkOrder::Begin(gateway), none) => {
             if let Some(rights) = &gateway.rights {
                 confine::keep(confine::of_links(rights, gateway.has_host_side))?;
+                confine::restrict_opener(Role::LinkOpener, Some(&Places::default()))?;
             }
             none.insert(LinkOpener::new(gateway)).carry_out(LinkOrder::Port, descriptors)
         }
