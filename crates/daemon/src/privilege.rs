@@ -26,6 +26,9 @@ use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 /// Bit of `CAP_NET_ADMIN` in a set of capabilities (capabilities(7)).
 const CAP_NET_ADMIN: u32 = 12;
 
+/// Size of the buffer of the kernel for a file of `/proc`.
+const PAGE: usize = 4096;
+
 /// Files with the users and the groups of a namespace.
 const MAPS: [&str; 2] = ["uid_map", "gid_map"];
 
@@ -219,12 +222,17 @@ fn is_of_one(map: &str) -> bool {
     map.split_whitespace().skip(2).step_by(3).all(|count| count == "1") && map.lines().count() <= 1
 }
 
-/// The text of a file of `/proc` in a directory. Most have one page at most, which one call reads.
+/// The text of a file of `/proc` in a directory. A read of less than half a page is the whole file: the kernel ends a read early where the
+/// next line does not fit into a page (`seq_read_iter`), and these lines are short.
 fn text(dir: impl AsFd, name: &str) -> Result<String, Errno> {
     let file = openat(dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut bytes = Vec::with_capacity(4096);
-    while read(&file, spare_capacity(&mut bytes))? > 0 {
-        bytes.reserve(1);
+    let mut bytes = Vec::with_capacity(PAGE);
+    loop {
+        let count = read(&file, spare_capacity(&mut bytes))?;
+        if count == 0 || bytes.len() < PAGE / 2 {
+            break;
+        }
+        bytes.reserve(PAGE);
     }
     String::from_utf8(bytes).map_err(|_| Errno::INVAL)
 }
