@@ -317,6 +317,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         daemon.start_host_side(host_side.take(), &socket, &threads);
     }
     // Clients find a gateway that is confined.
+    opener::request::ready().map_err(CliError::failed)?;
     sandbox.filter(instance);
     let netlink_path = socket.with_extension("netlink");
     match held::take_socket(Socket::Netlink) {
@@ -472,9 +473,17 @@ impl Openers {
     ) -> Result<Self, CliError> {
         let has_host_side = sources.config.host.side != HostSide::Off;
         let host_side = has_host_side.then(|| host::start_opener(socket, sandbox.is_on()));
-        let rights = rights(config, sources, &options.allowed_links);
-        let (keeps_devices, instance) = (options.keeps_devices, instance.to_owned());
-        let gateway = opener::Gateway { instance, keeps_devices, rights: Some(rights.clone()), has_host_side };
+        let of_file = of_file(sources);
+        let rights = rights(config, sources, &of_file, &options.allowed_links);
+        let gateway = opener::Gateway {
+            instance: instance.to_owned(),
+            keeps_devices: options.keeps_devices,
+            rights: Some(rights.clone()),
+            of_file,
+            file: sources.file.clone(),
+            sockets: vec![socket.to_owned(), daemon::netlink_starting(socket)],
+            has_host_side,
+        };
         let is_needed = sandbox.is_on() && opener::request::is_needed(&gateway);
         let links = is_needed.then(|| opener::request::start(gateway)).transpose().map_err(CliError::failed)?;
         sandbox.give_up_capabilities(rights);
@@ -482,15 +491,24 @@ impl Openers {
     }
 }
 
+/// Rights to open links of the kinds in the file.
+fn of_file(sources: &Sources) -> BTreeSet<LinkRight> {
+    sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for)).collect()
+}
+
 /// Rights to open links that a gateway keeps.
-fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTreeSet<LinkRight> {
+fn rights(
+    config: &[PathBuf],
+    sources: &Sources,
+    of_file: &BTreeSet<LinkRight>,
+    allowed: &[LinkRight],
+) -> BTreeSet<LinkRight> {
     // The kinds of links that programs and lines of `ip` make are not known.
     let has_all_in_toml = sources.lines.is_empty() && !config.is_empty();
     if allowed.is_empty() && !has_all_in_toml {
         return BTreeSet::from(LinkRight::ALL);
     }
-    let of_file = sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for));
-    of_file.chain(allowed.iter().copied()).collect()
+    of_file.iter().chain(allowed).copied().collect()
 }
 
 /// Directories of the files that a gateway reaches after its start.

@@ -257,7 +257,85 @@ fn names_of(set: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpStream;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{chown, symlink};
+    use std::process::Command;
+
+    use link::{Namespace, unshare};
+    use rustix::mount::{UnmountFlags, unmount};
+    use rustix::net::{AddressFamily, SocketType, socket};
+    use rustix::process::{Signal, getppid, pidfd_open, pidfd_send_signal, prlimit, test_kill_process};
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
     use super::*;
+
+    /// A gateway's process as it is once it is ready, in a process of its own.
+    #[test]
+    fn confined_process_is_refused_what_no_gateway_does() {
+        let own = std::env::current_exe().unwrap();
+        let dir = std::env::temp_dir().join(format!("fatpath-confined-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let test = "confine::tests::child_that_is_confined";
+        let output =
+            Command::new(own).args(["--exact", test, "--ignored", "--nocapture"]).env("TMPDIR", &dir).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        fs::remove_dir_all(dir).unwrap();
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+    }
+
+    #[test]
+    #[ignore = "a process of its own runs it"]
+    fn child_that_is_confined() {
+        let dir = std::env::temp_dir();
+        let (own, foreign) = (dir.join("own"), dir.join("foreign"));
+        for dir in [&own, &foreign] {
+            fs::create_dir_all(dir).unwrap();
+            fs::write(dir.join("file"), "text").unwrap();
+        }
+        let mut sandbox = Sandbox::begin(true).unwrap();
+        let namespace = fs::File::open("/proc/self/ns/net").unwrap();
+        let parent = getppid().unwrap();
+        let pidfd = pidfd_open(parent, rustix::process::PidfdFlags::empty()).unwrap();
+        sandbox.give_up_capabilities(BTreeSet::new());
+        let mut places = Places::default();
+        places.write_beside(&own.join("file"));
+        sandbox.restrict_files(places);
+        sandbox.filter("x");
+        let none = || Rlimit { current: Some(0), maximum: Some(0) };
+        prlimit(None, Resource::Core, none()).expect("its own limits");
+        assert!(fs::write(own.join("new"), "text").is_ok(), "its own directory");
+        let calls: [(&str, io::Result<()>); 12] = [
+            ("execve", Command::new("/bin/true").status().map(drop)),
+            ("unshare, network", unshare(&[Namespace::Network])),
+            ("unshare, user", unshare(&[Namespace::User])),
+            (
+                "setns",
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into),
+            ),
+            ("umount2", unmount("/proc", UnmountFlags::DETACH).map_err(Into::into)),
+            ("kill", test_kill_process(parent).map_err(Into::into)),
+            ("pidfd_send_signal", pidfd_send_signal(&pidfd, Signal::CONT).map_err(Into::into)),
+            ("prlimit64", prlimit(Some(parent), Resource::Core, none()).map(drop).map_err(Into::into)),
+            ("socket, packet", socket(AddressFamily::PACKET, SocketType::RAW, None).map(drop).map_err(Into::into)),
+            ("chroot", std::os::unix::fs::chroot(&own)),
+            ("symlink", symlink("/etc/shadow", own.join("link"))),
+            ("chown", chown(own.join("file"), None, Some(0))),
+        ];
+        let files = [
+            ("read, /etc/shadow", fs::read("/etc/shadow").map(drop)),
+            ("read, another directory", fs::read(foreign.join("file")).map(drop)),
+            ("write, another directory", fs::write(foreign.join("new"), "")),
+            ("read, a home", fs::read_dir("/root").map(drop)),
+            ("connect, TCP", TcpStream::connect(("127.0.0.1", 9)).map(drop)),
+        ];
+        // A kernel without Landlock restricts no files.
+        let files = files.into_iter().filter(|_| state().landlock.is_some());
+        for (name, outcome) in calls.into_iter().chain(files) {
+            let is_refused = outcome.as_ref().is_err_and(|err| err.kind() == io::ErrorKind::PermissionDenied);
+            assert!(is_refused, "{name}: {outcome:?}");
+        }
+    }
 
     #[test]
     fn names_of_capabilities_follow_their_numbers() {

@@ -25,8 +25,8 @@ pub(crate) fn judge(bytes: &[u8]) -> bool {
     let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
     judge.opened(&DriverKind::Tun { queues: 1 }, Some(7));
     match order {
-        LinkOrder::Begin(_) | LinkOrder::Port | LinkOrder::Widen => {}
-        LinkOrder::Open(opening) if judge.open(&opening).is_ok() => {
+        LinkOrder::Begin(_) | LinkOrder::Port | LinkOrder::Ready | LinkOrder::Widen => {}
+        LinkOrder::Open(opening) if judge.open(&opening, None, |_| false).is_ok() => {
             let is_free = |port: u16| port >= 1024;
             assert!(match opening.kind {
                 DriverKind::Tun { .. } => true,

@@ -1,16 +1,27 @@
 //! Orders that are refused. A gateway that was taken over sends any: nothing here trusts it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 use base::TableId;
 use driver::{DriverKind, Resource};
 use netlink::rtnl::nums::RTN_UNICAST;
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, getsockname};
 
 use super::order::{Change, Gateway, Opening};
-use crate::confine;
+use super::start_file::Known;
+use crate::confine::{self, LinkRight};
 use crate::device::{self, PROTOCOL};
 use crate::host::rtnl::{HostRoute, TunDevice};
+use crate::privilege::{Peer, Privilege};
+
+/// Links at most that are opened again without a client. A gateway has 1024 at most.
+const MOST_KNOWN: usize = 2048;
 
 /// Changes of one order at most.
 const MOST_CHANGES: usize = 256;
@@ -19,6 +30,10 @@ const MOST_CHANGES: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     gateway: Gateway,
+    /// Whether the gateway's start is over.
+    is_ready: bool,
+    /// Names and kinds of the last links that were opened at the start or by the right of a client.
+    known: VecDeque<Known>,
     /// Numbers of the TUN and TAP devices of links.
     devices: BTreeSet<u32>,
     /// Numbers of the interfaces of links.
@@ -50,15 +65,62 @@ impl Judge {
         Self { gateway, ..Self::default() }
     }
 
-    /// Judges the opening of a link.
+    /// Notes the end of the gateway's start.
+    pub(crate) fn ready(&mut self) {
+        self.is_ready = true;
+    }
+
+    /// Judges the opening of a link. After the start, one of a kind that the file of the start did not have takes the right of the client
+    /// that has asked for it, whose connection `client` is, or `is_in_file` finds it in that file; once for each name.
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub(crate) fn open(&self, opening: &Opening) -> Result<(), String> {
-        if let Resource::VhostSocket(_) = opening.kind.resource() {
-            return Err(format!("a link of kind {} takes no capability", opening.kind.word()));
+    pub(crate) fn open(
+        &mut self,
+        opening: &Opening,
+        client: Option<&OwnedFd>,
+        is_in_file: impl FnOnce(&Known) -> bool,
+    ) -> Result<(), String> {
+        let Opening { name, kind, .. } = opening;
+        if let Resource::VhostSocket(_) = kind.resource() {
+            return Err(format!("a link of kind {} takes no capability", kind.word()));
         }
-        confine::admit(&opening.kind, self.gateway.rights.as_ref())
+        confine::admit(kind, self.gateway.rights.as_ref())?;
+        let Some(right) = LinkRight::of(kind).filter(|right| !self.gateway.of_file.contains(right)) else {
+            return Ok(());
+        };
+        let link = (name.clone(), kind.clone());
+        if self.known.contains(&link) {
+            return Ok(());
+        }
+        if self.is_ready && !is_in_file(&link) {
+            self.check_client(client).map_err(|why| {
+                format!("link {name}: the file of the gateway's start had no link of kind {}: {why}", right.word())
+            })?;
+        }
+        self.known.truncate(MOST_KNOWN - 1);
+        self.known.push_front(link);
+        Ok(())
+    }
+
+    /// Checks that a connection is one to the gateway's sockets, of a program that may change the gateway. A gateway that was taken over
+    /// has no such connection unless a program with that right has made it.
+    fn check_client(&self, client: Option<&OwnedFd>) -> Result<(), String> {
+        let Some(connection) = client else {
+            return Err("a program has to add it, as by `ip link add` or `fatpath load -c FILE`".to_owned());
+        };
+        let failed = |what: &str, err: Errno| format!("{what}: {err}");
+        let name = getsockname(connection).map_err(|err| failed("getsockname", err))?;
+        let name = SocketAddrUnix::try_from(name).map_err(|err| failed("its client's socket", err))?;
+        let path = name.path().map(|path| Path::new(OsStr::from_bytes(path.to_bytes())).to_owned());
+        if !path.is_some_and(|path| self.gateway.sockets.contains(&path)) {
+            return Err("its client has connected to another socket".to_owned());
+        }
+        let peer = Peer::of(connection).map_err(|err| failed("its client", err))?;
+        match peer.privilege() {
+            Privilege::None => Err("its client lacks CAP_NET_ADMIN, or has ended".to_owned()),
+            Privilege::Claimable | Privilege::Full => Ok(()),
+        }
     }
 
     /// Notes that a link is open; `index`: the number of its device or interface.
@@ -248,7 +310,7 @@ mod tests {
     fn kind_that_is_not_admitted_is_refused_by_name() {
         let open = |kind| {
             let (name, mtu, offloads, index, shards) = ("l".to_owned(), None, true, None, 1);
-            judge().open(&Opening { name, kind, mtu, offloads, index, shards })
+            judge().open(&Opening { name, kind, mtu, offloads, index, shards }, None, |_| false)
         };
         let interface = || "eth0".to_owned();
         open(DriverKind::Tun { queues: 2 }).unwrap();
@@ -264,6 +326,47 @@ mod tests {
             let why = open(kind).unwrap_err();
             assert!(why.contains(word), "{why}");
         }
+    }
+
+    #[test]
+    fn added_kind_takes_a_client_of_the_gateway_or_the_file() {
+        let path = std::env::temp_dir().join(format!("fatpath-judge-{}", std::process::id()));
+        let (rights, of_file) =
+            (Some(BTreeSet::from([LinkRight::Tun, LinkRight::Tap])), BTreeSet::from([LinkRight::Tun]));
+        let instance = "a".to_owned();
+        let mut judge =
+            Judge::new(Gateway { instance, rights, of_file, sockets: vec![path.clone()], ..Gateway::default() });
+        let opening = |name: &str, kind| {
+            let (name, mtu, offloads, index, shards) = (name.to_owned(), None, true, None, 1);
+            Opening { name, kind, mtu, offloads, index, shards }
+        };
+        let tap = |name: &str| opening(name, DriverKind::Tap { queues: 1 });
+        judge.open(&tap("t0"), None, |_| false).unwrap();
+        judge.ready();
+        // Known from the start, and a kind of its file.
+        judge.open(&tap("t0"), None, |_| false).unwrap();
+        judge.open(&opening("t1", DriverKind::Tun { queues: 1 }), None, |_| false).unwrap();
+        let why = judge.open(&tap("t1"), None, |_| false).unwrap_err();
+        assert!(
+            why.starts_with("link t1: the file of the gateway's start had no link of kind tap: a program"),
+            "{why}"
+        );
+        assert!(judge.open(&opening("t0", DriverKind::Tap { queues: 2 }), None, |_| false).is_err());
+        judge.open(&tap("t1"), None, |link| link.0 == "t1").unwrap();
+        // Connections: one of another socket, a file, and one of this process.
+        let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        for (connection, want) in [(OwnedFd::from(pair), "connected to another socket"), (file, "getsockname")] {
+            let why = judge.open(&tap("t2"), Some(&connection), |_| false).unwrap_err();
+            assert!(why.contains(want), "{why}");
+        }
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let connection = OwnedFd::from(listener.accept().unwrap().0);
+        std::fs::remove_file(&path).unwrap();
+        let may = Peer::of(&connection).unwrap().privilege() != Privilege::None;
+        assert_eq!(judge.open(&tap("t2"), Some(&connection), |_| false).is_ok(), may);
+        assert_eq!(judge.open(&tap("t2"), None, |_| false).is_ok(), may, "it is known from then on");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::judge::{Judge, Present, Unmade};
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::{Carried, serve};
+use super::start_file::StartFile;
 use crate::confine::{self, Places, Role};
 use crate::device;
 use crate::host::rtnl;
@@ -25,6 +26,7 @@ const DEFAULT_MTU: u16 = 1500;
 pub(crate) struct LinkOpener {
     gateway: Gateway,
     judge: Judge,
+    file: StartFile,
     /// Socket for changes, from the first one on.
     kernel: Option<Rtnetlink>,
 }
@@ -40,7 +42,9 @@ pub(crate) fn main() -> Result<(), CliError> {
         (LinkOrder::Begin(gateway), none) => {
             if let Some(rights) = &gateway.rights {
                 confine::keep(confine::of_links(rights, gateway.has_host_side))?;
-                confine::restrict_opener(Role::LinkOpener, Some(&Places::default()))?;
+                let mut places = Places::default();
+                gateway.file.iter().for_each(|file| places.read_beside(file));
+                confine::restrict_opener(Role::LinkOpener, Some(&places))?;
             }
             none.insert(LinkOpener::new(gateway)).carry_out(LinkOrder::Port, descriptors)
         }
@@ -52,7 +56,8 @@ pub(crate) fn main() -> Result<(), CliError> {
 
 impl LinkOpener {
     pub(crate) fn new(gateway: Gateway) -> Self {
-        Self { judge: Judge::new(gateway.clone()), gateway, kernel: None }
+        let (judge, file) = (Judge::new(gateway.clone()), StartFile::new(gateway.file.clone()));
+        Self { gateway, judge, file, kernel: None }
     }
 
     /// Carries out an order.
@@ -63,7 +68,11 @@ impl LinkOpener {
         match order {
             LinkOrder::Begin(_) => Err("it has begun already".to_owned()),
             LinkOrder::Port => Ok((LinkAnswer::Begun { port: self.kernel()?.port }, Vec::new())),
-            LinkOrder::Open(opening) => self.open(&opening),
+            LinkOrder::Ready => {
+                self.judge.ready();
+                Ok((LinkAnswer::Done(Vec::new()), Vec::new()))
+            }
+            LinkOrder::Open(opening) => self.open(&opening, descriptors.first()),
             LinkOrder::Adopt(opening) => self.adopt(&opening),
             LinkOrder::Change(changes) => Ok((LinkAnswer::Done(self.change(&changes)?), Vec::new())),
             LinkOrder::Bind { address, joins } => {
@@ -82,8 +91,8 @@ impl LinkOpener {
         }
     }
 
-    fn open(&mut self, opening: &Opening) -> Carried<LinkAnswer> {
-        self.judge.open(opening)?;
+    fn open(&mut self, opening: &Opening, client: Option<&OwnedFd>) -> Carried<LinkAnswer> {
+        self.judge.open(opening, client, |link| self.file.has(link))?;
         let shards = ShardCount::new(opening.shards).ok_or_else(|| format!("{} workers", opening.shards))?;
         let prepared = match opening.kind.resource() {
             Resource::Device => {
@@ -117,7 +126,7 @@ impl LinkOpener {
 
     /// Takes on a link that another gateway has opened. A device that is not there is none of this gateway.
     fn adopt(&mut self, opening: &Opening) -> Carried<LinkAnswer> {
-        self.judge.open(opening)?;
+        self.judge.open(opening, None, |link| self.file.has(link))?;
         let (index, is_own) = match opening.kind.resource() {
             Resource::Device => {
                 let devices = device::tun_devices(self.kernel()?).map_err(|err| format!("list of devices: {err}"))?;

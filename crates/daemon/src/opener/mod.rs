@@ -20,6 +20,7 @@ pub(crate) mod message;
 pub(crate) mod order;
 pub(crate) mod process;
 pub(crate) mod request;
+mod start_file;
 
 pub(crate) use links::main;
 pub(crate) use order::Gateway;
