@@ -40,13 +40,19 @@ pub(crate) fn main() -> Result<(), CliError> {
     let carry_out = |order, descriptors| match (order, &mut links) {
         (LinkOrder::Begin(_), Some(_)) => Err("it has begun already".to_owned()),
         (LinkOrder::Begin(gateway), none) => {
+            let mut missing = Vec::new();
+            let mut gateway = gateway;
             if let Some(rights) = &gateway.rights {
                 confine::keep(confine::of_links(rights, gateway.has_host_side))?;
                 let mut places = Places::default();
                 gateway.file.iter().for_each(|file| places.read_beside(file));
-                confine::restrict_opener(Role::LinkOpener, Some(&places))?;
+                missing = confine::restrict_opener(Role::LinkOpener, Some(&places));
             }
-            none.insert(LinkOpener::new(gateway)).carry_out(LinkOrder::Port, descriptors)
+            // A gateway without Landlock may write each file of root's.
+            if missing.iter().any(|why| why.starts_with(confine::LANDLOCK)) {
+                gateway.file = None;
+            }
+            none.insert(LinkOpener::new(gateway)).begun(missing)
         }
         (_, None) => Err("it has not begun yet".to_owned()),
         (order, Some(links)) => links.carry_out(order, descriptors),
@@ -67,7 +73,7 @@ impl LinkOpener {
     pub(crate) fn carry_out(&mut self, order: LinkOrder, descriptors: Vec<OwnedFd>) -> Carried<LinkAnswer> {
         match order {
             LinkOrder::Begin(_) => Err("it has begun already".to_owned()),
-            LinkOrder::Port => Ok((LinkAnswer::Begun { port: self.kernel()?.port }, Vec::new())),
+            LinkOrder::Port => self.begun(Vec::new()),
             LinkOrder::Ready => {
                 self.judge.ready();
                 Ok((LinkAnswer::Done(Vec::new()), Vec::new()))
@@ -89,6 +95,10 @@ impl LinkOpener {
                 Ok((LinkAnswer::Done(vec![widened.map_or_else(|err| number_of(&err), |()| 0)]), Vec::new()))
             }
         }
+    }
+
+    fn begun(&mut self, missing: Vec<String>) -> Carried<LinkAnswer> {
+        Ok((LinkAnswer::Begun { port: self.kernel()?.port, missing }, Vec::new()))
     }
 
     fn open(&mut self, opening: &Opening, client: Option<&OwnedFd>) -> Carried<LinkAnswer> {
@@ -118,7 +128,7 @@ impl LinkOpener {
             let instance = self.gateway.instance.clone();
             device::claim(self.kernel()?, &instance, index).map_err(|why| format!("{}: {why}", opening.name))?;
         }
-        self.judge.opened(&opening.kind, index);
+        self.judge.opened(&opening.name, &opening.kind, index);
         let device::Prepared { is_own, is_remade } = prepared;
         let answer = LinkAnswer::Opened { is_own, is_remade, why_generic: acquired.why_generic };
         Ok((answer, acquired.descriptors))
@@ -137,7 +147,7 @@ impl LinkOpener {
             Resource::Interface(interface) => (link::interface_index(interface).ok(), false),
             Resource::UdpSocket(_) | Resource::VhostSocket(_) => (None, false),
         };
-        self.judge.opened(&opening.kind, index);
+        self.judge.opened(&opening.name, &opening.kind, index);
         Ok((LinkAnswer::Opened { is_own, is_remade: false, why_generic: None }, Vec::new()))
     }
 

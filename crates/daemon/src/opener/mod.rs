@@ -11,6 +11,7 @@
 //! that was taken over can use what it has: it opens links of the kinds that its start has admitted, and changes its own devices.
 
 pub(crate) mod child;
+mod client;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 pub(crate) mod inherited;

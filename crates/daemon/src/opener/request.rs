@@ -76,18 +76,22 @@ pub(crate) fn is_needed(gateway: &Gateway) -> bool {
     rights.into_iter().any(|rights| !confine::held(rights).is_empty()) || Child::is_passed_on(OpenerWork::Links)
 }
 
-/// Starts the opener of links, which has the capabilities of this process's links from then on.
+/// Starts the opener of links, which has the capabilities of this process's links from then on. Returns also its restrictions that could
+/// not be set.
 ///
 /// # Errors
 /// Text of the failure.
-pub(crate) fn start(gateway: Gateway) -> Result<Started, String> {
+pub(crate) fn start(gateway: Gateway) -> Result<(Started, Vec<String>), String> {
     let child = Arc::new(Child::start(OpenerWork::Links)?);
-    if !child.is_inherited() {
-        child.ask::<LinkAnswer>(&LinkOrder::Begin(gateway), &[])?;
+    let mut missing = Vec::new();
+    if !child.is_inherited()
+        && let LinkAnswer::Begun { missing: of_opener, .. } = child.ask(&LinkOrder::Begin(gateway), &[])?.0
+    {
+        missing = of_opener;
     }
     *opener() = Some(Arc::clone(&child));
     link::set_opener(Box::new(Calls));
-    Ok(Started(child))
+    Ok((Started(child), missing))
 }
 
 /// A link's descriptors, and whether its device is the gateway's own.
@@ -154,7 +158,7 @@ pub(crate) fn change_one(change: Change) -> io::Result<()> {
 /// There is no socket.
 pub(crate) fn port() -> io::Result<u32> {
     match ask(LinkOrder::Port, &[]).map_err(io::Error::other)?.0 {
-        LinkAnswer::Begun { port } => Ok(port),
+        LinkAnswer::Begun { port, .. } => Ok(port),
         other => Err(io::Error::other(unexpected(&other))),
     }
 }
