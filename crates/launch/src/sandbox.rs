@@ -20,9 +20,9 @@ use crate::sys;
 pub enum Role {
     /// A gateway that is ready.
     Gateway,
-    /// Its opener of links.
+    /// The opener of links of a gateway.
     LinkOpener,
-    /// Its opener of the host side.
+    /// The opener of the host side of a gateway.
     HostSideOpener,
 }
 

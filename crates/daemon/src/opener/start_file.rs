@@ -10,13 +10,13 @@ use driver::DriverKind;
 use crate::config_file;
 
 /// Name and kind of a link.
-pub(super) type Known = (String, DriverKind);
+pub(super) type NamedLink = (String, DriverKind);
 
 /// The file, and its links when it was read last.
 #[derive(Debug, Default)]
 pub(super) struct StartFile {
     path: Option<PathBuf>,
-    read: Option<(Version, Vec<Known>)>,
+    read: Option<(Version, Vec<NamedLink>)>,
 }
 
 /// Device, inode, size, and time of change in seconds and nanoseconds.
@@ -28,7 +28,7 @@ impl StartFile {
     }
 
     /// Whether the file has the link. A file that cannot be read, or that is wrong, has none: the gateway does not apply it either.
-    pub(super) fn has(&mut self, link: &Known) -> bool {
+    pub(super) fn has(&mut self, link: &NamedLink) -> bool {
         let Some(path) = &self.path else { return false };
         let Ok(version) = std::fs::metadata(path).map(|found| version(&found)) else { return false };
         if self.read.as_ref().is_none_or(|(read, _)| *read != version) {
