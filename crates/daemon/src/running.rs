@@ -23,6 +23,12 @@ use super::worker::{SharedWorker, Worker};
 /// Longest time that the worker may take to end.
 const END_LIMIT: Duration = Duration::from_millis(1500);
 
+/// Times that a packet may be handed to another worker: to the owner of its SA, to the bridge, and to its link.
+const HAND_OVERS: usize = 3;
+
+/// Rounds after which workers pause with packets that they have handed over.
+const MOST_ROUNDS: usize = 20;
+
 /// The workers' threads.
 pub(super) struct Running {
     pub(super) handle: Handle,
@@ -99,9 +105,28 @@ impl Running {
         answers.into_iter().reduce(agreed).unwrap_or_else(|| Err(WorkerGone.to_string()))
     }
 
-    /// Pauses or resumes forwarding.
+    /// Pauses or resumes forwarding. Before a pause all packets that were received are forwarded.
     pub(super) fn hold(&self, held: bool) -> Result<(), String> {
-        self.handle.change(move |node| node.paused = held, same).map_err(|gone| gone.to_string())
+        let set = || {
+            self.handle.change(move |node| node.is_draining = held, same)?;
+            if held {
+                self.drain()?;
+            }
+            self.handle.change(move |node| node.paused = held, same)
+        };
+        set().map_err(|gone: WorkerGone| gone.to_string())
+    }
+
+    /// Waits until workers that receive no packets have forwarded those that they had, and that they have handed to each other.
+    fn drain(&self) -> Result<(), WorkerGone> {
+        for round in 0..MOST_ROUNDS {
+            // The turn that has received a burst is over when the next operation is carried out.
+            self.handle.gather(|_| ())?;
+            if round >= HAND_OVERS && !self.handle.has_handed_over() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Adds the workers to the threads that the watchdog pings.
