@@ -69,7 +69,7 @@ pub(crate) fn open(
                 break (link::from_descriptors(&driver_config, acquired, shards), is_own);
             }
             Way::Make(acquired) => {
-                let is_own = request::adopt(opening()).map_err(CliError::failed)?;
+                let is_own = !is_guests && request::adopt(opening()).map_err(CliError::failed)?;
                 match link::from_descriptors(&driver_config, acquired, shards) {
                     Ok(made) => break (Ok(made), is_own),
                     // Its device may be another one by now.

@@ -170,8 +170,8 @@ fn links() -> Outcome {
     alone.replace(&format!("{TUN}{UDP}{with_guest}"))?;
     assert_eq!((socket(&alone)?, index(&alone)?), before, "{}", alone.gateway.log());
     alone.netns.sh("ping -c 3 -i 0.01 -W 2 10.1.0.1")?;
-    UnixStream::connect(&guest)?;
-    // A guest's port is opened anew.
+    let _front_end = UnixStream::connect(&guest)?;
+    // The port of guests is passed, too.
     alone.replace(&format!("{TUN}{UDP}{with_guest}"))?;
     alone.gateway.wait_until("the guest's port is open", |_| UnixStream::connect(&guest).is_ok())?;
     assert!(alone.gateway.show("links")?.contains("vm"), "{}", alone.gateway.log());

@@ -8,12 +8,14 @@ use std::time::Duration;
 use base::{Instant, ShardCount};
 use client::{CliError, Client};
 use ctl::{Reply, Request};
+use link::vhost::PassedConnection;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::guests;
 use super::held::{self, PassedLink};
 use super::message::{FORMAT, Message, receive, send};
 use crate::node::since_boot;
@@ -107,10 +109,14 @@ impl EarlierGateway {
     /// # Errors
     /// It goes on, or has failed.
     pub(crate) fn take_over(self, has_host_side: bool) -> Result<Taken, CliError> {
-        let taken = send(&self.channel, &Message::TakeOver { has_host_side }, &[]).and_then(|()| self.next());
+        let mut of_guests = Vec::new();
+        let taken = send(&self.channel, &Message::TakeOver { has_host_side }, &[]);
+        let taken = taken.and_then(|()| self.next_but_guests(&mut of_guests));
         let (message, descriptors) = match taken {
             Ok(taken) => taken,
             Err(err) => {
+                // The numbers of the rings are not certain.
+                of_guests.into_iter().for_each(PassedConnection::end);
                 if self.was_killed(&err) {
                     tracing::warn!("process {} was killed before it handed over", self.pid);
                     held::release();
@@ -122,11 +128,22 @@ impl EarlierGateway {
         match message {
             Message::Stopped { at } => {
                 held::release();
+                take_guests(of_guests);
                 let (sas, stopped) = (descriptors.into_iter().next(), Instant::from_nanos(at));
                 Ok(Taken { pid: self.pid, sas, stopped })
             }
             Message::GoesOn(why) => Err(CliError::failed(format!("not replaced, the gateway goes on: {why}"))),
             other => Err(CliError::failed(format!("not replaced: {}", unexpected(&other)))),
+        }
+    }
+
+    /// The next message but for those of guests, whose descriptors are collected.
+    fn next_but_guests(&self, of_guests: &mut Vec<OwnedFd>) -> io::Result<(Message, Vec<OwnedFd>)> {
+        loop {
+            match self.next()? {
+                (Message::Guests, descriptors) => of_guests.extend(descriptors),
+                other => return Ok(other),
+            }
         }
     }
 
@@ -140,6 +157,14 @@ impl EarlierGateway {
     fn next(&self) -> io::Result<(Message, Vec<OwnedFd>)> {
         let ended = || io::Error::new(io::ErrorKind::UnexpectedEof, "the running gateway has ended");
         receive(&self.channel)?.ok_or_else(ended)
+    }
+}
+
+/// Keeps the connections of guests of these descriptors, of which the first is their table.
+fn take_guests(descriptors: Vec<OwnedFd>) {
+    match guests::with_all(descriptors) {
+        Ok(guests) => guests.into_iter().for_each(held::add_guest),
+        Err(why) => tracing::warn!("guests reconnect: {why}"),
     }
 }
 

@@ -1,15 +1,20 @@
-//! Links and sockets of a gateway that ends in order, which the service manager keeps for the next start. Frames, datagrams and
+//! Links, sockets and guests of a gateway that ends in order, which the service manager keeps for the next start. Frames, datagrams and
 //! connections wait in them meanwhile.
 //!
 //! Each descriptor has a name of its own in the manager's store, as its order is the manager's. A table in sealed memory has the links.
-//! They stay in the store until the next gateway runs: a start that fails loses none.
+//! They stay in the store until the next gateway runs: a start that fails loses none. Connections of guests stay until the next
+//! gateway serves their rings, whose numbers count once.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+
+use link::vhost::PassedConnection;
 
 use serde::{Deserialize, Serialize};
 
 use super::duplicates;
-use super::held::{self, PassedLink, Socket};
+use super::guests::{self, PassedGuests};
+use super::held::{self, PassedGuest, PassedLink, Socket};
 use crate::command::Handle;
 use crate::service;
 use crate::store::sealed;
@@ -19,6 +24,9 @@ const TABLE: &str = "links";
 
 /// Largest table in bytes.
 const MAX_TABLE: u64 = 1 << 20;
+
+/// Beginning of the names of guests' descriptors in the store.
+const GUEST: &str = "guest-";
 
 /// Sockets that are kept, with their names in the store.
 const SOCKETS: [(Socket, &str); 3] = [(Socket::Control, "control"), (Socket::Netlink, "netlink"), (Socket::Ike, "ike")];
@@ -68,12 +76,34 @@ pub(crate) fn store(worker: &Handle, listeners: &[(Socket, OwnedFd)]) -> bool {
             service::store_unpolled(name, descriptor);
         }
     }
+    store_guests(&PassedGuests::of(worker));
     true
 }
 
-/// Names of what the manager has still, each with that of its link.
+/// Passes connections of guests to the service manager. Those that it has no room for are closed by the next start.
+fn store_guests(guests: &PassedGuests) {
+    let Some(table) = &guests.table else { return };
+    service::store(guests::TABLE, table.as_fd());
+    for (row, descriptors) in guests.descriptors().enumerate() {
+        for (at, descriptor) in descriptors.enumerate() {
+            service::store_unpolled(&guest_name(row, at), descriptor);
+        }
+    }
+}
+
+/// Name of a descriptor of a guest.
+fn guest_name(row: usize, descriptor: usize) -> String {
+    format!("{GUEST}{row}-{descriptor}")
+}
+
+/// Names of what the manager has still.
 #[derive(Debug)]
-pub(crate) struct KeptNames(Vec<(String, Option<String>)>);
+pub(crate) struct KeptNames {
+    /// Names of links' descriptors and of sockets, each with that of its link.
+    names: Vec<(String, Option<String>)>,
+    /// Names of guests' descriptors, and of their table.
+    guests: Vec<String>,
+}
 
 /// Takes what an earlier gateway has left with the manager. `None`: there is nothing.
 pub(crate) fn take() -> Option<KeptNames> {
@@ -91,7 +121,34 @@ pub(crate) fn take() -> Option<KeptNames> {
         }
         names.push((TABLE.to_owned(), None));
     }
-    (!names.is_empty()).then_some(KeptNames(names))
+    let guests = take_guests();
+    (!names.is_empty() || !guests.is_empty()).then_some(KeptNames { names, guests })
+}
+
+/// Takes the connections of guests. Returns the names that the manager has of them.
+fn take_guests() -> Vec<String> {
+    let mut names = service::stored_names(GUEST);
+    let table = service::stored(guests::TABLE);
+    let is_missing = table.is_none();
+    match table.map_or_else(|| Err("their table was not kept".to_owned()), guests::read) {
+        Ok(rows) => {
+            rows.into_iter().enumerate().filter_map(|(number, row)| guest(number, row)).for_each(held::add_guest)
+        }
+        // There are none.
+        Err(_) if is_missing && names.is_empty() => return names,
+        Err(why) => {
+            tracing::warn!("guests reconnect: {why}");
+            // The first descriptor of each is its socket, which the manager has still.
+            names.iter().filter_map(|name| service::stored(name)).for_each(PassedConnection::end);
+        }
+    }
+    names.push(guests::TABLE.to_owned());
+    names
+}
+
+fn guest(number: usize, row: guests::GuestRow) -> Option<PassedGuest> {
+    let stored = (0..row.descriptors).map_while(|at| service::stored(&guest_name(number, at))).collect();
+    row.with(stored)
 }
 
 fn read(table: OwnedFd) -> Result<Vec<Row>, String> {
@@ -118,24 +175,40 @@ fn take_link(number: usize, row: Row, names: &mut Vec<(String, Option<String>)>)
 impl KeptNames {
     /// Requests that the manager close the descriptors of the links `unused`, whose devices go with them.
     pub(crate) fn remove(&self, unused: &[String]) {
-        let Self(names) = self;
+        let Self { names, guests: _ } = self;
         let is_unused = |link: &Option<String>| link.as_ref().is_some_and(|link| unused.contains(link));
         let unused: Vec<&str> =
             names.iter().filter(|(_, link)| is_unused(link)).map(|(name, _)| name.as_str()).collect();
-        let Some((last, others)) = unused.split_last() else { return };
-        others.iter().for_each(|name| service::release(name));
-        // The manager's confirmation is one for all.
-        if let Err(err) = service::remove(last) {
+        if let Err(err) = remove_all(&unused) {
             tracing::warn!("service manager: {err}");
         }
+    }
+
+    /// Makes the manager close the descriptors of guests: no later start gets them, whose rings have other numbers by then.
+    ///
+    /// # Errors
+    /// The manager does not confirm it.
+    pub(crate) fn remove_guests(&mut self) -> io::Result<()> {
+        remove_all(&std::mem::take(&mut self.guests))
     }
 
     /// Asks the manager to close its descriptors. Until then a program that this process executes in
     /// its place [gets them](service::pass_on) again.
     pub(crate) fn release(self) {
-        let Self(names) = self;
+        let Self { names, guests: _ } = self;
         names.iter().for_each(|(name, _)| service::release(name));
     }
+}
+
+/// Makes the manager close the descriptors of these names.
+///
+/// # Errors
+/// The manager does not confirm it.
+fn remove_all(names: &[impl AsRef<str>]) -> io::Result<()> {
+    let Some((last, others)) = names.split_last() else { return Ok(()) };
+    others.iter().for_each(|name| service::release(name.as_ref()));
+    // The manager's confirmation is one for all.
+    service::remove(last.as_ref())
 }
 
 #[cfg(test)]
