@@ -257,7 +257,13 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         None => Server::bind(&socket),
     };
     let mut server = replaced.is_none().then(listen).transpose()?;
-    let mut is_ended = || signals.pending().any(|signal| signal != SIGHUP);
+    // A reload that is asked for before the gateway runs is done when it does.
+    let mut is_reloading = false;
+    let mut is_ended = || {
+        let pending: Vec<i32> = signals.pending().collect();
+        is_reloading |= pending.contains(&SIGHUP);
+        pending.iter().any(|signal| *signal != SIGHUP)
+    };
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, &mut is_ended)? else {
         return daemon.end();
     };
@@ -355,6 +361,10 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     }
     let links = daemon.links();
     links.log(&format!("{instance}: running"));
+    if is_reloading {
+        // The receiver is this thread's.
+        let _ = events.send(Event::Signal(SIGHUP));
+    }
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
     starting.succeeded();
