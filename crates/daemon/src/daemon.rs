@@ -28,6 +28,7 @@ use super::netlink::{NetlinkServer, Protocols, Shared};
 use super::node::since_boot;
 use super::open::open;
 use super::opener::child::Child;
+use super::opener::request::ForClient;
 use super::plan::Plan;
 use super::planner::Planner;
 use super::reload_summary::summary;
@@ -158,6 +159,12 @@ impl IkePlace {
         let file = self.file.take().unwrap_or_else(|| IkeFile::of_earlier(&self.path));
         self.file = Some(file).filter(|_| is_needed);
     }
+}
+
+/// Path to which the netlink socket beside the control socket is bound. It is renamed when the gateway is ready, and keeps the name for its
+/// connections (getsockname(2)).
+pub(super) fn netlink_starting(socket: &Path) -> PathBuf {
+    socket.with_extension("starting")
 }
 
 impl Daemon {
@@ -321,8 +328,10 @@ impl Daemon {
                     Allocations::trim();
                     self.notify_reload(instance, &outcome);
                 }
-                Event::Load { file, opened, reply } => {
-                    let outcome = self.load(file, opened);
+                Event::Load { file, opened, client, reply } => {
+                    let outcome = ForClient::begin(client.as_fd())
+                        .map_err(|err| format!("duplicate a descriptor: {err}"))
+                        .and_then(|_for_client| self.load(file, opened));
                     Allocations::trim();
                     self.notify_reload(instance, &outcome);
                     // The client may have timed out.
@@ -485,7 +494,7 @@ impl Daemon {
         threads: &Threads,
         mut is_ended: impl FnMut() -> bool,
     ) -> Result<Option<NetlinkServer>, CliError> {
-        let starting = socket.with_extension("starting");
+        let starting = netlink_starting(socket);
         let server = NetlinkServer::start(&starting, self.shared.clone(), &self.worker.handle, discard, threads)?;
         self.lines = lines.first().map(|lines| lines.name().to_owned());
         for lines in lines {

@@ -10,8 +10,8 @@ use std::sync::mpsc::Sender;
 pub(crate) enum Event {
     /// A signal has arrived.
     Signal(i32),
-    /// A client's request to apply a file, which the client may have opened.
-    Load { file: PathBuf, opened: Option<File>, reply: Sender<Result<String, String>> },
+    /// A request of the client at the other end of a connection to apply a file, which the client may have opened.
+    Load { file: PathBuf, opened: Option<File>, client: OwnedFd, reply: Sender<Result<String, String>> },
     /// A client's request to save the state that netlink clients have set.
     Save { reply: Sender<Result<String, String>> },
     /// The next gateway, at the other end of this socket, takes over. Its configuration may have a host side.

@@ -233,8 +233,11 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     }
     let state_file = kept.as_ref().map(|kept| kept.store.path().to_owned());
     let state_file = state_file.or_else(|| replaced.as_ref()?.state.clone());
-    let Openers { links, mut host_side } = Openers::start(&mut sandbox, config, &sources, &options, instance, &socket)?;
-    sandbox.restrict_files(places(config, &sources, &socket, state_file.as_deref()));
+    let places = places(config, &sources, &socket, state_file.as_deref());
+    let rights = rights(config, &sources, &options.allowed_links);
+    let Openers { links, mut host_side } =
+        Openers::start(&mut sandbox, rights, &sources, &options, (instance, &socket), &places)?;
+    sandbox.restrict_files(places);
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), replaced.is_some())?;
@@ -324,6 +327,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         daemon.start_host_side(host_side.take(), &socket, &threads);
     }
     // Clients find a gateway that is confined.
+    opener::request::ready().map_err(CliError::failed)?;
     sandbox.filter(instance);
     let netlink_path = socket.with_extension("netlink");
     match held::take_socket(Socket::Netlink) {
@@ -486,22 +490,45 @@ impl Openers {
     /// The opener of links cannot be started. Without one of the host side there is only no host side.
     fn start(
         sandbox: &mut Sandbox,
-        config: &[PathBuf],
+        rights: BTreeSet<LinkRight>,
         sources: &Sources,
         options: &RunOptions,
-        instance: &str,
-        socket: &Path,
+        (instance, socket): (&str, &Path),
+        places: &Places,
     ) -> Result<Self, CliError> {
         let has_host_side = sources.config.host.side != HostSide::Off;
-        let host_side = has_host_side.then(|| host::start_opener(socket, sandbox.is_on()));
-        let rights = rights(config, sources, &options.allowed_links);
-        let (keeps_devices, instance) = (options.keeps_devices, instance.to_owned());
-        let gateway = opener::Gateway { instance, keeps_devices, rights: Some(rights.clone()), has_host_side };
+        let host_side = has_host_side.then(|| {
+            let (opener, missing) = host::start_opener(socket, sandbox.is_on())?;
+            sandbox.note_opener("the host side", missing);
+            Ok(opener)
+        });
+        // What the gateway may write is no evidence.
+        let is_safe =
+            |file: &PathBuf| !places.may_write(file) && file.canonicalize().is_ok_and(|file| !places.may_write(&file));
+        let utf8 = |path: &PathBuf| path.to_str().is_some();
+        let gateway = opener::Gateway {
+            instance: instance.to_owned(),
+            keeps_devices: options.keeps_devices,
+            rights: Some(rights.clone()),
+            of_file: of_file(sources),
+            file: sources.file.clone().filter(is_safe).filter(utf8),
+            sockets: [socket.to_owned(), daemon::netlink_starting(socket)].into_iter().filter(utf8).collect(),
+            has_host_side,
+        };
         let is_needed = sandbox.is_on() && opener::request::is_needed(&gateway);
         let links = is_needed.then(|| opener::request::start(gateway)).transpose().map_err(CliError::failed)?;
+        let links = links.map(|(links, missing)| {
+            sandbox.note_opener("links", missing);
+            links
+        });
         sandbox.give_up_capabilities(rights);
         Ok(Self { links, host_side })
     }
+}
+
+/// Rights to open links of the kinds in the file.
+fn of_file(sources: &Sources) -> BTreeSet<LinkRight> {
+    sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for)).collect()
 }
 
 /// Rights to open links that a gateway keeps.
@@ -511,8 +538,7 @@ fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTree
     if allowed.is_empty() && !has_all_in_toml {
         return BTreeSet::from(LinkRight::ALL);
     }
-    let of_file = sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for));
-    of_file.chain(allowed.iter().copied()).collect()
+    of_file(sources).into_iter().chain(allowed.iter().copied()).collect()
 }
 
 /// Directories of the files that a gateway reaches after its start.

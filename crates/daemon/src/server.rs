@@ -247,7 +247,7 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 Ok(shown) => Reply::Show { shown },
                 Err(err) => Reply::Error { message: err.to_string() },
             },
-            Ok(Request::Load { file }) => match load(events, file.into(), descriptors) {
+            Ok(Request::Load { file }) => match load(events, file.into(), descriptors, stream) {
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
             },
@@ -324,9 +324,15 @@ fn stat_file(name: &str, worker: &Handle, shared: &Shared) -> Reply {
 }
 
 /// Requests the main thread to apply a file, that of the first descriptor if there is one, and waits for the outcome.
-fn load(events: &Sender<Event>, file: PathBuf, descriptors: Vec<OwnedFd>) -> Result<String, String> {
+fn load(
+    events: &Sender<Event>,
+    file: PathBuf,
+    descriptors: Vec<OwnedFd>,
+    client: &UnixStream,
+) -> Result<String, String> {
     let opened = descriptors.into_iter().next().map(File::from);
-    ask(events, |reply| Event::Load { file, opened, reply })
+    let client = client.as_fd().try_clone_to_owned().map_err(|err| format!("duplicate a descriptor: {err}"))?;
+    ask(events, |reply| Event::Load { file, opened, client, reply })
 }
 
 /// Requests the main thread to save the state that netlink clients have set, and waits for the outcome.

@@ -165,7 +165,7 @@ const OPENED_REQUESTS: [(u32, u32); 10] = [
     (0x8910, 0x8910),           // SIOCGIFNAME
     (0x8913, 0x8914),           // SIOCGIFFLAGS, SIOCSIFFLAGS
     (0x8921, 0x8922),           // SIOCGIFMTU, SIOCSIFMTU
-    (0x8924, 0x8924),           // SIOCSIFHWADDR
+    (0x8924, 0x8924),           // SIOCSIFHWADDR, on the host side
     (0x8927, 0x8927),           // SIOCGIFHWADDR
     (0x8933, 0x8933),           // SIOCGIFINDEX
     (0x8946, 0x8946),           // SIOCETHTOOL
@@ -226,6 +226,7 @@ const LISTED: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
+    libc::SYS_getpeername,
     // Files.
     libc::SYS_openat,
     libc::SYS_close,
@@ -290,7 +291,6 @@ const LISTED_TO_GATEWAY: &[c_long] = &[
     libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
-    libc::SYS_getpeername,
     // Files.
     libc::SYS_dup3,
     libc::SYS_pipe2,
@@ -323,6 +323,9 @@ const LISTED_TO_GATEWAY: &[c_long] = &[
     libc::SYS_pidfd_getfd,
     libc::SYS_getrusage,
 ];
+
+/// Calls that are allowed to an opener of links, with any argument: before Linux 6.5 it identifies a client by its number.
+const LISTED_TO_LINK_OPENER: &[c_long] = &[libc::SYS_pidfd_open];
 
 /// Calls that are allowed to an opener of the host side, with any argument: of the file of its namespace, and of that of its record.
 const LISTED_TO_HOST_SIDE_OPENER: &[c_long] =
@@ -368,7 +371,7 @@ impl Role {
     fn listed(self) -> impl Iterator<Item = c_long> {
         let [more, legacy]: [&[c_long]; 2] = match self {
             Self::Gateway => [LISTED_TO_GATEWAY, LEGACY_OF_GATEWAY],
-            Self::LinkOpener => [&[], &[]],
+            Self::LinkOpener => [LISTED_TO_LINK_OPENER, &[]],
             Self::HostSideOpener => [LISTED_TO_HOST_SIDE_OPENER, &[]],
         };
         [LISTED, LEGACY, more, legacy].into_iter().flatten().copied()

@@ -1,17 +1,51 @@
 //! A node with every kind of configuration, for malicious packets.
 
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use base::{Counters, DropReason, Instant, Mib, PortId};
 use datapath::IkeAt;
-use fib::RouteKind;
+use fib::{Fib, RouteKind};
 use packet::{Cut, Packet};
 use wire::ip::Info;
 use wire::{EtherType, Protocol, eth, udp};
 use xfrm::{Algorithm, Auth, AuthConfig, Enc};
-use xfrm::{Dir, Mode, PolicyConfig, SaConfig};
+use xfrm::{Dir, Mode, PolicyConfig, SaConfig, Template};
 
 use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
+
+/// Routes and addresses of each [`FullNode`], built once: a fuzzer makes thousands of nodes a second.
+static FIB: LazyLock<Fib> = LazyLock::new(|| {
+    let mut node = Node::new();
+    for (id, (options, addresses)) in FullNode::PORTS.into_iter().zip(FullNode::ports()) {
+        node.port(id.0, options, &addresses);
+    }
+    let [_, ethernet, socket, small] = FullNode::PORTS;
+    node.route("10.5.0.0/16", Some("192.0.2.1"), socket);
+    node.route("fd00:5::/32", Some("2001:db8::1"), socket);
+    node.route("10.3.0.0/16", Some("10.2.0.1"), ethernet);
+    node.route("fd00:3::/32", Some("fd00:4::1"), small);
+    node.route_of("10.7.0.0/16", RouteKind::Blackhole);
+    node.route_of("10.8.0.0/16", RouteKind::Unreachable);
+    node.route_of("fd00:8::/32", RouteKind::Prohibit);
+    node.datapath.fib
+});
+
+/// Inbound SAs of each [`FullNode`].
+static SAS: LazyLock<Vec<SaConfig>> = LazyLock::new(FullNode::inbound);
+
+/// Policies of each [`FullNode`].
+static POLICIES: LazyLock<Vec<PolicyConfig>> = LazyLock::new(FullNode::policies);
+
+/// Outbound SAs of each [`FullNode`], for the templates of its policies.
+static OUTBOUND: LazyLock<Vec<SaConfig>> = LazyLock::new(|| {
+    let out = POLICIES.iter().filter(|policy| policy.dir == Dir::Out);
+    let sa = |template: &Template| {
+        let [src, dst] = [template.src, template.dst].map(|addr| addr.expect("a tunnel has ends").to_string());
+        esp(&src, &dst, template.reqid, Mode::Tunnel, template.reqid == 0x100)
+    };
+    out.flat_map(|policy| &policy.templates).map(sa).collect()
+});
 
 /// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind (the
 /// first with NULL ciphers, so that forged packets are accepted), and policies.
@@ -41,7 +75,11 @@ impl FullNode {
 
     /// SPIs 1 to 24: inbound SAs from 192.0.2.1 or 2001:db8::1, tunnel or transport, raw or in UDP; the first eight
     /// with NULL, then eight with AES-GCM, and eight with AES-CBC and HMAC.
-    pub fn sas() -> Vec<SaConfig> {
+    pub fn sas() -> &'static [SaConfig] {
+        &SAS
+    }
+
+    fn inbound() -> Vec<SaConfig> {
         let kinds = (0..24_u32).map(|bits| {
             let ends = if bits & 1 == 0 { ["192.0.2.1", "192.0.2.2"] } else { ["2001:db8::1", "2001:db8::2"] };
             let mode = if bits & 2 == 0 { Mode::Tunnel } else { Mode::Transport };
@@ -82,30 +120,18 @@ impl FullNode {
     /// Never: its configuration is valid.
     pub fn new() -> Self {
         let mut node = Node::new();
-        for (id, (options, addresses)) in Self::PORTS.into_iter().zip(Self::ports()) {
-            node.port(id.0, options, &addresses);
+        node.datapath.fib = FIB.clone();
+        for (id, (options, _)) in Self::PORTS.into_iter().zip(Self::ports()) {
+            node.port(id.0, options, &[]);
         }
-        let [_, ethernet, socket, small] = Self::PORTS;
-        node.route("10.5.0.0/16", Some("192.0.2.1"), socket);
-        node.route("fd00:5::/32", Some("2001:db8::1"), socket);
-        node.route("10.3.0.0/16", Some("10.2.0.1"), ethernet);
-        node.route("fd00:3::/32", Some("fd00:4::1"), small);
-        node.route_of("10.7.0.0/16", RouteKind::Blackhole);
-        node.route_of("10.8.0.0/16", RouteKind::Unreachable);
-        node.route_of("fd00:8::/32", RouteKind::Prohibit);
+        let [_, ethernet, _, small] = Self::PORTS;
         node.datapath.set_ike(vec![(ethernet, IkeAt::Node), (small, IkeAt::Node)]);
         let ipsec = &mut node.datapath.ipsec;
-        let out = Self::policies().into_iter().filter(|policy| policy.dir == Dir::Out);
-        for template in out.flat_map(|policy| policy.templates) {
-            let [src, dst] = [template.src, template.dst].map(|addr| addr.expect("a tunnel has ends").to_string());
-            let sa = esp(&src, &dst, template.reqid, Mode::Tunnel, template.reqid == 0x100);
-            ipsec.add_sa(&sa, unique_mask()).expect("a good SA");
+        for sa in OUTBOUND.iter().chain(Self::sas()) {
+            ipsec.add_sa(sa, unique_mask()).expect("a good SA");
         }
-        for sa in Self::sas() {
-            ipsec.add_sa(&sa, unique_mask()).expect("a good SA");
-        }
-        for policy in Self::policies() {
-            ipsec.add_policy(policy).expect("a good policy");
+        for policy in &*POLICIES {
+            ipsec.add_policy(policy.clone()).expect("a good policy");
         }
         Self { node, now: Instant::ZERO + Duration::from_secs(1) }
     }

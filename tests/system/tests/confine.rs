@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("confine/openers_end_with_a_killed_gateway", &[Need::Namespaces, Need::Tun], killed),
         trial("confine/gateway_ends_with_its_opener_of_links", &[Need::Namespaces, Need::Tun], opener_ends),
         trial("confine/link_of_another_kind_is_refused_by_name", &[Need::Namespaces, Need::Tun], other_kind),
+        trial("confine/added_kind_takes_a_client_or_the_file", &[Need::Namespaces, Need::Tun], added_kind),
         trial("confine/no_sandbox_leaves_restrictions_out_and_says_so", NEEDS, no_sandbox),
         trial("confine/wrong_value_of_the_variable_is_refused", NEEDS, wrong_value),
         trial("confine/file_elsewhere_is_loaded_by_descriptor", NEEDS, file_elsewhere),
@@ -127,6 +128,39 @@ fn filter() -> Outcome {
     Ok(())
 }
 
+/// A link of a kind that the start did not have: a program adds it, or the file of the start has it.
+fn added_kind() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let tap = |name: &str| format!("[[link]]\nname = \"{name}\"\nkind = \"tap\"\n");
+    let mut gateway = Gateway::start(&host, &scratch, "x", &format!("# allow-links tap\n{TUN}"))?;
+    ip(&scratch, "link add tap1 type tap")?;
+    ip(&scratch, "link set tap1 up")?;
+    // The link's device is another one, which no client opens.
+    let first = host.sh("cat /sys/class/net/tap1/ifindex")?;
+    host.sh("ip link del tap1; ip tuntap add tap1 mode tap")?;
+    gateway.wait_until("the device is opened again", |_| {
+        host.sh("cat /sys/class/net/tap1/carrier; cat /sys/class/net/tap1/ifindex")
+            .is_ok_and(|text| !text.contains(&first))
+    })?;
+    gateway.reload(&format!("{TUN}{}", tap("tap2")))?;
+    gateway.wait_until("the link of the file is added", |gateway| gateway.link("tap2").is_ok())?;
+    // A file of a client, by the client's right; later changes of it are those of any user.
+    let other = scratch.file("other.toml");
+    let load = || {
+        run(Command::new(fatpath()).args(["-i", "x", "load", "-c"]).arg(&other).env("FATPATH_RUNDIR", scratch.path()))
+    };
+    fs::write(&other, format!("{TUN}{}", tap("tap3")))?;
+    load()?;
+    assert!(gateway.link("tap3").is_ok() && gateway.link("tap2").is_err());
+    fs::write(&other, format!("{TUN}{}{}", tap("tap3"), tap("tap4")))?;
+    kill_process(Pid::from_raw(gateway.id().try_into()?).ok_or("no process number")?, Signal::HUP)?;
+    let why = "link tap4: the file of the gateway's start had no link of kind tap: a program has to add it";
+    gateway.wait_until("the reload is refused", |gateway| gateway.log().contains(why))?;
+    assert!(gateway.link("tap3").is_ok() && gateway.link("tap4").is_err());
+    load()?;
+    gateway.link("tap4").map(drop)
+}
+
 fn no_sandbox() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
     let gateway = gateway_with(&scratch, &host, "ulimit -c unlimited", "--no-sandbox", "")?;
@@ -162,7 +196,9 @@ fn file_elsewhere() -> Outcome {
     // A reload opens the file itself.
     let pid = Pid::from_raw(gateway.id() as i32).ok_or("no process number")?;
     kill_process(pid, Signal::HUP)?;
-    let (name, own) = (file.display().to_string(), scratch.path().display().to_string());
+    let own = scratch.config("x.toml")?;
+    let (name, own) = (file.display(), own.parent().ok_or("no directory")?.display());
+    let name = name.to_string();
     let hint = format!("the sandbox lets this gateway read {own} alone: `fatpath load -c FILE` passes it another file");
     gateway.wait_until("the reload is refused by name", |gateway| {
         let log = gateway.log();
@@ -292,7 +328,9 @@ fn capabilities() -> Outcome {
             let [effective, permitted, bounding] = sets;
             let effective = effective?;
             assert_eq!((&effective, &effective), (&permitted?, &bounding?), "{name} {toml}");
-            assert_eq!(of_threads(opener.as_raw_nonzero().get().unsigned_abs(), "NoNewPrivs:")?, ["1"]);
+            for (field, want) in [("NoNewPrivs:", "1"), ("Seccomp:", "2")] {
+                assert_eq!(of_threads(opener.as_raw_nonzero().get().unsigned_abs(), field)?, [want], "{name}");
+            }
             held[usize::from(name == "host-side")] = effective.first().copied();
         }
         assert_eq!(held, [of_links, has_host_side.then_some(host_side)], "{toml}");

@@ -275,6 +275,7 @@ fn goes_on(keys: Keys, ends: &[GatewayEnd]) -> Outcome {
     let pair = Pair::new(keys, "")?;
     for &end in ends {
         let gap = gap(&pair, end)?;
+        println!("{keys:?} {end:?}: no answer for {gap:?}");
         assert!(gap < LONGEST_GAP, "{keys:?} {end:?}: {gap:?}\n{}", pair.log());
         pair.nothing_is_replayed()?;
     }

@@ -17,7 +17,6 @@ mod rights;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -25,7 +24,6 @@ use client::CliError;
 use ctl::state::SandboxState;
 pub(crate) use launch::sandbox::Role;
 use launch::sandbox::{self, Unlisted};
-use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 use crate::service;
@@ -35,6 +33,12 @@ pub(crate) use rights::{admit, held, keep, of_host_side, of_links, rights, settl
 
 /// Environment variable that selects what a system call outside of the list does.
 const VARIABLE: &str = "FATPATH_SANDBOX";
+
+/// Name of the restriction of files.
+pub(crate) const LANDLOCK: &str = "Landlock";
+
+/// Reason for which files are not restricted.
+const NO_LANDLOCK: &str = "this kernel has none, or has it switched off";
 
 /// The sandbox of this process, once it is complete.
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
@@ -136,7 +140,7 @@ impl Sandbox {
             return;
         }
         let restricted = places.restrict().and_then(|abi| match abi {
-            0 => Err("this kernel has none, or has it switched off".to_owned()),
+            0 => Err(NO_LANDLOCK.to_owned()),
             abi => Ok(abi),
         });
         match restricted {
@@ -145,7 +149,7 @@ impl Sandbox {
                 // A process has one sandbox.
                 let _ = PLACES.set(places);
             }
-            Err(why) => self.note("Landlock", "files are not restricted", Err::<(), _>(why)),
+            Err(why) => self.note(LANDLOCK, "files are not restricted", Err::<(), _>(why)),
         }
     }
 
@@ -165,6 +169,13 @@ impl Sandbox {
         }
     }
 
+    /// Notes restrictions that an opener, such as that of `subject`, could not set.
+    pub(crate) fn note_opener(&mut self, subject: &str, missing: Vec<String>) {
+        for why in missing {
+            self.note(&format!("opener of {subject}"), "it has fewer restrictions", Err::<(), _>(why));
+        }
+    }
+
     /// Notes a restriction that could not be set, and logs its effect.
     fn note<E: std::fmt::Display>(&mut self, name: &str, effect: &str, set: Result<(), E>) {
         if let Err(err) = set {
@@ -174,24 +185,19 @@ impl Sandbox {
     }
 }
 
-/// Restricts an opener to the calls of its `role`, and to files that describe the system and `places`, if it mounts none. Where the
-/// kernel has no such restriction the opener has none: the gateway, which has the same kernel, names it.
-///
-/// # Errors
-/// Text of the call that the kernel refuses.
-pub(crate) fn restrict_opener(role: Role, places: Option<&Places>) -> Result<(), String> {
-    places.map_or(Ok(0), Places::restrict).map_err(|why| format!("Landlock: {why}"))?;
-    let unlisted = unlisted().map_err(|err| err.to_string())?;
-    match sandbox::set_for_all_threads(role, unlisted) {
-        Err(err) if !lacks_filters(&err) => Err(format!("seccomp: {err}")),
-        _ => Ok(()),
-    }
-}
-
-/// Whether the error is that of a kernel without filters, or of a processor without a list.
-fn lacks_filters(err: &io::Error) -> bool {
-    err.kind() == io::ErrorKind::Unsupported
-        || [Errno::NOSYS, Errno::INVAL].iter().any(|errno| err.raw_os_error() == Some(errno.raw_os_error()))
+/// Restricts an opener to the calls of its `role`, and to files that describe the system and `places`, if it mounts none. Returns the
+/// restrictions that could not be set, each with the reason.
+pub(crate) fn restrict_opener(role: Role, places: Option<&Places>) -> Vec<String> {
+    let files = places.map_or(Ok(()), |places| match places.restrict() {
+        Ok(0) => Err(NO_LANDLOCK.to_owned()),
+        restricted => restricted.map(drop),
+    });
+    let filter = || {
+        let unlisted = unlisted().map_err(|err| err.to_string())?;
+        sandbox::set_for_all_threads(role, unlisted).map_err(|err| err.to_string())
+    };
+    let files = files.err().map(|why| format!("{LANDLOCK}: {why}"));
+    files.into_iter().chain(filter().err().map(|why| format!("seccomp: {why}"))).collect()
 }
 
 /// Remedy for a file that could not be read because of the sandbox; empty if the reason is another one.
@@ -257,7 +263,90 @@ fn names_of(set: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::net::TcpStream;
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::{chown, symlink};
+    use std::os::unix::process::CommandExt;
+    use std::process::Command;
+
+    use link::{Namespace, unshare};
+    use rustix::mount::{UnmountFlags, unmount};
+    use rustix::net::{AddressFamily, SocketType, socket};
+    use rustix::process::{Signal, getppid, pidfd_open, pidfd_send_signal, prlimit, test_kill_process};
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
     use super::*;
+
+    /// A gateway's process as it is once it is ready, in a process of its own.
+    #[test]
+    fn confined_process_is_refused_what_no_gateway_does() {
+        let own = std::env::current_exe().unwrap();
+        let dir = std::env::temp_dir().join(format!("fatpath-confined-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let test = "confine::tests::child_that_is_confined";
+        let output =
+            Command::new(own).args(["--exact", test, "--ignored", "--nocapture"]).env("TMPDIR", &dir).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        fs::remove_dir_all(dir).unwrap();
+        assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
+    }
+
+    #[test]
+    #[ignore = "a process of its own runs it"]
+    fn child_that_is_confined() {
+        let dir = std::env::temp_dir();
+        let (own, foreign) = (dir.join("own"), dir.join("foreign"));
+        for dir in [&own, &foreign] {
+            fs::create_dir_all(dir).unwrap();
+            fs::write(dir.join("file"), "text").unwrap();
+        }
+        let mut sandbox = Sandbox::begin(true).unwrap();
+        let namespace = fs::File::open("/proc/self/ns/net").unwrap();
+        let parent = getppid().unwrap();
+        let pidfd = pidfd_open(parent, rustix::process::PidfdFlags::empty()).unwrap();
+        sandbox.give_up_capabilities(BTreeSet::new());
+        let mut places = Places::default();
+        places.write_beside(&own.join("file"));
+        sandbox.restrict_files(places);
+        sandbox.filter("x");
+        let none = || Rlimit { current: Some(0), maximum: Some(0) };
+        prlimit(None, Resource::Core, none()).expect("its own limits");
+        assert!(fs::write(own.join("new"), "text").is_ok(), "its own directory");
+        let calls: [(&str, io::Result<()>); 13] = [
+            ("execve", Err(Command::new("/bin/true").exec())),
+            ("clone", Command::new("/bin/true").status().map(drop)),
+            ("unshare, network", unshare(&[Namespace::Network])),
+            ("unshare, user", unshare(&[Namespace::User])),
+            (
+                "setns",
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).map_err(Into::into),
+            ),
+            ("umount2", unmount("/proc", UnmountFlags::DETACH).map_err(Into::into)),
+            ("kill", test_kill_process(parent).map_err(Into::into)),
+            ("pidfd_send_signal", pidfd_send_signal(&pidfd, Signal::CONT).map_err(Into::into)),
+            ("prlimit64", prlimit(Some(parent), Resource::Core, none()).map(drop).map_err(Into::into)),
+            ("socket, packet", socket(AddressFamily::PACKET, SocketType::RAW, None).map(drop).map_err(Into::into)),
+            ("chroot", std::os::unix::fs::chroot(&own)),
+            ("symlink", symlink("/etc/shadow", own.join("link"))),
+            ("chown", chown(own.join("file"), None, Some(0))),
+        ];
+        let files = [
+            ("read, /etc/shadow", fs::read("/etc/shadow").map(drop)),
+            ("read, another directory", fs::read(foreign.join("file")).map(drop)),
+            ("write, another directory", fs::write(foreign.join("new"), "")),
+            ("read, a home", fs::read_dir("/root").map(drop)),
+        ];
+        let tcp = [("connect, TCP", TcpStream::connect(("127.0.0.1", 9)).map(drop))];
+        // A kernel without Landlock restricts no files, and an older one no TCP.
+        let landlock = state().landlock;
+        let files = files.into_iter().filter(|_| landlock.is_some());
+        let files = files.chain(tcp.into_iter().filter(|_| landlock >= Some(4)));
+        for (name, outcome) in calls.into_iter().chain(files) {
+            let is_refused = outcome.as_ref().is_err_and(|err| err.kind() == io::ErrorKind::PermissionDenied);
+            assert!(is_refused, "{name}: {outcome:?}");
+        }
+    }
 
     #[test]
     fn names_of_capabilities_follow_their_numbers() {

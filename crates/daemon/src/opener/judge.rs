@@ -1,16 +1,22 @@
 //! Orders that are refused. A gateway that was taken over sends any: nothing here trusts it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 
 use base::TableId;
 use driver::{DriverKind, Resource};
 use netlink::rtnl::nums::RTN_UNICAST;
 
+use super::client;
 use super::order::{Change, Gateway, Opening};
-use crate::confine;
+use super::start_file::Known;
+use crate::confine::{self, LinkRight};
 use crate::device::{self, PROTOCOL};
 use crate::host::rtnl::{HostRoute, TunDevice};
+
+/// Links at most that are opened again without a client. A gateway has 1024 at most.
+const MOST_KNOWN: usize = 2048;
 
 /// Changes of one order at most.
 const MOST_CHANGES: usize = 256;
@@ -19,6 +25,10 @@ const MOST_CHANGES: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Judge {
     gateway: Gateway,
+    /// Whether the gateway's start is over.
+    is_ready: bool,
+    /// Names and kinds of the last links that were opened at the start or by the right of a client.
+    known: VecDeque<Known>,
     /// Numbers of the TUN and TAP devices of links.
     devices: BTreeSet<u32>,
     /// Numbers of the interfaces of links.
@@ -50,28 +60,69 @@ impl Judge {
         Self { gateway, ..Self::default() }
     }
 
-    /// Judges the opening of a link.
+    /// Notes the end of the gateway's start.
+    pub(crate) fn ready(&mut self) {
+        self.is_ready = true;
+    }
+
+    /// Judges the opening of a link. After the start, one of a kind that the file of the start did not have takes the right of the client
+    /// that has asked for it, whose connection `client` is, or `is_in_file` finds it in that file; once for each name.
     ///
     /// # Errors
     /// The reason of the refusal.
-    pub(crate) fn open(&self, opening: &Opening) -> Result<(), String> {
-        if let Resource::VhostSocket(_) = opening.kind.resource() {
-            return Err(format!("a link of kind {} takes no capability", opening.kind.word()));
+    pub(crate) fn open(
+        &mut self,
+        opening: &Opening,
+        client: Option<&OwnedFd>,
+        is_in_file: impl FnOnce(&Known) -> bool,
+    ) -> Result<(), String> {
+        let Opening { name, kind, .. } = opening;
+        if let Resource::VhostSocket(_) = kind.resource() {
+            return Err(format!("a link of kind {} takes no capability", kind.word()));
         }
-        confine::admit(&opening.kind, self.gateway.rights.as_ref())
+        confine::admit(kind, self.gateway.rights.as_ref())?;
+        // With a UDP link its address is admitted for all ports.
+        let Some(right) = LinkRight::kept_for(kind).filter(|right| !self.gateway.of_file.contains(right)) else {
+            return Ok(());
+        };
+        let link = (name.clone(), kind.clone());
+        if let Some(at) = self.known.iter().position(|known| *known == link) {
+            self.known.remove(at);
+        } else if self.is_ready && !is_in_file(&link) {
+            match client::check(client, &self.gateway.sockets) {
+                Ok(()) => {}
+                // It takes no capability.
+                Err(_) if LinkRight::of(kind).is_none() => return Ok(()),
+                Err(why) => {
+                    let word = right.word();
+                    return Err(format!(
+                        "link {name}: the file of the gateway's start had no link of kind {word}: {why}"
+                    ));
+                }
+            }
+        }
+        self.known.truncate(MOST_KNOWN - 1);
+        self.known.push_front(link);
+        Ok(())
     }
 
     /// Notes that a link is open; `index`: the number of its device or interface.
-    pub(crate) fn opened(&mut self, kind: &DriverKind, index: Option<u32>) {
+    pub(crate) fn opened(&mut self, name: &str, kind: &DriverKind, index: Option<u32>) {
         match kind.resource() {
             Resource::Device => self.devices.extend(index),
             Resource::Interface(_) => self.interfaces.extend(index),
-            Resource::UdpSocket(bind) => drop(self.addresses.insert(bind.ip())),
+            Resource::UdpSocket(bind) => {
+                let is_known = self.known.iter().any(|known| (known.0.as_str(), &known.1) == (name, kind));
+                if is_known || self.gateway.of_file.contains(&LinkRight::Udp) {
+                    self.addresses.insert(bind.ip());
+                }
+            }
             Resource::VhostSocket(_) => {}
         }
     }
 
-    /// Judges a socket at another port of a link's address.
+    /// Judges a socket at another port of a link's address. An address of a link that takes no capability, and that neither a client nor the
+    /// file has asked for, is none.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -188,7 +239,7 @@ mod tests {
     fn judge() -> Judge {
         let rights = Some(BTreeSet::from([LinkRight::Tun]));
         let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
-        judge.opened(&DriverKind::Tun { queues: 1 }, Some(7));
+        judge.opened("t7", &DriverKind::Tun { queues: 1 }, Some(7));
         judge
     }
 
@@ -248,7 +299,7 @@ mod tests {
     fn kind_that_is_not_admitted_is_refused_by_name() {
         let open = |kind| {
             let (name, mtu, offloads, index, shards) = ("l".to_owned(), None, true, None, 1);
-            judge().open(&Opening { name, kind, mtu, offloads, index, shards })
+            judge().open(&Opening { name, kind, mtu, offloads, index, shards }, None, |_| false)
         };
         let interface = || "eth0".to_owned();
         open(DriverKind::Tun { queues: 2 }).unwrap();
@@ -264,6 +315,36 @@ mod tests {
             let why = open(kind).unwrap_err();
             assert!(why.contains(word), "{why}");
         }
+    }
+
+    #[test]
+    fn added_kind_takes_a_client_of_the_gateway_or_the_file() {
+        let (rights, of_file) =
+            (Some(BTreeSet::from([LinkRight::Tun, LinkRight::Tap])), BTreeSet::from([LinkRight::Tun]));
+        let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, of_file, ..Gateway::default() });
+        let opening = |name: &str, kind| {
+            let (name, mtu, offloads, index, shards) = (name.to_owned(), None, true, None, 1);
+            Opening { name, kind, mtu, offloads, index, shards }
+        };
+        let tap = |name: &str| opening(name, DriverKind::Tap { queues: 1 });
+        judge.open(&tap("t0"), None, |_| false).unwrap();
+        judge.ready();
+        // Known from the start, and a kind of its file.
+        judge.open(&tap("t0"), None, |_| false).unwrap();
+        judge.open(&opening("t1", DriverKind::Tun { queues: 1 }), None, |_| false).unwrap();
+        let why = judge.open(&tap("t1"), None, |_| false).unwrap_err();
+        assert!(
+            why.starts_with("link t1: the file of the gateway's start had no link of kind tap: a program"),
+            "{why}"
+        );
+        assert!(judge.open(&opening("t0", DriverKind::Tap { queues: 2 }), None, |_| false).is_err());
+        judge.open(&tap("t1"), None, |link| link.0 == "t1").unwrap();
+        // The last ones are known.
+        for number in 0..MOST_KNOWN {
+            judge.open(&tap(&format!("n{number}")), None, |_| true).unwrap();
+            judge.open(&tap("t1"), None, |_| false).unwrap();
+        }
+        assert!(judge.open(&tap("t0"), None, |_| false).is_err(), "forgotten");
     }
 
     #[test]
@@ -371,16 +452,32 @@ mod tests {
         let mac = |index| Change::Mac { index, mac: [2, 0, 0, 0, 0, 1] };
         let rights = Some(BTreeSet::from([LinkRight::Packet, LinkRight::Udp]));
         let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
-        judge.opened(&DriverKind::Packet { interface: "eth0".to_owned(), exclusive: false }, Some(2));
-        judge.opened(&DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }, None);
+        judge.opened("p", &DriverKind::Packet { interface: "eth0".to_owned(), exclusive: false }, Some(2));
+        let udp = |bind: &str| {
+            let (name, kind) = ("u".to_owned(), DriverKind::Udp { bind: bind.parse().unwrap() });
+            Opening { name, kind, mtu: None, offloads: true, index: None, shards: 1 }
+        };
+        let open = |judge: &mut Judge, opening: &Opening| {
+            judge.open(opening, None, |_| false).unwrap();
+            judge.opened(&opening.name, &opening.kind, None);
+        };
+        open(&mut judge, &udp("192.0.2.1:4500"));
         assert_eq!(judge.change(&mac(2), of(&[])), Ok(()));
         let why = Err(Unmade::Refused("interface 3: no link of this gateway has it".to_owned()));
         assert_eq!(judge.change(&mac(3), of(&[])), why);
         assert_eq!(judge.bind("192.0.2.1:500".parse().unwrap()), Ok(()));
         let why = Err("0.0.0.0: no address of a link of this gateway".to_owned());
         assert_eq!(judge.bind("0.0.0.0:53".parse().unwrap()), why);
+        // After the start a link that takes no capability admits no port of its address, unless the file or a client has it.
+        judge.ready();
+        open(&mut judge, &udp("127.0.0.1:5000"));
+        let why = Err("127.0.0.1: no address of a link of this gateway".to_owned());
+        assert_eq!(judge.bind("127.0.0.1:53".parse().unwrap()), why);
+        judge.open(&udp("127.0.0.2:5000"), None, |_| true).unwrap();
+        judge.opened("u", &udp("127.0.0.2:5000").kind, None);
+        assert_eq!(judge.bind("127.0.0.2:53".parse().unwrap()), Ok(()));
         let mut unprivileged = self::judge();
-        unprivileged.opened(&DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }, None);
+        open(&mut unprivileged, &udp("192.0.2.1:4500"));
         assert!(unprivileged.bind("192.0.2.1:500".parse().unwrap()).unwrap_err().contains("--allow-links udp"));
         unprivileged.bind("192.0.2.1:2000".parse().unwrap()).unwrap();
     }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::judge::{Judge, Present, Unmade};
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::{Carried, serve};
+use super::start_file::StartFile;
 use crate::confine::{self, Places, Role};
 use crate::device;
 use crate::host::rtnl;
@@ -25,6 +26,7 @@ const DEFAULT_MTU: u16 = 1500;
 pub(crate) struct LinkOpener {
     gateway: Gateway,
     judge: Judge,
+    file: StartFile,
     /// Socket for changes, from the first one on.
     kernel: Option<Rtnetlink>,
 }
@@ -38,11 +40,19 @@ pub(crate) fn main() -> Result<(), CliError> {
     let carry_out = |order, descriptors| match (order, &mut links) {
         (LinkOrder::Begin(_), Some(_)) => Err("it has begun already".to_owned()),
         (LinkOrder::Begin(gateway), none) => {
+            let mut missing = Vec::new();
+            let mut gateway = gateway;
             if let Some(rights) = &gateway.rights {
                 confine::keep(confine::of_links(rights, gateway.has_host_side))?;
-                confine::restrict_opener(Role::LinkOpener, Some(&Places::default()))?;
+                let mut places = Places::default();
+                gateway.file.iter().for_each(|file| places.read_beside(file));
+                missing = confine::restrict_opener(Role::LinkOpener, Some(&places));
             }
-            none.insert(LinkOpener::new(gateway)).carry_out(LinkOrder::Port, descriptors)
+            // A gateway without Landlock may write each file of root's.
+            if missing.iter().any(|why| why.starts_with(confine::LANDLOCK)) {
+                gateway.file = None;
+            }
+            none.insert(LinkOpener::new(gateway)).begun(missing)
         }
         (_, None) => Err("it has not begun yet".to_owned()),
         (order, Some(links)) => links.carry_out(order, descriptors),
@@ -52,7 +62,8 @@ pub(crate) fn main() -> Result<(), CliError> {
 
 impl LinkOpener {
     pub(crate) fn new(gateway: Gateway) -> Self {
-        Self { judge: Judge::new(gateway.clone()), gateway, kernel: None }
+        let (judge, file) = (Judge::new(gateway.clone()), StartFile::new(gateway.file.clone()));
+        Self { gateway, judge, file, kernel: None }
     }
 
     /// Carries out an order.
@@ -62,8 +73,12 @@ impl LinkOpener {
     pub(crate) fn carry_out(&mut self, order: LinkOrder, descriptors: Vec<OwnedFd>) -> Carried<LinkAnswer> {
         match order {
             LinkOrder::Begin(_) => Err("it has begun already".to_owned()),
-            LinkOrder::Port => Ok((LinkAnswer::Begun { port: self.kernel()?.port }, Vec::new())),
-            LinkOrder::Open(opening) => self.open(&opening),
+            LinkOrder::Port => self.begun(Vec::new()),
+            LinkOrder::Ready => {
+                self.judge.ready();
+                Ok((LinkAnswer::Done(Vec::new()), Vec::new()))
+            }
+            LinkOrder::Open(opening) => self.open(&opening, descriptors.first()),
             LinkOrder::Adopt(opening) => self.adopt(&opening),
             LinkOrder::Change(changes) => Ok((LinkAnswer::Done(self.change(&changes)?), Vec::new())),
             LinkOrder::Bind { address, joins } => {
@@ -82,8 +97,12 @@ impl LinkOpener {
         }
     }
 
-    fn open(&mut self, opening: &Opening) -> Carried<LinkAnswer> {
-        self.judge.open(opening)?;
+    fn begun(&mut self, missing: Vec<String>) -> Carried<LinkAnswer> {
+        Ok((LinkAnswer::Begun { port: self.kernel()?.port, missing }, Vec::new()))
+    }
+
+    fn open(&mut self, opening: &Opening, client: Option<&OwnedFd>) -> Carried<LinkAnswer> {
+        self.judge.open(opening, client, |link| self.file.has(link))?;
         let shards = ShardCount::new(opening.shards).ok_or_else(|| format!("{} workers", opening.shards))?;
         let prepared = match opening.kind.resource() {
             Resource::Device => {
@@ -109,7 +128,7 @@ impl LinkOpener {
             let instance = self.gateway.instance.clone();
             device::claim(self.kernel()?, &instance, index).map_err(|why| format!("{}: {why}", opening.name))?;
         }
-        self.judge.opened(&opening.kind, index);
+        self.judge.opened(&opening.name, &opening.kind, index);
         let device::Prepared { is_own, is_remade } = prepared;
         let answer = LinkAnswer::Opened { is_own, is_remade, why_generic: acquired.why_generic };
         Ok((answer, acquired.descriptors))
@@ -117,7 +136,7 @@ impl LinkOpener {
 
     /// Takes on a link that another gateway has opened. A device that is not there is none of this gateway.
     fn adopt(&mut self, opening: &Opening) -> Carried<LinkAnswer> {
-        self.judge.open(opening)?;
+        self.judge.open(opening, None, |link| self.file.has(link))?;
         let (index, is_own) = match opening.kind.resource() {
             Resource::Device => {
                 let devices = device::tun_devices(self.kernel()?).map_err(|err| format!("list of devices: {err}"))?;
@@ -128,7 +147,7 @@ impl LinkOpener {
             Resource::Interface(interface) => (link::interface_index(interface).ok(), false),
             Resource::UdpSocket(_) | Resource::VhostSocket(_) => (None, false),
         };
-        self.judge.opened(&opening.kind, index);
+        self.judge.opened(&opening.name, &opening.kind, index);
         Ok((LinkAnswer::Opened { is_own, is_remade: false, why_generic: None }, Vec::new()))
     }
 

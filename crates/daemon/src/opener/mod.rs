@@ -11,6 +11,7 @@
 //! that was taken over can use what it has: it opens links of the kinds that its start has admitted, and changes its own devices.
 
 pub(crate) mod child;
+mod client;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;
 pub(crate) mod inherited;
@@ -20,6 +21,7 @@ pub(crate) mod message;
 pub(crate) mod order;
 pub(crate) mod process;
 pub(crate) mod request;
+mod start_file;
 
 pub(crate) use links::main;
 pub(crate) use order::Gateway;

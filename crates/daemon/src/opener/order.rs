@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use driver::DriverKind;
 use serde::{Deserialize, Serialize};
@@ -17,8 +18,11 @@ pub(crate) enum LinkOrder {
     Begin(Gateway),
     /// Tell the port of the socket that makes changes. Answered by [`LinkAnswer::Begun`].
     Port,
-    /// Make the descriptors of a link: [`link::acquire`]. A TUN or TAP device that is made is the gateway's own. Answered by
-    /// [`LinkAnswer::Opened`].
+    /// From now on a link of a kind that the file of the start did not have takes a client's right, or stands in that file. Answered by
+    /// [`LinkAnswer::Done`].
+    Ready,
+    /// Make the descriptors of a link: [`link::acquire`]. A TUN or TAP device that is made is the gateway's own. The message may have
+    /// the connection of the client that has asked for the link. Answered by [`LinkAnswer::Opened`].
     Open(Opening),
     /// Take on a link that another gateway has opened. Answered by [`LinkAnswer::Opened`] without descriptors.
     Adopt(Opening),
@@ -40,6 +44,12 @@ pub(crate) struct Gateway {
     pub(crate) keeps_devices: bool,
     /// Rights to open links; `None`: all.
     pub(crate) rights: Option<BTreeSet<LinkRight>>,
+    /// Rights for links of the file of the start, which take no client's.
+    pub(crate) of_file: BTreeSet<LinkRight>,
+    /// The file of the start, if it can be read again.
+    pub(crate) file: Option<PathBuf>,
+    /// Paths to which the sockets are bound that clients connect to.
+    pub(crate) sockets: Vec<PathBuf>,
     pub(crate) has_host_side: bool,
 }
 
@@ -73,8 +83,13 @@ pub(crate) enum Change {
 /// An answer.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum LinkAnswer {
-    /// Port of the netlink socket that makes changes, which their notifications have.
-    Begun { port: u32 },
+    /// The opener has begun.
+    Begun {
+        /// Port of the netlink socket that makes changes, which their notifications have.
+        port: u32,
+        /// Restrictions of the opener that could not be set, each with the reason.
+        missing: Vec<String>,
+    },
     /// The message has the descriptors.
     Opened {
         /// Whether the link's device is the gateway's own.

@@ -1,6 +1,7 @@
 //! Orders about links and their devices, sent to the opener of links. A gateway without one carries them out itself, by the
 //! same functions.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,6 +26,33 @@ static OPENER: Mutex<Option<Arc<Child>>> = Mutex::new(None);
 /// Opener of links in the process of a gateway that has no other.
 static HERE: OnceLock<Mutex<LinkOpener>> = OnceLock::new();
 
+thread_local! {
+    /// Connection of the client whose request this thread carries out.
+    static CLIENT: RefCell<Option<OwnedFd>> = const { RefCell::new(None) };
+}
+
+/// Request of a client, until this value is dropped: links that this thread opens meanwhile are opened by that client's right.
+#[derive(Debug)]
+pub(crate) struct ForClient(());
+
+impl ForClient {
+    /// Begins a request of the client at the other end of `connection`.
+    ///
+    /// # Errors
+    /// Error of fcntl(2).
+    pub(crate) fn begin(connection: BorrowedFd<'_>) -> io::Result<Self> {
+        let connection = connection.try_clone_to_owned()?;
+        CLIENT.with_borrow_mut(|client| *client = Some(connection));
+        Ok(Self(()))
+    }
+}
+
+impl Drop for ForClient {
+    fn drop(&mut self) {
+        CLIENT.with_borrow_mut(|client| *client = None);
+    }
+}
+
 /// The opener of links, which ends when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Started(Arc<Child>);
@@ -48,18 +76,22 @@ pub(crate) fn is_needed(gateway: &Gateway) -> bool {
     rights.into_iter().any(|rights| !confine::held(rights).is_empty()) || Child::is_passed_on(OpenerWork::Links)
 }
 
-/// Starts the opener of links, which has the capabilities of this process's links from then on.
+/// Starts the opener of links, which has the capabilities of this process's links from then on. Returns also its restrictions that could
+/// not be set.
 ///
 /// # Errors
 /// Text of the failure.
-pub(crate) fn start(gateway: Gateway) -> Result<Started, String> {
+pub(crate) fn start(gateway: Gateway) -> Result<(Started, Vec<String>), String> {
     let child = Arc::new(Child::start(OpenerWork::Links)?);
-    if !child.is_inherited() {
-        child.ask::<LinkAnswer>(&LinkOrder::Begin(gateway), &[])?;
+    let mut missing = Vec::new();
+    if !child.is_inherited()
+        && let LinkAnswer::Begun { missing: of_opener, .. } = child.ask(&LinkOrder::Begin(gateway), &[])?.0
+    {
+        missing = of_opener;
     }
     *opener() = Some(Arc::clone(&child));
     link::set_opener(Box::new(Calls));
-    Ok(Started(child))
+    Ok((Started(child), missing))
 }
 
 /// A link's descriptors, and whether its device is the gateway's own.
@@ -68,7 +100,10 @@ pub(crate) fn start(gateway: Gateway) -> Result<Started, String> {
 /// Text of the failure, with the link's name.
 pub(crate) fn open(opening: Opening) -> Result<(Acquired, bool), String> {
     let name = opening.name.clone();
-    let (answer, descriptors) = ask(LinkOrder::Open(opening), &[])?;
+    let (answer, descriptors) = CLIENT.with_borrow(|client| {
+        let client: Vec<_> = client.iter().map(AsFd::as_fd).collect();
+        ask(LinkOrder::Open(opening), &client)
+    })?;
     let LinkAnswer::Opened { is_own, is_remade, why_generic } = answer else { return Err(unexpected(&answer)) };
     if is_remade {
         device::note_remade(&name);
@@ -85,6 +120,15 @@ pub(crate) fn adopt(opening: Opening) -> Result<bool, String> {
         LinkAnswer::Opened { is_own, .. } => Ok(is_own),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Tells the opener that the gateway's start is over: from now on a link of a kind that no file has takes a client's right.
+///
+/// # Errors
+/// There is no answer.
+pub(crate) fn ready() -> Result<(), String> {
+    let child = opener().clone();
+    child.map_or(Ok(()), |child| child.ask::<LinkAnswer>(&LinkOrder::Ready, &[]).map(drop))
 }
 
 /// Makes changes in the gateway's own network namespace, in order. Returns the error of each that the kernel has refused.
@@ -114,7 +158,7 @@ pub(crate) fn change_one(change: Change) -> io::Result<()> {
 /// There is no socket.
 pub(crate) fn port() -> io::Result<u32> {
     match ask(LinkOrder::Port, &[]).map_err(io::Error::other)?.0 {
-        LinkAnswer::Begun { port } => Ok(port),
+        LinkAnswer::Begun { port, .. } => Ok(port),
         other => Err(io::Error::other(unexpected(&other))),
     }
 }
@@ -133,7 +177,7 @@ fn ask(order: LinkOrder, with: &[BorrowedFd<'_>]) -> Result<(LinkAnswer, Vec<Own
     let new = || {
         let rights = confine::rights().cloned();
         let (instance, keeps_devices) = device::owner();
-        Mutex::new(LinkOpener::new(Gateway { instance, keeps_devices, rights, has_host_side: false }))
+        Mutex::new(LinkOpener::new(Gateway { instance, keeps_devices, rights, ..Gateway::default() }))
     };
     HERE.get_or_init(new).lock().unwrap_or_else(PoisonError::into_inner).carry_out(order, with)
 }

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use link::Discard;
 use netlink::message::Messages;
+use netlink::rtnl::nums::RTM_NEWLINK;
 use netlink::{Groups, Outbox, To};
-use nlsock::{Answer, Sysctl, ToDaemon};
+use nlsock::{Answer, Sysctl, ToDaemon, protocol};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown, sockopt};
@@ -25,6 +26,7 @@ use super::protocols::Protocols;
 use super::socket::NetlinkSocket;
 use super::sysctl::{self, OpenFile};
 use crate::journal::Journal;
+use crate::opener::request::ForClient;
 use crate::privilege::{Peer, Privilege};
 use datagram::{has_unread_rights, is_pipe, write_answer};
 use heir::Heir;
@@ -310,6 +312,7 @@ impl Client {
         outbox: &mut Outbox,
     ) -> Result<(), Gone> {
         let (slice, was_dumping) = ((!self.privileged).then(Slice::begin), self.is_dumping());
+        let _for_client = self.begin_links(messages)?;
         let socket = self.socket.netlink_mut().ok_or(Gone)?;
         let number = socket.protocol();
         if socket.port() == 0 {
@@ -333,6 +336,14 @@ impl Client {
             self.is_scanning = self.is_dumping() && !outbox.iter().any(|(to, _)| to == To::Dumper);
         }
         Ok(())
+    }
+
+    /// Lets links that requests of a privileged client make be opened by its right.
+    fn begin_links(&self, messages: &[u8]) -> Result<Option<ForClient>, Gone> {
+        let makes_links = self.privileged
+            && self.protocol() == Some(protocol::ROUTE)
+            && Messages::new(messages).any(|message| message.header.kind == RTM_NEWLINK);
+        makes_links.then(|| ForClient::begin(self.fd())).transpose().map_err(|_| Gone)
     }
 
     /// Events for epoll, if they have changed: requests, and room in the socket if messages are pending.

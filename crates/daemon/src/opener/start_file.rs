@@ -1,0 +1,68 @@
+//! Links of the file that the gateway was started with, as it is now: a reload by a signal has no client whose right counts, and the
+//! gateway may not write that file.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use driver::DriverKind;
+
+use crate::config_file;
+
+/// Name and kind of a link.
+pub(super) type Known = (String, DriverKind);
+
+/// The file, and its links when it was read last.
+#[derive(Debug, Default)]
+pub(super) struct StartFile {
+    path: Option<PathBuf>,
+    read: Option<(Version, Vec<Known>)>,
+}
+
+/// Device, inode, size, and time of change in seconds and nanoseconds.
+type Version = (u64, u64, u64, i64, i64);
+
+impl StartFile {
+    pub(super) fn new(path: Option<PathBuf>) -> Self {
+        Self { path, read: None }
+    }
+
+    /// Whether the file has the link. A file that cannot be read, or that is wrong, has none: the gateway does not apply it either.
+    pub(super) fn has(&mut self, link: &Known) -> bool {
+        let Some(path) = &self.path else { return false };
+        let Ok(version) = std::fs::metadata(path).map(|found| version(&found)) else { return false };
+        if self.read.as_ref().is_none_or(|(read, _)| *read != version) {
+            let links = config_file::load(path).map(|(config, _)| config.links).unwrap_or_default();
+            let known = links.into_iter().filter_map(|link| Some((link.name, link.kind.driver()?.clone())));
+            self.read = Some((version, known.collect()));
+        }
+        self.read.as_ref().is_some_and(|(_, links)| links.contains(link))
+    }
+}
+
+fn version(file: &Metadata) -> Version {
+    (file.dev(), file.ino(), file.size(), file.ctime(), file.ctime_nsec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn start_file_has_the_links_of_its_present_content() {
+        let path = std::env::temp_dir().join(format!("fatpath-start-file-{}", std::process::id()));
+        let tun = |name: &str| (name.to_owned(), DriverKind::Tun { queues: 1 });
+        let text = |name: &str| format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\n");
+        let mut file = StartFile::new(Some(path.clone()));
+        assert!(!file.has(&tun("t0")), "it is not there");
+        std::fs::write(&path, text("t0")).unwrap();
+        assert!(file.has(&tun("t0")) && !file.has(&tun("t1")));
+        assert!(!file.has(&("t0".to_owned(), DriverKind::Tap { queues: 1 })));
+        std::fs::write(&path, text("t1") + &text("t2")).unwrap();
+        assert!(!file.has(&tun("t0")) && file.has(&tun("t2")));
+        std::fs::write(&path, text("t1") + "mtoo = 1\n").unwrap();
+        assert!(!file.has(&tun("t1")), "it is wrong");
+        std::fs::remove_file(&path).unwrap();
+        assert!(!StartFile::default().has(&tun("t0")));
+    }
+}
