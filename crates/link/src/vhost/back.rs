@@ -253,7 +253,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The listening socket of another process, if it is one that listens at `path`.
+/// The listening socket of another process, if it is one that listens at `path`, where its file still is.
 fn listener_at(passed: OwnedFd, path: &Path) -> io::Result<UnixListener> {
     let is_listening = sockopt::socket_acceptconn(&passed)?;
     let listener = UnixListener::from(passed);
@@ -261,8 +261,23 @@ fn listener_at(passed: OwnedFd, path: &Path) -> io::Result<UnixListener> {
     if !is_listening || address.as_pathname() != Some(path) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket of another process listens elsewhere"));
     }
+    if socket_file(path).is_none() {
+        let text = "the file of the socket that another process has is gone";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
     listener.set_nonblocking(true)?;
     Ok(listener)
+}
+
+/// Path at which a descriptor listens for connections; `None` for another kind of descriptor.
+pub fn listening_path(descriptor: &OwnedFd) -> Option<PathBuf> {
+    let is_unix = sockopt::socket_domain(descriptor) == Ok(AddressFamily::UNIX);
+    if !is_unix || sockopt::socket_acceptconn(descriptor) != Ok(true) {
+        return None;
+    }
+    // The close of a duplicate is not the last one.
+    let address = UnixListener::from(descriptor.try_clone().ok()?).local_addr().ok()?;
+    address.as_pathname().map(Path::to_owned)
 }
 
 /// Ends the listening of a socket, also in processes that have duplicates of it, and removes its file, unless another program
@@ -301,7 +316,13 @@ impl VhostUser {
             passed.close();
             return Err("another front end has connected".to_owned());
         }
-        let inspected = self.pairs.again().map_err(|err| format!("dup: {err}"))?;
+        let inspected = match self.pairs.again() {
+            Ok(inspected) => inspected,
+            Err(err) => {
+                passed.close();
+                return Err(format!("dup: {err}"));
+            }
+        };
         match Connection::take(passed, &self.device, &self.waiting, self.inspector.clone(), inspected) {
             Ok(connection) => {
                 self.stop_listening();
@@ -318,8 +339,8 @@ impl VhostUser {
         }
     }
 
-    /// Leaves the port to another process, which has a [duplicate](Link::duplicate) of the listener, with the connection, if a front end
-    /// has sent a message. No link of the port receives or sends from then on.
+    /// Leaves the port to another process, which has a [duplicate](Link::duplicate) of the listener, with the connection, unless the front
+    /// end has closed it before its first message. No link of the port receives or sends from then on.
     ///
     /// # Errors
     /// The reason why the connection is closed instead. The port is left.
@@ -330,7 +351,7 @@ impl VhostUser {
         connection.forget(&self.waiting);
         let passed = lock(&self.device).pass();
         self.see_device();
-        if !connection.has_sent() {
+        if !connection.has_sent() && connection.has_hung_up() {
             return Ok(None);
         }
         let (state, others) = passed?;

@@ -188,12 +188,17 @@ impl Connection {
             // Other processes may have duplicates.
             let _ = shutdown(&*own, Shutdown::Both);
         }
-        taken.map(|connection| Self { has_sent: true, ..connection })
+        taken.map(|connection| Self { has_sent: state.has_asked, ..connection })
     }
 
     /// Tells whether the front end has sent a message. A program that only probes for a listener sends none.
     pub(super) fn has_sent(&self) -> bool {
         self.has_sent
+    }
+
+    /// Tells whether the front end has closed its end.
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.state().map_or(true, |state| state.intersects(PollFlags::RDHUP | PollFlags::HUP))
     }
 
     /// The socket, for another process. A message that an inspection is about stays there.

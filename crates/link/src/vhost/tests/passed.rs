@@ -9,7 +9,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::pipe::pipe;
 
 use super::*;
-use crate::vhost::back::{VhostPairs, end_listening, open_queues, open_shards};
+use crate::vhost::back::{VhostPairs, end_listening, listening_path, open_queues, open_shards};
 use crate::vhost::passed::{ConnectionState, PassedConnection, VringState};
 use crate::vhost::ring::Place;
 use crate::{Acquired, Duplicates};
@@ -375,9 +375,41 @@ fn guest_that_violates_the_rules_is_not_passed() {
     assert_eq!(raw.back.pass().unwrap_err(), "a fault");
     // A program that has only looked for a listener has none to pass.
     let mut back = back_end(1);
-    let _probe = UnixStream::connect(&back.socket).unwrap();
+    let probe = UnixStream::connect(&back.socket).unwrap();
     back.recv(&Memory::heap(), &mut Vec::new()).unwrap();
-    assert!(back.guest().connected && back.pass().unwrap().is_none());
+    assert!(back.guest().connected);
+    drop(probe);
+    assert!(back.pass().unwrap().is_none());
+}
+
+#[test]
+fn front_end_without_a_message_yet_is_passed() {
+    let mut back = back_end(1);
+    let mut front = UnixStream::connect(&back.socket).unwrap();
+    back.recv(&Memory::heap(), &mut Vec::new()).unwrap();
+    assert!(back.guest().connected);
+    let mut next = next_of(&back, &config_of(&back, 1));
+    let passed = back.pass().unwrap().unwrap();
+    next.take(Some(received(&passed))).unwrap();
+    drop((back, passed));
+    // `VHOST_USER_GET_FEATURES`.
+    std::io::Write::write_all(&mut front, &[1_u32, 1, 0].map(u32::to_ne_bytes).concat()).unwrap();
+    front.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    wait(&next);
+    next.recv(&Memory::heap(), &mut Vec::new()).unwrap();
+    let mut reply = [0; 20];
+    std::io::Read::read_exact(&mut front, &mut reply).unwrap();
+    assert_eq!(reply[..4], 1_u32.to_ne_bytes());
+}
+
+#[test]
+fn listener_whose_file_is_gone_is_refused() {
+    let back = back_end(1);
+    assert_eq!(listening_path(&listener(&back)), Some(back.socket.clone()));
+    assert_eq!(listening_path(&pipe().unwrap().0), None);
+    std::fs::remove_file(&back.socket).unwrap();
+    let err = open_shards(&config_of(&back, 1), ShardCount::ONE, Some(listener(&back))).unwrap_err();
+    assert!(err.to_string().contains("the file of the socket that another process has is gone"), "{err}");
 }
 
 #[test]
