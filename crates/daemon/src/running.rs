@@ -23,11 +23,14 @@ use super::worker::{SharedWorker, Worker};
 /// Longest time that the worker may take to end.
 const END_LIMIT: Duration = Duration::from_millis(1500);
 
-/// Times that a packet may be handed to another worker: to the owner of its SA, to the bridge, and to its link.
-const HAND_OVERS: usize = 3;
-
 /// Rounds after which workers pause with packets that they have handed over.
 const MOST_ROUNDS: usize = 20;
+
+/// Longest wait before a pause for links that are busy: guests take packets from their rings meanwhile.
+const BUSY_LIMIT: Duration = Duration::from_millis(5);
+
+/// Interval at which busy links are looked at.
+const BUSY_INTERVAL: Duration = Duration::from_micros(200);
 
 /// The workers' threads.
 pub(super) struct Running {
@@ -117,14 +120,22 @@ impl Running {
         set().map_err(|gone: WorkerGone| gone.to_string())
     }
 
-    /// Waits until workers that receive no packets have forwarded those that they had, and that they have handed to each other.
+    /// Waits until workers that receive no packets have forwarded those that they had, and that they have handed to each other. Packets
+    /// for links that stay busy remain.
     fn drain(&self) -> Result<(), WorkerGone> {
-        for round in 0..MOST_ROUNDS {
+        let mut before = None;
+        for _ in 0..MOST_ROUNDS {
             // The turn that has received a burst is over when the next operation is carried out.
-            self.handle.gather(|_| ())?;
-            if round >= HAND_OVERS && !self.handle.has_handed_over() {
+            let counts = self.handle.gather(|node| node.work.handed_over + node.work.taken_over)?;
+            let moved: u64 = counts.into_iter().sum();
+            if before == Some(moved) && !self.handle.has_handed_over() {
                 break;
             }
+            before = Some(moved);
+        }
+        let limit = Instant::now() + BUSY_LIMIT;
+        while self.handle.gather(has_waiting)?.contains(&true) && Instant::now() < limit {
+            thread::sleep(BUSY_INTERVAL);
         }
         Ok(())
     }
@@ -178,6 +189,11 @@ impl Running {
             Err(panic) => panicked(&name, &*panic),
         }
     }
+}
+
+/// Whether packets wait for a link.
+fn has_waiting(node: &mut Node) -> bool {
+    node.datapath.ports.iter().any(|(_, port)| port.tx_bytes() > 0)
 }
 
 /// Name of a worker of `of`, and of its thread.
