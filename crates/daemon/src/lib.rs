@@ -558,6 +558,8 @@ fn places(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&P
             places.write_beside(Path::new(path));
         }
     }
+    // The socket of a port that the file lacks is removed.
+    held::listening_paths().iter().for_each(|path| places.write_beside(path));
     if !sources.lines.is_empty() {
         let programs = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&programs).for_each(|dir| places.read_in(&dir));

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -52,6 +52,9 @@ const STALL: Duration = Duration::from_secs(20);
 /// `VIRTIO_F_VERSION_1`, `VHOST_USER_F_PROTOCOL_FEATURES`.
 const FEATURES: u64 = 1 << 32 | 1 << 30;
 
+/// `VIRTIO_F_EVENT_IDX`.
+const EVENT_IDX: u64 = 1 << 29;
+
 /// `VHOST_USER_PROTOCOL_F_MQ`, `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
 const PROTOCOL: u64 = 1 << 0 | 1 << 3;
 
@@ -60,6 +63,10 @@ const PROTOCOL: u64 = 1 << 0 | 1 << 3;
 pub struct FrontEnd {
     socket: UnixStream,
     memory: OwnedFd,
+    /// Offset of the guest's memory in the file.
+    base: u64,
+    /// Whether `VIRTIO_F_EVENT_IDX` is negotiated.
+    has_event_idx: bool,
     /// Number of queues.
     count: u64,
     queues: Vec<Queue>,
@@ -74,29 +81,46 @@ struct Queue {
     /// Chains that were made available, and that came back; both wrap.
     offered: u16,
     taken: u16,
+    /// Chains that the device was shown; wraps.
+    published: u16,
     /// Descriptors that the device has, in the order in which it got them.
     lent: VecDeque<u16>,
     free: Vec<u16>,
 }
 
 impl FrontEnd {
-    /// Connects to a port of a gateway as guest `number` with `pairs` pairs of queues, and enables them.
+    /// Connects to a port of a gateway as guest `number` with `pairs` pairs of queues, and enables them. Several pairs have
+    /// `VIRTIO_F_EVENT_IDX`, and one has not.
     ///
     /// # Errors
     /// Nothing listens, or the gateway refuses.
     pub fn connect(path: &Path, pairs: u16, number: u8) -> Outcome<Self> {
+        Self::connect_with(path, pairs, number, (file(pairs, 1)?, 0))
+    }
+
+    /// Connects two network devices of one machine: their memory is one file.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_both(paths: [&Path; 2], pairs: u16) -> Outcome<[Self; 2]> {
+        let memory = file(pairs, 2)?;
+        let first = Self::connect_with(paths[0], pairs, 1, (memory.try_clone()?, 0))?;
+        Ok([first, Self::connect_with(paths[1], pairs, 2, (memory, memory_len(pairs)))?])
+    }
+
+    /// Connects, with memory at an offset of a file.
+    fn connect_with(path: &Path, pairs: u16, number: u8, (memory, base): (OwnedFd, u64)) -> Outcome<Self> {
         let socket = UnixStream::connect(path)?;
         socket.set_read_timeout(Some(STALL))?;
-        let memory = memfd_create("guest", MemfdFlags::CLOEXEC)?;
         let count = 2 * u64::from(pairs);
-        ftruncate(&memory, count * (RING_LEN + BUFFERS_LEN))?;
-        let mut guest = Self { socket, memory, count, queues: Vec::new(), number };
+        let has_event_idx = pairs > 1;
+        let mut guest = Self { socket, memory, base, has_event_idx, count, queues: Vec::new(), number };
         guest.ask(1, &[])?;
         guest.say(16, &[PROTOCOL], &[])?;
         guest.say(3, &[], &[])?;
-        guest.say(2, &[FEATURES], &[])?;
-        let rings = [RINGS, count * RING_LEN, USER + RINGS, 0];
-        let buffers = [BUFFERS, count * BUFFERS_LEN, USER + BUFFERS, count * RING_LEN];
+        guest.say(2, &[if has_event_idx { FEATURES | EVENT_IDX } else { FEATURES }], &[])?;
+        let rings = [RINGS, count * RING_LEN, USER + RINGS, base];
+        let buffers = [BUFFERS, count * BUFFERS_LEN, USER + BUFFERS, base + count * RING_LEN];
         let table = [&[2], &rings[..], &buffers[..]].concat();
         guest.say(5, &table, &[guest.memory.as_fd(), guest.memory.as_fd()])?;
         for number in 0..count {
@@ -179,13 +203,13 @@ impl FrontEnd {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Outcome {
-        let written = pwrite(&self.memory, bytes, at)?;
+        let written = pwrite(&self.memory, bytes, self.base + at)?;
         if written == bytes.len() { Ok(()) } else { Err(format!("{written} bytes written").into()) }
     }
 
     fn read<const N: usize>(&self, at: u64) -> Outcome<[u8; N]> {
         let mut bytes = [0; N];
-        let read = pread(&self.memory, &mut bytes, at)?;
+        let read = pread(&self.memory, &mut bytes, self.base + at)?;
         if read == N { Ok(bytes) } else { Err(format!("{read} bytes read").into()) }
     }
 
@@ -202,11 +226,22 @@ impl FrontEnd {
     }
 
     /// Shows the device what is available, and kicks it if it waits.
-    fn publish(&self, queue: usize) -> Outcome {
-        let of_queue = &self.queues[queue];
-        self.write(Self::ring(queue) + AVAILABLE + 2, &of_queue.offered.to_le_bytes())?;
-        if u16::from_le_bytes(self.read(Self::ring(queue) + USED)?) & 1 == 0 {
-            rustix::io::write(&of_queue.kick, &1_u64.to_ne_bytes())?;
+    fn publish(&mut self, queue: usize) -> Outcome {
+        let of_queue = &mut self.queues[queue];
+        let now = of_queue.offered;
+        let before = std::mem::replace(&mut of_queue.published, now);
+        self.write(Self::ring(queue) + AVAILABLE + 2, &now.to_le_bytes())?;
+        fence(Ordering::SeqCst);
+        let word = |at: u64| self.read(Self::ring(queue) + at).map(u16::from_le_bytes);
+        let waits = if self.has_event_idx {
+            // Linux `vring_need_event`.
+            let event = word(USED + 4 + 8 * u64::from(SIZE))?;
+            now.wrapping_sub(event).wrapping_sub(1) < now.wrapping_sub(before)
+        } else {
+            word(USED)? & 1 == 0
+        };
+        if waits {
+            rustix::io::write(&self.queues[queue].kick, &1_u64.to_ne_bytes())?;
         }
         Ok(())
     }
@@ -232,6 +267,14 @@ impl FrontEnd {
         }
         of_queue.taken = of_queue.taken.wrapping_add(1);
         Ok(Some((index as u16, len)))
+    }
+
+    /// Sends a frame to guest `to` by the first pair. False: no buffer is free.
+    ///
+    /// # Errors
+    /// The gateway violates the rules of the ring.
+    pub fn send_one(&mut self, to: u8) -> Outcome<bool> {
+        self.send(0, to, 0)
     }
 
     /// Sends a numbered frame of a pair to guest `to`. False: no buffer is free.
@@ -275,6 +318,9 @@ impl FrontEnd {
                 self.offer(queue, index, BUFFER as u32, true)?;
             }
             if frames.len() > before {
+                // The next frame calls.
+                let event = AVAILABLE + 4 + 2 * u64::from(SIZE);
+                self.write(Self::ring(queue) + event, &self.queues[queue].taken.to_le_bytes())?;
                 self.publish(queue)?;
             }
         }
@@ -287,11 +333,23 @@ impl FrontEnd {
     }
 }
 
+/// Bytes of the memory of a guest with so many pairs of queues.
+fn memory_len(pairs: u16) -> u64 {
+    2 * u64::from(pairs) * (RING_LEN + BUFFERS_LEN)
+}
+
+/// A file with the memory of so many guests.
+fn file(pairs: u16, guests: u64) -> Outcome<OwnedFd> {
+    let memory = memfd_create("guest", MemfdFlags::CLOEXEC)?;
+    ftruncate(&memory, guests * memory_len(pairs))?;
+    Ok(memory)
+}
+
 impl Queue {
     fn new() -> Outcome<Self> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let free = (0..SIZE).rev().collect();
-        Ok(Self { kick: event()?, call: event()?, offered: 0, taken: 0, lent: VecDeque::new(), free })
+        Ok(Self { kick: event()?, call: event()?, offered: 0, taken: 0, published: 0, lent: VecDeque::new(), free })
     }
 }
 

@@ -37,6 +37,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("guest_ports/damaged_store_closes_guests", NEEDS, damaged_store),
         trial("guest_ports/start_that_fails_loses_no_guest", NEEDS, failed_start),
         trial("guest_ports/port_that_the_file_lacks_is_removed", NEEDS, removed),
+        trial("guest_ports/swapped_names_leave_guests_with_their_sockets", NEEDS, swapped),
+        trial("guest_ports/listeners_without_their_table_are_bound_anew", NEEDS, without_table),
+        trial("guest_ports/listener_without_its_file_is_bound_anew", NEEDS, without_file),
+        trial("guest_ports/addresses_of_bridge_and_ports_stay", NEEDS, addresses),
+        trial("guest_ports/ports_of_one_machine_share_its_memory", NEEDS, one_machine),
     ]
 }
 
@@ -177,7 +182,7 @@ fn go_on(way: Way, pairs: u16, more: &str) -> Outcome {
         assert!(exchanged.iter().all(|&frames| frames > 100), "{exchanged:?}");
         site.goes_on(&guests)?;
         if let Some(manager) = &site.manager {
-            assert!(manager.stored("guests")?.is_empty() && manager.stored("guest-0-0")?.is_empty(), "{}", site.log());
+            assert!(manager.stored("guests")?.is_empty() && manager.stored("guest-0")?.is_empty(), "{}", site.log());
         }
     }
     // Messages are answered as before.
@@ -241,12 +246,12 @@ fn small_store() -> Outcome {
     site.manager()?.behave(Manners::StoresAtMost(6 + 1 + 5));
     site.terminate()?;
     assert_eq!(before(&site)?, 6);
-    assert_eq!(site.manager()?.stored("guest-0-4")?.len() + site.manager()?.stored("guest-0-5")?.len(), 1);
+    assert_eq!(["guest-4", "guest-5"].map(|name| site.manager().unwrap().stored(name).unwrap().len()), [1, 0]);
     site.start(&site.toml)?;
     let log = site.log();
     assert!(log.contains("vm1: its guest reconnects: 0 of 6 descriptors were kept"), "{log}");
     site.reconnects(guests, "vm0: its guest reconnects: 5 of 6 descriptors were kept")?;
-    assert!(site.manager()?.stored("guest-0-0")?.is_empty());
+    assert!(site.manager()?.stored("guest-0")?.is_empty());
     let guests = site.guests()?;
     site.manager()?.behave(Manners::StoresNothing);
     site.terminate()?;
@@ -276,7 +281,7 @@ fn damaged_store() -> Outcome {
         (|_| "[".to_owned(), "guests reconnect: it has no guests: "),
         (|table| table.replace("\"protocol\":", "\"prot\":"), "guests reconnect: it has no guests: "),
         (|table| table.replace("\"size\":256", "\"size\":255"), "vm0: its guest reconnects: queue 0: "),
-        (|table| table.replace("\"vm0\"", "\"vm9\""), "vm9: its guest reconnects: no link has this name"),
+        (|table| table.replace("/vm0.sock\"", "/vm9.sock\""), "vm0: its guest reconnects: no link has its socket"),
     ];
     for (damage, why) in cases {
         let guests = site.guests()?;
@@ -289,7 +294,7 @@ fn damaged_store() -> Outcome {
         site.manager()?.remove("guests");
         site.manager()?.put("guests", memory(damage(&table).as_bytes())?);
         site.start(&site.toml)?;
-        if why.starts_with("vm9") {
+        if why.ends_with("socket") {
             // The other one goes on.
             assert!(guests[0].is_closed()? && !guests[1].is_closed()?, "{}", site.log());
             assert!(site.log().contains(why) && site.log().contains("vm1: its guest goes on"), "{}", site.log());
@@ -336,7 +341,7 @@ fn removed() -> Outcome {
         let guests = site.guests()?;
         site.renew(way, &[bridge("br0", ""), port(&site.scratch, 1, 1, "")].concat())?;
         let log = site.log();
-        assert!(log.contains("vm0: its guest reconnects: no link has this name"), "{log}");
+        assert!(log.contains("vm0: its guest reconnects: no link has its socket"), "{log}");
         assert!(guests[0].is_closed()? && !guests[1].is_closed()?, "{log}");
         let socket = socket(&site.scratch, 0);
         assert!(!socket.exists() && UnixStream::connect(&socket).is_err(), "{log}");
@@ -345,6 +350,99 @@ fn removed() -> Outcome {
         exchange(&mut guests, || Ok(())).map_err(|failed| site.explain(&failed))?;
         site.terminate()?;
         assert_eq!(socket.exists(), way == Way::Restart);
+    }
+    Ok(())
+}
+
+/// A link that gets the socket of another one gets its guest as well.
+fn swapped() -> Outcome {
+    for way in [Way::Restart, Way::Replace] {
+        let site = Site::new(way, 1, "")?;
+        let mut guests = site.guests()?;
+        // The first guest's link is in the bridge, and that of the second is not.
+        let swapped = [
+            bridge("br0", ""),
+            port(&site.scratch, 0, 1, "").replace("\"vm0\"", "\"vm1\""),
+            port(&site.scratch, 1, 1, "").replace("\"vm1\"", "\"vm0\"").replace("master = \"br0\"\n", ""),
+        ];
+        site.renew(way, &swapped.concat())?;
+        assert!(!guests[0].is_closed()? && !guests[1].is_closed()?, "{}", site.log());
+        let sent = |name: &str| -> Outcome<u64> {
+            Ok(site.gateway.borrow().link(name)?["guest"]["queues"][1]["chains"].as_u64().ok_or("no chains")?)
+        };
+        let before = [sent("vm0")?, sent("vm1")?];
+        assert!(guests[0].send_one(2)?);
+        wait_until("the link of the first guest receives its frame", PATIENCE, || {
+            sent("vm1").is_ok_and(|now| now > before[1])
+        })
+        .map_err(|failed| site.explain(&failed))?;
+        assert_eq!(sent("vm0")?, before[0]);
+    }
+    Ok(())
+}
+
+/// A store that has sockets that listen for guests, but no table that tells what they are.
+fn without_table() -> Outcome {
+    let site = Site::new(Way::Restart, 1, "")?;
+    let mut guests = site.guests()?;
+    let damaged: [Option<&[u8]>; 2] = [None, Some(b"[")];
+    for table in damaged {
+        site.terminate()?;
+        assert!(!site.manager()?.stored("link-0-0")?.is_empty());
+        site.manager()?.remove("links");
+        if let Some(table) = table {
+            site.manager()?.put("links", memory(table)?);
+        }
+        site.start(&site.toml)?;
+        site.goes_on(&guests)?;
+        exchange(&mut guests, || Ok(())).map_err(|failed| site.explain(&failed))?;
+    }
+    // The paths are those of sockets that listen.
+    drop(guests);
+    exchange(&mut site.guests()?, || Ok(())).map(drop).map_err(|failed| site.explain(&failed))
+}
+
+fn without_file() -> Outcome {
+    for way in [Way::Restart, Way::Replace] {
+        let site = Site::new(way, 1, "")?;
+        drop(site.guests()?);
+        for number in 0..2 {
+            std::fs::remove_file(socket(&site.scratch, number))?;
+        }
+        site.renew(way, &site.toml)?;
+        wait_until("sockets are there", PATIENCE, || (0..2).all(|number| socket(&site.scratch, number).exists()))?;
+        exchange(&mut site.guests()?, || Ok(())).map(drop).map_err(|failed| site.explain(&failed))?;
+    }
+    Ok(())
+}
+
+/// Guests, which see no restart, have the address of the bridge in their tables of neighbours.
+fn addresses() -> Outcome {
+    for way in [Way::Restart, Way::Replace] {
+        let site = Site::new(way, 1, "")?;
+        let addresses = || -> Outcome<Vec<String>> {
+            let address = |name: &str| -> Outcome<String> {
+                Ok(site.gateway.borrow().link(name)?["lladdr"].as_str().ok_or("no address")?.to_owned())
+            };
+            ["br0", "vm0", "vm1"].into_iter().map(address).collect()
+        };
+        let before = addresses()?;
+        for _ in 0..2 {
+            site.renew(way, &site.toml)?;
+            assert_eq!(addresses()?, before);
+        }
+    }
+    Ok(())
+}
+
+/// QEMU shares one file with the ports of all network devices of a machine.
+fn one_machine() -> Outcome {
+    for way in [Way::Restart, Way::Replace] {
+        let site = Site::new(way, 1, "")?;
+        let sockets = [socket(&site.scratch, 0), socket(&site.scratch, 1)];
+        let mut guests = FrontEnd::connect_both([&sockets[0], &sockets[1]], 1)?;
+        exchange(&mut guests, || site.renew(way, &site.toml)).map_err(|failed| site.explain(&failed))?;
+        site.goes_on(&guests)?;
     }
     Ok(())
 }

@@ -86,8 +86,8 @@ impl EarlierGateway {
         loop {
             let (message, descriptors) = self.next()?;
             match message {
-                Message::Link { name, settings, resource, mtu, has_more } => {
-                    let part = PassedLink { name, settings, resource, mtu, descriptors: Vec::new() };
+                Message::Link { name, settings, resource, mtu, station, has_more } => {
+                    let part = PassedLink { name, settings, resource, mtu, station, descriptors: Vec::new() };
                     let whole = link.get_or_insert(part);
                     whole.descriptors.extend(descriptors);
                     if !has_more && let Some(whole) = link.take() {
@@ -132,17 +132,34 @@ impl EarlierGateway {
                 let (sas, stopped) = (descriptors.into_iter().next(), Instant::from_nanos(at));
                 Ok(Taken { pid: self.pid, sas, stopped })
             }
-            Message::GoesOn(why) => Err(CliError::failed(format!("not replaced, the gateway goes on: {why}"))),
-            other => Err(CliError::failed(format!("not replaced: {}", unexpected(&other)))),
+            other => {
+                of_guests.into_iter().for_each(PassedConnection::end);
+                Err(CliError::failed(match other {
+                    Message::GoesOn(why) => format!("not replaced, the gateway goes on: {why}"),
+                    other => format!("not replaced: {}", unexpected(&other)),
+                }))
+            }
         }
     }
 
-    /// The next message but for those of guests, whose descriptors are collected.
+    /// The next message but for those of guests, whose descriptors are collected. If one of those cannot be received, such as for the limit
+    /// of descriptors, all guests reconnect.
     fn next_but_guests(&self, of_guests: &mut Vec<OwnedFd>) -> io::Result<(Message, Vec<OwnedFd>)> {
+        let mut are_lost = false;
         loop {
-            match self.next()? {
-                (Message::Guests, descriptors) => of_guests.extend(descriptors),
-                other => return Ok(other),
+            match self.next() {
+                Ok((Message::Guests, descriptors)) => of_guests.extend(descriptors),
+                // The gateway before has stopped, so the next one has to go on.
+                Err(err) if err.kind() == ErrorKind::InvalidData => {
+                    if !are_lost {
+                        tracing::warn!("guests reconnect: their descriptors are not received: {err}");
+                    }
+                    are_lost = true;
+                }
+                other => return other,
+            }
+            if are_lost {
+                of_guests.drain(..).for_each(PassedConnection::end);
             }
         }
     }
@@ -179,4 +196,47 @@ fn has_ended(pid: u32) -> bool {
 
 fn unexpected(message: &Message) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{message:?} of the running gateway does not fit"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::mem::MaybeUninit;
+    use std::os::unix::net::UnixStream;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    #[test]
+    fn guests_that_cannot_be_received_are_closed_and_the_rest_is_read() {
+        let (channel, before) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let workers = ShardCount::ONE;
+        let earlier = EarlierGateway { channel, socket: PathBuf::new(), pid: 0, workers, state: None };
+        let (guest, port) = UnixStream::pair().unwrap();
+        let stopped = Message::Stopped { at: 7 };
+        let sas = || [before.as_fd()];
+        // All are received.
+        send(&before, &Message::Guests, &[port.as_fd()]).unwrap();
+        send(&before, &stopped, &sas()).unwrap();
+        let mut of_guests = Vec::new();
+        let (message, descriptors) = earlier.next_but_guests(&mut of_guests).unwrap();
+        assert_eq!((message, descriptors.len(), of_guests.len()), (stopped.clone(), 1, 1));
+        // The second message has more than its receiver has room for, as at the limit of descriptors.
+        send(&before, &Message::Guests, &[port.as_fd()]).unwrap();
+        let many = [port.as_fd(); 24];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(24))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        let bytes = serde_json::to_vec(&Message::Guests).unwrap();
+        sendmsg(&before, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+        send(&before, &Message::Guests, &[port.as_fd()]).unwrap();
+        send(&before, &stopped, &sas()).unwrap();
+        let mut of_guests = Vec::new();
+        let (message, descriptors) = earlier.next_but_guests(&mut of_guests).unwrap();
+        assert_eq!((message, descriptors.len(), of_guests.len()), (stopped, 1, 0));
+        guest.set_nonblocking(true).unwrap();
+        assert_eq!(io::Read::read(&mut &guest, &mut [0]).unwrap(), 0, "the guest's connection is closed");
+    }
 }

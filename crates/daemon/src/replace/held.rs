@@ -1,19 +1,25 @@
 //! Links and sockets that the gateway before this one has passed, and links whose devices it keeps until it has ended.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use driver::{DriverKind, Resource};
 use link::Acquired;
-use link::vhost::{PassedConnection, end_listening};
+use link::vhost::{PassedConnection, end_listening, listening_path};
 use serde::{Deserialize, Serialize};
+use wire::eth::MacAddr;
 
 /// State of the gateway before this one. Without one everything is free.
-static EARLIER: Mutex<Earlier> = Mutex::new(Earlier { links: Vec::new(), sockets: Vec::new(), guests: Vec::new() });
+static EARLIER: Mutex<Earlier> =
+    Mutex::new(Earlier { links: Vec::new(), stations: BTreeMap::new(), sockets: Vec::new(), guests: Vec::new() });
 
 #[derive(Debug)]
 struct Earlier {
     links: Vec<PassedLink>,
+    /// Random link-layer addresses by the names of links: neighbours know them.
+    stations: BTreeMap<String, MacAddr>,
     sockets: Vec<(Socket, OwnedFd)>,
     guests: Vec<PassedGuest>,
 }
@@ -25,6 +31,8 @@ pub(crate) struct PassedLink {
     pub(super) settings: String,
     pub(super) resource: String,
     pub(super) mtu: usize,
+    /// Link-layer address, of a bridge or a guest's port.
+    pub(super) station: Option<[u8; 6]>,
     /// Descriptors of the link; none if it cannot be made from them.
     pub(super) descriptors: Vec<OwnedFd>,
 }
@@ -34,6 +42,8 @@ pub(crate) struct PassedLink {
 pub(crate) struct PassedGuest {
     /// Name of the port's link.
     pub(crate) link: String,
+    /// Settings of that link.
+    pub(super) settings: String,
     pub(crate) connection: PassedConnection,
 }
 
@@ -100,6 +110,16 @@ pub(super) fn release() {
     lock().links.iter_mut().for_each(|passed| passed.resource.clear());
 }
 
+/// Link-layer address that a link of this name had in the gateway before.
+pub(crate) fn station_of(name: &str) -> Option<MacAddr> {
+    lock().stations.get(name).copied()
+}
+
+/// Paths of the sockets that listen for guests.
+pub(crate) fn listening_paths() -> Vec<PathBuf> {
+    lock().links.iter().flat_map(|passed| &passed.descriptors).filter_map(listening_path).collect()
+}
+
 /// Closes all that was passed and is not used, but for guests. Returns the names of its links.
 pub(crate) fn close() -> Vec<String> {
     let links = {
@@ -125,7 +145,11 @@ pub(super) fn add_guest(guest: PassedGuest) {
 }
 
 pub(super) fn add_link(link: PassedLink) {
-    lock().links.push(link);
+    let mut earlier = lock();
+    if let Some(station) = link.station {
+        earlier.stations.insert(link.name.clone(), MacAddr(station));
+    }
+    earlier.links.push(link);
 }
 
 pub(super) fn add_socket(socket: Socket, descriptor: OwnedFd) {
@@ -176,6 +200,7 @@ mod tests {
             settings: settings_of(kind, true),
             resource: resource_of(name, kind),
             mtu: 1400,
+            station: None,
             descriptors,
         };
         add_link(passed("tun0", &tun(1), descriptors()));
@@ -215,6 +240,8 @@ mod tests {
         );
         assert_eq!(way("wan", udp("192.0.2.1:4500"), None), "Open");
         add_link(passed("lan", &tun(1), descriptors()));
+        add_link(PassedLink { station: Some([2; 6]), ..passed("br0", &tun(1), Vec::new()) });
         assert_eq!(close(), ["lan"]);
+        assert_eq!([station_of("br0"), station_of("lan")], [Some(MacAddr([2; 6])), None]);
     }
 }

@@ -8,13 +8,12 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use link::vhost::PassedConnection;
-
+use link::vhost::{PassedConnection, end_listening};
 use serde::{Deserialize, Serialize};
 
 use super::duplicates;
-use super::guests::{self, PassedGuests};
-use super::held::{self, PassedGuest, PassedLink, Socket};
+use super::guests::{self, GuestRow, PassedGuests};
+use super::held::{self, PassedLink, Socket};
 use crate::command::Handle;
 use crate::service;
 use crate::store::sealed;
@@ -24,6 +23,9 @@ const TABLE: &str = "links";
 
 /// Largest table in bytes.
 const MAX_TABLE: u64 = 1 << 20;
+
+/// Beginning of the names of links' descriptors in the store.
+const LINK: &str = "link-";
 
 /// Beginning of the names of guests' descriptors in the store.
 const GUEST: &str = "guest-";
@@ -37,12 +39,15 @@ struct Row {
     name: String,
     settings: String,
     mtu: usize,
+    /// Link-layer address, of a bridge or a guest's port.
+    #[serde(default)]
+    station: Option<[u8; 6]>,
     descriptors: usize,
 }
 
 /// Name of a descriptor of a link.
 fn name_of(row: usize, descriptor: usize) -> String {
-    format!("link-{row}-{descriptor}")
+    format!("{LINK}{row}-{descriptor}")
 }
 
 /// Passes the links and sockets of a gateway whose workers are paused to the service manager. Returns whether there is one.
@@ -52,20 +57,7 @@ pub(crate) fn store(worker: &Handle, listeners: &[(Socket, OwnedFd)]) -> bool {
     }
     // A worker that has ended has no links.
     let links = duplicates::links(worker).unwrap_or_default();
-    let mut rows = Vec::new();
-    for PassedLink { name, settings, mtu, descriptors, .. } in
-        links.into_iter().filter(|link| !link.descriptors.is_empty())
-    {
-        for (at, descriptor) in descriptors.iter().enumerate() {
-            service::store_unpolled(&name_of(rows.len(), at), descriptor.as_fd());
-        }
-        rows.push(Row { name, settings, mtu, descriptors: descriptors.len() });
-    }
-    let table = serde_json::to_vec(&rows).map_err(Into::into).and_then(|table| sealed::seal(TABLE, &table));
-    match table {
-        Ok(table) => drop(service::store(TABLE, table.as_fd())),
-        Err(err) => tracing::warn!("links are not kept over a restart: {err}"),
-    }
+    store_links(links.into_iter().filter(|link| !link.descriptors.is_empty() || link.station.is_some()));
     let ike = duplicates::ike(worker).map(|ike| (Socket::Ike, ike));
     for (socket, descriptor) in listeners
         .iter()
@@ -80,20 +72,36 @@ pub(crate) fn store(worker: &Handle, listeners: &[(Socket, OwnedFd)]) -> bool {
     true
 }
 
-/// Passes connections of guests to the service manager. Those that it has no room for are closed by the next start.
-fn store_guests(guests: &PassedGuests) {
-    let Some(table) = &guests.table else { return };
-    service::store(guests::TABLE, table.as_fd());
-    for (row, descriptors) in guests.descriptors().enumerate() {
-        for (at, descriptor) in descriptors.enumerate() {
-            service::store_unpolled(&guest_name(row, at), descriptor);
+/// Passes links to the service manager: their table first, as descriptors are of no use without it.
+fn store_links(links: impl Iterator<Item = PassedLink>) {
+    let row = |PassedLink { name, settings, mtu, station, descriptors, .. }: PassedLink| {
+        (Row { name, settings, mtu, station, descriptors: descriptors.len() }, descriptors)
+    };
+    let (rows, descriptors): (Vec<Row>, Vec<Vec<OwnedFd>>) = links.map(row).unzip();
+    let table = serde_json::to_vec(&rows).map_err(Into::into).and_then(|table| sealed::seal(TABLE, &table));
+    match table {
+        Ok(table) => drop(service::store(TABLE, table.as_fd())),
+        Err(err) => return tracing::warn!("links are not kept over a restart: {err}"),
+    }
+    for (row, descriptors) in descriptors.iter().enumerate() {
+        for (at, descriptor) in descriptors.iter().enumerate() {
+            service::store_unpolled(&name_of(row, at), descriptor.as_fd());
         }
     }
 }
 
-/// Name of a descriptor of a guest.
-fn guest_name(row: usize, descriptor: usize) -> String {
-    format!("{GUEST}{row}-{descriptor}")
+/// Passes connections of guests to the service manager. Those that it has no room for are closed by the next start.
+fn store_guests(guests: &PassedGuests) {
+    let Some(table) = &guests.table else { return };
+    service::store(guests::TABLE, table.as_fd());
+    for (number, descriptor) in guests.descriptors().into_iter().enumerate() {
+        service::store_unpolled(&guest_name(number), descriptor);
+    }
+}
+
+/// Name of a descriptor of guests, by its number among those of all.
+fn guest_name(number: usize) -> String {
+    format!("{GUEST}{number}")
 }
 
 /// Names of what the manager has still.
@@ -121,8 +129,21 @@ pub(crate) fn take() -> Option<KeptNames> {
         }
         names.push((TABLE.to_owned(), None));
     }
+    end_others(&names);
     let guests = take_guests();
     (!names.is_empty() || !guests.is_empty()).then_some(KeptNames { names, guests })
+}
+
+/// Ends what is stored of links that the table, if there is a readable one, does not have. The manager would keep a socket for
+/// guests listening, so that its path is in use at each start.
+fn end_others(names: &[(String, Option<String>)]) {
+    let others = service::stored_names(LINK).into_iter().filter(|other| names.iter().all(|(name, _)| name != other));
+    let others: Vec<String> = others.collect();
+    others.iter().filter_map(|name| service::stored(name)).for_each(end_listening);
+    // Devices are free once it has closed them.
+    if let Err(err) = remove_all(&others) {
+        tracing::warn!("service manager: {err}");
+    }
 }
 
 /// Takes the connections of guests. Returns the names that the manager has of them.
@@ -132,7 +153,8 @@ fn take_guests() -> Vec<String> {
     let is_missing = table.is_none();
     match table.map_or_else(|| Err("their table was not kept".to_owned()), guests::read) {
         Ok(rows) => {
-            rows.into_iter().enumerate().filter_map(|(number, row)| guest(number, row)).for_each(held::add_guest)
+            let guest = |row: GuestRow| row.with(|number| service::stored(&guest_name(number)));
+            rows.into_iter().filter_map(guest).for_each(held::add_guest);
         }
         // There are none.
         Err(_) if is_missing && names.is_empty() => return names,
@@ -146,18 +168,13 @@ fn take_guests() -> Vec<String> {
     names
 }
 
-fn guest(number: usize, row: guests::GuestRow) -> Option<PassedGuest> {
-    let stored = (0..row.descriptors).map_while(|at| service::stored(&guest_name(number, at))).collect();
-    row.with(stored)
-}
-
 fn read(table: OwnedFd) -> Result<Vec<Row>, String> {
     let bytes = sealed::unseal(table, MAX_TABLE)?;
     serde_json::from_slice(&bytes).map_err(|err| format!("it has no links: {err}"))
 }
 
 fn take_link(number: usize, row: Row, names: &mut Vec<(String, Option<String>)>) {
-    let Row { name, settings, mtu, descriptors } = row;
+    let Row { name, settings, mtu, station, descriptors } = row;
     let all = (0..descriptors).map_while(|at| {
         let stored = name_of(number, at);
         let descriptor = service::stored(&stored)?;
@@ -168,7 +185,7 @@ fn take_link(number: usize, row: Row, names: &mut Vec<(String, Option<String>)>)
     // The store may have had room for some.
     if all.len() == descriptors {
         // The earlier gateway is gone, so nothing is in the way of opening the link.
-        held::add_link(PassedLink { name, settings, resource: String::new(), mtu, descriptors: all });
+        held::add_link(PassedLink { name, settings, resource: String::new(), mtu, station, descriptors: all });
     }
 }
 

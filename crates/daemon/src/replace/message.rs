@@ -25,6 +25,9 @@ pub(super) enum Message {
         /// Resource that at most one link has, in words that are compared alone.
         resource: String,
         mtu: usize,
+        /// Link-layer address, of a bridge or a guest's port.
+        #[serde(default)]
+        station: Option<[u8; 6]>,
         /// Whether another message has further descriptors of the link.
         has_more: bool,
     },

@@ -135,7 +135,7 @@ pub(crate) fn serve(
 
 fn pass_links(channel: &OwnedFd, worker: &Handle) -> io::Result<()> {
     let links = duplicates::links(worker).map_err(|gone| io::Error::other(gone.to_string()))?;
-    for PassedLink { name, settings, resource, mtu, descriptors } in links {
+    for PassedLink { name, settings, resource, mtu, station, descriptors } in links {
         let mut chunks: Vec<&[OwnedFd]> = descriptors.chunks(MAX_DESCRIPTORS).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
@@ -143,7 +143,7 @@ fn pass_links(channel: &OwnedFd, worker: &Handle) -> io::Result<()> {
         let last = chunks.len() - 1;
         for (number, chunk) in chunks.into_iter().enumerate() {
             let (name, settings, resource) = (name.clone(), settings.clone(), resource.clone());
-            let message = Message::Link { name, settings, resource, mtu, has_more: number != last };
+            let message = Message::Link { name, settings, resource, mtu, station, has_more: number != last };
             let descriptors: Vec<BorrowedFd<'_>> = chunk.iter().map(AsFd::as_fd).collect();
             send(channel, &message, &descriptors)?;
         }
