@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Uses of `unsafe` in the sources of each crate that has any: blocks, functions, implementations and attributes.
 const MOST: [(&str, usize); 6] =
-    [("ipsec", 46), ("launch", 8), ("link", 84), ("offload", 5), ("packet", 60), ("preload", 198)];
+    [("ipsec", 46), ("launch", 8), ("link", 83), ("offload", 5), ("packet", 60), ("preload", 198)];
 
 /// Number of uses of `unsafe` in a source file, comments left out.
 fn uses(source: &str) -> usize {

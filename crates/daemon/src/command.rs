@@ -165,6 +165,11 @@ impl Handle {
         self.count().all()
     }
 
+    /// Whether packets wait that a shard has handed to another one.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        (0..self.shards()).any(|shard| self.log.queued(shard) > 0)
+    }
+
     /// Ends all workers, after the operations before.
     ///
     /// # Errors

@@ -700,6 +700,7 @@ impl Daemon {
         if has_host_side {
             protocols.host_side.leave();
         }
+        offer::pass_guests(to, &self.worker.handle);
         offer::close_links(&self.worker.handle);
         if let Some(keeper) = &keeper {
             keeper.checkpointer.close();

@@ -15,8 +15,9 @@ use zeroize::Zeroizing;
 use crate::host::SocketDiag;
 use crate::ip_batch::{self, IpLines};
 use crate::netlink::Shared;
-use crate::node::Clock;
-use crate::store::{Found, replay};
+use crate::node::{Clock, since_boot};
+use crate::store::sealed::{self, SealedSas};
+use crate::store::{Found, replay, resume};
 use crate::traces::parse_filter;
 use crate::worker::{SharedWorker, Worker};
 use crate::{command, dry_run, journal};
@@ -40,6 +41,32 @@ pub fn restore_journal(file: &[u8]) {
     if journal::parse(file, &mut records).is_err() {
         return;
     }
+    on_a_gateway(|shared, _| {
+        // A record that cannot be carried out is refused by name.
+        let _ = replay(records, &Found::default().state, Path::new("journal"), &mut shared.lock());
+    });
+}
+
+/// Reads the SAs of an earlier gateway, and restores them on a gateway in memory without a configuration. Tells whether they could
+/// be read.
+///
+/// # Panics
+/// The system has no descriptors or threads left.
+pub fn restore_sealed_sas(memory: &[u8]) -> bool {
+    let Ok(sas) = SealedSas::parse(memory, since_boot()) else { return false };
+    on_a_gateway(|shared, handle| {
+        let _ = resume(sas, &mut shared.lock(), handle).expect("a worker that runs");
+    });
+    true
+}
+
+/// Memory with SAs of records of these kinds and contents, whose checksums are right.
+pub fn sealed_sas_of(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    sealed::bytes_of(records)
+}
+
+/// Runs `action` with a gateway in memory.
+fn on_a_gateway(action: impl FnOnce(&Shared, &command::Handle)) {
     let (handle, inboxes) = command::channel(ShardCount::ONE).expect("descriptors");
     let clock = Clock::start();
     let shards = ShardCount::ONE.all().zip(inboxes).zip(Datapath::shards(ShardCount::ONE));
@@ -53,8 +80,7 @@ pub fn restore_journal(file: &[u8]) {
         })
         .collect();
     let shared = Shared::new(&handle, dry_run::open);
-    // A record that cannot be carried out is refused by name.
-    let _ = replay(records, &Found::default().state, Path::new("journal"), &mut shared.lock());
+    action(&shared, &handle);
     drop(shared);
     handle.stop().expect("a worker that runs");
     workers.into_iter().for_each(|worker| worker.join().expect("no panic").expect("a worker that ends in order"));

@@ -149,8 +149,9 @@ use node::{Node, since_boot};
 use opener::child::{self, Child};
 pub use opener::process::OpenerWork;
 use replace::earlier::{EarlierGateway, Taken};
+use replace::guests;
 use replace::held::{self, Socket};
-use replace::kept;
+use replace::kept::{self, KeptNames};
 use server::Server;
 pub use store::check_state;
 use store::{KeptState, Store};
@@ -209,7 +210,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     if let Err(err) = raise_descriptor_limit() {
         tracing::warn!("limit of descriptors: {err}");
     }
-    let stored = kept::take();
+    let mut stored = kept::take();
     let replaced = match options.replaces {
         true => Some(EarlierGateway::connect(instance, &socket)?),
         false => {
@@ -259,7 +260,13 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         None => Server::bind(&socket),
     };
     let mut server = replaced.is_none().then(listen).transpose()?;
-    let mut is_ended = || signals.pending().any(|signal| signal != SIGHUP);
+    // A reload that is asked for before the gateway runs is done when it does.
+    let mut is_reloading = false;
+    let mut is_ended = || {
+        let pending: Vec<i32> = signals.pending().collect();
+        is_reloading |= pending.contains(&SIGHUP);
+        pending.iter().any(|signal| *signal != SIGHUP)
+    };
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, &mut is_ended)? else {
         return daemon.end();
     };
@@ -332,6 +339,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     if let Some(stored) = &stored {
         stored.remove(&unused);
     }
+    take_guests(stored.as_mut(), &daemon);
     device::guard(&daemon.worker.handle, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     if taken.is_none() {
         // Frees the memory that reading the file and planning took, before the worker would merge it between packets.
@@ -357,6 +365,10 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     }
     let links = daemon.links();
     links.log(&format!("{instance}: running"));
+    if is_reloading {
+        // The receiver is this thread's.
+        let _ = events.send(Event::Signal(SIGHUP));
+    }
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
     starting.succeeded();
@@ -413,6 +425,16 @@ fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &Ea
         Some(path) => format!("the running gateway keeps its state in {}; use --state with that file", path.display()),
         None => "the running gateway keeps no state; use --state none, or restart it".to_owned(),
     }))
+}
+
+/// Goes on with the connections of guests that an earlier gateway has passed.
+fn take_guests(stored: Option<&mut KeptNames>, daemon: &Daemon) {
+    let mut passed = held::take_guests();
+    if let Some(Err(err)) = stored.map(KeptNames::remove_guests) {
+        tracing::warn!("guests reconnect: the service manager has them still: {err}");
+        passed.drain(..).for_each(|guest| guest.connection.close());
+    }
+    guests::take(&daemon.worker.handle, passed);
 }
 
 /// Logs that this gateway has replaced another one, without its links `unused`, and opens the links whose devices that one had until now.
@@ -536,6 +558,8 @@ fn places(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&P
             places.write_beside(Path::new(path));
         }
     }
+    // The socket of a port that the file lacks is removed.
+    held::listening_paths().iter().for_each(|path| places.write_beside(path));
     if !sources.lines.is_empty() {
         let programs = std::env::var_os("PATH").unwrap_or_default();
         std::env::split_paths(&programs).for_each(|dir| places.read_in(&dir));

@@ -397,6 +397,14 @@ impl Node {
         }
     }
 
+    /// Follows the carrier of a link, which may have changed.
+    pub(crate) fn see_carrier(&mut self, now: Instant, id: PortId) {
+        if self.follow_state(now, id) {
+            self.log_carrier(id);
+            self.listeners.link_changed(id);
+        }
+    }
+
     /// Logs that the carrier of a link has changed.
     #[cold]
     fn log_carrier(&self, id: PortId) {
@@ -495,9 +503,8 @@ impl Node {
             return None;
         }
         let received = slot.recv(&self.mem, &mut self.burst);
-        if received.is_ok() && self.follow_state(now, id) {
-            self.log_carrier(id);
-            self.listeners.link_changed(id);
+        if received.is_ok() {
+            self.see_carrier(now, id);
         }
         Some(received)
     }

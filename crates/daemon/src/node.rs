@@ -93,6 +93,9 @@ pub(crate) struct Node {
     pub(crate) held: Option<(PortId, Vec<Packet>)>,
     /// Limits of tables for requests.
     pub(crate) limits: TableLimits,
+    /// Whether forwarding is about to be paused: no burst is received, and those that were are forwarded. Packets that arrive meanwhile stay
+    /// in the devices.
+    pub(crate) is_draining: bool,
     /// Whether forwarding is paused. Packets that arrive meanwhile stay in the devices.
     pub(crate) paused: bool,
     /// Counters of the worker.
@@ -181,6 +184,7 @@ impl Node {
             burst: Vec::new(),
             held: None,
             limits: TableLimits::default(),
+            is_draining: false,
             paused: false,
             work: Work::default(),
             shard,

@@ -40,7 +40,7 @@ pub(crate) fn open(
     let kind = match &config.kind {
         LinkKind::Vlan { .. } => return Ok(internal(&|| InternalLink::vlan(&config.name, config.mtu))),
         LinkKind::Bridge(_) => {
-            let station = random_station()?;
+            let station = station(&config.name)?;
             return Ok(internal(&|| InternalLink::bridge(&config.name, station, config.mtu)));
         }
         LinkKind::Loopback | LinkKind::Vrf { .. } => {
@@ -53,7 +53,7 @@ pub(crate) fn open(
     admitted.map_err(|why| CliError::failed(format!("link {}: {why}", config.name)))?;
     let LinkConfig { ref name, mtu, offloads, .. } = *config;
     let is_guests = matches!(kind.resource(), Resource::VhostSocket(_));
-    let mac = is_guests.then(random_station).transpose()?;
+    let mac = is_guests.then(|| station(&config.name)).transpose()?;
     let opening = || {
         let (name, kind, shards) = (name.clone(), kind.clone(), shards.get() as u8);
         Opening { name, kind, mtu, offloads, index, shards }
@@ -69,7 +69,7 @@ pub(crate) fn open(
                 break (link::from_descriptors(&driver_config, acquired, shards), is_own);
             }
             Way::Make(acquired) => {
-                let is_own = request::adopt(opening()).map_err(CliError::failed)?;
+                let is_own = !is_guests && request::adopt(opening()).map_err(CliError::failed)?;
                 match link::from_descriptors(&driver_config, acquired, shards) {
                     Ok(made) => break (Ok(made), is_own),
                     // Its device may be another one by now.
@@ -137,8 +137,11 @@ fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
     }
 }
 
-/// Random link-layer address, locally administered (Linux `eth_random_addr`).
-fn random_station() -> Result<MacAddr, CliError> {
+/// Link-layer address of a link: that of the gateway before, or a random one, locally administered (Linux `eth_random_addr`).
+fn station(name: &str) -> Result<MacAddr, CliError> {
+    if let Some(station) = held::station_of(name) {
+        return Ok(station);
+    }
     let bits = random().map_err(|err| CliError::system("getrandom", &err))?;
     let [first, b, c, d, e, f, ..] = bits.to_le_bytes();
     Ok(MacAddr([first & 0xfc | 2, b, c, d, e, f]))

@@ -23,6 +23,15 @@ use super::worker::{SharedWorker, Worker};
 /// Longest time that the worker may take to end.
 const END_LIMIT: Duration = Duration::from_millis(1500);
 
+/// Rounds after which workers pause with packets that they have handed over.
+const MOST_ROUNDS: usize = 20;
+
+/// Longest wait before a pause for links that are busy: guests take packets from their rings meanwhile.
+const BUSY_LIMIT: Duration = Duration::from_millis(5);
+
+/// Interval at which busy links are looked at.
+const BUSY_INTERVAL: Duration = Duration::from_micros(200);
+
 /// The workers' threads.
 pub(super) struct Running {
     pub(super) handle: Handle,
@@ -99,9 +108,36 @@ impl Running {
         answers.into_iter().reduce(agreed).unwrap_or_else(|| Err(WorkerGone.to_string()))
     }
 
-    /// Pauses or resumes forwarding.
+    /// Pauses or resumes forwarding. Before a pause all packets that were received are forwarded.
     pub(super) fn hold(&self, held: bool) -> Result<(), String> {
-        self.handle.change(move |node| node.paused = held, same).map_err(|gone| gone.to_string())
+        let set = || {
+            self.handle.change(move |node| node.is_draining = held, same)?;
+            if held {
+                self.drain()?;
+            }
+            self.handle.change(move |node| node.paused = held, same)
+        };
+        set().map_err(|gone: WorkerGone| gone.to_string())
+    }
+
+    /// Waits until workers that receive no packets have forwarded those that they had, and that they have handed to each other. Packets
+    /// for links that stay busy remain.
+    fn drain(&self) -> Result<(), WorkerGone> {
+        let mut before = None;
+        for _ in 0..MOST_ROUNDS {
+            // The turn that has received a burst is over when the next operation is carried out.
+            let counts = self.handle.gather(|node| node.work.handed_over + node.work.taken_over)?;
+            let moved: u64 = counts.into_iter().sum();
+            if before == Some(moved) && !self.handle.has_handed_over() {
+                break;
+            }
+            before = Some(moved);
+        }
+        let limit = Instant::now() + BUSY_LIMIT;
+        while self.handle.gather(has_waiting)?.contains(&true) && Instant::now() < limit {
+            thread::sleep(BUSY_INTERVAL);
+        }
+        Ok(())
     }
 
     /// Adds the workers to the threads that the watchdog pings.
@@ -153,6 +189,11 @@ impl Running {
             Err(panic) => panicked(&name, &*panic),
         }
     }
+}
+
+/// Whether packets wait for a link.
+fn has_waiting(node: &mut Node) -> bool {
+    node.datapath.ports.iter().any(|(_, port)| port.tx_bytes() > 0)
 }
 
 /// Name of a worker of `of`, and of its thread.

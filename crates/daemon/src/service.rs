@@ -90,6 +90,12 @@ pub(super) fn stored(name: &str) -> Option<OwnedFd> {
     passed.iter().find(|(of, _)| of == name)?.1.try_clone().ok()
 }
 
+/// Names under which an earlier run has [stored](store) descriptors, as far as they begin with `beginning`.
+pub(super) fn stored_names(beginning: &str) -> Vec<String> {
+    let passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);
+    passed.iter().map(|(name, _)| name.clone()).filter(|name| name.starts_with(beginning)).collect()
+}
+
 /// Keeps a descriptor as one that an earlier run has [stored](store) under `name`, in place of another one.
 pub(super) fn put(name: &str, descriptor: OwnedFd) {
     let mut passed = PASSED.lock().unwrap_or_else(PoisonError::into_inner);

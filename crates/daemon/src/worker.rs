@@ -432,7 +432,7 @@ impl Worker {
 
     /// Receives one burst from a link, and passes it to the datapath. Returns whether there may be more.
     fn serve(&mut self, now: Instant, id: PortId) -> bool {
-        if self.is_over || self.node.paused {
+        if self.is_over || self.node.paused || self.node.is_draining {
             return false;
         }
         let Some(received) = self.node.receive(now, id) else { return false };
@@ -454,7 +454,7 @@ impl Worker {
 
     /// Receives one burst from sockets of the host side, in the same way.
     fn serve_host_device(&mut self, now: Instant, id: PortId) -> bool {
-        if self.is_over || self.node.paused {
+        if self.is_over || self.node.paused || self.node.is_draining {
             return false;
         }
         let Some(received) = self.node.receive_of_host_device(id) else { return false };
@@ -617,6 +617,20 @@ mod tests {
             let (forwarded, _) = serve_one(&mut worker, &mut ends);
             assert_eq!((forwarded, pending.try_recv()), (0, Ok(())), "{at}");
         }
+    }
+
+    /// A pause drops a burst that was received before, so draining comes first.
+    #[test]
+    fn burst_that_was_received_before_draining_is_forwarded() {
+        let (handle, mut worker, mut ends) = router();
+        handle.queue_deltas([route(WAN, [2, 0])].into_iter());
+        let pending = handle.begin(|node| node.is_draining = true).unwrap();
+        assert_eq!(serve_one(&mut worker, &mut ends), (1, 0));
+        assert_eq!(pending.try_recv(), Ok(()));
+        // The next one stays in the device.
+        assert_eq!(serve_one(&mut worker, &mut ends), (0, 0));
+        worker.node.is_draining = false;
+        assert_eq!(serve_one(&mut worker, &mut ends).0, 2);
     }
 
     #[test]

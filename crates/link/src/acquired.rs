@@ -10,7 +10,8 @@ pub struct Acquired {
     /// - UDP: a socket for each shard, then the socket that keeps others out of their group, if there is one.
     /// - Packet sockets: a socket for each shard, then the BPF link of an exclusive one.
     /// - AF_XDP: the map of sockets, the BPF link of the program, a packet socket for each shard with a queue, and a socket for each queue.
-    /// - Guests and front ends: none.
+    /// - Guests: none for a new port, else the listening socket.
+    /// - Front ends: none.
     pub descriptors: Vec<OwnedFd>,
     /// Reason why the program of AF_XDP does not run in the driver, if that was tried.
     pub why_generic: Option<String>,

@@ -8,7 +8,7 @@ use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
-use crate::{Common, Layer, Link, OpenError, Sent};
+use crate::{Common, Duplicates, Layer, Link, OpenError, Sent};
 
 /// Every offload: the ports, or the link below, segment frames and complete checksums where their devices do not.
 const FEATURES: Features = Features { frames: false, ..Features::ALL };
@@ -85,6 +85,11 @@ impl Link for InternalLink {
 
     fn is_elsewhere(&self) -> bool {
         self.is_elsewhere
+    }
+
+    /// None, for a link elsewhere: the shards that have queues have the descriptors.
+    fn duplicate(&self) -> io::Result<Option<Duplicates>> {
+        if self.is_elsewhere { Duplicates::of([], None).map(Some) } else { Ok(None) }
     }
 
     fn look(&mut self) -> io::Result<bool> {

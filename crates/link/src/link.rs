@@ -9,7 +9,7 @@ use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
 use crate::udp::PeerError;
-use crate::vhost::GuestState;
+use crate::vhost::{GuestState, PassedConnection};
 use crate::{Common, Duplicates, LinkStats, Offload, OpenError, RingState};
 
 /// A link, which receives and sends packets in bursts; no call blocks.
@@ -166,6 +166,26 @@ pub trait Link: fmt::Debug + Send {
     /// Tells whether the other end can receive. A guest's port has no carrier until the guest's driver runs.
     fn has_carrier(&self) -> bool {
         true
+    }
+
+    /// Leaves a guest's port to another process, with the connection of the guest, if there is one. No link of the port, in any
+    /// shard, receives or sends from then on. Other links have none.
+    ///
+    /// # Errors
+    /// The reason why the connection is closed instead. The port is left.
+    fn pass_guest(&mut self) -> Result<Option<PassedConnection>, String> {
+        Ok(None)
+    }
+
+    /// Takes a guest's port of another process, which does not use it any more, and goes on with its connection. Called on each link
+    /// that is made from the descriptors of another process, before it first receives.
+    ///
+    /// # Errors
+    /// The reason why the connection is closed instead. A link of another kind has no use for one.
+    fn take_guest(&mut self, passed: Option<PassedConnection>) -> Result<(), String> {
+        let Some(passed) = passed else { return Ok(()) };
+        passed.close();
+        Err("it is no port of a guest".to_owned())
     }
 
     /// State of the guest, for a guest's port.

@@ -118,7 +118,7 @@ pub fn acquire(config: &Config, shards: ShardCount) -> Result<Acquired, OpenErro
 
 /// Makes the links of all shards from the descriptors of their device, the half of [`open_queues`] that takes no capability: rings, probed
 /// offloads, and the state of the interface. The descriptors may be those of another process, and of an earlier link, but for AF_XDP, whose
-/// rings are in the memory of that link. Guests and front ends have none, and are opened here.
+/// rings are in the memory of that link. Front ends and new ports of guests have none, and are opened here.
 ///
 /// # Errors
 /// The device and the call that failed; the descriptors are not those of such a link. They are closed then.
@@ -141,7 +141,8 @@ pub fn from_descriptors(
         DriverKind::VhostUser { socket, queues, memory } => {
             let (mtu, offloads) = (config.mtu, config.offloads);
             let back = VhostConfig::new(&config.name, Path::new(socket), own_address()?);
-            vhost::open_queues(&VhostConfig { pairs: *queues, memory: *memory, mtu, offloads, ..back }, shards)?
+            let back = VhostConfig { pairs: *queues, memory: *memory, mtu, offloads, ..back };
+            vhost::open_queues(&back, shards, acquired.descriptors)?
         }
         DriverKind::VirtioUser { socket, queues, ring } => {
             let (mtu, offloads) = (config.mtu, config.offloads);

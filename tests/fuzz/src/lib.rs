@@ -37,10 +37,12 @@ pub mod path;
 pub mod reassembly;
 pub mod reassembly_ops;
 pub mod reassembly_trains;
+pub mod sealed;
 pub mod sockets;
 pub mod state;
 pub mod vhost_messages;
 pub mod vhost_rings;
+pub mod vhost_state;
 pub mod virtio_header;
 pub mod wire_eth;
 pub mod wire_icmp;
@@ -66,7 +68,7 @@ mod reassembly_model;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets, in order of their names.
-pub const TARGETS: [Target; 29] = [
+pub const TARGETS: [Target; 31] = [
     ("bridge", bridge::target),
     ("capture_file", capture_file::target),
     ("config", config::target),
@@ -88,10 +90,12 @@ pub const TARGETS: [Target; 29] = [
     ("reassembly", reassembly::target),
     ("reassembly_ops", reassembly_ops::target),
     ("reassembly_trains", reassembly_trains::target),
+    ("sealed", sealed::target),
     ("sockets", sockets::target),
     ("state", state::target),
     ("vhost_messages", vhost_messages::target),
     ("vhost_rings", vhost_rings::target),
+    ("vhost_state", vhost_state::target),
     ("virtio_header", virtio_header::target),
     ("wire_eth", wire_eth::target),
     ("wire_icmp", wire_icmp::target),

@@ -11,12 +11,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use link::Link;
-use link::vhost::{VhostConfig, VhostUser, open};
+use link::vhost::{ConnectionState, PassedConnection, VhostConfig, VhostUser, open};
 use packet::{Memory, Packet};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::io::{pread, pwrite};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use serde_json::Value;
 
 pub(crate) const PAGE: u64 = 4096;
 
@@ -100,6 +101,43 @@ impl Port {
             thread::sleep(Duration::from_micros(50));
         }
         frames
+    }
+
+    /// Waits until a front end's guest can receive. False: the front end is closed.
+    pub(crate) fn wait_for_guest(&mut self) -> bool {
+        let since = Instant::now();
+        let mut has_come = false;
+        while since.elapsed() < PATIENCE {
+            let guest = self.back.guest();
+            if guest.queues.iter().all(|queue| queue.running && queue.enabled) {
+                return true;
+            }
+            if has_come && !guest.connected {
+                return false;
+            }
+            has_come |= guest.connected;
+            self.wait();
+        }
+        panic!("a front end is neither served nor closed: {:?}", self.back.guest());
+    }
+
+    /// Leaves the port with its guest to another process.
+    pub(crate) fn pass(&mut self) -> PassedConnection {
+        let passed = self.back.pass().expect("a guest without a fault");
+        let guest = self.back.guest();
+        assert!(!guest.connected && guest.regions == 0);
+        passed.expect("a guest")
+    }
+
+    /// Takes the port as the other process, with a state and descriptors.
+    pub(crate) fn take(&mut self, state: Value, descriptors: Vec<OwnedFd>) {
+        let state: Result<ConnectionState, _> = serde_json::from_value(state);
+        let passed = state.ok().and_then(|state| PassedConnection::of_descriptors(state, descriptors));
+        let is_passed = passed.is_some();
+        let taken = self.back.take(passed);
+        let guest = self.back.guest();
+        assert_eq!(guest.connected, taken.is_ok() && is_passed);
+        assert!(guest.connected || guest.regions == 0 && !guest.running, "{guest:?}");
     }
 
     fn check_closed(&mut self) {

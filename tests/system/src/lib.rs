@@ -22,6 +22,7 @@
 mod capture;
 mod charon;
 mod esp;
+mod front_end;
 mod gateway;
 mod manager;
 mod memory;
@@ -34,6 +35,7 @@ mod traffic;
 pub use capture::{Capture, decrypted, wire_checksums};
 pub use charon::{Auth, Charon, CharonFiles, outer_v6, strongswan_example};
 pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
+pub use front_end::{FrontEnd, exchange};
 pub use gateway::{Gateway, fatpath, have_several_workers, with_workers};
 pub use manager::{Manager, Manners};
 pub use memory::Secrets;

@@ -9,6 +9,7 @@ use std::process::{self, Command};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use rustix::fs::{FileType, fstat};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use crate::{Netns, Outcome, Scratch};
@@ -24,6 +25,8 @@ pub enum Manners {
     Stores,
     /// As systemd with `FileDescriptorStoreMax=0`.
     StoresNothing,
+    /// As systemd with a store of this size.
+    StoresAtMost(usize),
     /// It hangs: it stores what it has got before, and confirms nothing.
     Hangs,
 }
@@ -61,6 +64,11 @@ impl Manager {
     /// Stores a descriptor, as if a service had sent it.
     pub fn put(&self, name: &str, descriptor: OwnedFd) {
         self.store.lock().unwrap_or_else(PoisonError::into_inner).1.push((name.to_owned(), descriptor));
+    }
+
+    /// Removes the descriptors with this name.
+    pub fn remove(&self, name: &str) {
+        self.store.lock().unwrap_or_else(PoisonError::into_inner).1.retain(|(of, _)| of != name);
     }
 
     /// Empties the store.
@@ -152,11 +160,26 @@ fn serve(socket: &UnixDatagram, store: &Store) {
         let mut store = store.lock().unwrap_or_else(PoisonError::into_inner);
         match store.0 {
             Manners::Hangs => held.extend(descriptors),
-            Manners::Stores if has("FDSTORE=1") => {
-                store.1.extend(descriptors.into_iter().map(|descriptor| (name.clone(), descriptor)));
+            Manners::Stores | Manners::StoresAtMost(_) if has("FDSTORE=1") => {
+                let most = if let Manners::StoresAtMost(most) = store.0 { most } else { usize::MAX };
+                for descriptor in descriptors {
+                    if store.1.len() < most && !store.1.iter().any(|(_, other)| are_one_file(other, &descriptor)) {
+                        store.1.push((name.clone(), descriptor));
+                    }
+                }
             }
             _ if has("FDSTOREREMOVE=1") => store.1.retain(|(of, _)| *of != name),
             _ => {}
         }
     }
+}
+
+/// Whether two descriptors are of one file of memory. systemd keeps the first of descriptors with one description.
+fn are_one_file(one: &OwnedFd, other: &OwnedFd) -> bool {
+    let file = |descriptor: &OwnedFd| {
+        let stat = fstat(descriptor).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode).is_file())?;
+        Some((stat.st_dev, stat.st_ino))
+    };
+    // Eventfds have no type, and sockets have an inode each.
+    file(one).is_some_and(|one| file(other) == Some(one))
 }

@@ -351,6 +351,16 @@ fn restart() -> Outcome {
         between.goes_on(&mut site)?;
         site.guests[1].sh(&traffic("guest-peer", &["10.0.30.1", "fd30::9"], 1 << 20))?;
     }
+    // The next gateway goes on with the guests, which do not see it.
+    let next = site.node.command(system::fatpath());
+    let (scratch, toml) = (&site.scratch, &site.toml);
+    site.gateway.as_mut().ok_or("no gateway")?.replace(next, scratch, toml, PATIENCE)?;
+    uplink.goes_on(&mut site)?;
+    between.goes_on(&mut site)?;
+    site.guests[1].sh(&traffic("guest-peer", &["10.0.30.1", "fd30::9"], 1 << 20))?;
+    for link in ["vm0", "vm1"] {
+        assert_eq!(site.counter(link, "/guest/connections")?, 0, "{}", site.gateway()?.log());
+    }
     for (name, keep) in [("uplink", uplink), ("between", between)] {
         println!("{name}: no part took longer than {} ms", keep.stop(&mut site)?);
     }

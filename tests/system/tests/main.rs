@@ -17,6 +17,7 @@ mod exec;
 mod fail_closed;
 mod filters;
 mod fragment_tools;
+mod guest_ports;
 mod guests;
 mod host_side;
 mod ike_policies;
@@ -95,6 +96,7 @@ fn main() {
         budget::trials(),
         churn::trials(),
         confine::trials(),
+        guest_ports::trials(),
         guests::trials(),
         vhost::trials(),
         qdisc::trials(),

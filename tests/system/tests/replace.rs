@@ -49,6 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("replace/service_is_refused", NEEDS, service),
         trial("replace/next_gateway_that_is_killed_changes_nothing", NEEDS, killed),
         trial("replace/next_gateway_that_is_terminated_changes_nothing", NEEDS, terminated),
+        trial("replace/reload_asked_of_the_next_gateway_follows", NEEDS, reload_of_next),
         trial("replace/gateway_that_is_killed_before_is_replaced", NEEDS, killed_before),
         trial("replace/state_that_does_not_fit_is_refused", NEEDS, unfit_state),
         trial("replace/host_side_ends_if_the_next_file_has_none", NEEDS, host_side_off),
@@ -170,8 +171,8 @@ fn links() -> Outcome {
     alone.replace(&format!("{TUN}{UDP}{with_guest}"))?;
     assert_eq!((socket(&alone)?, index(&alone)?), before, "{}", alone.gateway.log());
     alone.netns.sh("ping -c 3 -i 0.01 -W 2 10.1.0.1")?;
-    UnixStream::connect(&guest)?;
-    // A guest's port is opened anew.
+    let _front_end = UnixStream::connect(&guest)?;
+    // The port of guests is passed, too.
     alone.replace(&format!("{TUN}{UDP}{with_guest}"))?;
     alone.gateway.wait_until("the guest's port is open", |_| UnixStream::connect(&guest).is_ok())?;
     assert!(alone.gateway.show("links")?.contains("vm"), "{}", alone.gateway.log());
@@ -450,6 +451,24 @@ fn terminated() -> Outcome {
     pair.hosts[0].sh(&format!("ping -q -c 5 -i 0.01 -W 2 {RIGHT}"))?;
     assert!(!pair.log().contains("ending"), "{}", pair.log());
     pair.replace(&pair.toml, PATIENCE)?;
+    pair.nothing_is_replayed()
+}
+
+/// SIGHUP to the next gateway while it plans: it applies the file of then once it has taken over.
+fn reload_of_next() -> Outcome {
+    let pair = Pair::without_manager(Keys::File, "")?;
+    let toml = format!("{}\n{}", pair.toml, routes(50_000));
+    let mut next = Gateway::spawn(pair.plain(), &pair.scratch, "left", &toml, &["--replace"])?;
+    wait_for_sockets(&pair, &next)?;
+    next.reload(&format!("{}[[route]]\nto = \"10.79.0.0/16\"\ndev = \"wan\"\n", pair.toml))?;
+    assert!(!next.log().contains("took over"), "{}", next.log());
+    next.wait_until("it is reloaded", |next| next.log().contains("left: reloaded"))?;
+    assert!(next.log().contains("took over"), "{}", next.log());
+    let before = std::mem::replace(&mut pair.gateways.borrow_mut()[0], next);
+    drop(before);
+    let routes = pair.ip(1, "route")?;
+    assert!(routes.contains("10.79.0.0/16 dev wan") && routes.lines().count() < 100, "{routes}");
+    pair.hosts[0].sh(&format!("ping -q -c 5 -i 0.01 -W 2 {RIGHT}"))?;
     pair.nothing_is_replayed()
 }
 

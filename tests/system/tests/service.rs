@@ -197,7 +197,7 @@ fn stored(manager: &UnixDatagram) -> Outcome<OwnedFd> {
 }
 
 fn store() -> Outcome {
-    assert!(UNIT.lines().any(|line| line == "FileDescriptorStoreMax=512"));
+    assert!(UNIT.lines().any(|line| line == "FileDescriptorStoreMax=2048"));
     let (scratch, host) = (Scratch::new()?, Netns::new("service")?);
     let socket = scratch.file("notify");
     let manager = UnixDatagram::bind(&socket)?;

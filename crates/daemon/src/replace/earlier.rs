@@ -8,12 +8,14 @@ use std::time::Duration;
 use base::{Instant, ShardCount};
 use client::{CliError, Client};
 use ctl::{Reply, Request};
+use link::vhost::PassedConnection;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::guests;
 use super::held::{self, PassedLink};
 use super::message::{FORMAT, Message, receive, send};
 use crate::node::since_boot;
@@ -84,8 +86,8 @@ impl EarlierGateway {
         loop {
             let (message, descriptors) = self.next()?;
             match message {
-                Message::Link { name, settings, resource, mtu, has_more } => {
-                    let part = PassedLink { name, settings, resource, mtu, descriptors: Vec::new() };
+                Message::Link { name, settings, resource, mtu, station, has_more } => {
+                    let part = PassedLink { name, settings, resource, mtu, station, descriptors: Vec::new() };
                     let whole = link.get_or_insert(part);
                     whole.descriptors.extend(descriptors);
                     if !has_more && let Some(whole) = link.take() {
@@ -107,10 +109,14 @@ impl EarlierGateway {
     /// # Errors
     /// It goes on, or has failed.
     pub(crate) fn take_over(self, has_host_side: bool) -> Result<Taken, CliError> {
-        let taken = send(&self.channel, &Message::TakeOver { has_host_side }, &[]).and_then(|()| self.next());
+        let mut of_guests = Vec::new();
+        let taken = send(&self.channel, &Message::TakeOver { has_host_side }, &[]);
+        let taken = taken.and_then(|()| self.next_but_guests(&mut of_guests));
         let (message, descriptors) = match taken {
             Ok(taken) => taken,
             Err(err) => {
+                // The numbers of the rings are not certain.
+                of_guests.into_iter().for_each(PassedConnection::end);
                 if self.was_killed(&err) {
                     tracing::warn!("process {} was killed before it handed over", self.pid);
                     held::release();
@@ -122,11 +128,39 @@ impl EarlierGateway {
         match message {
             Message::Stopped { at } => {
                 held::release();
+                take_guests(of_guests);
                 let (sas, stopped) = (descriptors.into_iter().next(), Instant::from_nanos(at));
                 Ok(Taken { pid: self.pid, sas, stopped })
             }
-            Message::GoesOn(why) => Err(CliError::failed(format!("not replaced, the gateway goes on: {why}"))),
-            other => Err(CliError::failed(format!("not replaced: {}", unexpected(&other)))),
+            other => {
+                of_guests.into_iter().for_each(PassedConnection::end);
+                Err(CliError::failed(match other {
+                    Message::GoesOn(why) => format!("not replaced, the gateway goes on: {why}"),
+                    other => format!("not replaced: {}", unexpected(&other)),
+                }))
+            }
+        }
+    }
+
+    /// The next message but for those of guests, whose descriptors are collected. If one of those cannot be received, such as for the limit
+    /// of descriptors, all guests reconnect.
+    fn next_but_guests(&self, of_guests: &mut Vec<OwnedFd>) -> io::Result<(Message, Vec<OwnedFd>)> {
+        let mut are_lost = false;
+        loop {
+            match self.next() {
+                Ok((Message::Guests, descriptors)) => of_guests.extend(descriptors),
+                // The gateway before has stopped, so the next one has to go on.
+                Err(err) if err.kind() == ErrorKind::InvalidData => {
+                    if !are_lost {
+                        tracing::warn!("guests reconnect: their descriptors are not received: {err}");
+                    }
+                    are_lost = true;
+                }
+                other => return other,
+            }
+            if are_lost {
+                of_guests.drain(..).for_each(PassedConnection::end);
+            }
         }
     }
 
@@ -143,6 +177,14 @@ impl EarlierGateway {
     }
 }
 
+/// Keeps the connections of guests of these descriptors, of which the first is their table.
+fn take_guests(descriptors: Vec<OwnedFd>) {
+    match guests::with_all(descriptors) {
+        Ok(guests) => guests.into_iter().for_each(held::add_guest),
+        Err(why) => tracing::warn!("guests reconnect: {why}"),
+    }
+}
+
 /// Waits for the end of a process. False: it has not ended within a moment.
 fn has_ended(pid: u32) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
@@ -154,4 +196,47 @@ fn has_ended(pid: u32) -> bool {
 
 fn unexpected(message: &Message) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("{message:?} of the running gateway does not fit"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+    use std::mem::MaybeUninit;
+    use std::os::unix::net::UnixStream;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    #[test]
+    fn guests_that_cannot_be_received_are_closed_and_the_rest_is_read() {
+        let (channel, before) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        let workers = ShardCount::ONE;
+        let earlier = EarlierGateway { channel, socket: PathBuf::new(), pid: 0, workers, state: None };
+        let (guest, port) = UnixStream::pair().unwrap();
+        let stopped = Message::Stopped { at: 7 };
+        let sas = || [before.as_fd()];
+        // All are received.
+        send(&before, &Message::Guests, &[port.as_fd()]).unwrap();
+        send(&before, &stopped, &sas()).unwrap();
+        let mut of_guests = Vec::new();
+        let (message, descriptors) = earlier.next_but_guests(&mut of_guests).unwrap();
+        assert_eq!((message, descriptors.len(), of_guests.len()), (stopped.clone(), 1, 1));
+        // The second message has more than its receiver has room for, as at the limit of descriptors.
+        send(&before, &Message::Guests, &[port.as_fd()]).unwrap();
+        let many = [port.as_fd(); 24];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(24))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&many)));
+        let bytes = serde_json::to_vec(&Message::Guests).unwrap();
+        sendmsg(&before, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
+        send(&before, &Message::Guests, &[port.as_fd()]).unwrap();
+        send(&before, &stopped, &sas()).unwrap();
+        let mut of_guests = Vec::new();
+        let (message, descriptors) = earlier.next_but_guests(&mut of_guests).unwrap();
+        assert_eq!((message, descriptors.len(), of_guests.len()), (stopped, 1, 0));
+        guest.set_nonblocking(true).unwrap();
+        assert_eq!(io::Read::read(&mut &guest, &mut [0]).unwrap(), 0, "the guest's connection is closed");
+    }
 }

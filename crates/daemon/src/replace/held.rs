@@ -1,19 +1,27 @@
 //! Links and sockets that the gateway before this one has passed, and links whose devices it keeps until it has ended.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use driver::{DriverKind, Resource};
 use link::Acquired;
+use link::vhost::{PassedConnection, end_listening, listening_path};
 use serde::{Deserialize, Serialize};
+use wire::eth::MacAddr;
 
 /// State of the gateway before this one. Without one everything is free.
-static EARLIER: Mutex<Earlier> = Mutex::new(Earlier { links: Vec::new(), sockets: Vec::new() });
+static EARLIER: Mutex<Earlier> =
+    Mutex::new(Earlier { links: Vec::new(), stations: BTreeMap::new(), sockets: Vec::new(), guests: Vec::new() });
 
 #[derive(Debug)]
 struct Earlier {
     links: Vec<PassedLink>,
+    /// Random link-layer addresses by the names of links: neighbours know them.
+    stations: BTreeMap<String, MacAddr>,
     sockets: Vec<(Socket, OwnedFd)>,
+    guests: Vec<PassedGuest>,
 }
 
 /// A link of the gateway before.
@@ -23,8 +31,20 @@ pub(crate) struct PassedLink {
     pub(super) settings: String,
     pub(super) resource: String,
     pub(super) mtu: usize,
+    /// Link-layer address, of a bridge or a guest's port.
+    pub(super) station: Option<[u8; 6]>,
     /// Descriptors of the link; none if it cannot be made from them.
     pub(super) descriptors: Vec<OwnedFd>,
+}
+
+/// The connection of a guest of the gateway before.
+#[derive(Debug)]
+pub(crate) struct PassedGuest {
+    /// Name of the port's link.
+    pub(crate) link: String,
+    /// Settings of that link.
+    pub(super) settings: String,
+    pub(crate) connection: PassedConnection,
 }
 
 /// A socket of the gateway before that is no link's.
@@ -62,7 +82,9 @@ pub(crate) fn way_to(config: &link::Config) -> Way {
     };
     let is_same = |passed: &PassedLink| {
         let is_whole = !passed.descriptors.is_empty();
-        is_whole && (&passed.name, &passed.settings) == (&config.name, &settings) && has_mtu(passed)
+        // A socket that listens for guests is not the name's.
+        let has_name = passed.name == config.name || matches!(config.kind, DriverKind::VhostUser { .. });
+        is_whole && has_name && passed.settings == settings && has_mtu(passed)
     };
     if let Some(at) = earlier.links.iter().position(is_same) {
         return Way::Make(std::mem::take(&mut earlier.links[at].descriptors).into());
@@ -88,16 +110,46 @@ pub(super) fn release() {
     lock().links.iter_mut().for_each(|passed| passed.resource.clear());
 }
 
-/// Closes all that was passed and is not used. Returns the names of its links.
+/// Link-layer address that a link of this name had in the gateway before.
+pub(crate) fn station_of(name: &str) -> Option<MacAddr> {
+    lock().stations.get(name).copied()
+}
+
+/// Paths of the sockets that listen for guests.
+pub(crate) fn listening_paths() -> Vec<PathBuf> {
+    lock().links.iter().flat_map(|passed| &passed.descriptors).filter_map(listening_path).collect()
+}
+
+/// Closes all that was passed and is not used, but for guests. Returns the names of its links.
 pub(crate) fn close() -> Vec<String> {
-    let mut earlier = lock();
-    earlier.sockets.clear();
-    let unused = std::mem::take(&mut earlier.links).into_iter().filter(|passed| !passed.descriptors.is_empty());
-    unused.map(|passed| passed.name).collect()
+    let links = {
+        let mut earlier = lock();
+        earlier.sockets.clear();
+        std::mem::take(&mut earlier.links)
+    };
+    let unused = links.into_iter().filter(|passed| !passed.descriptors.is_empty());
+    let close = |passed: PassedLink| {
+        passed.descriptors.into_iter().for_each(end_listening);
+        passed.name
+    };
+    unused.map(close).collect()
+}
+
+/// Connections of guests that the gateway before has passed, once.
+pub(crate) fn take_guests() -> Vec<PassedGuest> {
+    std::mem::take(&mut lock().guests)
+}
+
+pub(super) fn add_guest(guest: PassedGuest) {
+    lock().guests.push(guest);
 }
 
 pub(super) fn add_link(link: PassedLink) {
-    lock().links.push(link);
+    let mut earlier = lock();
+    if let Some(station) = link.station {
+        earlier.stations.insert(link.name.clone(), MacAddr(station));
+    }
+    earlier.links.push(link);
 }
 
 pub(super) fn add_socket(socket: Socket, descriptor: OwnedFd) {
@@ -106,7 +158,11 @@ pub(super) fn add_socket(socket: Socket, descriptor: OwnedFd) {
 
 /// Settings of a link that its descriptors have.
 pub(super) fn settings_of(kind: &DriverKind, has_offloads: bool) -> String {
-    format!("{kind:?}, offloads {has_offloads}")
+    match kind {
+        // The listener has no other: a guest's connection is checked against those of the link.
+        DriverKind::VhostUser { socket, .. } => format!("VhostUser at {socket}"),
+        _ => format!("{kind:?}, offloads {has_offloads}"),
+    }
 }
 
 /// Resource that at most one of two links may have.
@@ -144,6 +200,7 @@ mod tests {
             settings: settings_of(kind, true),
             resource: resource_of(name, kind),
             mtu: 1400,
+            station: None,
             descriptors,
         };
         add_link(passed("tun0", &tun(1), descriptors()));
@@ -169,6 +226,13 @@ mod tests {
         }
         assert!(way("tun0", tun(1), Some(1400)).starts_with("Make"));
         assert_eq!(way("tun0", tun(1), None), "Wait", "descriptors make one link");
+        // The settings of a guest's port are not its listener's, nor is the name.
+        let guests = |queues, memory| DriverKind::VhostUser { socket: "/run/vm.sock".to_owned(), queues, memory };
+        add_link(passed("vm0", &guests(1, 1 << 20), descriptors()));
+        assert!(way("vm1", guests(2, 1 << 30), Some(9000)).starts_with("Make"));
+        assert_eq!(way("vm1", guests(2, 1 << 30), None), "Wait");
+        let front = DriverKind::VirtioUser { socket: "/run/vm.sock".to_owned(), queues: 1, ring: 64 };
+        assert_eq!(way("vm0", front, None), "Wait");
         release();
         assert!(
             way("wan", udp("192.0.2.1:4500"), Some(9000)).starts_with("Make"),
@@ -176,6 +240,8 @@ mod tests {
         );
         assert_eq!(way("wan", udp("192.0.2.1:4500"), None), "Open");
         add_link(passed("lan", &tun(1), descriptors()));
+        add_link(PassedLink { station: Some([2; 6]), ..passed("br0", &tun(1), Vec::new()) });
         assert_eq!(close(), ["lan"]);
+        assert_eq!([station_of("br0"), station_of("lan")], [Some(MacAddr([2; 6])), None]);
     }
 }

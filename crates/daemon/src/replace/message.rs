@@ -25,6 +25,9 @@ pub(super) enum Message {
         /// Resource that at most one link has, in words that are compared alone.
         resource: String,
         mtu: usize,
+        /// Link-layer address, of a bridge or a guest's port.
+        #[serde(default)]
+        station: Option<[u8; 6]>,
         /// Whether another message has further descriptors of the link.
         has_more: bool,
     },
@@ -34,6 +37,8 @@ pub(super) enum Message {
     Passed,
     /// From the next gateway: hand over. Without a host side in its configuration, the present one is to be ended.
     TakeOver { has_host_side: bool },
+    /// From the gateway before, which has stopped: the next descriptors of guests' connections. The first of all is their table.
+    Guests,
     /// From the gateway before: it goes on, for this reason.
     GoesOn(String),
     /// From the gateway before: it has stopped, at this time since the boot of the machine, in nanoseconds. With a descriptor, this is the

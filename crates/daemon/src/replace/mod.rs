@@ -7,11 +7,13 @@
 //!
 //! - [`offer`] is the end of the gateway before, and [`earlier`] that of the next one.
 //! - [`held`] has what has been passed, until links and sockets are made from it.
+//! - [`guests`] has connections of guests, which are passed last.
 //! - [`message`] has the messages between both.
 //! - [`kept`] is the same over a restart by the service manager, which keeps the descriptors meanwhile.
 
 mod duplicates;
 pub(crate) mod earlier;
+pub(crate) mod guests;
 pub(crate) mod held;
 pub(crate) mod kept;
 mod message;

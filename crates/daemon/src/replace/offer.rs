@@ -15,6 +15,7 @@ use rustix::net::{RecvFlags, recv};
 use rustix::process::geteuid;
 
 use super::duplicates;
+use super::guests::PassedGuests;
 use super::held::{PassedLink, Socket};
 use super::message::{FORMAT, Message, receive, send};
 use crate::command::{Handle, same};
@@ -134,7 +135,7 @@ pub(crate) fn serve(
 
 fn pass_links(channel: &OwnedFd, worker: &Handle) -> io::Result<()> {
     let links = duplicates::links(worker).map_err(|gone| io::Error::other(gone.to_string()))?;
-    for PassedLink { name, settings, resource, mtu, descriptors } in links {
+    for PassedLink { name, settings, resource, mtu, station, descriptors } in links {
         let mut chunks: Vec<&[OwnedFd]> = descriptors.chunks(MAX_DESCRIPTORS).collect();
         if chunks.is_empty() {
             chunks.push(&[]);
@@ -142,7 +143,7 @@ fn pass_links(channel: &OwnedFd, worker: &Handle) -> io::Result<()> {
         let last = chunks.len() - 1;
         for (number, chunk) in chunks.into_iter().enumerate() {
             let (name, settings, resource) = (name.clone(), settings.clone(), resource.clone());
-            let message = Message::Link { name, settings, resource, mtu, has_more: number != last };
+            let message = Message::Link { name, settings, resource, mtu, station, has_more: number != last };
             let descriptors: Vec<BorrowedFd<'_>> = chunk.iter().map(AsFd::as_fd).collect();
             send(channel, &message, &descriptors)?;
         }
@@ -166,6 +167,15 @@ pub(crate) fn successor(to: &OwnedFd) -> Option<i32> {
 pub(crate) fn go_on(to: &OwnedFd, why: &str) {
     // The next gateway may have ended.
     let _ = send(to, &Message::GoesOn(why.to_owned()), &[]);
+}
+
+/// Passes the connections of guests to the next gateway. The workers are paused. Those that cannot be passed are closed.
+pub(crate) fn pass_guests(to: &OwnedFd, worker: &Handle) {
+    let guests = PassedGuests::of(worker);
+    let sent = guests.all().chunks(MAX_DESCRIPTORS).try_for_each(|chunk| send(to, &Message::Guests, chunk));
+    if let Err(err) = sent {
+        tracing::warn!("guests reconnect: {err}");
+    }
 }
 
 /// Tells the next gateway that this one has stopped, with the memory of its SAs.

@@ -107,7 +107,11 @@ impl SealedSas {
         Self::parse(&unseal(memory, MAX_LEN)?, since_boot())
     }
 
-    fn parse(bytes: &[u8], now: Instant) -> Result<Self, String> {
+    /// Reads bytes at the time `now`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn parse(bytes: &[u8], now: Instant) -> Result<Self, String> {
         let format = bytes.strip_prefix(MAGIC).and_then(<[u8]>::split_first_chunk);
         let Some((format, mut rest)) = format else { return Err("it has no SAs of a gateway".to_owned()) };
         let format = u32::from_le_bytes(*format);
@@ -190,6 +194,14 @@ pub(crate) fn unseal(memory: OwnedFd, most: u64) -> Result<Zeroizing<Vec<u8>>, S
     let mut bytes = Zeroizing::new(vec![0; len as usize]);
     file.read_exact_at(&mut bytes, 0).map_err(|err| err.to_string())?;
     Ok(bytes)
+}
+
+/// Bytes with records of these kinds and contents.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn bytes_of(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut bytes = [&MAGIC[..], &FORMAT.to_le_bytes()].concat();
+    records.iter().for_each(|(kind, content)| put(&mut bytes, *kind, &[content]));
+    bytes
 }
 
 /// Empty memory that is not executable, where the kernel knows the difference.

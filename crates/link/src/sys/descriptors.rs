@@ -1,9 +1,12 @@
-//! Descriptors that a program was started with.
+//! Descriptors that a program was started with, and a descriptor in place of another one.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::{DupFlags, dup3};
 
 /// First descriptor after standard input, output and error.
 const FIRST: RawFd = 3;
@@ -26,4 +29,15 @@ pub fn take_inherited(is_passed: impl Fn(RawFd) -> bool) -> io::Result<Vec<Owned
     // SAFETY: the descriptor is open, and by the condition above no value of this process owns it.
     let inherited = listed.into_iter().filter(is_open).map(|number| (number, unsafe { OwnedFd::from_raw_fd(number) }));
     Ok(inherited.filter(|(number, _)| is_passed(*number)).map(|(_, descriptor)| descriptor).collect())
+}
+
+/// Replaces what the descriptor of `owner` refers to by what `other` refers to, and closes it (dup3(2)).
+///
+/// # Errors
+/// Error of the system; nothing has changed.
+pub(crate) fn replace(owner: &mut impl AsRawFd, other: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: `owner` is borrowed exclusively, and owns the descriptor of this number before and after the call: only its description
+    // is another one. The value here closes nothing.
+    let mut owned = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(owner.as_raw_fd()) });
+    Ok(dup3(other, &mut owned, DupFlags::CLOEXEC)?)
 }

@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
@@ -39,23 +39,21 @@ fn granularity(kind: &StatFs) -> Option<u64> {
     }
 }
 
-/// A mapping of a file that is shared with another process.
+/// A mapping of a file that is shared with another process. Pointers into it are those of windows.
 #[derive(Debug)]
 struct Mapping {
-    memory: NonNull<[u8]>,
+    /// First address.
+    start: usize,
+    len: usize,
     /// Device and inode of the file, and the mapping's offset there.
     source: (u64, u64, u64),
     /// Loss detection, dropped before the memory is unmapped.
     watch: Option<Watch>,
 }
 
-// SAFETY: a range of memory, which this type itself neither reads nor writes.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
 impl Mapping {
-    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<Self> {
+    /// Maps a part of a file, and returns its first byte.
+    fn new(fd: BorrowedFd<'_>, offset: u64, len: usize) -> io::Result<(Self, NonNull<u8>)> {
         let stat = fstat(fd)?;
         let source = (stat.st_dev, stat.st_ino, offset);
         let access = libc::PROT_READ | libc::PROT_WRITE;
@@ -63,13 +61,14 @@ impl Mapping {
         let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
         // SAFETY: a mapping at an address that the kernel chooses, which replaces no other.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, fd.as_raw_fd(), offset) };
-        let memory = match NonNull::new(start.cast()) {
-            Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => NonNull::slice_from_raw_parts(start, len),
+        let first = match NonNull::new(start.cast::<u8>()) {
+            Some(first) if first.as_ptr() != libc::MAP_FAILED.cast() => first,
             _ => return Err(io::Error::last_os_error()),
         };
-        let mut mapping = Self { memory, source, watch: None };
-        mapping.watch = Some(Watch::new(start as usize, len)?);
-        Ok(mapping)
+        let start = first.as_ptr().expose_provenance();
+        let mut mapping = Self { start, len, source, watch: None };
+        mapping.watch = Some(Watch::new(start, len)?);
+        Ok((mapping, first))
     }
 
     fn is_lost(&self) -> bool {
@@ -81,7 +80,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         self.watch = None;
         // SAFETY: `new` mapped exactly this, and every window into it is gone.
-        unsafe { libc::munmap(self.memory.cast().as_ptr(), self.memory.len()) };
+        unsafe { libc::munmap(ptr::with_exposed_provenance_mut(self.start), self.len) };
     }
 }
 
@@ -116,9 +115,9 @@ impl Window {
         let from = offset & !(granularity - 1);
         let until = end.checked_next_multiple_of(granularity).ok_or_else(|| invalid("longer than its file"))?;
         let all = usize::try_from(until - from).map_err(|_| invalid("longer than an address space"))?;
-        let mapping = Mapping::new(fd, from, all)?;
+        let (mapping, first) = Mapping::new(fd, from, all)?;
         // SAFETY: inside of the mapping, which begins less than its granularity before `offset` and ends behind `end`.
-        let start = unsafe { mapping.memory.cast::<u8>().add((offset - from) as usize) };
+        let start = unsafe { first.add((offset - from) as usize) };
         Ok(Self { start, len: len as usize, mapping: Arc::new(mapping) })
     }
 
@@ -234,10 +233,23 @@ pub(crate) struct Region {
     /// Start address in messages about rings.
     pub(crate) user_addr: u64,
     pub(crate) window: Window,
+    /// The file that is mapped, for a process that takes the guest over.
+    pub(crate) file: Arc<OwnedFd>,
+    /// Offset of the window in the file.
+    pub(crate) offset: u64,
 }
 
 impl Region {
-    fn len(&self) -> u64 {
+    /// Maps `len` bytes of `file` from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Window::map`].
+    pub(crate) fn map(guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: Arc<OwnedFd>) -> io::Result<Self> {
+        let window = Window::map(file.as_fd(), offset, len)?;
+        Ok(Self { guest_addr, user_addr, window, file, offset })
+    }
+
+    pub(crate) fn len(&self) -> u64 {
         self.window.len as u64
     }
 
@@ -248,8 +260,8 @@ impl Region {
     /// Tells whether it is the same range of the same file at the same addresses.
     fn is_same(&self, other: &Self) -> bool {
         let (mapping, others) = (&self.window.mapping, &other.window.mapping);
-        let skipped = self.window.start.addr().get() - mapping.memory.addr().get();
-        let others_skipped = other.window.start.addr().get() - others.memory.addr().get();
+        let skipped = self.window.start.addr().get() - mapping.start;
+        let others_skipped = other.window.start.addr().get() - others.start;
         self.has_addrs(other.guest_addr, other.user_addr, other.len())
             && (mapping.source, skipped) == (others.source, others_skipped)
     }
@@ -305,7 +317,12 @@ impl GuestMemory {
         (!self.regions.iter().any(|region| region.overlaps(guest_addr, len))).then_some(())
     }
 
-    /// Regions.
+    /// Regions by the guest's addresses.
+    pub(crate) fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// Number of regions.
     pub(crate) fn count(&self) -> usize {
         self.regions.len()
     }
@@ -380,8 +397,6 @@ impl GuestMemory {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::{AsFd, OwnedFd};
-
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;
@@ -392,12 +407,16 @@ mod tests {
         file
     }
 
+    /// Region of that many pages.
+    fn region(guest_addr: u64, user_addr: u64, pages: u64) -> Region {
+        Region::map(guest_addr, user_addr, pages * PAGE, 0, Arc::new(memfd(pages))).unwrap()
+    }
+
     /// Regions of these numbers of pages, each at a page number of the guest's.
     fn memory(regions: &[(u64, u64)]) -> GuestMemory {
         let mut memory = GuestMemory::default();
         for &(page, pages) in regions {
-            let window = Window::map(memfd(pages).as_fd(), 0, pages * PAGE).unwrap();
-            memory.add(Region { guest_addr: page * PAGE, user_addr: page * PAGE + (1 << 40), window }).unwrap();
+            memory.add(region(page * PAGE, page * PAGE + (1 << 40), pages)).unwrap();
         }
         memory
     }
@@ -436,10 +455,8 @@ mod tests {
     #[test]
     fn regions_that_overlap_or_wrap_are_refused() {
         let mut memory = memory(&[(4, 2), (8, 2)]);
-        let add = |memory: &mut GuestMemory, guest_addr: u64, pages: u64| {
-            let window = Window::map(memfd(pages).as_fd(), 0, pages * PAGE).unwrap();
-            memory.add(Region { guest_addr, user_addr: 0, window }).is_some()
-        };
+        let add =
+            |memory: &mut GuestMemory, guest_addr: u64, pages: u64| memory.add(region(guest_addr, 0, pages)).is_some();
         for (page, pages) in [(3, 2), (4, 2), (5, 1), (5, 2), (7, 2), (9, 1), (3, 9)] {
             assert!(!add(&mut memory, page * PAGE, pages), "{pages} pages at page {page}");
         }

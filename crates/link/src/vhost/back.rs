@@ -12,13 +12,14 @@ use base::{DropReason, ShardCount};
 use driver::DriverKind;
 use packet::{Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::net::{AddressFamily, Shutdown, shutdown, sockopt};
 use wire::MacAddr;
 
 use crate::error::failed;
 use crate::sys::aio;
 use crate::sys::discard::{self, Discarded};
 use crate::sys::inspection::Inspector;
-use crate::{Common, Layer, Link, OpenError, Sent};
+use crate::{Common, Duplicates, Layer, Link, OpenError, Sent};
 
 use super::connection::{CONNECTION, Closed, Connection};
 use super::device::{Device, lock};
@@ -26,6 +27,7 @@ use super::features::{self, Bits};
 use super::guest::{GuestState, QueueState};
 use super::pace::Pace;
 use super::pairs::{Negotiation, Pairs, Shared};
+use super::passed::PassedConnection;
 use super::queues::MAX_PAIRS;
 use super::ring::Ring;
 
@@ -82,6 +84,8 @@ pub struct VhostUser {
     listener: Discarded<UnixListener>,
     /// Whether the listener is registered in the epoll instance.
     is_listening: bool,
+    /// Whether another process has the listener, and the socket's file: no front end is accepted, and the file stays.
+    is_shared: bool,
     inspector: Inspector,
     /// Listener, connection, kicks, `again` and the timer of `pace`: the one descriptor that the link is polled by.
     waiting: Arc<OwnedFd>,
@@ -116,21 +120,33 @@ pub(super) struct VhostPairs {
 /// # Errors
 /// The path cannot be bound, or a program listens there.
 pub fn open(config: &VhostConfig) -> Result<VhostUser, OpenError> {
-    open_shards(config, ShardCount::ONE).map(|(first, _)| first)
+    open_shards(config, ShardCount::ONE, None).map(|(first, _)| first)
 }
 
 /// As [`open`], with a link for each shard: pairs of queues are dealt to the shards in turn. No link for a shard without a pair. The first
-/// has the connection; without it, the others have no guest.
+/// has the connection; without it, the others have no guest. `descriptors`: none, or the listening socket of another process, from
+/// which the first link [takes](VhostUser::take) the port.
 ///
 /// # Errors
-/// As [`open`].
-pub fn open_queues(config: &VhostConfig, shards: ShardCount) -> Result<Vec<Box<dyn Link>>, OpenError> {
-    let (first, others) = open_shards(config, shards)?;
+/// As [`open`]; the descriptor is no socket that listens at the path.
+pub fn open_queues(
+    config: &VhostConfig,
+    shards: ShardCount,
+    descriptors: Vec<OwnedFd>,
+) -> Result<Vec<Box<dyn Link>>, OpenError> {
+    if descriptors.len() > 1 {
+        return Err(OpenError::wrong_descriptors(&config.name, descriptors.len(), shards));
+    }
+    let (first, others) = open_shards(config, shards, descriptors.into_iter().next())?;
     let others = others.into_iter().map(|pairs| Box::new(pairs) as Box<dyn Link>);
     Ok(std::iter::once(Box::new(first) as Box<dyn Link>).chain(others).collect())
 }
 
-pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(VhostUser, Vec<VhostPairs>), OpenError> {
+pub(super) fn open_shards(
+    config: &VhostConfig,
+    shards: ShardCount,
+    listener: Option<OwnedFd>,
+) -> Result<(VhostUser, Vec<VhostPairs>), OpenError> {
     let name = &config.name;
     let error = |call| move |err: io::Error| OpenError::new(name, call, err);
     if config.pairs == 0 || config.pairs > MAX_PAIRS {
@@ -139,7 +155,9 @@ pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(V
     }
     aio::context().map_err(error("io_setup"))?;
     discard::of_links();
-    let listener = listen(&config.socket).map_err(|err| {
+    let is_shared = listener.is_some();
+    let listener = listener.map_or_else(|| listen(&config.socket), |passed| listener_at(passed, &config.socket));
+    let listener = listener.map_err(|err| {
         let path = config.socket.display();
         let dir = config.socket.parent().unwrap_or(Path::new("/")).display().to_string();
         error("bind")(err)
@@ -163,11 +181,14 @@ pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(V
         let added = epoll::add(&epolls[0], fd, epoll::EventData::new_u64(token), flags);
         added.map_err(|err| error("epoll_ctl")(err.into()))
     };
-    wait(listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+    if !is_shared {
+        wait(listener.as_fd(), LISTENER, epoll::EventFlags::IN)?;
+    }
     let pace = Pace::new().map_err(error("timerfd_create"))?;
     wait(pace.timer(), TIMER, epoll::EventFlags::IN | epoll::EventFlags::ET)?;
     let device = Device::new(Bits::offered(config.offloads), config.pairs.into(), config.memory, epolls.clone());
-    let shared = Arc::new(Shared::new(events[0].try_clone().map_err(error("dup"))?, config.pairs, shards));
+    let wakes = events.iter().map(OwnedFd::try_clone).collect::<io::Result<_>>().map_err(error("dup"))?;
+    let shared = Arc::new(Shared::new(wakes, config.pairs));
     let of_shard = |(shard, again)| Pairs::new(&device.vrings, shard, shards, again, Arc::clone(&shared));
     let mut all = events.into_iter().enumerate().map(of_shard).collect::<Vec<_>>();
     let without_guest = || {
@@ -186,7 +207,8 @@ pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(V
         file: socket_file(&config.socket),
         mac: config.mac,
         listener: Discarded::new(listener),
-        is_listening: true,
+        is_listening: !is_shared,
+        is_shared,
         inspector: Inspector::default(),
         waiting: Arc::clone(&epolls[0]),
         connection: None,
@@ -208,13 +230,18 @@ fn socket_file(path: &Path) -> Option<(u64, u64)> {
     found.file_type().is_socket().then(|| (found.dev(), found.ino()))
 }
 
+/// Tells whether there is a socket at a path that no program listens at.
+fn is_stale(path: &Path) -> bool {
+    // connect(2) to a file that is not a socket is refused as well.
+    let is_refused = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
+    socket_file(path).is_some() && UnixStream::connect(path).is_err_and(is_refused)
+}
+
 /// Listens at a path; a stale socket there, without a listener, is replaced. A file of another kind stays.
 fn listen(path: &Path) -> io::Result<UnixListener> {
     let listener = match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {
-            // connect(2) to a file that is not a socket is refused as well.
-            let is_stale = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
-            if socket_file(path).is_none() || !UnixStream::connect(path).is_err_and(is_stale) {
+            if !is_stale(path) {
                 return Err(err);
             }
             std::fs::remove_file(path)?;
@@ -226,7 +253,111 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
+/// The listening socket of another process, if it is one that listens at `path`, where its file still is.
+fn listener_at(passed: OwnedFd, path: &Path) -> io::Result<UnixListener> {
+    let is_listening = sockopt::socket_acceptconn(&passed)?;
+    let listener = UnixListener::from(passed);
+    let address = listener.local_addr()?;
+    if !is_listening || address.as_pathname() != Some(path) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket of another process listens elsewhere"));
+    }
+    if socket_file(path).is_none() {
+        let text = "the file of the socket that another process has is gone";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+    }
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+/// Path at which a descriptor listens for connections; `None` for another kind of descriptor.
+pub fn listening_path(descriptor: &OwnedFd) -> Option<PathBuf> {
+    let is_unix = sockopt::socket_domain(descriptor) == Ok(AddressFamily::UNIX);
+    if !is_unix || sockopt::socket_acceptconn(descriptor) != Ok(true) {
+        return None;
+    }
+    // The close of a duplicate is not the last one.
+    let address = UnixListener::from(descriptor.try_clone().ok()?).local_addr().ok()?;
+    address.as_pathname().map(Path::to_owned)
+}
+
+/// Ends the listening of a socket, also in processes that have duplicates of it, and removes its file, unless another program
+/// listens there. Another kind of descriptor is closed.
+pub fn end_listening(descriptor: OwnedFd) {
+    if sockopt::socket_domain(&descriptor) != Ok(AddressFamily::UNIX)
+        || sockopt::socket_acceptconn(&descriptor) != Ok(true)
+    {
+        return;
+    }
+    let listener = Discarded::new(UnixListener::from(descriptor));
+    let Ok(address) = listener.local_addr() else { return };
+    let _ = shutdown(&*listener, Shutdown::Both);
+    if let Some(path) = address.as_pathname().filter(|path| is_stale(path)) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
 impl VhostUser {
+    /// Takes the port of another process, which does not use it any more, and goes on with its connection, if there was one.
+    ///
+    /// # Errors
+    /// The reason why the connection is closed instead. The port is taken.
+    pub fn take(&mut self, passed: Option<PassedConnection>) -> Result<(), String> {
+        if std::mem::take(&mut self.is_shared) {
+            self.file = socket_file(&self.socket);
+        }
+        let taken = passed.map_or(Ok(()), |passed| self.go_on(passed));
+        self.listen_again();
+        self.see_device();
+        taken
+    }
+
+    fn go_on(&mut self, passed: PassedConnection) -> Result<(), String> {
+        if self.connection.is_some() {
+            passed.close();
+            return Err("another front end has connected".to_owned());
+        }
+        let inspected = match self.pairs.again() {
+            Ok(inspected) => inspected,
+            Err(err) => {
+                passed.close();
+                return Err(format!("dup: {err}"));
+            }
+        };
+        match Connection::take(passed, &self.device, &self.waiting, self.inspector.clone(), inspected) {
+            Ok(connection) => {
+                self.stop_listening();
+                self.connection = Some(connection);
+                self.has_messages = true;
+                // A kick may have come to the process before, and kicks are off in a ring that was read lately.
+                self.pairs.shared.wake_all();
+                Ok(())
+            }
+            Err(why) => {
+                lock(&self.device).disconnect();
+                Err(why)
+            }
+        }
+    }
+
+    /// Leaves the port to another process, which has a [duplicate](Link::duplicate) of the listener, with the connection, unless the front
+    /// end has closed it before its first message. No link of the port receives or sends from then on.
+    ///
+    /// # Errors
+    /// The reason why the connection is closed instead. The port is left.
+    pub fn pass(&mut self) -> Result<Option<PassedConnection>, String> {
+        self.is_shared = true;
+        self.stop_listening();
+        let Some(connection) = self.connection.take() else { return Ok(None) };
+        connection.forget(&self.waiting);
+        let passed = lock(&self.device).pass();
+        self.see_device();
+        if !connection.has_sent() && connection.has_hung_up() {
+            return Ok(None);
+        }
+        let (state, others) = passed?;
+        Ok(Some(PassedConnection { state, socket: connection.into_socket(), others }))
+    }
+
     /// State of the guest.
     pub fn guest(&self) -> GuestState {
         let device = lock(&self.device);
@@ -367,7 +498,8 @@ impl VhostUser {
     /// Accepts front ends again after the last one has disconnected, once no thread holds descriptors of that one: the number of
     /// such threads is limited in this way. So is the [rate](Pace) of connections.
     fn listen_again(&mut self) {
-        if !self.is_listening && self.connection.is_none() && !self.inspector.is_busy() && self.pace.is_ready() {
+        let is_free = !self.is_shared && self.connection.is_none() && !self.inspector.is_busy();
+        if !self.is_listening && is_free && self.pace.is_ready() {
             let listener = epoll::EventData::new_u64(LISTENER);
             self.is_listening = epoll::add(&*self.waiting, &*self.listener, listener, epoll::EventFlags::IN).is_ok();
         }
@@ -397,7 +529,7 @@ impl Drop for VhostUser {
         lock(&self.device).disconnect();
         self.pairs.shared.set_ready(0);
         // Another program may have put a socket of its own there.
-        if self.file.is_some() && socket_file(&self.socket) == self.file {
+        if !self.is_shared && self.file.is_some() && socket_file(&self.socket) == self.file {
             let _ = std::fs::remove_file(&self.socket);
         }
     }
@@ -419,6 +551,19 @@ impl Link for VhostUser {
 
     fn layer(&self) -> Layer {
         Layer::Ethernet(self.mac)
+    }
+
+    /// The listener. The connection is [passed](VhostUser::pass) later, when no link of the port uses it any more.
+    fn duplicate(&self) -> io::Result<Option<Duplicates>> {
+        Duplicates::of([], Some(self.listener.as_fd())).map(Some)
+    }
+
+    fn pass_guest(&mut self) -> Result<Option<PassedConnection>, String> {
+        Self::pass(self)
+    }
+
+    fn take_guest(&mut self, passed: Option<PassedConnection>) -> Result<(), String> {
+        Self::take(self, passed)
     }
 
     fn has_carrier(&self) -> bool {
@@ -479,6 +624,11 @@ impl Link for VhostPairs {
 
     fn layer(&self) -> Layer {
         Layer::Ethernet(self.mac)
+    }
+
+    /// None of its own.
+    fn duplicate(&self) -> io::Result<Option<Duplicates>> {
+        Duplicates::of([], None).map(Some)
     }
 
     fn has_carrier(&self) -> bool {

@@ -13,11 +13,15 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::{RecvAncillaryBuffer, RecvFlags, RecvMsg, ReturnFlags, SendFlags, recv, recvmsg, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, RecvMsg, ReturnFlags, SendFlags, Shutdown, recv, recvmsg, send, shutdown,
+};
 use vhost::vhost_user::message::MAX_ATTACHED_FD_ENTRIES;
 use vhost::vhost_user::{BackendReqHandler, Error, VhostUserBackendReqHandlerMut, VhostUserProtocolFeatures};
 
-use super::device::Device;
+use super::device::{Device, lock};
+use super::passed::{ConnectionState, PassedConnection};
+use crate::sys::descriptors;
 use crate::sys::discard::Discarded;
 use crate::sys::inspection::{Inspection, Inspector};
 
@@ -29,6 +33,15 @@ const HEADER: usize = 12;
 
 /// Payload length of the longest message.
 const MAX_BODY: u32 = 4096;
+
+/// `VHOST_USER_GET_FEATURES`.
+const GET_FEATURES: u32 = 1;
+
+/// `VHOST_USER_SET_FEATURES`.
+const SET_FEATURES: u32 = 2;
+
+/// `VHOST_USER_SET_PROTOCOL_FEATURES`.
+const SET_PROTOCOL_FEATURES: u32 = 16;
 
 /// `VHOST_USER_SET_VRING_ENABLE`.
 const SET_VRING_ENABLE: u32 = 18;
@@ -83,6 +96,35 @@ impl From<Errno> for Closed {
     }
 }
 
+/// A handler of messages of `socket` for which the front end has negotiated what the state has: it gets the messages of a negotiation
+/// by a socket in place of that one. The device checks them as those of a front end.
+///
+/// # Errors
+/// The reason why a message is refused, or the error of a call.
+fn handler_of(
+    state: &ConnectionState,
+    socket: &UnixStream,
+    device: &Arc<Mutex<Device>>,
+) -> Result<BackendReqHandler<Mutex<Device>>, String> {
+    let (front, back) = UnixStream::pair().map_err(|err| format!("socketpair: {err}"))?;
+    let mut handler = BackendReqHandler::from_stream(back, Arc::clone(device));
+    let asked = state.has_asked.then_some((GET_FEATURES, None));
+    let messages = [
+        asked,
+        Some((SET_PROTOCOL_FEATURES, Some(state.protocol))).filter(|_| state.protocol != 0),
+        state.features.map(|features| (SET_FEATURES, Some(features))),
+    ];
+    for (request, word) in messages.into_iter().flatten() {
+        let body = word.map(u64::to_ne_bytes).unwrap_or_default();
+        let body = if word.is_some() { &body[..] } else { &[] };
+        let message = [&[request, VERSION, body.len() as u32].map(u32::to_ne_bytes).concat(), body].concat();
+        send(&front, &message, SendFlags::NOSIGNAL).map_err(|err| format!("send: {err}"))?;
+        handler.handle_request().map_err(|err| format!("message {request}: {err}"))?;
+    }
+    descriptors::replace(&mut handler, socket.as_fd()).map_err(|err| format!("dup3: {err}"))?;
+    Ok(handler)
+}
+
 impl Connection {
     /// Starts to handle a front end's messages.
     pub(super) fn new(
@@ -93,18 +135,75 @@ impl Connection {
         inspected: OwnedFd,
     ) -> io::Result<Self> {
         let socket = Discarded::new(socket);
+        let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
+        Self::over(handler, socket, device, waiting, inspector, inspected)
+    }
+
+    fn over(
+        handler: BackendReqHandler<Mutex<Device>>,
+        socket: Discarded<UnixStream>,
+        device: &Arc<Mutex<Device>>,
+        waiting: &OwnedFd,
+        inspector: Inspector,
+        inspected: OwnedFd,
+    ) -> io::Result<Self> {
         // A blocking socket: on a non-blocking one the handler's calls would spin.
         socket.set_nonblocking(false)?;
         let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP | epoll::EventFlags::ET;
         epoll::add(waiting, &*socket, epoll::EventData::new_u64(CONNECTION), flags)?;
-        let handler = BackendReqHandler::from_stream(socket.try_clone()?, Arc::clone(device));
         let device = Arc::clone(device);
         Ok(Self { handler, socket, device, inspector, inspection: None, inspected, has_sent: false })
+    }
+
+    /// Goes on with the connection of another process. It is closed on failure.
+    ///
+    /// # Errors
+    /// The reason why it cannot be taken over. The device is to be reset then.
+    pub(super) fn take(
+        passed: PassedConnection,
+        device: &Arc<Mutex<Device>>,
+        waiting: &OwnedFd,
+        inspector: Inspector,
+        inspected: OwnedFd,
+    ) -> Result<Self, String> {
+        if let Err(why) = passed.check() {
+            passed.close();
+            return Err(why);
+        }
+        let own = match passed.socket.try_clone() {
+            Ok(own) => Discarded::new(own),
+            Err(err) => {
+                passed.close();
+                return Err(format!("dup: {err}"));
+            }
+        };
+        let PassedConnection { state, socket, others } = passed;
+        let taken = handler_of(&state, &socket, device)
+            .and_then(|handler| lock(device).restore(&state, others).map(|()| handler))
+            .and_then(|handler| {
+                let taken = Self::over(handler, socket, device, waiting, inspector, inspected);
+                taken.map_err(|err| format!("epoll_ctl: {err}"))
+            });
+        if taken.is_err() {
+            // Other processes may have duplicates.
+            let _ = shutdown(&*own, Shutdown::Both);
+        }
+        taken.map(|connection| Self { has_sent: state.has_asked, ..connection })
     }
 
     /// Tells whether the front end has sent a message. A program that only probes for a listener sends none.
     pub(super) fn has_sent(&self) -> bool {
         self.has_sent
+    }
+
+    /// Tells whether the front end has closed its end.
+    pub(super) fn has_hung_up(&self) -> bool {
+        self.state().map_or(true, |state| state.intersects(PollFlags::RDHUP | PollFlags::HUP))
+    }
+
+    /// The socket, for another process. A message that an inspection is about stays there.
+    pub(super) fn into_socket(self) -> Discarded<UnixStream> {
+        self.socket
     }
 
     /// Removes the connection from the epoll instance.

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::epoll;
+use rustix::fs::fstat;
 use vhost::vhost_user::message::{
     VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
     VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
@@ -21,8 +22,9 @@ use vhost::vhost_user::{Error, GpuBackend, Result, VhostUserBackendReqHandlerMut
 
 use super::features::Bits;
 use super::notify::Doorbell;
+use super::passed::{ConnectionState, RegionState, VringState};
 use super::ring::{MAX_SIZE, Place, Ring, RingFeatures};
-use crate::sys::guest_memory::{GuestMemory, Region, Window};
+use crate::sys::guest_memory::{GuestMemory, Region};
 use crate::sys::inspection::is_eventfd;
 
 /// Regions of memory that a guest may have.
@@ -141,6 +143,34 @@ impl Vring {
         self.fault.get_or_insert(fault);
     }
 
+    /// State of the queue for another process, with duplicates of its descriptors.
+    ///
+    /// # Errors
+    /// The ring violates the rules, or error of fcntl(2).
+    fn pass(&mut self, descriptors: &mut Vec<OwnedFd>) -> std::result::Result<VringState, String> {
+        self.publish();
+        if let Some(fault) = &self.fault {
+            return Err(fault.clone());
+        }
+        let duplicate = |copy: std::io::Result<OwnedFd>| copy.map_err(|err| format!("dup: {err}"));
+        if let Some(kick) = &self.kick {
+            descriptors.push(duplicate(kick.fd.try_clone())?);
+        }
+        if let Some(call) = &self.call {
+            descriptors.push(duplicate(call.eventfd())?);
+        }
+        Ok(VringState {
+            size: self.size,
+            place: self.place,
+            next: self.ring.as_ref().map_or(self.base, Ring::next),
+            used: self.ring.as_ref().map(Ring::used),
+            is_enabled: self.enabled,
+            is_started: self.started,
+            has_kick: self.kick.is_some(),
+            has_call: self.call.is_some(),
+        })
+    }
+
     /// Resets the guest's settings, except for the call descriptor, which a front end may not send again.
     fn reset(&mut self) {
         self.stop();
@@ -152,6 +182,8 @@ impl Vring {
 #[derive(Debug)]
 pub(super) struct Device {
     offered: Bits,
+    /// Whether the front end has asked for the features that are offered.
+    has_asked: bool,
     /// Negotiated features; `None` before negotiation.
     pub(super) features: Option<Bits>,
     pub(super) protocol: VhostUserProtocolFeatures,
@@ -168,6 +200,7 @@ impl Device {
     pub(super) fn new(offered: Bits, pairs: usize, memory_limit: u64, epolls: Vec<Arc<OwnedFd>>) -> Self {
         Self {
             offered,
+            has_asked: false,
             features: None,
             protocol: VhostUserProtocolFeatures::empty(),
             memory: GuestMemory::default(),
@@ -183,9 +216,116 @@ impl Device {
             let mut vring = lock(vring);
             *vring = Vring { stats: vring.stats, ..Vring::default() };
         }
+        self.has_asked = false;
         self.features = None;
         self.protocol = VhostUserProtocolFeatures::empty();
         self.memory = GuestMemory::default();
+    }
+
+    /// State of the connection for another process, and its descriptors but for the socket. The state here is reset.
+    ///
+    /// # Errors
+    /// The reason why no other process can go on with it.
+    pub(super) fn pass(&mut self) -> std::result::Result<(ConnectionState, Vec<OwnedFd>), String> {
+        let passed = self.state();
+        self.disconnect();
+        passed
+    }
+
+    fn state(&self) -> std::result::Result<(ConnectionState, Vec<OwnedFd>), String> {
+        if self.memory.is_lost() {
+            return Err("the guest's memory went away".to_owned());
+        }
+        let failed = |call: &'static str| move |err: std::io::Error| format!("{call}: {err}");
+        let mut descriptors = Vec::new();
+        // A service manager keeps one descriptor of a file.
+        let mut files = Vec::new();
+        let mut regions = Vec::new();
+        for region in self.memory.regions() {
+            let stat = fstat(&region.file).map_err(|err| failed("fstat")(err.into()))?;
+            let inode = (stat.st_dev, stat.st_ino);
+            let number = files.iter().position(|known| *known == inode);
+            if number.is_none() {
+                files.push(inode);
+                descriptors.push(region.file.try_clone().map_err(failed("dup"))?);
+            }
+            regions.push(RegionState {
+                guest_addr: region.guest_addr,
+                user_addr: region.user_addr,
+                len: region.len(),
+                offset: region.offset,
+                file: number.unwrap_or(files.len() - 1) as u8,
+            });
+        }
+        let queues = self.vrings.iter().map(|vring| lock(vring).pass(&mut descriptors));
+        let mut queues = queues.collect::<std::result::Result<Vec<_>, _>>()?;
+        while queues.last().is_some_and(|queue| *queue == VringState::default()) {
+            queues.pop();
+        }
+        let features = self.features.map(|features| features.0);
+        let (has_asked, protocol) = (self.has_asked, self.protocol.bits());
+        Ok((ConnectionState { has_asked, features, protocol, regions, queues }, descriptors))
+    }
+
+    /// Sets memory and queues as another process has left them, by the functions that front ends' messages call. Features are set
+    /// before. `descriptors`: those of [`pass`](Self::pass).
+    ///
+    /// # Errors
+    /// The reason why the guest cannot be taken over. The state is to be reset then.
+    pub(super) fn restore(
+        &mut self,
+        state: &ConnectionState,
+        descriptors: Vec<OwnedFd>,
+    ) -> std::result::Result<(), String> {
+        if state.regions.len() > MAX_REGIONS || state.queues.len() > self.vrings.len() {
+            let (regions, queues, most) = (state.regions.len(), state.queues.len(), self.vrings.len());
+            return Err(format!("{regions} memory regions of {MAX_REGIONS}, {queues} queues of {most}"));
+        }
+        let mut descriptors = descriptors.into_iter();
+        let files: Vec<_> = descriptors.by_ref().take(state.files()).map(Arc::new).collect();
+        for (number, region) in state.regions.iter().enumerate() {
+            let &RegionState { guest_addr, user_addr, len, offset, file } = region;
+            let file = files.get(usize::from(file)).ok_or("too few files")?;
+            let mapped = self.map(guest_addr, user_addr, len, offset, Arc::clone(file));
+            mapped.map_err(|err| format!("memory region {number}: {err}"))?;
+        }
+        for (index, queue) in state.queues.iter().enumerate() {
+            let mut next = |has: bool| if has { descriptors.next().map(File::from) } else { None };
+            let (kick, call) = (next(queue.has_kick), next(queue.has_call));
+            let set = self.restore_vring(index as u8, queue, kick, call).map_err(|err| err.to_string());
+            set.and_then(|()| self.check_vring(index, queue)).map_err(|why| format!("queue {index}: {why}"))?;
+        }
+        Ok(())
+    }
+
+    fn restore_vring(&mut self, index: u8, queue: &VringState, kick: Option<File>, call: Option<File>) -> Result<()> {
+        let number = u32::from(index);
+        if queue.size > 0 {
+            self.set_vring_num(number, queue.size.into())?;
+        }
+        self.set_vring_base(number, queue.next.into())?;
+        if let Some(Place { descriptors, available, used }) = queue.place {
+            self.set_vring_addr(number, VhostUserVringAddrFlags::empty(), descriptors, used, available, 0)?;
+        }
+        if call.is_some() {
+            self.set_vring_call(index, call)?;
+        }
+        if queue.is_started {
+            self.set_vring_kick(index, kick)?;
+        } else if kick.is_some() {
+            return Err(Error::InvalidOperation("a descriptor for kicks of a ring that is not started"));
+        }
+        self.set_vring_enable(number, queue.is_enabled)
+    }
+
+    /// Checks that a ring runs if it has run before, and goes on where it has stopped.
+    fn check_vring(&self, index: usize, queue: &VringState) -> std::result::Result<(), String> {
+        match (&mut lock(&self.vrings[index]).ring, queue.used) {
+            (Some(ring), Some(used)) => ring.check_same(used),
+            (None, None) => Ok(()),
+            (Some(_), None) => Err("a ring that did not run before".to_owned()),
+            (None, Some(_)) => Err("a ring that is not aligned, or not in the guest's memory".to_owned()),
+        }
     }
 
     /// Pairs by which the guest can receive, a bit each.
@@ -230,7 +370,7 @@ impl Device {
         }
     }
 
-    fn map(&mut self, guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: &File) -> Result<()> {
+    fn map(&mut self, guest_addr: u64, user_addr: u64, len: u64, offset: u64, file: Arc<OwnedFd>) -> Result<()> {
         if self.memory.count() >= MAX_REGIONS {
             return Err(Error::InvalidOperation("too many memory regions"));
         }
@@ -238,8 +378,8 @@ impl Device {
             let text = format!("more than {} bytes of memory; raise `memory` of the link", self.memory_limit);
             return Err(Error::ReqHandlerError(std::io::Error::new(std::io::ErrorKind::OutOfMemory, text)));
         }
-        let window = Window::map(file.as_fd(), offset, len).map_err(Error::ReqHandlerError)?;
-        let added = self.memory.add(Region { guest_addr, user_addr, window });
+        let region = Region::map(guest_addr, user_addr, len, offset, file).map_err(Error::ReqHandlerError)?;
+        let added = self.memory.add(region);
         added.ok_or(Error::InvalidOperation("memory regions that overlap, or are not of whole pages"))?;
         Ok(())
     }
@@ -273,6 +413,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_features(&mut self) -> Result<u64> {
+        self.has_asked = true;
         Ok(self.offered.0)
     }
 
@@ -301,9 +442,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
         let before = std::mem::take(&mut self.memory);
-        for (region, file) in regions.iter().zip(&files) {
+        for (region, file) in regions.iter().zip(files) {
             let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = *region;
-            self.map(guest_phys_addr, user_addr, memory_size, mmap_offset, file)?;
+            self.map(guest_phys_addr, user_addr, memory_size, mmap_offset, Arc::new(file.into()))?;
         }
         self.restart_all();
         drop(before);
@@ -430,7 +571,8 @@ impl VhostUserBackendReqHandlerMut for Device {
         file: File,
         _postcopy: Option<bool>,
     ) -> Result<Option<u64>> {
-        self.map(region.guest_phys_addr, region.user_addr, region.memory_size, region.mmap_offset, &file)?;
+        let VhostUserMemoryRegion { guest_phys_addr, memory_size, user_addr, mmap_offset } = **region;
+        self.map(guest_phys_addr, user_addr, memory_size, mmap_offset, Arc::new(file.into()))?;
         self.restart_all();
         Ok(None)
     }

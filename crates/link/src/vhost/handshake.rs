@@ -3,7 +3,7 @@
 //! The crate `vhost` blocks for each reply, so the handshake runs on a thread of its own, which ends with the result.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use super::features::Bits;
 use super::notify::Doorbell;
 use crate::sys::discard::Discarded;
 use crate::sys::event::as_event_fd;
-use crate::sys::guest_memory::{GuestMemory, PAGE, Region, Window};
+use crate::sys::guest_memory::{GuestMemory, PAGE, Region};
 
 /// Address of our memory in messages to the back end; an arbitrary number.
 pub(super) const BASE: u64 = 1 << 32;
@@ -143,9 +143,10 @@ pub(super) fn negotiate(socket: UnixStream, proposal: &Proposal) -> Result<Sessi
         .and_then(|file| ftruncate(&file, len).map(|()| file))
         .and_then(|file| fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).map(|()| file))
         .map_err(|err| system("memfd")(err.into()))?;
-    let window = Window::map(file.as_fd(), 0, len).map_err(system("mmap"))?;
+    let file = Arc::new(file);
+    let region = Region::map(BASE, BASE, len, 0, Arc::clone(&file)).map_err(system("mmap"))?;
+    let window = region.window.clone();
     let mut memory = GuestMemory::default();
-    let region = Region { guest_addr: BASE, user_addr: BASE, window: window.clone() };
     memory.add(region).ok_or("memory: not of whole pages")?;
     let region = VhostUserMemoryRegionInfo {
         guest_phys_addr: BASE,

@@ -14,6 +14,8 @@
 //! - 1000 messages and connections a second are handled (`pace.rs`); the others wait in their socket.
 //! - [`open_queues`] deals the pairs of queues to shards (`pairs.rs`). The first shard has the connection and its errors. A shard none of
 //!   whose pairs the guest has enabled is [without a queue](crate::Link::is_elsewhere).
+//! - [`VhostUser::pass`] ends a port with its connection as data, and [`VhostUser::take`] goes on with that in another process
+//!   (`passed.rs`).
 //! - [`open_front`] is the other side: it connects this program to a switch in another process, with rings and buffers in memory
 //!   of ours.
 //!
@@ -35,12 +37,14 @@ mod handshake;
 mod notify;
 mod pace;
 mod pairs;
+mod passed;
 mod queues;
 mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use back::{VhostConfig, VhostUser, open, open_queues};
+pub use back::{VhostConfig, VhostUser, end_listening, listening_path, open, open_queues};
 pub use front::{FrontConfig, VhostFront, open as open_front};
 pub use guest::{GuestState, QueueState};
+pub use passed::{ConnectionState, PassedConnection};
 pub use queues::MAX_PAIRS;

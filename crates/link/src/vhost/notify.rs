@@ -22,6 +22,14 @@ impl Doorbell {
         Ok(Self { eventfd, context: aio::context()? })
     }
 
+    /// A duplicate of the eventfd.
+    ///
+    /// # Errors
+    /// Error of fcntl(2).
+    pub(super) fn eventfd(&self) -> io::Result<OwnedFd> {
+        self.eventfd.try_clone()
+    }
+
     /// Signals the eventfd. A counter that is not zero is signalled, too: a process that waits for edges need not reset
     /// it. A full counter has an event pending.
     pub(super) fn ring(&self) {

@@ -74,14 +74,20 @@ pub(super) struct Shared {
     has_fault: AtomicBool,
     /// Pairs of the first shard. It sends what shards without a pair hand over, so without one of these there is no carrier.
     of_first: u64,
-    /// Eventfd of the first shard.
-    first: OwnedFd,
+    /// Eventfds of the shards, in their order.
+    shards: Vec<OwnedFd>,
 }
 
 impl Shared {
-    pub(super) fn new(first: OwnedFd, pairs: u16, shards: usize) -> Self {
-        let of_first = bits(&own_pairs(0, shards, pairs.into()));
-        Self { ready: AtomicU64::new(0), has_fault: AtomicBool::new(false), of_first, first }
+    /// State of so many pairs, which are dealt to the shards with these eventfds.
+    pub(super) fn new(shards: Vec<OwnedFd>, pairs: u16) -> Self {
+        let of_first = bits(&own_pairs(0, shards.len(), pairs.into()));
+        Self { ready: AtomicU64::new(0), has_fault: AtomicBool::new(false), of_first, shards }
+    }
+
+    /// Makes the descriptors of all shards' links readable.
+    pub(super) fn wake_all(&self) {
+        self.shards.iter().for_each(wake);
     }
 
     /// Sets the pairs by which the guest can receive. Returns whether they have changed.
@@ -114,7 +120,7 @@ impl Shared {
         };
         vring.stop_for(why);
         self.has_fault.store(true, Ordering::Release);
-        wake(&self.first);
+        self.shards.first().into_iter().for_each(wake);
     }
 }
 

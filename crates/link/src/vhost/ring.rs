@@ -7,6 +7,8 @@
 use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 
+use serde::{Deserialize, Serialize};
+
 use crate::sys::guest_memory::{GuestMemory, GuestPiece, Window};
 
 /// `VIRTQ_DESC_F_NEXT`.
@@ -87,7 +89,8 @@ pub(super) enum Direction {
 }
 
 /// Addresses of a ring's parts, in the front end's address space.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Place {
     pub(super) descriptors: u64,
     pub(super) available: u64,
@@ -200,6 +203,23 @@ impl Ring {
     /// The next element of the available ring to be taken.
     pub(super) fn next(&self) -> u16 {
         self.next
+    }
+
+    /// The next element of the used ring to be filled. All elements before it are published between two bursts.
+    pub(super) fn used(&self) -> u16 {
+        self.given
+    }
+
+    /// Checks a ring of another process, which has stopped at `used` as [`used`](Self::used) is. Its own number counts: a
+    /// driver does not write the used ring, so that its index is the same, and has no more chains than descriptors.
+    ///
+    /// # Errors
+    /// The reason why the ring is not the one that has stopped.
+    pub(super) fn check_same(&mut self, used: u16) -> Result<(), String> {
+        if self.given != used {
+            return Err(format!("used index {}, and {used} before", self.given));
+        }
+        self.look().map(drop).map_err(|bad| bad.to_string())
     }
 
     /// Descriptors.

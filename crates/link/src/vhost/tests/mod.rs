@@ -3,6 +3,7 @@
 mod both_ends;
 mod malformed;
 mod messages;
+mod passed;
 mod shards;
 
 use std::io::Write;

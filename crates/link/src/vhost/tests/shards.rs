@@ -20,7 +20,7 @@ struct Shards {
 impl Shards {
     fn new(pairs: u16, of_front: u16) -> Self {
         let config = VhostConfig { pairs, ..VhostConfig::new("vm0", &path(), MAC) };
-        let (first, others) = open_shards(&config, base::ShardCount::new(2).unwrap()).unwrap();
+        let (first, others) = open_shards(&config, base::ShardCount::new(2).unwrap(), None).unwrap();
         Self::over(first, others, &config.socket, of_front)
     }
 
@@ -138,7 +138,7 @@ struct RawShards {
 impl RawShards {
     fn new() -> Self {
         let config = VhostConfig { pairs: 2, ..VhostConfig::new("vm0", &path(), MAC) };
-        let (mut first, mut others) = open_shards(&config, base::ShardCount::new(2).unwrap()).unwrap();
+        let (mut first, mut others) = open_shards(&config, base::ShardCount::new(2).unwrap(), None).unwrap();
         let mem = Memory::heap();
         let requested = Proposal { features: Bits::requested(true, true), pairs: 2, ring_size: 16 };
         let socket = UnixStream::connect(&config.socket).unwrap();
