@@ -20,12 +20,6 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
 /// Further flags: AddressSanitizer, which doubles what building and running take.
 const SANITIZER: &str = "-Zsanitizer=address -Ccodegen-units=1";
 
-/// Seconds of each fuzz target in a run of all tests.
-const SHORT_FUZZ: u32 = 60;
-
-/// Fuzz targets that run at a time in a run of all tests.
-const AT_A_TIME: usize = 2;
-
 /// Toolchain with Miri, the standard library's sources and `-Zbuild-std`: `scripts/setup` installs it.
 const NIGHTLY: &str = "nightly-2026-03-15";
 
@@ -79,7 +73,6 @@ pub(crate) fn test(report: &mut Report) {
     intel(report);
     aarch64::check(report);
     report.run("dependencies of the fuzz programs", &mut fuzz_cargo("tree --locked --depth 0"));
-    fuzz_third(report);
     let peers = "clippy --locked --manifest-path bench/peers/Cargo.toml --target-dir target/peers-check -- -D warnings";
     report.run("the benchmark beside peers", &mut cargo(peers));
     deny(report);
@@ -176,35 +169,6 @@ pub(crate) fn fuzz(report: &mut Report, seconds: u32, names: &[&str]) {
         let mut merge = Command::new(program);
         merge.args(["-merge=1", "-use_counters=0"]).args([&kept, &found]);
         report.run(&format!("minimise {target}"), &mut merge);
-    }
-}
-
-/// Runs a third of the fuzz targets, that of today, without a sanitizer. Inputs that they find are thrown away, and findings are
-/// in `fuzz/artifacts`.
-fn fuzz_third(report: &mut Report) {
-    const DIRECTORY: &str = "target/coverage";
-    let mut build = fuzz_cargo("build --locked --release --target-dir");
-    build.args([DIRECTORY, "--target", FUZZ_TARGET]).env("RUSTFLAGS", COVERAGE);
-    // As fast to build as to run.
-    build.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
-    if !report.run("fuzz build without a sanitizer", &mut build) {
-        return;
-    }
-    let third: Vec<String> = fuzz_targets().into_iter().skip(third_of_today()).step_by(3).collect();
-    for targets in third.chunks(AT_A_TIME) {
-        // Each program's status counts.
-        let mut script = "status=0\n".to_owned();
-        for target in targets {
-            script += &format!("'{}' ", fuzz_program(DIRECTORY, target).display());
-            script.extend(fuzz_arguments(target, SHORT_FUZZ).iter().map(|argument| format!("'{argument}' ")));
-            let found = fuzz_dir().join("target/short").join(target);
-            let _ = fs::remove_dir_all(&found);
-            fs::create_dir_all(&found).unwrap_or_else(|error| panic!("{}: {error}", found.display()));
-            script += &format!("'{}' '{}' &\n", found.display(), fuzz_dir().join("corpus").join(target).display());
-            script += "numbers=\"$numbers $!\"\n";
-        }
-        script += "for number in $numbers; do wait \"$number\" || status=$?; done; exit $status\n";
-        report.run(&format!("fuzz {}", targets.join(" and ")), Command::new("sh").args(["-c", &script]));
     }
 }
 
