@@ -240,7 +240,7 @@ fn small_store() -> Outcome {
     // The host side, two listeners, their table, two sockets; and the table of guests with five descriptors of the first one.
     let guests = site.guests()?;
     let before = |site: &Site| -> Outcome<usize> {
-        let names = ["host-side", "control", "netlink", "links", "link-0-0", "link-1-0"];
+        let names = ["host-side", "control", "netlink", "links", "link-1-0", "link-2-0"];
         names.iter().map(|name| Ok(site.manager()?.stored(name)?.len())).sum()
     };
     site.manager()?.behave(Manners::StoresAtMost(6 + 1 + 5));
@@ -388,7 +388,7 @@ fn without_table() -> Outcome {
     let damaged: [Option<&[u8]>; 2] = [None, Some(b"[")];
     for table in damaged {
         site.terminate()?;
-        assert!(!site.manager()?.stored("link-0-0")?.is_empty());
+        assert!(!site.manager()?.stored("link-1-0")?.is_empty());
         site.manager()?.remove("links");
         if let Some(table) = table {
             site.manager()?.put("links", memory(table)?);
