@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guests_that_cannot_be_received_are_closed_and_the_rest_is_read() {
+    fn guests_not_received_are_closed_and_the_rest_is_read() {
         let (channel, before) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         let workers = ShardCount::ONE;
