@@ -295,7 +295,8 @@ fn damaged_state_is_refused_and_the_port_is_free() {
 #[test]
 fn other_descriptors_are_refused_and_the_port_is_free() {
     // Of the socket, the file, and two eventfds for each queue.
-    let kinds: [(&str, usize, fn(&VhostUser) -> OwnedFd); 7] = [
+    type Descriptor = fn(&VhostUser) -> OwnedFd;
+    let kinds: [(&str, usize, Descriptor); 7] = [
         ("its first descriptor is no connection", 0, |_| pipe().unwrap().0),
         ("its first descriptor is no connection", 0, listener),
         ("memory region 0: ", 1, |_| eventfd(0, EventfdFlags::CLOEXEC).unwrap()),
