@@ -277,7 +277,8 @@ fn memory(bytes: &[u8]) -> Outcome<OwnedFd> {
 
 fn damaged_store() -> Outcome {
     let site = Site::new(Way::Restart, 1, "")?;
-    let cases: [(fn(&str) -> String, &str); 4] = [
+    type Damage = fn(&str) -> String;
+    let cases: [(Damage, &str); 4] = [
         (|_| "[".to_owned(), "guests reconnect: it has no guests: "),
         (|table| table.replace("\"protocol\":", "\"prot\":"), "guests reconnect: it has no guests: "),
         (|table| table.replace("\"size\":256", "\"size\":255"), "vm0: its guest reconnects: queue 0: "),
