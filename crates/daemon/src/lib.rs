@@ -44,7 +44,7 @@
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `device`, `open`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `files`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
@@ -62,6 +62,7 @@ mod device;
 mod dry_run;
 mod event_queue;
 mod events;
+mod files;
 mod framing;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -125,12 +126,12 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit};
+use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit, roots_socket_path};
 use config::Config;
 use config::model::HostSide;
 pub use confine::LinkRight;
-use confine::{Places, Sandbox};
-use driver::{DriverKind, Resource};
+use confine::{Places, Sandbox, User};
+use driver::Resource;
 use packet::Allocations;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -147,6 +148,7 @@ use events::Event;
 pub use host::place as host_place;
 use node::{Node, since_boot};
 use opener::child::{self, Child};
+use opener::files::{Directory, Named};
 pub use opener::process::OpenerWork;
 use replace::earlier::{EarlierGateway, Taken};
 use replace::held::{self, Socket};
@@ -186,6 +188,8 @@ pub struct RunOptions {
     pub keeps_devices: bool,
     /// Whether the gateway restricts its own process.
     pub is_confined: bool,
+    /// Name or number of the user that a gateway of root changes to; `None`: `fatpath`, if the host has it.
+    pub user: Option<String>,
     /// Kinds of links that a reload or a program may add, besides those of the configuration. Without any, and without a
     /// TOML file, all.
     pub allowed_links: Vec<LinkRight>,
@@ -200,11 +204,14 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     start_log()?;
     device::set_owner(instance, options.keeps_devices);
     let mut sandbox = Sandbox::begin(options.is_confined)?;
+    let resumed = opener::request::resume().map_err(CliError::failed)?;
+    let user = if options.is_confined { User::of_gateway(options.user.as_deref())? } else { None };
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     budget::start();
     let mut sources = config_file::load_all(config)?;
     sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let socket = own_socket_path(instance);
+    let socket = if confine::is_of_root() { roots_socket_path(instance) } else { own_socket_path(instance) };
+    server::make_dir(&socket)?;
     // Each client and each queue of a link needs a descriptor, also one that is passed.
     if let Err(err) = raise_descriptor_limit() {
         tracing::warn!("limit of descriptors: {err}");
@@ -232,8 +239,11 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     }
     let state_file = kept.as_ref().map(|kept| kept.store.path().to_owned());
     let state_file = state_file.or_else(|| replaced.as_ref()?.state.clone());
-    let Openers { links, mut host_side } = Openers::start(&mut sandbox, config, &sources, &options, instance, &socket)?;
-    sandbox.restrict_files(places(config, &sources, &socket, state_file.as_deref()));
+    let directories = directories(config, &sources, &socket, state_file.as_deref());
+    let asked = Asked { config, sources: &sources, options: &options, instance, socket: &socket, user, directories };
+    let Openers { links, mut host_side } = Openers::start(&mut sandbox, &asked, resumed)?;
+    sandbox.restrict_files(places(&asked, links.is_some()));
+    opener::calls::begin();
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), replaced.is_some())?;
@@ -458,35 +468,56 @@ struct Openers {
     host_side: Option<Result<Child, String>>,
 }
 
+/// Start of a gateway.
+struct Asked<'a> {
+    config: &'a [PathBuf],
+    sources: &'a Sources,
+    options: &'a RunOptions,
+    instance: &'a str,
+    socket: &'a Path,
+    /// User to change to.
+    user: Option<User>,
+    /// Directories of the gateway's files.
+    directories: Vec<Directory>,
+}
+
 impl Openers {
-    /// Starts the openers, and gives up the capabilities of this process.
+    /// Starts the openers, and gives up the rights of this process. `resumed`: the opener of links of a gateway that has started anew as
+    /// this one.
     ///
     /// # Errors
-    /// The opener of links cannot be started. Without one of the host side there is only no host side.
+    /// The opener of links cannot be started, the gateway's user may change one of its directories, or cannot be changed to. Without an
+    /// opener of the host side there is only no host side.
     fn start(
         sandbox: &mut Sandbox,
-        config: &[PathBuf],
-        sources: &Sources,
-        options: &RunOptions,
-        instance: &str,
-        socket: &Path,
+        Asked { config, sources, options, instance, socket, user, directories }: &Asked<'_>,
+        resumed: Option<opener::request::Started>,
     ) -> Result<Self, CliError> {
+        if let Some(user) = user {
+            check_reach(user, directories)?;
+        }
         let has_host_side = sources.config.host.side != HostSide::Off;
         let host_side = has_host_side.then(|| host::start_opener(socket, sandbox.is_on()));
         let of_file = of_file(sources);
         let rights = rights(config, sources, &of_file, &options.allowed_links);
         let gateway = opener::Gateway {
-            instance: instance.to_owned(),
+            instance: (*instance).to_owned(),
             keeps_devices: options.keeps_devices,
             rights: Some(rights.clone()),
             of_file,
             file: sources.file.clone(),
-            sockets: vec![socket.to_owned(), daemon::netlink_starting(socket)],
+            sockets: vec![(*socket).to_owned(), daemon::netlink_starting(socket)],
             has_host_side,
+            user: user.as_ref().map(|user| user.ids),
         };
-        let is_needed = sandbox.is_on() && opener::request::is_needed(&gateway);
-        let links = is_needed.then(|| opener::request::start(gateway)).transpose().map_err(CliError::failed)?;
-        sandbox.give_up_capabilities(rights);
+        let links = match resumed {
+            Some(resumed) => Some(resumed),
+            None if sandbox.is_on() && opener::request::is_needed(&gateway) => {
+                Some(opener::request::start(gateway, directories).map_err(CliError::failed)?)
+            }
+            None => None,
+        };
+        sandbox.give_up_rights(rights, user.as_ref())?;
         Ok(Self { links, host_side })
     }
 }
@@ -494,6 +525,25 @@ impl Openers {
 /// Rights to open links of the kinds in the file.
 fn of_file(sources: &Sources) -> BTreeSet<LinkRight> {
     sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for)).collect()
+}
+
+/// Checks that a gateway's user cannot change the places of its files, in which its opener works as root.
+fn check_reach(user: &User, directories: &[Directory]) -> Result<(), CliError> {
+    for Directory { path, files } in directories {
+        let file = match files {
+            Named::Configuration(name) | Named::State(name) => path.join(name),
+            Named::Sockets | Named::Guests => path.clone(),
+        };
+        match user.ids.beyond_reach(&file) {
+            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                let hint = "give it to root, or run the gateway with --user root";
+                return Err(CliError::failed(format!("{}: {err}; {hint}", file.display())));
+            }
+            // What does not exist is reported by the work with it.
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Rights to open links that a gateway keeps.
@@ -511,27 +561,49 @@ fn rights(
     of_file.iter().chain(allowed).copied().collect()
 }
 
-/// Directories of the files that a gateway reaches after its start.
-fn places(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&Path>) -> Places {
-    let mut places = Places::default();
-    config.iter().filter(|file| !config_file::is_stdin(file)).for_each(|file| places.read_beside(file));
-    if let Some(dir) = socket.parent() {
-        // The control socket reports a directory that cannot be made.
-        let _ = std::fs::create_dir_all(dir);
-    }
-    places.write_beside(socket);
-    if let Some(state) = state {
-        places.write_beside(state);
-    }
-    for link in &sources.config.links {
-        if let Some(Resource::VhostSocket(path)) = link.kind.driver().map(DriverKind::resource) {
-            places.write_beside(Path::new(path));
+/// Directories of the files that a gateway reads, makes and removes after its start. A path that is no text has none.
+fn directories(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&Path>) -> Vec<Directory> {
+    let guests = sources.config.links.iter().filter_map(|link| match link.kind.driver()?.resource() {
+        Resource::VhostSocket(path) => Some((Path::new(path), None)),
+        _ => None,
+    });
+    let named: [fn(String) -> Named; 2] = [Named::Configuration, Named::State];
+    let config = config.iter().filter(|file| !config_file::is_stdin(file)).map(|file| (file.as_path(), Some(named[0])));
+    let state = state.into_iter().map(|state| (state, Some(named[1])));
+    let mut directories = Vec::new();
+    for (file, named) in config.chain(state).chain([(socket, None)]).chain(guests) {
+        let Ok(file) = std::path::absolute(file) else { continue };
+        let (Some(dir), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
+            continue;
+        };
+        let files = match named {
+            Some(named) => named(name.to_owned()),
+            None if file == socket => Named::Sockets,
+            None => Named::Guests,
+        };
+        let directory = Directory { path: dir.to_owned(), files };
+        if dir.to_str().is_some() && !directories.contains(&directory) {
+            directories.push(directory);
         }
     }
+    directories
+}
+
+/// Places that a gateway reaches after its start, by itself or by its opener.
+fn places(Asked { config, sources, socket, directories, .. }: &Asked<'_>, has_opener: bool) -> Places {
+    let mut places = if has_opener { Places::of_opener() } else { Places::default() };
+    config.iter().filter(|file| !config_file::is_stdin(file)).for_each(|file| places.read_beside(file));
+    for Directory { path, files } in directories {
+        if !matches!(files, Named::Configuration(_)) {
+            places.write_in(path);
+        }
+    }
+    // Programs have sockets there.
+    socket.parent().iter().for_each(|dir| places.list(dir));
     if !sources.lines.is_empty() {
         let programs = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&programs).for_each(|dir| places.read_in(&dir));
-        gateway_program::library().iter().for_each(|file| places.read_beside(file));
+        std::env::split_paths(&programs).for_each(|dir| places.search(&dir));
+        gateway_program::library().iter().filter_map(|file| file.parent()).for_each(|dir| places.search(dir));
     }
     places
 }

@@ -23,6 +23,8 @@ use rustix::io::{Errno, read};
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
+use crate::confine;
+
 /// Bit of `CAP_NET_ADMIN` in a set of capabilities (capabilities(7)).
 const CAP_NET_ADMIN: u32 = 12;
 
@@ -115,10 +117,11 @@ impl Peer {
         Some(Self { uid, pid, pidfd: Some(pidfd) })
     }
 
-    /// Privilege of the peer's process. If the gateway does not run as root, its own user may change it.
+    /// Privilege of the peer's process. If root has not started the gateway, its own user may change it. The user that a gateway of root
+    /// has changed to is that of other gateways, which may have been taken over.
     pub(super) fn privilege(&self) -> Privilege {
-        let own = geteuid();
-        if !own.is_root() && own.as_raw() == self.uid {
+        let is_own = !confine::is_of_root() && geteuid().as_raw() == self.uid;
+        if is_own || self.is_own_program() {
             return Privilege::Full;
         }
         match (self.holds_net_admin(), self.uid) {
@@ -130,14 +133,18 @@ impl Peer {
 
     /// Tells whether the process holds `CAP_NET_ADMIN` now, in the gateway's user namespace, or is a program of the gateway itself.
     pub(super) fn holds_net_admin(&self) -> bool {
-        if *own_program() == Some(self.pid) {
-            return self.is_alive();
+        if self.is_own_program() {
+            return true;
         }
         let judged = self.pidfd.as_ref().ok_or(Errno::SRCH).and_then(holds_net_admin);
         judged.unwrap_or_else(|err| {
             tracing::debug!(uid = self.uid, pid = self.pid, "cannot read its capabilities: {err}");
             false
         })
+    }
+
+    fn is_own_program(&self) -> bool {
+        *own_program() == Some(self.pid) && self.is_alive()
     }
 
     /// Tells whether the process still runs, so that no other process has its PID.

@@ -33,7 +33,7 @@ use super::replace::offer::{self, Offer};
 use super::show::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
-use super::unix_socket;
+use crate::files;
 
 /// Limit of simultaneous clients; a further client is refused and may retry.
 const MAX_CLIENTS: usize = 32;
@@ -67,11 +67,24 @@ pub(crate) struct Server {
 pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
     match UnixStream::connect(path) {
         Err(_) => Ok(()),
-        Ok(_) => Err(CliError::failed(format!(
-            "{}: an instance of this name is running; stop it or choose another --instance",
-            path.display()
-        ))),
+        Ok(_) => Err(is_running(path)),
     }
+}
+
+fn is_running(path: &Path) -> CliError {
+    CliError::failed(format!(
+        "{}: an instance of this name is running; stop it or choose another --instance",
+        path.display()
+    ))
+}
+
+/// Makes the directory of the socket at `path`.
+///
+/// # Errors
+/// The system's, with a remedy.
+pub(crate) fn make_dir(path: &Path) -> Result<(), CliError> {
+    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    made.map_err(|err| not_made(path, "cannot make its directory", &err))
 }
 
 /// Failure to make the socket at `path`, with a remedy if the user may not.
@@ -91,14 +104,11 @@ impl Server {
     /// # Errors
     /// The socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
-        let failed = |what: &str, err: io::Error| not_made(path, what, &err);
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
-        }
-        check_vacant(path)?;
-        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
-        let listener = unix_socket::private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
-        Ok(Self { path: path.to_owned(), listener, is_left: false })
+        let listener = files::listen(path, files::Socket::Control).map_err(|err| match err.kind() {
+            io::ErrorKind::AddrInUse => is_running(path),
+            _ => not_made(path, "bind", &err),
+        })?;
+        Ok(Self { path: path.to_owned(), listener: listener.into(), is_left: false })
     }
 
     /// Serves the clients of a socket of the gateway before, which is bound to `path`.
@@ -154,7 +164,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.is_left
-            && let Err(err) = std::fs::remove_file(&self.path)
+            && let Err(err) = files::remove(&self.path)
         {
             tracing::warn!("{}: {err}", self.path.display());
         }

@@ -55,6 +55,12 @@ pub struct Gateway {
 /// Number of workers of each gateway whose file does not say it.
 const WORKERS: &str = "FATPATH_TEST_WORKERS";
 
+/// User that each gateway of root changes to, unless its arguments say another one.
+const USER: &str = "FATPATH_TEST_USER";
+
+/// Parts of arguments of gateways that change to no user, or to another one.
+const OF_NO_USER: [&str; 3] = ["--user", "--no-sandbox", "--reuid"];
+
 /// Words of files that have a number of workers, or what several cannot have.
 const OF_ONE: [&str; 3] = ["[worker]", "[crypto]", "esp-offload"];
 
@@ -77,6 +83,14 @@ pub fn with_workers(toml: &str) -> String {
     match std::env::var(WORKERS) {
         Ok(count) if !OF_ONE.iter().any(|word| toml.contains(word)) => format!("{toml}\n[worker]\ncount = {count}\n"),
         _ => toml.to_owned(),
+    }
+}
+
+/// Adds the user that the environment has to the arguments of a gateway.
+pub fn add_user(command: &mut Command) {
+    let has_own = command.get_args().any(|arg| OF_NO_USER.iter().any(|part| arg.to_string_lossy().contains(part)));
+    if let Some(user) = std::env::var_os(USER).filter(|_| !has_own) {
+        command.arg("--user").arg(user);
     }
 }
 
@@ -148,6 +162,7 @@ impl Gateway {
             Some("none") => {}
             kinds => drop(command.args(["--allow-links", kinds.unwrap_or(ALL_LINKS)])),
         }
+        add_user(&mut command);
         let process = Process::spawn(&mut command, scratch)?;
         Ok(Self { process, instance: instance.to_owned(), config, rundir })
     }

@@ -120,7 +120,7 @@ fn filter() -> Outcome {
     assert!(first.starts_with("sandbox landlock "), "{shown}");
     assert!(first.ends_with(", seccomp, no_new_privs, no capabilities"), "{shown}");
     let rundir = scratch.path().display();
-    assert!(shown.contains(&format!("write {rundir}\n")) && !shown.contains("missing"), "{shown}");
+    assert!(shown.contains(&format!("write {rundir} by its opener\n")) && !shown.contains("missing"), "{shown}");
     assert!(gateway.log().contains("x: sandbox: landlock "), "{}", gateway.log());
     assert!(gateway.log().contains(", no_new_privs, no capabilities\n"), "{}", gateway.log());
     let state: serde_json::Value = serde_json::from_str(&gateway.show("--json sandbox")?)?;
@@ -196,7 +196,7 @@ fn file_elsewhere() -> Outcome {
     // A reload opens the file itself.
     let pid = Pid::from_raw(gateway.id() as i32).ok_or("no process number")?;
     kill_process(pid, Signal::HUP)?;
-    let (name, own) = (file.display().to_string(), scratch.path().display().to_string());
+    let (name, own) = (file.display().to_string(), scratch.file("x.toml").display().to_string());
     let hint = format!("the sandbox lets this gateway read {own} alone: `fatpath load -c FILE` passes it another file");
     gateway.wait_until("the reload is refused by name", |gateway| {
         let log = gateway.log();

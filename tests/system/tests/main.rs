@@ -47,6 +47,7 @@ mod sysctl;
 mod trial;
 mod tunnel;
 mod unmodified;
+mod user;
 mod vhost;
 mod vlan;
 mod vrf;
@@ -116,6 +117,7 @@ fn main() {
         large_file::trials(),
         strongswan::trials(),
         unmodified::trials(),
+        user::trials(),
         demo::trials(),
         bench::trials(),
         xdp::trials(),

@@ -1,12 +1,14 @@
 //! Judgement of orders without carrying them out, for the fuzz targets.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use base::{Prefix, TableId};
 use driver::DriverKind;
 use netlink::message::{Messages, Writer};
 use netlink::rtnl::nums::RTN_UNICAST;
 
+use super::files::{Directory, FileOrder, FileWork, Named, Socket};
 use super::judge::{Judge, Present, Unmade};
 use super::message::parse;
 use super::order::{Change, Gateway, LinkOrder};
@@ -25,7 +27,8 @@ pub(crate) fn judge(bytes: &[u8]) -> bool {
     let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
     judge.opened(&DriverKind::Tun { queues: 1 }, Some(7));
     match order {
-        LinkOrder::Begin(_) | LinkOrder::Port | LinkOrder::Ready | LinkOrder::Widen => {}
+        LinkOrder::Begin(_) | LinkOrder::Directories(_) | LinkOrder::Port | LinkOrder::Ready | LinkOrder::Widen => {}
+        LinkOrder::File(order) => judged_file(&order),
         LinkOrder::Open(opening) if judge.open(&opening, None, |_| false).is_ok() => {
             let is_free = |port: u16| port >= 1024;
             assert!(match opening.kind {
@@ -43,6 +46,30 @@ pub(crate) fn judge(bytes: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// Judges an order about a file of the gateway `a`, with its state and its configuration in the directory of its sockets.
+fn judged_file(order: &FileOrder) {
+    let at = |files| Directory { path: PathBuf::from("/run/fatpath"), files };
+    let state = || "a.state".to_owned();
+    let directories = [at(Named::Sockets), at(Named::State(state())), at(Named::Configuration("a.toml".to_owned()))];
+    if !directories.iter().any(|directory| directory.admits("a", order)) {
+        return;
+    }
+    let FileOrder { dir, name, work } = order;
+    assert_eq!(*dir, directories[0].path);
+    let is_guests = matches!(work, FileWork::Bind(Socket::Guest) | FileWork::RemoveSocket { .. });
+    assert!(!name.contains('/') && (is_guests || name.starts_with("a.")), "{name}");
+    match work {
+        FileWork::Read => assert!(name == "a.toml" || name.starts_with("a.state"), "{name}"),
+        FileWork::Write => assert_eq!(*name, state()),
+        FileWork::Make => assert!(name.starts_with("a.state.journal-"), "{name}"),
+        FileWork::Remove => assert!(*name != state() && name != "a.toml", "{name}"),
+        FileWork::Rename(to) => assert!(to.starts_with("a.") && !to.contains('/') && *to != state(), "{to}"),
+        FileWork::Share => assert!(!name.starts_with("a.state") && name != "a.toml", "{name}"),
+        FileWork::Bind(_) | FileWork::RemoveSocket { .. } => {}
+        FileWork::Connect => panic!("there is no guest"),
+    }
 }
 
 fn judged(judge: &Judge, change: &Change) {

@@ -1,5 +1,6 @@
 //! Opening of links, and changes of devices, on orders.
 
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 
 use base::ShardCount;
@@ -9,11 +10,12 @@ use netlink::message::Writer;
 use netlink::rtnl::nums::RTM_GETROUTE;
 use rustix::io::Errno;
 
+use super::files::{self, Directory, FileOrder, FileWork, Socket};
 use super::judge::{Judge, Present, Unmade};
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::{Carried, serve};
 use super::start_file::StartFile;
-use crate::confine::{self, Places, Role};
+use crate::confine::{self, Role};
 use crate::device;
 use crate::host::rtnl;
 use crate::rtnetlink::Rtnetlink;
@@ -21,10 +23,16 @@ use crate::rtnetlink::Rtnetlink;
 /// MTU of a TUN or TAP device without one in the file.
 const DEFAULT_MTU: u16 = 1500;
 
+/// Directories of a gateway at most: links with sockets of guests may have one each.
+const MOST_DIRECTORIES: usize = 4096;
+
 /// Links of a gateway, as they are opened and changed in the calling thread's network namespace.
 #[derive(Debug)]
 pub(crate) struct LinkOpener {
     gateway: Gateway,
+    directories: Vec<Directory>,
+    /// Devices and inodes of the sockets of guests that were made.
+    guests: BTreeSet<(u64, u64)>,
     judge: Judge,
     file: StartFile,
     /// Socket for changes, from the first one on.
@@ -37,16 +45,25 @@ pub(crate) struct LinkOpener {
 /// As [`serve`].
 pub(crate) fn main() -> Result<(), CliError> {
     let mut links = None;
+    let mut directories = Vec::new();
     let carry_out = |order, descriptors| match (order, &mut links) {
-        (LinkOrder::Begin(_), Some(_)) => Err("it has begun already".to_owned()),
+        (LinkOrder::Begin(_) | LinkOrder::Directories(_), Some(_)) => Err("it has begun already".to_owned()),
+        (LinkOrder::Directories(more), None) => {
+            directories.extend(more);
+            match directories.len() {
+                0..=MOST_DIRECTORIES => Ok((LinkAnswer::Done(vec![0]), Vec::new())),
+                _ => Err(format!("files in more than {MOST_DIRECTORIES} directories")),
+            }
+        }
         (LinkOrder::Begin(gateway), none) => {
+            // Without the right to do it the gateway keeps its user, too.
+            let _ = gateway.user.map(confine::join);
             if let Some(rights) = &gateway.rights {
                 confine::keep(confine::of_links(rights, gateway.has_host_side))?;
-                let mut places = Places::default();
-                gateway.file.iter().for_each(|file| places.read_beside(file));
-                confine::restrict_opener(Role::LinkOpener, Some(&places))?;
+                confine::restrict_opener(Role::LinkOpener, Some(&files::places(&directories)))?;
             }
-            none.insert(LinkOpener::new(gateway)).carry_out(LinkOrder::Port, descriptors)
+            let directories = std::mem::take(&mut directories);
+            none.insert(LinkOpener::new(gateway, directories)).carry_out(LinkOrder::Port, descriptors)
         }
         (_, None) => Err("it has not begun yet".to_owned()),
         (order, Some(links)) => links.carry_out(order, descriptors),
@@ -55,9 +72,9 @@ pub(crate) fn main() -> Result<(), CliError> {
 }
 
 impl LinkOpener {
-    pub(crate) fn new(gateway: Gateway) -> Self {
-        let (judge, file) = (Judge::new(gateway.clone()), StartFile::new(gateway.file.clone()));
-        Self { gateway, judge, file, kernel: None }
+    pub(crate) fn new(gateway: Gateway, directories: Vec<Directory>) -> Self {
+        let (judge, file) = (Judge::new(gateway.clone()), StartFile::new(gateway.file.clone(), gateway.user));
+        Self { gateway, directories, guests: BTreeSet::new(), judge, file, kernel: None }
     }
 
     /// Carries out an order.
@@ -66,7 +83,7 @@ impl LinkOpener {
     /// The reason of a refusal.
     pub(crate) fn carry_out(&mut self, order: LinkOrder, descriptors: Vec<OwnedFd>) -> Carried<LinkAnswer> {
         match order {
-            LinkOrder::Begin(_) => Err("it has begun already".to_owned()),
+            LinkOrder::Begin(_) | LinkOrder::Directories(_) => Err("it has begun already".to_owned()),
             LinkOrder::Port => Ok((LinkAnswer::Begun { port: self.kernel()?.port }, Vec::new())),
             LinkOrder::Ready => {
                 self.judge.ready();
@@ -88,6 +105,31 @@ impl LinkOpener {
                 let widened = link::widen(socket.as_fd());
                 Ok((LinkAnswer::Done(vec![widened.map_or_else(|err| number_of(&err), |()| 0)]), Vec::new()))
             }
+            LinkOrder::File(order) => self.file(&order),
+        }
+    }
+
+    /// Carries out an order about a file of the gateway.
+    fn file(&mut self, order: &FileOrder) -> Carried<LinkAnswer> {
+        let is_own = match order.work {
+            FileWork::RemoveSocket { device, inode } => self.guests.remove(&(device, inode)),
+            _ => true,
+        };
+        let mut directories = self.directories.iter();
+        if !is_own || !directories.any(|directory| directory.admits(&self.gateway.instance, order)) {
+            return Ok((LinkAnswer::Done(vec![Errno::ACCESS.raw_os_error()]), Vec::new()));
+        }
+        match files::carry_out(order, self.gateway.user) {
+            Ok(descriptors) => {
+                if let (FileWork::Bind(Socket::Guest), [_, file]) = (&order.work, &descriptors[..]) {
+                    self.guests.extend(files::identity(file));
+                }
+                Ok((LinkAnswer::Done(vec![0]), descriptors))
+            }
+            Err(err) => match err.raw_os_error() {
+                Some(number) => Ok((LinkAnswer::Done(vec![number]), Vec::new())),
+                None => Err(err.to_string()),
+            },
         }
     }
 
@@ -211,7 +253,7 @@ mod tests {
 
     #[test]
     fn order_without_its_descriptor_is_refused() {
-        let mut links = LinkOpener::new(Gateway::default());
+        let mut links = LinkOpener::new(Gateway::default(), Vec::new());
         let mut why = |given| links.carry_out(LinkOrder::Widen, given).unwrap_err();
         assert_eq!(why(Vec::new()), "it takes one descriptor, not 0");
         let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
@@ -221,8 +263,31 @@ mod tests {
     }
 
     #[test]
+    fn socket_of_a_guest_is_removed_by_its_maker_alone() {
+        let dir = std::env::temp_dir().join(format!("fatpath-links-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let directories = vec![Directory { path: dir.clone(), files: files::Named::Guests }];
+        let mut links = LinkOpener::new(Gateway::default(), directories.clone());
+        let order = |work| LinkOrder::File(FileOrder { dir: dir.clone(), name: "vm1".to_owned(), work });
+        let (answer, descriptors) = links.carry_out(order(FileWork::Bind(Socket::Guest)), Vec::new()).unwrap();
+        assert_eq!((answer, descriptors.len()), (LinkAnswer::Done(vec![0]), 2));
+        let (device, inode) = files::identity(&descriptors[1]).unwrap();
+        let remove = || order(FileWork::RemoveSocket { device, inode });
+        let refused = LinkAnswer::Done(vec![Errno::ACCESS.raw_os_error()]);
+        let mut other = LinkOpener::new(Gateway::default(), directories);
+        assert_eq!(other.carry_out(remove(), Vec::new()).unwrap().0, refused);
+        assert!(dir.join("vm1").exists());
+        assert_eq!(links.carry_out(remove(), Vec::new()).unwrap().0, LinkAnswer::Done(vec![0]));
+        assert!(!dir.join("vm1").exists());
+        // No order leads out of the directories of the start.
+        let elsewhere = FileOrder { dir: "/etc".into(), name: "vm1".to_owned(), work: FileWork::Read };
+        assert_eq!(links.carry_out(LinkOrder::File(elsewhere), Vec::new()).unwrap().0, refused);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn gateway_of_a_begun_opener_stays() {
-        let mut links = LinkOpener::new(Gateway::default());
+        let mut links = LinkOpener::new(Gateway::default(), Vec::new());
         let why = links.carry_out(LinkOrder::Begin(Gateway::default()), Vec::new()).unwrap_err();
         assert_eq!(why, "it has begun already");
     }

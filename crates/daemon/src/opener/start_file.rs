@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use driver::DriverKind;
 
 use crate::config_file;
+use crate::confine::UserIds;
 
 /// Name and kind of a link.
 pub(super) type Known = (String, DriverKind);
@@ -16,6 +17,8 @@ pub(super) type Known = (String, DriverKind);
 #[derive(Debug, Default)]
 pub(super) struct StartFile {
     path: Option<PathBuf>,
+    /// User of the gateway, if it is another one than this process's.
+    user: Option<UserIds>,
     read: Option<(Version, Vec<Known>)>,
 }
 
@@ -23,16 +26,17 @@ pub(super) struct StartFile {
 type Version = (u64, u64, u64, i64, i64);
 
 impl StartFile {
-    pub(super) fn new(path: Option<PathBuf>) -> Self {
-        Self { path, read: None }
+    pub(super) fn new(path: Option<PathBuf>, user: Option<UserIds>) -> Self {
+        Self { path, user, read: None }
     }
 
     /// Whether the file has the link. A file that cannot be read, or that is wrong, has none: the gateway does not apply it either.
     pub(super) fn has(&mut self, link: &Known) -> bool {
         let Some(path) = &self.path else { return false };
-        let Ok(version) = std::fs::metadata(path).map(|found| version(&found)) else { return false };
+        let Ok(path) = self.user.map_or_else(|| Ok(path.clone()), |user| user.beyond_reach(path)) else { return false };
+        let Ok(version) = std::fs::metadata(&path).map(|found| version(&found)) else { return false };
         if self.read.as_ref().is_none_or(|(read, _)| *read != version) {
-            let links = config_file::load(path).map(|(config, _)| config.links).unwrap_or_default();
+            let links = config_file::load(&path).map(|(config, _)| config.links).unwrap_or_default();
             let known = links.into_iter().filter_map(|link| Some((link.name, link.kind.driver()?.clone())));
             self.read = Some((version, known.collect()));
         }
@@ -53,7 +57,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("fatpath-start-file-{}", std::process::id()));
         let tun = |name: &str| (name.to_owned(), DriverKind::Tun { queues: 1 });
         let text = |name: &str| format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\n");
-        let mut file = StartFile::new(Some(path.clone()));
+        let mut file = StartFile::new(Some(path.clone()), None);
         assert!(!file.has(&tun("t0")), "it is not there");
         std::fs::write(&path, text("t0")).unwrap();
         assert!(file.has(&tun("t0")) && !file.has(&tun("t1")));

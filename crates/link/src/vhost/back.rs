@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use wire::MacAddr;
 
 use crate::error::failed;
+use crate::opener::opener;
 use crate::sys::aio;
 use crate::sys::discard::{self, Discarded};
 use crate::sys::inspection::Inspector;
@@ -139,7 +140,7 @@ pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(V
     }
     aio::context().map_err(error("io_setup"))?;
     discard::of_links();
-    let listener = listen(&config.socket).map_err(|err| {
+    let (listener, file) = listen(&config.socket).map_err(|err| {
         let path = config.socket.display();
         let dir = config.socket.parent().unwrap_or(Path::new("/")).display().to_string();
         error("bind")(err)
@@ -183,7 +184,7 @@ pub(super) fn open_shards(config: &VhostConfig, shards: ShardCount) -> Result<(V
     let first = VhostUser {
         common,
         socket: config.socket.clone(),
-        file: socket_file(&config.socket),
+        file,
         mac: config.mac,
         listener: Discarded::new(listener),
         is_listening: true,
@@ -208,8 +209,15 @@ fn socket_file(path: &Path) -> Option<(u64, u64)> {
     found.file_type().is_socket().then(|| (found.dev(), found.ino()))
 }
 
-/// Listens at a path; a stale socket there, without a listener, is replaced. A file of another kind stays.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+/// Listens at a path; a stale socket there, without a listener, is replaced. A file of another kind stays. Returns also the device and
+/// inode of the socket's file.
+fn listen(path: &Path) -> io::Result<(UnixListener, Option<(u64, u64)>)> {
+    if let Some(opener) = opener() {
+        let (listener, file) = opener.listen(path)?;
+        let listener = UnixListener::from(listener);
+        listener.set_nonblocking(true)?;
+        return Ok((listener, Some(file)));
+    }
     let listener = match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {
             // connect(2) to a file that is not a socket is refused as well.
@@ -223,7 +231,7 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
         bound => bound?,
     };
     listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok((listener, socket_file(path)))
 }
 
 impl VhostUser {
@@ -397,8 +405,10 @@ impl Drop for VhostUser {
         lock(&self.device).disconnect();
         self.pairs.shared.set_ready(0);
         // Another program may have put a socket of its own there.
-        if self.file.is_some() && socket_file(&self.socket) == self.file {
-            let _ = std::fs::remove_file(&self.socket);
+        match (opener(), self.file) {
+            (Some(opener), Some(file)) => drop(opener.remove(&self.socket, file)),
+            (None, Some(_)) if socket_file(&self.socket) == self.file => drop(std::fs::remove_file(&self.socket)),
+            _ => {}
         }
     }
 }

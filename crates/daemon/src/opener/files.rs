@@ -1,0 +1,408 @@
+//! Files that an opener reads, makes and removes for its gateway, which reaches none of them itself: the gateway's sockets, its state, its
+//! configuration and the sockets of guests.
+//!
+//! A gateway that was taken over sends any order, and its user may write some directory. So an opener of root works in the directories of
+//! the start alone, on names that are the gateway's, and follows no symbolic link that the gateway's user can have made.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, chownat, fstat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
+use rustix::process::{geteuid, umask};
+use serde::{Deserialize, Serialize};
+
+use crate::confine::{Places, UserIds};
+
+/// Endings of a gateway's own sockets and records, behind its name.
+const ENDINGS: [&str; 5] = ["sock", "netlink", "starting", "ike", "namespace"];
+
+/// Beginning of the ending of sockets of programs that receive IKE messages.
+const OF_PROGRAM: &str = "ike-";
+
+/// Beginning of the ending of a file of the journal, before its number.
+const OF_JOURNAL: &str = ".journal-";
+
+/// A directory of the gateway's start, and the files in it that are the gateway's.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct Directory {
+    /// Absolute path.
+    pub(crate) path: PathBuf,
+    pub(crate) files: Named,
+}
+
+/// Files by their names.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Named {
+    /// This configuration file, which is read.
+    Configuration(String),
+    /// Sockets of the gateway, and of programs that connect to it.
+    Sockets,
+    /// The state with this name, and its journal.
+    State(String),
+    /// Sockets of guests.
+    Guests,
+}
+
+/// An order about a file.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct FileOrder {
+    /// Absolute path of the directory.
+    pub(crate) dir: PathBuf,
+    pub(crate) name: String,
+    pub(crate) work: FileWork,
+}
+
+/// Work with a file. The answer has its descriptors.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum FileWork {
+    /// Open it to be read.
+    Read,
+    /// Open it to be read and written.
+    Write,
+    /// Make a file for its user alone, to which is appended.
+    Make,
+    /// Make a socket that is bound to it, in place of one of an earlier gateway. The second descriptor refers to the file.
+    Bind(Socket),
+    /// Connect to a listening socket.
+    Connect,
+    /// Give it another name in the directory.
+    Rename(String),
+    /// Remove it.
+    Remove,
+    /// Remove it, if it is the socket with this device and inode.
+    RemoveSocket { device: u64, inode: u64 },
+    /// Let the gateway's user send to a program's socket.
+    Share,
+}
+
+/// A socket of a gateway.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) enum Socket {
+    /// That of control clients, for its user alone.
+    Control,
+    /// That of netlink clients, for all users.
+    Netlink,
+    /// That of key managers, for its user alone.
+    Ike,
+    /// That of a guest, as the file mode creation mask has it.
+    Guest,
+}
+
+impl Directory {
+    /// Whether a gateway with that name may have this done.
+    pub(crate) fn admits(&self, instance: &str, FileOrder { dir, name, work }: &FileOrder) -> bool {
+        *dir == self.path && is_name(name) && self.files.admits(instance, name, work)
+    }
+}
+
+impl Named {
+    fn admits(&self, instance: &str, name: &str, work: &FileWork) -> bool {
+        match (self, work) {
+            (Self::Configuration(own), FileWork::Read) => name == own,
+            (Self::Sockets, FileWork::Bind(Socket::Control | Socket::Netlink | Socket::Ike) | FileWork::Remove) => {
+                is_of_gateway(instance, name)
+            }
+            (Self::Sockets, FileWork::Rename(to)) => is_of_gateway(instance, name) && is_of_gateway(instance, to),
+            (Self::Sockets, FileWork::Share) => is_of_gateway(instance, name),
+            (Self::State(own), FileWork::Read) => name == own || is_journal(own, name),
+            (Self::State(own), FileWork::Write) => name == own,
+            (Self::State(own), FileWork::Make | FileWork::Remove) => is_journal(own, name),
+            // A reload adds guests there, too.
+            (Self::Sockets | Self::State(_), FileWork::Bind(Socket::Guest) | FileWork::RemoveSocket { .. }) => true,
+            (Self::Guests, FileWork::Bind(Socket::Guest) | FileWork::Connect | FileWork::RemoveSocket { .. }) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Places in which an opener with these directories works, by itself.
+pub(crate) fn places(directories: &[Directory]) -> Places {
+    let mut places = Places::default();
+    for Directory { path, files } in directories {
+        match files {
+            Named::Configuration(name) => places.read_beside(&path.join(name)),
+            Named::State(name) => places.write_beside(&path.join(name)),
+            Named::Sockets | Named::Guests => places.write_in(path),
+        }
+    }
+    places
+}
+
+/// Whether a text is the name of a file, and no path.
+fn is_name(name: &str) -> bool {
+    !matches!(name, "" | "." | "..") && !name.contains(['/', '\0'])
+}
+
+/// Whether a file is named as one of the gateway's, or of a program that connects to it.
+fn is_of_gateway(instance: &str, name: &str) -> bool {
+    let ending = name.strip_prefix(instance).and_then(|rest| rest.strip_prefix('.'));
+    ending.is_some_and(|ending| ENDINGS.contains(&ending) || is_name(name) && ending.starts_with(OF_PROGRAM))
+}
+
+fn is_journal(state: &str, name: &str) -> bool {
+    let number = name.strip_prefix(state).and_then(|rest| rest.strip_prefix(OF_JOURNAL));
+    number.is_some_and(|number| number.parse::<u64>().is_ok_and(|parsed| parsed.to_string() == number))
+}
+
+/// Carries out an order, which is admitted. `user`: the gateway's, if that is another one than this process's.
+///
+/// # Errors
+/// The system's; `PermissionDenied`: `user` may change the directory.
+pub(crate) fn carry_out(FileOrder { dir, name, work }: &FileOrder, user: Option<UserIds>) -> io::Result<Vec<OwnedFd>> {
+    let dir = match user {
+        Some(user) => user.beyond_reach(dir)?,
+        None => dir.clone(),
+    };
+    let path = dir.join(name);
+    match work {
+        FileWork::Read => open(&path, user, OpenOptions::new().read(true)),
+        FileWork::Write => open(&path, user, OpenOptions::new().read(true).write(true)),
+        FileWork::Make => Ok(vec![OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?.into()]),
+        FileWork::Bind(socket) => make_socket(&path, *socket),
+        FileWork::Connect => Ok(vec![connected(&path)?]),
+        FileWork::Rename(to) => fs::rename(&path, dir.join(to)).map(|()| Vec::new()),
+        FileWork::Remove => fs::remove_file(path).map(|()| Vec::new()),
+        FileWork::RemoveSocket { device, inode } => {
+            let found = fs::symlink_metadata(&path)?;
+            // Another program may have put a socket of its own there.
+            if found.file_type().is_socket() && (found.dev(), found.ino()) == (*device, *inode) {
+                fs::remove_file(path)?;
+            }
+            Ok(Vec::new())
+        }
+        FileWork::Share => share(&path, user).map(|()| Vec::new()),
+    }
+}
+
+/// Device and inode of an open file.
+pub(crate) fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
+    let found = fstat(file)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
+/// Opens a file, also at a symbolic link that `user` cannot change.
+fn open(path: &Path, user: Option<UserIds>, options: &mut OpenOptions) -> io::Result<Vec<OwnedFd>> {
+    let Some(user) = user else { return Ok(vec![options.open(path)?.into()]) };
+    let path = user.beyond_reach(path)?;
+    // Nothing is waited for.
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    Ok(vec![file.into()])
+}
+
+/// Makes a socket at a path; one that nobody listens at is replaced. A file of another kind stays.
+fn make_socket(path: &Path, socket: Socket) -> io::Result<Vec<OwnedFd>> {
+    let (kind, mask) = match socket {
+        Socket::Control => (SocketType::STREAM, Some(0o077)),
+        Socket::Ike => (SocketType::DGRAM, Some(0o077)),
+        Socket::Netlink => (SocketType::SEQPACKET, Some(0o111)),
+        Socket::Guest => (SocketType::STREAM, None),
+    };
+    let made = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    let bind_it = || {
+        let before = mask.map(|mask| umask(Mode::from_raw_mode(mask)));
+        let bound = bind(&made, &address);
+        before.map(umask);
+        bound
+    };
+    match bind_it() {
+        Err(Errno::ADDRINUSE) if is_free(path, socket) => {
+            fs::remove_file(path)?;
+            bind_it()?;
+        }
+        bound => bound?,
+    }
+    let file =
+        OpenOptions::new().read(true).custom_flags((OFlags::PATH | OFlags::NOFOLLOW).bits() as i32).open(path)?;
+    Ok(vec![made, file.into()])
+}
+
+/// Whether the socket of a path may be replaced: nobody listens there. The control socket stands for the gateway's others.
+fn is_free(path: &Path, socket: Socket) -> bool {
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
+        return false;
+    }
+    let probed = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&probe, &SocketAddrUnix::new(path)?)
+    };
+    match socket {
+        Socket::Netlink | Socket::Ike => true,
+        Socket::Control | Socket::Guest => probed() == Err(Errno::CONNREFUSED),
+    }
+}
+
+/// The file itself, and no target of a symbolic link, if it is a socket.
+fn socket_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    if file.metadata()?.file_type().is_socket() { Ok(file) } else { Err(Errno::NOTSOCK.into()) }
+}
+
+/// Path of an open file, whatever has its name by now.
+fn path_of(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+fn connected(path: &Path) -> io::Result<OwnedFd> {
+    let file = socket_file(path)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    connect(&socket, &SocketAddrUnix::new(path_of(&file))?)?;
+    Ok(socket)
+}
+
+/// Gives a program's socket, which belongs to this process's user, to the group of the gateway's user, which may send to it then.
+fn share(path: &Path, user: Option<UserIds>) -> io::Result<()> {
+    let file = socket_file(path)?;
+    let found = file.metadata()?;
+    let Some(user) = user.filter(|_| found.uid() == geteuid().as_raw()) else { return Err(Errno::PERM.into()) };
+    chownat(file.as_fd(), "", None, Some(Gid::from_raw(user.gid)), AtFlags::EMPTY_PATH)?;
+    fs::set_permissions(path_of(&file), fs::Permissions::from_mode(found.mode() & 0o7777 | 0o020))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_the_gateway_alone_are_admitted() {
+        let at = |files| Directory { path: PathBuf::from("/run/fatpath"), files };
+        let admits = |directory: &Directory, name: &str, work: FileWork| {
+            directory.admits("gw", &FileOrder { dir: "/run/fatpath".into(), name: name.to_owned(), work })
+        };
+        let sockets = at(Named::Sockets);
+        for (name, want) in [
+            ("gw.sock", true),
+            ("gw.netlink", true),
+            ("gw.starting", true),
+            ("gw.ike-0123456789abcdef-41194", true),
+            ("gw.ike-../x", false),
+            ("gw.ike-/x", false),
+            ("gw2.sock", false),
+            ("gw", false),
+            ("gw.", false),
+            ("gw.toml", false),
+            ("gw.state", false),
+            ("../gw.sock", false),
+            ("", false),
+            (".", false),
+            ("..", false),
+        ] {
+            assert_eq!(admits(&sockets, name, FileWork::Remove), want, "{name}");
+        }
+        assert!(admits(&sockets, "gw.starting", FileWork::Rename("gw.netlink".to_owned())));
+        assert!(!admits(&sockets, "gw.starting", FileWork::Rename("other.netlink".to_owned())));
+        assert!(!admits(&sockets, "gw.sock", FileWork::Read) && !admits(&sockets, "gw.sock", FileWork::Connect));
+        assert!(admits(&sockets, "guest.sock", FileWork::Bind(Socket::Guest)));
+        assert!(!admits(&sockets, "other.sock", FileWork::Bind(Socket::Control)));
+        let state = at(Named::State("gw.state".to_owned()));
+        for (name, work, want) in [
+            ("gw.state", FileWork::Write, true),
+            ("gw.state", FileWork::Remove, false),
+            ("gw.state", FileWork::Make, false),
+            ("gw.state.journal-7", FileWork::Make, true),
+            ("gw.state.journal-7", FileWork::Remove, true),
+            ("gw.state.journal-7", FileWork::Write, false),
+            ("gw.state.journal-07", FileWork::Remove, false),
+            ("gw.state.journal-+7", FileWork::Remove, false),
+            ("gw.state.journal-", FileWork::Remove, false),
+            ("gw.state.journal-7/../../x", FileWork::Remove, false),
+            ("other.state", FileWork::Read, false),
+        ] {
+            assert_eq!(admits(&state, name, work.clone()), want, "{name} {work:?}");
+        }
+        let configuration = at(Named::Configuration("gw.toml".to_owned()));
+        assert!(admits(&configuration, "gw.toml", FileWork::Read));
+        assert!(!admits(&configuration, "other.toml", FileWork::Read));
+        assert!(!admits(&configuration, "gw.toml", FileWork::Write));
+        let guests = at(Named::Guests);
+        assert!(admits(&guests, "vm1", FileWork::Bind(Socket::Guest)) && admits(&guests, "vm1", FileWork::Connect));
+        assert!(!admits(&guests, "vm1", FileWork::Remove) && !admits(&guests, "vm1", FileWork::Read));
+        let elsewhere = FileOrder { dir: "/run".into(), name: "vm1".to_owned(), work: FileWork::Connect };
+        assert!(!guests.admits("gw", &elsewhere));
+    }
+
+    /// A directory of its own, removed at the end.
+    struct Dir(PathBuf);
+
+    impl Dir {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("fatpath-files-{}-{name}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+
+        fn order(&self, name: &str, work: FileWork) -> FileOrder {
+            FileOrder { dir: self.0.clone(), name: name.to_owned(), work }
+        }
+
+        fn done(&self, name: &str, work: FileWork) -> io::Result<Vec<OwnedFd>> {
+            carry_out(&self.order(name, work), None)
+        }
+    }
+
+    impl Drop for Dir {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn socket_that_nobody_listens_at_is_replaced() {
+        let dir = Dir::new("stale");
+        let path = dir.0.join("gw.sock");
+        for (socket, mode) in [(Socket::Control, 0o700), (Socket::Netlink, 0o666), (Socket::Ike, 0o700)] {
+            let first = dir.done("gw.sock", FileWork::Bind(socket)).unwrap();
+            assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "{socket:?}");
+            if socket == Socket::Control {
+                rustix::net::listen(&first[0], 1).unwrap();
+                let busy = dir.done("gw.sock", FileWork::Bind(socket)).unwrap_err();
+                assert_eq!(busy.kind(), io::ErrorKind::AddrInUse);
+            }
+            drop(first);
+            drop(dir.done("gw.sock", FileWork::Bind(socket)).unwrap());
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, "text").unwrap();
+            assert!(dir.done("gw.sock", FileWork::Bind(socket)).is_err());
+            assert_eq!(fs::read_to_string(&path).unwrap(), "text");
+            fs::remove_file(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn socket_of_another_program_is_not_removed() {
+        let dir = Dir::new("another");
+        let made = dir.done("vm1", FileWork::Bind(Socket::Guest)).unwrap();
+        let found = File::from(made[1].try_clone().unwrap()).metadata().unwrap();
+        let remove = |inode| dir.done("vm1", FileWork::RemoveSocket { device: found.dev(), inode }).unwrap();
+        remove(found.ino() + 1);
+        assert!(dir.0.join("vm1").exists());
+        rustix::net::listen(&made[0], 1).unwrap();
+        drop(dir.done("vm1", FileWork::Connect).unwrap());
+        remove(found.ino());
+        assert!(!dir.0.join("vm1").exists());
+    }
+
+    #[test]
+    fn link_is_neither_connected_to_nor_shared() {
+        let dir = Dir::new("links");
+        drop(dir.done("real", FileWork::Bind(Socket::Guest)).unwrap());
+        std::os::unix::fs::symlink("real", dir.0.join("link")).unwrap();
+        for work in [FileWork::Connect, FileWork::Share] {
+            let refused = dir.done("link", work.clone()).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(Errno::NOTSOCK.raw_os_error()), "{work:?}");
+        }
+        dir.done("link", FileWork::Remove).unwrap();
+        assert!(dir.0.join("real").exists());
+    }
+}
