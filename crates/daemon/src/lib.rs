@@ -490,30 +490,44 @@ impl Openers {
     /// opener of the host side there is only no host side.
     fn start(
         sandbox: &mut Sandbox,
-        Asked { config, sources, options, instance, socket, user, directories }: &Asked<'_>,
+        asked: &Asked<'_>,
         resumed: Option<opener::request::Started>,
     ) -> Result<Self, CliError> {
+        let Asked { config, sources, options, instance, socket, user, directories } = asked;
         if let Some(user) = user {
             check_reach(user, directories)?;
         }
         let has_host_side = sources.config.host.side != HostSide::Off;
-        let host_side = has_host_side.then(|| host::start_opener(socket, sandbox.is_on()));
-        let of_file = of_file(sources);
-        let rights = rights(config, sources, &of_file, &options.allowed_links);
+        let host_side = has_host_side.then(|| {
+            let (opener, missing) = host::start_opener(socket, sandbox.is_on())?;
+            sandbox.note_opener("the host side", missing);
+            Ok(opener)
+        });
+        let rights = rights(config, sources, &options.allowed_links);
+        let places = places(asked, true);
+        // What the gateway may write is no evidence.
+        let is_safe = |file: &PathBuf| {
+            let cannot_write = |file: &PathBuf| !places.may_write(file);
+            let is_beyond_reach = user.as_ref().is_none_or(|user| user.ids.beyond_reach(file).is_ok());
+            is_beyond_reach && cannot_write(file) && file.canonicalize().is_ok_and(|file| cannot_write(&file))
+        };
+        let utf8 = |path: &PathBuf| path.to_str().is_some();
         let gateway = opener::Gateway {
             instance: (*instance).to_owned(),
             keeps_devices: options.keeps_devices,
             rights: Some(rights.clone()),
-            of_file,
-            file: sources.file.clone(),
-            sockets: vec![(*socket).to_owned(), daemon::netlink_starting(socket)],
+            of_file: of_file(sources),
+            file: sources.file.clone().filter(is_safe).filter(utf8),
+            sockets: [socket.to_path_buf(), daemon::netlink_starting(socket)].into_iter().filter(utf8).collect(),
             has_host_side,
             user: user.as_ref().map(|user| user.ids),
         };
         let links = match resumed {
             Some(resumed) => Some(resumed),
             None if sandbox.is_on() && opener::request::is_needed(&gateway) => {
-                Some(opener::request::start(gateway, directories).map_err(CliError::failed)?)
+                let (links, missing) = opener::request::start(gateway, directories).map_err(CliError::failed)?;
+                sandbox.note_opener("links", missing);
+                Some(links)
             }
             None => None,
         };
@@ -547,18 +561,13 @@ fn check_reach(user: &User, directories: &[Directory]) -> Result<(), CliError> {
 }
 
 /// Rights to open links that a gateway keeps.
-fn rights(
-    config: &[PathBuf],
-    sources: &Sources,
-    of_file: &BTreeSet<LinkRight>,
-    allowed: &[LinkRight],
-) -> BTreeSet<LinkRight> {
+fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTreeSet<LinkRight> {
     // The kinds of links that programs and lines of `ip` make are not known.
     let has_all_in_toml = sources.lines.is_empty() && !config.is_empty();
     if allowed.is_empty() && !has_all_in_toml {
         return BTreeSet::from(LinkRight::ALL);
     }
-    of_file.iter().chain(allowed).copied().collect()
+    of_file(sources).into_iter().chain(allowed.iter().copied()).collect()
 }
 
 /// Directories of the files that a gateway reads, makes and removes after its start. A path that is no text has none.

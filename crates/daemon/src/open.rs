@@ -77,6 +77,10 @@ pub(crate) fn open(
                 }
             }
             Way::Wait => {
+                // It is opened after the start, when it would take a client's right.
+                if !is_guests {
+                    request::adopt(opening()).map_err(CliError::failed)?;
+                }
                 return Ok(shards.all().map(|_| Box::new(link::held(&driver_config)) as Box<dyn Link>).collect());
             }
         }

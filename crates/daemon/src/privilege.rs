@@ -92,7 +92,7 @@ impl Peer {
     /// The process at the other end of `socket`.
     ///
     /// # Errors
-    /// Error of getsockopt(2).
+    /// Error of getsockopt(2); `EMFILE` if no descriptor is free.
     pub(super) fn of(socket: &OwnedFd) -> Result<Self, Errno> {
         let credentials = sockopt::socket_peercred(socket)?;
         let pidfd = match link::peer_pidfd(socket) {
@@ -102,6 +102,7 @@ impl Peer {
             Err(err) if err.raw_os_error() == Some(Errno::NOPROTOOPT.raw_os_error()) && credentials.uid.is_root() => {
                 pidfd_open(credentials.pid, PidfdFlags::empty()).ok()
             }
+            Err(err) if is_full(&err) => return Err(Errno::MFILE),
             // The process has ended.
             Err(_) => None,
         };
@@ -119,27 +120,37 @@ impl Peer {
 
     /// Privilege of the peer's process. If root has not started the gateway, its own user may change it. The user that a gateway of root
     /// has changed to is that of other gateways, which may have been taken over.
-    pub(super) fn privilege(&self) -> Privilege {
+    ///
+    /// # Errors
+    /// No descriptor is free for the check (`EMFILE`, `ENFILE`).
+    pub(super) fn privilege(&self) -> Result<Privilege, Errno> {
         let is_own = !confine::is_of_root() && geteuid().as_raw() == self.uid;
         if is_own || self.is_own_program() {
-            return Privilege::Full;
+            return Ok(Privilege::Full);
         }
-        match (self.holds_net_admin(), self.uid) {
+        Ok(match (self.check_net_admin()?, self.uid) {
             (false, _) => Privilege::None,
             (true, 0) => Privilege::Full,
             (true, _) => Privilege::Claimable,
-        }
+        })
     }
 
     /// Tells whether the process holds `CAP_NET_ADMIN` now, in the gateway's user namespace, or is a program of the gateway itself.
     pub(super) fn holds_net_admin(&self) -> bool {
+        self.check_net_admin().unwrap_or(false)
+    }
+
+    fn check_net_admin(&self) -> Result<bool, Errno> {
         if self.is_own_program() {
-            return true;
+            return Ok(true);
         }
         let judged = self.pidfd.as_ref().ok_or(Errno::SRCH).and_then(holds_net_admin);
-        judged.unwrap_or_else(|err| {
-            tracing::debug!(uid = self.uid, pid = self.pid, "cannot read its capabilities: {err}");
-            false
+        judged.or_else(|err| match err {
+            Errno::MFILE | Errno::NFILE => Err(err),
+            err => {
+                tracing::debug!(uid = self.uid, pid = self.pid, "cannot read its capabilities: {err}");
+                Ok(false)
+            }
         })
     }
 
@@ -151,6 +162,11 @@ impl Peer {
     pub(super) fn is_alive(&self) -> bool {
         self.pidfd.as_ref().is_some_and(runs)
     }
+}
+
+/// Whether no descriptor is free.
+fn is_full(err: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| err.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn holds_net_admin(pidfd: &OwnedFd) -> Result<bool, Errno> {

@@ -166,7 +166,7 @@ const OPENED_REQUESTS: [(u32, u32); 10] = [
     (0x8910, 0x8910),           // SIOCGIFNAME
     (0x8913, 0x8914),           // SIOCGIFFLAGS, SIOCSIFFLAGS
     (0x8921, 0x8922),           // SIOCGIFMTU, SIOCSIFMTU
-    (0x8924, 0x8924),           // SIOCSIFHWADDR
+    (0x8924, 0x8924),           // SIOCSIFHWADDR, on the host side
     (0x8927, 0x8927),           // SIOCGIFHWADDR
     (0x8933, 0x8933),           // SIOCGIFINDEX
     (0x8946, 0x8946),           // SIOCETHTOOL
@@ -227,6 +227,7 @@ const LISTED: &[c_long] = &[
     libc::SYS_getsockopt,
     libc::SYS_setsockopt,
     libc::SYS_getsockname,
+    libc::SYS_getpeername,
     // Files.
     libc::SYS_openat,
     libc::SYS_close,
@@ -291,7 +292,6 @@ const LISTED_TO_GATEWAY: &[c_long] = &[
     libc::SYS_listen,
     libc::SYS_accept,
     libc::SYS_accept4,
-    libc::SYS_getpeername,
     // Files.
     libc::SYS_dup3,
     libc::SYS_pipe2,
@@ -325,9 +325,16 @@ const LISTED_TO_GATEWAY: &[c_long] = &[
     libc::SYS_getrusage,
 ];
 
-/// Calls that are allowed to an opener of links, with any argument: of the gateway's sockets and files.
-const LISTED_TO_LINK_OPENER: &[c_long] =
-    &[libc::SYS_umask, libc::SYS_unlinkat, libc::SYS_renameat2, libc::SYS_fchownat, libc::SYS_fchmodat];
+/// Calls that are allowed to an opener of links, with any argument: of the gateway's sockets and files, and `pidfd_open`, by which it
+/// identifies a client before Linux 6.5.
+const LISTED_TO_LINK_OPENER: &[c_long] = &[
+    libc::SYS_umask,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_fchownat,
+    libc::SYS_fchmodat,
+    libc::SYS_pidfd_open,
+];
 
 /// Calls that are allowed to an opener of the host side, with any argument: of the file of its namespace, and of that of its record.
 const LISTED_TO_HOST_SIDE_OPENER: &[c_long] =

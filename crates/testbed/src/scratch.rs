@@ -52,6 +52,25 @@ impl Scratch {
         self.0.join(name)
     }
 
+    /// Path of the file `name` in a directory beside it, as for the configuration of a gateway whose sockets are in this one: the gateway
+    /// may not write there.
+    ///
+    /// # Errors
+    /// The directory cannot be made.
+    pub fn config(&self, name: &str) -> Result<PathBuf, Failure> {
+        let beside = self.beside();
+        match DirBuilder::new().mode(0o755).create(&beside) {
+            Err(err) if err.kind() != io::ErrorKind::AlreadyExists => {
+                Err(Failure::step(format!("mkdir {}", beside.display()), err))
+            }
+            _ => Ok(beside.join(name)),
+        }
+    }
+
+    fn beside(&self) -> PathBuf {
+        self.0.with_extension("etc")
+    }
+
     /// Writes a file anew that only its owner can read, and returns its path.
     ///
     /// # Errors
@@ -72,6 +91,8 @@ impl Drop for Scratch {
         if let Err(err) = fs::remove_dir_all(&self.0) {
             warn(format!("{} not removed: {err}", self.0.display()));
         }
+        // Few have it.
+        let _ = fs::remove_dir_all(self.beside());
     }
 }
 

@@ -150,7 +150,7 @@ impl Gateway {
         toml: &str,
         options: &[&str],
     ) -> Outcome<Self> {
-        let config = scratch.file(&format!("{instance}.toml"));
+        let config = scratch.config(&format!("{instance}.toml"))?;
         fs::write(&config, with_workers(toml))?;
         let rundir = scratch.path().to_owned();
         let has_state = command.get_args().any(|arg| arg.as_encoded_bytes().windows(7).any(|part| part == b"--state"));

@@ -251,7 +251,7 @@ fn reload_above() -> Outcome {
     let full = format!("{}[limits]\nmemory = \"32M\"\n", file(30_000));
     refused(&mut gateway, &full, "memory limit 32M of [limits]")?;
     let mut load = Command::new(fatpath());
-    load.args(["load", "--instance", "gw", "-c"]).arg(scratch.file("gw.toml")).env("FATPATH_RUNDIR", scratch.path());
+    load.args(["load", "--instance", "gw", "-c"]).arg(scratch.config("gw.toml")?).env("FATPATH_RUNDIR", scratch.path());
     let output = load.output()?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("memory limit 32M of [limits]"), "{text}");

@@ -196,7 +196,7 @@ fn file_elsewhere() -> Outcome {
     // A reload opens the file itself.
     let pid = Pid::from_raw(gateway.id() as i32).ok_or("no process number")?;
     kill_process(pid, Signal::HUP)?;
-    let (name, own) = (file.display().to_string(), scratch.file("x.toml").display().to_string());
+    let (name, own) = (file.display().to_string(), scratch.config("x.toml")?.display().to_string());
     let hint = format!("the sandbox lets this gateway read {own} alone: `fatpath load -c FILE` passes it another file");
     gateway.wait_until("the reload is refused by name", |gateway| {
         let log = gateway.log();

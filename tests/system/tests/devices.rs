@@ -191,7 +191,7 @@ fn another_kind() -> Outcome {
 /// Output of `fatpath load` with the site's file.
 fn load(site: &PlainSite) -> Outcome<String> {
     let mut command = Command::new(fatpath());
-    command.args(["load", "--instance", "plain", "-c"]).arg(site.scratch.file("plain.toml"));
+    command.args(["load", "--instance", "plain", "-c"]).arg(site.scratch.config("plain.toml")?);
     run(command.env("FATPATH_RUNDIR", site.scratch.path()))
 }
 
@@ -212,7 +212,7 @@ fn reload_names_links() -> Outcome {
     // A link that is added by the file is checked, too.
     site.gateway_ns.sh("ip link add late type veth peer name other")?;
     let more = "[[link]]\nname = \"late\"\nkind = \"packet\"\ninterface = \"late\"\n";
-    fs::write(site.scratch.file("plain.toml"), PlainSite::config(true) + more)?;
+    fs::write(site.scratch.config("plain.toml")?, PlainSite::config(true) + more)?;
     let printed = load(&site)?;
     assert!(printed.contains("; late is down (late: SIOCGIFFLAGS: Network is down)"), "{printed}");
     Ok(())

@@ -400,10 +400,10 @@ fn service() -> Outcome {
 fn killed() -> Outcome {
     let pair = Pair::without_manager(Keys::File, "")?;
     let before = shown(&pair)?.0;
-    // It plans for more than half a second.
-    let toml = format!("{}\n{}", pair.toml, routes(200_000));
+    // It reads and plans for a quarter of a second at least.
+    let toml = format!("{}\n{}", pair.toml, routes(100_000));
     let (left, right) = (&pair.hosts[0], (&pair.hosts[1], RIGHT.parse()?));
-    for wait in [0, 100, 300] {
+    for wait in [0, 50, 150] {
         let sent = transfer_during(left, right, || {
             let mut next = Gateway::spawn(pair.plain(), &pair.scratch, "left", &toml, &["--replace"])?;
             next.wait_until("it reads its file", |next| next.log().contains("lets other users at its keys"))?;

@@ -101,7 +101,7 @@ fn changes() -> Outcome {
     }
     let shown = gateway.show("sandbox")?;
     assert!(shown.starts_with("sandbox landlock ") && shown.contains(", no capabilities, user 61234\n"), "{shown}");
-    assert!(shown.contains(&format!("read {} by its opener\n", scratch.file("x.toml").display())), "{shown}");
+    assert!(shown.contains(&format!("read {} by its opener\n", scratch.config("x.toml")?.display())), "{shown}");
     assert!(gateway.log().contains(", no capabilities, user 61234\n"), "{}", gateway.log());
     Ok(())
 }
@@ -168,7 +168,7 @@ fn chosen() -> Outcome {
 
 fn works() -> Outcome {
     let (scratch, elsewhere, host) = (Scratch::new()?, Scratch::new()?, Netns::new("x")?);
-    let config = scratch.file("x.toml");
+    let config = scratch.config("x.toml")?;
     let mut gateway = start(&host, &scratch, TUN, &AS_USER)?;
     assert!(host.sh("ip link show t0")?.contains("alias fatpath x"));
     // An editor puts another file in the place of the first one, for root alone.

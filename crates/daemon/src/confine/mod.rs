@@ -19,7 +19,6 @@ mod user;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -27,7 +26,6 @@ use client::CliError;
 use ctl::state::SandboxState;
 pub(crate) use launch::sandbox::Role;
 use launch::sandbox::{self, Unlisted};
-use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
 use crate::service;
@@ -39,6 +37,12 @@ pub(crate) use user::{User, changed, is_of_root, join, note_changed_before, owne
 
 /// Environment variable that selects what a system call outside of the list does.
 const VARIABLE: &str = "FATPATH_SANDBOX";
+
+/// Name of the restriction of files.
+pub(crate) const LANDLOCK: &str = "Landlock";
+
+/// Reason for which files are not restricted.
+const NO_LANDLOCK: &str = "this kernel has none, or has it switched off";
 
 /// The sandbox of this process, once it is complete.
 static SANDBOX: OnceLock<Sandbox> = OnceLock::new();
@@ -159,7 +163,7 @@ impl Sandbox {
             return;
         }
         let restricted = places.restrict().and_then(|abi| match abi {
-            0 => Err("this kernel has none, or has it switched off".to_owned()),
+            0 => Err(NO_LANDLOCK.to_owned()),
             abi => Ok(abi),
         });
         match restricted {
@@ -168,7 +172,7 @@ impl Sandbox {
                 // A process has one sandbox.
                 let _ = PLACES.set(places);
             }
-            Err(why) => self.note("Landlock", "files are not restricted", Err::<(), _>(why)),
+            Err(why) => self.note(LANDLOCK, "files are not restricted", Err::<(), _>(why)),
         }
     }
 
@@ -188,6 +192,13 @@ impl Sandbox {
         }
     }
 
+    /// Notes restrictions that an opener, such as that of `subject`, could not set.
+    pub(crate) fn note_opener(&mut self, subject: &str, missing: Vec<String>) {
+        for why in missing {
+            self.note(&format!("opener of {subject}"), "it has fewer restrictions", Err::<(), _>(why));
+        }
+    }
+
     /// Notes a restriction that could not be set, and logs its effect.
     fn note<E: std::fmt::Display>(&mut self, name: &str, effect: &str, set: Result<(), E>) {
         if let Err(err) = set {
@@ -197,24 +208,19 @@ impl Sandbox {
     }
 }
 
-/// Restricts an opener to the calls of its `role`, and to files that describe the system and `places`, if it mounts none. Where the
-/// kernel has no such restriction the opener has none: the gateway, which has the same kernel, names it.
-///
-/// # Errors
-/// Text of the call that the kernel refuses.
-pub(crate) fn restrict_opener(role: Role, places: Option<&Places>) -> Result<(), String> {
-    places.map_or(Ok(0), Places::restrict).map_err(|why| format!("Landlock: {why}"))?;
-    let unlisted = unlisted().map_err(|err| err.to_string())?;
-    match sandbox::set_for_all_threads(role, unlisted) {
-        Err(err) if !lacks_filters(&err) => Err(format!("seccomp: {err}")),
-        _ => Ok(()),
-    }
-}
-
-/// Whether the error is that of a kernel without filters, or of a processor without a list.
-fn lacks_filters(err: &io::Error) -> bool {
-    err.kind() == io::ErrorKind::Unsupported
-        || [Errno::NOSYS, Errno::INVAL].iter().any(|errno| err.raw_os_error() == Some(errno.raw_os_error()))
+/// Restricts an opener to the calls of its `role`, and to files that describe the system and `places`, if it mounts none. Returns the
+/// restrictions that could not be set, each with the reason.
+pub(crate) fn restrict_opener(role: Role, places: Option<&Places>) -> Vec<String> {
+    let files = places.map_or(Ok(()), |places| match places.restrict() {
+        Ok(0) => Err(NO_LANDLOCK.to_owned()),
+        restricted => restricted.map(drop),
+    });
+    let filter = || {
+        let unlisted = unlisted().map_err(|err| err.to_string())?;
+        sandbox::set_for_all_threads(role, unlisted).map_err(|err| err.to_string())
+    };
+    let files = files.err().map(|why| format!("{LANDLOCK}: {why}"));
+    files.into_iter().chain(filter().err().map(|why| format!("seccomp: {why}"))).collect()
 }
 
 /// Remedy for a file that could not be read because of the sandbox; empty if the reason is another one.
@@ -282,9 +288,11 @@ fn names_of(set: u64) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
     use std::net::TcpStream;
     use std::os::fd::AsFd;
     use std::os::unix::fs::{chown, symlink};
+    use std::os::unix::process::CommandExt;
     use std::process::Command;
 
     use link::{Namespace, unshare};
@@ -330,8 +338,9 @@ mod tests {
         let none = || Rlimit { current: Some(0), maximum: Some(0) };
         prlimit(None, Resource::Core, none()).expect("its own limits");
         assert!(fs::write(own.join("new"), "text").is_ok(), "its own directory");
-        let calls: [(&str, io::Result<()>); 12] = [
-            ("execve", Command::new("/bin/true").status().map(drop)),
+        let calls: [(&str, io::Result<()>); 13] = [
+            ("execve", Err(Command::new("/bin/true").exec())),
+            ("clone", Command::new("/bin/true").status().map(drop)),
             ("unshare, network", unshare(&[Namespace::Network])),
             ("unshare, user", unshare(&[Namespace::User])),
             (
@@ -352,10 +361,12 @@ mod tests {
             ("read, another directory", fs::read(foreign.join("file")).map(drop)),
             ("write, another directory", fs::write(foreign.join("new"), "")),
             ("read, a home", fs::read_dir("/root").map(drop)),
-            ("connect, TCP", TcpStream::connect(("127.0.0.1", 9)).map(drop)),
         ];
-        // A kernel without Landlock restricts no files.
-        let files = files.into_iter().filter(|_| state().landlock.is_some());
+        let tcp = [("connect, TCP", TcpStream::connect(("127.0.0.1", 9)).map(drop))];
+        // A kernel without Landlock restricts no files, and an older one no TCP.
+        let landlock = state().landlock;
+        let files = files.into_iter().filter(|_| landlock.is_some());
+        let files = files.chain(tcp.into_iter().filter(|_| landlock >= Some(4)));
         for (name, outcome) in calls.into_iter().chain(files) {
             let is_refused = outcome.as_ref().is_err_and(|err| err.kind() == io::ErrorKind::PermissionDenied);
             assert!(is_refused, "{name}: {outcome:?}");

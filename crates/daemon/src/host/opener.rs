@@ -92,13 +92,14 @@ impl Inside {
         let files = match (&order, &self.files) {
             (Order::Begin(_), Some(_)) => return Err("it has begun already".to_owned()),
             (Order::Begin(files), None) => {
+                let mut missing = Vec::new();
                 if files.is_confined {
                     confine::keep(confine::of_host_side())?;
                     // It mounts the namespace to its file, which Landlock forbids.
-                    confine::restrict_opener(Role::HostSideOpener, None)?;
+                    missing = confine::restrict_opener(Role::HostSideOpener, None);
                 }
                 self.files = Some(files.clone());
-                return Ok((Answer::Done, Vec::new()));
+                return Ok((Answer::Begun { missing }, Vec::new()));
             }
             (_, None) => return Err("it has not begun yet".to_owned()),
             (_, Some(files)) => files,

@@ -13,7 +13,7 @@ use crate::opener::child;
 /// An order.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Order {
-    /// Work for the gateway with these files, the first order. Answered by [`Answer::Done`].
+    /// Work for the gateway with these files, the first order. Answered by [`Answer::Begun`].
     Begin(Files),
     /// Enter the namespace that is bound to the place, or the one of the record, which is that of the message's descriptor or
     /// has a process inside, or make one. Bind it to the place, and write the record. Once. Answered by [`Answer::Namespace`].
@@ -47,6 +47,8 @@ pub(crate) struct Files {
 /// An answer.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(super) enum Answer {
+    /// The opener has begun, without these restrictions, each with the reason.
+    Begun { missing: Vec<String> },
     /// The message has descriptors in the order of [`Descriptors`].
     Namespace {
         /// Whether the namespace existed before.

@@ -150,12 +150,16 @@ fn files(socket: &Path) -> Files {
 ///
 /// # Errors
 /// Text of the failure.
-pub(crate) fn start_opener(socket: &Path, is_confined: bool) -> Result<Child, String> {
+pub(crate) fn start_opener(socket: &Path, is_confined: bool) -> Result<(Child, Vec<String>), String> {
     let opener = Child::start(OpenerWork::HostSide)?;
-    if !opener.is_inherited() {
-        opener.ask::<Answer>(&Order::Begin(Files { is_confined, ..files(socket) }), &[])?;
+    let order = Order::Begin(Files { is_confined, ..files(socket) });
+    let mut missing = Vec::new();
+    if !opener.is_inherited()
+        && let Answer::Begun { missing: of_opener } = opener.ask(&order, &[])?.0
+    {
+        missing = of_opener;
     }
-    Ok(opener)
+    Ok((opener, missing))
 }
 
 impl HostSide {

@@ -346,15 +346,16 @@ impl Service {
     /// Adds a client that has connected, if the limits allow it.
     fn admit(&mut self, accepted: Accepted) -> Result<(), Errno> {
         let Accepted { fd, is_reserved } = accepted;
-        let mut peer = Peer::of(&fd)?;
-        let mut privilege = peer.privilege();
-        if privilege == Privilege::None {
-            // The check may have found no free descriptor.
-            self.acceptor.make_room();
-            peer = Peer::of(&fd)?;
-            privilege = peer.privilege();
-            self.acceptor.refill();
-        }
+        let judge = || Peer::of(&fd).and_then(|peer| Ok((peer.privilege()?, peer)));
+        let (privilege, peer) = match judge() {
+            Err(Errno::MFILE | Errno::NFILE) => {
+                self.acceptor.make_room();
+                let judged = judge();
+                self.acceptor.refill();
+                judged?
+            }
+            judged => judged?,
+        };
         let client = self.client(fd, peer, privilege)?;
         if (is_reserved && !client.privileged) || !self.has_room_for(&client) {
             tracing::debug!(uid = client.uid, "netlink: too many clients");

@@ -23,9 +23,11 @@ use crate::host::rtnl::{self, HostRoute, TunDevice};
 /// A change of a foreign device or route is admitted, or the kernel is asked for another change than the admitted one.
 pub(crate) fn judge(bytes: &[u8]) -> bool {
     let Ok((_, Some(order), _)) = parse::<LinkOrder>(bytes) else { return false };
-    let rights = Some(BTreeSet::from([LinkRight::Tun]));
-    let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
-    judge.opened(&DriverKind::Tun { queues: 1 }, Some(7));
+    let of_file = BTreeSet::from([LinkRight::Tun]);
+    let rights = Some(of_file.clone());
+    let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, of_file, ..Gateway::default() });
+    judge.opened("t7", &DriverKind::Tun { queues: 1 }, Some(7));
+    judge.ready();
     match order {
         LinkOrder::Begin(_) | LinkOrder::Directories(_) | LinkOrder::Port | LinkOrder::Ready | LinkOrder::Widen => {}
         LinkOrder::File(order) => judged_file(&order),

@@ -1,24 +1,19 @@
 //! Orders that are refused. A gateway that was taken over sends any: nothing here trusts it.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ffi::OsStr;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 
 use base::TableId;
 use driver::{DriverKind, Resource};
 use netlink::rtnl::nums::RTN_UNICAST;
-use rustix::io::Errno;
-use rustix::net::{SocketAddrUnix, getsockname};
 
+use super::client;
 use super::order::{Change, Gateway, Opening};
 use super::start_file::Known;
 use crate::confine::{self, LinkRight};
 use crate::device::{self, PROTOCOL};
 use crate::host::rtnl::{HostRoute, TunDevice};
-use crate::privilege::{Peer, Privilege};
 
 /// Links at most that are opened again without a client. A gateway has 1024 at most.
 const MOST_KNOWN: usize = 2048;
@@ -86,54 +81,48 @@ impl Judge {
             return Err(format!("a link of kind {} takes no capability", kind.word()));
         }
         confine::admit(kind, self.gateway.rights.as_ref())?;
-        let Some(right) = LinkRight::of(kind).filter(|right| !self.gateway.of_file.contains(right)) else {
+        // With a UDP link its address is admitted for all ports.
+        let Some(right) = LinkRight::kept_for(kind).filter(|right| !self.gateway.of_file.contains(right)) else {
             return Ok(());
         };
         let link = (name.clone(), kind.clone());
-        if self.known.contains(&link) {
-            return Ok(());
-        }
-        if self.is_ready && !is_in_file(&link) {
-            self.check_client(client).map_err(|why| {
-                format!("link {name}: the file of the gateway's start had no link of kind {}: {why}", right.word())
-            })?;
+        if let Some(at) = self.known.iter().position(|known| *known == link) {
+            self.known.remove(at);
+        } else if self.is_ready && !is_in_file(&link) {
+            match client::check(client, &self.gateway.sockets) {
+                Ok(()) => {}
+                // It takes no capability.
+                Err(_) if LinkRight::of(kind).is_none() => return Ok(()),
+                Err(why) => {
+                    let word = right.word();
+                    return Err(format!(
+                        "link {name}: the file of the gateway's start had no link of kind {word}: {why}"
+                    ));
+                }
+            }
         }
         self.known.truncate(MOST_KNOWN - 1);
         self.known.push_front(link);
         Ok(())
     }
 
-    /// Checks that a connection is one to the gateway's sockets, of a program that may change the gateway. A gateway that was taken over
-    /// has no such connection unless a program with that right has made it.
-    fn check_client(&self, client: Option<&OwnedFd>) -> Result<(), String> {
-        let Some(connection) = client else {
-            return Err("a program has to add it, as by `ip link add` or `fatpath load -c FILE`".to_owned());
-        };
-        let failed = |what: &str, err: Errno| format!("{what}: {err}");
-        let name = getsockname(connection).map_err(|err| failed("getsockname", err))?;
-        let name = SocketAddrUnix::try_from(name).map_err(|err| failed("its client's socket", err))?;
-        let path = name.path().map(|path| Path::new(OsStr::from_bytes(path.to_bytes())).to_owned());
-        if !path.is_some_and(|path| self.gateway.sockets.contains(&path)) {
-            return Err("its client has connected to another socket".to_owned());
-        }
-        let peer = Peer::of(connection).map_err(|err| failed("its client", err))?;
-        match peer.privilege() {
-            Privilege::None => Err("its client lacks CAP_NET_ADMIN, or has ended".to_owned()),
-            Privilege::Claimable | Privilege::Full => Ok(()),
-        }
-    }
-
     /// Notes that a link is open; `index`: the number of its device or interface.
-    pub(crate) fn opened(&mut self, kind: &DriverKind, index: Option<u32>) {
+    pub(crate) fn opened(&mut self, name: &str, kind: &DriverKind, index: Option<u32>) {
         match kind.resource() {
             Resource::Device => self.devices.extend(index),
             Resource::Interface(_) => self.interfaces.extend(index),
-            Resource::UdpSocket(bind) => drop(self.addresses.insert(bind.ip())),
+            Resource::UdpSocket(bind) => {
+                let is_known = self.known.iter().any(|known| (known.0.as_str(), &known.1) == (name, kind));
+                if is_known || self.gateway.of_file.contains(&LinkRight::Udp) {
+                    self.addresses.insert(bind.ip());
+                }
+            }
             Resource::VhostSocket(_) => {}
         }
     }
 
-    /// Judges a socket at another port of a link's address.
+    /// Judges a socket at another port of a link's address. An address of a link that takes no capability, and that neither a client nor the
+    /// file has asked for, is none.
     ///
     /// # Errors
     /// The reason of the refusal.
@@ -250,7 +239,7 @@ mod tests {
     fn judge() -> Judge {
         let rights = Some(BTreeSet::from([LinkRight::Tun]));
         let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
-        judge.opened(&DriverKind::Tun { queues: 1 }, Some(7));
+        judge.opened("t7", &DriverKind::Tun { queues: 1 }, Some(7));
         judge
     }
 
@@ -330,12 +319,9 @@ mod tests {
 
     #[test]
     fn added_kind_takes_a_client_of_the_gateway_or_the_file() {
-        let path = std::env::temp_dir().join(format!("fatpath-judge-{}", std::process::id()));
         let (rights, of_file) =
             (Some(BTreeSet::from([LinkRight::Tun, LinkRight::Tap])), BTreeSet::from([LinkRight::Tun]));
-        let instance = "a".to_owned();
-        let mut judge =
-            Judge::new(Gateway { instance, rights, of_file, sockets: vec![path.clone()], ..Gateway::default() });
+        let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, of_file, ..Gateway::default() });
         let opening = |name: &str, kind| {
             let (name, mtu, offloads, index, shards) = (name.to_owned(), None, true, None, 1);
             Opening { name, kind, mtu, offloads, index, shards }
@@ -353,20 +339,12 @@ mod tests {
         );
         assert!(judge.open(&opening("t0", DriverKind::Tap { queues: 2 }), None, |_| false).is_err());
         judge.open(&tap("t1"), None, |link| link.0 == "t1").unwrap();
-        // Connections: one of another socket, a file, and one of this process.
-        let (pair, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        let file = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
-        for (connection, want) in [(OwnedFd::from(pair), "connected to another socket"), (file, "getsockname")] {
-            let why = judge.open(&tap("t2"), Some(&connection), |_| false).unwrap_err();
-            assert!(why.contains(want), "{why}");
+        // The last ones are known.
+        for number in 0..MOST_KNOWN {
+            judge.open(&tap(&format!("n{number}")), None, |_| true).unwrap();
+            judge.open(&tap("t1"), None, |_| false).unwrap();
         }
-        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
-        let connection = OwnedFd::from(listener.accept().unwrap().0);
-        std::fs::remove_file(&path).unwrap();
-        let may = Peer::of(&connection).unwrap().privilege() != Privilege::None;
-        assert_eq!(judge.open(&tap("t2"), Some(&connection), |_| false).is_ok(), may);
-        assert_eq!(judge.open(&tap("t2"), None, |_| false).is_ok(), may, "it is known from then on");
+        assert!(judge.open(&tap("t0"), None, |_| false).is_err(), "forgotten");
     }
 
     #[test]
@@ -474,16 +452,32 @@ mod tests {
         let mac = |index| Change::Mac { index, mac: [2, 0, 0, 0, 0, 1] };
         let rights = Some(BTreeSet::from([LinkRight::Packet, LinkRight::Udp]));
         let mut judge = Judge::new(Gateway { instance: "a".to_owned(), rights, ..Gateway::default() });
-        judge.opened(&DriverKind::Packet { interface: "eth0".to_owned(), exclusive: false }, Some(2));
-        judge.opened(&DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }, None);
+        judge.opened("p", &DriverKind::Packet { interface: "eth0".to_owned(), exclusive: false }, Some(2));
+        let udp = |bind: &str| {
+            let (name, kind) = ("u".to_owned(), DriverKind::Udp { bind: bind.parse().unwrap() });
+            Opening { name, kind, mtu: None, offloads: true, index: None, shards: 1 }
+        };
+        let open = |judge: &mut Judge, opening: &Opening| {
+            judge.open(opening, None, |_| false).unwrap();
+            judge.opened(&opening.name, &opening.kind, None);
+        };
+        open(&mut judge, &udp("192.0.2.1:4500"));
         assert_eq!(judge.change(&mac(2), of(&[])), Ok(()));
         let why = Err(Unmade::Refused("interface 3: no link of this gateway has it".to_owned()));
         assert_eq!(judge.change(&mac(3), of(&[])), why);
         assert_eq!(judge.bind("192.0.2.1:500".parse().unwrap()), Ok(()));
         let why = Err("0.0.0.0: no address of a link of this gateway".to_owned());
         assert_eq!(judge.bind("0.0.0.0:53".parse().unwrap()), why);
+        // After the start a link that takes no capability admits no port of its address, unless the file or a client has it.
+        judge.ready();
+        open(&mut judge, &udp("127.0.0.1:5000"));
+        let why = Err("127.0.0.1: no address of a link of this gateway".to_owned());
+        assert_eq!(judge.bind("127.0.0.1:53".parse().unwrap()), why);
+        judge.open(&udp("127.0.0.2:5000"), None, |_| true).unwrap();
+        judge.opened("u", &udp("127.0.0.2:5000").kind, None);
+        assert_eq!(judge.bind("127.0.0.2:53".parse().unwrap()), Ok(()));
         let mut unprivileged = self::judge();
-        unprivileged.opened(&DriverKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }, None);
+        open(&mut unprivileged, &udp("192.0.2.1:4500"));
         assert!(unprivileged.bind("192.0.2.1:500".parse().unwrap()).unwrap_err().contains("--allow-links udp"));
         unprivileged.bind("192.0.2.1:2000".parse().unwrap()).unwrap();
     }

@@ -58,12 +58,17 @@ pub(crate) fn main() -> Result<(), CliError> {
         (LinkOrder::Begin(gateway), none) => {
             // Without the right to do it the gateway keeps its user, too.
             let _ = gateway.user.map(confine::join);
+            let mut missing = Vec::new();
+            let mut gateway = gateway;
             if let Some(rights) = &gateway.rights {
                 confine::keep(confine::of_links(rights, gateway.has_host_side))?;
-                confine::restrict_opener(Role::LinkOpener, Some(&files::places(&directories)))?;
+                missing = confine::restrict_opener(Role::LinkOpener, Some(&files::places(&directories)));
             }
-            let directories = std::mem::take(&mut directories);
-            none.insert(LinkOpener::new(gateway, directories)).carry_out(LinkOrder::Port, descriptors)
+            // A gateway without Landlock may write each file of its user's.
+            if missing.iter().any(|why| why.starts_with(confine::LANDLOCK)) {
+                gateway.file = None;
+            }
+            none.insert(LinkOpener::new(gateway, std::mem::take(&mut directories))).begun(missing)
         }
         (_, None) => Err("it has not begun yet".to_owned()),
         (order, Some(links)) => links.carry_out(order, descriptors),
@@ -84,7 +89,7 @@ impl LinkOpener {
     pub(crate) fn carry_out(&mut self, order: LinkOrder, descriptors: Vec<OwnedFd>) -> Carried<LinkAnswer> {
         match order {
             LinkOrder::Begin(_) | LinkOrder::Directories(_) => Err("it has begun already".to_owned()),
-            LinkOrder::Port => Ok((LinkAnswer::Begun { port: self.kernel()?.port }, Vec::new())),
+            LinkOrder::Port => self.begun(Vec::new()),
             LinkOrder::Ready => {
                 self.judge.ready();
                 Ok((LinkAnswer::Done(Vec::new()), Vec::new()))
@@ -133,6 +138,10 @@ impl LinkOpener {
         }
     }
 
+    fn begun(&mut self, missing: Vec<String>) -> Carried<LinkAnswer> {
+        Ok((LinkAnswer::Begun { port: self.kernel()?.port, missing }, Vec::new()))
+    }
+
     fn open(&mut self, opening: &Opening, client: Option<&OwnedFd>) -> Carried<LinkAnswer> {
         self.judge.open(opening, client, |link| self.file.has(link))?;
         let shards = ShardCount::new(opening.shards).ok_or_else(|| format!("{} workers", opening.shards))?;
@@ -160,7 +169,7 @@ impl LinkOpener {
             let instance = self.gateway.instance.clone();
             device::claim(self.kernel()?, &instance, index).map_err(|why| format!("{}: {why}", opening.name))?;
         }
-        self.judge.opened(&opening.kind, index);
+        self.judge.opened(&opening.name, &opening.kind, index);
         let device::Prepared { is_own, is_remade } = prepared;
         let answer = LinkAnswer::Opened { is_own, is_remade, why_generic: acquired.why_generic };
         Ok((answer, acquired.descriptors))
@@ -179,7 +188,7 @@ impl LinkOpener {
             Resource::Interface(interface) => (link::interface_index(interface).ok(), false),
             Resource::UdpSocket(_) | Resource::VhostSocket(_) => (None, false),
         };
-        self.judge.opened(&opening.kind, index);
+        self.judge.opened(&opening.name, &opening.kind, index);
         Ok((LinkAnswer::Opened { is_own, is_remade: false, why_generic: None }, Vec::new()))
     }
 

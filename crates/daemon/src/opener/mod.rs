@@ -13,6 +13,7 @@
 
 pub(crate) mod calls;
 pub(crate) mod child;
+mod client;
 pub(crate) mod files;
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;

@@ -90,8 +90,13 @@ pub(crate) enum Change {
 /// An answer.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum LinkAnswer {
-    /// Port of the netlink socket that makes changes, which their notifications have.
-    Begun { port: u32 },
+    /// The opener has begun.
+    Begun {
+        /// Port of the netlink socket that makes changes, which their notifications have.
+        port: u32,
+        /// Restrictions of the opener that could not be set, each with the reason.
+        missing: Vec<String>,
+    },
     /// The message has the descriptors.
     Opened {
         /// Whether the link's device is the gateway's own.

@@ -94,17 +94,20 @@ pub(crate) fn resume() -> Result<Option<Started>, String> {
     Ok(Some(use_it(child)))
 }
 
-/// Starts the opener of links, which has the capabilities of this process's links, and reaches these directories, from then on.
+/// Starts the opener of links, which has the capabilities of this process's links, and reaches these directories, from then on. Returns
+/// also its restrictions that could not be set.
 ///
 /// # Errors
 /// Text of the failure.
-pub(crate) fn start(gateway: Gateway, directories: &[Directory]) -> Result<Started, String> {
+pub(crate) fn start(gateway: Gateway, directories: &[Directory]) -> Result<(Started, Vec<String>), String> {
     let child = Child::start(OpenerWork::Links)?;
     for some in directories.chunks(DIRECTORIES) {
         child.ask::<LinkAnswer>(&LinkOrder::Directories(some.to_vec()), &[])?;
     }
-    child.ask::<LinkAnswer>(&LinkOrder::Begin(gateway), &[])?;
-    Ok(use_it(child))
+    match child.ask(&LinkOrder::Begin(gateway), &[])?.0 {
+        LinkAnswer::Begun { missing, .. } => Ok((use_it(child), missing)),
+        other => Err(unexpected(&other)),
+    }
 }
 
 fn use_it(child: Child) -> Started {
@@ -203,7 +206,7 @@ pub(crate) fn change_one(change: Change) -> io::Result<()> {
 /// There is no socket.
 pub(crate) fn port() -> io::Result<u32> {
     match ask(LinkOrder::Port, &[]).map_err(io::Error::other)?.0 {
-        LinkAnswer::Begun { port } => Ok(port),
+        LinkAnswer::Begun { port, .. } => Ok(port),
         other => Err(io::Error::other(unexpected(&other))),
     }
 }
