@@ -89,10 +89,18 @@ pub(crate) fn remove_of_guest(path: &Path, (device, inode): (u64, u64)) -> io::R
     work(path, FileWork::RemoveSocket { device, inode }).map(drop)
 }
 
+/// Checks that a back end is one that this process, or its opener, connects to.
+///
+/// # Errors
+/// `PermissionDenied`: it is none of the file of the start.
+pub(crate) fn find_back_end(path: &Path) -> io::Result<()> {
+    work(path, FileWork::Find).map(drop)
+}
+
 /// Connects to a listening socket.
 ///
 /// # Errors
-/// As [`read`].
+/// As [`read`]; `WouldBlock`: too many connections wait there.
 pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     one(path, FileWork::Connect)
 }

@@ -148,7 +148,7 @@ pub(crate) fn file_of(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// Opens a file of the journal, and no target of a symbolic link.
+/// Opens a file of the journal, and no target of a symbolic link; an opener follows links that the gateway's user cannot change.
 fn open(path: &Path) -> io::Result<File> {
     if files::are_of_opener() {
         return files::read(path);

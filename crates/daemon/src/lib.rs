@@ -120,7 +120,7 @@ use std::convert::Infallible;
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -131,7 +131,7 @@ use config::Config;
 use config::model::HostSide;
 pub use confine::LinkRight;
 use confine::{Places, Sandbox, User};
-use driver::Resource;
+use driver::DriverKind;
 use packet::Allocations;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -205,7 +205,9 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     device::set_owner(instance, options.keeps_devices);
     let mut sandbox = Sandbox::begin(options.is_confined)?;
     let resumed = opener::request::resume().map_err(CliError::failed)?;
-    let user = if options.is_confined { User::of_gateway(options.user.as_deref())? } else { None };
+    // A new start is that of the user, and reads no users any more.
+    let has_choice = options.is_confined && !opener::inherited::is_started_anew();
+    let user = if has_choice { User::of_gateway(options.user.as_deref())? } else { None };
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     budget::start();
     let mut sources = config_file::load_all(config)?;
@@ -229,17 +231,17 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     };
     let mut kept = None;
     let mut earlier = None;
-    match &replaced {
-        // The gateway before has the state.
+    let state_file = match &replaced {
+        // The gateway before has the state, perhaps by another path to it.
         Some(replaced) => fit(&mut sources.config, state, instance, replaced)?,
         None => {
             kept = read_state(state, instance, &socket)?;
             earlier = EarlierSas::stored();
+            kept.as_ref().map(|kept| kept.store.path().to_owned())
         }
-    }
-    let state_file = kept.as_ref().map(|kept| kept.store.path().to_owned());
-    let state_file = state_file.or_else(|| replaced.as_ref()?.state.clone());
+    };
     let directories = directories(config, &sources, &socket, state_file.as_deref());
+    let user = user.map_or(Ok(None), |user| within_reach(user, &directories, &mut sandbox))?;
     let asked = Asked { config, sources: &sources, options: &options, instance, socket: &socket, user, directories };
     let Openers { links, mut host_side } = Openers::start(&mut sandbox, &asked, resumed)?;
     sandbox.restrict_files(places(&asked, links.is_some()));
@@ -396,8 +398,13 @@ fn not_replaced(instance: &str, mut err: CliError) -> CliError {
 }
 
 /// Checks that a configuration and a place of the state fit the gateway that is replaced: the number of workers, the file, and that this
-/// version can read it.
-fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &EarlierGateway) -> Result<(), CliError> {
+/// version can read it. Returns the path of the state.
+fn fit(
+    config: &mut Config,
+    state: StatePlace<'_>,
+    instance: &str,
+    replaced: &EarlierGateway,
+) -> Result<Option<PathBuf>, CliError> {
     let refused = |why: String| CliError::failed(format!("{instance}: not replaced: {why}"));
     if config.worker.is_auto && config.feature_of_one_worker().is_none() {
         config.worker.count = replaced.workers;
@@ -414,7 +421,8 @@ fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &Ea
     let place = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     if own.as_ref().map(place) == replaced.state.as_ref().map(place) {
         // Such as a state of a newer version.
-        return own.map_or(Ok(()), |path| check_state(&path)).map_err(|err| not_replaced(instance, err));
+        own.as_ref().map_or(Ok(()), |path| check_state(path)).map_err(|err| not_replaced(instance, err))?;
+        return Ok(own);
     }
     Err(refused(match &replaced.state {
         Some(path) => format!("the running gateway keeps its state in {}; use --state with that file", path.display()),
@@ -486,17 +494,14 @@ impl Openers {
     /// this one.
     ///
     /// # Errors
-    /// The opener of links cannot be started, the gateway's user may change one of its directories, or cannot be changed to. Without an
-    /// opener of the host side there is only no host side.
+    /// The opener of links cannot be started, or the gateway's user cannot be changed to. Without an opener of the host side there is
+    /// only no host side.
     fn start(
         sandbox: &mut Sandbox,
         asked: &Asked<'_>,
         resumed: Option<opener::request::Started>,
     ) -> Result<Self, CliError> {
         let Asked { config, sources, options, instance, socket, user, directories } = asked;
-        if let Some(user) = user {
-            check_reach(user, directories)?;
-        }
         let has_host_side = sources.config.host.side != HostSide::Off;
         let host_side = has_host_side.then(|| {
             let (opener, missing) = host::start_opener(socket, sandbox.is_on())?;
@@ -517,8 +522,12 @@ impl Openers {
             keeps_devices: options.keeps_devices,
             rights: Some(rights.clone()),
             of_file: of_file(sources),
-            file: sources.file.clone().filter(is_safe).filter(utf8),
-            sockets: [socket.to_path_buf(), daemon::netlink_starting(socket)].into_iter().filter(utf8).collect(),
+            file: sources.file.as_ref().and_then(|file| absolute(file).ok()).filter(is_safe).filter(utf8),
+            sockets: spellings(socket)
+                .into_iter()
+                .chain(spellings(&daemon::netlink_starting(socket)))
+                .filter(utf8)
+                .collect(),
             has_host_side,
             user: user.as_ref().map(|user| user.ids),
         };
@@ -541,20 +550,52 @@ fn of_file(sources: &Sources) -> BTreeSet<LinkRight> {
     sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for)).collect()
 }
 
-/// Checks that a gateway's user cannot change the places of its files, in which its opener works as root.
-fn check_reach(user: &User, directories: &[Directory]) -> Result<(), CliError> {
+/// Paths to which a socket may have been bound: as it is given, as an opener binds it, and without symbolic links.
+fn spellings(socket: &Path) -> Vec<PathBuf> {
+    let dir = socket.parent().and_then(|dir| dir.canonicalize().ok());
+    let resolved = dir.zip(socket.file_name()).map(|(dir, name)| dir.join(name));
+    let all = [Some(socket.to_owned()), absolute(socket).ok(), resolved].into_iter().flatten();
+    all.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The user, if the gateway's files are in places that it can have.
+///
+/// # Errors
+/// They are not, and the user was chosen. Another one is left out.
+fn within_reach(user: User, directories: &[Directory], sandbox: &mut Sandbox) -> Result<Option<User>, CliError> {
+    match check_reach(&user, directories) {
+        Ok(()) => Ok(Some(user)),
+        Err(why) if user.is_chosen() => Err(CliError::failed(why)),
+        Err(why) => {
+            sandbox.leave_out(&user, &why);
+            Ok(None)
+        }
+    }
+}
+
+/// Checks that a gateway's user cannot change the places of its files, in which its opener works as root, and finds programs' sockets.
+///
+/// # Errors
+/// The first place that does not fit, with a remedy.
+fn check_reach(user: &User, directories: &[Directory]) -> Result<(), String> {
     for Directory { path, files } in directories {
         let file = match files {
-            Named::Configuration(name) | Named::State(name) => path.join(name),
-            Named::Sockets | Named::Guests => path.clone(),
+            Named::Configuration(name) | Named::State(name) | Named::BackEnd(name) => path.join(name),
+            Named::Sockets | Named::Guests | Named::Guest(_) => path.clone(),
         };
-        match user.ids.beyond_reach(&file) {
-            Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
-                let hint = "give it to root, or run the gateway with --user root";
-                return Err(CliError::failed(format!("{}: {err}; {hint}", file.display())));
+        let beyond_reach = user.ids.beyond_reach(&file).map(drop);
+        let listed = if *files == Named::Sockets { user.ids.may_list(path) } else { Ok(()) };
+        for (found, remedy) in [
+            (beyond_reach, "give it to root, with write access for root alone"),
+            (listed, "let all users read it (chmod a+rx)"),
+        ] {
+            match found {
+                Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(format!("{}: {err}; {remedy}, or run the gateway with --user root", file.display()));
+                }
+                // What does not exist is reported by the work with it.
+                _ => {}
             }
-            // What does not exist is reported by the work with it.
-            _ => {}
         }
     }
     Ok(())
@@ -572,24 +613,33 @@ fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTree
 
 /// Directories of the files that a gateway reads, makes and removes after its start. A path that is no text has none.
 fn directories(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&Path>) -> Vec<Directory> {
-    let guests = sources.config.links.iter().filter_map(|link| match link.kind.driver()?.resource() {
-        Resource::VhostSocket(path) => Some((Path::new(path), None)),
+    type OfName = fn(String) -> Named;
+    let guests = sources.config.links.iter().filter_map(|link| match link.kind.driver()? {
+        DriverKind::VhostUser { socket, .. } => Some((Path::new(socket), Named::Guest as OfName)),
+        DriverKind::VirtioUser { socket, .. } => Some((Path::new(socket), Named::BackEnd as OfName)),
         _ => None,
     });
-    let named: [fn(String) -> Named; 2] = [Named::Configuration, Named::State];
-    let config = config.iter().filter(|file| !config_file::is_stdin(file)).map(|file| (file.as_path(), Some(named[0])));
-    let state = state.into_iter().map(|state| (state, Some(named[1])));
-    let mut directories = Vec::new();
-    for (file, named) in config.chain(state).chain([(socket, None)]).chain(guests) {
-        let Ok(file) = std::path::absolute(file) else { continue };
+    let config = config.iter().filter(|file| !config_file::is_stdin(file));
+    let config = config.map(|file| (file.as_path(), Named::Configuration as OfName));
+    let state = state.map(|state| (state, Named::State as OfName));
+    let sockets = (socket, (|_| Named::Sockets) as OfName);
+    let resolved = |dir: &Path| dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let mut directories: Vec<Directory> = Vec::new();
+    // Directories that have files of gateways, of this one and of others.
+    let mut of_gateways = BTreeSet::new();
+    for (file, named) in config.chain(state).chain([sockets]).chain(guests) {
+        let Ok(file) = absolute(file) else { continue };
         let (Some(dir), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
             continue;
         };
-        let files = match named {
-            Some(named) => named(name.to_owned()),
-            None if file == socket => Named::Sockets,
-            None => Named::Guests,
+        let files = match named(name.to_owned()) {
+            // A reload may add some there.
+            Named::Guest(_) if !of_gateways.contains(&resolved(dir)) => Named::Guests,
+            files => files,
         };
+        if matches!(files, Named::Sockets | Named::State(_)) {
+            of_gateways.insert(resolved(dir));
+        }
         let directory = Directory { path: dir.to_owned(), files };
         if dir.to_str().is_some() && !directories.contains(&directory) {
             directories.push(directory);
@@ -603,7 +653,7 @@ fn places(Asked { config, sources, socket, directories, .. }: &Asked<'_>, has_op
     let mut places = if has_opener { Places::of_opener() } else { Places::default() };
     config.iter().filter(|file| !config_file::is_stdin(file)).for_each(|file| places.read_beside(file));
     for Directory { path, files } in directories {
-        if !matches!(files, Named::Configuration(_)) {
+        if !matches!(files, Named::Configuration(_) | Named::BackEnd(_)) {
             places.write_in(path);
         }
     }

@@ -4,9 +4,10 @@
 //! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them.
 
 use std::convert::Infallible;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use rustix::net::SocketFlags;
 use super::acceptor::Acceptor;
 use super::capture::stream_capture;
 use super::command::Handle;
+use super::confine;
 use super::events::Event;
 use super::host::{Entrance, HostSide};
 use super::monitor::{stream_drops, stream_events};
@@ -78,13 +80,31 @@ fn is_running(path: &Path) -> CliError {
     ))
 }
 
-/// Makes the directory of the socket at `path`.
+/// Makes the directory of the socket at `path`. All users read one of root, whatever the file mode creation mask is: programs connect to
+/// sockets there, whose own modes are their limits.
 ///
 /// # Errors
 /// The system's, with a remedy.
 pub(crate) fn make_dir(path: &Path) -> Result<(), CliError> {
-    let made = path.parent().map_or(Ok(()), std::fs::create_dir_all);
+    let made = match path.parent() {
+        None => Ok(()),
+        Some(dir) if confine::is_of_root() => make_public(dir),
+        Some(dir) => std::fs::create_dir_all(dir),
+    };
     made.map_err(|err| not_made(path, "cannot make its directory", &err))
+}
+
+/// Makes a directory, and those above it, that all users read. One that exists stays as it is.
+fn make_public(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    dir.parent().map_or(Ok(()), make_public)?;
+    match std::fs::create_dir(dir) {
+        Ok(()) => std::fs::set_permissions(dir, Permissions::from_mode(0o755)),
+        Err(_) if dir.is_dir() => Ok(()),
+        Err(err) => Err(err),
+    }
 }
 
 /// Failure to make the socket at `path`, with a remedy if the user may not.

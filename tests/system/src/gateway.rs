@@ -7,7 +7,7 @@ use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 
 use crate::{Netns, Outcome, Process, Scratch, run};
@@ -55,7 +55,8 @@ pub struct Gateway {
 /// Number of workers of each gateway whose file does not say it.
 const WORKERS: &str = "FATPATH_TEST_WORKERS";
 
-/// User that each gateway of root changes to, unless its arguments say another one.
+/// User that each gateway of root changes to, unless its arguments say another one. Without the variable it changes to none, also on a
+/// host that has the user of gateways.
 const USER: &str = "FATPATH_TEST_USER";
 
 /// Parts of arguments of gateways that change to no user, or to another one.
@@ -86,11 +87,11 @@ pub fn with_workers(toml: &str) -> String {
     }
 }
 
-/// Adds the user that the environment has to the arguments of a gateway.
+/// Adds the user that the environment has to the arguments of a gateway, or none.
 pub fn add_user(command: &mut Command) {
     let has_own = command.get_args().any(|arg| OF_NO_USER.iter().any(|part| arg.to_string_lossy().contains(part)));
-    if let Some(user) = std::env::var_os(USER).filter(|_| !has_own) {
-        command.arg("--user").arg(user);
+    if !has_own && geteuid().is_root() {
+        command.arg("--user").arg(std::env::var_os(USER).unwrap_or_else(|| "root".into()));
     }
 }
 

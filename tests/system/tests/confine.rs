@@ -2,13 +2,19 @@
 //! of system calls, and few directories.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
 const NEEDS: &[Need] = &[Need::Namespaces];
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -22,10 +28,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("confine/gateway_ends_with_its_opener_of_links", &[Need::Namespaces, Need::Tun], opener_ends),
         trial("confine/link_of_another_kind_is_refused_by_name", &[Need::Namespaces, Need::Tun], other_kind),
         trial("confine/added_kind_takes_a_client_or_the_file", &[Need::Namespaces, Need::Tun], added_kind),
+        trial("confine/relative_paths_of_file_and_sockets_are_evidence", &[Need::Namespaces, Need::Tun], relative),
         trial("confine/no_sandbox_leaves_restrictions_out_and_says_so", NEEDS, no_sandbox),
         trial("confine/wrong_value_of_the_variable_is_refused", NEEDS, wrong_value),
         trial("confine/file_elsewhere_is_loaded_by_descriptor", NEEDS, file_elsewhere),
         trial("confine/socket_of_a_guest_elsewhere_is_refused_by_name", NEEDS, guest_elsewhere),
+        trial("confine/back_end_is_one_of_the_start_file", &[Need::Namespaces, Need::Tun], back_end),
         trial("confine/openers_outlive_signals", &[Need::Namespaces, Need::Tun], signals),
     ]
 }
@@ -159,6 +167,57 @@ fn added_kind() -> Outcome {
     assert!(gateway.link("tap3").is_ok() && gateway.link("tap4").is_err());
     load()?;
     gateway.link("tap4").map(drop)
+}
+
+/// File and sockets that the start names by relative paths, and by a symbolic link.
+fn relative() -> Outcome {
+    for user in ["root", "61234"] {
+        let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+        let config = scratch.config("x.toml")?;
+        fs::write(&config, TUN)?;
+        let dir = config.parent().ok_or("no directory")?;
+        symlink(scratch.path(), dir.join("run"))?;
+        let mut command = host.command(fatpath());
+        command.args(["run", "--instance", "x", "--state", "none", "--allow-links", "tap", "--user", user]);
+        command.args(["-c", "x.toml"]).current_dir(dir).env("FATPATH_RUNDIR", "run");
+        let process = Process::spawn(&mut command, &scratch)?;
+        let ip = |line: &str| {
+            let mut command = Command::new(fatpath());
+            command.args(["-i", "x", "ip"]).args(line.split(' ')).env("FATPATH_RUNDIR", scratch.path());
+            run(&mut command)
+        };
+        let waits = |what: &str, line: &str| wait_until(what, PATIENCE, || ip(line).is_ok());
+        let found = waits("it runs", "link show t0").and_then(|()| {
+            ip("link add tap1 type tap")?;
+            fs::write(&config, format!("{TUN}[[link]]\nname = \"tap2\"\nkind = \"tap\"\n"))?;
+            process.signal(Signal::HUP)?;
+            waits("the link of the file is added", "link show tap2")
+        });
+        found.map_err(|failed| format!("{user}: {}{}", failed.message().unwrap_or_default(), process.output()))?;
+    }
+    Ok(())
+}
+
+/// A back end that a reload adds: one of the start's file, and another one.
+fn back_end() -> Outcome {
+    let (scratch, elsewhere, host) = (Scratch::new()?, Scratch::new()?, Netns::new("x")?);
+    let link =
+        |socket: &Path| format!("[[link]]\nname = \"g0\"\nkind = \"virtio-user\"\nsocket = \"{}\"\n", socket.display());
+    let mut gateway = Gateway::start(&host, &scratch, "x", TUN)?;
+    let (first, second) = (elsewhere.file("first"), elsewhere.file("second"));
+    let listener = UnixListener::bind(&first)?;
+    symlink(&first, elsewhere.file("link"))?;
+    listener.set_nonblocking(true)?;
+    gateway.reload(&format!("{TUN}{}", link(&elsewhere.file("link"))))?;
+    gateway.wait_until("the gateway connects", |_| listener.accept().is_ok())?;
+    // A file of a client names none.
+    let other = scratch.file("other.toml");
+    fs::write(&other, format!("{TUN}{}", link(&second)))?;
+    let mut load = Command::new(fatpath());
+    load.args(["-i", "x", "load", "-c"]).arg(&other).env("FATPATH_RUNDIR", scratch.path());
+    let refused = run(&mut load).err().and_then(|failed| failed.message().map(str::to_owned)).unwrap_or_default();
+    assert!(refused.contains("connect to back ends of the file of its start alone: restart it"), "{refused}");
+    Ok(())
 }
 
 fn no_sandbox() -> Outcome {

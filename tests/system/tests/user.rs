@@ -77,7 +77,9 @@ fn guest(name: &str, kind: &str, socket: &Path) -> String {
 fn changes() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
     let toml = format!("# allow-links none\n{TUN}[crypto]\nworkers = 1\n");
-    let gateway = start(&host, &scratch, &toml, &AS_USER)?;
+    let mut command = host.command("setpriv");
+    command.args(["--groups", "4242", "bash", "-c", "exec \"$@\" --user 61234", "bash"]).arg(fatpath());
+    let gateway = Gateway::start_under(command, &scratch, "x", &toml)?;
     for (field, want) in [
         ("Uid:", "61234 61234 61234 61234"),
         ("Gid:", "61234 61234 61234 61234"),
@@ -98,6 +100,8 @@ fn changes() -> Outcome {
     assert_eq!(openers.len(), 2);
     for opener in openers {
         assert_eq!(of_threads(opener, "Uid:")?, ["0 0 0 0"]);
+        let groups = of_threads(opener, "Groups:")?.remove(0);
+        assert!(groups.split(' ').any(|group| group == "4242"), "{groups}");
     }
     let shown = gateway.show("sandbox")?;
     assert!(shown.starts_with("sandbox landlock ") && shown.contains(", no capabilities, user 61234\n"), "{shown}");
@@ -149,17 +153,41 @@ fn chosen() -> Outcome {
     let users = scratch.file("passwd");
     let others = fs::read_to_string("/etc/passwd")?;
     fs::write(&users, format!("{others}\nfatpath:x:{UID}:{UID}:gateways:/nonexistent:/usr/sbin/nologin\n"))?;
-    for (few, is_changed) in [("", true), ("setpriv --bounding-set=-setuid,-setgid", false)] {
+    for (few, missing) in [
+        ("", None),
+        ("setpriv --bounding-set=-setuid,-setgid", Some("setgroups")),
+        ("setpriv --groups 4242 --bounding-set=-setuid", Some("setresuid")),
+    ] {
+        let is_changed = missing.is_none();
         let script = format!("mount --bind \"$USERS\" /etc/passwd && exec {few} \"$@\"");
         let mut command = host.command("unshare");
-        command.args(["--mount", "bash", "-c", &script, "bash"]).arg(fatpath()).env("USERS", &users);
+        command.args(["--mount", "bash", "-c", &script, "without --user"]).arg(fatpath()).env("USERS", &users);
         let gateway = Gateway::start_under(command, &scratch, "x", TUN)?;
         let shown = gateway.show("sandbox")?;
         assert_eq!(shown.contains(", user fatpath\n"), is_changed, "{shown}");
-        assert_eq!(shown.contains("missing user fatpath: setgroups: "), !is_changed, "{shown}");
+        let call = missing.unwrap_or_default();
+        assert_eq!(shown.contains(&format!("missing user fatpath: {call}: ")), !is_changed, "{shown}");
+        if missing == Some("setresuid") {
+            // Nothing of the change stays.
+            assert_eq!(of_threads(gateway.id(), "Gid:")?.remove(0), "0 0 0 0");
+            assert_eq!(of_threads(gateway.id(), "Groups:")?.remove(0), "4242");
+        }
         let want = if is_changed { "61234 61234 61234 61234" } else { "0 0 0 0" };
         assert!(of_threads(gateway.id(), "Uid:")?.iter().all(|ids| ids == want));
     }
+    // A user that was not chosen is left out where it could change the gateway's files.
+    let open = scratch.file("open");
+    fs::create_dir(&open)?;
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o777))?;
+    let script = "mount --bind \"$USERS\" /etc/passwd && exec \"$@\" --state \"$STATE\"";
+    let mut command = host.command("unshare");
+    command.args(["--mount", "bash", "-c", script, "without --user"]).arg(fatpath());
+    command.env("USERS", &users).env("STATE", open.join("state"));
+    let gateway = Gateway::start_under(command, &scratch, "x", TUN)?;
+    let why = format!("the gateway's user 61234 may change {}; give it to root, ", open.display());
+    assert!(gateway.log().contains("the gateway stays root: user fatpath: ") && gateway.log().contains(&why));
+    assert!(of_threads(gateway.id(), "Uid:")?.iter().all(|ids| ids == "0 0 0 0"));
+    drop(gateway);
     // Without the capability there is no change, and a user that was chosen is not left out.
     let why = refusal(&["--bounding-set=-setuid,-setgid"], &AS_USER)?;
     assert!(why.contains("Error: --user 61234: setgroups: Operation not permitted"), "{why}");
@@ -249,15 +277,25 @@ fn state() -> Outcome {
         }
     }
     // A change of an object of the file counts no more, and the gateway starts anew, by its user.
-    let process = start("61234")?;
-    node.ip("addr del 10.1.0.1/24 dev t0")?;
-    node.ip("route add 10.60.0.0/16 dev t0")?;
-    kill(process)?;
-    let process = start("61234")?;
-    let log = process.output();
-    assert!(log.contains("starting anew"), "{log}");
-    assert!(node.ip("addr show dev t0")?.contains("10.1.0.1/24"), "{log}");
-    assert!(node.ip("route")?.contains("10.60.0.0/16"), "{log}");
+    let anew = |user: &str, route: &str| {
+        let process = start(user)?;
+        node.ip("addr del 10.1.0.1/24 dev t0")?;
+        node.ip(&format!("route add {route} dev t0"))?;
+        kill(process)?;
+        let process = start(user)?;
+        let log = process.output();
+        assert!(log.contains("starting anew") && !log.contains("/etc/passwd"), "{log}");
+        assert!(node.ip("addr show dev t0")?.contains("10.1.0.1/24"), "{log}");
+        assert!(node.ip("route")?.contains(route), "{log}");
+        Outcome::Ok(process)
+    };
+    for (user, route) in [("nobody", "10.62.0.0/16"), ("root", "10.63.0.0/16")] {
+        let process = anew(user, route)?;
+        let shown = run(&mut command(&scratch, &["show", "sandbox", "--instance", "x"]))?;
+        assert_eq!(shown.contains(", user nobody\n"), user == "nobody", "{shown}");
+        kill(process)?;
+    }
+    let process = anew("61234", "10.60.0.0/16")?;
     assert!(of_threads(process.id(), "Uid:")?.iter().all(|ids| ids.starts_with("61234 61234")));
     let shown = run(&mut command(&scratch, &["show", "sandbox", "--instance", "x"]))?;
     assert!(shown.contains(", user 61234\n"), "{shown}");
@@ -313,10 +351,12 @@ fn guests() -> Outcome {
 
 fn replaced() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
-    let state = scratch.file("state").display().to_string();
+    symlink(scratch.path(), scratch.file("link"))?;
     let under = |user: &str| {
         let mut command = host.command("bash");
-        let script = format!("exec \"$@\" --state {state} --user {user}");
+        // Another path to the same state.
+        let state = scratch.file(if user == "root" { "link/state" } else { "state" });
+        let script = format!("exec \"$@\" --state {} --user {user}", state.display());
         command.args(["-c", &script, "bash"]).arg(fatpath());
         command
     };
@@ -333,14 +373,17 @@ fn replaced() -> Outcome {
     }
     gateway.reload(&format!("{TUN}{}", TUN.replace("t0", "t1").replace("10.1.0", "10.2.0")))?;
     gateway.wait_until("the reload is applied", |gateway| gateway.link("t1").is_ok())?;
-    // Another process of its user does not even reach the socket.
+    // Another process of its user does not even reach the socket, and would be refused there.
     let program = scratch.file("fatpath");
     fs::copy(fatpath(), &program)?;
-    let mut other = Command::new("setpriv");
-    other.args(OF_USER).arg(&program).args(["run", "--replace", "--instance", "x", "--state", "none"]);
-    let output = other.env("FATPATH_RUNDIR", scratch.path()).output()?;
-    let why = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && why.contains("ermission denied"), "{why}");
+    for (mode, want) in [(0o700, "ermission denied"), (0o777, "only the gateway's own user and root may replace it")] {
+        fs::set_permissions(gateway.socket(), fs::Permissions::from_mode(mode))?;
+        let mut other = Command::new("setpriv");
+        other.args(OF_USER).arg(&program).args(["run", "--replace", "--instance", "x", "--state", "none"]);
+        let output = other.env("FATPATH_RUNDIR", scratch.path()).output()?;
+        let why = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && why.contains(want), "{why}");
+    }
     assert!(gateway.link("t1").is_ok());
     Ok(())
 }
@@ -382,6 +425,22 @@ fn own_directory() -> Outcome {
         let output = command.env("FATPATH_RUNDIR", rundir).output()?;
         Outcome::Ok(String::from_utf8_lossy(&output.stderr).into_owned())
     };
+    // A directory of sockets that the user cannot search; one that the start makes is readable whatever the mask is.
+    let closed = scratch.file("closed");
+    fs::create_dir(&closed)?;
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o711))?;
+    let why = start(&closed, "", &["--state", "none"])?;
+    let may_not = format!("the gateway's user 61234 may not read {}; let all users read it", closed.display());
+    assert!(why.contains(&may_not), "{why}");
+    let made = scratch.file("made");
+    let mut masked = host.command("bash");
+    masked.args(["-c", "umask 077; exec \"$@\"", "bash"]).arg(fatpath()).args(["run", "--instance", "x"]).args(AS_USER);
+    let mut masked =
+        Process::spawn(masked.args(["--state", "none"]).env("FATPATH_RUNDIR", made.join("run")), &scratch)?;
+    system::wait_until("it runs", PATIENCE, || !masked.is_running() || masked.output().contains("x: running"))?;
+    assert!(masked.is_running(), "{}", masked.output());
+    assert_eq!(fs::metadata(made.join("run"))?.permissions().mode() & 0o777, 0o755);
+    drop(masked);
     let may = format!("the gateway's user 61234 may change {}", own.display());
     let state = own.join("state").display().to_string();
     for (rundir, text, more) in [

@@ -145,8 +145,7 @@ impl Sandbox {
                 return Err(CliError::failed(format!("--user {}: {why}", user.name())));
             }
             Some((user, why)) => {
-                let name = format!("user {}", user.name());
-                self.note(&name, "the gateway stays root", Err::<(), _>(why));
+                self.leave_out(user, &why);
             }
             None => {}
         }
@@ -155,6 +154,11 @@ impl Sandbox {
         let set = set_dumpable_behavior(DumpableBehavior::NotDumpable);
         self.note("PR_SET_DUMPABLE", "memory", set);
         Ok(())
+    }
+
+    /// Notes that the gateway does not change to a user that was not chosen.
+    pub(crate) fn leave_out(&mut self, user: &User, why: &str) {
+        self.note(&format!("user {}", user.name()), "the gateway stays root", Err::<(), _>(why));
     }
 
     /// Restricts the files that this thread, and those that it starts, reach from then on.
@@ -230,11 +234,22 @@ pub(crate) fn read_hint(file: &Path) -> String {
     format!("; the sandbox lets this gateway read {dirs} alone: `fatpath load -c FILE` passes it another file")
 }
 
-/// Remedy for a socket that could not be made because of the sandbox; empty if the reason is another one.
+/// Remedy for a socket that may not be made because of the sandbox; empty if the reason is another one.
 pub(crate) fn write_hint(file: &Path) -> String {
-    let Some(places) = PLACES.get().filter(|places| !places.may_write(file)) else { return String::new() };
+    let Some(places) = PLACES.get() else { return String::new() };
+    if places.may_write(file) {
+        return match places.is_opener() {
+            true => "; beside its own files the gateway makes sockets of the file of its start alone".to_owned(),
+            false => String::new(),
+        };
+    }
     let dirs = places.write_names().join(" and ");
     format!("; the sandbox lets this gateway make sockets in {dirs} alone, as they were at its start: restart it")
+}
+
+/// Remedy for a back end that the opener refuses to connect to.
+pub(crate) fn connect_hint() -> &'static str {
+    "; the sandbox lets this gateway connect to back ends of the file of its start alone: restart it"
 }
 
 /// Effect of a call outside of the list, from the environment.

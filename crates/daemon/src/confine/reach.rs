@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
+use std::iter;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -19,6 +20,10 @@ const STICKY: u32 = 0o1000;
 const OF_GROUP: u32 = 0o020;
 const OF_OTHERS: u32 = 0o002;
 
+/// Bits of a mode for others: they list a directory, and reach its files.
+const READ: u32 = 0o004;
+const SEARCH: u32 = 0o001;
+
 /// Numbers of a user and of its group.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) struct UserIds {
@@ -27,8 +32,8 @@ pub(crate) struct UserIds {
 }
 
 impl UserIds {
-    /// Resolves the symbolic links of `path`, whose parts, and targets of links, this user cannot replace. In a directory with the sticky bit
-    /// the user cannot replace what belongs to others.
+    /// Resolves the symbolic links of `path`, whose parts, and targets of links, this user cannot replace or write. In a directory with the
+    /// sticky bit the user cannot replace what belongs to others.
     ///
     /// # Errors
     /// `PermissionDenied` with the part that the user can change; a part does not exist.
@@ -59,10 +64,32 @@ impl UserIds {
         Ok(at)
     }
 
+    /// Checks that this user may list the directory `path`, and reach its files.
+    ///
+    /// # Errors
+    /// `PermissionDenied` with the directory that the user may not read; a part does not exist.
+    pub(crate) fn may_list(self, path: &Path) -> io::Result<()> {
+        let path = fs::canonicalize(path)?;
+        for (at, takes) in path.ancestors().zip(iter::once(READ | SEARCH).chain(iter::repeat(SEARCH))) {
+            let found = fs::metadata(at)?;
+            let shift = match found.uid() == self.uid {
+                true => 6,
+                false if found.gid() == self.gid => 3,
+                false => 0,
+            };
+            if found.mode() >> shift & takes != takes {
+                let text = format!("the gateway's user {} may not read {}", self.uid, at.display());
+                return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+            }
+        }
+        Ok(())
+    }
+
     fn cannot_change(self, path: &Path, found: &fs::Metadata) -> io::Result<()> {
         let mode = found.mode();
         let by_group = mode & OF_GROUP != 0 && found.gid() == self.gid;
-        let may_replace = found.is_dir() && mode & STICKY == 0 && (by_group || mode & OF_OTHERS != 0);
+        let may_write = by_group || mode & OF_OTHERS != 0;
+        let may_replace = may_write && (found.is_file() || found.is_dir() && mode & STICKY == 0);
         if found.uid() != self.uid && !may_replace {
             return Ok(());
         }
@@ -154,16 +181,46 @@ mod tests {
     }
 
     #[test]
+    fn file_that_the_user_can_write_is_refused_by_name() {
+        let dir = Dir::new("files");
+        let file = dir.0.join("file");
+        fs::write(&file, "").unwrap();
+        for (mode, is_refused) in [(0o644, false), (0o664, false), (0o666, true), (0o622, true)] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(USER.beyond_reach(&file).is_err(), is_refused, "{mode:o}");
+        }
+    }
+
+    #[test]
+    fn directory_that_the_user_cannot_list_is_refused_by_name() {
+        let dir = Dir::new("listed");
+        let inner = dir.dir("outer/inner", 0o755);
+        for (outer, own, is_refused) in [(0o711, 0o755, false), (0o755, 0o711, true), (0o700, 0o755, true)] {
+            dir.dir("outer", outer);
+            dir.dir("outer/inner", own);
+            let found = USER.may_list(&inner);
+            assert_eq!(found.is_err(), is_refused, "{outer:o} {own:o}");
+            if let Err(err) = found {
+                assert!(err.to_string().starts_with("the gateway's user 61234 may not read "), "{err}");
+            }
+        }
+        assert_eq!(USER.may_list(&dir.0.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
     fn part_that_belongs_to_the_user_is_refused_by_name() {
         let dir = Dir::new("owned");
         let sticky = dir.dir("sticky", 0o1777);
         let own = std::os::unix::fs::MetadataExt::uid(&fs::metadata(&dir.0).unwrap());
         symlink("/etc/shadow", sticky.join("link")).unwrap();
-        let given = |path: &Path| std::os::unix::fs::lchown(path, Some(USER.uid), Some(USER.gid));
-        if own != 0 || given(&sticky.join("link")).is_err() {
+        if own != 0 {
             // Another user than root cannot give files away.
+            let user = UserIds { uid: own, gid: USER.gid };
+            let refused = user.beyond_reach(&sticky.join("link")).unwrap_err().to_string();
+            assert_eq!(refused, format!("the gateway's user {own} may change {}", dir.0.display()));
             return;
         }
+        std::os::unix::fs::lchown(sticky.join("link"), Some(USER.uid), Some(USER.gid)).unwrap();
         assert!(refusal(&sticky.join("link")).ends_with("/sticky/link"));
         let of_group = dir.dir("of-group", 0o775);
         std::os::unix::fs::lchown(&of_group, None, Some(USER.gid)).unwrap();

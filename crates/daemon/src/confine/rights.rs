@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use driver::{DriverKind, Resource};
-use rustix::process::{Resource as Limited, Rlimit, setrlimit};
+use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
     set_keep_capabilities,
@@ -179,6 +179,11 @@ pub(super) fn give_up(rights: BTreeSet<LinkRight>, user: Option<&User>) -> (Resu
     }
     if rights.contains(&LinkRight::Xdp) && !raise(Limited::Memlock, None) {
         kept |= CapabilitySet::IPC_LOCK;
+    }
+    if user.is_some() && !raise(Limited::Nproc, None) {
+        // Threads of all gateways of the user count, and not those of root.
+        let most = getrlimit(Limited::Nproc).maximum;
+        let _ = setrlimit(Limited::Nproc, Rlimit { current: most, maximum: most });
     }
     HAS_NICE.store(held(kept).contains(CapabilitySet::SYS_NICE), Ordering::Relaxed);
     bound(CapabilitySet::empty());

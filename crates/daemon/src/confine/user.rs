@@ -6,7 +6,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use client::CliError;
-use rustix::process::{Gid, Uid, geteuid, parent_process_death_signal, set_parent_process_death_signal};
+use rustix::process::{
+    Gid, Uid, getegid, geteuid, getgroups, parent_process_death_signal, set_parent_process_death_signal,
+};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 
 use super::reach::UserIds;
@@ -67,14 +69,22 @@ impl User {
     /// signal at its parent's end stays.
     ///
     /// # Errors
-    /// Text of the call that the kernel refuses.
+    /// Text of the call that the kernel refuses; user and groups are as before.
     pub(super) fn become_it(&self) -> Result<(), String> {
         let failed = |call: &'static str| move |err| format!("{call}: {err}");
         let signal = parent_process_death_signal().map_err(failed("PR_GET_PDEATHSIG"))?;
         let (uid, gid) = (Uid::from_raw(self.ids.uid), Gid::from_raw(self.ids.gid));
+        let (groups, group) = (getgroups().map_err(failed("getgroups"))?, getegid());
         set_thread_groups(&[]).map_err(failed("setgroups"))?;
-        set_thread_res_gid(gid, gid, gid).map_err(failed("setresgid"))?;
-        set_thread_res_uid(uid, uid, uid).map_err(failed("setresuid"))?;
+        let changed = set_thread_res_gid(gid, gid, gid)
+            .map_err(failed("setresgid"))
+            .and_then(|()| set_thread_res_uid(uid, uid, uid).map_err(failed("setresuid")));
+        if changed.is_err() {
+            // A process that may give groups up may take them, too.
+            set_thread_res_gid(group, group, group).map_err(failed("setresgid"))?;
+            set_thread_groups(&groups).map_err(failed("setgroups"))?;
+        }
+        changed?;
         note_changed(&self.name);
         set_parent_process_death_signal(signal).map_err(failed("PR_SET_PDEATHSIG"))
     }
@@ -85,12 +95,14 @@ impl User {
 /// # Errors
 /// Text of the call that the kernel refuses.
 pub(crate) fn join(user: UserIds) -> Result<(), String> {
-    set_thread_groups(&[Gid::from_raw(user.gid)]).map_err(|err| format!("setgroups: {err}"))
+    let mut groups = getgroups().map_err(|err| format!("getgroups: {err}"))?;
+    groups.push(Gid::from_raw(user.gid));
+    set_thread_groups(&groups).map_err(|err| format!("setgroups: {err}"))
 }
 
-/// Notes that a gateway of root that has started anew as this process has changed its user before.
-pub(crate) fn note_changed_before() {
-    note_changed(&by_number(geteuid().as_raw()).name);
+/// Notes that a gateway of root that has started anew as this process has changed its user before, which it has named.
+pub(crate) fn note_changed_before(name: Option<String>) {
+    note_changed(&name.unwrap_or_else(|| geteuid().as_raw().to_string()));
 }
 
 fn note_changed(name: &str) {

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use super::inherited;
 use super::message::{Incoming, receive, send};
 use super::process::OpenerWork;
+use crate::confine;
 use crate::service;
 use crate::threads::Threads;
 
@@ -206,7 +207,7 @@ pub(crate) fn pass_on<'a>(openers: impl IntoIterator<Item = &'a Child>, command:
         fcntl_setfd(&numbered.socket, FdFlags::empty())?;
         passed.push((opener.work.passed_name(), numbered.socket.as_raw_fd()));
     }
-    inherited::name(command, passed);
+    inherited::name(command, passed, confine::changed());
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Gid, Mode, OFlags, chownat, fstat};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, socket_with};
 use rustix::process::{geteuid, umask};
 use serde::{Deserialize, Serialize};
@@ -44,8 +44,12 @@ pub(crate) enum Named {
     Sockets,
     /// The state with this name, and its journal.
     State(String),
-    /// Sockets of guests.
+    /// Sockets of guests, in a directory of theirs.
     Guests,
+    /// The socket of a guest with this name, in a directory with files of gateways.
+    Guest(String),
+    /// The back end with this name, which a link connects to.
+    BackEnd(String),
 }
 
 /// An order about a file.
@@ -68,7 +72,9 @@ pub(crate) enum FileWork {
     Make,
     /// Make a socket that is bound to it, in place of one of an earlier gateway. The second descriptor refers to the file.
     Bind(Socket),
-    /// Connect to a listening socket.
+    /// Tell whether [`Connect`](Self::Connect) is admitted.
+    Find,
+    /// Connect to a listening socket. `EAGAIN`: its queue is full.
     Connect,
     /// Give it another name in the directory.
     Rename(String),
@@ -108,13 +114,15 @@ impl Named {
                 is_of_gateway(instance, name)
             }
             (Self::Sockets, FileWork::Rename(to)) => is_of_gateway(instance, name) && is_of_gateway(instance, to),
-            (Self::Sockets, FileWork::Share) => is_of_gateway(instance, name),
+            (Self::Sockets, FileWork::Share) => is_of_program(instance, name),
             (Self::State(own), FileWork::Read) => name == own || is_journal(own, name),
             (Self::State(own), FileWork::Write) => name == own,
             (Self::State(own), FileWork::Make | FileWork::Remove) => is_journal(own, name),
-            // A reload adds guests there, too.
-            (Self::Sockets | Self::State(_), FileWork::Bind(Socket::Guest) | FileWork::RemoveSocket { .. }) => true,
-            (Self::Guests, FileWork::Bind(Socket::Guest) | FileWork::Connect | FileWork::RemoveSocket { .. }) => true,
+            // Of those that the opener has made alone.
+            (Self::Sockets | Self::State(_) | Self::Guests | Self::Guest(_), FileWork::RemoveSocket { .. }) => true,
+            (Self::Guests, FileWork::Bind(Socket::Guest)) => true,
+            (Self::Guest(own), FileWork::Bind(Socket::Guest)) => name == own,
+            (Self::BackEnd(own), FileWork::Find | FileWork::Connect) => name == own,
             _ => false,
         }
     }
@@ -127,7 +135,9 @@ pub(crate) fn places(directories: &[Directory]) -> Places {
         match files {
             Named::Configuration(name) => places.read_beside(&path.join(name)),
             Named::State(name) => places.write_beside(&path.join(name)),
-            Named::Sockets | Named::Guests => places.write_in(path),
+            Named::Sockets | Named::Guests | Named::Guest(_) => places.write_in(path),
+            // Connections are no matter of Landlock.
+            Named::BackEnd(_) => {}
         }
     }
     places
@@ -141,7 +151,13 @@ fn is_name(name: &str) -> bool {
 /// Whether a file is named as one of the gateway's, or of a program that connects to it.
 fn is_of_gateway(instance: &str, name: &str) -> bool {
     let ending = name.strip_prefix(instance).and_then(|rest| rest.strip_prefix('.'));
-    ending.is_some_and(|ending| ENDINGS.contains(&ending) || is_name(name) && ending.starts_with(OF_PROGRAM))
+    ending.is_some_and(|ending| ENDINGS.contains(&ending)) || is_of_program(instance, name)
+}
+
+/// Whether a file is named as the socket of a program that connects to the gateway.
+fn is_of_program(instance: &str, name: &str) -> bool {
+    let ending = name.strip_prefix(instance).and_then(|rest| rest.strip_prefix('.'));
+    is_name(name) && ending.is_some_and(|ending| ending.starts_with(OF_PROGRAM))
 }
 
 fn is_journal(state: &str, name: &str) -> bool {
@@ -154,6 +170,7 @@ fn is_journal(state: &str, name: &str) -> bool {
 /// # Errors
 /// The system's; `PermissionDenied`: `user` may change the directory.
 pub(crate) fn carry_out(FileOrder { dir, name, work }: &FileOrder, user: Option<UserIds>) -> io::Result<Vec<OwnedFd>> {
+    let given = dir.join(name);
     let dir = match user {
         Some(user) => user.beyond_reach(dir)?,
         None => dir.clone(),
@@ -163,8 +180,10 @@ pub(crate) fn carry_out(FileOrder { dir, name, work }: &FileOrder, user: Option<
         FileWork::Read => open(&path, user, OpenOptions::new().read(true)),
         FileWork::Write => open(&path, user, OpenOptions::new().read(true).write(true)),
         FileWork::Make => Ok(vec![OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?.into()]),
-        FileWork::Bind(socket) => make_socket(&path, *socket),
-        FileWork::Connect => Ok(vec![connected(&path)?]),
+        // Clients, and the judge of their connections, know this path. The user can change it as little as the resolved one.
+        FileWork::Bind(socket) => make_socket(&given, *socket),
+        FileWork::Find => Ok(Vec::new()),
+        FileWork::Connect => Ok(vec![connected(&resolved(&path, user)?)?]),
         FileWork::Rename(to) => fs::rename(&path, dir.join(to)).map(|()| Vec::new()),
         FileWork::Remove => fs::remove_file(path).map(|()| Vec::new()),
         FileWork::RemoveSocket { device, inode } => {
@@ -185,13 +204,16 @@ pub(crate) fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
     Ok((found.st_dev, found.st_ino))
 }
 
+/// Path without symbolic links, all of which are ones that `user` cannot change.
+fn resolved(path: &Path, user: Option<UserIds>) -> io::Result<PathBuf> {
+    user.map_or_else(|| fs::canonicalize(path), |user| user.beyond_reach(path))
+}
+
 /// Opens a file, also at a symbolic link that `user` cannot change.
 fn open(path: &Path, user: Option<UserIds>, options: &mut OpenOptions) -> io::Result<Vec<OwnedFd>> {
-    let Some(user) = user else { return Ok(vec![options.open(path)?.into()]) };
-    let path = user.beyond_reach(path)?;
     // Nothing is waited for.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = options.custom_flags(flags.bits() as i32).open(path)?;
+    let file = options.custom_flags(flags.bits() as i32).open(resolved(path, user)?)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
     }
@@ -254,10 +276,13 @@ fn path_of(file: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
+/// A socket that is connected to that of a path. A full queue of the listener is not waited for: orders of others wait meanwhile.
 fn connected(path: &Path) -> io::Result<OwnedFd> {
     let file = socket_file(path)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect(&socket, &SocketAddrUnix::new(path_of(&file))?)?;
+    ioctl_fionbio(&socket, false)?;
     Ok(socket)
 }
 
@@ -303,8 +328,21 @@ mod tests {
         assert!(admits(&sockets, "gw.starting", FileWork::Rename("gw.netlink".to_owned())));
         assert!(!admits(&sockets, "gw.starting", FileWork::Rename("other.netlink".to_owned())));
         assert!(!admits(&sockets, "gw.sock", FileWork::Read) && !admits(&sockets, "gw.sock", FileWork::Connect));
-        assert!(admits(&sockets, "guest.sock", FileWork::Bind(Socket::Guest)));
+        assert!(!admits(&sockets, "guest.sock", FileWork::Bind(Socket::Guest)));
         assert!(!admits(&sockets, "other.sock", FileWork::Bind(Socket::Control)));
+        for (name, want) in [("gw.ike-0123456789abcdef-41194", true), ("gw.sock", false), ("gw.ike", false)] {
+            assert_eq!(admits(&sockets, name, FileWork::Share), want, "{name}");
+        }
+        let guest = at(Named::Guest("guest.sock".to_owned()));
+        for (name, want) in [("guest.sock", true), ("other.sock", false), ("other.vici", false)] {
+            assert_eq!(admits(&guest, name, FileWork::Bind(Socket::Guest)), want, "{name}");
+        }
+        let back_end = at(Named::BackEnd("vm1".to_owned()));
+        for work in [FileWork::Find, FileWork::Connect] {
+            assert!(admits(&back_end, "vm1", work.clone()) && !admits(&back_end, "other.sock", work.clone()));
+            assert!(!admits(&guest, "guest.sock", work.clone()) && !admits(&sockets, "gw.sock", work));
+        }
+        assert!(!admits(&back_end, "vm1", FileWork::Bind(Socket::Guest)));
         let state = at(Named::State("gw.state".to_owned()));
         for (name, work, want) in [
             ("gw.state", FileWork::Write, true),
@@ -326,9 +364,9 @@ mod tests {
         assert!(!admits(&configuration, "other.toml", FileWork::Read));
         assert!(!admits(&configuration, "gw.toml", FileWork::Write));
         let guests = at(Named::Guests);
-        assert!(admits(&guests, "vm1", FileWork::Bind(Socket::Guest)) && admits(&guests, "vm1", FileWork::Connect));
+        assert!(admits(&guests, "vm1", FileWork::Bind(Socket::Guest)) && !admits(&guests, "vm1", FileWork::Connect));
         assert!(!admits(&guests, "vm1", FileWork::Remove) && !admits(&guests, "vm1", FileWork::Read));
-        let elsewhere = FileOrder { dir: "/run".into(), name: "vm1".to_owned(), work: FileWork::Connect };
+        let elsewhere = FileOrder { dir: "/run".into(), name: "vm1".to_owned(), work: FileWork::Bind(Socket::Guest) };
         assert!(!guests.admits("gw", &elsewhere));
     }
 
@@ -394,14 +432,35 @@ mod tests {
     }
 
     #[test]
-    fn link_is_neither_connected_to_nor_shared() {
+    fn full_queue_of_a_back_end_is_not_waited_for() {
+        let dir = Dir::new("full");
+        let made = dir.done("vm1", FileWork::Bind(Socket::Guest)).unwrap();
+        rustix::net::listen(&made[0], 0).unwrap();
+        let first = dir.done("vm1", FileWork::Connect).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&first[0]).unwrap();
+        assert!(!flags.contains(OFlags::NONBLOCK), "the gateway waits for replies");
+        let full = dir.done("vm1", FileWork::Connect).unwrap_err();
+        assert_eq!(full.raw_os_error(), Some(Errno::AGAIN.raw_os_error()));
+    }
+
+    #[test]
+    fn fifo_is_not_waited_for() {
+        let dir = Dir::new("fifo");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, dir.0.join("gw.toml"), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        assert_eq!(dir.done("gw.toml", FileWork::Read).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn link_is_not_shared() {
         let dir = Dir::new("links");
-        drop(dir.done("real", FileWork::Bind(Socket::Guest)).unwrap());
+        let real = dir.done("real", FileWork::Bind(Socket::Guest)).unwrap();
+        rustix::net::listen(&real[0], 1).unwrap();
         std::os::unix::fs::symlink("real", dir.0.join("link")).unwrap();
-        for work in [FileWork::Connect, FileWork::Share] {
-            let refused = dir.done("link", work.clone()).unwrap_err();
-            assert_eq!(refused.raw_os_error(), Some(Errno::NOTSOCK.raw_os_error()), "{work:?}");
-        }
+        let refused = dir.done("link", FileWork::Share).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(Errno::NOTSOCK.raw_os_error()));
+        // The link is one that the gateway's user cannot change.
+        dir.done("link", FileWork::Connect).unwrap();
         dir.done("link", FileWork::Remove).unwrap();
         assert!(dir.0.join("real").exists());
     }

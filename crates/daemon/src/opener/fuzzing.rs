@@ -50,28 +50,45 @@ pub(crate) fn judge(bytes: &[u8]) -> bool {
     true
 }
 
-/// Judges an order about a file of the gateway `a`, with its state and its configuration in the directory of its sockets.
+/// Judges an order about a file of the gateway `a`, with its state, its configuration, a guest and a back end in the directory of its
+/// sockets, and guests in another one.
 fn judged_file(order: &FileOrder) {
     let at = |files| Directory { path: PathBuf::from("/run/fatpath"), files };
     let state = || "a.state".to_owned();
-    let directories = [at(Named::Sockets), at(Named::State(state())), at(Named::Configuration("a.toml".to_owned()))];
+    let directories = [
+        at(Named::Sockets),
+        at(Named::State(state())),
+        at(Named::Configuration("a.toml".to_owned())),
+        at(Named::Guest("guest.sock".to_owned())),
+        at(Named::BackEnd("back.sock".to_owned())),
+        Directory { path: PathBuf::from("/run/guests"), files: Named::Guests },
+    ];
     if !directories.iter().any(|directory| directory.admits("a", order)) {
         return;
     }
     let FileOrder { dir, name, work } = order;
+    assert!(!name.contains('/'), "{name}");
+    // Of the sockets that the opener has made itself.
+    if matches!(work, FileWork::RemoveSocket { .. }) {
+        return;
+    }
+    if *dir == directories[5].path {
+        assert_eq!(*work, FileWork::Bind(Socket::Guest));
+        return;
+    }
     assert_eq!(*dir, directories[0].path);
-    let is_guests = matches!(work, FileWork::Bind(Socket::Guest) | FileWork::RemoveSocket { .. });
-    assert!(!name.contains('/') && (is_guests || name.starts_with("a.")), "{name}");
     match work {
+        FileWork::Bind(Socket::Guest) => return assert_eq!(name, "guest.sock"),
+        FileWork::Find | FileWork::Connect => return assert_eq!(name, "back.sock"),
         FileWork::Read => assert!(name == "a.toml" || name.starts_with("a.state"), "{name}"),
         FileWork::Write => assert_eq!(*name, state()),
         FileWork::Make => assert!(name.starts_with("a.state.journal-"), "{name}"),
         FileWork::Remove => assert!(*name != state() && name != "a.toml", "{name}"),
         FileWork::Rename(to) => assert!(to.starts_with("a.") && !to.contains('/') && *to != state(), "{to}"),
-        FileWork::Share => assert!(!name.starts_with("a.state") && name != "a.toml", "{name}"),
+        FileWork::Share => assert!(name.starts_with("a.ike-"), "{name}"),
         FileWork::Bind(_) | FileWork::RemoveSocket { .. } => {}
-        FileWork::Connect => panic!("there is no guest"),
     }
+    assert!(name.starts_with("a."), "{name}");
 }
 
 fn judged(judge: &Judge, change: &Change) {

@@ -89,7 +89,7 @@ impl Judge {
         if let Some(at) = self.known.iter().position(|known| *known == link) {
             self.known.remove(at);
         } else if self.is_ready && !is_in_file(&link) {
-            match client::check(client, &self.gateway.sockets) {
+            match client::check(client, &self.gateway.sockets, std::process::id()) {
                 Ok(()) => {}
                 // It takes no capability.
                 Err(_) if LinkRight::of(kind).is_none() => return Ok(()),

@@ -121,7 +121,8 @@ impl LinkOpener {
             _ => true,
         };
         let mut directories = self.directories.iter();
-        if !is_own || !directories.any(|directory| directory.admits(&self.gateway.instance, order)) {
+        let is_admitted = directories.any(|directory| directory.admits(&self.gateway.instance, order));
+        if !is_own || !is_admitted && !self.file.admits(order) {
             return Ok((LinkAnswer::Done(vec![Errno::ACCESS.raw_os_error()]), Vec::new()));
         }
         match files::carry_out(order, self.gateway.user) {
@@ -291,6 +292,48 @@ mod tests {
         // No order leads out of the directories of the start.
         let elsewhere = FileOrder { dir: "/etc".into(), name: "vm1".to_owned(), work: FileWork::Read };
         assert_eq!(links.carry_out(LinkOrder::File(elsewhere), Vec::new()).unwrap().0, refused);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Orders that a gateway which was taken over sends about sockets of others in the directory of its own.
+    #[test]
+    fn socket_of_another_gateway_is_neither_made_nor_connected_to() {
+        let dir = std::env::temp_dir().join(format!("fatpath-others-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let at = |files| Directory { path: dir.clone(), files };
+        let state = files::Named::State("a.state".to_owned());
+        let guest = files::Named::Guest("vm1.sock".to_owned());
+        let directories = vec![at(files::Named::Sockets), at(state), at(guest)];
+        let config = dir.join("a.toml");
+        let gateway = Gateway { instance: "a".to_owned(), file: Some(config.clone()), ..Gateway::default() };
+        let mut links = LinkOpener::new(gateway, directories);
+        let mut number = |name: &str, work| {
+            let order = FileOrder { dir: dir.clone(), name: name.to_owned(), work };
+            match links.carry_out(LinkOrder::File(order), Vec::new()).unwrap().0 {
+                LinkAnswer::Done(numbers) => numbers[0],
+                other => panic!("{other:?}"),
+            }
+        };
+        let refused = Errno::ACCESS.raw_os_error();
+        let other = std::os::unix::net::UnixListener::bind(dir.join("b.sock")).unwrap();
+        for name in ["b.sock", "a.sock", "vm1.sock"] {
+            assert_eq!(number(name, FileWork::Connect), refused, "{name}");
+        }
+        for name in ["b.vici", "b.state", "c.sock"] {
+            assert_eq!(number(name, FileWork::Bind(Socket::Guest)), refused, "{name}");
+        }
+        assert_eq!(number("vm1.sock", FileWork::Bind(Socket::Guest)), 0);
+        // The file of the start, as it is now, has more.
+        let link = |name: &str, kind: &str, socket: &str| {
+            let socket = dir.join(socket).display().to_string();
+            format!("[[link]]\nname = \"{name}\"\nkind = \"{kind}\"\nsocket = \"{socket}\"\n")
+        };
+        std::fs::write(&config, link("g0", "vhost-user", "vm2.sock") + &link("g1", "virtio-user", "b.sock")).unwrap();
+        assert_eq!(number("vm2.sock", FileWork::Bind(Socket::Guest)), 0);
+        assert_eq!(number("b.sock", FileWork::Bind(Socket::Guest)), refused);
+        assert_eq!((number("b.sock", FileWork::Find), number("b.sock", FileWork::Connect)), (0, 0));
+        assert_eq!(number("vm2.sock", FileWork::Connect), refused);
+        drop(other);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 

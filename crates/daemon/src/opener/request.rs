@@ -10,6 +10,7 @@ use link::Acquired;
 
 use super::child::Child;
 use super::files::{self, Directory, FileOrder, FileWork};
+use super::inherited;
 use super::links::LinkOpener;
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::OpenerWork;
@@ -89,7 +90,7 @@ pub(crate) fn resume() -> Result<Option<Started>, String> {
     }
     let child = Child::start(OpenerWork::Links)?;
     if child.is_of_another_user()? {
-        confine::note_changed_before();
+        confine::note_changed_before(inherited::user());
     }
     Ok(Some(use_it(child)))
 }
@@ -129,7 +130,7 @@ pub(crate) fn file(order: FileOrder) -> io::Result<Vec<OwnedFd>> {
     let Some(child) = opener().clone() else { return files::carry_out(&order, None) };
     let asked = match order.work {
         // A worker may send these.
-        FileWork::Connect | FileWork::Remove | FileWork::RemoveSocket { .. } | FileWork::Share => {
+        FileWork::Find | FileWork::Connect | FileWork::Remove | FileWork::RemoveSocket { .. } | FileWork::Share => {
             child.ask_shortly(&LinkOrder::File(order), &[])
         }
         _ => child.ask(&LinkOrder::File(order), &[]),

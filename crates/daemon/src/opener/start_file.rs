@@ -1,12 +1,13 @@
 //! Links of the file that the gateway was started with, as it is now: a reload by a signal has no client whose right counts, and the
-//! gateway may not write that file.
+//! gateway may not write that file, neither by its directory nor by its mode.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use driver::DriverKind;
 
+use super::files::{FileOrder, FileWork, Socket};
 use crate::config_file;
 use crate::confine::UserIds;
 
@@ -32,15 +33,36 @@ impl StartFile {
 
     /// Whether the file has the link. A file that cannot be read, or that is wrong, has none: the gateway does not apply it either.
     pub(super) fn has(&mut self, link: &Known) -> bool {
-        let Some(path) = &self.path else { return false };
-        let Ok(path) = self.user.map_or_else(|| Ok(path.clone()), |user| user.beyond_reach(path)) else { return false };
-        let Ok(version) = std::fs::metadata(&path).map(|found| version(&found)) else { return false };
+        self.links().contains(link)
+    }
+
+    /// Whether the file has a link whose socket the order makes or connects to.
+    pub(super) fn admits(&mut self, FileOrder { dir, name, work }: &FileOrder) -> bool {
+        let path = dir.join(name);
+        let is_it = |socket: &str| Path::new(socket) == path;
+        match work {
+            FileWork::Bind(Socket::Guest) => self
+                .links()
+                .iter()
+                .any(|(_, kind)| matches!(kind, DriverKind::VhostUser { socket, .. } if is_it(socket))),
+            FileWork::Find | FileWork::Connect => self
+                .links()
+                .iter()
+                .any(|(_, kind)| matches!(kind, DriverKind::VirtioUser { socket, .. } if is_it(socket))),
+            _ => false,
+        }
+    }
+
+    fn links(&mut self) -> &[Known] {
+        let Some(path) = &self.path else { return &[] };
+        let Ok(path) = self.user.map_or_else(|| Ok(path.clone()), |user| user.beyond_reach(path)) else { return &[] };
+        let Ok(version) = std::fs::metadata(&path).map(|found| version(&found)) else { return &[] };
         if self.read.as_ref().is_none_or(|(read, _)| *read != version) {
             let links = config_file::load(&path).map(|(config, _)| config.links).unwrap_or_default();
             let known = links.into_iter().filter_map(|link| Some((link.name, link.kind.driver()?.clone())));
             self.read = Some((version, known.collect()));
         }
-        self.read.as_ref().is_some_and(|(_, links)| links.contains(link))
+        self.read.as_ref().map_or(&[], |(_, links)| links.as_slice())
     }
 }
 
