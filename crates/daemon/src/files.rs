@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::SocketAddr;
 use std::path::Path;
 
-pub(crate) use crate::opener::files::Socket;
+pub(crate) use crate::opener::files::SocketRole;
 use crate::opener::files::{FileOrder, FileWork, identity};
 use crate::opener::request;
 
@@ -64,11 +64,11 @@ pub(crate) fn rename(path: &Path, to: &Path) -> io::Result<()> {
     work(path, FileWork::Rename(name.to_owned())).map(drop)
 }
 
-/// Makes a socket at a path, in place of one that nobody listens at.
+/// Makes a socket at a path, in place of one without a listener.
 ///
 /// # Errors
 /// As [`read`]; `AddrInUse`: a program listens there, or the file is no socket.
-pub(crate) fn listen(path: &Path, socket: Socket) -> io::Result<OwnedFd> {
+pub(crate) fn listen(path: &Path, socket: SocketRole) -> io::Result<OwnedFd> {
     listen_at(path, socket).map(|(socket, _)| socket)
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn listen(path: &Path, socket: Socket) -> io::Result<OwnedFd> {
 /// # Errors
 /// As [`listen`].
 pub(crate) fn listen_for_guest(path: &Path) -> io::Result<(OwnedFd, (u64, u64))> {
-    let (socket, file) = listen_at(path, Socket::Guest)?;
+    let (socket, file) = listen_at(path, SocketRole::Guest)?;
     Ok((socket, identity(&file)?))
 }
 
@@ -113,13 +113,13 @@ pub(crate) fn share(path: &Path) -> io::Result<()> {
     work(path, FileWork::Share).map(drop)
 }
 
-fn listen_at(path: &Path, socket: Socket) -> io::Result<(OwnedFd, OwnedFd)> {
+fn listen_at(path: &Path, socket: SocketRole) -> io::Result<(OwnedFd, OwnedFd)> {
     // The kernel's error for a long path has no words.
     SocketAddr::from_pathname(path)?;
     let mut made = work(path, FileWork::Bind(socket))?.into_iter();
     let made = made.next().zip(made.next()).ok_or_else(missing)?;
     // Clients find this process at the other end (SO_PEERCRED), and not an opener.
-    if socket != Socket::Ike {
+    if socket != SocketRole::Ike {
         rustix::net::listen(&made.0, BACKLOG)?;
     }
     Ok(made)

@@ -128,7 +128,7 @@ impl IkeSocket {
     /// The socket cannot be made.
     pub(crate) fn open(path: &Path) -> Result<(Self, IkeFile), CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
-        let socket = files::listen(path, files::Socket::Ike).map_err(|err| failed("bind", err))?;
+        let socket = files::listen(path, files::SocketRole::Ike).map_err(|err| failed("bind", err))?;
         let socket = UnixDatagram::from(socket);
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
         Ok((Self::of_earlier(socket, path), IkeFile(path.to_owned())))

@@ -124,7 +124,7 @@ impl Server {
     /// # Errors
     /// The socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
-        let listener = files::listen(path, files::Socket::Control).map_err(|err| match err.kind() {
+        let listener = files::listen(path, files::SocketRole::Control).map_err(|err| match err.kind() {
             io::ErrorKind::AddrInUse => is_running(path),
             _ => not_made(path, "bind", &err),
         })?;

@@ -34,7 +34,7 @@ pub trait Opener: Send + Sync {
     /// As [`set_mtu`](Self::set_mtu).
     fn widen(&self, socket: BorrowedFd<'_>) -> io::Result<()>;
 
-    /// Makes a guest's socket, in place of one that nobody listens at. Returns also the device and inode of its file.
+    /// Makes a guest's socket, in place of one without a listener. Returns also the device and inode of its file.
     ///
     /// # Errors
     /// As [`set_mtu`](Self::set_mtu); `AddrInUse`: a program listens there, or another kind of file is there.

@@ -192,7 +192,7 @@ pub(super) fn give_up(rights: BTreeSet<LinkRight>, user: Option<&User>) -> (Resu
     let changed = match user {
         Some(user) => set_keep_capabilities(has_some)
             .map_err(|err| format!("PR_SET_KEEPCAPS: {err}"))
-            .and_then(|()| user.become_it())
+            .and_then(|()| user.change_process())
             .and_then(|()| set_keep_capabilities(false).map_err(|err| format!("PR_SET_KEEPCAPS: {err}"))),
         None => Ok(()),
     };

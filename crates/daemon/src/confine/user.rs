@@ -70,7 +70,7 @@ impl User {
     ///
     /// # Errors
     /// Text of the call that the kernel refuses; user and groups are as before.
-    pub(super) fn become_it(&self) -> Result<(), String> {
+    pub(super) fn change_process(&self) -> Result<(), String> {
         let failed = |call: &'static str| move |err| format!("{call}: {err}");
         let signal = parent_process_death_signal().map_err(failed("PR_GET_PDEATHSIG"))?;
         let (uid, gid) = (Uid::from_raw(self.ids.uid), Gid::from_raw(self.ids.gid));

@@ -162,7 +162,7 @@ pub(crate) fn start_discard(threads: &Threads) -> Result<Discard, CliError> {
 }
 
 fn listen(path: &Path) -> io::Result<OwnedFd> {
-    let socket = files::listen(path, files::Socket::Netlink)?;
+    let socket = files::listen(path, files::SocketRole::Netlink)?;
     rustix::io::ioctl_fionbio(&socket, true)?;
     Ok(socket)
 }

@@ -11,7 +11,7 @@ use super::order::{Change, LinkOrder};
 use super::request::{change_one, has_opener, one};
 use crate::files;
 
-/// Has the opener of links, if there is one, make the calls.
+/// Sends the calls to the opener of links, if there is one.
 pub(crate) fn begin() {
     if has_opener() {
         link::set_opener(Box::new(Calls));

@@ -71,7 +71,7 @@ pub(crate) enum FileWork {
     /// Make a file for its user alone, to which is appended.
     Make,
     /// Make a socket that is bound to it, in place of one of an earlier gateway. The second descriptor refers to the file.
-    Bind(Socket),
+    Bind(SocketRole),
     /// Tell whether [`Connect`](Self::Connect) is admitted.
     Find,
     /// Connect to a listening socket. `EAGAIN`: its queue is full.
@@ -88,14 +88,14 @@ pub(crate) enum FileWork {
 
 /// A socket of a gateway.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-pub(crate) enum Socket {
-    /// That of control clients, for its user alone.
+pub(crate) enum SocketRole {
+    /// Socket of control clients, for its user alone.
     Control,
-    /// That of netlink clients, for all users.
+    /// Socket of netlink clients, for all users.
     Netlink,
-    /// That of key managers, for its user alone.
+    /// Socket of key managers, for its user alone.
     Ike,
-    /// That of a guest, as the file mode creation mask has it.
+    /// Socket of a guest, as the file mode creation mask has it.
     Guest,
 }
 
@@ -110,9 +110,10 @@ impl Named {
     fn admits(&self, instance: &str, name: &str, work: &FileWork) -> bool {
         match (self, work) {
             (Self::Configuration(own), FileWork::Read) => name == own,
-            (Self::Sockets, FileWork::Bind(Socket::Control | Socket::Netlink | Socket::Ike) | FileWork::Remove) => {
-                is_of_gateway(instance, name)
-            }
+            (
+                Self::Sockets,
+                FileWork::Bind(SocketRole::Control | SocketRole::Netlink | SocketRole::Ike) | FileWork::Remove,
+            ) => is_of_gateway(instance, name),
             (Self::Sockets, FileWork::Rename(to)) => is_of_gateway(instance, name) && is_of_gateway(instance, to),
             (Self::Sockets, FileWork::Share) => is_of_program(instance, name),
             (Self::State(own), FileWork::Read) => name == own || is_journal(own, name),
@@ -120,8 +121,8 @@ impl Named {
             (Self::State(own), FileWork::Make | FileWork::Remove) => is_journal(own, name),
             // Of those that the opener has made alone.
             (Self::Sockets | Self::State(_) | Self::Guests | Self::Guest(_), FileWork::RemoveSocket { .. }) => true,
-            (Self::Guests, FileWork::Bind(Socket::Guest)) => true,
-            (Self::Guest(own), FileWork::Bind(Socket::Guest)) => name == own,
+            (Self::Guests, FileWork::Bind(SocketRole::Guest)) => true,
+            (Self::Guest(own), FileWork::Bind(SocketRole::Guest)) => name == own,
             (Self::BackEnd(own), FileWork::Find | FileWork::Connect) => name == own,
             _ => false,
         }
@@ -220,13 +221,13 @@ fn open(path: &Path, user: Option<UserIds>, options: &mut OpenOptions) -> io::Re
     Ok(vec![file.into()])
 }
 
-/// Makes a socket at a path; one that nobody listens at is replaced. A file of another kind stays.
-fn make_socket(path: &Path, socket: Socket) -> io::Result<Vec<OwnedFd>> {
+/// Makes a socket at a path; one without a listener is replaced. A file of another kind stays.
+fn make_socket(path: &Path, socket: SocketRole) -> io::Result<Vec<OwnedFd>> {
     let (kind, mask) = match socket {
-        Socket::Control => (SocketType::STREAM, Some(0o077)),
-        Socket::Ike => (SocketType::DGRAM, Some(0o077)),
-        Socket::Netlink => (SocketType::SEQPACKET, Some(0o111)),
-        Socket::Guest => (SocketType::STREAM, None),
+        SocketRole::Control => (SocketType::STREAM, Some(0o077)),
+        SocketRole::Ike => (SocketType::DGRAM, Some(0o077)),
+        SocketRole::Netlink => (SocketType::SEQPACKET, Some(0o111)),
+        SocketRole::Guest => (SocketType::STREAM, None),
     };
     let made = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
     let address = SocketAddrUnix::new(path)?;
@@ -248,8 +249,8 @@ fn make_socket(path: &Path, socket: Socket) -> io::Result<Vec<OwnedFd>> {
     Ok(vec![made, file.into()])
 }
 
-/// Whether the socket of a path may be replaced: nobody listens there. The control socket stands for the gateway's others.
-fn is_free(path: &Path, socket: Socket) -> bool {
+/// Whether the socket of a path may be replaced: no program listens there. The control socket stands for the gateway's others.
+fn is_free(path: &Path, socket: SocketRole) -> bool {
     if !fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket()) {
         return false;
     }
@@ -259,8 +260,8 @@ fn is_free(path: &Path, socket: Socket) -> bool {
         connect(&probe, &SocketAddrUnix::new(path)?)
     };
     match socket {
-        Socket::Netlink | Socket::Ike => true,
-        Socket::Control | Socket::Guest => probed() == Err(Errno::CONNREFUSED),
+        SocketRole::Netlink | SocketRole::Ike => true,
+        SocketRole::Control | SocketRole::Guest => probed() == Err(Errno::CONNREFUSED),
     }
 }
 
@@ -328,21 +329,21 @@ mod tests {
         assert!(admits(&sockets, "gw.starting", FileWork::Rename("gw.netlink".to_owned())));
         assert!(!admits(&sockets, "gw.starting", FileWork::Rename("other.netlink".to_owned())));
         assert!(!admits(&sockets, "gw.sock", FileWork::Read) && !admits(&sockets, "gw.sock", FileWork::Connect));
-        assert!(!admits(&sockets, "guest.sock", FileWork::Bind(Socket::Guest)));
-        assert!(!admits(&sockets, "other.sock", FileWork::Bind(Socket::Control)));
+        assert!(!admits(&sockets, "guest.sock", FileWork::Bind(SocketRole::Guest)));
+        assert!(!admits(&sockets, "other.sock", FileWork::Bind(SocketRole::Control)));
         for (name, want) in [("gw.ike-0123456789abcdef-41194", true), ("gw.sock", false), ("gw.ike", false)] {
             assert_eq!(admits(&sockets, name, FileWork::Share), want, "{name}");
         }
         let guest = at(Named::Guest("guest.sock".to_owned()));
         for (name, want) in [("guest.sock", true), ("other.sock", false), ("other.vici", false)] {
-            assert_eq!(admits(&guest, name, FileWork::Bind(Socket::Guest)), want, "{name}");
+            assert_eq!(admits(&guest, name, FileWork::Bind(SocketRole::Guest)), want, "{name}");
         }
         let back_end = at(Named::BackEnd("vm1".to_owned()));
         for work in [FileWork::Find, FileWork::Connect] {
             assert!(admits(&back_end, "vm1", work.clone()) && !admits(&back_end, "other.sock", work.clone()));
             assert!(!admits(&guest, "guest.sock", work.clone()) && !admits(&sockets, "gw.sock", work));
         }
-        assert!(!admits(&back_end, "vm1", FileWork::Bind(Socket::Guest)));
+        assert!(!admits(&back_end, "vm1", FileWork::Bind(SocketRole::Guest)));
         let state = at(Named::State("gw.state".to_owned()));
         for (name, work, want) in [
             ("gw.state", FileWork::Write, true),
@@ -364,9 +365,12 @@ mod tests {
         assert!(!admits(&configuration, "other.toml", FileWork::Read));
         assert!(!admits(&configuration, "gw.toml", FileWork::Write));
         let guests = at(Named::Guests);
-        assert!(admits(&guests, "vm1", FileWork::Bind(Socket::Guest)) && !admits(&guests, "vm1", FileWork::Connect));
+        assert!(
+            admits(&guests, "vm1", FileWork::Bind(SocketRole::Guest)) && !admits(&guests, "vm1", FileWork::Connect)
+        );
         assert!(!admits(&guests, "vm1", FileWork::Remove) && !admits(&guests, "vm1", FileWork::Read));
-        let elsewhere = FileOrder { dir: "/run".into(), name: "vm1".to_owned(), work: FileWork::Bind(Socket::Guest) };
+        let elsewhere =
+            FileOrder { dir: "/run".into(), name: "vm1".to_owned(), work: FileWork::Bind(SocketRole::Guest) };
         assert!(!guests.admits("gw", &elsewhere));
     }
 
@@ -396,13 +400,13 @@ mod tests {
     }
 
     #[test]
-    fn socket_that_nobody_listens_at_is_replaced() {
+    fn socket_without_a_listener_is_replaced() {
         let dir = Dir::new("stale");
         let path = dir.0.join("gw.sock");
-        for (socket, mode) in [(Socket::Control, 0o700), (Socket::Netlink, 0o666), (Socket::Ike, 0o700)] {
+        for (socket, mode) in [(SocketRole::Control, 0o700), (SocketRole::Netlink, 0o666), (SocketRole::Ike, 0o700)] {
             let first = dir.done("gw.sock", FileWork::Bind(socket)).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "{socket:?}");
-            if socket == Socket::Control {
+            if socket == SocketRole::Control {
                 rustix::net::listen(&first[0], 1).unwrap();
                 let busy = dir.done("gw.sock", FileWork::Bind(socket)).unwrap_err();
                 assert_eq!(busy.kind(), io::ErrorKind::AddrInUse);
@@ -420,7 +424,7 @@ mod tests {
     #[test]
     fn socket_of_another_program_is_not_removed() {
         let dir = Dir::new("another");
-        let made = dir.done("vm1", FileWork::Bind(Socket::Guest)).unwrap();
+        let made = dir.done("vm1", FileWork::Bind(SocketRole::Guest)).unwrap();
         let found = File::from(made[1].try_clone().unwrap()).metadata().unwrap();
         let remove = |inode| dir.done("vm1", FileWork::RemoveSocket { device: found.dev(), inode }).unwrap();
         remove(found.ino() + 1);
@@ -434,7 +438,7 @@ mod tests {
     #[test]
     fn full_queue_of_a_back_end_is_not_waited_for() {
         let dir = Dir::new("full");
-        let made = dir.done("vm1", FileWork::Bind(Socket::Guest)).unwrap();
+        let made = dir.done("vm1", FileWork::Bind(SocketRole::Guest)).unwrap();
         rustix::net::listen(&made[0], 0).unwrap();
         let first = dir.done("vm1", FileWork::Connect).unwrap();
         let flags = rustix::fs::fcntl_getfl(&first[0]).unwrap();
@@ -454,7 +458,7 @@ mod tests {
     #[test]
     fn link_is_not_shared() {
         let dir = Dir::new("links");
-        let real = dir.done("real", FileWork::Bind(Socket::Guest)).unwrap();
+        let real = dir.done("real", FileWork::Bind(SocketRole::Guest)).unwrap();
         rustix::net::listen(&real[0], 1).unwrap();
         std::os::unix::fs::symlink("real", dir.0.join("link")).unwrap();
         let refused = dir.done("link", FileWork::Share).unwrap_err();

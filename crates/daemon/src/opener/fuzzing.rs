@@ -8,7 +8,7 @@ use driver::DriverKind;
 use netlink::message::{Messages, Writer};
 use netlink::rtnl::nums::RTN_UNICAST;
 
-use super::files::{Directory, FileOrder, FileWork, Named, Socket};
+use super::files::{Directory, FileOrder, FileWork, Named, SocketRole};
 use super::judge::{Judge, Present, Unmade};
 use super::message::parse;
 use super::order::{Change, Gateway, LinkOrder};
@@ -73,12 +73,12 @@ fn judged_file(order: &FileOrder) {
         return;
     }
     if *dir == directories[5].path {
-        assert_eq!(*work, FileWork::Bind(Socket::Guest));
+        assert_eq!(*work, FileWork::Bind(SocketRole::Guest));
         return;
     }
     assert_eq!(*dir, directories[0].path);
     match work {
-        FileWork::Bind(Socket::Guest) => return assert_eq!(name, "guest.sock"),
+        FileWork::Bind(SocketRole::Guest) => return assert_eq!(name, "guest.sock"),
         FileWork::Find | FileWork::Connect => return assert_eq!(name, "back.sock"),
         FileWork::Read => assert!(name == "a.toml" || name.starts_with("a.state"), "{name}"),
         FileWork::Write => assert_eq!(*name, state()),

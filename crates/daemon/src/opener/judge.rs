@@ -10,7 +10,7 @@ use netlink::rtnl::nums::RTN_UNICAST;
 
 use super::client;
 use super::order::{Change, Gateway, Opening};
-use super::start_file::Known;
+use super::start_file::NamedLink;
 use crate::confine::{self, LinkRight};
 use crate::device::{self, PROTOCOL};
 use crate::host::rtnl::{HostRoute, TunDevice};
@@ -28,7 +28,7 @@ pub(crate) struct Judge {
     /// Whether the gateway's start is over.
     is_ready: bool,
     /// Names and kinds of the last links that were opened at the start or by the right of a client.
-    known: VecDeque<Known>,
+    known: VecDeque<NamedLink>,
     /// Numbers of the TUN and TAP devices of links.
     devices: BTreeSet<u32>,
     /// Numbers of the interfaces of links.
@@ -74,7 +74,7 @@ impl Judge {
         &mut self,
         opening: &Opening,
         client: Option<&OwnedFd>,
-        is_in_file: impl FnOnce(&Known) -> bool,
+        is_in_file: impl FnOnce(&NamedLink) -> bool,
     ) -> Result<(), String> {
         let Opening { name, kind, .. } = opening;
         if let Resource::VhostSocket(_) = kind.resource() {
@@ -329,7 +329,7 @@ mod tests {
         let tap = |name: &str| opening(name, DriverKind::Tap { queues: 1 });
         judge.open(&tap("t0"), None, |_| false).unwrap();
         judge.ready();
-        // Known from the start, and a kind of its file.
+        // NamedLink from the start, and a kind of its file.
         judge.open(&tap("t0"), None, |_| false).unwrap();
         judge.open(&opening("t1", DriverKind::Tun { queues: 1 }), None, |_| false).unwrap();
         let why = judge.open(&tap("t1"), None, |_| false).unwrap_err();

@@ -10,7 +10,7 @@ use netlink::message::Writer;
 use netlink::rtnl::nums::RTM_GETROUTE;
 use rustix::io::Errno;
 
-use super::files::{self, Directory, FileOrder, FileWork, Socket};
+use super::files::{self, Directory, FileOrder, FileWork, SocketRole};
 use super::judge::{Judge, Present, Unmade};
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::{Carried, serve};
@@ -35,7 +35,7 @@ pub(crate) struct LinkOpener {
     guests: BTreeSet<(u64, u64)>,
     judge: Judge,
     file: StartFile,
-    /// Socket for changes, from the first one on.
+    /// SocketRole for changes, from the first one on.
     kernel: Option<Rtnetlink>,
 }
 
@@ -127,7 +127,7 @@ impl LinkOpener {
         }
         match files::carry_out(order, self.gateway.user) {
             Ok(descriptors) => {
-                if let (FileWork::Bind(Socket::Guest), [_, file]) = (&order.work, &descriptors[..]) {
+                if let (FileWork::Bind(SocketRole::Guest), [_, file]) = (&order.work, &descriptors[..]) {
                     self.guests.extend(files::identity(file));
                 }
                 Ok((LinkAnswer::Done(vec![0]), descriptors))
@@ -279,7 +279,7 @@ mod tests {
         let directories = vec![Directory { path: dir.clone(), files: files::Named::Guests }];
         let mut links = LinkOpener::new(Gateway::default(), directories.clone());
         let order = |work| LinkOrder::File(FileOrder { dir: dir.clone(), name: "vm1".to_owned(), work });
-        let (answer, descriptors) = links.carry_out(order(FileWork::Bind(Socket::Guest)), Vec::new()).unwrap();
+        let (answer, descriptors) = links.carry_out(order(FileWork::Bind(SocketRole::Guest)), Vec::new()).unwrap();
         assert_eq!((answer, descriptors.len()), (LinkAnswer::Done(vec![0]), 2));
         let (device, inode) = files::identity(&descriptors[1]).unwrap();
         let remove = || order(FileWork::RemoveSocket { device, inode });
@@ -320,17 +320,17 @@ mod tests {
             assert_eq!(number(name, FileWork::Connect), refused, "{name}");
         }
         for name in ["b.vici", "b.state", "c.sock"] {
-            assert_eq!(number(name, FileWork::Bind(Socket::Guest)), refused, "{name}");
+            assert_eq!(number(name, FileWork::Bind(SocketRole::Guest)), refused, "{name}");
         }
-        assert_eq!(number("vm1.sock", FileWork::Bind(Socket::Guest)), 0);
+        assert_eq!(number("vm1.sock", FileWork::Bind(SocketRole::Guest)), 0);
         // The file of the start, as it is now, has more.
         let link = |name: &str, kind: &str, socket: &str| {
             let socket = dir.join(socket).display().to_string();
             format!("[[link]]\nname = \"{name}\"\nkind = \"{kind}\"\nsocket = \"{socket}\"\n")
         };
         std::fs::write(&config, link("g0", "vhost-user", "vm2.sock") + &link("g1", "virtio-user", "b.sock")).unwrap();
-        assert_eq!(number("vm2.sock", FileWork::Bind(Socket::Guest)), 0);
-        assert_eq!(number("b.sock", FileWork::Bind(Socket::Guest)), refused);
+        assert_eq!(number("vm2.sock", FileWork::Bind(SocketRole::Guest)), 0);
+        assert_eq!(number("b.sock", FileWork::Bind(SocketRole::Guest)), refused);
         assert_eq!((number("b.sock", FileWork::Find), number("b.sock", FileWork::Connect)), (0, 0));
         assert_eq!(number("vm2.sock", FileWork::Connect), refused);
         drop(other);

@@ -92,7 +92,7 @@ pub(crate) fn resume() -> Result<Option<Started>, String> {
     if child.is_of_another_user()? {
         confine::note_changed_before(inherited::user());
     }
-    Ok(Some(use_it(child)))
+    Ok(Some(installed(child)))
 }
 
 /// Starts the opener of links, which has the capabilities of this process's links, and reaches these directories, from then on. Returns
@@ -106,12 +106,12 @@ pub(crate) fn start(gateway: Gateway, directories: &[Directory]) -> Result<(Star
         child.ask::<LinkAnswer>(&LinkOrder::Directories(some.to_vec()), &[])?;
     }
     match child.ask(&LinkOrder::Begin(gateway), &[])?.0 {
-        LinkAnswer::Begun { missing, .. } => Ok((use_it(child), missing)),
+        LinkAnswer::Begun { missing, .. } => Ok((installed(child), missing)),
         other => Err(unexpected(&other)),
     }
 }
 
-fn use_it(child: Child) -> Started {
+fn installed(child: Child) -> Started {
     let child = Arc::new(child);
     *opener() = Some(Arc::clone(&child));
     Started(child)
