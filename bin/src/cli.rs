@@ -720,11 +720,14 @@ pub(crate) struct ManArgs {
 }
 
 /// Parses an instance's name, which becomes a file name: letters, digits, `-`, `_` and `.`, at most 64, the first no
-/// dot.
+/// dot. The control socket of a name that ends in `.view` would be another gateway's view socket.
 fn instance(name: &str) -> Result<String, String> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(allowed) {
         return Err("use 1 to 64 letters, digits, '-', '_' and '.', beginning with no dot".to_owned());
+    }
+    if name.ends_with(".view") {
+        return Err("a name cannot end in `.view`, which is the view socket of another gateway".to_owned());
     }
     Ok(name.to_owned())
 }

@@ -10,7 +10,7 @@ use crate::cli::{ShowArgs, ShowWhat};
 /// # Errors
 /// The gateway does not reply.
 pub(crate) fn main(args: &ShowArgs, what: ShowWhat, instance: &str) -> Result<(), CliError> {
-    let mut client = Client::connect(instance)?;
+    let mut client = Client::look(instance)?;
     let Reply::Show { shown } = client.ask(&what.into())? else {
         return Err(client.confused());
     };

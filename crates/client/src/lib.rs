@@ -2,8 +2,8 @@
 //! errors. The daemon, `fatpath` and `fatpath-bench` share this crate.
 //!
 //! # Decides
-//! - Paths of a gateway's sockets: [`socket_path`], [`netlink_path`]; `FATPATH_RUNDIR`.
-//! - Sending of a request and waiting for its reply: [`Client`].
+//! - Paths of a gateway's sockets: [`socket_path`], [`view_socket`], [`netlink_path`]; `FATPATH_RUNDIR`.
+//! - Sending of a request and waiting for its reply: [`Client`], and the socket that a command which only looks connects to.
 //! - Variables by which a program reaches a gateway instead of the kernel: [`gateway_program`].
 //! - Passing of descriptors: [`passing`].
 //! - Form of a failure: [`CliError`], one line on standard error and an exit code.
@@ -34,6 +34,7 @@ pub mod passing;
 pub use bench_command::{BenchArgs, BenchCommand, BenchName, DemoArgs, PlotArgs};
 pub use control_socket::{
     Client, ROOTS_RUN_DIR, gateways, is_running, netlink_path, own_socket_path, socket_path, state_dir, unreachable,
+    view_socket,
 };
 pub use descriptor_limit::raise_descriptor_limit;
 pub use error::CliError;

@@ -3,6 +3,8 @@
 //! A client may send any number of `ping` and `show` requests on one connection. After the reply [`Reply::Capturing`]
 //! to a `capture`, the connection carries only one pcapng file from the daemon to the client; it ends when either side
 //! closes. The same applies to `monitor` with [`Event`](crate::event::Event)s, and to `trace`.
+//!
+//! A view socket has the same protocol, without the requests that [do more than look](Request::only_looks).
 
 use serde::{Deserialize, Serialize};
 
@@ -219,6 +221,27 @@ impl Request {
     pub fn to_line(&self) -> String {
         line(self)
     }
+
+    /// Decides whether the request shows state and changes none, nor the content of packets: the requests of a view socket.
+    ///
+    /// # Errors
+    /// Name of another request.
+    pub const fn only_looks(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Ping
+            | Self::Show { .. }
+            | Self::ShowHost
+            | Self::StatFile { .. }
+            | Self::Monitor
+            | Self::MonitorDrops
+            | Self::Trace { .. } => Ok(()),
+            Self::Load { .. } => Err("load"),
+            Self::Save => Err("save"),
+            Self::Replace { .. } => Err("replace"),
+            Self::EnterHost => Err("enter-host"),
+            Self::Capture { .. } => Err("capture"),
+        }
+    }
 }
 
 impl Reply {
@@ -286,6 +309,17 @@ mod tests {
             assert_eq!(request.to_line(), format!("{line}\n"));
             assert_eq!(Request::from_line(line), Ok(request));
         }
+    }
+
+    #[test]
+    fn request_that_does_more_than_look_is_named_as_in_its_line() {
+        let capture = Request::Capture { link: "wan".to_owned(), after_gro: false };
+        let load = Request::Load { file: "/f".to_owned() };
+        for request in [load, Request::Save, Request::Replace { format: 1 }, Request::EnterHost, capture] {
+            let name = request.only_looks().unwrap_err();
+            assert!(request.to_line().starts_with(&format!(r#"{{"request":"{name}""#)), "{name}: {request:?}");
+        }
+        assert_eq!(Request::Trace { filter: String::new(), packets: 1 }.only_looks(), Ok(()));
     }
 
     #[test]

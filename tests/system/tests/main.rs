@@ -48,6 +48,7 @@ mod trial;
 mod tunnel;
 mod unmodified;
 mod vhost;
+mod view;
 mod vlan;
 mod vrf;
 mod walls;
@@ -97,6 +98,7 @@ fn main() {
         confine::trials(),
         guests::trials(),
         vhost::trials(),
+        view::trials(),
         qdisc::trials(),
         vlan::trials(),
         vrf::trials(),

@@ -21,7 +21,8 @@ const TABLE: &str = "links";
 const MAX_TABLE: u64 = 1 << 20;
 
 /// Sockets that are kept, with their names in the store.
-const SOCKETS: [(Socket, &str); 3] = [(Socket::Control, "control"), (Socket::Netlink, "netlink"), (Socket::Ike, "ike")];
+const SOCKETS: [(Socket, &str); 4] =
+    [(Socket::Control, "control"), (Socket::View, "view"), (Socket::Netlink, "netlink"), (Socket::Ike, "ike")];
 
 /// A link in the table.
 #[derive(Debug, Deserialize, Serialize)]
