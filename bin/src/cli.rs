@@ -492,6 +492,9 @@ pub(crate) struct ShowArgs {
     /// Print counters that are zero as well
     #[arg(short, long)]
     pub(crate) all: bool,
+    /// Print sums of SAs by addresses, reqid and direction, which rekeys do not lower, and policies without an SA; with sa
+    #[arg(long)]
+    pub(crate) sums: bool,
     #[command(flatten)]
     pub(crate) gateway: GatewayArg,
 }
@@ -527,6 +530,8 @@ pub(crate) enum ShowWhat {
     Flows,
     /// Packet workers: how busy each is, and the packets that they hand to each other
     Workers,
+    /// Numbers of entries, budgets, queues and workers, at a cost that no table raises
+    Summary,
     /// Memory: its limit, and use by tables, queues and pools
     Memory,
     /// Sandbox: restrictions of the gateway's process, and those that this kernel lacks
@@ -549,6 +554,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Ila => StateKind::Ila,
             ShowWhat::Flows => StateKind::Flows,
             ShowWhat::Workers => StateKind::Workers,
+            ShowWhat::Summary => StateKind::Summary,
             ShowWhat::Memory => StateKind::Memory,
             ShowWhat::Sandbox => StateKind::Sandbox,
             ShowWhat::Host => return Self::ShowHost,

@@ -241,7 +241,7 @@ mod tests {
                 "fatpath run [-c FILE] [--state FILE] [--replace] [--ephemeral] [--allow-links KIND] [--no-sandbox] [-i NAME]",
             ),
             ("check", "fatpath check [--expand] [--with-keys] [--state FILE] -c FILE"),
-            ("show", "fatpath show [-j] [-a] [-i NAME] [WHAT]"),
+            ("show", "fatpath show [-j] [-a] [--sums] [-i NAME] [WHAT]"),
             ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),
             ("man", "fatpath man DIR"),

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::state::{
     CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, MemoryState,
-    NeighbourState, PmtuState, PolicyState, RouteState, SaState, SandboxState, WorkerState,
+    NeighbourState, PmtuState, PolicyState, RouteState, SaState, SaSumsState, SandboxState, SummaryState, WorkerState,
 };
 
 /// Maximum length of a request's line that either side must accept, in bytes without the newline.
@@ -87,6 +87,8 @@ pub enum StateKind {
     Pmtus,
     /// Security associations.
     Sa,
+    /// Sums of security associations over rekeys, and policies that need one.
+    SaSums,
     /// Security policies.
     Policies,
     /// Counters.
@@ -101,6 +103,8 @@ pub enum StateKind {
     Flows,
     /// Packet workers.
     Workers,
+    /// Numbers, sums and budgets, at a cost that no table raises.
+    Summary,
     /// Memory: its limit, and use by tables, queues and pools.
     Memory,
     /// Restrictions of the gateway's process.
@@ -183,6 +187,8 @@ pub enum Shown {
     Pmtus(Vec<PmtuState>),
     /// Security associations.
     Sa(Vec<SaState>),
+    /// Sums of security associations.
+    SaSums(SaSumsState),
     /// Policies.
     Policies(Vec<PolicyState>),
     /// Counters.
@@ -199,6 +205,8 @@ pub enum Shown {
     Flows(Vec<FlowState>),
     /// Packet workers.
     Workers(Vec<WorkerState>),
+    /// Numbers, sums and budgets.
+    Summary(Box<SummaryState>),
     /// Memory.
     Memory(MemoryState),
     /// Restrictions of the gateway's process.
@@ -269,6 +277,7 @@ impl Shown {
             Self::Fdb(it) => json(it),
             Self::Pmtus(it) => json(it),
             Self::Sa(it) => json(it),
+            Self::SaSums(it) => json(it),
             Self::Policies(it) => json(it),
             Self::Counters(it) => json(it),
             Self::Drops(it) => json(it),
@@ -277,6 +286,7 @@ impl Shown {
             Self::Ila(it) => json(it),
             Self::Flows(it) => json(it),
             Self::Workers(it) => json(it),
+            Self::Summary(it) => json(it),
             Self::Memory(it) => json(it),
             Self::Sandbox(it) => json(it),
         }

@@ -261,6 +261,7 @@ fn policies() -> Shown {
         level: Level::Required,
     };
     let out = PolicyState {
+        without_sa: false,
         dir: Dir::Out,
         selector: selector("10.1.0.0/24", "10.2.0.0/24"),
         priority: 0,
@@ -273,6 +274,7 @@ fn policies() -> Shown {
     };
     let transport = TemplateState { src: None, dst: None, mode: Mode::Transport, reqid: 2, level: Level::Use };
     let dir_in = PolicyState {
+        without_sa: true,
         dir: Dir::In,
         selector: SelectorState { proto: Some(89), ..selector("fd00:1::/64", "::/0") },
         priority: 7,
@@ -281,6 +283,7 @@ fn policies() -> Shown {
     };
     let hard = BoundsState { add_secs: Some(9), ..BoundsState::default() };
     let block = PolicyState {
+        without_sa: false,
         action: Action::Block,
         templates: Vec::new(),
         mark: Some(Mark { value: 4, mask: 12 }),

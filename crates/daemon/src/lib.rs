@@ -201,6 +201,7 @@ pub struct RunOptions {
 /// The configuration is wrong, a resource is missing, or the worker fails.
 pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: RunOptions) -> Result<(), CliError> {
     start_log()?;
+    service::started_ms();
     device::set_owner(instance, options.keeps_devices);
     let mut sandbox = Sandbox::begin(options.is_confined)?;
     let viewers = Viewers::join();

@@ -127,6 +127,10 @@ pub(crate) struct SliceCounts {
 pub(crate) struct Work {
     /// Start of the worker.
     pub(crate) since: std::time::Instant,
+    /// Time between the beginnings and the ends of its turns.
+    pub(crate) busy: Duration,
+    /// Number of bursts that it received.
+    pub(crate) bursts: u64,
     /// Number of times that it was woken.
     pub(crate) wakeups: u64,
     /// Packets handed over to other workers.
@@ -137,7 +141,8 @@ pub(crate) struct Work {
 
 impl Default for Work {
     fn default() -> Self {
-        Self { since: std::time::Instant::now(), wakeups: 0, handed_over: 0, taken_over: 0 }
+        let (since, busy) = (std::time::Instant::now(), Duration::ZERO);
+        Self { since, busy, bursts: 0, wakeups: 0, handed_over: 0, taken_over: 0 }
     }
 }
 

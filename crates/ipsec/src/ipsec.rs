@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::{Counters, DropReason, Instant, SaId, ShardId, ShardPlace};
 use packet::Buf;
 use wire::Spi;
-use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
+use xfrm::{Action, AeventLimits, ConfigError, Dir, Level, PolicyConfig, PolicyKey, SaConfig};
 
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
@@ -443,6 +443,27 @@ impl Ipsec {
     /// The SAs.
     pub const fn sad(&self) -> &Sad {
         &self.sad
+    }
+
+    /// Adds the counters of at most `count` SAs, but the first `from` that were ever added, to their sums. Returns the number to go on
+    /// with, or `None` at the end.
+    pub fn add_up_sas(&mut self, from: u64, count: usize) -> Option<u64> {
+        self.sad.add_up_some(from, count)
+    }
+
+    /// Tells whether a template of a policy needs an SA and there is none. A template without a destination, or whose `reqid` any SA has,
+    /// is not judged.
+    pub fn lacks_sa(&self, policy: &PolicyConfig) -> bool {
+        policy.action == Action::Allow
+            && policy.templates.iter().any(|template| {
+                template.level == Level::Required
+                    && self.sad.has_for_policy(template, policy.mark, policy.if_id) == Some(false)
+            })
+    }
+
+    /// Numbers of packets that wait for their encryption, and for their decryption.
+    pub fn crypto_depths(&self) -> [usize; 2] {
+        self.crypto.depths()
     }
 
     /// The policies.
