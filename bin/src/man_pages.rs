@@ -106,6 +106,7 @@ const EVERY: &[&str] = &[
     "demo",
     "bench",
     "plot",
+    "metrics",
     "capture",
     "monitor",
     "trace",
@@ -222,6 +223,17 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 means: "The program that measures, beside fatpath or in PATH.",
                 of: &["demo", "bench"],
             },
+            Entry {
+                what: "fatpath-see",
+                means: "The program that serves metrics, beside fatpath or in PATH.",
+                of: &["metrics"],
+            },
+            Entry {
+                what: "/run/fatpath/NAME.view.sock",
+                means: "The view socket of the gateway NAME, for its user and members of the group fatpath, where the \
+                        control socket refuses them.",
+                of: &["show", "status", "trace", "monitor", "metrics"],
+            },
             Entry { what: "/dev/net/tun", means: "Device that makes TUN and TAP devices.", of: &["run", "demo"] },
         ],
     ),
@@ -242,6 +254,7 @@ mod tests {
             ),
             ("check", "fatpath check [--expand] [--with-keys] [--state FILE] -c FILE"),
             ("show", "fatpath show [-j] [-a] [--sums] [-i NAME] [WHAT]"),
+            ("metrics", "fatpath metrics [--listen ADDRESS] [--textfile DIR] [--interval SECONDS] [-i NAME]"),
             ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),
             ("man", "fatpath man DIR"),

@@ -359,6 +359,18 @@ fn missing_bench_program_is_one_line_with_a_remedy() {
 }
 
 #[test]
+fn missing_metrics_program_is_one_line_with_a_remedy() {
+    let dir = Dir::new("no-see");
+    let want = "Error: fatpath-see is neither beside fatpath nor in PATH; install the package fatpath-see, or build it with `cargo build --release -p fatpath-see`.\n";
+    assert_output(&alone(&dir, &["metrics", "-i", "a", "-i", "b"]).1.output().unwrap(), 1, "", want);
+    for wrong in [&["metrics", "--listen", "9847"][..], &["metrics", "-i", "a.view"], &["metrics", "--interval", "1"]] {
+        let output = alone(&dir, wrong).1.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}: {output:?}");
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("fatpath-see"), "{output:?}");
+    }
+}
+
+#[test]
 fn bench_program_gets_the_same_words_and_gives_its_exit_code() {
     let dir = Dir::new("bench");
     let (program, mut command) = alone(&dir, &["bench", "esp", "--only", "a b", "--json"]);
@@ -628,6 +640,7 @@ fn every_command_has_a_man_page() {
         "fatpath-demo",
         "fatpath-bench",
         "fatpath-capture",
+        "fatpath-metrics",
     ] {
         let text = fs::read_to_string(dir.0.join(format!("{page}.1"))).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");

@@ -138,6 +138,30 @@ pub fn is_running(path: &Path) -> bool {
     }
 }
 
+/// Whether this user may look at the gateway with the control socket `path`: one that accepts a connection there, or at its view socket.
+pub fn may_look(path: &Path) -> bool {
+    match UnixStream::connect(path) {
+        Ok(_) => true,
+        Err(err) => err.kind() == ErrorKind::PermissionDenied && UnixStream::connect(view_socket(path)).is_ok(),
+    }
+}
+
+/// Parses a gateway's name, which becomes a file name: letters, digits, `-`, `_` and `.`, at most 64, the first no
+/// dot. The control socket of a name that ends in `.view` would be another gateway's view socket.
+///
+/// # Errors
+/// The reason for which it is no name.
+pub fn instance_name(name: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(allowed) {
+        return Err("use 1 to 64 letters, digits, '-', '_' and '.', beginning with no dot".to_owned());
+    }
+    if name.ends_with(".view") {
+        return Err("a name cannot end in `.view`, which is the view socket of another gateway".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
 /// Error for a socket of `instance` that refuses connections, with a remedy.
 pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
     CliError::failed(match err.kind() {

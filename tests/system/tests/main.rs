@@ -38,6 +38,7 @@ mod replace;
 mod restart;
 mod restart_traffic;
 mod router;
+mod see;
 mod service;
 mod state;
 mod status;
@@ -79,6 +80,7 @@ fn main() {
         package::trials(),
         pair::trials(),
         privilege::trials(),
+        see::trials(),
         service::trials(),
         exec::trials(),
         fail_closed::trials(),
