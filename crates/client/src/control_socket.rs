@@ -138,11 +138,17 @@ pub fn is_running(path: &Path) -> bool {
     }
 }
 
-/// Whether this user may look at the gateway with the control socket `path`: one that accepts a connection there, or at its view socket.
+/// Whether this user may look at the gateway with the control socket `path`, at that or at its view socket. So it may if no gateway
+/// listens at the socket any more.
 pub fn may_look(path: &Path) -> bool {
-    match UnixStream::connect(path) {
-        Ok(_) => true,
-        Err(err) => err.kind() == ErrorKind::PermissionDenied && UnixStream::connect(view_socket(path)).is_ok(),
+    let is_permitted = |path: &Path| match UnixStream::connect(path) {
+        Ok(_) => Ok(true),
+        Err(err) if err.kind() == ErrorKind::ConnectionRefused => Ok(true),
+        Err(err) => Err(err),
+    };
+    match is_permitted(path) {
+        Err(err) if err.kind() == ErrorKind::PermissionDenied => is_permitted(&view_socket(path)).unwrap_or(false),
+        outcome => outcome.unwrap_or(false),
     }
 }
 

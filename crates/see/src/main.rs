@@ -10,7 +10,7 @@
 //!
 //! # Limits
 //! 16 connections, requests of 64 KiB, 10 seconds for a connection (`server.rs`); 10 000 sums of SAs and as many policies of a gateway
-//! (`scrape.rs`). A gateway answers within 10 seconds.
+//! (`scrape.rs`). A gateway answers a scrape within 2 seconds.
 //!
 //! # Standards
 //! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; RFC 9110 and 9112 as hyper has them.

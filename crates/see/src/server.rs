@@ -1,13 +1,13 @@
 //! HTTP: `GET /metrics`, a connection for each request.
 //!
-//! A page in a browser reaches loopback. So on a loopback address the host that a request names has to be one of loopback: a name of
-//! another site that leads here is refused.
+//! A page in a browser reaches loopback. So the host that a request to a loopback address names has to be one of loopback, whatever address
+//! the program listens at: a name of another site that leads here is refused.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::CliError;
 use http_body_util::Full;
@@ -18,11 +18,11 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::exposition::Format;
 use crate::families::families;
-use crate::scrape::Gateways;
+use crate::scrape::{Gateways, Scraped};
 
 /// Limit of connections; a further one is closed at once.
 const MAX_CONNECTIONS: usize = 16;
@@ -33,7 +33,8 @@ const MAX_REQUEST_LEN: usize = 64 << 10;
 /// Limit of hyper's buffer: it reads once more, as much again, while the buffer is below.
 const MAX_BUFFER_LEN: usize = MAX_REQUEST_LEN / 2;
 
-/// Longest time from the acceptance of a connection to the end of the reply, besides the time of the gateways' answers.
+/// Longest time from the acceptance of a connection to the end of the reply. Two scrapes, the one in progress and the next, take less than
+/// half of it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Path of the metrics.
@@ -44,7 +45,9 @@ const METRICS: &str = "/metrics";
 /// # Errors
 /// The address cannot be bound.
 pub(crate) fn serve(gateways: Gateways, listen: SocketAddr) -> Result<(), CliError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_io().enable_time();
+    let runtime = runtime.max_blocking_threads(MAX_CONNECTIONS).build();
     let runtime = runtime.map_err(|err| CliError::system("start a thread", &err))?;
     let failed = |err: io::Error| CliError::system(&listen.to_string(), &err);
     runtime.block_on(async {
@@ -52,7 +55,10 @@ pub(crate) fn serve(gateways: Gateways, listen: SocketAddr) -> Result<(), CliErr
         let bound = listener.local_addr().map_err(failed)?;
         tracing::info!("metrics at http://{bound}{METRICS}");
         let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-        let served = Arc::new(Served { gateways: Mutex::new(gateways), is_loopback: bound.ip().is_loopback() });
+        if !bound.ip().to_canonical().is_loopback() {
+            tracing::warn!("{bound}: every host that reaches this address may read the metrics");
+        }
+        let scrapes = Arc::new(Scrapes(Mutex::new((gateways, None))));
         loop {
             let stream = match listener.accept().await {
                 Ok((stream, _)) => stream,
@@ -69,23 +75,45 @@ pub(crate) fn serve(gateways: Gateways, listen: SocketAddr) -> Result<(), CliErr
                     .try_write(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
                 continue;
             };
-            let served = Arc::clone(&served);
+            let Ok(local) = stream.local_addr() else { continue };
+            let is_loopback = local.ip().to_canonical().is_loopback();
+            let served = Arc::new(Served { scrapes: Arc::clone(&scrapes), is_loopback, _place: place });
             tokio::spawn(async move {
                 if tokio::time::timeout(PATIENCE, connection(stream, served)).await.is_err() {
                     tracing::debug!("a client was too slow");
                 }
-                drop(place);
             });
         }
     })
 }
 
-/// State of the server.
+/// The gateways, which one scrape at a time asks, and the beginning and the outcome of the last one.
+#[derive(Debug)]
+struct Scrapes(Mutex<(Gateways, Option<(Instant, Arc<[Scraped]>)>)>);
+
+impl Scrapes {
+    /// Outcome of a scrape that begins now or later: requests that wait for one in progress share the next.
+    fn next(&self) -> Arc<[Scraped]> {
+        let asked = Instant::now();
+        let (gateways, last) = &mut *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, scraped)) = last.as_ref().filter(|(began, _)| *began >= asked) {
+            return Arc::clone(scraped);
+        }
+        let began = Instant::now();
+        let scraped: Arc<[Scraped]> = gateways.scrape().into();
+        *last = Some((began, Arc::clone(&scraped)));
+        scraped
+    }
+}
+
+/// State of a connection.
 #[derive(Debug)]
 struct Served {
-    /// One scrape at a time asks the gateways.
-    gateways: Mutex<Gateways>,
+    scrapes: Arc<Scrapes>,
+    /// Whether the client reached it at an address of loopback.
     is_loopback: bool,
+    /// The connection's place, which is free when the client has gone and a scrape for it has ended.
+    _place: OwnedSemaphorePermit,
 }
 
 async fn connection(stream: TcpStream, served: Arc<Served>) {
@@ -119,7 +147,7 @@ async fn respond(request: &Request<Incoming>, served: Arc<Served>) -> Response<F
     let accepts = request.headers().get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
     let format = Format::accepted(&accepts.collect::<Vec<_>>().join(","));
     let scrape = tokio::task::spawn_blocking(move || {
-        let scraped = served.gateways.lock().unwrap_or_else(PoisonError::into_inner).scrape();
+        let scraped = served.scrapes.next();
         format.text(&families(&scraped))
     });
     match scrape.await {
@@ -136,7 +164,7 @@ fn names_loopback(headers: &HeaderMap) -> bool {
         _ => host,
     };
     let address = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
-    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
+    name.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.to_canonical().is_loopback())
 }
 
 fn text(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
@@ -164,6 +192,7 @@ mod tests {
             ("127.0.0.1:9847", true),
             ("127.8.0.1", true),
             ("[::1]:9847", true),
+            ("[::ffff:127.0.0.1]:9847", true),
             ("[::1]", true),
             ("evil.example", false),
             ("evil.example:9847", false),

@@ -1,7 +1,9 @@
 //! Files for node_exporter's textfile collector.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File, Permissions};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -14,6 +16,9 @@ use crate::scrape::Gateways;
 
 /// Name of the file. node_exporter reads names with this ending, so not the file that is being written.
 const NAME: &str = "fatpath.prom";
+
+/// Mode of the file, whatever the umask is: node_exporter is another user.
+const MODE: u32 = 0o644;
 
 /// Writes the metrics into a file in `dir`, again and again after an interval, or once.
 ///
@@ -31,12 +36,13 @@ pub(crate) fn write_all(mut gateways: Gateways, dir: &Path, interval: Option<Dur
     }
 }
 
-/// Replaces the file as a whole: a reader has the old text or the new one.
+/// Replaces the file as a whole: a reader has the old text or the new one. The new file is never one that another user has put there.
 fn write(dir: &Path, text: &str) -> io::Result<()> {
-    let new = dir.join(format!("{NAME}.{}", std::process::id()));
-    let replaced = fs::write(&new, text).and_then(|()| fs::rename(&new, dir.join(NAME)));
+    let new = dir.join(format!("{NAME}.{:016x}", RandomState::new().build_hasher().finish()));
+    let mut file = File::create_new(&new)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.set_permissions(Permissions::from_mode(MODE)));
+    let replaced = written.and_then(|()| fs::rename(&new, dir.join(NAME)));
     if replaced.is_err() {
-        // It may not exist.
         let _ = fs::remove_file(&new);
     }
     replaced
@@ -57,6 +63,14 @@ mod tests {
             (names.as_slice(), fs::read_to_string(dir.join(NAME)).unwrap().as_str()),
             (&[NAME.into()][..], "two\n")
         );
+        assert_eq!(fs::metadata(dir.join(NAME)).unwrap().permissions().mode() & 0o777, MODE);
+        // A link in the file's place is replaced, and not followed.
+        let (place, elsewhere) = (dir.join(NAME), dir.join("elsewhere"));
+        fs::write(&elsewhere, "theirs").unwrap();
+        fs::remove_file(&place).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &place).unwrap();
+        write(&dir, "three\n").unwrap();
+        assert_eq!([&elsewhere, &place].map(|file| fs::read_to_string(file).unwrap()), ["theirs", "three\n"]);
         assert_eq!(write(&dir.join("none"), "").unwrap_err().kind(), io::ErrorKind::NotFound);
         fs::remove_dir_all(&dir).unwrap();
     }

@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use system::{
     Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, Process, Scratch, fatpath, run, trial, unpacked, veth,
@@ -36,6 +37,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("see/request_of_another_site_is_refused", &[Need::Namespaces, Need::CURL], requests),
         trial("see/idle_connections_cost_their_places_alone", &[Need::Namespaces, Need::CURL], connections),
         trial("see/gateway_with_malformed_replies_is_one_log_line", &[Need::Namespaces, Need::CURL], malformed),
+        trial("see/gateway_that_hangs_hides_no_other", &[Need::Namespaces, Need::CURL], hung),
+        trial("see/killed_gateway_is_down_for_a_later_exporter", &[Need::Namespaces, Need::CURL], killed),
         trial("see/alert_rules_pass_their_tests", &[PROMTOOL], rules),
         trial("see/rate_of_a_tunnel_has_no_dip_at_rekeys", SCRAPED, rekeys),
     ]
@@ -276,6 +279,48 @@ fn connections() -> Outcome {
     })?;
     drop(held);
     Ok(())
+}
+
+fn signal(gateway: &Gateway, signal: Signal) -> Outcome {
+    Ok(kill_process(Pid::from_raw(gateway.id().try_into()?).ok_or("no process number")?, signal)?)
+}
+
+fn hung() -> Outcome {
+    let (scratch, hosts) = (Scratch::new()?, [Netns::new("x")?, Netns::new("y")?]);
+    let hung = Gateway::start(&hosts[0], &scratch, "x", LAN)?;
+    let _live = Gateway::start(&hosts[1], &scratch, "y", LAN)?;
+    let exporter = Exporter::start(&scratch, &[])?;
+    let has = |text: &str, up: [u8; 2]| {
+        let [x, y] = up;
+        text.contains(&format!("fatpath_up{{gateway=\"x\"}} {x}"))
+            && text.contains(&format!("fatpath_up{{gateway=\"y\"}} {y}"))
+    };
+    signal(&hung, Signal::STOP)?;
+    // Also for requests at once, which share a scrape.
+    let texts: Vec<Outcome<String>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| exporter.metrics())).collect();
+        threads.into_iter().map(|it| it.join().unwrap_or_else(|_| Err("a request panicked".into()))).collect()
+    });
+    for text in texts {
+        let text = text?;
+        assert!(has(&text, [0, 1]), "{text}");
+    }
+    signal(&hung, Signal::CONT)?;
+    wait_until("the other answers again", PATIENCE, || exporter.metrics().is_ok_and(|text| has(&text, [1, 1])))?;
+    let log = exporter.process.output();
+    assert_eq!(log.matches("x: no answer within 2 seconds").count(), 1, "{log}");
+    Ok(())
+}
+
+/// A gateway that was killed is down for an exporter that starts later, too.
+fn killed() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let mut gateway = Gateway::start(&host, &scratch, "x", LAN)?;
+    gateway.kill()?;
+    let exporter = Exporter::start(&scratch, &[])?;
+    wait_until("it is down", PATIENCE, || {
+        exporter.metrics().is_ok_and(|text| text.contains("fatpath_up{gateway=\"x\"} 0"))
+    })
 }
 
 fn malformed() -> Outcome {
