@@ -833,8 +833,9 @@ pub struct PolicySaState {
     pub selector: SelectorState,
     /// Direction of the packets.
     pub dir: Dir,
-    /// Whether there is no SA, so that the packets wait or are dropped.
-    pub without_sa: bool,
+    /// Whether there is no SA, so that the packets wait or are dropped. `None`: not known, as a template leaves its destination or `reqid`
+    /// to the packet, or has too many SAs to look at.
+    pub without_sa: Option<bool>,
 }
 
 /// Numbers of policies by direction.

@@ -536,7 +536,7 @@ impl Display for SaSumsState {
         if self.left_out > 0 {
             writeln!(f, "{} SAs are in no sum: there are too many sums", self.left_out)?;
         }
-        for policy in self.policies.iter().filter(|policy| policy.without_sa) {
+        for policy in self.policies.iter().filter(|policy| policy.without_sa == Some(true)) {
             writeln!(f, "policy without sa: {}dir {}", policy.selector, policy.dir)?;
         }
         Ok(())

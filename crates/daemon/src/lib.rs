@@ -388,7 +388,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
 fn view_server(socket: &Path, viewers: Viewers) -> Option<Server> {
     let path = view_socket(socket);
     let view = match held::take_socket(Socket::View) {
-        Some(listener) => Ok(Server::take(listener, &path, Access::Look)),
+        Some(listener) => Server::take_view(listener, &path, &viewers),
         None => Server::bind_view(&path, &viewers),
     };
     view.inspect_err(|err| tracing::warn!("no view socket: {}", err.message)).ok()

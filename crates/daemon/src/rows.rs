@@ -222,11 +222,12 @@ pub(crate) struct PolicyRow {
     if_id: u32,
     limit: LimitState,
     ages: Ages,
-    lacks_sa: bool,
+    /// `None`: not known.
+    lacks_sa: Option<bool>,
 }
 
 impl PolicyRow {
-    pub(crate) fn new(policy: &Policy, now: Instant, lacks_sa: bool) -> Self {
+    pub(crate) fn new(policy: &Policy, now: Instant, lacks_sa: Option<bool>) -> Self {
         let config = &policy.config;
         Self {
             index: policy.index,
@@ -253,7 +254,7 @@ impl PolicyRow {
     /// State for the client.
     pub(crate) fn complete(self) -> PolicyState {
         let Self { index: _, dir, selector, priority, action, templates, mark, if_id, limit, ages, lacks_sa } = self;
-        let (templates, without_sa) = (templates.to_vec(), lacks_sa);
+        let (templates, without_sa) = (templates.to_vec(), lacks_sa == Some(true));
         PolicyState { dir, selector, priority, action, templates, mark, if_id, limit, ages, without_sa }
     }
 }

@@ -10,15 +10,15 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use client::{CliError, passing};
 use ctl::request::MAX_REQUEST_LEN;
-use ctl::{Reply, Request, Shown, procfs};
+use ctl::{Reply, Request, Shown, StateKind, procfs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -35,7 +35,7 @@ use super::show::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
 use super::unix_socket;
-use super::viewers::Viewers;
+use super::viewers::{Admitted, Viewers};
 
 /// Longest time that a client may take to read its reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -84,6 +84,17 @@ impl Access {
         }
     }
 
+    /// Waits for the turn of a client to read a table. Those of the view socket do so one after another: the slices of many would keep the
+    /// worker from packets.
+    fn wait(self, what: StateKind, turns: &Turns) -> Option<MutexGuard<'_, ()>> {
+        let turn = match what {
+            StateKind::Summary | StateKind::Links | StateKind::Counters | StateKind::Drops => return None,
+            StateKind::SaSums => &turns.sums,
+            _ => &turns.others,
+        };
+        (self == Self::Look).then(|| turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Refuses a request by its name.
     fn admit(self, request: Request) -> Result<Request, String> {
         match request.only_looks() {
@@ -95,6 +106,14 @@ impl Access {
     }
 }
 
+/// Turns of clients of the view socket to read tables.
+#[derive(Debug, Default)]
+struct Turns {
+    /// For sums of SAs: a scrape does not wait for the whole of another table.
+    sums: Mutex<()>,
+    others: Mutex<()>,
+}
+
 /// State for serving clients' commands.
 #[derive(Clone, Debug)]
 struct Served {
@@ -104,6 +123,7 @@ struct Served {
     host_side: HostSide,
     events: Sender<Event>,
     offer: Arc<Offer>,
+    turns: Arc<Turns>,
 }
 
 /// Listening socket. Drop removes its file.
@@ -173,6 +193,23 @@ impl Server {
         Self { path: path.to_owned(), access, listener: listener.into(), is_left: false }
     }
 
+    /// Serves the view clients of a socket of the gateway before, with the rights that it gets now. If only a new file can have the group,
+    /// or the old one may not be changed, it is replaced.
+    ///
+    /// # Errors
+    /// As [`Self::bind_view`].
+    pub(crate) fn take_view(listener: OwnedFd, path: &Path, viewers: &Viewers) -> Result<Self, CliError> {
+        let taken = Self::take(listener, path, Access::Look);
+        match viewers.admit(path) {
+            Ok(Admitted::Group | Admitted::UserAlone) => return Ok(taken),
+            Ok(Admitted::NewFileWould) => {}
+            Err(err) => tracing::info!("{}: made anew: {err}", path.display()),
+        }
+        // Removes the file.
+        drop(taken);
+        Self::bind_view(path, viewers)
+    }
+
     /// Duplicate of the socket, for the next gateway.
     ///
     /// # Errors
@@ -205,7 +242,7 @@ impl Server {
         let mut acceptor = Acceptor::new(listener.into(), access.name());
         let host_side = shared.lock().host_side.clone();
         let (worker, shared, events, offer) = (worker.clone(), shared.clone(), events.clone(), Arc::clone(offer));
-        let served = Served { access, worker, shared, host_side, events, offer };
+        let served = Served { access, worker, shared, host_side, events, offer, turns: Arc::default() };
         let starter = threads.clone();
         let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let pinged = Arc::new(pinged);
@@ -311,7 +348,7 @@ impl Read for Received<'_> {
 
 /// Serves one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
-    let Served { access, worker, shared, host_side, events, offer } = served;
+    let Served { access, worker, shared, host_side, events, offer, turns } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut lines = BufReader::new(Received { stream, descriptors: Vec::new(), deadline: None });
     let mut line = String::new();
@@ -324,10 +361,13 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
         let descriptors = std::mem::take(&mut lines.get_mut().descriptors);
         let reply = match Request::from_line(line.trim_end()).and_then(|request| access.admit(request)) {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
-            Ok(Request::Show { what }) => match show(what, worker, shared) {
-                Ok(shown) => Reply::Show { shown },
-                Err(err) => Reply::Error { message: err.to_string() },
-            },
+            Ok(Request::Show { what }) => {
+                let _turn = access.wait(what, turns);
+                match show(what, worker, shared) {
+                    Ok(shown) => Reply::Show { shown },
+                    Err(err) => Reply::Error { message: err.to_string() },
+                }
+            }
             Ok(Request::Load { file }) => match load(events, file.into(), descriptors, stream) {
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
@@ -355,7 +395,10 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 },
                 Err(message) => Reply::Error { message },
             },
-            Ok(Request::StatFile { name }) => stat_file(&name, worker, shared),
+            Ok(Request::StatFile { name }) => {
+                let _turn = procfs::shows(&name).and_then(|what| access.wait(what, turns));
+                stat_file(&name, worker, shared)
+            }
             Ok(Request::Monitor) => return stream_events(stream, worker),
             Ok(Request::MonitorDrops) => return stream_drops(stream, worker),
             Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),

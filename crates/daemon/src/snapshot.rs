@@ -397,14 +397,14 @@ pub(crate) fn worker(node: &Node) -> WorkerState {
     let (shard, queued) =
         node.shard.as_ref().map_or((ShardId::FIRST, 0), |(shard, handle)| (*shard, handle.queued(*shard)));
     let slots = || node.slots.iter().flatten();
-    let Work { since, busy, bursts, wakeups, handed_over, taken_over } = node.work;
+    let Work { busy, idle, bursts, wakeups, handed_over, taken_over } = node.work;
     let [sealing, opening] = node.datapath.ipsec.crypto_depths().map(|depth| depth as u64);
     let sum = |count: fn(&link::LinkStats) -> u64| slots().map(|slot| count(slot.link.stats())).sum();
     WorkerState {
         worker: shard.0,
         cpu: node.config.worker.cpus.get(usize::from(shard.0)).copied(),
         busy_ns: busy.as_nanos() as u64,
-        idle_ns: since.elapsed().saturating_sub(busy).as_nanos() as u64,
+        idle_ns: idle.as_nanos() as u64,
         wakeups,
         bursts,
         rx_packets: sum(|stats| stats.rx_packets),

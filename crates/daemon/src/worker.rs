@@ -47,7 +47,7 @@ pub(crate) struct Worker {
     sleeps_until: Option<Instant>,
     /// Time of the last wake-up with packets.
     last_packets: Instant,
-    /// Time at which the turn in progress began, or the last one.
+    /// Time at which the turn in progress began, or the last one ended.
     turn_began: Instant,
     /// Whether the worker ends, and processes no further packet.
     is_over: bool,
@@ -91,13 +91,14 @@ impl SharedWorker {
                 return Ok(());
             }
             if worker.node.paused {
+                worker.end_turn(worker.node.now());
                 drop(guard);
                 inbox.wait()?;
                 guard = lock()?;
                 let worker = guard.as_mut().ok_or_else(gone)?;
                 worker.apply_all(worker.node.now());
                 // A pause is no work.
-                worker.turn_began = worker.node.now();
+                worker.begin_turn(worker.node.now());
             } else {
                 let limit = worker.fall_asleep();
                 drop(guard);
@@ -179,6 +180,12 @@ impl Worker {
         self.sleeps_until.map(|until| until.since(now))
     }
 
+    /// Counts the time since the end of the last turn as idle.
+    fn begin_turn(&mut self, now: Instant) {
+        self.node.work.idle += now.since(self.turn_began);
+        self.turn_began = now;
+    }
+
     /// Counts the time since the beginning of the turn as busy.
     fn end_turn(&mut self, now: Instant) {
         self.node.work.busy += now.since(self.turn_began);
@@ -200,7 +207,7 @@ impl Worker {
     /// Does what there is to do: operations, timers, and packets of the links that are ready.
     fn turn(&mut self) {
         let now = self.node.now();
-        self.turn_began = now;
+        self.begin_turn(now);
         self.apply_all(now);
         if self.is_over || self.node.paused {
             return;
@@ -616,6 +623,7 @@ mod tests {
         worker.fall_asleep();
         let turn = worker.node.work.busy - busy;
         assert!(turn > Duration::ZERO && turn < QUIET, "{turn:?}");
+        assert!(worker.node.work.idle >= QUIET, "{:?}", worker.node.work.idle);
         serve_one(&mut worker, &mut ends);
         assert_eq!(worker.node.work.bursts, 1);
     }

@@ -451,14 +451,21 @@ impl Ipsec {
         self.sad.add_up_some(from, count)
     }
 
-    /// Tells whether a template of a policy needs an SA and there is none. A template without a destination, or whose `reqid` any SA has,
-    /// is not judged.
-    pub fn lacks_sa(&self, policy: &PolicyConfig) -> bool {
-        policy.action == Action::Allow
-            && policy.templates.iter().any(|template| {
-                template.level == Level::Required
-                    && self.sad.has_for_policy(template, policy.mark, policy.if_id) == Some(false)
-            })
+    /// Tells whether a template of a policy needs an SA and there is none. `None`: not known, as there are templates that are not judged,
+    /// such as one without a destination, and all others have an SA.
+    pub fn lacks_sa(&self, policy: &PolicyConfig) -> Option<bool> {
+        if policy.action != Action::Allow {
+            return Some(false);
+        }
+        let mut is_known = true;
+        for template in policy.templates.iter().filter(|template| template.level == Level::Required) {
+            match self.sad.has_for_policy(template, policy.mark, policy.if_id) {
+                Some(true) => {}
+                Some(false) => return Some(true),
+                None => is_known = false,
+            }
+        }
+        is_known.then_some(false)
     }
 
     /// Numbers of packets that wait for their encryption, and for their decryption.

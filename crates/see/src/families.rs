@@ -1,7 +1,7 @@
 //! Metrics of gateways: names, labels and values.
 //!
-//! Labels are names that an operator gives, kinds, addresses of tunnels, and `reqid`. SPIs, ports, times and addresses of peers that
-//! move are none: each new one would be a new series.
+//! Labels are names that an operator gives, kinds, outer addresses of tunnels, and `reqid`. SPIs, ports and times are none: each new one
+//! would be a new series. A peer whose outer address changes does begin one.
 
 use std::collections::HashMap;
 
@@ -252,12 +252,14 @@ impl OfGateway<'_> {
             const PACKETS: &str = "ESP packets of SAs that followed one another.";
             self.counter("fatpath_sa_packets", PACKETS, labels(), sum.packets);
         }
-        // Policies that differ in ports alone are one series: 1 if any has none.
+        // Policies that differ in ports alone are one series: 1 if any has none. One that is not judged is no part of it.
         let mut without: HashMap<[String; 3], bool> = HashMap::new();
         for policy in &sums.policies {
             let selector = &policy.selector;
             let labels = [selector.src.to_string(), selector.dst.to_string(), policy.dir.to_string()];
-            *without.entry(labels).or_default() |= policy.without_sa;
+            if let Some(without_sa) = policy.without_sa {
+                *without.entry(labels).or_default() |= without_sa;
+            }
         }
         for ([src, dst, dir], is_without) in &without {
             const HELP: &str = "Whether a policy needs an SA that does not exist: its packets wait or are dropped.";
@@ -317,16 +319,19 @@ mod tests {
 
     #[test]
     fn policies_that_differ_in_ports_are_one_series() {
-        let policy = |without_sa: bool, sport: u16| {
+        let policy = |without_sa: &str, sport: u16, src: &str| {
             format!(
-                r#"{{"selector":{{"src":"10.1.0.0/24","dst":"10.2.0.0/24","proto":17,"sport":{sport},"dport":null}},
+                r#"{{"selector":{{"src":"{src}","dst":"10.2.0.0/24","proto":17,"sport":{sport},"dport":null}},
                     "dir":"out","without_sa":{without_sa}}}"#
             )
         };
         let reply = format!(
-            r#"{{"reply":"show","shown":{{"sa-sums":{{"sums":[],"left_out":0,"policies":[{},{}]}}}}}}"#,
-            policy(true, 1),
-            policy(false, 2)
+            r#"{{"reply":"show","shown":{{"sa-sums":{{"sums":[],"left_out":0,"policies":[{},{},{},{}]}}}}}}"#,
+            policy("true", 1, "10.1.0.0/24"),
+            policy("false", 2, "10.1.0.0/24"),
+            policy("null", 3, "10.1.0.0/24"),
+            // One that is not judged has no series: it is not a healthy one.
+            policy("null", 1, "10.9.0.0/24")
         );
         let Ok(ctl::Reply::Show { shown: ctl::Shown::SaSums(sums) }) = ctl::Reply::from_line(&reply) else {
             panic!("{:?}", ctl::Reply::from_line(&reply));
@@ -336,5 +341,6 @@ mod tests {
         let text = Format::Classic.text(&families.all);
         let sample = "fatpath_policy_without_sa{gateway=\"g\",src=\"10.1.0.0/24\",dst=\"10.2.0.0/24\",dir=\"out\"} 1";
         assert_eq!(text.lines().last(), Some(sample), "{text}");
+        assert!(!text.contains("10.9.0.0"), "{text}");
     }
 }

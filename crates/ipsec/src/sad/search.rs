@@ -147,8 +147,8 @@ impl Sad {
         }
     }
 
-    /// Tells whether there is a valid SA for a template of a policy. `None`: the template leaves its destination or `reqid` to the packet, or
-    /// there are too many SAs to look at.
+    /// Tells whether there is a valid SA for a template of a policy. `None`: the template leaves its destination or `reqid` to the packet,
+    /// or there are too many SAs to look at.
     pub(crate) fn has_for_policy(&self, template: &Template, mark: Mark, if_id: u32) -> Option<bool> {
         let dst = template.dst.filter(|dst| !dst.is_unspecified() && template.reqid != 0)?;
         let src = template.src.filter(|src| !src.is_unspecified());

@@ -9,6 +9,9 @@ use xfrm::SaDir;
 /// Limit of sums. Above it the sum that has had no SA for the longest time is dropped; if each has one, a new SA has none.
 pub const MAX_SUMS: usize = 1 << 17;
 
+/// Limit of sums without an SA, so that peers that are gone do not make what monitors read longer. Above it the oldest is dropped.
+const MAX_IDLE_SUMS: usize = 2048;
+
 /// SAs that have a sum in common.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub struct SaSumKey {
@@ -75,6 +78,11 @@ impl SaSums {
             self.last_idle += 1;
             sum.idle = self.last_idle;
             self.idle.insert(self.last_idle, key);
+            if self.idle.len() > MAX_IDLE_SUMS
+                && let Some((_, oldest)) = self.idle.pop_first()
+            {
+                self.sums.remove(&oldest);
+            }
         }
     }
 
@@ -100,6 +108,22 @@ impl SaSums {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sums_without_an_sa_are_bounded() {
+        let any = IpAddr::from([192, 0, 2, 1]);
+        let key = |reqid| SaSumKey { src: any, dst: any, reqid, dir: None };
+        let mut sums = SaSums::default();
+        sums.enter(key(0), MAX_SUMS);
+        for reqid in 1..=MAX_IDLE_SUMS as u32 + 5 {
+            sums.enter(key(reqid), MAX_SUMS);
+            sums.leave(key(reqid));
+        }
+        // That of an SA stays, however old.
+        assert_eq!((sums.sums.len(), sums.idle.len()), (MAX_IDLE_SUMS + 1, MAX_IDLE_SUMS));
+        let first: Vec<u32> = sums.sums.keys().take(2).map(|key| key.reqid).collect();
+        assert_eq!(first, [0, 6]);
+    }
 
     #[test]
     fn full_table_drops_the_sum_without_an_sa_for_the_longest() {
