@@ -724,7 +724,7 @@ mod tests {
         assert_eq!((large.sas.valid, large.sas.undirected), (COUNT.into(), COUNT.into()));
         assert_eq!(large.policies, PolicyCountState { outbound: COUNT.into(), ..PolicyCountState::default() });
         let permanent = large.neighbours.iter().find(|it| it.state == "PERMANENT").unwrap();
-        assert_eq!(permanent.count, COUNT.into());
+        assert_eq!(permanent.count, u64::from(COUNT));
         assert_eq!(of_large, of_small, "allocations");
     }
 
