@@ -12,13 +12,10 @@ use crate::workspace::{cargo, root, target_dir};
 /// The test crates that need root, namespaces and Debian packages; each prints its missing needs.
 const PRIVILEGED: [&str; 2] = ["fatpath-system-tests", "fatpath-interop-tests"];
 
-/// Compiler flags for libFuzzer: coverage counters, behind unstable flags.
-const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+/// Compiler flags for libFuzzer: coverage counters and AddressSanitizer, both behind unstable flags.
+const FUZZ_RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions";
-
-/// Further flags: AddressSanitizer, which doubles what building and running take.
-const SANITIZER: &str = "-Zsanitizer=address -Ccodegen-units=1";
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1";
 
 /// Toolchain with Miri, the standard library's sources and `-Zbuild-std`: `scripts/setup` installs it.
 const NIGHTLY: &str = "nightly-2026-03-15";
@@ -63,10 +60,7 @@ pub(crate) fn test(report: &mut Report) {
         report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
         let mut tests = cargo("test --locked --no-fail-fast --package fatpath-system-tests --test system");
         tests.env("FATPATH_BIN", target_dir().join("release/fatpath")).env("FATPATH_TEST_WORKERS", "2");
-        report.run(
-            "a third of the system tests with two workers",
-            tests.env("FATPATH_TEST_THIRD", third_of_today().to_string()),
-        );
+        report.run("a third of the system tests with two workers", tests.env("FATPATH_TEST_THIRD", third_of_today()));
     }
     loom(report);
     miri(report);
@@ -116,10 +110,10 @@ fn nightly(words: &str) -> Command {
 }
 
 /// Number of the third of the tests that is run today, 0 to 2.
-fn third_of_today() -> usize {
+fn third_of_today() -> String {
     const DAY: u64 = 24 * 60 * 60;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (since.as_secs() / DAY % 3) as usize
+    (since.as_secs() / DAY % 3).to_string()
 }
 
 /// Lints and tests of the feature `ipsec-mb`.
@@ -155,43 +149,30 @@ pub(crate) fn fuzz(report: &mut Report, seconds: u32, names: &[&str]) {
         return report.unable(&format!("fuzz {unknown}"), &format!("the targets are {}", targets.join(", ")));
     }
     let mut build = fuzz_cargo("build --locked --release --target-dir target");
-    build.args(["--target", FUZZ_TARGET]).env("RUSTFLAGS", format!("{COVERAGE} {SANITIZER}"));
+    build.args(["--target", FUZZ_TARGET]).env("RUSTFLAGS", FUZZ_RUSTFLAGS);
     if !report.run("fuzz build", &mut build) {
         return;
     }
     for target in targets.iter().filter(|target| names.is_empty() || names.contains(&target.as_str())) {
-        let [kept, found] = ["corpus", "target/corpus"].map(|directory| fuzz_dir().join(directory).join(target));
-        let program = fuzz_program("target", target);
+        let kept = fuzz_dir().join("corpus").join(target);
+        let found = fuzz_dir().join("target/corpus").join(target);
+        let artifacts = fuzz_dir().join("artifacts").join(target);
+        for directory in [&kept, &found, &artifacts] {
+            fs::create_dir_all(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        }
+        let program = fuzz_dir().join("target").join(FUZZ_TARGET).join("release").join(target);
         let mut command = Command::new(&program);
-        command.args(fuzz_arguments(target, seconds)).args([&found, &kept]);
-        report.run(&format!("fuzz {target}"), &mut command);
+        command.arg(format!("-max_total_time={seconds}")).arg(format!("-artifact_prefix={}/", artifacts.display()));
+        let dictionary = fuzz_dir().join("dictionaries").join(target).with_extension("dict");
+        if dictionary.exists() {
+            command.arg(format!("-dict={}", dictionary.display()));
+        }
+        report.run(&format!("fuzz {target}"), command.args([&found, &kept]));
         // Without counters of executions of an edge, which would keep ten times as many inputs.
         let mut merge = Command::new(program);
         merge.args(["-merge=1", "-use_counters=0"]).args([&kept, &found]);
         report.run(&format!("minimise {target}"), &mut merge);
     }
-}
-
-/// Program of a fuzz target, built in a directory of `fuzz`.
-fn fuzz_program(directory: &str, target: &str) -> PathBuf {
-    fuzz_dir().join(directory).join(FUZZ_TARGET).join("release").join(target)
-}
-
-/// Options of a fuzz target's program, whose directories are made.
-fn fuzz_arguments(target: &str, seconds: u32) -> Vec<String> {
-    let artifacts = fuzz_dir().join("artifacts").join(target);
-    for directory in
-        [&artifacts, &fuzz_dir().join("corpus").join(target), &fuzz_dir().join("target/corpus").join(target)]
-    {
-        fs::create_dir_all(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
-    }
-    let mut arguments =
-        vec![format!("-max_total_time={seconds}"), format!("-artifact_prefix={}/", artifacts.display())];
-    let dictionary = fuzz_dir().join("dictionaries").join(target).with_extension("dict");
-    if dictionary.exists() {
-        arguments.push(format!("-dict={}", dictionary.display()));
-    }
-    arguments
 }
 
 /// The names of the fuzz programs, in order.
