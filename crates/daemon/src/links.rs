@@ -130,8 +130,8 @@ impl Node {
     /// Gives the queues of a device that was made again to the other shards.
     fn give_queues(&self, id: PortId, others: Vec<Box<dyn Link>>) {
         let Some((_, shards)) = &self.shard else { return };
-        let Some(Some(Slot { life, .. })) = self.slots.get(id.0 as usize) else { return };
-        let life = *life;
+        let Some(Some(slot)) = self.slots.get(id.0 as usize) else { return };
+        let life = slot.life;
         for (shard, link) in shards.count().all().skip(1).zip(others) {
             shards.run_on(shard, Box::new(move |node| node.replace_link(id, life, link)));
         }
@@ -224,7 +224,7 @@ impl Node {
         let has_carrier = link.has_carrier();
         let life = Life { number: self.opened, revivals: 0 };
         self.opened += 1;
-        self.slots[at] = Some(Slot {
+        self.slots[at] = Some(Box::new(Slot {
             can,
             wanted: can,
             link,
@@ -239,13 +239,13 @@ impl Node {
             full: false,
             retry_at: None,
             is_shaped_elsewhere: false,
-        });
+        }));
     }
 
     /// Slot of the link of that name.
     fn slot_named(&self, name: &str) -> Option<(PortId, &Slot)> {
         let slots = self.slots.iter().enumerate();
-        let mut slots = slots.filter_map(|(at, slot)| Some((PortId(at as u32), slot.as_ref()?)));
+        let mut slots = slots.filter_map(|(at, slot)| Some((PortId(at as u32), slot.as_deref()?)));
         slots.find(|(_, slot)| slot.link.name() == name)
     }
 
@@ -283,8 +283,8 @@ impl Node {
 
     /// Updates the datapath's port for a link that has changed.
     pub(crate) fn see_link(&mut self, id: PortId) {
-        if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
-            self.set_port(id, *wanted);
+        if let Some(Some(slot)) = self.slots.get(id.0 as usize) {
+            self.set_port(id, slot.wanted);
         }
     }
 
@@ -477,13 +477,14 @@ impl Node {
     pub(crate) fn set_mtus(&mut self, mtus: &[(PortId, Option<u16>)]) -> Result<(), String> {
         let mut before = Vec::new();
         for &(id, mtu) in mtus {
-            let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
-            let old = link.configured_mtu();
-            match link.set_mtu(mtu) {
+            let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { continue };
+            let old = slot.link.configured_mtu();
+            match slot.link.set_mtu(mtu) {
                 Ok(()) => before.push((id, old)),
                 Err(refused) => {
                     for (id, mtu) in before {
-                        let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
+                        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { continue };
+                        let link = &mut slot.link;
                         if let Err(err) = link.set_mtu(mtu) {
                             tracing::error!("{}: cannot restore its former MTU: {err}", link.name());
                         }
@@ -573,7 +574,7 @@ impl Node {
     #[cold]
     pub(crate) fn link_failed(&mut self, now: Instant, id: PortId, err: &io::Error) {
         // It may be closed, or down, by an operation that came before.
-        if !matches!(self.slots.get(id.0 as usize), Some(Some(Slot { down: None, .. }))) {
+        if !self.slots.get(id.0 as usize).and_then(Option::as_ref).is_some_and(|slot| slot.down.is_none()) {
             return;
         }
         Slot::log_failure(err, "is down");
@@ -597,8 +598,9 @@ impl Node {
 
     /// Tells the other shards of the failure of a link: one that passes no packets for one shard passes none for all.
     fn tell_failure(&self, id: PortId) {
-        let Some(Some(Slot { life, down: Some(down), .. })) = self.slots.get(id.0 as usize) else { return };
-        let (life, why, is_gone) = (*life, down.why.clone(), down.is_gone);
+        let Some(Some(slot)) = self.slots.get(id.0 as usize) else { return };
+        let Some(down) = &slot.down else { return };
+        let (life, why, is_gone) = (slot.life, down.why.clone(), down.is_gone);
         self.tell_others(move |node| node.follow_failure(id, life, why, is_gone));
     }
 

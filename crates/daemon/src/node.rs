@@ -58,7 +58,7 @@ pub(crate) type LinkName = ArrayString<15>;
 pub(crate) struct Node {
     pub(crate) datapath: Datapath,
     /// The links, indexed by their numbers.
-    pub(crate) slots: Vec<Option<Slot>>,
+    pub(crate) slots: Vec<Option<Box<Slot>>>,
     /// Number of links that were opened.
     pub(crate) opened: u64,
     /// The VRFs as shown to clients, by the indexes of their devices. The FIB holds the part that decides on packets.
@@ -239,7 +239,8 @@ impl Node {
     /// The link with this interface index, or `None` for 0. For an index that no link has, the id of a link that never
     /// exists.
     pub(crate) fn link_of(&self, ifindex: u32) -> Option<PortId> {
-        let has_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
+        let has_it =
+            |slot: &Option<Box<Slot>>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
         match self.slots.iter().position(has_it) {
             _ if ifindex == 0 => None,
             _ if ifindex == PortId::LOOPBACK.0 => Some(PortId::LOOPBACK),

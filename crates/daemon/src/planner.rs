@@ -36,7 +36,7 @@ use super::xfrm::Steps;
 #[derive(Clone, Debug)]
 pub(crate) struct Planner {
     config: Arc<Config>,
-    /// The number of each link of `config`. A number is never reused, as in Linux.
+    /// The number of each link of `config`. A number is not reused before all others, as in Linux.
     ids: Vec<PortId>,
     /// Interface index of each link that is an interface of the host.
     host_indexes: Vec<Option<u32>>,
@@ -88,7 +88,9 @@ impl Planner {
             host_indexes[kept.new] = self.host_indexes[kept.old];
         }
         for &at in &change.links.added {
-            last_id += 1;
+            let is_taken = |number| self.ids.iter().chain(ids.iter().flatten()).any(|id| id.0 == number);
+            let why = || CliError::failed("all numbers of links are taken".to_owned());
+            last_id = rtnl::next_index(last_id, is_taken).ok_or_else(why)?;
             ids[at] = Some(PortId(last_id));
         }
         let ids: Vec<PortId> = ids.into_iter().map(|id| id.expect("a link is kept or added")).collect();
@@ -549,6 +551,14 @@ mod tests {
         let (_, plan) = node.plan(config(&[udp("c", free_port()), smaller], "")).unwrap();
         assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(PortId(3), Some(1400))], PortId(4)));
         assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [PortId(3), PortId(4)]);
+    }
+
+    #[test]
+    fn numbers_begin_anew_and_that_of_a_leaving_link_is_taken() {
+        let (mut node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
+        node.last_id = 65535;
+        let (node, plan) = node.plan(config(&[udp("b", 0), udp("c", free_port())], "")).unwrap();
+        assert_eq!((plan.removed, node.ids), (vec![PortId(2)], vec![PortId(3), PortId(4)]));
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn traffic_stats(traffic: Traffic) -> LinkStats {
 }
 
 fn slot(node: &Node, id: PortId) -> Option<&Slot> {
-    node.slots.get(id.0 as usize)?.as_ref()
+    node.slots.get(id.0 as usize)?.as_deref()
 }
 
 /// Reason why a link that is set up passes no packets.

@@ -13,7 +13,10 @@ use crate::doorbell::{Doorbell, Notifier};
 use crate::primitives::{ArrayQueue, Mutex, lock};
 
 /// Number of pending operations at which a sender that does not wake the worker does so after all.
-const MANY: usize = 4096;
+const MANY: usize = 512;
+
+/// Room for operations that an empty list keeps. Without a packet [some hundreds](MANY) come before they are taken.
+const KEPT_ROOM: usize = 64;
 
 /// Operations of a shard that wait.
 #[derive(Debug)]
@@ -264,11 +267,12 @@ impl<O, P, N: Notifier> Inbox<O, P, N> {
         self.doorbell().has_entry()
     }
 
-    /// Exchanges the queued operations for `into`, which is empty. Returns whether there were any.
+    /// Exchanges the queued operations for `into`, which is empty and whose room is kept up to a limit. Returns whether there were any.
     pub fn take(&self, into: &mut Vec<O>) -> bool {
         if !self.has_operations() {
             return false;
         }
+        into.shrink_to(KEPT_ROOM);
         let mut lists = lock(&self.log.lists);
         self.doorbell().note_empty();
         std::mem::swap(&mut lists[self.shard].list, into);
@@ -286,5 +290,40 @@ impl<O, P, N> Drop for Inbox<O, P, N> {
         };
         // Dropped without the lock: an operation may own a link.
         drop(left);
+    }
+}
+
+#[cfg(all(test, not(feature = "loom")))]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl Notifier for Silent {
+        fn notify(&self) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn wait(&self) -> io::Result<bool> {
+            Ok(true)
+        }
+
+        fn clear(&self) {}
+    }
+
+    #[test]
+    fn room_of_many_operations_is_given_back() {
+        let (log, inboxes) = log::<u64, (), _>(vec![Silent], 1);
+        let mut taken = Vec::new();
+        for _ in 0..3 {
+            log.append_quietly(0..5000, |item| item);
+            assert!(inboxes[0].take(&mut taken));
+            assert_eq!(taken.drain(..).count(), 5000);
+        }
+        log.append_quietly(0..1, |item| item);
+        assert!(inboxes[0].take(&mut taken));
+        let kept = lock(&log.lists)[0].list.capacity();
+        assert!(taken.capacity() <= KEPT_ROOM && kept <= KEPT_ROOM, "{} and {kept}", taken.capacity());
     }
 }

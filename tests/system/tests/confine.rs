@@ -6,7 +6,7 @@ use std::process::Command;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, have_several_workers, run, trial, with_workers};
 
 const NEEDS: &[Need] = &[Need::Namespaces];
 
@@ -137,7 +137,9 @@ fn added_kind() -> Outcome {
     ip(&scratch, "link set tap1 up")?;
     // The link's device is another one, which no client opens.
     let first = host.sh("cat /sys/class/net/tap1/ifindex")?;
-    host.sh("ip link del tap1; ip tuntap add tap1 mode tap")?;
+    // A gateway of several workers opens as many queues.
+    let queues = if have_several_workers() { "multi_queue" } else { "" };
+    host.sh(&format!("ip link del tap1; ip tuntap add tap1 mode tap {queues}"))?;
     gateway.wait_until("the device is opened again", |_| {
         host.sh("cat /sys/class/net/tap1/carrier; cat /sys/class/net/tap1/ifindex")
             .is_ok_and(|text| !text.contains(&first))
@@ -149,10 +151,10 @@ fn added_kind() -> Outcome {
     let load = || {
         run(Command::new(fatpath()).args(["-i", "x", "load", "-c"]).arg(&other).env("FATPATH_RUNDIR", scratch.path()))
     };
-    fs::write(&other, format!("{TUN}{}", tap("tap3")))?;
+    fs::write(&other, with_workers(&format!("{TUN}{}", tap("tap3"))))?;
     load()?;
     assert!(gateway.link("tap3").is_ok() && gateway.link("tap2").is_err());
-    fs::write(&other, format!("{TUN}{}{}", tap("tap3"), tap("tap4")))?;
+    fs::write(&other, with_workers(&format!("{TUN}{}{}", tap("tap3"), tap("tap4"))))?;
     kill_process(Pid::from_raw(gateway.id().try_into()?).ok_or("no process number")?, Signal::HUP)?;
     let why = "link tap4: the file of the gateway's start had no link of kind tap: a program has to add it";
     gateway.wait_until("the reload is refused", |gateway| gateway.log().contains(why))?;
@@ -188,7 +190,7 @@ fn file_elsewhere() -> Outcome {
     let (scratch, elsewhere, host) = (Scratch::new()?, Scratch::new()?, Netns::new("x")?);
     let mut gateway = gateway(&scratch, &host, "true")?;
     let file = elsewhere.file("other.toml");
-    fs::write(&file, system::with_workers("[[route]]\nto = \"10.9.0.0/16\"\ntype = \"blackhole\"\n"))?;
+    fs::write(&file, with_workers("[[route]]\nto = \"10.9.0.0/16\"\ntype = \"blackhole\"\n"))?;
     let mut load = Command::new(fatpath());
     load.args(["load", "--instance", "x", "-c"]).arg(&file).env("FATPATH_RUNDIR", scratch.path());
     run(&mut load)?;

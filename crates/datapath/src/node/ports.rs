@@ -331,7 +331,8 @@ const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
 /// Ports by number.
 #[derive(Debug, Default)]
 pub(crate) struct PortTable {
-    ports: Vec<Option<Port>>,
+    /// Numbers are given in turn, so that most places of a node that has run for long are empty.
+    ports: Vec<Option<Box<Port>>>,
     /// Ports that packets were queued at. A port whose queue is empty again is removed when it is met.
     queued: LinkSet,
 }
@@ -340,13 +341,13 @@ impl PortTable {
     /// The port of that number.
     #[inline]
     pub(crate) fn get(&self, id: PortId) -> Option<&Port> {
-        self.ports.get(id.0 as usize)?.as_ref()
+        self.ports.get(id.0 as usize)?.as_deref()
     }
 
     /// The port of that number.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
-        self.ports.get_mut(id.0 as usize)?.as_mut()
+        self.ports.get_mut(id.0 as usize)?.as_deref_mut()
     }
 
     /// Adds a port, or changes the configuration of an existing one; the packets queued in it stay.
@@ -360,13 +361,13 @@ impl PortTable {
                 port.config = config;
                 port.device = device;
             }
-            empty => *empty = Some(Port::new(device, config)),
+            empty => *empty = Some(Box::new(Port::new(device, config))),
         }
     }
 
     /// Removes a port, with the packets queued in it.
     pub(crate) fn remove(&mut self, id: PortId) -> Option<Port> {
-        self.ports.get_mut(id.0 as usize)?.take()
+        self.ports.get_mut(id.0 as usize)?.take().map(|port| *port)
     }
 
     /// Tells whether there never was a port.
@@ -377,24 +378,24 @@ impl PortTable {
 
     /// Place of a port; `None` beyond the largest number.
     #[inline]
-    fn place(&self, id: PortId) -> Option<&Option<Port>> {
+    fn place(&self, id: PortId) -> Option<&Option<Box<Port>>> {
         self.ports.get(id.0 as usize)
     }
 
     /// Place of a port; `None` beyond the largest number.
     #[inline]
-    fn place_mut(&mut self, id: PortId) -> Option<&mut Option<Port>> {
+    fn place_mut(&mut self, id: PortId) -> Option<&mut Option<Box<Port>>> {
         self.ports.get_mut(id.0 as usize)
     }
 
     /// Every port with its number.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PortId, &Port)> {
-        self.ports.iter().enumerate().filter_map(|(at, port)| Some((PortId(at as u32), port.as_ref()?)))
+        self.ports.iter().enumerate().filter_map(|(at, port)| Some((PortId(at as u32), port.as_deref()?)))
     }
 
     /// Every port with its number.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (PortId, &mut Port)> {
-        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((PortId(at as u32), port.as_mut()?)))
+        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((PortId(at as u32), port.as_deref_mut()?)))
     }
 
     /// As `Port::enqueue`.
@@ -411,7 +412,7 @@ impl PortTable {
     /// A port that is about to have packets to be sent.
     #[inline]
     fn queued_port(&mut self, id: PortId) -> Result<&mut Port, DropReason> {
-        let port = self.ports.get_mut(id.0 as usize).and_then(Option::as_mut).ok_or(DropReason::LinkDown)?;
+        let port = self.ports.get_mut(id.0 as usize).and_then(Option::as_deref_mut).ok_or(DropReason::LinkDown)?;
         self.queued.insert(id);
         Ok(port)
     }
@@ -491,7 +492,7 @@ impl Ports {
     #[inline]
     pub fn get(&self, id: PortId) -> Option<&Port> {
         match self.table.place(id) {
-            Some(port) => port.as_ref(),
+            Some(port) => port.as_deref(),
             None => self.hosts.get(link_of_host_port(id)?),
         }
     }
@@ -501,7 +502,7 @@ impl Ports {
     pub fn get_mut(&mut self, id: PortId) -> Option<&mut Port> {
         let Self { table, hosts, .. } = self;
         match table.place_mut(id) {
-            Some(port) => port.as_mut(),
+            Some(port) => port.as_deref_mut(),
             None => hosts.get_mut(link_of_host_port(id)?),
         }
     }

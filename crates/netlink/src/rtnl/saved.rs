@@ -5,7 +5,7 @@ use base::{IfIndex, PortId, TableId};
 
 use super::backend::Backend;
 use super::fib_rule::Rule;
-use super::model::LOOPBACK;
+use super::model::{LOOPBACK, MAX_INDEX};
 use super::node::Rtnl;
 use super::nums::*;
 use super::state::Bridging;
@@ -253,7 +253,7 @@ pub fn renumber(
         // `ifi_index`; 0 requests any.
         RTM_NEWLINK => {
             renumber_field(message, 4, |old| {
-                let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
+                let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= MAX_INDEX);
                 Some(if may_be && !is_taken(old) { old } else { 0 })
             })?;
             renumber_attribute(message, header::LINK_LEN, IFLA_LINK, now)?;

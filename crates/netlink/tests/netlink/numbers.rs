@@ -112,6 +112,24 @@ fn requested_link_number_is_granted_or_refused_by_name() {
     }
 }
 
+#[test]
+fn numbers_are_given_in_turn_and_begin_anew() {
+    let mut node = node();
+    let own = IfIndex::FIRST_OWN;
+    let remove = |number| of_link(RTM_DELLINK, 0, number, |_| ());
+    for number in 3..6 {
+        assert_eq!(carry_out(&mut node, &add("red", "vrf", 0)), Ok(()));
+        assert_eq!(number_of(&node, "red"), Some(own + number), "the number of a removed link is not given again");
+        assert_eq!(carry_out(&mut node, &remove(own + number)), Ok(()));
+    }
+    assert_eq!(carry_out(&mut node, &add("last", "vrf", own + 65535)), Ok(()));
+    assert_eq!(carry_out(&mut node, &add("red", "vrf", 0)), Ok(()));
+    assert_eq!(number_of(&node, "red"), Some(own + 3), "after the highest number come free ones from the lowest on");
+    assert_eq!(carry_out(&mut node, &add("blue", "vrf", 0)), Ok(()));
+    assert_eq!(number_of(&node, "blue"), Some(own + 4));
+    check(&node);
+}
+
 /// Interface index of the link in a message.
 fn link_of(message: &[u8], kind: u16) -> u32 {
     let word = |at: usize| u32::from_ne_bytes(message[at..at + 4].try_into().unwrap());

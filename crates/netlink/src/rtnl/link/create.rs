@@ -15,7 +15,7 @@ use crate::message::Writer;
 use crate::rtnl::backend::Backend;
 use crate::rtnl::entry::Master;
 use crate::rtnl::header::{LINK_LEN, put_header, word};
-use crate::rtnl::model::{LOOPBACK, Model};
+use crate::rtnl::model::{LOOPBACK, MAX_INDEX, Model};
 use crate::rtnl::node::Rtnl;
 use crate::rtnl::nums::*;
 use crate::rtnl::{bridge, enslave, vrf};
@@ -139,9 +139,9 @@ pub(super) fn create<B: Backend>(
             let text = format!("number {} stands for the place of another link", wish.0);
             return Err(Error::owned_text(errno::EBUSY, text));
         }
-        Some(id) if id.0 <= MAX_WISH && !is_of_host(&kind) => id.0,
+        Some(id) if id.0 <= MAX_INDEX && !is_of_host(&kind) => id.0,
         _ if wish == IfIndex::default() || is_of_host(&kind) => {
-            rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?
+            rtnl.model.next_index().ok_or(Error::new(errno::ENOMEM))?
         }
         _ => return Err(Error::owned_text(errno::EINVAL, not_wished())),
     };
@@ -260,15 +260,12 @@ fn check_number(model: &Model, name: &str, host_index: Option<u32>, wish: IfInde
 }
 
 fn not_wished() -> String {
-    let (first, last) = (IfIndex::FIRST_OWN + LOOPBACK + 1, IfIndex::FIRST_OWN + MAX_WISH);
+    let (first, last) = (IfIndex::FIRST_OWN + LOOPBACK + 1, IfIndex::FIRST_OWN + MAX_INDEX);
     format!("fatpath numbers links that are no interface of the host from {first}; up to {last} as is wished")
 }
 
 /// Limit of a node's links.
 const MAX_LINKS: usize = 1024;
-
-/// Highest link id that a client may request: tables are indexed by ids from 0.
-pub(in super::super) const MAX_WISH: u32 = 65535;
 
 /// Request that restores a link that a client has created.
 pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link, lower: Option<IfIndex>) {

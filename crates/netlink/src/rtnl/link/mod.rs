@@ -23,7 +23,7 @@ use change::change;
 use create::create;
 use message::{kind_word, write_v6};
 
-pub(super) use create::{MAX_WISH, write_enslaving, write_request};
+pub(super) use create::{write_enslaving, write_request};
 pub(super) use message::{counters, write};
 
 /// Filter of a request for links.

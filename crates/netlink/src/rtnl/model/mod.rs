@@ -195,6 +195,16 @@ impl Family {
     }
 }
 
+/// Highest number of a link: tables are indexed by the numbers from 0.
+pub(super) const MAX_INDEX: u32 = 65535;
+
+/// Number of the next link after the one that has got `last`. Numbers are given in turn, so that the one of a removed link stays unused
+/// for long, and begin anew above [`LOOPBACK`] (Linux `dev_new_index`, whose numbers end at `INT_MAX`).
+pub fn next_index(last: u32, is_taken: impl Fn(u32) -> bool) -> Option<u32> {
+    let last = last.min(MAX_INDEX);
+    (last + 1..=MAX_INDEX).chain(LOOPBACK + 1..=last).find(|&number| !is_taken(number))
+}
+
 /// Reason why no link besides `others` can have the host's interface index `number`, if any.
 pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfIndex)>) -> Option<String> {
     if number >= IfIndex::FIRST_OWN {
@@ -209,7 +219,7 @@ pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfInd
 
 impl Model {
     /// Replaces the state by a configuration file's: its links, open and up, and its routes. `ids` are the links'
-    /// numbers, `now` the state of those that are open, and `last_index` the highest number that was ever used. A route
+    /// numbers, `now` the state of those that are open, and `last_index` the number that was given last. A route
     /// by a link that does not exist is skipped; [`Config::from_toml`] refuses such routes.
     ///
     /// Returns the changes that lead from an empty FIB to the new state.
@@ -397,9 +407,14 @@ impl Model {
         self.links.iter().find(|(_, link)| link.config.name == name).map(|(&index, _)| index)
     }
 
-    /// Highest number that was ever used.
+    /// Number that was given last.
     pub const fn last_index(&self) -> u32 {
         self.last_index
+    }
+
+    /// Number of the next link that has no wish; `None` if all are taken.
+    pub(super) fn next_index(&self) -> Option<u32> {
+        next_index(self.last_index, |number| self.links.contains_key(&number))
     }
 
     /// All routes with their tables, IPv4 first.
@@ -563,8 +578,9 @@ impl Model {
 
     /// Adds or replaces a link.
     pub(super) fn insert_link(&mut self, index: u32, link: Link) {
+        let is_next = self.next_index() == Some(index);
+        self.last_index = if is_next { index } else { self.last_index.max(index) };
         self.links.insert(index, link);
-        self.last_index = self.last_index.max(index);
         self.touch();
     }
 
