@@ -30,6 +30,9 @@ const INTERPRETED: [(&str, &str); 5] = [
     ("fatpath-ipsec", "engine::secret"),
 ];
 
+/// Seconds of each fuzz target in a run of all tests.
+const FUZZ_SECONDS: u32 = 60;
+
 /// The target the fuzz programs are built for; naming it keeps the sanitizer out of build scripts.
 const FUZZ_TARGET: &str = "x86_64-unknown-linux-gnu";
 
@@ -45,10 +48,22 @@ pub(crate) fn check(report: &mut Report) {
     report.run("unit, property and simulation tests", &mut tests);
 }
 
+/// Mutations of the inputs of a third of the fuzz targets, in two processes, in the programs of the unit tests.
+fn mutations(report: &mut Report) {
+    const TESTS: &str = "cargo test --locked --workspace --no-fail-fast --test corpora";
+    let excluded: String = PRIVILEGED.iter().map(|package| format!(" --exclude {package}")).collect();
+    let half = |half: usize| format!("FATPATH_FUZZ_PART={}/6 {TESTS}{excluded}", third_of_today() + 3 * half);
+    let script = format!("{} & {}; status=$?; wait $! && exit $status", half(0), half(1));
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(root()).env("FATPATH_FUZZ_SECONDS", FUZZ_SECONDS.to_string());
+    report.run("a third of the fuzz targets with mutations of their corpora", &mut command);
+}
+
 /// All stages: `check`, each benchmark once, the tests against real kernels, crates built on demand, another
 /// processor, and the dependencies.
 pub(crate) fn test(report: &mut Report) {
     check(report);
+    mutations(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
     if report
         .run("release build", &mut cargo("build --locked --release -p fatpath -p fatpath-bench -p fatpath-preload"))
@@ -60,7 +75,10 @@ pub(crate) fn test(report: &mut Report) {
         report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
         let mut tests = cargo("test --locked --no-fail-fast --package fatpath-system-tests --test system");
         tests.env("FATPATH_BIN", target_dir().join("release/fatpath")).env("FATPATH_TEST_WORKERS", "2");
-        report.run("a third of the system tests with two workers", tests.env("FATPATH_TEST_THIRD", third_of_today()));
+        report.run(
+            "a third of the system tests with two workers",
+            tests.env("FATPATH_TEST_THIRD", third_of_today().to_string()),
+        );
     }
     loom(report);
     miri(report);
@@ -110,10 +128,10 @@ fn nightly(words: &str) -> Command {
 }
 
 /// Number of the third of the tests that is run today, 0 to 2.
-fn third_of_today() -> String {
+fn third_of_today() -> usize {
     const DAY: u64 = 24 * 60 * 60;
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    (since.as_secs() / DAY % 3).to_string()
+    (since.as_secs() / DAY % 3) as usize
 }
 
 /// Lints and tests of the feature `ipsec-mb`.

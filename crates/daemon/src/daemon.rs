@@ -242,6 +242,25 @@ impl Daemon {
         }
     }
 
+    /// Takes over the present numbers of devices.
+    fn renumber(&mut self) {
+        // The gateway ends if the worker does not answer.
+        if let Ok(devices) = self.worker.handle.call(|node| node.tun_links()) {
+            self.planner.renumber(&devices);
+        }
+    }
+
+    /// Sets addresses and routes of the file on devices that were made again.
+    fn set_devices(&mut self) {
+        if !self.has_devices {
+            return;
+        }
+        self.renumber();
+        if let Err(why) = device::change(&[], &self.planner.devices()) {
+            tracing::error!("{why}; a reload sets addresses and routes of devices");
+        }
+    }
+
     /// Takes over the file of the key managers' socket that an earlier gateway has left.
     pub(super) fn take_ike(&mut self) {
         let has_ike = self.worker.handle.call(|node| node.ike.is_some());
@@ -337,6 +356,7 @@ impl Daemon {
                     // The client may have timed out.
                     let _ = reply.send(outcome.map(|changes| format!("{}{changes}", self.links())));
                 }
+                Event::DeviceMade => self.set_devices(),
                 Event::Save { reply } => {
                     let outcome = self.save();
                     match &outcome {
@@ -436,6 +456,7 @@ impl Daemon {
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         self.planner.follow(&protocols.rtnl.model);
+        self.renumber();
         let memory = config.limits.memory;
         let (planner, mut plan) = self.planner.plan(config).map_err(|err| named(err.message))?;
         budget::admit_key(memory).map_err(named)?;

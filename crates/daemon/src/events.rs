@@ -16,6 +16,8 @@ pub(crate) enum Event {
     Save { reply: Sender<Result<String, String>> },
     /// The next gateway, at the other end of this socket, takes over. Its configuration may have a host side.
     TakeOver { to: Arc<OwnedFd>, has_host_side: bool },
+    /// A link has a device that was made again, without the addresses and routes of the file.
+    DeviceMade,
     /// The worker has ended.
     WorkerEnded,
     /// Another thread has panicked or returned an error, for this reason.

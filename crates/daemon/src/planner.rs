@@ -73,6 +73,15 @@ impl Planner {
         links.filter_map(device).collect()
     }
 
+    /// Takes over the present numbers of devices, of which some may have been made again.
+    pub(crate) fn renumber(&mut self, devices: &[(PortId, u32, bool)]) {
+        for (id, index, _) in devices {
+            if let Some(at) = self.ids.iter().position(|own| own == id) {
+                self.host_indexes[at] = Some(*index);
+            }
+        }
+    }
+
     /// The plan that leads to `new`, and the planner for the resulting node. New links are opened.
     ///
     /// # Errors

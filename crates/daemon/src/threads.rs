@@ -37,6 +37,11 @@ impl Threads {
         Self { events, pulses: Arc::default() }
     }
 
+    /// The sender of what happens, for the threads.
+    pub(crate) fn events(&self) -> Sender<Event> {
+        self.events.clone()
+    }
+
     /// Starts a thread. A panic of the thread, or an error that `work` returns, ends the gateway.
     ///
     /// # Errors

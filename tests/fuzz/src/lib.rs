@@ -1,5 +1,5 @@
 //! Bodies of the fuzz targets: each is a function of bytes, which a fuzzer (`cargo xtask fuzz`) runs on new inputs, and
-//! the test `corpora` on those of `fuzz/corpus`.
+//! the test `corpora` on those of `fuzz/corpus`, and on [mutations](mutation) of these.
 //!
 //! # Decides
 //! Reading of bytes as packets, messages and operations, and invariants that hold for any of them: no panic, each packet
@@ -47,6 +47,8 @@ pub mod virtio_header;
 pub mod wire_eth;
 pub mod wire_icmp;
 pub mod wire_ip;
+
+pub mod mutation;
 
 mod recorded;
 mod structured;

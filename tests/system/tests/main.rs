@@ -147,7 +147,9 @@ const OF_ONE_WORKER: &[&str] = &[
     "large_file/small_file_loaded_after_it",
     "lines/a_gateway_is_started_by_lines_of_ip",
     "package/",
-    "walls/",
+    "walls/device_of_another_program_stays",
+    "walls/gateway_without_net_admin_warns",
+    "walls/restart_takes_the_device_of_the_gateway_alone",
     "workers/",
 ];
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use system::{
-    Gateway, Manager, Need, Netns, Outcome, Process, Scratch, fatpath, longest_gap, lossless, run, transfer_during,
-    trial, wait_until,
+    Gateway, Manager, Need, Netns, Outcome, Process, Scratch, fatpath, have_several_workers, longest_gap, lossless,
+    run, transfer_during, trial, wait_until,
 };
 
 use crate::restart_traffic::{GatewayEnd, Keys, Pair, RIGHT, gap, shown};
@@ -313,8 +313,10 @@ fn refusals() -> Outcome {
     none.wait_until("it ends", |gateway| gateway.log().contains("no gateway named x is running"))?;
     let mut alone = Alone::start(&format!("{TUN}{UDP}"))?;
     let (before, device) = (alone.gateway.id(), alone.netns.sh("ip addr show tun0")?);
+    let (has, other) = if have_several_workers() { (2, 1) } else { (1, 2) };
+    let why = format!("x: not replaced: worker.count is {other}, and {has} in the running gateway");
     for (toml, why) in [
-        (format!("{TUN}[worker]\ncount = 2\n"), "x: not replaced: worker.count is 2, and 1 in the running gateway"),
+        (format!("{TUN}[worker]\ncount = {other}\n"), why.as_str()),
         (format!("{TUN}mtoo = 1\n"), "mtoo"),
         (format!("{TUN}[[link]]\nname = \"b\"\nkind = \"packet\"\ninterface = \"none0\"\n"), "none0"),
     ] {

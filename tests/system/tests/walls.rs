@@ -6,7 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Capture, Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, veth, wait_until};
+use system::{
+    Capture, Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, have_several_workers, run, trial, veth,
+    wait_until,
+};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
@@ -29,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("walls/ephemeral_gateway_leaves_nothing", NEEDS, ephemeral),
         trial("walls/walls_follow_routes_of_other_programs", NEEDS, follow),
         trial("walls/device_settings_are_reloaded_as_a_whole", NEEDS, settings),
+        trial("walls/device_made_again_has_the_files_settings", NEEDS, made_again),
         trial("walls/restart_takes_the_device_of_the_gateway_alone", NEEDS, owners),
         trial("walls/moved_device_ends_with_the_gateway", NEEDS, moved),
         trial("walls/device_of_another_program_stays", NEEDS, foreign),
@@ -287,6 +291,25 @@ fn follow() -> Outcome {
     ip("route del 10.2.0.0/24")?;
     let gateway = host.gateway("gw", &toml("device = { addresses = [\"10.1.0.1/24\"] }"))?;
     assert_eq!(host.walls()?, ["10.1.0.0/24 1"], "{}", gateway.log());
+    Ok(())
+}
+
+fn made_again() -> Outcome {
+    let host = Host::new()?;
+    let device = "device = { addresses = [\"10.1.0.1/24\"], routes = [\"10.2.0.0/24\"] }";
+    let mut gateway = host.gateway("gw", &toml(device))?;
+    let set = |address: &str| {
+        let shown = host.netns.sh("ip -o addr show dev tun0; ip route show dev tun0 proto 103");
+        shown.is_ok_and(|shown| shown.contains(address) && shown.contains("10.2.0.0/24"))
+    };
+    assert!(set("10.1.0.1/24"), "{}", gateway.log());
+    let queues = if have_several_workers() { "multi_queue" } else { "" };
+    host.netns.sh(&format!("ip link del tun0; ip tuntap add tun0 mode tun {queues}"))?;
+    gateway.wait_until("address and route of the file are set again", |_| set("10.1.0.1/24"))?;
+    // A reload changes those of the new device.
+    gateway.reload(&toml(&device.replace("10.1.0.1", "10.1.0.9")))?;
+    gateway.wait_until("the new address", |_| set("10.1.0.9/24"))?;
+    assert!(!set("10.1.0.1/24"), "{}", gateway.log());
     Ok(())
 }
 

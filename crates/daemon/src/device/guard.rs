@@ -1,9 +1,10 @@
 //! Keeps the [walls](super::wall) behind the routes over the gateway's devices, while any program changes these routes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::mpsc::Sender;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use rustix::net::{RecvFlags, recv};
 use super::owner::{self, owner_of, tun_devices};
 use super::wall::{self, Wall, Walls};
 use crate::command::Handle;
+use crate::events::Event;
 use crate::host::rtnl;
 use crate::node::Node;
 use crate::opener::order::Change;
@@ -87,6 +89,8 @@ pub(crate) fn guard(worker: &Handle, threads: &Threads) -> io::Result<()> {
         unmatched: None,
         moved: BTreeSet::new(),
         devices: BTreeSet::new(),
+        numbers: None,
+        events: threads.events(),
         walls: Walls::new(),
         reported: BTreeSet::new(),
     };
@@ -129,6 +133,10 @@ struct Guard {
     moved: BTreeSet<PortId>,
     /// Numbers of the devices, also of those that were deleted.
     devices: BTreeSet<u32>,
+    /// Number of the device of each link; `None` before the first look.
+    numbers: Option<BTreeMap<PortId, u32>>,
+    /// Told of devices that were made again.
+    events: Sender<Event>,
     walls: Walls,
     /// Faults that were logged.
     reported: BTreeSet<String>,
@@ -218,7 +226,11 @@ impl Guard {
         let here = tun_devices(&mut self.dumps)?;
         let mut away = BTreeSet::new();
         self.devices.clear();
+        let mut numbers = BTreeMap::new();
         for (id, index, has_device) in links {
+            if has_device && here.iter().any(|device| device.index == index) {
+                numbers.insert(id, index);
+            }
             match here.iter().find(|device| device.index == index) {
                 None if has_device => {
                     // In another network namespace the device ends with the gateway: the next one makes it here.
@@ -236,6 +248,12 @@ impl Guard {
             }
             self.devices.insert(index);
         }
+        let is_new = |before: &BTreeMap<PortId, u32>| numbers.iter().any(|(id, index)| before.get(id) != Some(index));
+        if self.numbers.as_ref().is_some_and(is_new) {
+            // The receiver is dropped while the gateway ends.
+            let _ = self.events.send(Event::DeviceMade);
+        }
+        self.numbers = Some(numbers);
         let (mut ours, mut present, mut others) = (Vec::new(), BTreeSet::new(), Vec::new());
         self.dumps.dump(RTM_GETROUTE, |message| {
             let Some(route) = rtnl::read_host_route(message) else { return };

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use base::ShardCount;
 use driver::DriverKind;
 use netlink::rtnl::nums::RTM_GETLINK;
 
@@ -100,12 +101,13 @@ pub(crate) fn prepare(
     kernel: &mut Rtnetlink,
     (instance, keeps): (&str, bool),
     name: &str,
-    kind: &DriverKind,
+    (kind, shards): (&DriverKind, ShardCount),
 ) -> Result<Prepared, String> {
     if instance.is_empty() {
         return Ok(Prepared::default());
     }
-    let (is_tap, has_many_queues) = (kind.is_ethernet(), kind.queues() > Some(1));
+    // Each shard has a queue.
+    let (is_tap, has_many_queues) = (kind.is_ethernet(), kind.queues() > Some(1) || shards != ShardCount::ONE);
     let failed = |what: &str, err: &io::Error| format!("{name}: {what}: {err}");
     let devices = tun_devices(kernel).map_err(|err| failed("list of devices", &err))?;
     let prepared = |is_own, is_remade| Ok(Prepared { is_own, is_remade });

@@ -107,7 +107,7 @@ impl LinkOpener {
         let prepared = match opening.kind.resource() {
             Resource::Device => {
                 let Gateway { instance, keeps_devices, .. } = self.gateway.clone();
-                device::prepare(self.kernel()?, (&instance, keeps_devices), &opening.name, &opening.kind)?
+                device::prepare(self.kernel()?, (&instance, keeps_devices), &opening.name, (&opening.kind, shards))?
             }
             _ => device::Prepared::default(),
         };
