@@ -28,7 +28,7 @@ struct Fuzz {
 }
 
 impl Fuzz {
-    /// What the environment asks for.
+    /// Mutations that the environment asks for.
     fn of_environment() -> Option<Self> {
         let seconds = std::env::var("FATPATH_FUZZ_SECONDS").ok()?.parse().expect("FATPATH_FUZZ_SECONDS is a number");
         let seed = std::env::var("FATPATH_FUZZ_SEED").map(|seed| seed.parse().expect("FATPATH_FUZZ_SEED is a number"));
