@@ -476,6 +476,11 @@ fn lifetime() -> Outcome {
         ip route replace 10.2.0.0/24 dev tun0")?;
     a.sh(&ping_script("10.2.0.1".parse()?, &[56, 4000]))?;
     let before = [machine.main_pid("fatpath@left")?, machine.main_pid("fatpath@second")?];
+    let user = machine.sh("id -u fatpath")?;
+    for pid in before {
+        let ids = machine.sh(&format!("grep ^Uid: /proc/{pid}/status"))?;
+        assert_eq!(ids.split_whitespace().skip(1).collect::<Vec<_>>(), [user.trim(); 4]);
+    }
 
     // Upgrade under a TCP connection and pings.
     // Between two runs the port is closed, and the kernel says so by ICMP errors, which quote ESP.
