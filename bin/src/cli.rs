@@ -339,6 +339,11 @@ pub(crate) struct RunArgs {
     /// add all.
     #[arg(long, value_name = "KIND", value_delimiter = ',', value_parser = link_right)]
     pub(crate) allow_links: Vec<LinkRight>,
+    /// User of a gateway that root starts, by name or number; `root` for none. By default fatpath, if this host has that user
+    ///
+    /// The gateway changes to it before it starts threads. Its openers, which open links, and read and make the gateway's files, stay root's.
+    #[arg(long, value_name = "USER", conflicts_with = "no_sandbox")]
+    pub(crate) user: Option<String>,
     /// Leave out the restrictions of the process, as for a core file of a fault
     ///
     /// `fatpath show sandbox` prints the restrictions that hold.
@@ -359,6 +364,7 @@ impl RunArgs {
             keeps_devices: !self.ephemeral,
             is_confined: !self.no_sandbox,
             allowed_links: self.allow_links.clone(),
+            user: self.user.clone(),
         }
     }
 

@@ -238,7 +238,7 @@ mod tests {
         for (name, want) in [
             (
                 "run",
-                "fatpath run [-c FILE] [--state FILE] [--replace] [--ephemeral] [--allow-links KIND] [--no-sandbox] [-i NAME]",
+                "fatpath run [-c FILE] [--state FILE] [--replace] [--ephemeral] [--allow-links KIND] [--user USER] [--no-sandbox] [-i NAME]",
             ),
             ("check", "fatpath check [--expand] [--with-keys] [--state FILE] -c FILE"),
             ("show", "fatpath show [-j] [-a] [-i NAME] [WHAT]"),

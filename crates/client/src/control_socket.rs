@@ -29,10 +29,18 @@ pub fn own_socket_path(instance: &str) -> PathBuf {
     control_socket(&own, instance)
 }
 
-/// Directory of the state that this user's gateways keep, if no other place is named; `None` for a user without a home.
-pub fn state_dir() -> Option<PathBuf> {
+/// Path of the control socket for a gateway of root.
+pub fn roots_socket_path(instance: &str) -> PathBuf {
+    let [own, _] = run_dirs(&Variables { is_root: true, ..Variables::of_process() });
+    control_socket(&own, instance)
+}
+
+/// Directory of the state that gateways of root, if it `is_root`, or of this user keep, if no other place is named; `None` for a user
+/// without a home.
+pub fn state_dir(is_root: bool) -> Option<PathBuf> {
     let variable = |name| env::var_os(name).filter(|dir| !dir.is_empty());
-    state_dir_of(&Variables::of_process(), variable("XDG_STATE_HOME"), variable("HOME"))
+    let variables = Variables { is_root, ..Variables::of_process() };
+    state_dir_of(&variables, variable("XDG_STATE_HOME"), variable("HOME"))
 }
 
 fn state_dir_of(variables: &Variables, of_user: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {

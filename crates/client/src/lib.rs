@@ -33,7 +33,8 @@ pub mod passing;
 
 pub use bench_command::{BenchArgs, BenchCommand, BenchName, DemoArgs, PlotArgs};
 pub use control_socket::{
-    Client, ROOTS_RUN_DIR, gateways, is_running, netlink_path, own_socket_path, socket_path, state_dir, unreachable,
+    Client, ROOTS_RUN_DIR, gateways, is_running, netlink_path, own_socket_path, roots_socket_path, socket_path,
+    state_dir, unreachable,
 };
 pub use descriptor_limit::raise_descriptor_limit;
 pub use error::CliError;

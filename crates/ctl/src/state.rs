@@ -610,10 +610,16 @@ pub struct SandboxState {
     pub no_new_privs: bool,
     /// ABI of Landlock by which files are restricted; `None` if they are not.
     pub landlock: Option<i32>,
-    /// Directories of this gateway's own that it may read, besides those that it may write.
+    /// User that a gateway of root has changed to.
+    #[serde(default)]
+    pub user: Option<String>,
+    /// Directories of this gateway's own that it may read, besides those that it may write; files, if an opener reads them.
     pub read: Vec<String>,
     /// Directories that it may write.
     pub write: Vec<String>,
+    /// Whether its opener reads and writes there, and the gateway itself does not.
+    #[serde(default)]
+    pub by_opener: bool,
     /// Effective capabilities of any thread.
     pub capabilities: Vec<String>,
     /// Restrictions that could not be set, each with the reason.

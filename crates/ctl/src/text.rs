@@ -566,7 +566,7 @@ impl Display for MemoryState {
 }
 
 impl SandboxState {
-    /// The restrictions in one line, such as `landlock 7, seccomp, no_new_privs, no capabilities`.
+    /// The restrictions in one line, such as `landlock 7, seccomp, no_new_privs, no capabilities, user fatpath`.
     pub fn summary(&self) -> String {
         let mut words: Vec<String> = self.landlock.iter().map(|abi| format!("landlock {abi}")).collect();
         if self.filtered == self.threads && self.threads > 0 {
@@ -579,6 +579,7 @@ impl SandboxState {
             [] => "no capabilities".to_owned(),
             some => format!("capabilities {}", some.join(" ")),
         });
+        words.extend(self.user.iter().map(|user| format!("user {user}")));
         words.join(", ")
     }
 }
@@ -588,8 +589,9 @@ impl Display for SandboxState {
         let off = if self.enabled { "" } else { "off, " };
         writeln!(f, "sandbox {off}{}", self.summary())?;
         writeln!(f, "threads {} filtered {}", self.threads, self.filtered)?;
-        self.read.iter().try_for_each(|dir| writeln!(f, "read {dir}"))?;
-        self.write.iter().try_for_each(|dir| writeln!(f, "write {dir}"))?;
+        let by = if self.by_opener { " by its opener" } else { "" };
+        self.read.iter().try_for_each(|dir| writeln!(f, "read {dir}{by}"))?;
+        self.write.iter().try_for_each(|dir| writeln!(f, "write {dir}{by}"))?;
         self.missing.iter().try_for_each(|missing| writeln!(f, "missing {missing}"))
     }
 }

@@ -652,8 +652,10 @@ fn sandbox() -> Shown {
         filtered: 9,
         no_new_privs: true,
         landlock: Some(7),
+        user: None,
         read: vec!["/etc/fatpath".to_owned()],
         write: vec!["/run/fatpath".to_owned(), "/var/lib/fatpath".to_owned()],
+        by_opener: false,
         capabilities: Vec::new(),
         missing: Vec::new(),
     })
@@ -670,6 +672,11 @@ write /var/lib/fatpath
 ";
     assert_eq!(sandbox().to_text(false), want);
     let Shown::Sandbox(mut state) = sandbox() else { panic!() };
+    (state.user, state.by_opener) = (Some("fatpath".to_owned()), true);
+    let text = Shown::Sandbox(state.clone()).to_text(false);
+    let first = "sandbox landlock 7, seccomp, no_new_privs, no capabilities, user fatpath\n";
+    assert!(text.starts_with(first) && text.ends_with("write /var/lib/fatpath by its opener\n"), "{text}");
+    (state.user, state.by_opener) = (None, false);
     (state.landlock, state.filtered, state.read, state.write) = (None, 8, Vec::new(), Vec::new());
     state.capabilities = vec!["net_admin".to_owned(), "net_raw".to_owned()];
     state.missing = vec!["Landlock: this kernel has none".to_owned()];

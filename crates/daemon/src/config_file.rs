@@ -13,6 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::budget;
 use crate::confine;
+use crate::files;
 use crate::ip_batch::{self, IpLines};
 
 /// Largest buffer that is allocated at first, in bytes, whatever length the system reports.
@@ -82,14 +83,14 @@ pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), CliError> {
 /// # Errors
 /// As [`load`].
 pub(crate) fn load_opened(path: &Path, opened: Option<File>) -> Result<(Config, Vec<Warning>), CliError> {
-    let bytes = match opened {
+    let content = match opened {
         Some(file) => read_file(file).map_err(|err| CliError::bad_config(format!("{}: {err}", path.display())))?,
         None => read(path)?,
     };
-    if ip_batch::are_in(&bytes) {
+    if ip_batch::are_in(&content.bytes) {
         return Err(CliError::failed(ip_batch::only_at_start(&path.display().to_string())));
     }
-    parse(path, &bytes)
+    parse(path, &content)
 }
 
 /// The TOML file at `path` with each `[[tunnel]]` replaced by the tables that it stands for.
@@ -98,7 +99,7 @@ pub(crate) fn load_opened(path: &Path, opened: Option<File>) -> Result<(Config, 
 /// As [`load`].
 pub fn expand(path: &Path, with_keys: bool) -> Result<Zeroizing<String>, CliError> {
     let name = shown(path);
-    let bytes = read(path)?;
+    let Content { bytes, .. } = read(path)?;
     if ip_batch::are_in(&bytes) {
         return Err(CliError::failed(format!("{name}: holds lines of ip, and only TOML can be expanded.")));
     }
@@ -117,16 +118,16 @@ pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
         return Err(CliError::failed("-c - twice: standard input is one file."));
     }
     for path in paths {
-        let bytes = read(path)?;
-        if ip_batch::are_in(&bytes) {
-            sources.lines.push(IpLines::new(shown(path), bytes)?);
+        let content = read(path)?;
+        if ip_batch::are_in(&content.bytes) {
+            sources.lines.push(IpLines::new(shown(path), content.bytes)?);
             continue;
         }
         if let Some(first) = toml.replace(path) {
             let (first, second) = (shown(first), shown(path));
             return Err(CliError::failed(format!("{first} and {second} are TOML, both; put them into one file.")));
         }
-        (sources.config, sources.warnings) = parse(path, &bytes)?;
+        (sources.config, sources.warnings) = parse(path, &content)?;
         // Standard input cannot be read again by a reload.
         sources.file = Some(path.clone()).filter(|path| !is_stdin(path));
     }
@@ -143,10 +144,21 @@ fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
 
+/// Content of a file.
+#[derive(Debug)]
+struct Content {
+    bytes: Zeroizing<Vec<u8>>,
+    /// Mode of a regular file.
+    mode: Option<u32>,
+}
+
 /// Content of a file. Without a file there is no valid configuration either: exit code 2.
-fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    let content =
-        if is_stdin(path) { read_to_end(io::stdin().lock(), 0) } else { File::open(path).and_then(read_file) };
+fn read(path: &Path) -> Result<Content, CliError> {
+    let content = if is_stdin(path) {
+        read_to_end(io::stdin().lock(), 0).map(|bytes| Content { bytes, mode: None })
+    } else {
+        files::read(path).and_then(read_file)
+    };
     content.map_err(|err| {
         let is_denied = err.kind() == io::ErrorKind::PermissionDenied;
         let hint = if is_denied { confine::read_hint(path) } else { String::new() };
@@ -154,10 +166,12 @@ fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
     })
 }
 
-fn read_file(file: File) -> io::Result<Zeroizing<Vec<u8>>> {
-    let size = file.metadata()?.len();
+fn read_file(file: File) -> io::Result<Content> {
+    let metadata = file.metadata()?;
+    let size = metadata.len();
+    let mode = metadata.is_file().then(|| metadata.permissions().mode());
     budget::admit_file(size.min(MAX_LEN as u64)).map_err(|why| io::Error::new(io::ErrorKind::OutOfMemory, why))?;
-    read_to_end(file, size)
+    Ok(Content { bytes: read_to_end(file, size)?, mode })
 }
 
 /// Content of a file of `size` bytes, with room for another byte; leaves no other copy of the content in memory.
@@ -192,14 +206,14 @@ fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, CliError> {
     })
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> Result<(Config, Vec<Warning>), CliError> {
+fn parse(path: &Path, Content { bytes, mode }: &Content) -> Result<(Config, Vec<Warning>), CliError> {
     let name = shown(path);
     if let Some((line, format)) = other_format(bytes) {
         return Err(CliError::bad_config(format!("{name}:{line}: this is {format}, not TOML.")));
     }
     let outcome = Config::with_warnings(text(&name, bytes)?, &name);
     let (config, found) = outcome.map_err(|errors| CliError::bad_configs(errors.errors()))?;
-    let mut warnings: Vec<Warning> = others_can_read(path, &config).into_iter().collect();
+    let mut warnings: Vec<Warning> = others_can_read(path, *mode, &config).into_iter().collect();
     warnings.extend(found.first.iter().map(Warning::of));
     if found.more > 0 {
         warnings.push(Warning { place: String::new(), text: format!("… and {} more warnings", found.more) });
@@ -208,10 +222,9 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Config, Vec<Warning>), CliError> 
 }
 
 /// Warning about a regular file with keys that other users can read.
-fn others_can_read(path: &Path, config: &Config) -> Option<Warning> {
+fn others_can_read(path: &Path, mode: Option<u32>, config: &Config) -> Option<Warning> {
     let has_key = |sa: &SaConfig| !sa.algorithm.is_null();
-    let metadata = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file)?;
-    let mode = metadata.permissions().mode() & 0o777;
+    let mode = mode? & 0o777;
     let text = format!("its mode {mode:04o} lets other users at its keys; use chmod 600.");
     let is_open = mode & 0o077 != 0 && config.sas.iter().any(has_key);
     is_open.then(|| Warning { place: path.display().to_string(), text })

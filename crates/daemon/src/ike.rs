@@ -21,7 +21,7 @@ use client::CliError;
 use ctl::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, requested_port};
 use datapath::IkeMessage;
 
-use super::unix_socket;
+use crate::files;
 
 /// Limit of datagrams received from key managers in one call.
 const BURST: usize = 64;
@@ -48,7 +48,7 @@ impl IkeFile {
 impl Drop for IkeFile {
     fn drop(&mut self) {
         // Another process may have removed it already.
-        let _ = fs::remove_file(&self.0);
+        let _ = files::remove(&self.0);
         running_listeners(&self.0);
     }
 }
@@ -58,19 +58,28 @@ impl Drop for IkeFile {
 fn running_listeners(path: &Path) -> Vec<(SocketAddr, UnixAddr)> {
     let found = path.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().filter_map(Result::ok);
     let is_running = |file: &Path| {
-        let connected = UnixDatagram::unbound().and_then(|probe| probe.connect(file));
-        !connected.is_err_and(|err| matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
+        let connect = || UnixDatagram::unbound().and_then(|probe| probe.connect(file));
+        !reached(file, connect)
+            .is_err_and(|err| matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound))
     };
     let mut running = Vec::new();
     for file in found.map(|entry| entry.path()) {
         let Some(claim) = claim_of(path, &file) else { continue };
         let claim = claim.filter(|_| is_running(&file)).zip(UnixAddr::from_pathname(&file).ok());
         if claim.is_none() {
-            let _ = fs::remove_file(file);
+            let _ = files::remove(&file);
         }
         running.extend(claim);
     }
     running
+}
+
+/// Calls what takes a right to send to the socket at `file`. A gateway of another user than the program's has its opener give it the right.
+fn reached(file: &Path, call: impl Fn() -> io::Result<()>) -> io::Result<()> {
+    match call() {
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied && files::share(file).is_ok() => call(),
+        done => done,
+    }
 }
 
 /// Tells whether `file` is named as the socket of a program that registers with the socket at `path`.
@@ -119,11 +128,8 @@ impl IkeSocket {
     /// The socket cannot be made.
     pub(crate) fn open(path: &Path) -> Result<(Self, IkeFile), CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
-        if let Some(dir) = path.parent() {
-            fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
-        }
-        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
-        let socket = unix_socket::private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
+        let socket = files::listen(path, files::SocketRole::Ike).map_err(|err| failed("bind", err))?;
+        let socket = UnixDatagram::from(socket);
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
         Ok((Self::of_earlier(socket, path), IkeFile(path.to_owned())))
     }
@@ -153,7 +159,7 @@ impl IkeSocket {
         };
         let header = IkeHeader { peer: message.peer, local: message.local };
         let datagram = [&header.to_bytes()[..], &message.bytes].concat();
-        if let Err(err) = self.socket.send_to_addr(&datagram, manager) {
+        if let Err(err) = self.send(&datagram, manager) {
             tracing::debug!("{manager:?}: {err}");
             // The receiver is gone. A receiver that is only slow loses this message alone.
             if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
@@ -165,6 +171,14 @@ impl IkeSocket {
                     None => self.manager = None,
                 }
             }
+        }
+    }
+
+    fn send(&self, datagram: &[u8], to: &UnixAddr) -> io::Result<()> {
+        let send = || self.socket.send_to_addr(datagram, to).map(drop);
+        match to.as_pathname() {
+            Some(file) => reached(file, send),
+            None => send(),
         }
     }
 
@@ -191,7 +205,7 @@ impl IkeSocket {
         let listens = self.listeners.iter().any(|(_, other)| is_same(other, manager));
         if let Some(file) = manager.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
             // Another process may have removed it already.
-            let _ = fs::remove_file(file);
+            let _ = files::remove(file);
         }
     }
 
@@ -203,7 +217,7 @@ impl IkeSocket {
             if let Some(at) = requested_port(datagram) {
                 let has_port = has_port(at);
                 // A sender that does not read the reply, or has no name, gets none.
-                let _ = self.socket.send_to_addr(if has_port { datagram } else { &[] }, &from);
+                let _ = self.send(if has_port { datagram } else { &[] }, &from);
                 if has_port && !from.is_unnamed() {
                     self.listen(at, from);
                 } else {

@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,8 @@ use netlink::Change;
 use netlink::rtnl::Model;
 use zeroize::Zeroizing;
 
+use crate::confine;
+use crate::files;
 use crate::framing::{self, Damaged, put};
 use crate::sa_name::SaName;
 
@@ -105,14 +107,13 @@ pub(crate) fn read(state: &Path, number: u64) -> Result<(Vec<Record>, u64), (Pat
 
 /// Appends the records of a file to `records`; false if the file does not exist.
 fn read_file(path: &Path, records: &mut Vec<Record>) -> Result<bool, String> {
-    let options = private_options();
-    let mut file = match options.open(path) {
+    let mut file = match open(path) {
         Ok(file) => file,
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(err) => return Err(err.to_string()),
     };
     let metadata = file.metadata().map_err(|err| err.to_string())?;
-    if !metadata.is_file() || metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
+    if !metadata.is_file() || metadata.mode() & 0o077 != 0 || metadata.uid() != confine::owner_of_files() {
         return Err("other users have access, or it is no file".to_owned());
     }
     let mut bytes = Zeroizing::new(Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or_default() + 1));
@@ -147,16 +148,18 @@ pub(crate) fn file_of(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-fn private_options() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-    options
+/// Opens a file of the journal, and no target of a symbolic link; an opener follows links that the gateway's user cannot change.
+fn open(path: &Path) -> io::Result<File> {
+    if files::are_of_opener() {
+        return files::read(path);
+    }
+    OpenOptions::new().read(true).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32).open(path)
 }
 
 /// Removes the files below `number`.
 pub(crate) fn remove_below(state: &Path, number: u64) {
     for old in (0..number).rev() {
-        match fs::remove_file(path_of(state, old)) {
+        match files::remove(&path_of(state, old)) {
             Ok(()) => {}
             // Older files have been removed before.
             Err(err) if err.kind() == io::ErrorKind::NotFound => return,
@@ -168,7 +171,7 @@ pub(crate) fn remove_below(state: &Path, number: u64) {
 /// Removes all files of the journal of a state whose numbers begin at `number`.
 pub(crate) fn remove_from(state: &Path, number: u64) {
     let mut next = number;
-    while fs::remove_file(path_of(state, next)).is_ok() {
+    while files::remove(&path_of(state, next)).is_ok() {
         next += 1;
     }
 }
@@ -183,11 +186,11 @@ struct Log {
 
 impl Log {
     fn make(path: PathBuf) -> io::Result<Self> {
-        match fs::remove_file(&path) {
+        match files::remove(&path) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err),
             _ => {}
         }
-        let mut file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path)?;
+        let mut file = files::make(&path)?;
         file.write_all(MAGIC)?;
         Ok(Self { path, file, len: MAGIC.len() as u64 })
     }
@@ -265,7 +268,7 @@ impl Journal {
     pub(crate) fn fail(&mut self) {
         if let Some(log) = self.log.take() {
             // What the file has is of no use.
-            let _ = fs::remove_file(log.path);
+            let _ = files::remove(&log.path);
         }
     }
 
@@ -381,6 +384,7 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;

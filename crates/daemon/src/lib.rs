@@ -44,7 +44,7 @@
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `device`, `open`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `files`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
@@ -62,6 +62,7 @@ mod device;
 mod dry_run;
 mod event_queue;
 mod events;
+mod files;
 mod framing;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -118,19 +119,20 @@ use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit};
+use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit, roots_socket_path};
 use config::Config;
 use config::model::HostSide;
 pub use confine::LinkRight;
-use confine::{Places, Sandbox};
-use driver::{DriverKind, Resource};
+use confine::{Places, Sandbox, User, UserIds};
+use driver::DriverKind;
 use packet::Allocations;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -147,6 +149,7 @@ use events::Event;
 pub use host::place as host_place;
 use node::{Node, since_boot};
 use opener::child::{self, Child};
+use opener::files::{Directory, Named};
 pub use opener::process::OpenerWork;
 use replace::earlier::{EarlierGateway, Taken};
 use replace::guests;
@@ -187,6 +190,8 @@ pub struct RunOptions {
     pub keeps_devices: bool,
     /// Whether the gateway restricts its own process.
     pub is_confined: bool,
+    /// Name or number of the user that a gateway of root changes to; `None`: `fatpath`, if the host has it.
+    pub user: Option<String>,
     /// Kinds of links that a reload or a program may add, besides those of the configuration. Without any, and without a
     /// TOML file, all.
     pub allowed_links: Vec<LinkRight>,
@@ -201,11 +206,16 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     start_log()?;
     device::set_owner(instance, options.keeps_devices);
     let mut sandbox = Sandbox::begin(options.is_confined)?;
+    let resumed = opener::request::resume().map_err(CliError::failed)?;
+    // A new start is that of the user, and reads no users any more.
+    let has_choice = options.is_confined && !opener::inherited::is_started_anew();
+    let user = if has_choice { User::of_gateway(options.user.as_deref())? } else { None };
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     budget::start();
     let mut sources = config_file::load_all(config)?;
     sources.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    let socket = own_socket_path(instance);
+    let socket = if confine::is_of_root() { roots_socket_path(instance) } else { own_socket_path(instance) };
+    server::make_dir(&socket)?;
     // Each client and each queue of a link needs a descriptor, also one that is passed.
     if let Err(err) = raise_descriptor_limit() {
         tracing::warn!("limit of descriptors: {err}");
@@ -223,21 +233,23 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     };
     let mut kept = None;
     let mut earlier = None;
-    match &replaced {
-        // The gateway before has the state.
+    let state_file = match &replaced {
+        // The gateway before has the state, perhaps by another path to it.
         Some(replaced) => fit(&mut sources.config, state, instance, replaced)?,
         None => {
             kept = read_state(state, instance, &socket)?;
             earlier = EarlierSas::stored();
+            kept.as_ref().map(|kept| kept.store.path().to_owned())
         }
-    }
-    let state_file = kept.as_ref().map(|kept| kept.store.path().to_owned());
-    let state_file = state_file.or_else(|| replaced.as_ref()?.state.clone());
-    let places = places(config, &sources, &socket, state_file.as_deref());
-    let rights = rights(config, &sources, &options.allowed_links);
-    let Openers { links, mut host_side } =
-        Openers::start(&mut sandbox, rights, &sources, &options, (instance, &socket), &places)?;
-    sandbox.restrict_files(places);
+    };
+    let directories = directories(config, &sources, &socket, state_file.as_deref());
+    let user = user.map_or(Ok(None), |user| within_reach(user, &directories, &mut sandbox))?;
+    let directories = without_reachable(directories, user.as_ref().map(|user| user.ids));
+    let asked = Asked { config, sources: &sources, options: &options, instance, socket: &socket, user, directories };
+    let Openers { links, mut host_side } = Openers::start(&mut sandbox, &asked, resumed)?;
+    sandbox.restrict_files(places(&asked, links.is_some()));
+    opener::calls::begin();
+    held::remove_ended();
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), replaced.is_some())?;
@@ -401,8 +413,13 @@ fn not_replaced(instance: &str, mut err: CliError) -> CliError {
 }
 
 /// Checks that a configuration and a place of the state fit the gateway that is replaced: the number of workers, the file, and that this
-/// version can read it.
-fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &EarlierGateway) -> Result<(), CliError> {
+/// version can read it. Returns the path of the state.
+fn fit(
+    config: &mut Config,
+    state: StatePlace<'_>,
+    instance: &str,
+    replaced: &EarlierGateway,
+) -> Result<Option<PathBuf>, CliError> {
     let refused = |why: String| CliError::failed(format!("{instance}: not replaced: {why}"));
     if config.worker.is_auto && config.feature_of_one_worker().is_none() {
         config.worker.count = replaced.workers;
@@ -419,7 +436,8 @@ fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &Ea
     let place = |path: &PathBuf| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
     if own.as_ref().map(place) == replaced.state.as_ref().map(place) {
         // Such as a state of a newer version.
-        return own.map_or(Ok(()), |path| check_state(&path)).map_err(|err| not_replaced(instance, err));
+        own.as_ref().map_or(Ok(()), |path| check_state(path)).map_err(|err| not_replaced(instance, err))?;
+        return Ok(own);
     }
     Err(refused(match &replaced.state {
         Some(path) => format!("the running gateway keeps its state in {}; use --state with that file", path.display()),
@@ -430,6 +448,9 @@ fn fit(config: &mut Config, state: StatePlace<'_>, instance: &str, replaced: &Ea
 /// Goes on with the connections of guests that an earlier gateway has passed.
 fn take_guests(stored: Option<&mut KeptNames>, daemon: &Daemon) {
     let mut passed = held::take_guests();
+    if !passed.is_empty() {
+        link::vhost::start_closing();
+    }
     if let Some(Err(err)) = stored.map(KeptNames::remove_guests) {
         tracing::warn!("guests reconnect: the service manager has them still: {err}");
         passed.drain(..).for_each(|guest| guest.connection.close());
@@ -483,45 +504,71 @@ struct Openers {
     host_side: Option<Result<Child, String>>,
 }
 
+/// Start of a gateway.
+struct Asked<'a> {
+    config: &'a [PathBuf],
+    sources: &'a Sources,
+    options: &'a RunOptions,
+    instance: &'a str,
+    socket: &'a Path,
+    /// User to change to.
+    user: Option<User>,
+    /// Directories of the gateway's files.
+    directories: Vec<Directory>,
+}
+
 impl Openers {
-    /// Starts the openers, and gives up the capabilities of this process.
+    /// Starts the openers, and gives up the rights of this process. `resumed`: the opener of links of a gateway that has started anew as
+    /// this one.
     ///
     /// # Errors
-    /// The opener of links cannot be started. Without one of the host side there is only no host side.
+    /// The opener of links cannot be started, or the gateway's user cannot be changed to. Without an opener of the host side there is
+    /// only no host side.
     fn start(
         sandbox: &mut Sandbox,
-        rights: BTreeSet<LinkRight>,
-        sources: &Sources,
-        options: &RunOptions,
-        (instance, socket): (&str, &Path),
-        places: &Places,
+        asked: &Asked<'_>,
+        resumed: Option<opener::request::Started>,
     ) -> Result<Self, CliError> {
+        let Asked { config, sources, options, instance, socket, user, directories } = asked;
         let has_host_side = sources.config.host.side != HostSide::Off;
         let host_side = has_host_side.then(|| {
             let (opener, missing) = host::start_opener(socket, sandbox.is_on())?;
             sandbox.note_opener("the host side", missing);
             Ok(opener)
         });
+        let rights = rights(config, sources, &options.allowed_links);
+        let places = places(asked, true);
         // What the gateway may write is no evidence.
-        let is_safe =
-            |file: &PathBuf| !places.may_write(file) && file.canonicalize().is_ok_and(|file| !places.may_write(&file));
+        let is_safe = |file: &PathBuf| {
+            let cannot_write = |file: &PathBuf| !places.may_write(file);
+            let is_beyond_reach = user.as_ref().is_none_or(|user| user.ids.beyond_reach(file).is_ok());
+            is_beyond_reach && cannot_write(file) && file.canonicalize().is_ok_and(|file| cannot_write(&file))
+        };
         let utf8 = |path: &PathBuf| path.to_str().is_some();
         let gateway = opener::Gateway {
-            instance: instance.to_owned(),
+            instance: (*instance).to_owned(),
             keeps_devices: options.keeps_devices,
             rights: Some(rights.clone()),
             of_file: of_file(sources),
-            file: sources.file.clone().filter(is_safe).filter(utf8),
-            sockets: [socket.to_owned(), daemon::netlink_starting(socket)].into_iter().filter(utf8).collect(),
+            file: sources.file.as_ref().and_then(|file| absolute(file).ok()).filter(is_safe).filter(utf8),
+            sockets: spellings(socket)
+                .into_iter()
+                .chain(spellings(&daemon::netlink_starting(socket)))
+                .filter(utf8)
+                .collect(),
             has_host_side,
+            user: user.as_ref().map(|user| user.ids),
         };
-        let is_needed = sandbox.is_on() && opener::request::is_needed(&gateway);
-        let links = is_needed.then(|| opener::request::start(gateway)).transpose().map_err(CliError::failed)?;
-        let links = links.map(|(links, missing)| {
-            sandbox.note_opener("links", missing);
-            links
-        });
-        sandbox.give_up_capabilities(rights);
+        let links = match resumed {
+            Some(resumed) => Some(resumed),
+            None if sandbox.is_on() && opener::request::is_needed(&gateway) => {
+                let (links, missing) = opener::request::start(gateway, directories).map_err(CliError::failed)?;
+                sandbox.note_opener("links", missing);
+                Some(links)
+            }
+            None => None,
+        };
+        sandbox.give_up_rights(rights, user.as_ref())?;
         Ok(Self { links, host_side })
     }
 }
@@ -529,6 +576,69 @@ impl Openers {
 /// Rights to open links of the kinds in the file.
 fn of_file(sources: &Sources) -> BTreeSet<LinkRight> {
     sources.config.links.iter().filter_map(|link| link.kind.driver().and_then(LinkRight::kept_for)).collect()
+}
+
+/// Paths to which a socket may have been bound: as it is given, as an opener binds it, and without symbolic links.
+fn spellings(socket: &Path) -> Vec<PathBuf> {
+    let dir = socket.parent().and_then(|dir| dir.canonicalize().ok());
+    let resolved = dir.zip(socket.file_name()).map(|(dir, name)| dir.join(name));
+    let all = [Some(socket.to_owned()), absolute(socket).ok(), resolved].into_iter().flatten();
+    all.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The user, if the gateway's files are in places that it can have.
+///
+/// # Errors
+/// They are not, and the user was chosen. Another one is left out.
+fn within_reach(user: User, directories: &[Directory], sandbox: &mut Sandbox) -> Result<Option<User>, CliError> {
+    match check_reach(&user, directories) {
+        Ok(()) => Ok(Some(user)),
+        Err(why) if user.is_chosen() => Err(CliError::failed(why)),
+        Err(why) => {
+            sandbox.leave_out(&user, &why);
+            Ok(None)
+        }
+    }
+}
+
+/// The directories but those of earlier guests that the user may change: their sockets stay.
+fn without_reachable(directories: Vec<Directory>, user: Option<UserIds>) -> Vec<Directory> {
+    let is_beyond_reach = |path: &Path| user.is_none_or(|user| user.beyond_reach(path).is_ok());
+    let stays = |directory: &Directory| match directory.files {
+        Named::EarlierGuest(_) => is_beyond_reach(&directory.path),
+        _ => true,
+    };
+    directories.into_iter().filter(stays).collect()
+}
+
+/// Checks that a gateway's user cannot change the places of its files, in which its opener works as root, and finds programs' sockets.
+///
+/// # Errors
+/// The first place that does not fit, with a remedy.
+fn check_reach(user: &User, directories: &[Directory]) -> Result<(), String> {
+    for Directory { path, files } in directories {
+        let file = match files {
+            Named::Configuration(name) | Named::State(name) | Named::BackEnd(name) => path.join(name),
+            Named::Sockets | Named::Guests | Named::Guest(_) => path.clone(),
+            // The gateway does without.
+            Named::EarlierGuest(_) => continue,
+        };
+        let beyond_reach = user.ids.beyond_reach(&file).map(drop);
+        let listed = if *files == Named::Sockets { user.ids.may_list(path) } else { Ok(()) };
+        for (found, remedy) in [
+            (beyond_reach, "give it to root, with write access for root alone"),
+            (listed, "let all users read it (chmod a+rx)"),
+        ] {
+            match found {
+                Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+                    return Err(format!("{}: {err}; {remedy}, or run the gateway with --user root", file.display()));
+                }
+                // What does not exist is reported by the work with it.
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Rights to open links that a gateway keeps.
@@ -541,29 +651,77 @@ fn rights(config: &[PathBuf], sources: &Sources, allowed: &[LinkRight]) -> BTree
     of_file(sources).into_iter().chain(allowed.iter().copied()).collect()
 }
 
-/// Directories of the files that a gateway reaches after its start.
-fn places(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&Path>) -> Places {
-    let mut places = Places::default();
-    config.iter().filter(|file| !config_file::is_stdin(file)).for_each(|file| places.read_beside(file));
-    if let Some(dir) = socket.parent() {
-        // The control socket reports a directory that cannot be made.
-        let _ = std::fs::create_dir_all(dir);
-    }
-    places.write_beside(socket);
-    if let Some(state) = state {
-        places.write_beside(state);
-    }
-    for link in &sources.config.links {
-        if let Some(Resource::VhostSocket(path)) = link.kind.driver().map(DriverKind::resource) {
-            places.write_beside(Path::new(path));
+/// Directories of the files that a gateway reads, makes and removes after its start. A path that is no text has none.
+fn directories(config: &[PathBuf], sources: &Sources, socket: &Path, state: Option<&Path>) -> Vec<Directory> {
+    type OfName = fn(String) -> Named;
+    let guests = sources.config.links.iter().filter_map(|link| match link.kind.driver()? {
+        DriverKind::VhostUser { socket, .. } => Some((Path::new(socket), Named::Guest as OfName)),
+        DriverKind::VirtioUser { socket, .. } => Some((Path::new(socket), Named::BackEnd as OfName)),
+        _ => None,
+    });
+    let config = config.iter().filter(|file| !config_file::is_stdin(file));
+    let config = config.map(|file| (file.as_path(), Named::Configuration as OfName));
+    let state = state.map(|state| (state, Named::State as OfName));
+    let sockets = (socket, (|_| Named::Sockets) as OfName);
+    let resolved = |dir: &Path| dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let mut directories: Vec<Directory> = Vec::new();
+    // Directories that have files of gateways, of this one and of others.
+    let mut of_gateways = BTreeSet::new();
+    for (file, named) in config.chain(state).chain([sockets]).chain(guests) {
+        let Ok(file) = absolute(file) else { continue };
+        let (Some(dir), Some(name)) = (file.parent(), file.file_name().and_then(|name| name.to_str())) else {
+            continue;
+        };
+        let files = match named(name.to_owned()) {
+            // A reload may add some there.
+            Named::Guest(_) if !of_gateways.contains(&resolved(dir)) => Named::Guests,
+            files => files,
+        };
+        if matches!(files, Named::Sockets | Named::State(_)) {
+            of_gateways.insert(resolved(dir));
+        }
+        let directory = Directory { path: dir.to_owned(), files };
+        if dir.to_str().is_some() && !directories.contains(&directory) {
+            directories.push(directory);
         }
     }
+    let is_covered = |path: &Path, name: &str| {
+        directories.iter().any(|directory| {
+            directory.path == path
+                && match &directory.files {
+                    Named::Guests => true,
+                    Named::Guest(own) => own == name,
+                    _ => false,
+                }
+        })
+    };
     // The socket of a port that the file lacks is removed.
-    held::listening_paths().iter().for_each(|path| places.write_beside(path));
+    let earlier = held::listening_paths().into_iter().filter(|path| path.is_absolute()).filter_map(|path| {
+        let (dir, name) = (path.parent()?, path.file_name()?.to_str()?.to_owned());
+        let is_socket = path.symlink_metadata().is_ok_and(|found| found.file_type().is_socket());
+        let is_missing = is_socket && dir.to_str().is_some() && !is_covered(dir, &name);
+        is_missing.then(|| Directory { path: dir.to_owned(), files: Named::EarlierGuest(name) })
+    });
+    let earlier: Vec<_> = earlier.collect();
+    directories.extend(earlier);
+    directories
+}
+
+/// Places that a gateway reaches after its start, by itself or by its opener.
+fn places(Asked { config, sources, socket, directories, .. }: &Asked<'_>, has_opener: bool) -> Places {
+    let mut places = if has_opener { Places::of_opener() } else { Places::default() };
+    config.iter().filter(|file| !config_file::is_stdin(file)).for_each(|file| places.read_beside(file));
+    for Directory { path, files } in directories {
+        if !matches!(files, Named::Configuration(_) | Named::BackEnd(_)) {
+            places.write_in(path);
+        }
+    }
+    // Programs have sockets there.
+    socket.parent().iter().for_each(|dir| places.list(dir));
     if !sources.lines.is_empty() {
         let programs = std::env::var_os("PATH").unwrap_or_default();
-        std::env::split_paths(&programs).for_each(|dir| places.read_in(&dir));
-        gateway_program::library().iter().for_each(|file| places.read_beside(file));
+        std::env::split_paths(&programs).for_each(|dir| places.search(&dir));
+        gateway_program::library().iter().filter_map(|file| file.parent()).for_each(|dir| places.search(dir));
     }
     places
 }
@@ -628,6 +786,24 @@ fn log_filter(requested: &str) -> Result<EnvFilter, CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn earlier_guests_within_reach_of_the_user_are_left_out() {
+        let dir = std::env::temp_dir().join(format!("fatpath-earlier-{}", std::process::id()));
+        let at = |name: &str, mode| {
+            let path = dir.join(name);
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            Directory { path, files: Named::EarlierGuest("vm0".to_owned()) }
+        };
+        let [open, closed] = [at("open", 0o777), at("closed", 0o755)];
+        let sockets = Directory { files: Named::Sockets, ..open.clone() };
+        let all = vec![open, closed.clone(), sockets.clone()];
+        assert_eq!(without_reachable(all.clone(), None), all);
+        let user = UserIds { uid: 61_234, gid: 61_234 };
+        assert_eq!(without_reachable(all, Some(user)), [closed, sockets]);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn unknown_log_level_is_refused() {

@@ -1,5 +1,6 @@
 //! Links of the host, opened from a configuration.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -11,6 +12,7 @@ use link::{Acquired, InternalLink, Link};
 use wire::eth::MacAddr;
 
 use super::confine;
+use super::files;
 use super::host;
 use super::opener::order::Opening;
 use super::opener::request;
@@ -59,6 +61,12 @@ pub(crate) fn open(
         Opening { name, kind, mtu, offloads, index, shards }
     };
     let driver_config = link::Config { name: name.clone(), kind: kind.clone(), mac, mtu, offloads, index };
+    if let DriverKind::VirtioUser { socket, .. } = &kind {
+        files::find_back_end(Path::new(socket)).map_err(|err| {
+            let hint = if err.kind() == io::ErrorKind::PermissionDenied { confine::connect_hint() } else { "" };
+            CliError::failed(format!("link {name}: {socket}: {err}{hint}"))
+        })?;
+    }
     let (opened, is_own) = loop {
         match held::way_to(&driver_config) {
             Way::Open if is_guests => {
@@ -88,7 +96,9 @@ pub(crate) fn open(
     let mut queues = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         let socket = match driver_config.kind.resource() {
-            Resource::VhostSocket(path) => confine::write_hint(Path::new(path)),
+            Resource::VhostSocket(path) if err.source.kind() == io::ErrorKind::PermissionDenied => {
+                confine::write_hint(Path::new(path))
+            }
             _ => String::new(),
         };
         CliError::failed(format!("{on}{err}{socket}"))

@@ -23,6 +23,8 @@ use rustix::io::{Errno, read};
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
+use crate::confine;
+
 /// Bit of `CAP_NET_ADMIN` in a set of capabilities (capabilities(7)).
 const CAP_NET_ADMIN: u32 = 12;
 
@@ -116,13 +118,14 @@ impl Peer {
         Some(Self { uid, pid, pidfd: Some(pidfd) })
     }
 
-    /// Privilege of the peer's process. If the gateway does not run as root, its own user may change it.
+    /// Privilege of the peer's process. If root has not started the gateway, its own user may change it. The user that a gateway of root
+    /// has changed to is that of other gateways, which may have been taken over.
     ///
     /// # Errors
     /// No descriptor is free for the check (`EMFILE`, `ENFILE`).
     pub(super) fn privilege(&self) -> Result<Privilege, Errno> {
-        let own = geteuid();
-        if !own.is_root() && own.as_raw() == self.uid {
+        let is_own = !confine::is_of_root() && geteuid().as_raw() == self.uid;
+        if is_own || self.is_own_program() {
             return Ok(Privilege::Full);
         }
         Ok(match (self.check_net_admin()?, self.uid) {
@@ -138,8 +141,8 @@ impl Peer {
     }
 
     fn check_net_admin(&self) -> Result<bool, Errno> {
-        if *own_program() == Some(self.pid) {
-            return Ok(self.is_alive());
+        if self.is_own_program() {
+            return Ok(true);
         }
         let judged = self.pidfd.as_ref().ok_or(Errno::SRCH).and_then(holds_net_admin);
         judged.or_else(|err| match err {
@@ -149,6 +152,10 @@ impl Peer {
                 Ok(false)
             }
         })
+    }
+
+    fn is_own_program(&self) -> bool {
+        *own_program() == Some(self.pid) && self.is_alive()
     }
 
     /// Tells whether the process still runs, so that no other process has its PID.

@@ -4,9 +4,10 @@
 //! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them.
 
 use std::convert::Infallible;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use rustix::net::SocketFlags;
 use super::acceptor::Acceptor;
 use super::capture::stream_capture;
 use super::command::Handle;
+use super::confine;
 use super::events::Event;
 use super::host::{Entrance, HostSide};
 use super::monitor::{stream_drops, stream_events};
@@ -33,7 +35,7 @@ use super::replace::offer::{self, Offer};
 use super::show::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
-use super::unix_socket;
+use crate::files;
 
 /// Limit of simultaneous clients; a further client is refused and may retry.
 const MAX_CLIENTS: usize = 32;
@@ -67,10 +69,41 @@ pub(crate) struct Server {
 pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
     match UnixStream::connect(path) {
         Err(_) => Ok(()),
-        Ok(_) => Err(CliError::failed(format!(
-            "{}: an instance of this name is running; stop it or choose another --instance",
-            path.display()
-        ))),
+        Ok(_) => Err(is_running(path)),
+    }
+}
+
+fn is_running(path: &Path) -> CliError {
+    CliError::failed(format!(
+        "{}: an instance of this name is running; stop it or choose another --instance",
+        path.display()
+    ))
+}
+
+/// Makes the directory of the socket at `path`. All users read one of root, whatever the file mode creation mask is: programs connect to
+/// sockets there, whose own modes are their limits.
+///
+/// # Errors
+/// The system's, with a remedy.
+pub(crate) fn make_dir(path: &Path) -> Result<(), CliError> {
+    let made = match path.parent() {
+        None => Ok(()),
+        Some(dir) if confine::is_of_root() => make_public(dir),
+        Some(dir) => std::fs::create_dir_all(dir),
+    };
+    made.map_err(|err| not_made(path, "cannot make its directory", &err))
+}
+
+/// Makes a directory, and those above it, that all users read. One that exists stays as it is.
+fn make_public(dir: &Path) -> io::Result<()> {
+    if dir.as_os_str().is_empty() || dir.is_dir() {
+        return Ok(());
+    }
+    dir.parent().map_or(Ok(()), make_public)?;
+    match std::fs::create_dir(dir) {
+        Ok(()) => std::fs::set_permissions(dir, Permissions::from_mode(0o755)),
+        Err(_) if dir.is_dir() => Ok(()),
+        Err(err) => Err(err),
     }
 }
 
@@ -91,14 +124,11 @@ impl Server {
     /// # Errors
     /// The socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
-        let failed = |what: &str, err: io::Error| not_made(path, what, &err);
-        if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
-        }
-        check_vacant(path)?;
-        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
-        let listener = unix_socket::private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
-        Ok(Self { path: path.to_owned(), listener, is_left: false })
+        let listener = files::listen(path, files::SocketRole::Control).map_err(|err| match err.kind() {
+            io::ErrorKind::AddrInUse => is_running(path),
+            _ => not_made(path, "bind", &err),
+        })?;
+        Ok(Self { path: path.to_owned(), listener: listener.into(), is_left: false })
     }
 
     /// Serves the clients of a socket of the gateway before, which is bound to `path`.
@@ -154,7 +184,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.is_left
-            && let Err(err) = std::fs::remove_file(&self.path)
+            && let Err(err) = files::remove(&self.path)
         {
             tracing::warn!("{}: {err}", self.path.display());
         }

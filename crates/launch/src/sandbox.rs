@@ -3,7 +3,8 @@
 //! Calls are allowed by number, and some by an argument: families of sockets, requests of `ioctl`, commands of `bpf`,
 //! threads but no processes, and memory that is not executable. No call on a list executes a program, traces another process, or
 //! makes a ring of `io_uring`. Links that take capabilities are opened by an opener: of packet sockets and programs of BPF, only what
-//! is done with open ones is on the gateway's list. Only the opener of the host side enters and makes namespaces, and mounts.
+//! is done with open ones is on the gateway's list. Only the opener of the host side enters and makes namespaces, and mounts, and only
+//! that of links gives files away.
 //!
 //! A filter evaluates numbers and arguments, but no memory. `clone3`, whose flags are in memory, returns `ENOSYS`, so
 //! that the C library uses `clone`.
@@ -324,8 +325,16 @@ const LISTED_TO_GATEWAY: &[c_long] = &[
     libc::SYS_getrusage,
 ];
 
-/// Calls that are allowed to an opener of links, with any argument: before Linux 6.5 it identifies a client by its number.
-const LISTED_TO_LINK_OPENER: &[c_long] = &[libc::SYS_pidfd_open];
+/// Calls that are allowed to an opener of links, with any argument: of the gateway's sockets and files, and `pidfd_open`, by which it
+/// identifies a client before Linux 6.5.
+const LISTED_TO_LINK_OPENER: &[c_long] = &[
+    libc::SYS_umask,
+    libc::SYS_unlinkat,
+    libc::SYS_renameat2,
+    libc::SYS_fchownat,
+    libc::SYS_fchmodat,
+    libc::SYS_pidfd_open,
+];
 
 /// Calls that are allowed to an opener of the host side, with any argument: of the file of its namespace, and of that of its record.
 const LISTED_TO_HOST_SIDE_OPENER: &[c_long] =
@@ -356,6 +365,12 @@ const LEGACY_OF_GATEWAY: &[c_long] = &[38];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 const LEGACY_OF_GATEWAY: &[c_long] = &[];
 
+/// [`LEGACY`] calls of an opener of links alone.
+#[cfg(target_arch = "x86_64")]
+const LEGACY_OF_LINK_OPENER: &[c_long] = &[libc::SYS_rename, libc::SYS_renameat, libc::SYS_chmod];
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY_OF_LINK_OPENER: &[c_long] = LEGACY_OF_GATEWAY;
+
 impl Role {
     /// Calls that are allowed by their arguments.
     fn checked(self) -> impl Iterator<Item = (c_long, Call)> {
@@ -371,7 +386,7 @@ impl Role {
     fn listed(self) -> impl Iterator<Item = c_long> {
         let [more, legacy]: [&[c_long]; 2] = match self {
             Self::Gateway => [LISTED_TO_GATEWAY, LEGACY_OF_GATEWAY],
-            Self::LinkOpener => [LISTED_TO_LINK_OPENER, &[]],
+            Self::LinkOpener => [LISTED_TO_LINK_OPENER, LEGACY_OF_LINK_OPENER],
             Self::HostSideOpener => [LISTED_TO_HOST_SIDE_OPENER, &[]],
         };
         [LISTED, LEGACY, more, legacy].into_iter().flatten().copied()
@@ -473,7 +488,6 @@ mod tests {
             libc::SYS_seccomp,
             libc::SYS_quotactl,
             libc::SYS_reboot,
-            libc::SYS_fchownat,
             libc::SYS_mknodat,
             libc::SYS_symlinkat,
         ];
@@ -488,12 +502,15 @@ mod tests {
             assert_eq!(judged(role, libc::SYS_read | 1 << 30, [0; 3]), REFUSED);
         }
         let of_host_side = [libc::SYS_setns, libc::SYS_mount, libc::SYS_umount2, libc::SYS_unshare];
-        let of_gateway = [libc::SYS_renameat2, libc::SYS_listen, libc::SYS_pidfd_getfd, libc::SYS_capset];
+        let of_gateway = [libc::SYS_listen, libc::SYS_ftruncate, libc::SYS_pidfd_getfd, libc::SYS_capset];
+        let of_links = [libc::SYS_fchownat, libc::SYS_renameat2];
         for (role, numbers) in [
             (Role::Gateway, &of_host_side[..3]),
             (Role::LinkOpener, &of_host_side[..]),
             (Role::LinkOpener, &of_gateway),
             (Role::HostSideOpener, &of_gateway),
+            (Role::HostSideOpener, &of_links),
+            (Role::Gateway, &of_links[..1]),
         ] {
             for &number in numbers {
                 assert_eq!(judged(role, number, [u64::MAX; 3]), REFUSED, "{role:?} {number}");

@@ -1,8 +1,9 @@
-//! Calls about open links that take capabilities, made by another process.
+//! Calls about open links that take rights, made by another process.
 
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use wire::MacAddr;
@@ -32,6 +33,30 @@ pub trait Opener: Send + Sync {
     /// # Errors
     /// As [`set_mtu`](Self::set_mtu).
     fn widen(&self, socket: BorrowedFd<'_>) -> io::Result<()>;
+
+    /// Makes a guest's socket, in place of one without a listener. Returns also the device and inode of its file.
+    ///
+    /// # Errors
+    /// As [`set_mtu`](Self::set_mtu); `AddrInUse`: a program listens there, or another kind of file is there.
+    fn listen(&self, path: &Path) -> io::Result<(OwnedFd, (u64, u64))>;
+
+    /// Takes on a guest's socket that another process has made. Returns the device and inode of its file.
+    ///
+    /// # Errors
+    /// As [`set_mtu`](Self::set_mtu); `ENOENT`, `ENOTSOCK`: there is none.
+    fn adopt(&self, path: &Path) -> io::Result<(u64, u64)>;
+
+    /// Connects to the socket of a guest's back end.
+    ///
+    /// # Errors
+    /// As [`set_mtu`](Self::set_mtu).
+    fn connect(&self, path: &Path) -> io::Result<OwnedFd>;
+
+    /// Removes the file of a guest's socket, if it is the one with this device and inode, and no program listens there.
+    ///
+    /// # Errors
+    /// As [`set_mtu`](Self::set_mtu).
+    fn remove(&self, path: &Path, file: (u64, u64)) -> io::Result<()>;
 }
 
 /// The opener of this process.

@@ -1,13 +1,14 @@
 //! The program under test.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 
 use crate::{Netns, Outcome, Process, Scratch, run};
@@ -55,6 +56,13 @@ pub struct Gateway {
 /// Number of workers of each gateway whose file does not say it.
 const WORKERS: &str = "FATPATH_TEST_WORKERS";
 
+/// User that each gateway of root changes to, unless its arguments say another one. Without the variable it changes to none, also on a
+/// host that has the user of gateways.
+const USER: &str = "FATPATH_TEST_USER";
+
+/// Parts of arguments of gateways that change to no user, or to another one.
+const OF_NO_USER: [&str; 3] = ["--user", "--no-sandbox", "--reuid"];
+
 /// Words of files that have a number of workers, or what several cannot have.
 const OF_ONE: [&str; 3] = ["[worker]", "[crypto]", "esp-offload"];
 
@@ -77,6 +85,26 @@ pub fn with_workers(toml: &str) -> String {
     match std::env::var(WORKERS) {
         Ok(count) if !OF_ONE.iter().any(|word| toml.contains(word)) => format!("{toml}\n[worker]\ncount = {count}\n"),
         _ => toml.to_owned(),
+    }
+}
+
+/// Has the gateway that a command starts change to a user.
+pub fn change_user(command: &mut Command, user: &str) {
+    command.env(USER, user);
+}
+
+/// Adds the user that the environment has, of the command or of this process, to the arguments of a gateway, or none. A gateway whose
+/// capabilities are few ones (`setpriv --bounding-set=-all,…`) changes to none.
+pub fn add_user(command: &mut Command) {
+    let has_own = command.get_args().any(|arg| OF_NO_USER.iter().any(|part| arg.to_string_lossy().contains(part)));
+    if !has_own && geteuid().is_root() {
+        let of_command = command.get_envs().find_map(|(name, user)| user.filter(|_| name == USER).map(OsString::from));
+        let has_few = command.get_args().map(|arg| arg.to_string_lossy()).any(|arg| {
+            let bounds = arg.trim_start_matches("--bounding-set=");
+            bounds.starts_with("-all") && !bounds.contains("setuid")
+        });
+        let user = of_command.or_else(|| env::var_os(USER)).filter(|_| !has_few);
+        command.arg("--user").arg(user.unwrap_or_else(|| "root".into()));
     }
 }
 
@@ -148,6 +176,7 @@ impl Gateway {
             Some("none") => {}
             kinds => drop(command.args(["--allow-links", kinds.unwrap_or(ALL_LINKS)])),
         }
+        add_user(&mut command);
         let process = Process::spawn(&mut command, scratch)?;
         Ok(Self { process, instance: instance.to_owned(), config, rundir })
     }

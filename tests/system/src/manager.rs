@@ -1,8 +1,10 @@
 //! Stand-in for the service manager (systemd): its notification socket, and its store of descriptors.
 
-use std::io::IoSliceMut;
+use std::fs;
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
@@ -49,7 +51,7 @@ impl Manager {
     /// The socket cannot be made.
     pub fn new(scratch: &Scratch) -> Outcome<Self> {
         let path = scratch.file("notify");
-        let socket = UnixDatagram::bind(&path)?;
+        let socket = notify_socket(&path)?;
         let store = Store::default();
         let of_thread = Arc::clone(&store);
         let thread = Some(thread::spawn(move || serve(&socket, &of_thread)));
@@ -182,4 +184,14 @@ fn are_one_file(one: &OwnedFd, other: &OwnedFd) -> bool {
     };
     // Eventfds have no type, and sockets have an inode each.
     file(one).is_some_and(|one| file(other) == Some(one))
+}
+
+/// Makes the socket of a manager's notifications, to which all users may send, as to systemd's.
+///
+/// # Errors
+/// The system's.
+pub fn notify_socket(path: &Path) -> io::Result<UnixDatagram> {
+    let socket = UnixDatagram::bind(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777))?;
+    Ok(socket)
 }

@@ -2,13 +2,22 @@
 //! of system calls, and few directories.
 
 use std::fs;
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, have_several_workers, run, trial, with_workers};
+use system::{
+    Gateway, Need, Netns, Outcome, Process, Scratch, change_user, fatpath, have_several_workers, run, trial,
+    wait_until, with_workers,
+};
 
 const NEEDS: &[Need] = &[Need::Namespaces];
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -22,10 +31,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("confine/gateway_ends_with_its_opener_of_links", &[Need::Namespaces, Need::Tun], opener_ends),
         trial("confine/link_of_another_kind_is_refused_by_name", &[Need::Namespaces, Need::Tun], other_kind),
         trial("confine/added_kind_takes_a_client_or_the_file", &[Need::Namespaces, Need::Tun], added_kind),
+        trial("confine/relative_paths_of_file_and_sockets_are_evidence", &[Need::Namespaces, Need::Tun], relative),
         trial("confine/no_sandbox_leaves_restrictions_out_and_says_so", NEEDS, no_sandbox),
         trial("confine/wrong_value_of_the_variable_is_refused", NEEDS, wrong_value),
         trial("confine/file_elsewhere_is_loaded_by_descriptor", NEEDS, file_elsewhere),
         trial("confine/socket_of_a_guest_elsewhere_is_refused_by_name", NEEDS, guest_elsewhere),
+        trial("confine/back_end_is_one_of_the_start_file", &[Need::Namespaces, Need::Tun], back_end),
         trial("confine/openers_outlive_signals", &[Need::Namespaces, Need::Tun], signals),
     ]
 }
@@ -107,10 +118,16 @@ const UDP: &str = "[[link]]\nname = \"u\"\nkind = \"udp\"\nbind = \"127.0.0.1:45
 
 const TUN: &str = "[[link]]\nname = \"t0\"\nkind = \"tun\"\n";
 
+fn of_user(user: &str, host: &Netns, scratch: &Scratch, toml: &str) -> Outcome<Gateway> {
+    let mut command = host.command(fatpath());
+    change_user(&mut command, user);
+    Gateway::start_under(command, scratch, "x", toml)
+}
+
 fn filter() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
     let toml = format!("{NONE}{TUN}[crypto]\nworkers = 1\n");
-    let gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+    let gateway = of_user("root", &host, &scratch, &toml)?;
     for (field, want) in [("Seccomp:", "2"), ("NoNewPrivs:", "1")] {
         let values = of_threads(gateway.id(), field)?;
         assert!(values.len() > 4 && values.iter().all(|value| value == want), "{field} {values:?}");
@@ -120,7 +137,7 @@ fn filter() -> Outcome {
     assert!(first.starts_with("sandbox landlock "), "{shown}");
     assert!(first.ends_with(", seccomp, no_new_privs, no capabilities"), "{shown}");
     let rundir = scratch.path().display();
-    assert!(shown.contains(&format!("write {rundir}\n")) && !shown.contains("missing"), "{shown}");
+    assert!(shown.contains(&format!("write {rundir} by its opener\n")) && !shown.contains("missing"), "{shown}");
     assert!(gateway.log().contains("x: sandbox: landlock "), "{}", gateway.log());
     assert!(gateway.log().contains(", no_new_privs, no capabilities\n"), "{}", gateway.log());
     let state: serde_json::Value = serde_json::from_str(&gateway.show("--json sandbox")?)?;
@@ -146,7 +163,7 @@ fn added_kind() -> Outcome {
     })?;
     gateway.reload(&format!("{TUN}{}", tap("tap2")))?;
     gateway.wait_until("the link of the file is added", |gateway| gateway.link("tap2").is_ok())?;
-    // A file of a client, by the client's right; later changes of it are those of any user.
+    // A file of a client, by the client's right; later changes of it are those of any user, and the gateway does not read it.
     let other = scratch.file("other.toml");
     let load = || {
         run(Command::new(fatpath()).args(["-i", "x", "load", "-c"]).arg(&other).env("FATPATH_RUNDIR", scratch.path()))
@@ -156,11 +173,62 @@ fn added_kind() -> Outcome {
     assert!(gateway.link("tap3").is_ok() && gateway.link("tap2").is_err());
     fs::write(&other, with_workers(&format!("{TUN}{}{}", tap("tap3"), tap("tap4"))))?;
     kill_process(Pid::from_raw(gateway.id().try_into()?).ok_or("no process number")?, Signal::HUP)?;
-    let why = "link tap4: the file of the gateway's start had no link of kind tap: a program has to add it";
+    let why = "lets this gateway read ";
     gateway.wait_until("the reload is refused", |gateway| gateway.log().contains(why))?;
     assert!(gateway.link("tap3").is_ok() && gateway.link("tap4").is_err());
     load()?;
     gateway.link("tap4").map(drop)
+}
+
+/// File and sockets that the start names by relative paths, and by a symbolic link.
+fn relative() -> Outcome {
+    for user in ["root", "61234"] {
+        let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+        let config = scratch.config("x.toml")?;
+        fs::write(&config, TUN)?;
+        let dir = config.parent().ok_or("no directory")?;
+        symlink(scratch.path(), dir.join("run"))?;
+        let mut command = host.command(fatpath());
+        command.args(["run", "--instance", "x", "--state", "none", "--allow-links", "tap", "--user", user]);
+        command.args(["-c", "x.toml"]).current_dir(dir).env("FATPATH_RUNDIR", "run");
+        let process = Process::spawn(&mut command, &scratch)?;
+        let ip = |line: &str| {
+            let mut command = Command::new(fatpath());
+            command.args(["-i", "x", "ip"]).args(line.split(' ')).env("FATPATH_RUNDIR", scratch.path());
+            run(&mut command)
+        };
+        let waits = |what: &str, line: &str| wait_until(what, PATIENCE, || ip(line).is_ok());
+        let found = waits("it runs", "link show t0").and_then(|()| {
+            ip("link add tap1 type tap")?;
+            fs::write(&config, format!("{TUN}[[link]]\nname = \"tap2\"\nkind = \"tap\"\n"))?;
+            process.signal(Signal::HUP)?;
+            waits("the link of the file is added", "link show tap2")
+        });
+        found.map_err(|failed| format!("{user}: {}{}", failed.message().unwrap_or_default(), process.output()))?;
+    }
+    Ok(())
+}
+
+/// A back end that a reload adds: one of the start's file, and another one.
+fn back_end() -> Outcome {
+    let (scratch, elsewhere, host) = (Scratch::new()?, Scratch::new()?, Netns::new("x")?);
+    let link =
+        |socket: &Path| format!("[[link]]\nname = \"g0\"\nkind = \"virtio-user\"\nsocket = \"{}\"\n", socket.display());
+    let mut gateway = Gateway::start(&host, &scratch, "x", TUN)?;
+    let (first, second) = (elsewhere.file("first"), elsewhere.file("second"));
+    let listener = UnixListener::bind(&first)?;
+    symlink(&first, elsewhere.file("link"))?;
+    listener.set_nonblocking(true)?;
+    gateway.reload(&format!("{TUN}{}", link(&elsewhere.file("link"))))?;
+    gateway.wait_until("the gateway connects", |_| listener.accept().is_ok())?;
+    // A file of a client names none.
+    let other = scratch.file("other.toml");
+    fs::write(&other, format!("{TUN}{}", link(&second)))?;
+    let mut load = Command::new(fatpath());
+    load.args(["-i", "x", "load", "-c"]).arg(&other).env("FATPATH_RUNDIR", scratch.path());
+    let refused = run(&mut load).err().and_then(|failed| failed.message().map(str::to_owned)).unwrap_or_default();
+    assert!(refused.contains("connect to back ends of the file of its start alone: restart it"), "{refused}");
+    Ok(())
 }
 
 fn no_sandbox() -> Outcome {
@@ -198,9 +266,7 @@ fn file_elsewhere() -> Outcome {
     // A reload opens the file itself.
     let pid = Pid::from_raw(gateway.id() as i32).ok_or("no process number")?;
     kill_process(pid, Signal::HUP)?;
-    let own = scratch.config("x.toml")?;
-    let (name, own) = (file.display(), own.parent().ok_or("no directory")?.display());
-    let name = name.to_string();
+    let (name, own) = (file.display().to_string(), scratch.config("x.toml")?.display().to_string());
     let hint = format!("the sandbox lets this gateway read {own} alone: `fatpath load -c FILE` passes it another file");
     gateway.wait_until("the reload is refused by name", |gateway| {
         let log = gateway.log();
@@ -310,7 +376,7 @@ fn capabilities() -> Outcome {
     let packet = |key: &str| format!("[[link]]\nname = \"p\"\nkind = \"packet\"\ninterface = \"va\"\n{key}");
     let off = "[host]\nside = \"off\"\n";
     let host_side = SYS_ADMIN | NET_ADMIN | NET_RAW | SYS_PTRACE | SETFCAP;
-    for (toml, of_links, has_host_side) in [
+    let cases = [
         (format!("{NONE}{TUN}"), Some(NET_ADMIN), true),
         (format!("{NONE}{off}"), None, false),
         (format!("{NONE}{off}{}", packet("")), Some(NET_RAW), false),
@@ -318,8 +384,13 @@ fn capabilities() -> Outcome {
         (format!("{NONE}{}", packet("exclusive = true\n")), Some(NET_ADMIN | NET_RAW | BPF), true),
         (format!("# allow-links packet\n{off}"), Some(NET_RAW), false),
         (format!("{NONE}{off}{}", UDP.replace("4500", "53")), Some(NET_BIND_SERVICE), false),
-    ] {
-        let gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+    ];
+    for (user, (toml, of_links, has_host_side)) in
+        ["root", "61234"].into_iter().flat_map(|user| cases.iter().map(move |case| (user, case)))
+    {
+        // An opener without a capability works with the files.
+        let of_links = of_links.or((user != "root").then_some(0));
+        let gateway = of_user(user, &host, &scratch, toml)?;
         has_none(&gateway, false)?;
         let mut held = [None; 2];
         for (name, opener) in openers(&gateway)? {
@@ -335,7 +406,7 @@ fn capabilities() -> Outcome {
             }
             held[usize::from(name == "host-side")] = effective.first().copied();
         }
-        assert_eq!(held, [of_links, has_host_side.then_some(host_side)], "{toml}");
+        assert_eq!(held, [of_links, has_host_side.then_some(host_side)], "{user} {toml}");
         assert!(!gateway.log().contains("could not raise the priority"), "{}", gateway.log());
     }
     Ok(())

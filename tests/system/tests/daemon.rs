@@ -289,13 +289,25 @@ fn an_empty_gateway_is_configured_at_run_time() -> Outcome {
     let (code, printed) = load("taken.toml")?;
     assert!(code == Some(1) && printed.lines().count() == 1 && printed.contains("taken.toml"), "{printed}");
     assert!(links()?.contains("w: <UP>"), "{}", links()?);
-    // From now on SIGHUP reads that file.
+    // SIGHUP reads that file, unless an opener does, which knows files of the start alone.
     let route = "[[route]]\nto = \"10.99.0.0/16\"\ntype = \"blackhole\"\n";
     fs::write(scratch.file("good.toml"), files[1].1.clone() + route)?;
     gateway.signal(Signal::HUP)?;
-    wait_until("the route is there", Duration::from_secs(20), || {
-        run(&mut fatpath(&["show", "routes"])).is_ok_and(|routes| routes.contains("10.99.0.0/16"))
+    let has_route = || run(&mut fatpath(&["show", "routes"])).is_ok_and(|routes| routes.contains("10.99.0.0/16"));
+    let mut is_refused = false;
+    wait_until("the route is there, or refused by name", Duration::from_secs(20), || {
+        let file = scratch.file("good.toml").display().to_string();
+        let hint = "; the sandbox lets this gateway read no file: `fatpath load -c FILE` passes it one";
+        is_refused = gateway.output().lines().any(|line| {
+            line.contains(&format!("not reloaded, nothing has changed: {file}: Permission denied"))
+                && line.ends_with(hint)
+        });
+        is_refused || has_route()
     })?;
+    let has_opener = run(&mut fatpath(&["show", "sandbox"]))?.contains(" by its opener\n");
+    assert_eq!((is_refused, has_route()), (has_opener, !has_opener), "{}", gateway.output());
+    assert_eq!(load("good.toml")?.0, Some(0));
+    assert!(has_route());
     gateway.signal(Signal::TERM)?;
     assert!(gateway.wait(Duration::from_secs(20))?.success());
     Ok(())
@@ -369,7 +381,7 @@ fn a_missing_privilege_is_named() -> Outcome {
     let (program, file) = (scratch.file("fatpath"), scratch.file("nobody.toml"));
     fs::copy(fatpath(), &program)?;
     fs::write(&file, "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n")?;
-    for (path, mode) in [(scratch.path(), 0o777), (&program, 0o755), (&file, 0o644)] {
+    for (path, mode) in [(scratch.path(), 0o1777), (&program, 0o755), (&file, 0o644)] {
         fs::set_permissions(path, Permissions::from_mode(mode))?;
     }
     let mut command = Command::new("timeout");

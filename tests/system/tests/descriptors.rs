@@ -58,8 +58,14 @@ fn full() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let gateway = limited(&scratch, &netns)?;
     let id = gateway.id();
+    // Without CAP_SYS_RESOURCE, limits of a process are set by its own user.
+    let user = fs::read_to_string(format!("/proc/{id}/status"))?;
+    let user =
+        user.lines().find_map(|line| line.strip_prefix("Uid:\t")?.split('\t').next()).ok_or("no user")?.to_owned();
     let limit = |limit: u32| {
-        run(Command::new("prlimit").args(["--pid", &id.to_string(), &format!("--nofile={limit}:{LIMIT}")]))
+        let mut command = Command::new("setpriv");
+        command.args([&format!("--reuid={user}"), &format!("--regid={user}"), "--clear-groups", "prlimit"]);
+        run(command.args(["--pid", &id.to_string(), &format!("--nofile={limit}:{LIMIT}")]))
     };
     // The gateway may be about to close the connection by which it was found to run.
     let mut free = 0;

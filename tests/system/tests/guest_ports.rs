@@ -1,18 +1,20 @@
 //! Guests of a gateway that is restarted or replaced: their connections, rings and frames go on. Front ends of these tests are on a
 //! bridge with each other.
 
-use std::cell::RefCell;
-use std::fs::File;
+use std::cell::{Cell, RefCell};
+use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use system::{
-    FrontEnd, Gateway, Manager, Manners, Need, Netns, Outcome, Scratch, exchange, fatpath, trial, wait_until,
+    FrontEnd, Gateway, Manager, Manners, Need, Netns, Outcome, Scratch, change_user, exchange, fatpath, trial,
+    wait_until,
 };
 
 use crate::bridge::bridge;
@@ -34,16 +36,29 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("guest_ports/less_memory_in_the_file_closes_a_guest", NEEDS, less_memory),
         trial("guest_ports/killed_gateway_leaves_guests_to_reconnect", NEEDS, killed),
         trial("guest_ports/store_without_room_closes_guests", NEEDS, small_store),
-        trial("guest_ports/damaged_store_closes_guests", NEEDS, damaged_store),
+        trial("guest_ports/damaged_store_closes_guests", NEEDS, || damaged_store(None)),
         trial("guest_ports/start_that_fails_loses_no_guest", NEEDS, failed_start),
-        trial("guest_ports/port_that_the_file_lacks_is_removed", NEEDS, removed),
+        trial("guest_ports/port_that_the_file_lacks_is_removed", NEEDS, || removed(None)),
         trial("guest_ports/swapped_names_leave_guests_with_their_sockets", NEEDS, swapped),
-        trial("guest_ports/listeners_without_their_table_are_bound_anew", NEEDS, without_table),
-        trial("guest_ports/listener_without_its_file_is_bound_anew", NEEDS, without_file),
+        trial("guest_ports/listeners_without_their_table_are_bound_anew", NEEDS, || without_table(None)),
+        trial("guest_ports/listener_without_its_file_is_bound_anew", NEEDS, || without_file(None)),
         trial("guest_ports/addresses_of_bridge_and_ports_stay", NEEDS, addresses),
         trial("guest_ports/ports_of_one_machine_share_its_memory", NEEDS, one_machine),
+        trial("guest_ports/socket_of_another_program_stays", NEEDS, || foreign(None)),
+        trial("guest_ports/frames_go_on_when_the_user_changes", NEEDS, other_users),
+        trial("guest_ports/user_goes_on_over_a_restart", NEEDS, || users(Way::Restart)),
+        trial("guest_ports/user_goes_on_over_a_replacement", NEEDS, || users(Way::Replace)),
+        trial("guest_ports/user_removes_a_port_that_the_file_lacks", NEEDS, || removed(USER)),
+        trial("guest_ports/user_leaves_a_socket_of_another_program", NEEDS, || foreign(USER)),
+        trial("guest_ports/user_cannot_have_root_remove_by_its_link", NEEDS, planted),
+        trial("guest_ports/user_ends_listeners_without_their_table", NEEDS, || without_table(USER)),
+        trial("guest_ports/user_binds_a_socket_without_its_file_anew", NEEDS, || without_file(USER)),
+        trial("guest_ports/user_closes_guests_of_a_damaged_store", NEEDS, || damaged_store(USER)),
     ]
 }
+
+/// A user that no host has.
+const USER: Option<&str> = Some("61234");
 
 const TWO_WORKERS: &str = "[worker]\ncount = 2\n";
 
@@ -63,6 +78,8 @@ struct Site {
     netns: Netns,
     toml: String,
     pairs: u16,
+    /// User of the next gateways; `None`: that of all tests.
+    user: Cell<Option<&'static str>>,
     scratch: Scratch,
 }
 
@@ -72,7 +89,7 @@ fn toml(scratch: &Scratch, pairs: u16, more: &str) -> String {
 }
 
 fn socket(scratch: &Scratch, number: usize) -> PathBuf {
-    scratch.file(&format!("vm{number}.sock"))
+    scratch.file("guests").join(format!("vm{number}.sock"))
 }
 
 fn port(scratch: &Scratch, number: usize, pairs: u16, more: &str) -> String {
@@ -84,15 +101,40 @@ fn port(scratch: &Scratch, number: usize, pairs: u16, more: &str) -> String {
 
 impl Site {
     fn new(way: Way, pairs: u16, more: &str) -> Outcome<Self> {
+        Self::of_user(way, pairs, more, None)
+    }
+
+    /// A gateway of a user, which does not even search the directory of its guests' sockets.
+    fn of_user(way: Way, pairs: u16, more: &str, user: Option<&'static str>) -> Outcome<Self> {
         let (scratch, netns) = (Scratch::new()?, Netns::new("guests")?);
+        let dir = scratch.file("guests");
+        fs::create_dir(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700))?;
         let manager = if way == Way::Restart { Some(Manager::new(&scratch)?) } else { None };
         let toml = toml(&scratch, pairs, more);
-        let command = match &manager {
+        let mut command = match &manager {
             Some(manager) => manager.command(&netns, &scratch.file("x.state"))?,
             None => netns.command(fatpath()),
         };
+        user.into_iter().for_each(|user| change_user(&mut command, user));
         let gateway = RefCell::new(Gateway::start_under(command, &scratch, "x", &toml)?);
-        Ok(Self { gateway, manager, netns, toml, pairs, scratch })
+        let site = Self { gateway, manager, netns, toml, pairs, user: Cell::new(user), scratch };
+        site.belongs_to_user()?;
+        Ok(site)
+    }
+
+    /// Fails unless all threads of the gateway are the user's.
+    fn belongs_to_user(&self) -> Outcome {
+        let Some(user) = self.user.get() else { return Ok(()) };
+        let uid = if user == "root" { "0" } else { user };
+        let gateway = self.gateway.borrow();
+        for thread in fs::read_dir(format!("/proc/{}/task", gateway.id()))? {
+            // A thread may have ended.
+            let Ok(status) = fs::read_to_string(thread?.path().join("status")) else { continue };
+            let ids = status.lines().find_map(|line| line.strip_prefix("Uid:")).ok_or("no user")?;
+            assert!(ids.split_whitespace().all(|id| id == uid), "{status}{}", gateway.log());
+        }
+        Ok(())
     }
 
     fn guests(&self) -> Outcome<[FrontEnd; 2]> {
@@ -114,10 +156,11 @@ impl Site {
     }
 
     fn start(&self, toml: &str) -> Outcome {
-        let command = self.manager()?.command(&self.netns, &self.scratch.file("x.state"))?;
+        let mut command = self.manager()?.command(&self.netns, &self.scratch.file("x.state"))?;
+        self.user.get().into_iter().for_each(|user| change_user(&mut command, user));
         let started = Gateway::start_under(command, &self.scratch, "x", toml)?;
         self.gateway.replace(started);
-        Ok(())
+        self.belongs_to_user()
     }
 
     /// Goes to the next gateway, with the file `toml`.
@@ -125,8 +168,10 @@ impl Site {
         match way {
             Way::Restart => self.terminate().and_then(|()| self.start(toml)),
             Way::Replace => {
-                let command = self.netns.command(fatpath());
-                self.gateway.borrow_mut().replace(command, &self.scratch, toml, PATIENCE).map(drop)
+                let mut command = self.netns.command(fatpath());
+                self.user.get().into_iter().for_each(|user| change_user(&mut command, user));
+                self.gateway.borrow_mut().replace(command, &self.scratch, toml, PATIENCE).map(drop)?;
+                self.belongs_to_user()
             }
         }
     }
@@ -173,7 +218,98 @@ impl Site {
 }
 
 fn go_on(way: Way, pairs: u16, more: &str) -> Outcome {
-    let site = Site::new(way, pairs, more)?;
+    keep(&Site::new(way, pairs, more)?, way)
+}
+
+/// Guests of a gateway of a user; and the files of their sockets go with their links.
+fn users(way: Way) -> Outcome {
+    let site = Site::of_user(way, 2, TWO_WORKERS, USER)?;
+    keep(&site, way)?;
+    site.gateway
+        .borrow()
+        .reload(&[bridge("br0", ""), port(&site.scratch, 1, 2, ""), TWO_WORKERS.to_owned()].concat())?;
+    let [first, second] = [0, 1].map(|number| socket(&site.scratch, number));
+    wait_until("the socket of a port that was adopted is removed", PATIENCE, || !first.exists())
+        .map_err(|failed| site.explain(&failed))?;
+    assert!(second.exists(), "{}", site.log());
+    site.terminate()?;
+    assert_eq!(second.exists(), way == Way::Restart, "{}", site.log());
+    Ok(())
+}
+
+/// An installation that gets the user of gateways, and loses it again.
+fn other_users() -> Outcome {
+    for way in [Way::Restart, Way::Replace] {
+        let site = Site::of_user(way, 1, "", Some("root"))?;
+        let mut guests = site.guests()?;
+        for user in ["61234", "61235", "root"] {
+            site.user.set(Some(user));
+            exchange(&mut guests, || site.renew(way, &site.toml)).map_err(|failed| site.explain(&failed))?;
+            site.goes_on(&guests)?;
+        }
+    }
+    Ok(())
+}
+
+/// Another program takes the path of a guest's socket, which a gateway has adopted, or whose link the next gateway lacks.
+fn foreign(user: Option<&'static str>) -> Outcome {
+    for way in [Way::Restart, Way::Replace] {
+        let site = Site::of_user(way, 1, "", user)?;
+        let [first, second] = [0, 1].map(|number| socket(&site.scratch, number));
+        let other = |path: &PathBuf| {
+            fs::remove_file(path)?;
+            UnixListener::bind(path)
+        };
+        site.renew(way, &site.toml)?;
+        let _first = other(&first)?;
+        let without_first = [bridge("br0", ""), port(&site.scratch, 1, 1, "")].concat();
+        site.gateway.borrow().reload(&without_first)?;
+        wait_until("the link is gone", PATIENCE, || site.state(0).is_err())?;
+        UnixStream::connect(&first).map_err(|err| format!("{err}: {}", site.log()))?;
+        let _second = other(&second)?;
+        site.renew(way, &bridge("br0", ""))?;
+        wait_until("the link is gone", PATIENCE, || site.state(1).is_err())?;
+        UnixStream::connect(&second).map_err(|err| format!("{err}: {}", site.log()))?;
+        site.terminate()?;
+        UnixStream::connect(&first).and_then(|_| UnixStream::connect(&second))?;
+    }
+    Ok(())
+}
+
+/// Sockets of guests behind a symbolic link of the user's: root's opener removes none there, and a port there is refused by name.
+fn planted() -> Outcome {
+    for way in [Way::Restart, Way::Replace] {
+        let site = Site::of_user(way, 1, "", USER)?;
+        site.renew(way, &site.toml)?;
+        let (dir, real) = (site.scratch.file("guests"), site.scratch.file("real"));
+        fs::rename(&dir, &real)?;
+        symlink(&real, &dir)?;
+        lchown(&dir, Some(61_234), Some(61_234))?;
+        let without_first = [bridge("br0", ""), port(&site.scratch, 1, 1, "")].concat();
+        site.gateway.borrow().reload(&without_first)?;
+        wait_until("the link is gone", PATIENCE, || site.state(0).is_err())?;
+        assert!(real.join("vm0.sock").exists(), "{}", site.log());
+        let next = |toml: &str| match way {
+            Way::Restart => site.start(toml),
+            Way::Replace => site.renew(way, toml),
+        };
+        if way == Way::Restart {
+            site.terminate()?;
+        }
+        let refused = next(&without_first).err().ok_or("a port behind the link is made")?;
+        let why = refused.message().unwrap_or_default();
+        assert!(why.contains(&format!("the gateway's user 61234 may change {}", dir.display())), "{why}");
+        next(&bridge("br0", ""))?;
+        let stays = format!("{}: the socket of an earlier gateway's guest stays: ", dir.join("vm1.sock").display());
+        assert!(site.log().contains(&stays), "{}", site.log());
+        assert!(["vm0.sock", "vm1.sock"].iter().all(|name| real.join(name).exists()), "{}", site.log());
+    }
+    Ok(())
+}
+
+/// The same guests go on over several restarts.
+fn keep(site: &Site, way: Way) -> Outcome {
+    let pairs = site.pairs;
     let mut guests = site.guests()?;
     for _ in 0..ROUNDS {
         let exchanged =
@@ -275,8 +411,8 @@ fn memory(bytes: &[u8]) -> Outcome<OwnedFd> {
     Ok(file.into())
 }
 
-fn damaged_store() -> Outcome {
-    let site = Site::new(Way::Restart, 1, "")?;
+fn damaged_store(user: Option<&'static str>) -> Outcome {
+    let site = Site::of_user(Way::Restart, 1, "", user)?;
     type Damage = fn(&str) -> String;
     let cases: [(Damage, &str); 4] = [
         (|_| "[".to_owned(), "guests reconnect: it has no guests: "),
@@ -336,9 +472,9 @@ fn failed_start() -> Outcome {
 }
 
 /// A port that the next file lacks goes with its socket, and comes again.
-fn removed() -> Outcome {
+fn removed(user: Option<&'static str>) -> Outcome {
     for way in [Way::Restart, Way::Replace] {
-        let site = Site::new(way, 1, "")?;
+        let site = Site::of_user(way, 1, "", user)?;
         let guests = site.guests()?;
         site.renew(way, &[bridge("br0", ""), port(&site.scratch, 1, 1, "")].concat())?;
         let log = site.log();
@@ -349,6 +485,11 @@ fn removed() -> Outcome {
         site.renew(way, &site.toml)?;
         let mut guests = [site.guest(0)?, { guests }.into_iter().nth(1).ok_or("no guest")?];
         exchange(&mut guests, || Ok(())).map_err(|failed| site.explain(&failed))?;
+        // No port is left, and none in their directory.
+        site.renew(way, &bridge("br0", ""))?;
+        assert!(fs::read_dir(site.scratch.file("guests"))?.next().is_none(), "{}", site.log());
+        assert!(!site.log().contains("stays"), "{}", site.log());
+        site.renew(way, &site.toml)?;
         site.terminate()?;
         assert_eq!(socket.exists(), way == Way::Restart);
     }
@@ -383,8 +524,8 @@ fn swapped() -> Outcome {
 }
 
 /// A store that has sockets that listen for guests, but no table that tells what they are.
-fn without_table() -> Outcome {
-    let site = Site::new(Way::Restart, 1, "")?;
+fn without_table(user: Option<&'static str>) -> Outcome {
+    let site = Site::of_user(Way::Restart, 1, "", user)?;
     let mut guests = site.guests()?;
     let damaged: [Option<&[u8]>; 2] = [None, Some(b"[")];
     for table in damaged {
@@ -400,15 +541,21 @@ fn without_table() -> Outcome {
     }
     // The paths are those of sockets that listen.
     drop(guests);
-    exchange(&mut site.guests()?, || Ok(())).map(drop).map_err(|failed| site.explain(&failed))
+    exchange(&mut site.guests()?, || Ok(())).map(drop).map_err(|failed| site.explain(&failed))?;
+    // Nor has the next file a port for them.
+    site.terminate()?;
+    site.manager()?.remove("links");
+    site.start(&bridge("br0", ""))?;
+    assert!(fs::read_dir(site.scratch.file("guests"))?.next().is_none(), "{}", site.log());
+    Ok(())
 }
 
-fn without_file() -> Outcome {
+fn without_file(user: Option<&'static str>) -> Outcome {
     for way in [Way::Restart, Way::Replace] {
-        let site = Site::new(way, 1, "")?;
+        let site = Site::of_user(way, 1, "", user)?;
         drop(site.guests()?);
         for number in 0..2 {
-            std::fs::remove_file(socket(&site.scratch, number))?;
+            fs::remove_file(socket(&site.scratch, number))?;
         }
         site.renew(way, &site.toml)?;
         wait_until("sockets are there", PATIENCE, || (0..2).all(|number| socket(&site.scratch, number).exists()))?;

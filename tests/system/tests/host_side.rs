@@ -659,7 +659,7 @@ impl Users {
         let scratch = Scratch::new()?;
         fs::copy(fatpath(), scratch.file("fatpath"))?;
         fs::copy(fatpath().with_file_name("libfatpath_preload.so"), scratch.file("libfatpath_preload.so"))?;
-        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777))?;
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o1777))?;
         let device = scratch.file("tun");
         let script = "mknod \"$1\" c 10 200; chmod \"$2\" \"$1\"";
         run(Command::new("sh").args(["-ec", script, "sh"]).arg(&device).arg(mode))?;
@@ -706,7 +706,7 @@ fn run_dir() -> Outcome {
     let (users, host) = (Users::new("666")?, Netns::new("x")?);
     let dir = users.scratch.file("runtime");
     fs::create_dir(&dir)?;
-    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777))?;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o1777))?;
     let as_user = |words: &[&str]| {
         let mut command = users.fatpath(&host);
         command.args(words).env_remove("FATPATH_RUNDIR").env("XDG_RUNTIME_DIR", &dir);

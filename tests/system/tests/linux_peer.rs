@@ -178,7 +178,7 @@ fn user_charon(programs: &Scratch) -> Outcome<String> {
     left.change("swanctl.conf", "mobike = no", "mobike = no\n    local_port = 4500\n    remote_port = 4500")?;
     let (vici, conf) = (left.file("vici"), left.file("strongswan.conf"));
     let directory = vici.parent().ok_or("a file has a directory")?.to_owned();
-    fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o1777))?;
     // `mount` has the set-user-ID bit, and the daemon writes its process number to /run.
     let mount = programs.file("mount");
     run(Command::new("install").args(["-m", "755"]).arg(found("mount")?).arg(&mount))?;

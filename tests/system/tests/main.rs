@@ -48,6 +48,7 @@ mod sysctl;
 mod trial;
 mod tunnel;
 mod unmodified;
+mod user;
 mod vhost;
 mod vlan;
 mod vrf;
@@ -118,6 +119,7 @@ fn main() {
         large_file::trials(),
         strongswan::trials(),
         unmodified::trials(),
+        user::trials(),
         demo::trials(),
         bench::trials(),
         xdp::trials(),

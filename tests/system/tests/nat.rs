@@ -46,7 +46,7 @@ fn site(more: &str) -> Outcome<Site> {
     let gateway = Gateway::start(&netns, &scratch, "x", &config)?;
     let peer = netns.enter(|| UdpSocket::bind("192.0.2.2:61000"))?;
     peer.set_read_timeout(Some(PATIENCE))?;
-    let manager = UnixDatagram::bind(scratch.file("manager"))?;
+    let manager = UnixDatagram::bind(scratch.file("x.ike-manager"))?;
     manager.set_read_timeout(Some(PATIENCE))?;
     manager.connect(gateway.socket().with_extension("ike"))?;
     Ok(Site { gateway, peer, manager, _netns: netns, _scratch: scratch })

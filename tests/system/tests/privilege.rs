@@ -39,7 +39,7 @@ fn gateway(scratch: &Scratch, host: &Netns, words: &[&str]) -> Outcome<Gateway> 
     let program = scratch.file("fatpath");
     fs::copy(fatpath(), &program)?;
     fs::copy(fatpath().with_file_name("libfatpath_preload.so"), scratch.file("libfatpath_preload.so"))?;
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777))?;
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o1777))?;
     let mut command = host.command("setpriv");
     command.args(words).arg(program);
     Gateway::start_under(command, scratch, "x", "")

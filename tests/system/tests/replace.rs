@@ -358,7 +358,7 @@ fn refusals() -> Outcome {
 
 fn another_user() -> Outcome {
     let mut alone = Alone::start(TUN)?;
-    fs::set_permissions(alone.scratch.path(), fs::Permissions::from_mode(0o777))?;
+    fs::set_permissions(alone.scratch.path(), fs::Permissions::from_mode(0o1777))?;
     let mut command = alone.netns.command("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(fatpath());
     let failed = alone.gateway.replace(command, &alone.scratch, "", PATIENCE).map(|_| ()).unwrap_err();

@@ -85,6 +85,7 @@ impl Node<'_> {
     pub(crate) fn try_start(&self, more: &[&str]) -> Command {
         let mut command = self.netns.command(fatpath());
         command.args(["run", "--instance", self.name]).args(more).env("FATPATH_RUNDIR", self.scratch.path());
+        system::add_user(&mut command);
         command
     }
 

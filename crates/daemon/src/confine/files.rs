@@ -1,5 +1,6 @@
-//! Files that the process reaches after its start, by Landlock (landlock(7)): it reads the directories of its
-//! configuration and what describes the system, and writes the directories of its sockets and its state.
+//! Files that the process reaches after its start, by Landlock (landlock(7)): what describes the system, and the files of its own
+//! configuration, sockets and state. A gateway with an opener has that one work with these, and reaches none of them; another one reads the
+//! directories of its configuration, and writes those of its sockets and its state.
 //!
 //! The rules are about the directories that exist at the start, in which files may be replaced. A kernel with an older
 //! ABI has fewer rights to restrict.
@@ -35,6 +36,9 @@ const READ: [&str; 10] = [
 /// Devices that are read and written.
 const DEVICES: [&str; 2] = ["/dev/null", "/dev/net/tun"];
 
+/// No places.
+static EMPTY: BTreeSet<PathBuf> = BTreeSet::new();
+
 /// Variable of the service manager's socket, whose name begins with `@` for one without a file.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
@@ -43,30 +47,56 @@ const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 pub(crate) struct Places {
     read: BTreeSet<PathBuf>,
     write: BTreeSet<PathBuf>,
+    /// Directories whose files the process itself reads, for programs that it starts.
+    search: BTreeSet<PathBuf>,
+    /// Directories whose files the process itself lists.
+    list: BTreeSet<PathBuf>,
+    /// Whether an opener reads and writes the first two.
+    is_opener: bool,
 }
 
 impl Places {
-    /// Adds the directory of a file that is read, and read again when it was replaced.
+    /// Places in which an opener works.
+    pub(crate) fn of_opener() -> Self {
+        Self { is_opener: true, ..Self::default() }
+    }
+
+    /// Adds the directory of a file that is read, and read again when it was replaced. An opener reads that file alone.
     pub(crate) fn read_beside(&mut self, file: &Path) {
+        if self.is_opener {
+            self.read.extend(std::path::absolute(file));
+            return;
+        }
         self.read.extend(dir_of(file));
         // The file of a symbolic link may be in another directory.
         self.read.extend(file.canonicalize().ok().as_deref().and_then(dir_of));
     }
 
-    /// Adds a directory whose files are read.
-    pub(crate) fn read_in(&mut self, dir: &Path) {
-        self.read.extend(std::path::absolute(dir).ok());
+    /// Adds a directory whose files the process itself reads.
+    pub(crate) fn search(&mut self, dir: &Path) {
+        self.search.extend(std::path::absolute(dir).ok());
     }
 
-    /// Adds the directory of a file that is written, made and removed.
+    /// Adds a directory whose files the process itself lists, and does not read.
+    pub(crate) fn list(&mut self, dir: &Path) {
+        self.list.extend(std::path::absolute(dir).ok());
+    }
+
+    /// Adds the directory of a file that is written, and of the file that a symbolic link there refers to.
     pub(crate) fn write_beside(&mut self, file: &Path) {
         self.write.extend(dir_of(file));
+        self.write.extend(file.canonicalize().ok().as_deref().and_then(dir_of));
+    }
+
+    /// Adds a directory whose files are written, made and removed.
+    pub(crate) fn write_in(&mut self, dir: &Path) {
+        self.write.extend(std::path::absolute(dir));
     }
 
     /// Whether a file may be read.
     pub(crate) fn may_read(&self, file: &Path) -> bool {
-        let fixed = READ.iter().map(Path::new);
-        let mut dirs = self.read.iter().chain(&self.write).map(PathBuf::as_path).chain(fixed);
+        let own = self.read.iter().chain(if self.is_opener { &EMPTY } else { &self.write });
+        let mut dirs = own.map(PathBuf::as_path).chain(READ.iter().map(Path::new).filter(|_| !self.is_opener));
         std::path::absolute(file).is_ok_and(|file| dirs.any(|dir| file.starts_with(dir)))
     }
 
@@ -75,9 +105,15 @@ impl Places {
         std::path::absolute(file).is_ok_and(|file| self.write.iter().any(|dir| file.starts_with(dir)))
     }
 
+    /// Whether an opener reads and writes the places.
+    pub(super) const fn is_opener(&self) -> bool {
+        self.is_opener
+    }
+
     /// Paths that the process reads besides those of each gateway.
     pub(super) fn read_names(&self) -> Vec<String> {
-        self.read.iter().map(|dir| dir.display().to_string()).collect()
+        let own = if self.is_opener { &EMPTY } else { &self.search };
+        self.read.union(own).map(|dir| dir.display().to_string()).collect()
     }
 
     /// Paths below which the process writes.
@@ -105,9 +141,11 @@ impl Places {
         let mut rules = rules.create().map_err(text)?;
         let own = env::current_exe().ok();
         let programs = own.as_deref().and_then(Path::parent).into_iter();
-        let read = self.read.iter().map(PathBuf::as_path).chain(READ.iter().map(Path::new)).chain(programs);
-        let write = self.write.iter().map(PathBuf::as_path).chain(DEVICES.iter().map(Path::new));
-        let all = read.map(|path| (path, AccessFs::from_read(NEWEST)));
+        let [own_read, own_write] = if self.is_opener { [&EMPTY; 2] } else { [&self.read, &self.write] };
+        let read = own_read.union(&self.search).map(PathBuf::as_path).chain(READ.iter().map(Path::new)).chain(programs);
+        let write = own_write.iter().map(PathBuf::as_path).chain(DEVICES.iter().map(Path::new));
+        let list = self.list.iter().map(|dir| (dir.as_path(), AccessFs::ReadDir.into()));
+        let all = read.map(|path| (path, AccessFs::from_read(NEWEST))).chain(list);
         for (path, access) in all.chain(write.map(|path| (path, AccessFs::from_all(NEWEST)))) {
             // Without the file there is nothing to reach.
             let Ok(opened) = PathFd::new(path) else { continue };
@@ -137,7 +175,7 @@ mod tests {
     fn places_are_directories_with_all_below_them() {
         let mut places = Places::default();
         places.read_beside(Path::new("/etc/fatpath/gw.toml"));
-        places.write_beside(Path::new("/run/fatpath/gw.sock"));
+        places.write_in(Path::new("/run/fatpath"));
         for (file, want) in [
             ("/etc/fatpath/gw.toml", [true, false]),
             ("/etc/fatpath/other/gw.toml", [true, false]),
@@ -151,6 +189,23 @@ mod tests {
     }
 
     #[test]
+    fn opener_reads_files_that_are_named_alone() {
+        let mut places = Places::of_opener();
+        places.read_beside(Path::new("/etc/fatpath/gw.toml"));
+        places.write_in(Path::new("/run/fatpath"));
+        places.search(Path::new("/usr/local/bin"));
+        for (file, want) in [
+            ("/etc/fatpath/gw.toml", [true, false]),
+            ("/etc/fatpath/other.toml", [false, false]),
+            ("/run/fatpath/gw.toml", [false, true]),
+            ("/usr/share/gw.toml", [false, false]),
+        ] {
+            assert_eq!([places.may_read(Path::new(file)), places.may_write(Path::new(file))], want, "{file}");
+        }
+        assert_eq!(places.read_names(), ["/etc/fatpath/gw.toml"]);
+    }
+
+    #[test]
     fn restricted_thread_reaches_its_places_alone() {
         let dir = env::temp_dir().join(format!("fatpath-places-{}", std::process::id()));
         let (inside, outside) = (dir.join("inside"), dir.join("outside"));
@@ -159,7 +214,7 @@ mod tests {
             std::fs::write(dir.join("file"), "text").unwrap();
         }
         let mut places = Places::default();
-        places.write_beside(&inside.join("file"));
+        places.write_in(&inside);
         let (within, without) = (inside.join("new"), outside.join("file"));
         let thread = std::thread::spawn(move || {
             let abi = places.restrict().unwrap();

@@ -2,8 +2,8 @@
 //!
 //! - Before it reads anything: only root may read its memory, which has keys, and it keeps no descriptor of the program
 //!   that started it, but those that a service manager passes.
-//! - Before it starts threads: it gives up all [capabilities](rights), and reaches only [`files`] in some directories, and
-//!   no TCP. The [openers](crate::opener), which have them, are started before.
+//! - Before it starts threads: it changes its [`user`], if root has started it, gives up all [capabilities](rights), and reaches only
+//!   [`files`] in some directories, and no TCP. The [openers](crate::opener), which have them, are started before.
 //! - Once it is ready: a filter of system calls on all threads ([`launch::sandbox`]), with `no_new_privs`. An opener has one from its
 //!   first order on.
 //!
@@ -13,7 +13,9 @@
 //! makes it dumpable again, and it has no keys.
 
 mod files;
+mod reach;
 mod rights;
+mod user;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,8 +30,10 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 
 use crate::service;
 pub(crate) use files::Places;
+pub(crate) use reach::UserIds;
 pub use rights::LinkRight;
 pub(crate) use rights::{admit, held, keep, of_host_side, of_links, rights, settle_priority};
+pub(crate) use user::{User, changed, is_of_root, join, note_changed_before, owner_of_files};
 
 /// Environment variable that selects what a system call outside of the list does.
 const VARIABLE: &str = "FATPATH_SANDBOX";
@@ -126,12 +130,35 @@ impl Sandbox {
         self.is_on
     }
 
-    /// Gives up the capabilities of this thread and those that it starts. Links of `rights` alone may be opened from then on.
-    pub(crate) fn give_up_capabilities(&mut self, rights: BTreeSet<LinkRight>) {
-        if self.is_on {
-            let given_up = rights::give_up(rights);
-            self.note("capabilities", "all are kept", given_up);
+    /// Changes the user of this thread, and of those that it starts, and gives up their capabilities. Links of `rights` alone may be
+    /// opened from then on.
+    ///
+    /// # Errors
+    /// A user that was chosen cannot be changed to.
+    pub(crate) fn give_up_rights(&mut self, rights: BTreeSet<LinkRight>, user: Option<&User>) -> Result<(), CliError> {
+        if !self.is_on {
+            return Ok(());
         }
+        let (changed, given_up) = rights::give_up(rights, user);
+        match user.zip(changed.err()) {
+            Some((user, why)) if user.is_chosen() => {
+                return Err(CliError::failed(format!("--user {}: {why}", user.name())));
+            }
+            Some((user, why)) => {
+                self.leave_out(user, &why);
+            }
+            None => {}
+        }
+        self.note("capabilities", "all are kept", given_up);
+        // A change of the user lets core files be written.
+        let set = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+        self.note("PR_SET_DUMPABLE", "memory", set);
+        Ok(())
+    }
+
+    /// Notes that the gateway does not change to a user that was not chosen.
+    pub(crate) fn leave_out(&mut self, user: &User, why: &str) {
+        self.note(&format!("user {}", user.name()), "the gateway stays root", Err::<(), _>(why));
     }
 
     /// Restricts the files that this thread, and those that it starts, reach from then on.
@@ -203,15 +230,30 @@ pub(crate) fn restrict_opener(role: Role, places: Option<&Places>) -> Vec<String
 /// Remedy for a file that could not be read because of the sandbox; empty if the reason is another one.
 pub(crate) fn read_hint(file: &Path) -> String {
     let Some(places) = PLACES.get().filter(|places| !places.may_read(file)) else { return String::new() };
-    let dirs = places.read_names().join(" and ");
-    format!("; the sandbox lets this gateway read {dirs} alone: `fatpath load -c FILE` passes it another file")
+    let names = places.read_names();
+    if names.is_empty() {
+        return "; the sandbox lets this gateway read no file: `fatpath load -c FILE` passes it one".to_owned();
+    }
+    let names = names.join(" and ");
+    format!("; the sandbox lets this gateway read {names} alone: `fatpath load -c FILE` passes it another file")
 }
 
-/// Remedy for a socket that could not be made because of the sandbox; empty if the reason is another one.
+/// Remedy for a socket that may not be made because of the sandbox; empty if the reason is another one.
 pub(crate) fn write_hint(file: &Path) -> String {
-    let Some(places) = PLACES.get().filter(|places| !places.may_write(file)) else { return String::new() };
+    let Some(places) = PLACES.get() else { return String::new() };
+    if places.may_write(file) {
+        return match places.is_opener() {
+            true => "; beside its own files the gateway makes sockets of the file of its start alone".to_owned(),
+            false => String::new(),
+        };
+    }
     let dirs = places.write_names().join(" and ");
     format!("; the sandbox lets this gateway make sockets in {dirs} alone, as they were at its start: restart it")
+}
+
+/// Remedy for a back end that the opener refuses to connect to.
+pub(crate) fn connect_hint() -> &'static str {
+    "; the sandbox lets this gateway connect to back ends of the file of its start alone: restart it"
 }
 
 /// Effect of a call outside of the list, from the environment.
@@ -234,6 +276,7 @@ pub(crate) fn state() -> SandboxState {
         landlock: sandbox.map(|sandbox| sandbox.landlock).filter(|abi| *abi > 0),
         read: PLACES.get().map(Places::read_names).unwrap_or_default(),
         write: PLACES.get().map(Places::write_names).unwrap_or_default(),
+        by_opener: PLACES.get().is_some_and(Places::is_opener),
         missing: sandbox.map(|sandbox| sandbox.missing.clone()).unwrap_or_default(),
         ..SandboxState::default()
     };
@@ -248,6 +291,7 @@ pub(crate) fn state() -> SandboxState {
         effective |= field("CapEff:").and_then(|bits| u64::from_str_radix(bits, 16).ok()).unwrap_or(u64::MAX);
     }
     state.capabilities = names_of(effective);
+    state.user = changed().map(str::to_owned);
     state
 }
 
@@ -305,7 +349,7 @@ mod tests {
         let namespace = fs::File::open("/proc/self/ns/net").unwrap();
         let parent = getppid().unwrap();
         let pidfd = pidfd_open(parent, rustix::process::PidfdFlags::empty()).unwrap();
-        sandbox.give_up_capabilities(BTreeSet::new());
+        sandbox.give_up_rights(BTreeSet::new(), None).unwrap();
         let mut places = Places::default();
         places.write_beside(&own.join("file"));
         sandbox.restrict_files(places);

@@ -1,6 +1,6 @@
-//! Capabilities (capabilities(7)): the gateway keeps none. Its [openers](crate::opener) keep those that open links of the
-//! kinds in its files and of `--allow-links`, and that make the host side. Links of other kinds are refused by name, also to
-//! root.
+//! User and capabilities (capabilities(7)): the gateway keeps none of the second. Its [openers](crate::opener) keep those that open
+//! links of the kinds in its files and of `--allow-links`, and that make the host side. Links of other kinds are refused by name, also
+//! to root.
 //!
 //! Limits of resources replace two capabilities where the system lets them be raised: `RLIMIT_NICE` stands for
 //! `CAP_SYS_NICE`, and `RLIMIT_MEMLOCK` for `CAP_IPC_LOCK`. Elsewhere a thread has `CAP_SYS_NICE` until it has set its
@@ -11,11 +11,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use driver::{DriverKind, Resource};
-use rustix::process::{Resource as Limited, Rlimit, setrlimit};
+use rustix::process::{Resource as Limited, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    set_keep_capabilities,
 };
 use serde::{Deserialize, Serialize};
+
+use super::user::User;
 
 /// First port that takes no capability.
 const FIRST_FREE_PORT: u16 = 1024;
@@ -167,11 +170,9 @@ fn set(kept: CapabilitySet) -> Result<(), String> {
     set_capabilities(None, sets).map_err(|err| format!("capset: {err}"))
 }
 
-/// Gives up all capabilities, as links of `rights` are opened by another process.
-///
-/// # Errors
-/// As [`keep`].
-pub(super) fn give_up(rights: BTreeSet<LinkRight>) -> Result<(), String> {
+/// Changes to `user`, if there is one, and gives up all capabilities, as links of `rights` are opened by another process. Returns the
+/// results of both, with texts of calls that the kernel refuses.
+pub(super) fn give_up(rights: BTreeSet<LinkRight>, user: Option<&User>) -> (Result<(), String>, Result<(), String>) {
     let mut kept = CapabilitySet::empty();
     if !raise(Limited::Nice, Some(NICE)) {
         kept |= CapabilitySet::SYS_NICE;
@@ -179,12 +180,28 @@ pub(super) fn give_up(rights: BTreeSet<LinkRight>) -> Result<(), String> {
     if rights.contains(&LinkRight::Xdp) && !raise(Limited::Memlock, None) {
         kept |= CapabilitySet::IPC_LOCK;
     }
+    if user.is_some() && !raise(Limited::Nproc, None) {
+        // Threads of all gateways of the user count, and not those of root.
+        let most = getrlimit(Limited::Nproc).maximum;
+        let _ = setrlimit(Limited::Nproc, Rlimit { current: most, maximum: most });
+    }
     HAS_NICE.store(held(kept).contains(CapabilitySet::SYS_NICE), Ordering::Relaxed);
     bound(CapabilitySet::empty());
-    set(kept)?;
-    // A process has one set of rights.
-    let _ = KEPT.set(rights);
-    Ok(())
+    // What is kept is permitted still behind a change of the user, and effective again by the last call.
+    let has_some = !held(kept).is_empty();
+    let changed = match user {
+        Some(user) => set_keep_capabilities(has_some)
+            .map_err(|err| format!("PR_SET_KEEPCAPS: {err}"))
+            .and_then(|()| user.change_process())
+            .and_then(|()| set_keep_capabilities(false).map_err(|err| format!("PR_SET_KEEPCAPS: {err}"))),
+        None => Ok(()),
+    };
+    let given_up = set(kept);
+    if given_up.is_ok() {
+        // A process has one set of rights.
+        let _ = KEPT.set(rights);
+    }
+    (changed, given_up)
 }
 
 /// Gives up the right of the calling thread, and of those that it starts later, to raise its priority.

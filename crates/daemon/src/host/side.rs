@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -25,6 +24,7 @@ use super::mirror::{self, Mirror};
 use super::order::{Answer, Descriptors, Files, Order, peer_of};
 use super::socket_diag::SocketDiag;
 use crate::command::{Handle, PATIENCE, WorkerGone, same};
+use crate::files;
 use crate::host_ports::host_port_config;
 use crate::node::Node;
 use crate::opener::child::Child;
@@ -674,7 +674,7 @@ impl On {
             }
         }
         // The record may have been removed with its directory.
-        let _ = fs::remove_file(&self.record);
+        let _ = files::remove(&self.record);
         if self.place.is_some()
             && let Err(why) = self.opener.ask::<Answer>(&Order::Unbind, &[])
         {

@@ -15,9 +15,8 @@ use netlink::{Groups, Outbox, To};
 use nlsock::{BusyPoll, MAX_DATA, MAX_HEAD, ToDaemon, protocol};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::fs::Mode;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::SocketFlags;
 use rustix::process::{Resource, getrlimit};
 use zeroize::{Zeroize, Zeroizing};
 
@@ -27,10 +26,10 @@ use super::protocols::Shared;
 use crate::acceptor::{Accepted, Acceptor};
 use crate::command::{Handle, same};
 use crate::event_queue::{EventQueue, KernelEvent};
+use crate::files;
 use crate::notifications;
 use crate::privilege::{Peer, Privilege};
 use crate::threads::{Pulse, Threads};
-use crate::unix_socket;
 
 /// Limits of clients at a time. A connection above a limit is closed at once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -81,7 +80,7 @@ impl Drop for NetlinkServer {
         if self.is_left {
             return;
         }
-        if let Err(err) = std::fs::remove_file(&self.path) {
+        if let Err(err) = files::remove(&self.path) {
             tracing::warn!("{}: {err}", self.path.display());
         }
     }
@@ -101,8 +100,7 @@ impl NetlinkServer {
         threads: &Threads,
     ) -> Result<Self, CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
-        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
-        let listener = listen(path).map_err(|err| failed("bind", err.into()))?;
+        let listener = listen(path).map_err(|err| failed("bind", err))?;
         let own = listener.try_clone().map_err(|err| failed("dup", err))?;
         let service = Service::new(listener, shared, worker, discard.clone());
         let service = service.map_err(|err| failed("epoll", err.into()))?;
@@ -121,7 +119,7 @@ impl NetlinkServer {
     /// # Errors
     /// The system's error.
     pub(crate) fn move_to(&mut self, path: &Path) -> Result<(), CliError> {
-        std::fs::rename(&self.path, path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
+        files::rename(&self.path, path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
         path.clone_into(&mut self.path);
         Ok(())
     }
@@ -133,7 +131,7 @@ impl NetlinkServer {
     pub(crate) fn take(&mut self, listener: OwnedFd, path: &Path) -> Result<(), CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", path.display()));
         let own = listener.try_clone().map_err(failed)?;
-        unix_socket::remove(&self.path).map_err(failed)?;
+        files::remove(&self.path).map_err(failed)?;
         path.clone_into(&mut self.path);
         self.listener = own;
         *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = Some(listener);
@@ -163,12 +161,9 @@ pub(crate) fn start_discard(threads: &Threads) -> Result<Discard, CliError> {
     Ok(discard)
 }
 
-fn listen(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::fs::chmod(path, Mode::from_raw_mode(0o666))?;
-    rustix::net::listen(&socket, 128)?;
+fn listen(path: &Path) -> io::Result<OwnedFd> {
+    let socket = files::listen(path, files::SocketRole::Netlink)?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
     Ok(socket)
 }
 
@@ -612,7 +607,8 @@ mod tests {
 
     use nlsock::ToDaemon;
     use rustix::net::{
-        RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, send, sendmsg, socketpair,
+        AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketType,
+        recv, send, sendmsg, socketpair,
     };
     use signal_hook::consts::SIGHUP;
     use signal_hook::iterator::Signals;

@@ -11,14 +11,16 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use rustix::process::geteuid;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::inherited;
 use super::message::{Incoming, receive, send};
 use super::process::OpenerWork;
+use crate::confine;
 use crate::service;
 use crate::threads::Threads;
 
@@ -90,6 +92,17 @@ impl Child {
     /// Whether the process was started by a gateway that has started anew as this one, and knows its work.
     pub(crate) const fn is_inherited(&self) -> bool {
         self.is_inherited
+    }
+
+    /// Whether the process belongs to another user than this one: the gateway that has started it has changed its user since.
+    ///
+    /// # Errors
+    /// Text of the failure.
+    pub(crate) fn is_of_another_user(&self) -> Result<bool, String> {
+        let numbered = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
+        // The user that has made the pair of sockets.
+        let peer = socket_peercred(&numbered.socket).map_err(|err| format!("SO_PEERCRED: {err}"))?;
+        Ok(peer.uid != geteuid())
     }
 
     /// Sends an order with descriptors, and waits until the process has carried it out.
@@ -194,7 +207,7 @@ pub(crate) fn pass_on<'a>(openers: impl IntoIterator<Item = &'a Child>, command:
         fcntl_setfd(&numbered.socket, FdFlags::empty())?;
         passed.push((opener.work.passed_name(), numbered.socket.as_raw_fd()));
     }
-    inherited::name(command, passed);
+    inherited::name(command, passed, confine::changed());
     Ok(())
 }
 

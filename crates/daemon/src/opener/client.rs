@@ -16,11 +16,12 @@ use rustix::net::{SocketAddrUnix, getpeername, getsockname};
 use crate::privilege::Peer;
 
 /// Checks that `connection` is one to a socket bound to a path of `sockets`, of a process of root that holds `CAP_NET_ADMIN` and has not
-/// hung up. A process of another user may have executed a program with more rights since it connected.
+/// hung up. A process of another user may have executed a program with more rights since it connected. The process `opener`, which connects
+/// to back ends by the gateway's orders, is no client.
 ///
 /// # Errors
 /// The reason for which it does not count.
-pub(super) fn check(connection: Option<&OwnedFd>, sockets: &[PathBuf]) -> Result<(), String> {
+pub(super) fn check(connection: Option<&OwnedFd>, sockets: &[PathBuf], opener: u32) -> Result<(), String> {
     let Some(connection) = connection else {
         return Err("a program has to add it, as by `ip link add` or `fatpath load -c FILE`".to_owned());
     };
@@ -40,6 +41,7 @@ pub(super) fn check(connection: Option<&OwnedFd>, sockets: &[PathBuf]) -> Result
     }
     let peer = Peer::of(connection).map_err(failed)?;
     match (peer.uid, peer.holds_net_admin()) {
+        _ if peer.pid == opener => Err("its client is the opener itself".to_owned()),
         (0, true) => Ok(()),
         (0, false) => Err("its client lacks CAP_NET_ADMIN, or has ended".to_owned()),
         _ => Err("its client is another user than root".to_owned()),
@@ -79,7 +81,8 @@ mod tests {
         std::fs::create_dir_all(&dir).unwrap();
         let (own, other, client) = (dir.join("own"), dir.join("other"), dir.join("client"));
         let accepted = |listener: &UnixListener| OwnedFd::from(listener.accept().unwrap().0);
-        let why = |connection: &OwnedFd| check(Some(connection), std::slice::from_ref(&own)).err().unwrap_or_default();
+        let by = |opener: u32, connection: &OwnedFd| check(Some(connection), std::slice::from_ref(&own), opener);
+        let why = |connection: &OwnedFd| by(0, connection).err().unwrap_or_default();
         let socket = || rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
         let to = |path: &PathBuf| SocketAddrUnix::new(path).unwrap();
         // A socket that this process has connected to a listener, and bound to the path.
@@ -96,6 +99,7 @@ mod tests {
         let is_root = rustix::process::geteuid().is_root();
         let may = is_root && Peer::of(&connection).unwrap().holds_net_admin();
         assert_eq!(why(&connection).is_empty(), may);
+        assert_eq!(by(std::process::id(), &connection).unwrap_err(), "its client is the opener itself");
         drop(stream);
         assert_eq!(why(&connection), "its client has hung up");
         // A client whose socket has a name.
@@ -130,7 +134,7 @@ mod tests {
                 assert_eq!(found, want);
             }
         }
-        assert!(check(None, &[]).unwrap_err().contains("`ip link add`"));
+        assert!(check(None, &[], 0).unwrap_err().contains("`ip link add`"));
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

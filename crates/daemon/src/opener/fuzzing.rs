@@ -1,12 +1,14 @@
 //! Judgement of orders without carrying them out, for the fuzz targets.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use base::{Prefix, TableId};
 use driver::DriverKind;
 use netlink::message::{Messages, Writer};
 use netlink::rtnl::nums::RTN_UNICAST;
 
+use super::files::{Directory, FileOrder, FileWork, Named, SocketRole};
 use super::judge::{Judge, Present, Unmade};
 use super::message::parse;
 use super::order::{Change, Gateway, LinkOrder};
@@ -27,7 +29,8 @@ pub(crate) fn judge(bytes: &[u8]) -> bool {
     judge.opened("t7", &DriverKind::Tun { queues: 1 }, Some(7));
     judge.ready();
     match order {
-        LinkOrder::Begin(_) | LinkOrder::Port | LinkOrder::Ready | LinkOrder::Widen => {}
+        LinkOrder::Begin(_) | LinkOrder::Directories(_) | LinkOrder::Port | LinkOrder::Ready | LinkOrder::Widen => {}
+        LinkOrder::File(order) => judged_file(&order),
         LinkOrder::Open(opening) if judge.open(&opening, None, |_| false).is_ok() => {
             let is_free = |port: u16| port >= 1024;
             assert!(match opening.kind {
@@ -45,6 +48,50 @@ pub(crate) fn judge(bytes: &[u8]) -> bool {
         }
     }
     true
+}
+
+/// Judges an order about a file of the gateway `a`, with its state, its configuration, a guest and a back end in the directory of its
+/// sockets, and guests in another one.
+fn judged_file(order: &FileOrder) {
+    let at = |files| Directory { path: PathBuf::from("/run/fatpath"), files };
+    let state = || "a.state".to_owned();
+    let directories = [
+        at(Named::Sockets),
+        at(Named::State(state())),
+        at(Named::Configuration("a.toml".to_owned())),
+        at(Named::Guest("guest.sock".to_owned())),
+        at(Named::BackEnd("back.sock".to_owned())),
+        at(Named::EarlierGuest("earlier.sock".to_owned())),
+        Directory { path: PathBuf::from("/run/guests"), files: Named::Guests },
+    ];
+    let [.., of_guests] = &directories;
+    if !directories.iter().any(|directory| directory.admits("a", order)) {
+        return;
+    }
+    let FileOrder { dir, name, work } = order;
+    assert!(!name.contains('/'), "{name}");
+    // Of the sockets that the opener has made or taken on.
+    if matches!(work, FileWork::RemoveSocket { .. }) {
+        return;
+    }
+    if *dir == of_guests.path {
+        assert!(matches!(work, FileWork::Bind(SocketRole::Guest) | FileWork::Adopt));
+        return;
+    }
+    assert_eq!(*dir, directories[0].path);
+    match work {
+        FileWork::Bind(SocketRole::Guest) => return assert_eq!(name, "guest.sock"),
+        FileWork::Adopt => return assert!(matches!(name.as_str(), "guest.sock" | "earlier.sock")),
+        FileWork::Find | FileWork::Connect => return assert_eq!(name, "back.sock"),
+        FileWork::Read => assert!(name == "a.toml" || name.starts_with("a.state"), "{name}"),
+        FileWork::Write => assert_eq!(*name, state()),
+        FileWork::Make => assert!(name.starts_with("a.state.journal-"), "{name}"),
+        FileWork::Remove => assert!(*name != state() && name != "a.toml", "{name}"),
+        FileWork::Rename(to) => assert!(to.starts_with("a.") && !to.contains('/') && *to != state(), "{to}"),
+        FileWork::Share => assert!(name.starts_with("a.ike-"), "{name}"),
+        FileWork::Bind(_) | FileWork::RemoveSocket { .. } => {}
+    }
+    assert!(name.starts_with("a."), "{name}");
 }
 
 fn judged(judge: &Judge, change: &Change) {

@@ -89,7 +89,7 @@ impl Judge {
         if let Some(at) = self.known.iter().position(|known| *known == link) {
             self.known.remove(at);
         } else if self.is_ready && !is_in_file(&link) {
-            match client::check(client, &self.gateway.sockets) {
+            match client::check(client, &self.gateway.sockets, std::process::id()) {
                 Ok(()) => {}
                 // It takes no capability.
                 Err(_) if LinkRight::of(kind).is_none() => return Ok(()),
@@ -329,7 +329,7 @@ mod tests {
         let tap = |name: &str| opening(name, DriverKind::Tap { queues: 1 });
         judge.open(&tap("t0"), None, |_| false).unwrap();
         judge.ready();
-        // NamedLink from the start, and a kind of its file.
+        // Known from the start, and a kind of its file.
         judge.open(&tap("t0"), None, |_| false).unwrap();
         judge.open(&opening("t1", DriverKind::Tun { queues: 1 }), None, |_| false).unwrap();
         let why = judge.open(&tap("t1"), None, |_| false).unwrap_err();

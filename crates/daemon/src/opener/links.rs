@@ -1,6 +1,8 @@
 //! Opening of links, and changes of devices, on orders.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 
 use base::ShardCount;
 use client::CliError;
@@ -9,11 +11,12 @@ use netlink::message::Writer;
 use netlink::rtnl::nums::RTM_GETROUTE;
 use rustix::io::Errno;
 
+use super::files::{self, Directory, FileOrder, FileWork, SocketRole};
 use super::judge::{Judge, Present, Unmade};
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::{Carried, serve};
 use super::start_file::StartFile;
-use crate::confine::{self, Places, Role};
+use crate::confine::{self, Role};
 use crate::device;
 use crate::host::rtnl;
 use crate::rtnetlink::Rtnetlink;
@@ -21,10 +24,16 @@ use crate::rtnetlink::Rtnetlink;
 /// MTU of a TUN or TAP device without one in the file.
 const DEFAULT_MTU: u16 = 1500;
 
+/// Directories of a gateway at most: links with sockets of guests may have one each.
+const MOST_DIRECTORIES: usize = 4096;
+
 /// Links of a gateway, as they are opened and changed in the calling thread's network namespace.
 #[derive(Debug)]
 pub(crate) struct LinkOpener {
     gateway: Gateway,
+    directories: Vec<Directory>,
+    /// Devices and inodes of the sockets of guests that were made, or taken on, by their paths.
+    guests: BTreeMap<PathBuf, (u64, u64)>,
     judge: Judge,
     file: StartFile,
     /// Socket for changes, from the first one on.
@@ -37,22 +46,30 @@ pub(crate) struct LinkOpener {
 /// As [`serve`].
 pub(crate) fn main() -> Result<(), CliError> {
     let mut links = None;
+    let mut directories = Vec::new();
     let carry_out = |order, descriptors| match (order, &mut links) {
-        (LinkOrder::Begin(_), Some(_)) => Err("it has begun already".to_owned()),
+        (LinkOrder::Begin(_) | LinkOrder::Directories(_), Some(_)) => Err("it has begun already".to_owned()),
+        (LinkOrder::Directories(more), None) => {
+            directories.extend(more);
+            match directories.len() {
+                0..=MOST_DIRECTORIES => Ok((LinkAnswer::Done(vec![0]), Vec::new())),
+                _ => Err(format!("files in more than {MOST_DIRECTORIES} directories")),
+            }
+        }
         (LinkOrder::Begin(gateway), none) => {
+            // Without the right to do it the gateway keeps its user, too.
+            let _ = gateway.user.map(confine::join);
             let mut missing = Vec::new();
             let mut gateway = gateway;
             if let Some(rights) = &gateway.rights {
                 confine::keep(confine::of_links(rights, gateway.has_host_side))?;
-                let mut places = Places::default();
-                gateway.file.iter().for_each(|file| places.read_beside(file));
-                missing = confine::restrict_opener(Role::LinkOpener, Some(&places));
+                missing = confine::restrict_opener(Role::LinkOpener, Some(&files::places(&directories)));
             }
-            // A gateway without Landlock may write each file of root's.
+            // A gateway without Landlock may write each file of its user's.
             if missing.iter().any(|why| why.starts_with(confine::LANDLOCK)) {
                 gateway.file = None;
             }
-            none.insert(LinkOpener::new(gateway)).begun(missing)
+            none.insert(LinkOpener::new(gateway, std::mem::take(&mut directories))).begun(missing)
         }
         (_, None) => Err("it has not begun yet".to_owned()),
         (order, Some(links)) => links.carry_out(order, descriptors),
@@ -61,9 +78,9 @@ pub(crate) fn main() -> Result<(), CliError> {
 }
 
 impl LinkOpener {
-    pub(crate) fn new(gateway: Gateway) -> Self {
-        let (judge, file) = (Judge::new(gateway.clone()), StartFile::new(gateway.file.clone()));
-        Self { gateway, judge, file, kernel: None }
+    pub(crate) fn new(gateway: Gateway, directories: Vec<Directory>) -> Self {
+        let (judge, file) = (Judge::new(gateway.clone()), StartFile::new(gateway.file.clone(), gateway.user));
+        Self { gateway, directories, guests: BTreeMap::new(), judge, file, kernel: None }
     }
 
     /// Carries out an order.
@@ -72,7 +89,7 @@ impl LinkOpener {
     /// The reason of a refusal.
     pub(crate) fn carry_out(&mut self, order: LinkOrder, descriptors: Vec<OwnedFd>) -> Carried<LinkAnswer> {
         match order {
-            LinkOrder::Begin(_) => Err("it has begun already".to_owned()),
+            LinkOrder::Begin(_) | LinkOrder::Directories(_) => Err("it has begun already".to_owned()),
             LinkOrder::Port => self.begun(Vec::new()),
             LinkOrder::Ready => {
                 self.judge.ready();
@@ -94,6 +111,36 @@ impl LinkOpener {
                 let widened = link::widen(socket.as_fd());
                 Ok((LinkAnswer::Done(vec![widened.map_or_else(|err| number_of(&err), |()| 0)]), Vec::new()))
             }
+            LinkOrder::File(order) => self.file(&order),
+        }
+    }
+
+    /// Carries out an order about a file of the gateway.
+    fn file(&mut self, order: &FileOrder) -> Carried<LinkAnswer> {
+        let path = order.dir.join(&order.name);
+        let is_own = match order.work {
+            FileWork::RemoveSocket { device, inode } => self.guests.remove(&path) == Some((device, inode)),
+            _ => true,
+        };
+        let mut directories = self.directories.iter();
+        let is_admitted = directories.any(|directory| directory.admits(&self.gateway.instance, order));
+        if !is_own || !is_admitted && !self.file.admits(order) {
+            return Ok((LinkAnswer::Done(vec![Errno::ACCESS.raw_os_error()]), Vec::new()));
+        }
+        match files::carry_out(order, self.gateway.user) {
+            Ok(descriptors) => {
+                if let (FileWork::Bind(SocketRole::Guest), [_, file]) | (FileWork::Adopt, [file]) =
+                    (&order.work, &descriptors[..])
+                    && let Ok(identity) = files::identity(file)
+                {
+                    self.guests.insert(path, identity);
+                }
+                Ok((LinkAnswer::Done(vec![0]), descriptors))
+            }
+            Err(err) => match err.raw_os_error() {
+                Some(number) => Ok((LinkAnswer::Done(vec![number]), Vec::new())),
+                None => Err(err.to_string()),
+            },
         }
     }
 
@@ -221,7 +268,7 @@ mod tests {
 
     #[test]
     fn order_without_its_descriptor_is_refused() {
-        let mut links = LinkOpener::new(Gateway::default());
+        let mut links = LinkOpener::new(Gateway::default(), Vec::new());
         let mut why = |given| links.carry_out(LinkOrder::Widen, given).unwrap_err();
         assert_eq!(why(Vec::new()), "it takes one descriptor, not 0");
         let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
@@ -231,8 +278,92 @@ mod tests {
     }
 
     #[test]
+    fn socket_of_a_guest_is_removed_by_its_maker_alone() {
+        let dir = std::env::temp_dir().join(format!("fatpath-links-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let directories = vec![Directory { path: dir.clone(), files: files::Named::Guests }];
+        let mut links = LinkOpener::new(Gateway::default(), directories.clone());
+        let order = |work| LinkOrder::File(FileOrder { dir: dir.clone(), name: "vm1".to_owned(), work });
+        let (answer, descriptors) = links.carry_out(order(FileWork::Bind(SocketRole::Guest)), Vec::new()).unwrap();
+        assert_eq!((answer, descriptors.len()), (LinkAnswer::Done(vec![0]), 2));
+        let (device, inode) = files::identity(&descriptors[1]).unwrap();
+        // Nothing listens there yet.
+        let remove = || order(FileWork::RemoveSocket { device, inode });
+        let refused = LinkAnswer::Done(vec![Errno::ACCESS.raw_os_error()]);
+        let mut other = LinkOpener::new(Gateway::default(), directories);
+        assert_eq!(other.carry_out(remove(), Vec::new()).unwrap().0, refused);
+        assert!(dir.join("vm1").exists());
+        assert_eq!(links.carry_out(remove(), Vec::new()).unwrap().0, LinkAnswer::Done(vec![0]));
+        assert!(!dir.join("vm1").exists());
+        // The opener of a later gateway takes it on, once.
+        let (_, again) = links.carry_out(order(FileWork::Bind(SocketRole::Guest)), Vec::new()).unwrap();
+        let (device, inode) = files::identity(&again[1]).unwrap();
+        let remove = || order(FileWork::RemoveSocket { device, inode });
+        let (answer, adopted) = other.carry_out(order(FileWork::Adopt), Vec::new()).unwrap();
+        assert_eq!((answer, files::identity(&adopted[0]).unwrap()), (LinkAnswer::Done(vec![0]), (device, inode)));
+        assert_eq!(other.carry_out(remove(), Vec::new()).unwrap().0, LinkAnswer::Done(vec![0]));
+        assert!(!dir.join("vm1").exists());
+        assert_eq!(other.carry_out(remove(), Vec::new()).unwrap().0, refused);
+        // A file of another path is none of those.
+        let (_, made) = links.carry_out(order(FileWork::Bind(SocketRole::Guest)), Vec::new()).unwrap();
+        let (device, inode) = files::identity(&made[1]).unwrap();
+        std::fs::rename(dir.join("vm1"), dir.join("vm2")).unwrap();
+        let renamed =
+            FileOrder { dir: dir.clone(), name: "vm2".to_owned(), work: FileWork::RemoveSocket { device, inode } };
+        assert_eq!(links.carry_out(LinkOrder::File(renamed), Vec::new()).unwrap().0, refused);
+        assert!(dir.join("vm2").exists());
+        // No order leads out of the directories of the start.
+        let elsewhere = FileOrder { dir: "/etc".into(), name: "vm1".to_owned(), work: FileWork::Read };
+        assert_eq!(links.carry_out(LinkOrder::File(elsewhere), Vec::new()).unwrap().0, refused);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// Orders that a gateway which was taken over sends about sockets of others in the directory of its own.
+    #[test]
+    fn socket_of_another_gateway_is_neither_made_nor_connected_to() {
+        let dir = std::env::temp_dir().join(format!("fatpath-others-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let at = |files| Directory { path: dir.clone(), files };
+        let state = files::Named::State("a.state".to_owned());
+        let guest = files::Named::Guest("vm1.sock".to_owned());
+        let directories = vec![at(files::Named::Sockets), at(state), at(guest)];
+        let config = dir.join("a.toml");
+        let gateway = Gateway { instance: "a".to_owned(), file: Some(config.clone()), ..Gateway::default() };
+        let mut links = LinkOpener::new(gateway, directories);
+        let mut number = |name: &str, work| {
+            let order = FileOrder { dir: dir.clone(), name: name.to_owned(), work };
+            match links.carry_out(LinkOrder::File(order), Vec::new()).unwrap().0 {
+                LinkAnswer::Done(numbers) => numbers[0],
+                other => panic!("{other:?}"),
+            }
+        };
+        let refused = Errno::ACCESS.raw_os_error();
+        let other = std::os::unix::net::UnixListener::bind(dir.join("b.sock")).unwrap();
+        for name in ["b.sock", "a.sock", "vm1.sock"] {
+            assert_eq!(number(name, FileWork::Connect), refused, "{name}");
+        }
+        for name in ["b.vici", "b.state", "b.sock", "c.sock"] {
+            assert_eq!(number(name, FileWork::Bind(SocketRole::Guest)), refused, "{name}");
+            assert_eq!(number(name, FileWork::Adopt), refused, "{name}");
+        }
+        assert_eq!(number("vm1.sock", FileWork::Bind(SocketRole::Guest)), 0);
+        // The file of the start, as it is now, has more.
+        let link = |name: &str, kind: &str, socket: &str| {
+            let socket = dir.join(socket).display().to_string();
+            format!("[[link]]\nname = \"{name}\"\nkind = \"{kind}\"\nsocket = \"{socket}\"\n")
+        };
+        std::fs::write(&config, link("g0", "vhost-user", "vm2.sock") + &link("g1", "virtio-user", "b.sock")).unwrap();
+        assert_eq!(number("vm2.sock", FileWork::Bind(SocketRole::Guest)), 0);
+        assert_eq!(number("b.sock", FileWork::Bind(SocketRole::Guest)), refused);
+        assert_eq!((number("b.sock", FileWork::Find), number("b.sock", FileWork::Connect)), (0, 0));
+        assert_eq!(number("vm2.sock", FileWork::Connect), refused);
+        drop(other);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
     fn gateway_of_a_begun_opener_stays() {
-        let mut links = LinkOpener::new(Gateway::default());
+        let mut links = LinkOpener::new(Gateway::default(), Vec::new());
         let why = links.carry_out(LinkOrder::Begin(Gateway::default()), Vec::new()).unwrap_err();
         assert_eq!(why, "it has begun already");
     }

@@ -8,13 +8,16 @@ use driver::DriverKind;
 use serde::{Deserialize, Serialize};
 
 use super::child;
-use crate::confine::LinkRight;
+use super::files::{Directory, FileOrder};
+use crate::confine::{LinkRight, UserIds};
 use crate::host::rtnl::{HostAddress, HostRoute};
 
 /// An order.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub(crate) enum LinkOrder {
-    /// Work for the gateway of this name, the first order. Answered by [`LinkAnswer::Begun`].
+    /// Work in these directories, too. Before [`Begin`](Self::Begin) alone. Answered by [`LinkAnswer::Done`].
+    Directories(Vec<Directory>),
+    /// Work for the gateway of this name, before the orders that follow. Answered by [`LinkAnswer::Begun`].
     Begin(Gateway),
     /// Tell the port of the socket that makes changes. Answered by [`LinkAnswer::Begun`].
     Port,
@@ -33,6 +36,8 @@ pub(crate) enum LinkOrder {
     Bind { address: SocketAddr, joins: bool },
     /// Set the buffers of the message's socket: [`link::widen`]. Answered by [`LinkAnswer::Done`].
     Widen,
+    /// Read, make or remove a file. Answered by [`LinkAnswer::Done`] with the descriptors of the work.
+    File(FileOrder),
 }
 
 /// A gateway, as an opener knows it.
@@ -51,6 +56,8 @@ pub(crate) struct Gateway {
     /// Paths to which the sockets are bound that clients connect to.
     pub(crate) sockets: Vec<PathBuf>,
     pub(crate) has_host_side: bool,
+    /// User of the gateway, if it is another one than the opener's.
+    pub(crate) user: Option<UserIds>,
 }
 
 /// A link to be opened.

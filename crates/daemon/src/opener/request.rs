@@ -3,14 +3,14 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use link::Acquired;
-use wire::MacAddr;
 
 use super::child::Child;
+use super::files::{self, Directory, FileOrder, FileWork};
+use super::inherited;
 use super::links::LinkOpener;
 use super::order::{Change, Gateway, LinkAnswer, LinkOrder, Opening};
 use super::process::OpenerWork;
@@ -19,6 +19,9 @@ use crate::device;
 
 /// Changes in one order.
 const BATCH: usize = 64;
+
+/// Directories in one order, each of which is at most as long as a path.
+const DIRECTORIES: usize = 6;
 
 /// The opener of links of this process's gateway.
 static OPENER: Mutex<Option<Arc<Child>>> = Mutex::new(None);
@@ -70,28 +73,74 @@ impl Drop for Started {
     }
 }
 
-/// Whether an opener for the gateway has a capability, or an earlier gateway has started one.
+/// Whether an opener for the gateway has a capability, or is to have another user than the gateway.
 pub(crate) fn is_needed(gateway: &Gateway) -> bool {
     let rights = gateway.rights.iter().map(|rights| confine::of_links(rights, gateway.has_host_side));
-    rights.into_iter().any(|rights| !confine::held(rights).is_empty()) || Child::is_passed_on(OpenerWork::Links)
+    gateway.user.is_some() || rights.into_iter().any(|rights| !confine::held(rights).is_empty())
 }
 
-/// Starts the opener of links, which has the capabilities of this process's links from then on. Returns also its restrictions that could
-/// not be set.
+/// Takes over the opener of links of a gateway that has started anew as this one, if it had one: configuration and state are read by it
+/// then.
 ///
 /// # Errors
 /// Text of the failure.
-pub(crate) fn start(gateway: Gateway) -> Result<(Started, Vec<String>), String> {
-    let child = Arc::new(Child::start(OpenerWork::Links)?);
-    let mut missing = Vec::new();
-    if !child.is_inherited()
-        && let LinkAnswer::Begun { missing: of_opener, .. } = child.ask(&LinkOrder::Begin(gateway), &[])?.0
-    {
-        missing = of_opener;
+pub(crate) fn resume() -> Result<Option<Started>, String> {
+    if !Child::is_passed_on(OpenerWork::Links) {
+        return Ok(None);
     }
+    let child = Child::start(OpenerWork::Links)?;
+    if child.is_of_another_user()? {
+        confine::note_changed_before(inherited::user());
+    }
+    Ok(Some(installed(child)))
+}
+
+/// Starts the opener of links, which has the capabilities of this process's links, and reaches these directories, from then on. Returns
+/// also its restrictions that could not be set.
+///
+/// # Errors
+/// Text of the failure.
+pub(crate) fn start(gateway: Gateway, directories: &[Directory]) -> Result<(Started, Vec<String>), String> {
+    let child = Child::start(OpenerWork::Links)?;
+    for some in directories.chunks(DIRECTORIES) {
+        child.ask::<LinkAnswer>(&LinkOrder::Directories(some.to_vec()), &[])?;
+    }
+    match child.ask(&LinkOrder::Begin(gateway), &[])?.0 {
+        LinkAnswer::Begun { missing, .. } => Ok((installed(child), missing)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn installed(child: Child) -> Started {
+    let child = Arc::new(child);
     *opener() = Some(Arc::clone(&child));
-    link::set_opener(Box::new(Calls));
-    Ok((Started(child), missing))
+    Started(child)
+}
+
+/// Whether this process has an opener of links.
+pub(crate) fn has_opener() -> bool {
+    opener().is_some()
+}
+
+/// Carries out work with a file: in the opener, or here, where the process's own rights are its limit.
+///
+/// # Errors
+/// The system's, or the opener's.
+pub(crate) fn file(order: FileOrder) -> io::Result<Vec<OwnedFd>> {
+    let Some(child) = opener().clone() else { return files::carry_out(&order, None) };
+    let asked = match order.work {
+        // A worker may send these.
+        FileWork::Find | FileWork::Connect | FileWork::Remove | FileWork::RemoveSocket { .. } | FileWork::Share => {
+            child.ask_shortly(&LinkOrder::File(order), &[])
+        }
+        _ => child.ask(&LinkOrder::File(order), &[]),
+    };
+    let (answer, descriptors) = asked.map_err(io::Error::other)?;
+    match answer {
+        LinkAnswer::Done(numbers) if numbers == [0] => Ok(descriptors),
+        LinkAnswer::Done(numbers) => Err(failed(&numbers)),
+        other => Err(io::Error::other(unexpected(&other))),
+    }
 }
 
 /// A link's descriptors, and whether its device is the gateway's own.
@@ -177,7 +226,8 @@ fn ask(order: LinkOrder, with: &[BorrowedFd<'_>]) -> Result<(LinkAnswer, Vec<Own
     let new = || {
         let rights = confine::rights().cloned();
         let (instance, keeps_devices) = device::owner();
-        Mutex::new(LinkOpener::new(Gateway { instance, keeps_devices, rights, ..Gateway::default() }))
+        let gateway = Gateway { instance, keeps_devices, rights, ..Gateway::default() };
+        Mutex::new(LinkOpener::new(gateway, Vec::new()))
     };
     HERE.get_or_init(new).lock().unwrap_or_else(PoisonError::into_inner).carry_out(order, with)
 }
@@ -191,14 +241,22 @@ fn numbers(order: LinkOrder, with: &[BorrowedFd<'_>]) -> io::Result<(Vec<i32>, V
 }
 
 /// Carries out an order of one call.
-fn one(order: LinkOrder, with: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
+///
+/// # Errors
+/// The system's, or the opener's.
+pub(super) fn one(order: LinkOrder, with: &[BorrowedFd<'_>]) -> io::Result<Vec<OwnedFd>> {
     match numbers(order, with)? {
         (numbers, descriptors) if numbers == [0] => Ok(descriptors),
-        (numbers, _) => Err(numbers.first().map_or_else(
-            || io::Error::other("the opener of links: an answer without a result"),
-            |&number| io::Error::from_raw_os_error(number),
-        )),
+        (numbers, _) => Err(failed(&numbers)),
     }
+}
+
+/// Error of the one call of an order.
+fn failed(numbers: &[i32]) -> io::Error {
+    numbers.first().map_or_else(
+        || io::Error::other("the opener of links: an answer without a result"),
+        |&number| io::Error::from_raw_os_error(number),
+    )
 }
 
 fn opener() -> MutexGuard<'static, Option<Arc<Child>>> {
@@ -207,26 +265,4 @@ fn opener() -> MutexGuard<'static, Option<Arc<Child>>> {
 
 fn unexpected(answer: &LinkAnswer) -> String {
     format!("the opener of links: unexpected answer {answer:?}")
-}
-
-/// Calls about open links.
-struct Calls;
-
-impl link::Opener for Calls {
-    fn set_mtu(&self, index: u32, mtu: u32) -> io::Result<()> {
-        change_one(Change::Mtu { index, mtu })
-    }
-
-    fn set_mac(&self, index: u32, MacAddr(mac): MacAddr) -> io::Result<()> {
-        change_one(Change::Mac { index, mac })
-    }
-
-    fn bind(&self, address: SocketAddr, joins: bool) -> io::Result<OwnedFd> {
-        let sockets = one(LinkOrder::Bind { address, joins }, &[])?;
-        sockets.into_iter().next().ok_or_else(|| io::Error::other("the opener of links: the socket is missing"))
-    }
-
-    fn widen(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        one(LinkOrder::Widen, &[socket.as_fd()]).map(drop)
-    }
 }

@@ -7,13 +7,18 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use driver::{DriverKind, Resource};
 use link::Acquired;
-use link::vhost::{PassedConnection, end_listening, listening_path};
+use link::vhost::{EndedListener, PassedConnection, end_listening, listening_path};
 use serde::{Deserialize, Serialize};
 use wire::eth::MacAddr;
 
 /// State of the gateway before this one. Without one everything is free.
-static EARLIER: Mutex<Earlier> =
-    Mutex::new(Earlier { links: Vec::new(), stations: BTreeMap::new(), sockets: Vec::new(), guests: Vec::new() });
+static EARLIER: Mutex<Earlier> = Mutex::new(Earlier {
+    links: Vec::new(),
+    stations: BTreeMap::new(),
+    sockets: Vec::new(),
+    guests: Vec::new(),
+    ended: Vec::new(),
+});
 
 #[derive(Debug)]
 struct Earlier {
@@ -22,6 +27,8 @@ struct Earlier {
     stations: BTreeMap<String, MacAddr>,
     sockets: Vec<(Socket, OwnedFd)>,
     guests: Vec<PassedGuest>,
+    /// Sockets for guests of links that are not known.
+    ended: Vec<EndedListener>,
 }
 
 /// A link of the gateway before.
@@ -115,9 +122,11 @@ pub(crate) fn station_of(name: &str) -> Option<MacAddr> {
     lock().stations.get(name).copied()
 }
 
-/// Paths of the sockets that listen for guests.
+/// Paths of the sockets for guests: one that no link gets is removed.
 pub(crate) fn listening_paths() -> Vec<PathBuf> {
-    lock().links.iter().flat_map(|passed| &passed.descriptors).filter_map(listening_path).collect()
+    let earlier = lock();
+    let of_links = earlier.links.iter().flat_map(|passed| &passed.descriptors).filter_map(listening_path);
+    of_links.chain(earlier.ended.iter().filter_map(EndedListener::path)).collect()
 }
 
 /// Closes all that was passed and is not used, but for guests. Returns the names of its links.
@@ -129,15 +138,35 @@ pub(crate) fn close() -> Vec<String> {
     };
     let unused = links.into_iter().filter(|passed| !passed.descriptors.is_empty());
     let close = |passed: PassedLink| {
-        passed.descriptors.into_iter().for_each(end_listening);
+        passed.descriptors.into_iter().for_each(end);
         passed.name
     };
-    unused.map(close).collect()
+    let names = unused.map(close).collect();
+    remove_ended();
+    names
+}
+
+/// Removes the files of sockets for guests that were [ended](end).
+pub(crate) fn remove_ended() {
+    let ended = std::mem::take(&mut lock().ended);
+    for listener in ended {
+        let path = listener.path().unwrap_or_default();
+        if let Err(err) = listener.remove_file() {
+            tracing::warn!("{}: the socket of an earlier gateway's guest stays: {err}", path.display());
+        }
+    }
 }
 
 /// Connections of guests that the gateway before has passed, once.
 pub(crate) fn take_guests() -> Vec<PassedGuest> {
     std::mem::take(&mut lock().guests)
+}
+
+/// Ends the listening of a socket for guests, whose file is [removed](remove_ended) later. Another descriptor is closed.
+pub(super) fn end(descriptor: OwnedFd) {
+    if let Some(ended) = end_listening(descriptor) {
+        lock().ended.push(ended);
+    }
 }
 
 pub(super) fn add_guest(guest: PassedGuest) {

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use link::vhost::{PassedConnection, end_listening};
+use link::vhost::PassedConnection;
 use serde::{Deserialize, Serialize};
 
 use super::duplicates;
@@ -139,7 +139,7 @@ pub(crate) fn take() -> Option<KeptNames> {
 fn end_others(names: &[(String, Option<String>)]) {
     let others = service::stored_names(LINK).into_iter().filter(|other| names.iter().all(|(name, _)| name != other));
     let others: Vec<String> = others.collect();
-    others.iter().filter_map(|name| service::stored(name)).for_each(end_listening);
+    others.iter().filter_map(|name| service::stored(name)).for_each(held::end);
     // Devices are free once it has closed them.
     if let Err(err) = remove_all(&others) {
         tracing::warn!("service manager: {err}");

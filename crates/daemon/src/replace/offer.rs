@@ -19,6 +19,7 @@ use super::guests::PassedGuests;
 use super::held::{PassedLink, Socket};
 use super::message::{FORMAT, Message, receive, send};
 use crate::command::{Handle, same};
+use crate::confine;
 use crate::events::Event;
 use crate::host::HostSide;
 use crate::node::Node;
@@ -50,7 +51,7 @@ pub(crate) fn admit(stream: &UnixStream, format: u32, worker: &Handle, offer: &O
         return Err(format!("this gateway hands over in format {FORMAT}, and was asked for {format}; restart it"));
     }
     let peer = sockopt::socket_peercred(stream).map_err(|err| format!("SO_PEERCRED: {err}"))?;
-    if !peer.uid.is_root() && peer.uid != geteuid() {
+    if !peer.uid.is_root() && (confine::is_of_root() || peer.uid != geteuid()) {
         return Err("only the gateway's own user and root may replace it".to_owned());
     }
     if service::has_manager() {

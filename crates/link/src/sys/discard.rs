@@ -34,6 +34,9 @@ const BATCH: usize = 256;
 /// Stack size of an exiting thread.
 const STACK: usize = 64 << 10;
 
+/// Handle of the thread that closes sockets of links, once it is started; `None` inside if it cannot be.
+static LINKS: OnceLock<Option<Discard>> = OnceLock::new();
+
 /// Lowest descriptors of the thread's own table, which stay open: copies of its process's pidfd, at the numbers of
 /// standard streams, so that nothing is written to a descriptor that is being closed.
 const KEPT: c_uint = 3;
@@ -150,8 +153,9 @@ impl<T: Into<OwnedFd>> Deref for Discarded<T> {
 
 impl<T: Into<OwnedFd>> Drop for Discarded<T> {
     fn drop(&mut self) {
-        match (self.0.take(), of_links()) {
-            (Some(socket), Some(discard)) => discard.close(socket.into()),
+        // A thread that began here would be one of a start, with rights that its process gives up later.
+        match (self.0.take(), LINKS.get()) {
+            (Some(socket), Some(Some(discard))) => discard.close(socket.into()),
             (socket, _) => drop(socket),
         }
     }
@@ -160,13 +164,12 @@ impl<T: Into<OwnedFd>> Drop for Discarded<T> {
 /// Handle of the thread that closes sockets of links, which the first call starts; `None` if the thread cannot be started. The
 /// first call comes before a link may be closed: the thread's copy of the table would keep the link's descriptors open.
 pub(crate) fn of_links() -> Option<&'static Discard> {
-    static DISCARD: OnceLock<Option<Discard>> = OnceLock::new();
     let start = || {
         let (discard, thread) = discard();
         let started = thread::Builder::new().name("discard-links".to_owned()).spawn(move || thread.run());
         started.ok().map(|_| discard)
     };
-    DISCARD.get_or_init(start).as_ref()
+    LINKS.get_or_init(start).as_ref()
 }
 
 /// Blocks all signals in the calling thread and in threads that it starts.

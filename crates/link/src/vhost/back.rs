@@ -4,7 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -12,10 +12,14 @@ use base::{DropReason, ShardCount};
 use driver::DriverKind;
 use packet::{Memory, Packet};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
-use rustix::net::{AddressFamily, Shutdown, shutdown, sockopt};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect, shutdown, socket_with, sockopt,
+};
 use wire::MacAddr;
 
 use crate::error::failed;
+use crate::opener::opener;
 use crate::sys::aio;
 use crate::sys::discard::{self, Discarded};
 use crate::sys::inspection::Inspector;
@@ -156,8 +160,8 @@ pub(super) fn open_shards(
     aio::context().map_err(error("io_setup"))?;
     discard::of_links();
     let is_shared = listener.is_some();
-    let listener = listener.map_or_else(|| listen(&config.socket), |passed| listener_at(passed, &config.socket));
-    let listener = listener.map_err(|err| {
+    let listening = listener.map_or_else(|| listen(&config.socket), |passed| listener_at(passed, &config.socket));
+    let (listener, file) = listening.map_err(|err| {
         let path = config.socket.display();
         let dir = config.socket.parent().unwrap_or(Path::new("/")).display().to_string();
         error("bind")(err)
@@ -204,7 +208,7 @@ pub(super) fn open_shards(
     let first = VhostUser {
         common,
         socket: config.socket.clone(),
-        file: socket_file(&config.socket),
+        file,
         mac: config.mac,
         listener: Discarded::new(listener),
         is_listening: !is_shared,
@@ -232,13 +236,25 @@ fn socket_file(path: &Path) -> Option<(u64, u64)> {
 
 /// Tells whether there is a socket at a path that no program listens at.
 fn is_stale(path: &Path) -> bool {
+    let probed = || {
+        // A full queue of a listener is not waited for.
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&probe, &SocketAddrUnix::new(path)?)
+    };
     // connect(2) to a file that is not a socket is refused as well.
-    let is_refused = |err: io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
-    socket_file(path).is_some() && UnixStream::connect(path).is_err_and(is_refused)
+    socket_file(path).is_some() && probed() == Err(Errno::CONNREFUSED)
 }
 
-/// Listens at a path; a stale socket there, without a listener, is replaced. A file of another kind stays.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+/// Listens at a path; a stale socket there, without a listener, is replaced. A file of another kind stays. Returns also the device and
+/// inode of the socket's file.
+fn listen(path: &Path) -> io::Result<(UnixListener, Option<(u64, u64)>)> {
+    if let Some(opener) = opener() {
+        let (listener, file) = opener.listen(path)?;
+        let listener = UnixListener::from(listener);
+        listener.set_nonblocking(true)?;
+        return Ok((listener, Some(file)));
+    }
     let listener = match UnixListener::bind(path) {
         Err(err) if err.kind() == io::ErrorKind::AddrInUse => {
             if !is_stale(path) {
@@ -250,23 +266,42 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
         bound => bound?,
     };
     listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok((listener, socket_file(path)))
 }
 
-/// The listening socket of another process, if it is one that listens at `path`, where its file still is.
-fn listener_at(passed: OwnedFd, path: &Path) -> io::Result<UnixListener> {
+/// Removes the socket's file with this device and inode, unless another program has put a socket of its own there.
+fn remove_socket(path: &Path, file: (u64, u64)) -> io::Result<()> {
+    match opener() {
+        Some(opener) => opener.remove(path, file),
+        None if socket_file(path) == Some(file) && is_stale(path) => std::fs::remove_file(path),
+        None => Ok(()),
+    }
+}
+
+/// The listening socket of another process, if it is one that listens at `path`, where its file still is. Returns also the device and
+/// inode of that file.
+fn listener_at(passed: OwnedFd, path: &Path) -> io::Result<(UnixListener, Option<(u64, u64)>)> {
     let is_listening = sockopt::socket_acceptconn(&passed)?;
     let listener = UnixListener::from(passed);
     let address = listener.local_addr()?;
     if !is_listening || address.as_pathname() != Some(path) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the socket of another process listens elsewhere"));
     }
-    if socket_file(path).is_none() {
+    let Some(file) = adopted(path)? else {
         let text = "the file of the socket that another process has is gone";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
-    }
+    };
     listener.set_nonblocking(true)?;
-    Ok(listener)
+    Ok((listener, Some(file)))
+}
+
+/// Device and inode of the socket at a path, which another process has made; `None` if there is none, or another kind of file.
+fn adopted(path: &Path) -> io::Result<Option<(u64, u64)>> {
+    let Some(opener) = opener() else { return Ok(socket_file(path)) };
+    match opener.adopt(path).map(Some) {
+        Err(err) if matches!(err.raw_os_error(), Some(libc::ENOENT | libc::ENOTSOCK)) => Ok(None),
+        adopted => adopted,
+    }
 }
 
 /// Path at which a descriptor listens for connections; `None` for another kind of descriptor.
@@ -280,19 +315,39 @@ pub fn listening_path(descriptor: &OwnedFd) -> Option<PathBuf> {
     address.as_pathname().map(Path::to_owned)
 }
 
-/// Ends the listening of a socket, also in processes that have duplicates of it, and removes its file, unless another program
-/// listens there. Another kind of descriptor is closed.
-pub fn end_listening(descriptor: OwnedFd) {
-    if sockopt::socket_domain(&descriptor) != Ok(AddressFamily::UNIX)
-        || sockopt::socket_acceptconn(&descriptor) != Ok(true)
-    {
-        return;
+/// A socket for guests that no process listens at any more. Its file is there still.
+#[derive(Debug)]
+pub struct EndedListener {
+    listener: Discarded<UnixListener>,
+}
+
+/// Ends the listening of a socket, also in processes that have duplicates of it. Another kind of descriptor is closed. Starts no thread.
+pub fn end_listening(descriptor: OwnedFd) -> Option<EndedListener> {
+    let is_unix = sockopt::socket_domain(&descriptor) == Ok(AddressFamily::UNIX);
+    if !is_unix || sockopt::socket_acceptconn(&descriptor) != Ok(true) {
+        return None;
     }
     let listener = Discarded::new(UnixListener::from(descriptor));
-    let Ok(address) = listener.local_addr() else { return };
     let _ = shutdown(&*listener, Shutdown::Both);
-    if let Some(path) = address.as_pathname().filter(|path| is_stale(path)) {
-        let _ = std::fs::remove_file(path);
+    Some(EndedListener { listener })
+}
+
+impl EndedListener {
+    /// Path of the file; `None` for a socket without one.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.listener.local_addr().ok()?.as_pathname().map(Path::to_owned)
+    }
+
+    /// Removes the file, unless another program has put a socket of its own there.
+    ///
+    /// # Errors
+    /// The system's, or the opener's.
+    pub fn remove_file(self) -> io::Result<()> {
+        // The thread that closes the socket.
+        discard::of_links();
+        let Some(path) = self.path() else { return Ok(()) };
+        let Some(file) = adopted(&path)? else { return Ok(()) };
+        remove_socket(&path, file)
     }
 }
 
@@ -302,9 +357,7 @@ impl VhostUser {
     /// # Errors
     /// The reason why the connection is closed instead. The port is taken.
     pub fn take(&mut self, passed: Option<PassedConnection>) -> Result<(), String> {
-        if std::mem::take(&mut self.is_shared) {
-            self.file = socket_file(&self.socket);
-        }
+        self.is_shared = false;
         let taken = passed.map_or(Ok(()), |passed| self.go_on(passed));
         self.listen_again();
         self.see_device();
@@ -528,9 +581,13 @@ impl Drop for VhostUser {
         // Links of other shards have the queues too.
         lock(&self.device).disconnect();
         self.pairs.shared.set_ready(0);
-        // Another program may have put a socket of its own there.
-        if !self.is_shared && self.file.is_some() && socket_file(&self.socket) == self.file {
-            let _ = std::fs::remove_file(&self.socket);
+        if !self.is_shared
+            && let Some(file) = self.file
+        {
+            // A socket that a program still listens at is another one's.
+            let _ = shutdown(&*self.listener, Shutdown::Both);
+            // Without its file there is nothing to remove.
+            let _ = remove_socket(&self.socket, file);
         }
     }
 }

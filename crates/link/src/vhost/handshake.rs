@@ -20,6 +20,7 @@ use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
 use super::driver_ring::{self, DriverRing};
 use super::features::Bits;
 use super::notify::Doorbell;
+use crate::opener::opener;
 use crate::sys::discard::Discarded;
 use crate::sys::event::as_event_fd;
 use crate::sys::guest_memory::{GuestMemory, PAGE, Region};
@@ -84,7 +85,7 @@ impl Handshake {
         let path = path.to_owned();
         let work = move || {
             while !given_up.load(Ordering::Relaxed) {
-                let Ok(stream) = UnixStream::connect(&path) else {
+                let Ok(stream) = connect(&path) else {
                     std::thread::sleep(RETRY);
                     continue;
                 };
@@ -101,6 +102,13 @@ impl Handshake {
         };
         std::thread::Builder::new().name("vhost-user".to_owned()).spawn(Allocations::settling(work))?;
         Ok(handshake)
+    }
+}
+
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    match opener() {
+        Some(opener) => opener.connect(path).map(UnixStream::from),
+        None => UnixStream::connect(path),
     }
 }
 

@@ -43,8 +43,8 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-pub use back::{VhostConfig, VhostUser, end_listening, listening_path, open, open_queues};
+pub use back::{EndedListener, VhostConfig, VhostUser, end_listening, listening_path, open, open_queues};
 pub use front::{FrontConfig, VhostFront, open as open_front};
 pub use guest::{GuestState, QueueState};
-pub use passed::{ConnectionState, PassedConnection};
+pub use passed::{ConnectionState, PassedConnection, start_closing};
 pub use queues::MAX_PAIRS;

@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, Shutdown, SocketType, shutdown, sockopt};
 use serde::{Deserialize, Serialize};
 
 use super::ring::Place;
-use crate::sys::discard::Discarded;
+use crate::sys::discard::{self, Discarded};
 
 /// State of a connection, without its descriptors. It is checked when a port [takes it](super::VhostUser::take).
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -119,6 +119,11 @@ impl PassedConnection {
         }
         if is_connected(&self.socket) { Ok(()) } else { Err("its first descriptor is no connection".to_owned()) }
     }
+}
+
+/// Starts the thread that closes the sockets of connections. Until then the last close of one may wait.
+pub fn start_closing() {
+    discard::of_links();
 }
 
 /// Ends a connection for all processes. A descriptor of another kind stays as it is.

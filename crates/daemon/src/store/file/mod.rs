@@ -15,6 +15,8 @@ use redb::{
 };
 use zeroize::Zeroizing;
 
+use crate::confine;
+use crate::files;
 use crate::random::random;
 use crate::sa_name::{Checkpoint, SaName};
 
@@ -132,12 +134,14 @@ pub(crate) struct Store {
     path: PathBuf,
     /// None once the file is closed.
     database: Option<Database>,
+    /// The file itself, which tells its length; it has the lock, too.
+    file: Option<File>,
 }
 
 impl Store {
     /// The default place of the file of the gateway `instance`, for a user that has one.
     pub(crate) fn default_path(instance: &str) -> Option<PathBuf> {
-        Some(client::state_dir()?.join(format!("{instance}.state")))
+        Some(client::state_dir(confine::is_of_root())?.join(format!("{instance}.state")))
     }
 
     /// Opens the file of the gateway `instance` in the default place, or makes it, and its directory; `None` with a
@@ -157,7 +161,7 @@ impl Store {
             return missing(&"there is neither HOME nor XDG_STATE_HOME");
         };
         // A file that exists may hold policies that have to be restored.
-        if !path.try_exists().unwrap_or(false) {
+        if !exists(&path).unwrap_or(false) {
             let dir = path.parent().unwrap_or(&path);
             let mode = if run_dir == Some(dir) { 0o777 } else { 0o700 };
             let made = fs::DirBuilder::new().recursive(true).mode(mode).create(dir);
@@ -182,17 +186,18 @@ impl Store {
     /// Opens the file at `path`, or makes it. Waits for a gateway that has it open at most for `limit`.
     fn open_within(path: &Path, limit: Duration) -> Result<Self, CliError> {
         let failed = |what: &dyn std::fmt::Display| CliError::failed(format!("{}: {what}", path.display()));
-        if !path.try_exists().map_err(|err| failed(&err))? {
+        if !exists(path).map_err(|err| failed(&err))? {
             make(path).map_err(|err| failed(&err))?;
         }
         let begun = Instant::now();
         loop {
-            let file = open_private(path, File::options().read(true).write(true))?;
+            let file = open_private(path, files::write)?;
+            let own = file.try_clone().map_err(|err| failed(&err))?;
             let database = FileBackend::new(file).and_then(|file| {
                 Builder::new().set_cache_size(CACHE).set_check_integrity_on_open(true).create_with_backend(file)
             });
             match database {
-                Ok(database) => return Self::of(path, database),
+                Ok(database) => return Self::of(path, database, Some(own)),
                 Err(DatabaseError::DatabaseAlreadyOpen) if begun.elapsed() < limit => thread::sleep(LOCK_INTERVAL),
                 Err(DatabaseError::DatabaseAlreadyOpen) => {
                     return Err(failed(&"in use by another gateway; name another with --state."));
@@ -210,20 +215,16 @@ impl Store {
     pub(crate) fn open_copy(path: &Path) -> Result<Self, CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", path.display()));
         let mut bytes = Zeroizing::new(Vec::new());
-        // A FIFO is refused, and not waited for.
-        let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
-        open_private(path, File::options().read(true).custom_flags(nonblocking))?
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
+        open_private(path, open_at_once)?.read_to_end(&mut bytes).map_err(failed)?;
         let backend = InMemoryBackend::new();
         backend.set_len(bytes.len() as u64).and_then(|()| backend.write(0, &bytes)).map_err(failed)?;
         let builder =
             Builder::new().set_cache_size(CACHE).set_check_integrity_on_open(true).create_with_backend(backend);
-        Self::of(path, builder.map_err(|err| unusable(path, &err))?)
+        Self::of(path, builder.map_err(|err| unusable(path, &err))?, None)
     }
 
-    fn of(path: &Path, database: Database) -> Result<Self, CliError> {
-        let store = Self { path: path.to_owned(), database: Some(database) };
+    fn of(path: &Path, database: Database, file: Option<File>) -> Result<Self, CliError> {
+        let store = Self { path: path.to_owned(), database: Some(database), file };
         match store.format().map_err(|err| unusable(path, &err))? {
             FIRST_FORMAT..=FORMAT => Ok(store),
             other => Err(unusable(path, &format!("format {other}, and this version supports {FORMAT}"))),
@@ -242,6 +243,7 @@ impl Store {
     /// Closes the file, so that another gateway can open it. Nothing can be read or written from then on.
     pub(crate) fn close(&mut self) {
         self.database = None;
+        self.file = None;
     }
 
     fn format(&self) -> Result<u32, redb::Error> {
@@ -251,7 +253,7 @@ impl Store {
 
     /// Length of the file in bytes; 0 if it is not known.
     pub(crate) fn len(&self) -> u64 {
-        fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
+        self.file.as_ref().and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len())
     }
 
     /// Content of the file for a start in the machine's boot `boot`.
@@ -408,18 +410,32 @@ fn sa_name(bytes: &[u8]) -> Result<SaName, redb::Error> {
     SaName::from_bytes(bytes).ok_or_else(|| redb::Error::Corrupted("an SA's name has another length".to_owned()))
 }
 
+/// Whether a file exists. An opener makes none: the gateway that has started it did, before.
+fn exists(path: &Path) -> io::Result<bool> {
+    if files::are_of_opener() { Ok(true) } else { path.try_exists() }
+}
+
+/// Opens a file to be read. A FIFO is refused later, and not waited for.
+fn open_at_once(path: &Path) -> io::Result<File> {
+    if files::are_of_opener() {
+        return files::read(path);
+    }
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).custom_flags(nonblocking).open(path)
+}
+
 /// Opens a file with keys.
 ///
 /// # Errors
 /// Exit code 1 if it cannot be opened, or if other users have access; 2 if it is empty.
-fn open_private(path: &Path, options: &OpenOptions) -> Result<File, CliError> {
+fn open_private(path: &Path, open: fn(&Path) -> io::Result<File>) -> Result<File, CliError> {
     let failed = |what: &dyn std::fmt::Display| CliError::failed(format!("{}: {what}", path.display()));
-    let file = options.open(path).map_err(|err| failed(&err))?;
+    let file = open(path).map_err(|err| failed(&err))?;
     let metadata = file.metadata().map_err(|err| failed(&err))?;
     if !metadata.is_file() {
         return Err(failed(&"is no file; name another with --state."));
     }
-    if metadata.mode() & 0o077 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
+    if metadata.mode() & 0o077 != 0 || metadata.uid() != confine::owner_of_files() {
         return Err(failed(&"holds keys, and other users have access; restrict it to this user (chown, chmod 600)."));
     }
     if metadata.len() == 0 {
@@ -450,7 +466,7 @@ fn make(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
 fn make_new(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
     let database = Builder::new().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)?;
-    let store = Store { path: path.to_owned(), database: Some(database) };
+    let store = Store { path: path.to_owned(), database: Some(database), file: None };
     let empty = State::default();
     store.replace(&empty, Keep::Later, "", 0)?;
     Ok(store.replace(&empty, Keep::Saved, "", 0)?)

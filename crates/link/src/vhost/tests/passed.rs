@@ -459,15 +459,41 @@ fn file_of_the_socket_goes_with_the_port_that_has_it() {
     let (socket, passed, other) = (back.socket.clone(), listener(&back), listener(&back));
     assert!(back.pass().unwrap().is_none());
     drop(back);
-    end_listening(passed);
+    let ended = end_listening(passed).unwrap();
+    assert!(UnixStream::connect(&socket).is_err() && ended.path().as_ref() == Some(&socket));
+    ended.remove_file().unwrap();
     assert!(!socket.exists());
     // Another program has the path by now.
     let _other = UnixListener::bind(&socket).unwrap();
-    end_listening(other);
+    end_listening(other).unwrap().remove_file().unwrap();
     assert!(UnixStream::connect(&socket).is_ok());
-    end_listening(pipe().unwrap().0);
-    end_listening(UnixStream::pair().unwrap().0.into());
+    assert!(end_listening(pipe().unwrap().0).is_none());
+    assert!(end_listening(UnixStream::pair().unwrap().0.into()).is_none());
     std::fs::remove_file(&socket).unwrap();
+}
+
+#[test]
+fn socket_of_another_program_at_the_path_stays() {
+    for at in ["before the port is made", "before it is taken", "later"] {
+        let mut back = back_end(1);
+        let (socket, mut others) = (back.socket.clone(), Vec::new());
+        let mut other = |now| {
+            if now == at {
+                std::fs::remove_file(&socket).unwrap();
+                others.push(UnixListener::bind(&socket).unwrap());
+            }
+        };
+        other("before the port is made");
+        let mut next = next_of(&back, &config_of(&back, 1));
+        other("before it is taken");
+        assert!(back.pass().unwrap().is_none());
+        drop(back);
+        next.take(None).unwrap();
+        other("later");
+        drop(next);
+        assert!(UnixStream::connect(&socket).is_ok(), "{at}");
+        std::fs::remove_file(&socket).unwrap();
+    }
 }
 
 #[test]
