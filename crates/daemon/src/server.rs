@@ -1,4 +1,5 @@
-//! The control socket: one thread per client, which calls the worker or the main thread and writes the reply.
+//! The control socket, and the view socket, whose clients only look: one thread per client, which calls the worker or the main thread
+//! and writes the reply.
 //!
 //! A client can neither delay the worker (it runs calls between two bursts) nor fill memory: lines of requests and the
 //! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them.
@@ -9,15 +10,15 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::{CliError, passing};
 use ctl::request::MAX_REQUEST_LEN;
-use ctl::{Reply, Request, Shown, procfs};
+use ctl::{Reply, Request, Shown, StateKind, procfs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -34,27 +35,102 @@ use super::show::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
 use super::unix_socket;
-
-/// Limit of simultaneous clients; a further client is refused and may retry.
-const MAX_CLIENTS: usize = 32;
+use super::viewers::{Admitted, Viewers};
 
 /// Longest time that a client may take to read its reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Longest time that a client of the view socket may take from one reply to the end of its next request: others may want its place.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Rights of the clients of a socket.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Access {
+    /// All requests: the control socket, of the gateway's user.
+    Full,
+    /// Requests that only look: the view socket, of its group too.
+    Look,
+}
+
+impl Access {
+    /// Name of the thread that accepts clients.
+    const fn thread(self) -> &'static str {
+        match self {
+            Self::Full => "control",
+            Self::Look => "view",
+        }
+    }
+
+    /// Name of the socket in the log.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "control socket",
+            Self::Look => "view socket",
+        }
+    }
+
+    /// Limit of simultaneous clients; a further client is refused and may retry.
+    const fn max_clients(self) -> usize {
+        match self {
+            Self::Full => 32,
+            Self::Look => 16,
+        }
+    }
+
+    const fn idle_limit(self) -> Option<Duration> {
+        match self {
+            Self::Full => None,
+            Self::Look => Some(IDLE_LIMIT),
+        }
+    }
+
+    /// Waits for the turn of a client to read a table. Those of the view socket do so one after another: the slices of many would keep the
+    /// worker from packets.
+    fn wait(self, what: StateKind, turns: &Turns) -> Option<MutexGuard<'_, ()>> {
+        let turn = match what {
+            StateKind::Summary | StateKind::Links | StateKind::Counters | StateKind::Drops => return None,
+            StateKind::SaSums => &turns.sums,
+            _ => &turns.others,
+        };
+        (self == Self::Look).then(|| turn.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Refuses a request by its name.
+    fn admit(self, request: Request) -> Result<Request, String> {
+        match request.only_looks() {
+            Err(name) if self == Self::Look => Err(format!(
+                "{name}: refused by this socket, which only shows; the control socket is for the gateway's user"
+            )),
+            _ => Ok(request),
+        }
+    }
+}
+
+/// Turns of clients of the view socket to read tables.
+#[derive(Debug, Default)]
+struct Turns {
+    /// For sums of SAs: a scrape does not wait for the whole of another table.
+    sums: Mutex<()>,
+    others: Mutex<()>,
+}
+
 /// State for serving clients' commands.
 #[derive(Clone, Debug)]
 struct Served {
+    access: Access,
     worker: Handle,
     shared: Shared,
     host_side: HostSide,
     events: Sender<Event>,
     offer: Arc<Offer>,
+    turns: Arc<Turns>,
 }
 
 /// Listening socket. Drop removes its file.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
+    access: Access,
     listener: UnixListener,
     /// Whether the next gateway has the socket.
     is_left: bool,
@@ -98,12 +174,40 @@ impl Server {
         check_vacant(path)?;
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
         let listener = unix_socket::private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
-        Ok(Self { path: path.to_owned(), listener, is_left: false })
+        Ok(Self { path: path.to_owned(), access: Access::Full, listener, is_left: false })
+    }
+
+    /// Listens at `path` for clients that only look: this user's, and those of `viewers`.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub(crate) fn bind_view(path: &Path, viewers: &Viewers) -> Result<Self, CliError> {
+        let mut server = Self::bind(path)?;
+        server.access = Access::Look;
+        viewers.admit(path).map_err(|err| not_made(path, "group", &err))?;
+        Ok(server)
     }
 
     /// Serves the clients of a socket of the gateway before, which is bound to `path`.
-    pub(crate) fn take(listener: OwnedFd, path: &Path) -> Self {
-        Self { path: path.to_owned(), listener: listener.into(), is_left: false }
+    pub(crate) fn take(listener: OwnedFd, path: &Path, access: Access) -> Self {
+        Self { path: path.to_owned(), access, listener: listener.into(), is_left: false }
+    }
+
+    /// Serves the view clients of a socket of the gateway before, with the rights that it gets now. If only a new file can have the group,
+    /// or the old one may not be changed, it is replaced.
+    ///
+    /// # Errors
+    /// As [`Self::bind_view`].
+    pub(crate) fn take_view(listener: OwnedFd, path: &Path, viewers: &Viewers) -> Result<Self, CliError> {
+        let taken = Self::take(listener, path, Access::Look);
+        match viewers.admit(path) {
+            Ok(Admitted::Group | Admitted::UserAlone) => return Ok(taken),
+            Ok(Admitted::NewFileWould) => {}
+            Err(err) => tracing::info!("{}: made anew: {err}", path.display()),
+        }
+        // Removes the file.
+        drop(taken);
+        Self::bind_view(path, viewers)
     }
 
     /// Duplicate of the socket, for the next gateway.
@@ -128,26 +232,27 @@ impl Server {
         worker: &Handle,
         shared: &Shared,
         events: &Sender<Event>,
-        offer: Offer,
+        offer: &Arc<Offer>,
         threads: &Threads,
     ) -> Result<(), CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.path.display()));
         let listener = self.listener.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let mut acceptor = Acceptor::new(listener.into(), "control socket");
+        let access = self.access;
+        let mut acceptor = Acceptor::new(listener.into(), access.name());
         let host_side = shared.lock().host_side.clone();
-        let (worker, shared, events, offer) = (worker.clone(), shared.clone(), events.clone(), Arc::new(offer));
-        let served = Served { worker, shared, host_side, events, offer };
+        let (worker, shared, events, offer) = (worker.clone(), shared.clone(), events.clone(), Arc::clone(offer));
+        let served = Served { access, worker, shared, host_side, events, offer, turns: Arc::default() };
         let starter = threads.clone();
         let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let pinged = Arc::new(pinged);
         let pinger = Arc::clone(&pinged);
-        let pulse = threads.watch("control", move |_| {
+        let pulse = threads.watch(access.thread(), move |_| {
             // A full counter already wakes the thread.
             let _ = rustix::io::write(&pinger, &1_u64.to_ne_bytes());
         });
         let run = move || accept(&mut acceptor, &pinged, &pulse, &served, &starter);
-        threads.spawn("control", run).map_err(failed)
+        threads.spawn(access.thread(), run).map_err(failed)
     }
 }
 
@@ -170,6 +275,7 @@ fn accept(
     threads: &Threads,
 ) -> Result<(), Errno> {
     let clients = Arc::new(AtomicUsize::new(0));
+    let (name, max_clients) = (served.access.name(), served.access.max_clients());
     loop {
         let mut ready = [PollFd::new(acceptor, PollFlags::IN), PollFd::new(pinged, PollFlags::IN)];
         match poll(&mut ready, None) {
@@ -180,17 +286,19 @@ fn accept(
         let _ = rustix::io::read(pinged, &mut [0; 8]);
         pulse.answer();
         let stream = match acceptor.accept(SocketFlags::CLOEXEC) {
+            // Descriptors of the reserve are for clients with privilege.
+            Ok(Some(accepted)) if accepted.is_reserved && served.access == Access::Look => continue,
             Ok(Some(accepted)) => UnixStream::from(accepted.fd),
             Ok(None) => continue,
             Err(err) => {
-                tracing::debug!("control socket: accept: {err}");
+                tracing::debug!("{name}: accept: {err}");
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
-        if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
+        if clients.fetch_add(1, Ordering::Relaxed) >= max_clients {
             clients.fetch_sub(1, Ordering::Relaxed);
-            let message = format!("{MAX_CLIENTS} clients are connected already");
+            let message = format!("{max_clients} clients are connected already");
             let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
             continue;
         }
@@ -199,7 +307,7 @@ fn accept(
             let clients = Arc::clone(&clients);
             move || -> Result<(), Infallible> {
                 if let Err(err) = serve(&stream, &served) {
-                    tracing::debug!("a control client disconnected: {err}");
+                    tracing::debug!("a client of the {name} disconnected: {err}");
                 }
                 clients.fetch_sub(1, Ordering::Relaxed);
                 Ok(())
@@ -207,7 +315,7 @@ fn accept(
         });
         if let Err(err) = spawned {
             clients.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("control socket: cannot start a thread: {err}");
+            tracing::warn!("{name}: cannot start a thread: {err}");
         }
     }
 }
@@ -217,10 +325,19 @@ fn accept(
 struct Received<'a> {
     stream: &'a UnixStream,
     descriptors: Vec<OwnedFd>,
+    /// Time at which the request has to be whole.
+    deadline: Option<Instant>,
 }
 
 impl Read for Received<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
         let (len, descriptors) = passing::receive(self.stream, buffer)?;
         if !descriptors.is_empty() {
             self.descriptors = descriptors;
@@ -231,22 +348,26 @@ impl Read for Received<'_> {
 
 /// Serves one client until it disconnects.
 fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
-    let Served { worker, shared, host_side, events, offer } = served;
+    let Served { access, worker, shared, host_side, events, offer, turns } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let mut lines = BufReader::new(Received { stream, descriptors: Vec::new() });
+    let mut lines = BufReader::new(Received { stream, descriptors: Vec::new(), deadline: None });
     let mut line = String::new();
     loop {
         line.clear();
+        lines.get_mut().deadline = access.idle_limit().map(|limit| Instant::now() + limit);
         if (&mut lines).take(MAX_REQUEST_LEN as u64 + 2).read_line(&mut line)? == 0 {
             return Ok(());
         }
         let descriptors = std::mem::take(&mut lines.get_mut().descriptors);
-        let reply = match Request::from_line(line.trim_end()) {
+        let reply = match Request::from_line(line.trim_end()).and_then(|request| access.admit(request)) {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
-            Ok(Request::Show { what }) => match show(what, worker, shared) {
-                Ok(shown) => Reply::Show { shown },
-                Err(err) => Reply::Error { message: err.to_string() },
-            },
+            Ok(Request::Show { what }) => {
+                let _turn = access.wait(what, turns);
+                match show(what, worker, shared) {
+                    Ok(shown) => Reply::Show { shown },
+                    Err(err) => Reply::Error { message: err.to_string() },
+                }
+            }
             Ok(Request::Load { file }) => match load(events, file.into(), descriptors, stream) {
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
@@ -274,7 +395,10 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 },
                 Err(message) => Reply::Error { message },
             },
-            Ok(Request::StatFile { name }) => stat_file(&name, worker, shared),
+            Ok(Request::StatFile { name }) => {
+                let _turn = procfs::shows(&name).and_then(|what| access.wait(what, turns));
+                stat_file(&name, worker, shared)
+            }
             Ok(Request::Monitor) => return stream_events(stream, worker),
             Ok(Request::MonitorDrops) => return stream_drops(stream, worker),
             Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),

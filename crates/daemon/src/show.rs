@@ -4,22 +4,24 @@
 //! most [`SLICE`] each, between which it moves packets. A table that changes meanwhile is shown partly old and partly new,
 //! as a dump over netlink is. Large tables are copied as [`rows`](crate::rows), into storage of the client's thread.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use base::{PortId, SaId, ShardCount, ShardId};
 use ctl::state::{
-    FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteState, SaState,
-    TableMemory,
+    FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteCountState, RouteState,
+    SaState, SaSumState, SaSumsState, SummaryState, TableMemory,
 };
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
+use ipsec::{SaSum, SaSumKey};
 use netlink::rtnl::RouteCursor;
 use packet::Budget;
-use xfrm::{Dir, Offload, OffloadMode};
+use xfrm::{Dir, Offload, OffloadMode, SaDir};
 
 use crate::bridges;
 use crate::budget;
@@ -28,12 +30,16 @@ use crate::confine;
 use crate::netlink::Shared;
 use crate::node::Node;
 use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
-use crate::snapshot::{self, processor_time};
+use crate::service;
+use crate::snapshot::{self, NodeMemory, processor_time};
 use crate::sums::{Sum, sum};
 use crate::translate::fib::to_fib;
 
 /// Time after which a slice ends. Its last step may exceed it.
 const SLICE: Duration = Duration::from_micros(400);
+
+/// Time after which a slice of what is asked again and again ends.
+const SCRAPE_SLICE: Duration = Duration::from_micros(40);
 
 /// Time between two slices, in which the worker takes packets.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -96,21 +102,62 @@ pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<
             Shown::Pmtus(one(worker, |node| snapshot::pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id)))?)
         }
         StateKind::Sa => Shown::Sa(sas(worker)?),
+        StateKind::SaSums => Shown::SaSums(sa_sums(worker, shared)?),
         StateKind::Policies => Shown::Policies(policies(worker)?),
         StateKind::Counters => Shown::Counters(all(worker, snapshot::counters)?),
         StateKind::Drops => Shown::Drops(all(worker, snapshot::drops)?),
         StateKind::Fragments => Shown::Fragments(all(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
         StateKind::Ila => Shown::Ila(ila(worker)?),
         StateKind::Flows => Shown::Flows(flows(worker)?),
-        StateKind::Workers => Shown::Workers(worker.gather(snapshot::worker)?),
+        StateKind::Workers => Shown::Workers(worker.gather(|node| snapshot::worker(node))?),
+        StateKind::Summary => Shown::Summary(Box::new(summary(worker, shared)?)),
         StateKind::Memory => Shown::Memory(memory(worker, shared)?),
         StateKind::Sandbox => Shown::Sandbox(confine::state()),
     })
 }
 
+/// Numbers, sums and budgets of the gateway, in one slice of each worker that no table makes longer.
+fn summary(worker: &Handle, shared: &Shared) -> Result<SummaryState, NotShown> {
+    let shards = worker.gather(|node| measured(node, |node| snapshot::summary(node)))?;
+    let (mut workers, mut fragments, mut memories, mut flows) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut sa_sums = 0;
+    // All shards have these tables alike.
+    let mut tables = None;
+    for shard in shards {
+        workers.push(shard.worker);
+        fragments.push(shard.fragments);
+        memories.push(shard.memory);
+        flows += shard.flows;
+        sa_sums += shard.sa_sums;
+        tables.get_or_insert((shard.sas, shard.policies, shard.neighbours));
+    }
+    let (sas, policies, neighbours) = tables.ok_or(WorkerGone)?;
+    let memory = memory_of(sum(memories).ok_or(WorkerGone)?, worker, shared);
+    let routes = shared.lock().rtnl.model.routes_by_table();
+    let mappings = memory.tables.iter().find(|table| table.name == MAPPINGS).map_or(0, |table| table.entries);
+    Ok(SummaryState {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        started_ms: service::started_ms(),
+        routes: routes.into_iter().map(|(table, count)| RouteCountState { table, count: count as u64 }).collect(),
+        sas,
+        sa_sums,
+        policies,
+        mappings,
+        flows,
+        neighbours,
+        fragments: sum(fragments).unwrap_or_default(),
+        memory,
+        workers,
+    })
+}
+
 /// Memory of the gateway. Bytes of tables are those of a mean entry, measured with 100 000 entries each.
 fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
-    let node = all(worker, snapshot::memory)?;
+    Ok(memory_of(all(worker, snapshot::memory)?, worker, shared))
+}
+
+fn memory_of(node: NodeMemory, worker: &Handle, shared: &Shared) -> MemoryState {
     let shards = worker.count().get() as u64;
     let (routes, limits) = {
         let protocols = shared.lock();
@@ -125,7 +172,7 @@ fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
         limit: Some(limit.into()).filter(|limit| *limit > 0),
         bytes: entries * size * shards,
     };
-    Ok(MemoryState {
+    MemoryState {
         limit: reading.limit.map(|limit| limit.bytes),
         source: reading.limit.map(|limit| limit.source.name().to_owned()),
         used: reading.counted,
@@ -138,14 +185,17 @@ fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
             table("sas", sas, limits.sas, SA_BYTES),
             table("policies", policies, limits.policies, POLICY_BYTES),
             table("neighbours", neighbours, limits.neighbours, NEIGHBOUR_BYTES),
-            table("mappings", mappings, limits.mappings, MAPPING_BYTES),
+            table(MAPPINGS, mappings, limits.mappings, MAPPING_BYTES),
         ],
         queues: node.queues,
         fragments: node.fragments,
         captures: node.captures,
         pools: node.pools,
-    })
+    }
 }
+
+/// Name of the table of ILA mappings.
+const MAPPINGS: &str = "mappings";
 
 /// Mean bytes of an entry of each table, in all structures that have it.
 const ROUTE_BYTES: u64 = 509;
@@ -195,6 +245,18 @@ fn table_of<T: Send + 'static, P: Send + 'static, S>(
     shard: ShardId,
     start: P,
     step: Step<T, P>,
+    complete: impl FnMut(T) -> S,
+) -> Result<Vec<S>, NotShown> {
+    table_within(SLICE, worker, shard, start, step, complete)
+}
+
+/// As [`table_of`], in slices that end after `limit`.
+fn table_within<T: Send + 'static, P: Send + 'static, S>(
+    limit: Duration,
+    worker: &Handle,
+    shard: ShardId,
+    start: P,
+    step: Step<T, P>,
     mut complete: impl FnMut(T) -> S,
 ) -> Result<Vec<S>, NotShown> {
     let mut all = Vec::new();
@@ -202,7 +264,7 @@ fn table_of<T: Send + 'static, P: Send + 'static, S>(
     let mut position = Some(start);
     while let Some(at) = position {
         (rows, position) = worker.call_on(shard, move |node| {
-            let next = measured(node, |node| slice(node, at, step, &mut rows));
+            let next = measured(node, |node| slice(node, limit, at, step, &mut rows));
             (rows, next)
         })?;
         all.extend(rows.drain(..).map(&mut complete));
@@ -215,12 +277,12 @@ fn table_of<T: Send + 'static, P: Send + 'static, S>(
 }
 
 /// Runs steps until the end of the slice, or until `rows` have no room for another step.
-fn slice<T, P>(node: &mut Node, at: P, step: Step<T, P>, rows: &mut Vec<T>) -> Option<P> {
+fn slice<T, P>(node: &mut Node, limit: Duration, at: P, step: Step<T, P>, rows: &mut Vec<T>) -> Option<P> {
     let begun = Instant::now();
     let mut position = Some(at);
     while let Some(at) = position {
         position = step(node, at, rows);
-        if begun.elapsed() >= SLICE || rows.len() + STEP > rows.capacity() {
+        if begun.elapsed() >= limit || rows.len() + STEP > rows.capacity() {
             break;
         }
     }
@@ -392,6 +454,70 @@ fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
     Ok(states.chain(larvae.into_iter().map(|(_, state)| state)).collect())
 }
 
+/// Sums of SAs over rekeys, and the policies that need SAs.
+fn sa_sums(worker: &Handle, shared: &Shared) -> Result<SaSumsState, NotShown> {
+    let mut sums: BTreeMap<SaSumKey, SaSum> = BTreeMap::new();
+    let mut left_out = 0;
+    for shard in worker.all() {
+        let of_shard = table_within(SCRAPE_SLICE, worker, shard, SumPosition::Sas(0), some_sums, |row| row)?;
+        // An SA that is added again, as by a reload, may get another owner.
+        for (key, sum) in of_shard {
+            let all = sums.entry(key).or_default();
+            all.packets = all.packets.wrapping_add(sum.packets);
+            all.bytes = all.bytes.wrapping_add(sum.bytes);
+        }
+        left_out += worker.call_on(shard, |node| node.datapath.ipsec.sad().sum_counts()[1])?;
+    }
+    let own: HashSet<IpAddr> = {
+        let protocols = shared.lock();
+        let links = protocols.rtnl.model.links_after(0);
+        links.flat_map(|(_, link)| link.addresses.iter().map(|address| address.addr.addr())).collect()
+    };
+    let mut states: Vec<SaSumState> = Vec::new();
+    for (SaSumKey { src, dst, reqid, dir }, SaSum { packets, bytes, .. }) in sums {
+        let dir = dir.unwrap_or(if own.contains(&dst) { SaDir::In } else { SaDir::Out });
+        let state = SaSumState { src, dst, reqid, dir, packets, bytes };
+        // SAs with a direction and without may have followed one another. The order has their sums side by side.
+        match states
+            .iter_mut()
+            .rev()
+            .take(2)
+            .find(|same| (same.src, same.dst, same.reqid, same.dir) == (src, dst, reqid, dir))
+        {
+            Some(same) => {
+                same.packets = same.packets.wrapping_add(packets);
+                same.bytes = same.bytes.wrapping_add(bytes);
+            }
+            None => states.push(state),
+        }
+    }
+    let policies = table_within(SCRAPE_SLICE, worker, ShardId::FIRST, (0, None), some_policies, PolicyRow::needed_sa)?;
+    Ok(SaSumsState { sums: states, left_out, policies: policies.into_iter().flatten().collect() })
+}
+
+/// Position on the way to the sums: the SAs are added up first.
+enum SumPosition {
+    Sas(u64),
+    Sums(Option<SaSumKey>),
+}
+
+fn some_sums(node: &mut Node, position: SumPosition, out: &mut Vec<(SaSumKey, SaSum)>) -> Option<SumPosition> {
+    match position {
+        SumPosition::Sas(from) => {
+            let next = node.datapath.ipsec.add_up_sas(from, STEP);
+            Some(next.map_or(SumPosition::Sums(None), SumPosition::Sas))
+        }
+        SumPosition::Sums(after) => {
+            let mut last = None;
+            for (key, sum) in node.datapath.ipsec.sad().sums_after(after).take(STEP) {
+                out.push((key, sum));
+                last = Some(key);
+            }
+            last.map(|key| SumPosition::Sums(Some(key)))
+        }
+    }
+}
+
 /// Offload of an SA in words of iproute2.
 fn offload_text(node: &Node, sa: &ipsec::Sa) -> Option<String> {
     let Offload { dev, dir, mode } = sa.offload()?;
@@ -462,7 +588,8 @@ fn policies(worker: &Handle) -> Result<Vec<PolicyState>, NotShown> {
 fn some_policies(node: &mut Node, (dir, after): PolicyPosition, out: &mut Vec<PolicyRow>) -> Option<PolicyPosition> {
     let mut last = None;
     for (order, policy) in node.datapath.ipsec.spd().after(*DIRS.get(dir)?, after).take(STEP) {
-        out.push(PolicyRow::new(policy, node.now()));
+        let lacks_sa = node.datapath.ipsec.lacks_sa(&policy.config);
+        out.push(PolicyRow::new(policy, node.now(), lacks_sa));
         last = Some(order);
     }
     Some(last.map_or((dir + 1, None), |order| (dir, Some(order))))
@@ -508,6 +635,7 @@ mod tests {
     use std::iter;
 
     use base::Prefix;
+    use ctl::state::PolicyCountState;
     use packet::Allocations;
     use rustix::event::{EventfdFlags, eventfd};
     use wire::Spi;
@@ -559,7 +687,7 @@ mod tests {
         let slices = iter::from_fn(|| {
             let at = position.take()?;
             let before = Allocations::of_thread();
-            position = slice(node, at, step, &mut rows);
+            position = slice(node, SLICE, at, step, &mut rows);
             assert_eq!(Allocations::of_thread() - before, 0, "allocations of a slice of {} rows", rows.len());
             all.append(&mut rows);
             Some(())
@@ -580,6 +708,24 @@ mod tests {
         assert_eq!(policies.len(), COUNT as usize);
         let (neighbours, _) = read(&mut node, 0, some_neighbours);
         assert_eq!(neighbours.len(), COUNT as usize);
+    }
+
+    #[test]
+    fn summary_costs_the_same_for_tables_of_any_size() {
+        let inbox = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (small, large) = (Node::new(Poller::new(inbox).unwrap()), node());
+        let summary = |node: &Node| {
+            let before = Allocations::of_thread();
+            let summary = snapshot::summary(node);
+            (summary, Allocations::of_thread() - before)
+        };
+        let ((small, of_small), (large, of_large)) = (summary(&small), summary(&large));
+        assert_eq!((small.sas.valid, small.policies.outbound), (0, 0));
+        assert_eq!((large.sas.valid, large.sas.undirected), (COUNT.into(), COUNT.into()));
+        assert_eq!(large.policies, PolicyCountState { outbound: COUNT.into(), ..PolicyCountState::default() });
+        let permanent = large.neighbours.iter().find(|it| it.state == "PERMANENT").unwrap();
+        assert_eq!(permanent.count, u64::from(COUNT));
+        assert_eq!(of_large, of_small, "allocations");
     }
 
     #[test]

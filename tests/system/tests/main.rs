@@ -39,6 +39,7 @@ mod replace;
 mod restart;
 mod restart_traffic;
 mod router;
+mod see;
 mod service;
 mod state;
 mod status;
@@ -49,6 +50,7 @@ mod trial;
 mod tunnel;
 mod unmodified;
 mod vhost;
+mod view;
 mod vlan;
 mod vrf;
 mod walls;
@@ -79,6 +81,7 @@ fn main() {
         package::trials(),
         pair::trials(),
         privilege::trials(),
+        see::trials(),
         service::trials(),
         exec::trials(),
         fail_closed::trials(),
@@ -99,6 +102,7 @@ fn main() {
         guest_ports::trials(),
         guests::trials(),
         vhost::trials(),
+        view::trials(),
         qdisc::trials(),
         vlan::trials(),
         vrf::trials(),
