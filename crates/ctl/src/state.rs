@@ -807,6 +807,20 @@ pub struct SaSumsState {
     pub left_out: u64,
     /// Policies with a template that requires an SA, in the order of their lookup.
     pub policies: Vec<PolicySaState>,
+    /// Names of tunnels.
+    #[serde(default)]
+    pub tunnels: Vec<TunnelNameState>,
+}
+
+/// Name of a `[[tunnel]]` of the file.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TunnelNameState {
+    /// Name.
+    pub name: String,
+    /// Outer address of this end.
+    pub local: IpAddr,
+    /// Outer address of the peer.
+    pub remote: IpAddr,
 }
 
 /// Sum of the SAs with these addresses, `reqid` and direction, with those that have ended.
@@ -824,6 +838,9 @@ pub struct SaSumState {
     pub packets: u64,
     /// Protected bytes since the start of the gateway.
     pub bytes: u64,
+    /// Milliseconds until the last of its SAs reaches its hard limit, if each has one of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
 }
 
 /// Policy with a template that requires an SA.

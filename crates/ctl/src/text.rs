@@ -530,8 +530,12 @@ impl Display for WorkerState {
 
 impl Display for SaSumsState {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for SaSumState { src, dst, reqid, dir, packets, bytes } in &self.sums {
-            writeln!(f, "src {src} dst {dst} reqid {reqid} dir {dir}: packets {packets} bytes {bytes}")?;
+        for SaSumState { src, dst, reqid, dir, packets, bytes, expires_ms } in &self.sums {
+            write!(f, "src {src} dst {dst} reqid {reqid} dir {dir}: packets {packets} bytes {bytes}")?;
+            match expires_ms {
+                Some(left) => writeln!(f, " expires in {} s", left / 1000)?,
+                None => writeln!(f)?,
+            }
         }
         if self.left_out > 0 {
             writeln!(f, "{} SAs are in no sum: there are too many sums", self.left_out)?;

@@ -79,6 +79,8 @@ mod node;
 mod notifications;
 mod open;
 mod opener;
+mod pace;
+mod places;
 mod plan;
 mod planner;
 mod poller;
@@ -321,7 +323,9 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         if stored.is_some() {
             // The program gets these sockets again.
             server.leave();
-            view.map(Server::leave);
+            if let Some(view) = view {
+                view.leave();
+            }
             daemon.leave_ike();
         } else {
             drop((server, view));
@@ -393,7 +397,9 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     // The next gateway has the sockets, however this one ends.
     if end == RunEnd::HandedOver {
         server.leave();
-        view.map(Server::leave);
+        if let Some(view) = view {
+            view.leave();
+        }
         netlink.leave();
     }
     outcome

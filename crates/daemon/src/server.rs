@@ -2,7 +2,8 @@
 //! and writes the reply.
 //!
 //! A client can neither delay the worker (it runs calls between two bursts) nor fill memory: lines of requests and the
-//! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them.
+//! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them. Clients that only look
+//! have less: a [pace](Pace) in common, a few streams and tables at a time, and a time for each request and reply.
 
 use std::convert::Infallible;
 use std::fs::File;
@@ -10,9 +11,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use ctl::{Reply, Request, Shown, StateKind, procfs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use rustix::net::sockopt::socket_peercred;
 
 use super::acceptor::Acceptor;
 use super::capture::stream_capture;
@@ -30,10 +31,12 @@ use super::events::Event;
 use super::host::{Entrance, HostSide};
 use super::monitor::{stream_drops, stream_events};
 use super::netlink::Shared;
+use super::pace::Pace;
+use super::places::{ClientPlaces, NoPlace, PlaceLimits, TakenPlace};
 use super::replace::offer::{self, Offer};
-use super::show::show;
+use super::show::{Reader, show};
 use super::threads::{Pulse, Threads};
-use super::trace::stream_traces;
+use super::trace::{TraceRequest, stream_traces};
 use super::unix_socket;
 use super::viewers::{Admitted, Viewers};
 
@@ -69,30 +72,12 @@ impl Access {
         }
     }
 
-    /// Limit of simultaneous clients; a further client is refused and may retry.
-    const fn max_clients(self) -> usize {
+    /// Limits of simultaneous clients; a further client is refused and may retry.
+    const fn clients(self) -> PlaceLimits {
         match self {
-            Self::Full => 32,
-            Self::Look => 16,
+            Self::Full => PlaceLimits { all: 32, of_user: 32 },
+            Self::Look => PlaceLimits { all: 16, of_user: 4 },
         }
-    }
-
-    const fn idle_limit(self) -> Option<Duration> {
-        match self {
-            Self::Full => None,
-            Self::Look => Some(IDLE_LIMIT),
-        }
-    }
-
-    /// Waits for the turn of a client to read a table. Those of the view socket do so one after another: the slices of many would keep the
-    /// worker from packets.
-    fn wait(self, what: StateKind, turns: &Turns) -> Option<MutexGuard<'_, ()>> {
-        let turn = match what {
-            StateKind::Summary | StateKind::Links | StateKind::Counters | StateKind::Drops => return None,
-            StateKind::SaSums => &turns.sums,
-            _ => &turns.others,
-        };
-        (self == Self::Look).then(|| turn.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Refuses a request by its name.
@@ -106,13 +91,44 @@ impl Access {
     }
 }
 
-/// Turns of clients of the view socket to read tables.
-#[derive(Debug, Default)]
-struct Turns {
-    /// For sums of SAs: a scrape does not wait for the whole of another table.
-    sums: Mutex<()>,
-    others: Mutex<()>,
+/// Limits of the clients of a view socket: any user of the machine may be one, and nothing else keeps them from
+/// each other and from the gateway's own.
+#[derive(Debug)]
+struct Viewing {
+    pace: Pace,
+    /// Monitors and traces.
+    streams: Arc<ClientPlaces>,
+    /// Tables with their texts, until the client has read them.
+    tables: Arc<ClientPlaces>,
+    /// As [`tables`](Self::tables), of sums of SAs: a scrape does not wait for other tables.
+    sums: Arc<ClientPlaces>,
 }
+
+impl Default for Viewing {
+    fn default() -> Self {
+        let tables = PlaceLimits { all: 4, of_user: 1 };
+        Self {
+            pace: Pace::default(),
+            streams: ClientPlaces::new(PlaceLimits { all: 8, of_user: 2 }),
+            tables: ClientPlaces::new(tables),
+            sums: ClientPlaces::new(tables),
+        }
+    }
+}
+
+impl Viewing {
+    /// Waits for the place of a user's reply, if its size grows with a table.
+    fn place(&self, what: StateKind, user: u32) -> Option<TakenPlace> {
+        match what {
+            StateKind::Summary | StateKind::Links | StateKind::Counters | StateKind::Drops => None,
+            StateKind::SaSums => Some(self.sums.wait(user)),
+            _ => Some(self.tables.wait(user)),
+        }
+    }
+}
+
+/// Slices in whose place a stream begins: it changes all workers.
+const STREAM_SLICES: u32 = 5;
 
 /// State for serving clients' commands.
 #[derive(Clone, Debug)]
@@ -123,7 +139,14 @@ struct Served {
     host_side: HostSide,
     events: Sender<Event>,
     offer: Arc<Offer>,
-    turns: Arc<Turns>,
+    viewing: Arc<Viewing>,
+}
+
+impl Served {
+    /// Limits of the clients, if these only look.
+    fn viewing(&self) -> Option<&Viewing> {
+        (self.access == Access::Look).then_some(&*self.viewing)
+    }
 }
 
 /// Listening socket. Drop removes its file.
@@ -242,7 +265,7 @@ impl Server {
         let mut acceptor = Acceptor::new(listener.into(), access.name());
         let host_side = shared.lock().host_side.clone();
         let (worker, shared, events, offer) = (worker.clone(), shared.clone(), events.clone(), Arc::clone(offer));
-        let served = Served { access, worker, shared, host_side, events, offer, turns: Arc::default() };
+        let served = Served { access, worker, shared, host_side, events, offer, viewing: Arc::default() };
         let starter = threads.clone();
         let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let pinged = Arc::new(pinged);
@@ -274,8 +297,8 @@ fn accept(
     served: &Served,
     threads: &Threads,
 ) -> Result<(), Errno> {
-    let clients = Arc::new(AtomicUsize::new(0));
-    let (name, max_clients) = (served.access.name(), served.access.max_clients());
+    let name = served.access.name();
+    let clients = ClientPlaces::new(served.access.clients());
     loop {
         let mut ready = [PollFd::new(acceptor, PollFlags::IN), PollFd::new(pinged, PollFlags::IN)];
         match poll(&mut ready, None) {
@@ -296,28 +319,38 @@ fn accept(
                 continue;
             }
         };
-        if clients.fetch_add(1, Ordering::Relaxed) >= max_clients {
-            clients.fetch_sub(1, Ordering::Relaxed);
-            let message = format!("{max_clients} clients are connected already");
-            let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
-            continue;
+        if let Some(viewing) = served.viewing() {
+            viewing.pace.wait(1);
         }
-        let (served, clients) = (served.clone(), Arc::clone(&clients));
-        let spawned = threads.spawn("client", {
-            let clients = Arc::clone(&clients);
-            move || -> Result<(), Infallible> {
-                if let Err(err) = serve(&stream, &served) {
-                    tracing::debug!("a client of the {name} disconnected: {err}");
-                }
-                clients.fetch_sub(1, Ordering::Relaxed);
-                Ok(())
+        let user = user_of(&stream);
+        let place = match clients.take(user) {
+            Ok(place) => place,
+            Err(why) => {
+                let message = match why {
+                    NoPlace::OfAll(count) => format!("{count} clients are connected already"),
+                    NoPlace::OfUser(count) => format!("{count} clients of this user are connected already"),
+                };
+                let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
+                continue;
             }
+        };
+        let served = served.clone();
+        let spawned = threads.spawn("client", move || -> Result<(), Infallible> {
+            if let Err(err) = serve(&stream, user, &served) {
+                tracing::debug!("a client of the {name} disconnected: {err}");
+            }
+            drop(place);
+            Ok(())
         });
         if let Err(err) = spawned {
-            clients.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!("{name}: cannot start a thread: {err}");
         }
     }
+}
+
+/// User of a client. Clients whose user is not known are of one.
+fn user_of(stream: &UnixStream) -> u32 {
+    socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw())
 }
 
 /// Bytes of a client, with the descriptors that came with the last of them.
@@ -325,6 +358,8 @@ fn accept(
 struct Received<'a> {
     stream: &'a UnixStream,
     descriptors: Vec<OwnedFd>,
+    /// Whether descriptors are for no request: the kernel closes them, and not a thread of the gateway, which a file system could stop.
+    without_descriptors: bool,
     /// Time at which the request has to be whole.
     deadline: Option<Instant>,
 }
@@ -338,6 +373,9 @@ impl Read for Received<'_> {
             }
             self.stream.set_read_timeout(Some(left))?;
         }
+        if self.without_descriptors {
+            return (&mut &*self.stream).read(buffer);
+        }
         let (len, descriptors) = passing::receive(self.stream, buffer)?;
         if !descriptors.is_empty() {
             self.descriptors = descriptors;
@@ -346,24 +384,55 @@ impl Read for Received<'_> {
     }
 }
 
-/// Serves one client until it disconnects.
-fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
-    let Served { access, worker, shared, host_side, events, offer, turns } = served;
+/// Bytes of a reply that are written at once: the kernel's timeout is for each of its buffers.
+const WRITE: usize = 1 << 16;
+
+/// Writes a reply of a client that only looks, which has [`WRITE_TIMEOUT`] to read the whole of it.
+fn write_in_time(mut stream: &UnixStream, reply: &[u8]) -> io::Result<()> {
+    let deadline = Instant::now() + WRITE_TIMEOUT;
+    for part in reply.chunks(WRITE) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        stream.write_all(part)?;
+    }
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))
+}
+
+/// Serves one client of the user `user` until it disconnects.
+fn serve(stream: &UnixStream, user: u32, served: &Served) -> io::Result<()> {
+    let Served { access, worker, shared, host_side, events, offer, .. } = served;
+    let viewing = served.viewing();
+    let is_viewer = viewing.is_some();
+    let reader = Reader { worker, pace: viewing.map(|viewing| &viewing.pace) };
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let mut lines = BufReader::new(Received { stream, descriptors: Vec::new(), deadline: None });
+    let received = Received { stream, descriptors: Vec::new(), without_descriptors: is_viewer, deadline: None };
+    let mut lines = BufReader::new(received);
     let mut line = String::new();
     loop {
         line.clear();
-        lines.get_mut().deadline = access.idle_limit().map(|limit| Instant::now() + limit);
+        lines.get_mut().deadline = is_viewer.then(|| Instant::now() + IDLE_LIMIT);
         if (&mut lines).take(MAX_REQUEST_LEN as u64 + 2).read_line(&mut line)? == 0 {
             return Ok(());
         }
         let descriptors = std::mem::take(&mut lines.get_mut().descriptors);
-        let reply = match Request::from_line(line.trim_end()).and_then(|request| access.admit(request)) {
+        let request = Request::from_line(line.trim_end()).and_then(|request| access.admit(request));
+        let is_stream = matches!(request, Ok(Request::Monitor | Request::MonitorDrops | Request::Trace { .. }));
+        let stream_place = viewing.filter(|_| is_stream).map(|viewing| viewing.streams.take(user)).transpose();
+        if let Some(viewing) = viewing {
+            viewing.pace.wait(if matches!(stream_place, Ok(Some(_))) { STREAM_SLICES } else { 1 });
+        }
+        let request = request.and_then(|request| stream_place.as_ref().map(|_| request).map_err(no_stream));
+        // The place of a table is kept until its text is written.
+        let mut table_place = None;
+        let place = |what| viewing.and_then(|viewing| viewing.place(what, user));
+        let reply = match request {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
             Ok(Request::Show { what }) => {
-                let _turn = access.wait(what, turns);
-                match show(what, worker, shared) {
+                table_place = place(what);
+                match show(what, reader, shared) {
                     Ok(shown) => Reply::Show { shown },
                     Err(err) => Reply::Error { message: err.to_string() },
                 }
@@ -396,21 +465,37 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 Err(message) => Reply::Error { message },
             },
             Ok(Request::StatFile { name }) => {
-                let _turn = procfs::shows(&name).and_then(|what| access.wait(what, turns));
-                stat_file(&name, worker, shared)
+                table_place = procfs::shows(&name).and_then(place);
+                stat_file(&name, reader, shared)
             }
-            Ok(Request::Monitor) => return stream_events(stream, worker),
+            Ok(Request::Monitor) => return stream_events(stream, worker, is_viewer),
             Ok(Request::MonitorDrops) => return stream_drops(stream, worker),
-            Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),
+            Ok(Request::Trace { filter, packets }) => {
+                return stream_traces(stream, worker, TraceRequest { filter: &filter, packets, is_viewer });
+            }
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
         };
         let bad = matches!(reply, Reply::Error { .. });
-        (&mut &*stream).write_all(reply.to_line().as_bytes())?;
+        let text = reply.to_line();
+        drop(reply);
+        match viewing {
+            Some(_) => write_in_time(stream, text.as_bytes())?,
+            None => (&mut &*stream).write_all(text.as_bytes())?,
+        }
+        drop((text, table_place));
         if bad && !line.ends_with('\n') {
             // The end of a line that was too long would be parsed as requests.
             return Ok(());
         }
+    }
+}
+
+/// Refusal of a stream for which there is no place.
+fn no_stream(why: &NoPlace) -> String {
+    match why {
+        NoPlace::OfAll(count) => format!("{count} clients of this socket monitor or trace already"),
+        NoPlace::OfUser(count) => format!("{count} clients of this user monitor or trace already"),
     }
 }
 
@@ -437,10 +522,10 @@ fn replace(stream: &UnixStream, channel: Arc<OwnedFd>, served: &Served) -> io::R
 }
 
 /// A file in the format of Linux's `/proc/net`.
-fn stat_file(name: &str, worker: &Handle, shared: &Shared) -> Reply {
+fn stat_file(name: &str, reader: Reader<'_>, shared: &Shared) -> Reply {
     let none = || Reply::Error { message: format!("there is no file named {name}") };
     let Some(what) = procfs::shows(name) else { return none() };
-    match show(what, worker, shared).map(|shown| procfs::text(name, &shown)) {
+    match show(what, reader, shared).map(|shown| procfs::text(name, &shown)) {
         Ok(Some(text)) => Reply::StatFile { text },
         Ok(None) => none(),
         Err(err) => Reply::Error { message: err.to_string() },

@@ -9,12 +9,13 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use base::{PortId, SaId, ShardCount, ShardId};
+use base::{Instant, PortId, SaId, ShardCount, ShardId};
+use config::model::TunnelName;
 use ctl::state::{
     FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteCountState, RouteState,
-    SaState, SaSumState, SaSumsState, SummaryState, TableMemory,
+    SaState, SaSumState, SaSumsState, SummaryState, TableMemory, TunnelNameState,
 };
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
@@ -28,7 +29,8 @@ use crate::budget;
 use crate::command::{Handle, WorkerGone};
 use crate::confine;
 use crate::netlink::Shared;
-use crate::node::Node;
+use crate::node::{Node, since_boot};
+use crate::pace::Pace;
 use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
 use crate::service;
 use crate::snapshot::{self, NodeMemory, processor_time};
@@ -38,8 +40,8 @@ use crate::translate::fib::to_fib;
 /// Time after which a slice ends. Its last step may exceed it.
 const SLICE: Duration = Duration::from_micros(400);
 
-/// Time after which a slice of what is asked again and again ends.
-const SCRAPE_SLICE: Duration = Duration::from_micros(40);
+/// Time after which a slice ends for a client that only looks, and of what is asked again and again.
+const VIEW_SLICE: Duration = Duration::from_micros(40);
 
 /// Time between two slices, in which the worker takes packets.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -56,6 +58,12 @@ const ROWS: usize = 256;
 /// Number of routes that are read at once.
 const ROUTES: usize = 1024;
 
+/// As [`ROUTES`], for a client that only looks: key managers wait meanwhile.
+const VIEW_ROUTES: usize = 128;
+
+/// Limit of rows of a table for a client that only looks.
+const VIEW_ROWS: usize = 1 << 15;
+
 /// Bytes of a row's text, for the reply.
 const ROW_TEXT: u64 = 512;
 
@@ -66,6 +74,8 @@ pub(crate) enum NotShown {
     Gone(WorkerGone),
     /// The reply takes more memory than the limit leaves.
     TooLarge,
+    /// The table has too many rows for a client that only looks.
+    TooMany,
 }
 
 impl From<WorkerGone> for NotShown {
@@ -79,46 +89,86 @@ impl fmt::Display for NotShown {
         match self {
             Self::Gone(gone) => gone.fmt(f),
             Self::TooLarge => f.write_str("the reply takes more memory than the limit of memory leaves"),
+            Self::TooMany => {
+                write!(
+                    f,
+                    "the table has more than {VIEW_ROWS} rows: the control socket shows them, and `show summary` how many there are"
+                )
+            }
         }
     }
 }
 
-/// Refuses a reply of so many rows that its text would leave less than half of the reserve.
-fn admit(rows: usize) -> Result<(), NotShown> {
-    if Budget::spares((rows as u64).saturating_mul(ROW_TEXT)) { Ok(()) } else { Err(NotShown::TooLarge) }
+/// Way of a client's thread to the workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    pub(crate) worker: &'a Handle,
+    /// Pace of the client, if it only looks.
+    pub(crate) pace: Option<&'a Pace>,
+}
+
+impl Reader<'_> {
+    /// Time after which its slices end.
+    const fn slice(&self) -> Duration {
+        if self.pace.is_some() { VIEW_SLICE } else { SLICE }
+    }
+
+    /// Workers, when it is this client's turn.
+    fn worker(&self) -> &Handle {
+        if let Some(pace) = self.pace {
+            pace.wait(1);
+        }
+        self.worker
+    }
+
+    /// Waits between two slices, so that the worker takes packets.
+    fn pause(&self) {
+        // The pace is a longer pause.
+        if self.pace.is_none() {
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Refuses a reply of so many rows that its text would leave less than half of the reserve.
+    fn admit(&self, rows: usize) -> Result<(), NotShown> {
+        if self.pace.is_some() && rows > VIEW_ROWS {
+            return Err(NotShown::TooMany);
+        }
+        if Budget::spares((rows as u64).saturating_mul(ROW_TEXT)) { Ok(()) } else { Err(NotShown::TooLarge) }
+    }
 }
 
 /// State of one kind of object.
 ///
 /// # Errors
 /// The worker does not reply, or memory is short.
-pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<Shown, NotShown> {
+pub(crate) fn show(what: StateKind, reader: Reader<'_>, shared: &Shared) -> Result<Shown, NotShown> {
     Ok(match what {
-        StateKind::Links => Shown::Links(links(worker)?),
-        StateKind::Routes => Shown::Routes(routes(shared)?),
-        StateKind::Neighbours => Shown::Neighbours(neighbours(worker)?),
-        StateKind::Fdb => Shown::Fdb(fdb(worker)?),
+        StateKind::Links => Shown::Links(links(reader)?),
+        StateKind::Routes => Shown::Routes(routes(reader, shared)?),
+        StateKind::Neighbours => Shown::Neighbours(neighbours(reader)?),
+        StateKind::Fdb => Shown::Fdb(fdb(reader)?),
         StateKind::Pmtus => {
-            Shown::Pmtus(one(worker, |node| snapshot::pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id)))?)
+            Shown::Pmtus(one(reader, |node| snapshot::pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id)))?)
         }
-        StateKind::Sa => Shown::Sa(sas(worker)?),
-        StateKind::SaSums => Shown::SaSums(sa_sums(worker, shared)?),
-        StateKind::Policies => Shown::Policies(policies(worker)?),
-        StateKind::Counters => Shown::Counters(all(worker, snapshot::counters)?),
-        StateKind::Drops => Shown::Drops(all(worker, snapshot::drops)?),
-        StateKind::Fragments => Shown::Fragments(all(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
-        StateKind::Ila => Shown::Ila(ila(worker)?),
-        StateKind::Flows => Shown::Flows(flows(worker)?),
-        StateKind::Workers => Shown::Workers(worker.gather(|node| snapshot::worker(node))?),
-        StateKind::Summary => Shown::Summary(Box::new(summary(worker, shared)?)),
-        StateKind::Memory => Shown::Memory(memory(worker, shared)?),
+        StateKind::Sa => Shown::Sa(sas(reader)?),
+        StateKind::SaSums => Shown::SaSums(sa_sums(reader, shared)?),
+        StateKind::Policies => Shown::Policies(policies(reader)?),
+        StateKind::Counters => Shown::Counters(all(reader, snapshot::counters)?),
+        StateKind::Drops => Shown::Drops(all(reader, snapshot::drops)?),
+        StateKind::Fragments => Shown::Fragments(all(reader, |node| snapshot::fragments(node.datapath.reassembly()))?),
+        StateKind::Ila => Shown::Ila(ila(reader)?),
+        StateKind::Flows => Shown::Flows(flows(reader)?),
+        StateKind::Workers => Shown::Workers(reader.worker().gather(|node| snapshot::worker(node))?),
+        StateKind::Summary => Shown::Summary(Box::new(summary(reader, shared)?)),
+        StateKind::Memory => Shown::Memory(memory(reader, shared)?),
         StateKind::Sandbox => Shown::Sandbox(confine::state()),
     })
 }
 
 /// Numbers, sums and budgets of the gateway, in one slice of each worker that no table makes longer.
-fn summary(worker: &Handle, shared: &Shared) -> Result<SummaryState, NotShown> {
-    let shards = worker.gather(|node| measured(node, |node| snapshot::summary(node)))?;
+fn summary(reader: Reader<'_>, shared: &Shared) -> Result<SummaryState, NotShown> {
+    let shards = reader.worker().gather(|node| measured(node, |node| snapshot::summary(node)))?;
     let (mut workers, mut fragments, mut memories, mut flows) = (Vec::new(), Vec::new(), Vec::new(), 0);
     let mut sa_sums = 0;
     // All shards have these tables alike.
@@ -132,7 +182,7 @@ fn summary(worker: &Handle, shared: &Shared) -> Result<SummaryState, NotShown> {
         tables.get_or_insert((shard.sas, shard.policies, shard.neighbours));
     }
     let (sas, policies, neighbours) = tables.ok_or(WorkerGone)?;
-    let memory = memory_of(sum(memories).ok_or(WorkerGone)?, worker, shared);
+    let memory = memory_of(sum(memories).ok_or(WorkerGone)?, reader, shared);
     let routes = shared.lock().rtnl.model.routes_by_table();
     let mappings = memory.tables.iter().find(|table| table.name == MAPPINGS).map_or(0, |table| table.entries);
     Ok(SummaryState {
@@ -153,12 +203,12 @@ fn summary(worker: &Handle, shared: &Shared) -> Result<SummaryState, NotShown> {
 }
 
 /// Memory of the gateway. Bytes of tables are those of a mean entry, measured with 100 000 entries each.
-fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
-    Ok(memory_of(all(worker, snapshot::memory)?, worker, shared))
+fn memory(reader: Reader<'_>, shared: &Shared) -> Result<MemoryState, NotShown> {
+    Ok(memory_of(all(reader, snapshot::memory)?, reader, shared))
 }
 
-fn memory_of(node: NodeMemory, worker: &Handle, shared: &Shared) -> MemoryState {
-    let shards = worker.count().get() as u64;
+fn memory_of(node: NodeMemory, reader: Reader<'_>, shared: &Shared) -> MemoryState {
+    let shards = reader.worker.count().get() as u64;
     let (routes, limits) = {
         let protocols = shared.lock();
         (protocols.rtnl.model.route_count() as u64, protocols.sysctl.settings().tables)
@@ -205,13 +255,13 @@ const NEIGHBOUR_BYTES: u64 = 153;
 const MAPPING_BYTES: u64 = 65;
 
 /// Runs `work` on the first worker as one slice: for state whose size is limited, and that all have alike.
-fn one<T: Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, NotShown> {
-    Ok(worker.call(move |node| measured(node, |node| work(node)))?)
+fn one<T: Send + 'static>(reader: Reader<'_>, work: fn(&Node) -> T) -> Result<T, NotShown> {
+    Ok(reader.worker().call(move |node| measured(node, |node| work(node)))?)
 }
 
 /// Runs `work` on every worker as one slice, and adds up what they count.
-fn all<T: Sum + Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, NotShown> {
-    let shards = worker.gather(move |node| measured(node, |node| work(node)))?;
+fn all<T: Sum + Send + 'static>(reader: Reader<'_>, work: fn(&Node) -> T) -> Result<T, NotShown> {
+    let shards = reader.worker().gather(move |node| measured(node, |node| work(node)))?;
     Ok(sum(shards).ok_or(WorkerGone)?)
 }
 
@@ -231,29 +281,29 @@ type Step<T, P> = fn(&mut Node, P, &mut Vec<T>) -> Option<P>;
 /// Reads a table of the first shard from `start` on. `complete` runs on this thread, which also allocates and frees the storage of
 /// rows.
 fn table<T: Send + 'static, P: Send + 'static, S>(
-    worker: &Handle,
+    reader: Reader<'_>,
     start: P,
     step: Step<T, P>,
     complete: impl FnMut(T) -> S,
 ) -> Result<Vec<S>, NotShown> {
-    table_of(worker, ShardId::FIRST, start, step, complete)
+    table_of(reader, ShardId::FIRST, start, step, complete)
 }
 
 /// As [`table`], of any shard.
 fn table_of<T: Send + 'static, P: Send + 'static, S>(
-    worker: &Handle,
+    reader: Reader<'_>,
     shard: ShardId,
     start: P,
     step: Step<T, P>,
     complete: impl FnMut(T) -> S,
 ) -> Result<Vec<S>, NotShown> {
-    table_within(SLICE, worker, shard, start, step, complete)
+    table_within(reader.slice(), reader, shard, start, step, complete)
 }
 
 /// As [`table_of`], in slices that end after `limit`.
 fn table_within<T: Send + 'static, P: Send + 'static, S>(
     limit: Duration,
-    worker: &Handle,
+    reader: Reader<'_>,
     shard: ShardId,
     start: P,
     step: Step<T, P>,
@@ -263,14 +313,14 @@ fn table_within<T: Send + 'static, P: Send + 'static, S>(
     let mut rows = Vec::with_capacity(ROWS);
     let mut position = Some(start);
     while let Some(at) = position {
-        (rows, position) = worker.call_on(shard, move |node| {
+        (rows, position) = reader.worker().call_on(shard, move |node| {
             let next = measured(node, |node| slice(node, limit, at, step, &mut rows));
             (rows, next)
         })?;
         all.extend(rows.drain(..).map(&mut complete));
-        admit(all.len())?;
+        reader.admit(all.len())?;
         if position.is_some() {
-            thread::sleep(PAUSE);
+            reader.pause();
         }
     }
     Ok(all)
@@ -278,7 +328,7 @@ fn table_within<T: Send + 'static, P: Send + 'static, S>(
 
 /// Runs steps until the end of the slice, or until `rows` have no room for another step.
 fn slice<T, P>(node: &mut Node, limit: Duration, at: P, step: Step<T, P>, rows: &mut Vec<T>) -> Option<P> {
-    let begun = Instant::now();
+    let begun = std::time::Instant::now();
     let mut position = Some(at);
     while let Some(at) = position {
         position = step(node, at, rows);
@@ -289,21 +339,25 @@ fn slice<T, P>(node: &mut Node, limit: Duration, at: P, step: Step<T, P>, rows: 
     position
 }
 
-fn routes(shared: &Shared) -> Result<Vec<RouteState>, NotShown> {
+fn routes(reader: Reader<'_>, shared: &Shared) -> Result<Vec<RouteState>, NotShown> {
     let mut states = Vec::new();
+    let at_once = if reader.pace.is_some() { VIEW_ROUTES } else { ROUTES };
     let mut after: Option<RouteCursor> = None;
     loop {
+        if let Some(pace) = reader.pace {
+            pace.wait(1);
+        }
         let protocols = shared.lock();
         let model = &protocols.rtnl.model;
         let before = states.len();
-        for (cursor, table, route) in model.routes_after(after).take(ROUTES) {
+        for (cursor, table, route) in model.routes_after(after).take(at_once) {
             after = Some(cursor);
             let dev = model.link(route.dev).map(|link| link.config.name.clone());
             states.push(to_fib(route).map(|found| snapshot::route(table, route, &found, dev)));
         }
         drop(protocols);
-        admit(states.len())?;
-        if states.len() - before < ROUTES {
+        reader.admit(states.len())?;
+        if states.len() - before < at_once {
             break;
         }
     }
@@ -319,15 +373,15 @@ fn routes(shared: &Shared) -> Result<Vec<RouteState>, NotShown> {
 }
 
 /// Links and VRF devices by index.
-fn links(worker: &Handle) -> Result<Vec<LinkState>, NotShown> {
-    let mut ids = table(worker, IdPosition::Port(0), some_ids, |id| id)?;
+fn links(reader: Reader<'_>) -> Result<Vec<LinkState>, NotShown> {
+    let mut ids = table(reader, IdPosition::Port(0), some_ids, |id| id)?;
     // A VRF device may have a port.
     ids.sort_unstable();
     ids.dedup();
     let ids: Arc<[PortId]> = ids.into();
     let mut states: Vec<LinkState> = Vec::new();
-    for shard in worker.all() {
-        let of_shard = table_of(worker, shard, (Arc::clone(&ids), 0), some_links, |state| state)?;
+    for shard in reader.worker.all() {
+        let of_shard = table_of(reader, shard, (Arc::clone(&ids), 0), some_links, |state| state)?;
         for state in of_shard.into_iter().flatten() {
             match states.iter_mut().find(|known| known.index == state.index) {
                 Some(known) => known.add(state),
@@ -370,8 +424,8 @@ fn some_links(node: &mut Node, (ids, done): LinkPosition, out: &mut Vec<Option<L
     (done + LINKS < ids.len()).then(|| (ids, done + LINKS))
 }
 
-fn neighbours(worker: &Handle) -> Result<Vec<NeighbourState>, NotShown> {
-    let mut found = table(worker, 0, some_neighbours, |row| {
+fn neighbours(reader: Reader<'_>) -> Result<Vec<NeighbourState>, NotShown> {
+    let mut found = table(reader, 0, some_neighbours, |row| {
         let key = (row.neighbour.link, row.neighbour.addr);
         (key, row.complete())
     })?;
@@ -387,11 +441,11 @@ fn some_neighbours(node: &mut Node, skip: usize, out: &mut Vec<NeighbourRow>) ->
     (out.len() - before == STEP).then_some(skip + STEP)
 }
 
-fn fdb(worker: &Handle) -> Result<Vec<FdbState>, NotShown> {
+fn fdb(reader: Reader<'_>) -> Result<Vec<FdbState>, NotShown> {
     let mut found = Vec::new();
-    let bridges: Vec<PortId> = one(worker, |node| node.datapath.bridge_ids().collect())?;
+    let bridges: Vec<PortId> = one(reader, |node| node.datapath.bridge_ids().collect())?;
     for own in bridges {
-        found.extend(table(worker, (own, 0), some_fdb, |row| {
+        found.extend(table(reader, (own, 0), some_fdb, |row| {
             let key = (row.own, row.entry.port, row.entry.vid, row.entry.mac.0);
             (key, row.complete())
         })?);
@@ -428,12 +482,12 @@ enum FoundSa {
 }
 
 /// SAs in the order of the file, then those of netlink clients, then larval ones in the order of their acquires.
-fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
+fn sas(reader: Reader<'_>) -> Result<Vec<SaState>, NotShown> {
     let mut of_file = HashSet::new();
     let mut larvae = Vec::new();
     let mut states = Vec::new();
-    for shard in worker.all() {
-        let of_shard = table_of(worker, shard, SaPosition::OfFile(0), some_sas, |sa| match sa {
+    for shard in reader.worker.all() {
+        let of_shard = table_of(reader, shard, SaPosition::OfFile(0), some_sas, |sa| match sa {
             FoundSa::OfFile(place, id, row) => {
                 of_file.insert(id);
                 Some(((false, place), row.complete()))
@@ -444,7 +498,7 @@ fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
                 None
             }
         })?;
-        let is_one_of = Some(shard.0).filter(|_| worker.count() != ShardCount::ONE);
+        let is_one_of = Some(shard.0).filter(|_| reader.worker.count() != ShardCount::ONE);
         let owned = of_shard.into_iter().flatten();
         states.extend(owned.map(|(place, state)| (place, SaState { worker: is_one_of, ..state })));
     }
@@ -454,45 +508,80 @@ fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
     Ok(states.chain(larvae.into_iter().map(|(_, state)| state)).collect())
 }
 
-/// Sums of SAs over rekeys, and the policies that need SAs.
-fn sa_sums(worker: &Handle, shared: &Shared) -> Result<SaSumsState, NotShown> {
-    let mut sums: BTreeMap<SaSumKey, SaSum> = BTreeMap::new();
+/// End of the SAs of a sum. The greatest is that of the last one.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+enum SumEnd {
+    /// It has no SA.
+    #[default]
+    Past,
+    At(Instant),
+    Never,
+}
+
+/// Row of the sums.
+#[derive(Clone, Copy, Debug, Default)]
+struct SumRow {
+    packets: u64,
+    bytes: u64,
+    end: SumEnd,
+}
+
+impl SumRow {
+    fn add(&mut self, other: Self) {
+        self.packets = self.packets.wrapping_add(other.packets);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.end = self.end.max(other.end);
+    }
+}
+
+/// Sums of SAs over rekeys, the policies that need SAs, and names of tunnels.
+fn sa_sums(reader: Reader<'_>, shared: &Shared) -> Result<SaSumsState, NotShown> {
+    let mut sums: BTreeMap<SaSumKey, SumRow> = BTreeMap::new();
     let mut left_out = 0;
-    for shard in worker.all() {
-        let of_shard = table_within(SCRAPE_SLICE, worker, shard, SumPosition::Sas(0), some_sums, |row| row)?;
+    for shard in reader.worker.all() {
+        let of_shard = table_within(VIEW_SLICE, reader, shard, SumPosition::Sas(0), some_sums, |row| row)?;
         // An SA that is added again, as by a reload, may get another owner.
-        for (key, sum) in of_shard {
-            let all = sums.entry(key).or_default();
-            all.packets = all.packets.wrapping_add(sum.packets);
-            all.bytes = all.bytes.wrapping_add(sum.bytes);
+        for (key, row) in of_shard {
+            sums.entry(key).or_default().add(row);
         }
-        left_out += worker.call_on(shard, |node| node.datapath.ipsec.sad().sum_counts()[1])?;
+        left_out += reader.worker().call_on(shard, |node| node.datapath.ipsec.sad().sum_counts()[1])?;
     }
     let own: HashSet<IpAddr> = {
         let protocols = shared.lock();
         let links = protocols.rtnl.model.links_after(0);
         links.flat_map(|(_, link)| link.addresses.iter().map(|address| address.addr.addr())).collect()
     };
-    let mut states: Vec<SaSumState> = Vec::new();
-    for (SaSumKey { src, dst, reqid, dir }, SaSum { packets, bytes, .. }) in sums {
+    // SAs with a direction and without may have followed one another.
+    let mut of_dirs: BTreeMap<_, SumRow> = BTreeMap::new();
+    for (SaSumKey { src, dst, reqid, dir }, row) in sums {
         let dir = dir.unwrap_or(if own.contains(&dst) { SaDir::In } else { SaDir::Out });
-        let state = SaSumState { src, dst, reqid, dir, packets, bytes };
-        // SAs with a direction and without may have followed one another. The order has their sums side by side.
-        match states
-            .iter_mut()
-            .rev()
-            .take(2)
-            .find(|same| (same.src, same.dst, same.reqid, same.dir) == (src, dst, reqid, dir))
-        {
-            Some(same) => {
-                same.packets = same.packets.wrapping_add(packets);
-                same.bytes = same.bytes.wrapping_add(bytes);
-            }
-            None => states.push(state),
-        }
+        of_dirs.entry((src, dst, reqid, dir)).or_default().add(row);
     }
-    let policies = table_within(SCRAPE_SLICE, worker, ShardId::FIRST, (0, None), some_policies, PolicyRow::needed_sa)?;
-    Ok(SaSumsState { sums: states, left_out, policies: policies.into_iter().flatten().collect() })
+    let now = since_boot();
+    let state = |((src, dst, reqid, dir), SumRow { packets, bytes, end })| {
+        let expires_ms = match end {
+            SumEnd::At(at) => Some(at.since(now).as_millis() as u64),
+            SumEnd::Past | SumEnd::Never => None,
+        };
+        SaSumState { src, dst, reqid, dir, packets, bytes, expires_ms }
+    };
+    let policies = table_within(VIEW_SLICE, reader, ShardId::FIRST, (0, None), some_policies, PolicyRow::needed_sa)?;
+    Ok(SaSumsState {
+        sums: of_dirs.into_iter().map(state).collect(),
+        left_out,
+        policies: policies.into_iter().flatten().collect(),
+        tunnels: table_within(VIEW_SLICE, reader, ShardId::FIRST, 0, some_tunnels, |tunnel| tunnel)?,
+    })
+}
+
+fn some_tunnels(node: &mut Node, first: usize, out: &mut Vec<TunnelNameState>) -> Option<usize> {
+    let tunnels = node.config.tunnels.get(first..)?;
+    out.extend(tunnels.iter().take(STEP).map(|TunnelName { name, local, remote }| TunnelNameState {
+        name: name.clone(),
+        local: *local,
+        remote: *remote,
+    }));
+    (tunnels.len() > STEP).then_some(first + STEP)
 }
 
 /// Position on the way to the sums: the SAs are added up first.
@@ -501,16 +590,19 @@ enum SumPosition {
     Sums(Option<SaSumKey>),
 }
 
-fn some_sums(node: &mut Node, position: SumPosition, out: &mut Vec<(SaSumKey, SaSum)>) -> Option<SumPosition> {
+fn some_sums(node: &mut Node, position: SumPosition, out: &mut Vec<(SaSumKey, SumRow)>) -> Option<SumPosition> {
     match position {
         SumPosition::Sas(from) => {
-            let next = node.datapath.ipsec.add_up_sas(from, STEP);
+            let next = node.datapath.ipsec.add_up_sas(from, STEP, |key, at| {
+                let end = at.map_or(SumEnd::Never, SumEnd::At);
+                out.push((key, SumRow { end, ..SumRow::default() }));
+            });
             Some(next.map_or(SumPosition::Sums(None), SumPosition::Sas))
         }
         SumPosition::Sums(after) => {
             let mut last = None;
-            for (key, sum) in node.datapath.ipsec.sad().sums_after(after).take(STEP) {
-                out.push((key, sum));
+            for (key, SaSum { packets, bytes, .. }) in node.datapath.ipsec.sad().sums_after(after).take(STEP) {
+                out.push((key, SumRow { packets, bytes, ..SumRow::default() }));
                 last = Some(key);
             }
             last.map(|key| SumPosition::Sums(Some(key)))
@@ -570,13 +662,13 @@ type PolicyPosition = (usize, Option<Order>);
 const DIRS: [Dir; 3] = [Dir::In, Dir::Out, Dir::Fwd];
 
 /// Policies in the order of their lookup.
-fn policies(worker: &Handle) -> Result<Vec<PolicyState>, NotShown> {
+fn policies(reader: Reader<'_>) -> Result<Vec<PolicyState>, NotShown> {
     let numbered = |row: PolicyRow| (row.index, row.complete());
-    let mut states = table(worker, (0, None), some_policies, numbered)?;
+    let mut states = table(reader, (0, None), some_policies, numbered)?;
     // Each shard records the uses that it makes of them.
-    for shard in worker.all().skip(1) {
+    for shard in reader.worker.all().skip(1) {
         let of_shard: HashMap<u32, PolicyState> =
-            table_of(worker, shard, (0, None), some_policies, numbered)?.into_iter().collect();
+            table_of(reader, shard, (0, None), some_policies, numbered)?.into_iter().collect();
         for (index, state) in &mut states {
             let last = [state.ages.use_secs, of_shard.get(index).and_then(|same| same.ages.use_secs)];
             state.ages.use_secs = last.into_iter().flatten().min();
@@ -596,8 +688,8 @@ fn some_policies(node: &mut Node, (dir, after): PolicyPosition, out: &mut Vec<Po
 }
 
 /// Flows that are not idle.
-fn flows(worker: &Handle) -> Result<Vec<FlowState>, NotShown> {
-    table(worker, 0, some_flows, FlowRow::complete)
+fn flows(reader: Reader<'_>) -> Result<Vec<FlowState>, NotShown> {
+    table(reader, 0, some_flows, FlowRow::complete)
 }
 
 fn some_flows(node: &mut Node, slot: usize, out: &mut Vec<FlowRow>) -> Option<usize> {
@@ -610,8 +702,8 @@ fn some_flows(node: &mut Node, slot: usize, out: &mut Vec<FlowRow>) -> Option<us
 }
 
 /// ILA mappings by locator; among equal locators the mapping for any device comes last.
-fn ila(worker: &Handle) -> Result<Vec<IlaState>, NotShown> {
-    let mut found = table(worker, 0, some_ila, |row| {
+fn ila(reader: Reader<'_>) -> Result<Vec<IlaState>, NotShown> {
+    let mut found = table(reader, 0, some_ila, |row| {
         let mapping = &row.mapping;
         let key = (mapping.locator_match, mapping.link.is_none(), mapping.link);
         (key, row.complete())

@@ -19,7 +19,7 @@ const GROUPS: &str = "/etc/group";
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Viewers(Option<Gid>);
 
-/// Users whom a socket admits.
+/// Users that a socket admits.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Admitted {
     /// The gateway's user, and the group if there is one.

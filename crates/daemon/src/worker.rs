@@ -306,8 +306,8 @@ impl Worker {
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).and_then(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
         let host_devices = self.node.host_devices.values().filter_map(|found| found.retry_at);
-        let monitors = self.node.monitors.poll_timeout();
-        retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).chain(monitors).min()
+        let copies = self.node.monitors.poll_timeout().into_iter().chain(self.node.traces.poll_timeout());
+        retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).chain(copies).min()
     }
 
     /// Records which links have packets and which have room again. Returns whether a sender has written to the inbox's
@@ -502,7 +502,7 @@ impl Worker {
         let now = self.node.now();
         let Node { captures, traces, monitors, datapath, .. } = &mut self.node;
         captures.deliver(datapath, now);
-        traces.deliver(datapath);
+        traces.deliver(datapath, now);
         monitors.deliver_drops(datapath, now);
     }
 }

@@ -20,7 +20,7 @@ use crate::resolve::{Verdict, follow_acquire};
 use crate::sa::Sa;
 use crate::sad::sa_changes::SaChange;
 use crate::sad::spi::SpiRequest;
-use crate::sad::{Larval, Sad};
+use crate::sad::{Larval, SaSumKey, Sad};
 use crate::shared::SharedChange;
 use crate::spd::{Policy, PolicyId, Spd, canonical_key};
 
@@ -445,10 +445,15 @@ impl Ipsec {
         &self.sad
     }
 
-    /// Adds the counters of at most `count` SAs, but the first `from` that were ever added, to their sums. Returns the number to go on
-    /// with, or `None` at the end.
-    pub fn add_up_sas(&mut self, from: u64, count: usize) -> Option<u64> {
-        self.sad.add_up_some(from, count)
+    /// Adds the counters of at most `count` SAs, but the first `from` that were ever added, to their sums, and reports the time at which
+    /// each ends, if it does. Returns the number to go on with, or `None` at the end.
+    pub fn add_up_sas(
+        &mut self,
+        from: u64,
+        count: usize,
+        expiry: impl FnMut(SaSumKey, Option<Instant>),
+    ) -> Option<u64> {
+        self.sad.add_up_some(from, count, expiry)
     }
 
     /// Tells whether a template of a policy needs an SA and there is none. `None`: not known, as there are templates that are not judged,

@@ -3,9 +3,13 @@
 //! Labels are names that an operator gives, kinds, outer addresses of tunnels, and `reqid`. SPIs, ports and times are none: each new one
 //! would be a new series. A peer whose outer address changes does begin one.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::time::Duration;
 
-use ctl::state::{CountersState, DropState, LinkState, MemoryState, SaSumsState, SummaryState, WorkerState};
+use ctl::state::{
+    CountersState, DropState, LinkState, MemoryState, SaSumsState, SummaryState, TunnelNameState, WorkerState,
+};
 
 use crate::exposition::{Family, Kind, Labels, Value};
 use crate::scrape::{Sample, Scraped};
@@ -84,7 +88,7 @@ impl OfGateway<'_> {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let Sample { summary, links, drops, counters, sums } = sample;
+        let Sample { summary, links, drops, counters, sums, at } = sample;
         self.summary(summary);
         links.iter().for_each(|link| self.link(link));
         drops.iter().for_each(|drop| self.drop_count(drop));
@@ -96,7 +100,7 @@ impl OfGateway<'_> {
             sums.is_none().into(),
         );
         if let Some(sums) = sums {
-            self.sums(sums);
+            self.sums(sums, *at);
         }
     }
 
@@ -242,7 +246,27 @@ impl OfGateway<'_> {
         }
     }
 
-    fn sums(&mut self, sums: &SaSumsState) {
+    /// Names of tunnels by their outer addresses, in both directions. Tunnels with the same addresses have one series: an expression that
+    /// joins it needs one name.
+    fn tunnels(&mut self, tunnels: &[TunnelNameState]) {
+        let mut names: BTreeMap<[IpAddr; 2], String> = BTreeMap::new();
+        for TunnelNameState { name, local, remote } in tunnels {
+            for ends in [[*local, *remote], [*remote, *local]] {
+                let names = names.entry(ends).or_default();
+                if !names.is_empty() {
+                    names.push(',');
+                }
+                names.push_str(name);
+            }
+        }
+        for ([src, dst], name) in &names {
+            let labels = [("src", src.to_string()), ("dst", dst.to_string()), ("name", name.clone())].to_vec();
+            const HELP: &str = "Name of the tunnel with these outer addresses; the value is 1.";
+            self.add(Kind::Gauge, "fatpath_peer_info", HELP, labels, Value::Integer(1));
+        }
+    }
+
+    fn sums(&mut self, sums: &SaSumsState, now: Duration) {
         for sum in &sums.sums {
             let [src, dst, reqid, dir] =
                 [sum.src.to_string(), sum.dst.to_string(), sum.reqid.to_string(), sum.dir.to_string()];
@@ -251,7 +275,14 @@ impl OfGateway<'_> {
             self.counter("fatpath_sa_bytes", BYTES, labels(), sum.bytes);
             const PACKETS: &str = "ESP packets of SAs that followed one another.";
             self.counter("fatpath_sa_packets", PACKETS, labels(), sum.packets);
+            if let Some(left) = sum.expires_ms {
+                // To the second: else each scrape would have another time.
+                let at = (now + Duration::from_millis(left + 500)).as_secs();
+                const EXPIRES: &str = "Time since the Unix epoch at which the last SA ends, unless it is rekeyed.";
+                self.gauge("fatpath_sa_expires_timestamp_seconds", EXPIRES, labels(), at);
+            }
         }
+        self.tunnels(&sums.tunnels);
         // Policies that differ in ports alone are one series: 1 if any has none. One that is not judged is no part of it.
         let mut without: HashMap<[String; 3], bool> = HashMap::new();
         for policy in &sums.policies {
@@ -287,8 +318,6 @@ fn netstat(counter: &str) -> Option<(&'static str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::exposition::Format;
 
@@ -337,10 +366,33 @@ mod tests {
             panic!("{:?}", ctl::Reply::from_line(&reply));
         };
         let mut families = Families::default();
-        families.of("g").sums(&sums);
+        families.of("g").sums(&sums, Duration::ZERO);
         let text = Format::Classic.text(&families.all);
         let sample = "fatpath_policy_without_sa{gateway=\"g\",src=\"10.1.0.0/24\",dst=\"10.2.0.0/24\",dir=\"out\"} 1";
         assert_eq!(text.lines().last(), Some(sample), "{text}");
         assert!(!text.contains("10.9.0.0"), "{text}");
+    }
+
+    #[test]
+    fn tunnel_has_its_name_and_the_time_of_its_end() {
+        let ends = r#""local":"192.0.2.1","remote":"192.0.2.2""#;
+        let sum =
+            r#"{"src":"192.0.2.1","dst":"192.0.2.2","reqid":1,"dir":"out","packets":2,"bytes":3,"expires_ms":59700}"#;
+        let reply = format!(
+            r#"{{"reply":"show","shown":{{"sa-sums":{{"sums":[{sum}],"left_out":0,"policies":[],"tunnels":[{{"name":"site",{ends}}},{{"name":"lab",{ends}}}]}}}}}}"#
+        );
+        let Ok(ctl::Reply::Show { shown: ctl::Shown::SaSums(sums) }) = ctl::Reply::from_line(&reply) else {
+            panic!("{:?}", ctl::Reply::from_line(&reply));
+        };
+        let mut families = Families::default();
+        families.of("g").sums(&sums, Duration::from_millis(1_000_100));
+        let text = Format::Classic.text(&families.all);
+        for sample in [
+            r#"fatpath_sa_expires_timestamp_seconds{gateway="g",src="192.0.2.1",dst="192.0.2.2",reqid="1",dir="out"} 1060"#,
+            r#"fatpath_peer_info{gateway="g",src="192.0.2.1",dst="192.0.2.2",name="site,lab"} 1"#,
+            r#"fatpath_peer_info{gateway="g",src="192.0.2.2",dst="192.0.2.1",name="site,lab"} 1"#,
+        ] {
+            assert!(text.lines().any(|line| line == sample), "no {sample} in {text}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use client::{CliError, Client};
 use ctl::state::{CountersState, DropState, LinkState, SaSumsState, SummaryState};
@@ -25,6 +25,8 @@ pub(crate) struct Sample {
     pub(crate) counters: CountersState,
     /// `None`: there are too many.
     pub(crate) sums: Option<SaSumsState>,
+    /// Time of the answer since the Unix epoch.
+    pub(crate) at: Duration,
 }
 
 /// Outcome of a scrape of one gateway.
@@ -178,6 +180,7 @@ impl Sample {
         } else {
             None
         };
-        Ok(Self { summary: *summary, links, drops, counters, sums })
+        let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(Self { summary: *summary, links, drops, counters, sums, at })
     }
 }

@@ -87,9 +87,12 @@ pub(crate) fn serve(gateways: Gateways, listen: SocketAddr) -> Result<(), CliErr
     })
 }
 
-/// The gateways, which one scrape at a time asks, and the beginning and the outcome of the last one.
+/// Beginning of a scrape, and its outcome.
+type LastScrape = (Instant, Arc<[Scraped]>);
+
+/// The gateways, which one scrape at a time asks, and the last one.
 #[derive(Debug)]
-struct Scrapes(Mutex<(Gateways, Option<(Instant, Arc<[Scraped]>)>)>);
+struct Scrapes(Mutex<(Gateways, Option<LastScrape>)>);
 
 impl Scrapes {
     /// Outcome of a scrape that begins now or later: requests that wait for one in progress share the next.

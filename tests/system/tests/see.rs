@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -33,6 +33,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("see/summary_has_numbers_of_entries_and_workers", TUNNEL, summary),
         trial("see/tunnel_without_sas_is_shown", TUNNEL, without_sa),
+        trial("see/monitor_that_only_looks_acquires_no_sa", TUNNEL, looking_monitor),
+        trial("see/tunnel_has_its_name_and_its_end", METRICS, names),
         trial("see/metrics_pass_promtool_and_are_in_a_file", METRICS, file),
         trial("see/request_of_another_site_is_refused", &[Need::Namespaces, Need::CURL], requests),
         trial("see/idle_connections_cost_their_places_alone", &[Need::Namespaces, Need::CURL], connections),
@@ -81,7 +83,9 @@ impl Site {
         words.extend(format!("src {src} dst {dst} proto esp spi {spi:#x}").split(' ').map(str::to_owned));
         if verb == "add" {
             let keys = format!("reqid 1 mode tunnel replay-window 32 aead rfc4106(gcm(aes)) {} 128", Esp::key(spi, 36));
-            words.extend(format!("{keys} encap espinudp 4500 4500 0.0.0.0").split(' ').map(str::to_owned));
+            words.extend(
+                format!("{keys} encap espinudp 4500 4500 0.0.0.0 limit time-hard 3600").split(' ').map(str::to_owned),
+            );
         }
         run(Command::new(fatpath()).args(words).env("FATPATH_RUNDIR", self.scratch.path())).map(drop)
     }
@@ -281,6 +285,68 @@ fn connections() -> Outcome {
     Ok(())
 }
 
+/// Without a key manager packets that need an SA are dropped, and a monitor of the view socket is none.
+fn looking_monitor() -> Outcome {
+    let site = Site::new()?;
+    let [a, _b] = site.start()?;
+    site.state("a", "delete", site.esp.spi_out)?;
+    let larval = || -> Outcome<Value> {
+        site.a.sh("ping -c 1 -W 1 10.2.0.1 || true")?;
+        Ok(json(&a, "summary")?["sas"]["larval"].clone())
+    };
+    let monitor = |socket: &str| -> Outcome<UnixStream> {
+        let mut stream = UnixStream::connect(site.scratch.file(socket))?;
+        stream.write_all(b"{\"request\":\"monitor\"}\n")?;
+        let mut line = String::new();
+        BufReader::new(&stream).read_line(&mut line)?;
+        assert!(line.contains("monitoring"), "{line}");
+        Ok(stream)
+    };
+    assert_eq!(larval()?, 0);
+    let looks = monitor("a.view.sock")?;
+    assert_eq!(larval()?, 0);
+    let full = monitor("a.sock")?;
+    assert_eq!(larval()?, 1);
+    drop((looks, full));
+    Ok(())
+}
+
+fn names() -> Outcome {
+    const TUNNEL: &str = r#"
+[[tunnel]]
+name = "site"
+local = { address = "127.0.0.1", nets = ["10.1.0.0/24"] }
+remote = { address = "127.0.0.2", nets = ["10.2.0.0/24"] }
+keys = "ike"
+"#;
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let gateway = Gateway::start(&host, &scratch, "x", TUNNEL)?;
+    let ends = "src 127.0.0.1 dst 127.0.0.2 proto esp spi 0x1000";
+    let add = format!(
+        "ip --instance x xfrm state add {ends} reqid 7 mode tunnel aead rfc4106(gcm(aes)) {} 128 limit time-hard 1000",
+        Esp::key(1, 36)
+    );
+    run(Command::new(fatpath()).args(add.split(' ')).env("FATPATH_RUNDIR", scratch.path()))?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs();
+    let exporter = Exporter::start(&scratch, &[])?;
+    let text = exporter.metrics()?;
+    for sample in [
+        r#"fatpath_peer_info{gateway="x",src="127.0.0.1",dst="127.0.0.2",name="site"} 1"#,
+        r#"fatpath_peer_info{gateway="x",src="127.0.0.2",dst="127.0.0.1",name="site"} 1"#,
+    ] {
+        assert!(text.lines().any(|line| line == sample), "no {sample} in {text}");
+    }
+    let labels = r#"{gateway="x",src="127.0.0.1",dst="127.0.0.2",reqid="7",dir="out"}"#;
+    let name = format!("fatpath_sa_expires_timestamp_seconds{labels} ");
+    let at: u64 =
+        text.lines().find_map(|line| line.strip_prefix(&name)).ok_or(format!("no {name} in {text}"))?.parse()?;
+    assert!((now + 990..=now + 1001).contains(&at), "{at} at {now}");
+    assert_eq!(complaints(&text, &scratch)?, Vec::<String>::new());
+    let shown = gateway.show("sa --sums")?;
+    assert!(shown.contains(" expires in 99"), "{shown}");
+    Ok(())
+}
+
 fn signal(gateway: &Gateway, signal: Signal) -> Outcome {
     Ok(kill_process(Pid::from_raw(gateway.id().try_into()?).ok_or("no process number")?, signal)?)
 }
@@ -454,8 +520,8 @@ fn rekeys() -> Outcome {
     assert!(sender.wait(STREAM + PATIENCE)?.success(), "{}", sender.output());
     let sent: u64 = sender.output().trim().parse()?;
     let (want, got) = (sent * 1028, sums(&a)? - before);
-    let is_near = |a: f64, b: f64| (a / b - 1.0).abs() <= 0.01;
-    assert!(is_near(got as f64, want as f64), "{got} bytes in the sum, {want} sent");
+    let is_near = |a: f64, b: f64, part: f64| (a / b - 1.0).abs() <= part;
+    assert!(is_near(got as f64, want as f64, 0.01), "{got} bytes in the sum, {want} sent");
     // While the stream ran at its full rate: the rate of the tunnel is that of the device before it.
     let (from, to) = (began + 12, began + STREAM.as_secs() - 2);
     let rates = |series: &str| -> Outcome<Vec<f64>> {
@@ -469,9 +535,9 @@ fn rekeys() -> Outcome {
     let of_tunnel = rates("fatpath_sa_bytes_total{gateway=\"a\",dir=\"out\"}")?;
     let of_device = rates("fatpath_link_receive_bytes_total{gateway=\"a\",link=\"tun0\"}")?;
     assert!(of_tunnel.len() as u64 >= to - from, "{of_tunnel:?}");
-    let dips =
-        of_tunnel.iter().zip(&of_device).filter(|(tunnel, device)| **tunnel <= 0.0 || !is_near(**tunnel, **device));
-    let dips: Vec<_> = dips.collect();
+    // A busy machine may take a tenth of a second from one answer of a scrape to the next.
+    let is_dip = |(tunnel, device): &(&f64, &f64)| **tunnel <= 0.0 || !is_near(**tunnel, **device, 0.03);
+    let dips: Vec<_> = of_tunnel.iter().zip(&of_device).filter(is_dip).collect();
     assert!(dips.is_empty(), "of the tunnel and of the device: {dips:?}");
     dashboard(query)?;
     // Each sample was scraped in OpenMetrics, by Prometheus's Accept.

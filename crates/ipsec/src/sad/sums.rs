@@ -3,15 +3,21 @@
 //! An SA adds what it has counted since it last did, when it ends and when the sums are read ([`Sad::add_up`]). So a packet costs
 //! nothing more, and a sum is right whenever SAs end between two steps of a reader. The owner of an SA has its sum.
 
-use base::SaId;
+use base::{Instant, SaId};
 
 use super::Sad;
 use super::sum_table::{MAX_SUMS, SaSum, SaSumKey};
-use crate::sa::Sa;
+use crate::sa::{Age, Sa};
 
 impl Sa {
     const fn sum_key(&self) -> SaSumKey {
         SaSumKey { src: self.src, dst: self.dst, reqid: self.reqid, dir: self.dir }
+    }
+
+    /// Time of its hard limit, if that is one of time.
+    fn expires(&self) -> Option<Instant> {
+        let Age { lifetime, added, first_used, .. } = &*self.age;
+        added.and_then(|added| lifetime.hard.at(added, *first_used))
     }
 
     /// Takes the packets and bytes that are in no sum yet.
@@ -38,23 +44,31 @@ impl Sad {
         }
     }
 
-    /// Adds what an SA has counted since the last call to its sum, if this shard owns the SA.
-    fn add_up(&mut self, id: SaId) {
+    /// Adds what an SA has counted since the last call to its sum, if this shard owns the SA, which is returned then.
+    fn add_up(&mut self, id: SaId) -> Option<&Sa> {
         let owner = self.place.id;
         self.update_stats(id);
         let Self { slots, sums, .. } = self;
-        if let Some(sa) = slots.get_mut(id).filter(|sa| sa.owner() == owner) {
-            let counted = sa.take_unsummed();
-            sums.add(sa.sum_key(), counted);
-        }
+        let sa = slots.get_mut(id).filter(|sa| sa.owner() == owner)?;
+        let counted = sa.take_unsummed();
+        sums.add(sa.sum_key(), counted);
+        Some(sa)
     }
 
-    /// Adds up at most `count` SAs, but the first `from` that were ever added. Returns the number to go on with, or `None` at the end.
-    pub(crate) fn add_up_some(&mut self, from: u64, count: usize) -> Option<u64> {
+    /// Adds up at most `count` SAs, but the first `from` that were ever added, and reports the time at which each ends, if it does.
+    /// Returns the number to go on with, or `None` at the end.
+    pub(crate) fn add_up_some(
+        &mut self,
+        from: u64,
+        count: usize,
+        mut expiry: impl FnMut(SaSumKey, Option<Instant>),
+    ) -> Option<u64> {
         let mut next = from;
         for _ in 0..count {
             let (&born, &id) = self.by_birth.range(next..).next()?;
-            self.add_up(id);
+            if let Some(sa) = self.add_up(id) {
+                expiry(sa.sum_key(), sa.expires());
+            }
             next = born + 1;
         }
         Some(next)
@@ -74,9 +88,10 @@ impl Sad {
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
+    use std::time::Duration;
 
     use wire::Spi;
-    use xfrm::{Algorithm, Mode, SaConfig};
+    use xfrm::{Algorithm, Lifetime, Limits, Mode, SaConfig};
 
     use super::*;
 
@@ -89,7 +104,7 @@ mod tests {
     fn sums(sad: &mut Sad) -> Vec<(u32, u64, u64)> {
         let mut from = Some(0);
         while let Some(at) = from {
-            from = sad.add_up_some(at, 2);
+            from = sad.add_up_some(at, 2, |_, _| ());
         }
         sad.sums_after(None).map(|(key, sum)| (key.reqid, sum.packets, sum.bytes)).collect()
     }
@@ -115,6 +130,24 @@ mod tests {
         assert_eq!(sums(&mut sad), [(7, 14, 1400)]);
         sad.add(&config(3, 8), 0).unwrap();
         assert_eq!(sums(&mut sad), [(7, 14, 1400), (8, 0, 0)]);
+    }
+
+    #[test]
+    fn sa_with_a_hard_limit_of_time_has_an_expiry() {
+        let mut sad = Sad::default();
+        let limited = |spi, added| {
+            let hard = Limits { added, ..Limits::NONE };
+            SaConfig { lifetime: Lifetime { hard, ..Lifetime::default() }, ..config(spi, spi) }
+        };
+        for (spi, added) in [(1, Some(Duration::from_secs(60))), (2, None)] {
+            let id = sad.add(&limited(spi, added), 0).unwrap();
+            sad.get_mut(id).unwrap().age.added = Some(Instant::ZERO);
+        }
+        // Its lifetime has not begun.
+        sad.add(&limited(3, Some(Duration::from_secs(60))), 0).unwrap();
+        let mut found = Vec::new();
+        sad.add_up_some(0, 9, |key, at| found.push((key.reqid, at)));
+        assert_eq!(found, [(1, Some(Instant::ZERO + Duration::from_secs(60))), (2, None), (3, None)]);
     }
 
     #[test]
