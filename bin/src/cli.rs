@@ -9,7 +9,7 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use client::{BenchCommand, CliError, SeeCommand, instance_name};
+use client::{BenchCommand, CliError, SeeCommand, instance_name, instance_or_default};
 use ctl::{Request, StateKind};
 use daemon::{LinkRight, OpenerWork, RunOptions, StatePlace};
 
@@ -199,9 +199,6 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// Environment variable with the name of the gateway for commands without `--instance`.
-pub(crate) const INSTANCE_VARIABLE: &str = "FATPATH_INSTANCE";
-
 /// Choice of a gateway, before the command or behind it.
 #[derive(Args, Debug, Default)]
 pub(crate) struct GatewayArg {
@@ -228,12 +225,7 @@ impl Cli {
             }
             (before, behind) => behind.or(before),
         };
-        match (named, std::env::var_os(INSTANCE_VARIABLE)) {
-            (Some(name), _) => Ok(name.to_owned()),
-            (None, None) => Ok("default".to_owned()),
-            (None, Some(name)) => instance_name(&name.to_string_lossy())
-                .map_err(|why| CliError::failed(format!("{INSTANCE_VARIABLE}={}: {why}.", name.display()))),
-        }
+        instance_or_default(named)
     }
 }
 

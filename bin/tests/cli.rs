@@ -362,7 +362,9 @@ fn missing_bench_program_is_one_line_with_a_remedy() {
 fn missing_metrics_program_is_one_line_with_a_remedy() {
     let dir = Dir::new("no-see");
     let want = "Error: fatpath-see is neither beside fatpath nor in PATH; install the package fatpath-see, or build it with `cargo build --release -p fatpath-see`.\n";
-    assert_output(&alone(&dir, &["metrics", "-i", "a", "-i", "b"]).1.output().unwrap(), 1, "", want);
+    for args in [&["metrics", "-i", "a", "-i", "b"][..], &["top", "--once"]] {
+        assert_output(&alone(&dir, args).1.output().unwrap(), 1, "", want);
+    }
     for wrong in [&["metrics", "--listen", "9847"][..], &["metrics", "-i", "a.view"], &["metrics", "--interval", "1"]] {
         let output = alone(&dir, wrong).1.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{wrong:?}: {output:?}");

@@ -168,6 +168,22 @@ pub fn instance_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
+/// Environment variable with the name of the gateway, for commands without one.
+const INSTANCE_VARIABLE: &str = "FATPATH_INSTANCE";
+
+/// Name of a gateway: `named`, else that of [`INSTANCE_VARIABLE`], else `default`.
+///
+/// # Errors
+/// The variable has no name of a gateway.
+pub fn instance_or_default(named: Option<&str>) -> Result<String, CliError> {
+    match (named, env::var_os(INSTANCE_VARIABLE)) {
+        (Some(name), _) => Ok(name.to_owned()),
+        (None, None) => Ok("default".to_owned()),
+        (None, Some(name)) => instance_name(&name.to_string_lossy())
+            .map_err(|why| CliError::failed(format!("{INSTANCE_VARIABLE}={}: {why}.", name.display()))),
+    }
+}
+
 /// Error for a socket of `instance` that refuses connections, with a remedy.
 pub fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
     CliError::failed(match err.kind() {

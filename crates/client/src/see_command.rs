@@ -1,4 +1,4 @@
-//! `fatpath metrics`: command lines that `fatpath` documents and checks, and `fatpath-see` executes.
+//! `fatpath metrics` and `fatpath top`: command lines that `fatpath` documents and checks, and `fatpath-see` executes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -19,6 +19,34 @@ pub enum SeeCommand {
     ///
     /// On a loopback address a request must name a host of loopback.
     Metrics(MetricsArgs),
+    /// Show a gateway's links, tunnels, drops and workers with their rates
+    ///
+    /// Rates are those since the answer before, a second ago. Keys: l, t, d and w choose links, tunnels, drops or workers, s sorts by rate
+    /// or by name, / filters, arrows and page keys scroll, q ends. Faults are at the top, and drops that happen now have cause and remedy.
+    ///
+    /// Without a terminal, or with --once, all tables are printed once.
+    Top(TopArgs),
+}
+
+/// Arguments of `top`.
+#[derive(Args, Clone, Debug)]
+pub struct TopArgs {
+    /// Print all tables once, as text
+    #[arg(long)]
+    pub once: bool,
+    /// Time between two answers of the gateway
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=3600))]
+    interval: u16,
+    /// Name of the gateway; if not given, that of FATPATH_INSTANCE in the environment, or `default`
+    #[arg(short, long, value_name = "NAME", value_parser = instance_name, value_hint = ValueHint::Other)]
+    pub instance: Option<String>,
+}
+
+impl TopArgs {
+    /// Time between two answers.
+    pub const fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval as u64)
+    }
 }
 
 /// Arguments of `metrics`.

@@ -88,7 +88,7 @@ impl OfGateway<'_> {
     }
 
     fn sample(&mut self, sample: &Sample) {
-        let Sample { summary, links, drops, counters, sums, at } = sample;
+        let Sample { summary, links, drops, counters, sums, at, .. } = sample;
         self.summary(summary);
         links.iter().for_each(|link| self.link(link));
         drops.iter().for_each(|drop| self.drop_count(drop));

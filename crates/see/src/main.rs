@@ -1,8 +1,9 @@
-//! The program `fatpath-see`: metrics of running gateways.
+//! The program `fatpath-see`: metrics of running gateways for monitors, and rates for a terminal.
 //!
 //! # Decides
 //! Names and labels of metrics ([`families`]), their two text formats ([`exposition`]), and the requests of a scrape ([`scrape`]): those
-//! whose cost no table of a gateway raises, and sums of SAs and policies up to a limit.
+//! whose cost no table of a gateway raises, and sums of SAs and policies up to a limit. Rates between two answers, and what a terminal
+//! shows of them ([`top`]).
 //!
 //! # Leaves to others
 //! Arguments (crate [`client`]), contents of replies (crate [`ctl`]), and counting (the gateways, which are asked by their view sockets).
@@ -22,6 +23,7 @@ mod log;
 mod scrape;
 mod server;
 mod textfile;
+mod top;
 
 use std::process::ExitCode;
 
@@ -30,7 +32,7 @@ use client::{CliError, MetricsArgs, SeeCommand, command_line};
 
 use scrape::Gateways;
 
-/// Metrics of gateways: `fatpath metrics`
+/// Views of gateways: `fatpath metrics` and `fatpath top`
 #[derive(Debug, Parser)]
 #[command(name = "fatpath-see", version = env!("FATPATH_VERSION"), max_term_width = 100, disable_help_subcommand = true)]
 struct Cli {
@@ -44,9 +46,15 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let SeeCommand::Metrics(args) = cli.command;
-    log::start();
-    command_line::exit_code(metrics(&args).map(|()| ExitCode::SUCCESS))
+    let outcome = match cli.command {
+        SeeCommand::Metrics(args) => {
+            log::start();
+            metrics(&args)
+        }
+        // A log line would be in the picture.
+        SeeCommand::Top(args) => top::run(&args),
+    };
+    command_line::exit_code(outcome.map(|()| ExitCode::SUCCESS))
 }
 
 fn metrics(args: &MetricsArgs) -> Result<(), CliError> {

@@ -27,6 +27,8 @@ pub(crate) struct Sample {
     pub(crate) sums: Option<SaSumsState>,
     /// Time of the answer since the Unix epoch.
     pub(crate) at: Duration,
+    /// Time of the answer.
+    pub(crate) taken: Instant,
 }
 
 /// Outcome of a scrape of one gateway.
@@ -161,7 +163,7 @@ fn too_slow() -> String {
 
 impl Sample {
     /// Asks the gateway `name`, whose control socket is at `path`.
-    fn take(name: &str, path: &Path) -> Result<Self, CliError> {
+    pub(crate) fn take(name: &str, path: &Path) -> Result<Self, CliError> {
         let mut client = Client::look_within(name, path.to_owned(), ANSWER_LIMIT)?;
         let mut show = |what| match client.ask(&Request::Show { what })? {
             Reply::Show { shown } => Ok(shown),
@@ -181,6 +183,6 @@ impl Sample {
             None
         };
         let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Ok(Self { summary: *summary, links, drops, counters, sums, at })
+        Ok(Self { summary: *summary, links, drops, counters, sums, at, taken: Instant::now() })
     }
 }

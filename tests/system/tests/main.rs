@@ -46,6 +46,7 @@ mod status;
 mod status_ike;
 mod strongswan;
 mod sysctl;
+mod top;
 mod trial;
 mod tunnel;
 mod unmodified;
@@ -82,6 +83,7 @@ fn main() {
         pair::trials(),
         privilege::trials(),
         see::trials(),
+        top::trials(),
         service::trials(),
         exec::trials(),
         fail_closed::trials(),
