@@ -9,7 +9,7 @@ use clap::builder::{EnumValueParser, PossibleValue, TypedValueParser};
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use client::{BenchCommand, CliError};
+use client::{BenchCommand, CliError, SeeCommand, instance_name, instance_or_default};
 use ctl::{Request, StateKind};
 use daemon::{LinkRight, OpenerWork, RunOptions, StatePlace};
 
@@ -132,6 +132,8 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     #[command(flatten)]
     Measure(BenchCommand),
+    #[command(flatten)]
+    See(SeeCommand),
     /// Write a link's packets to a pcapng file
     ///
     /// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as
@@ -197,14 +199,11 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// Environment variable with the name of the gateway for commands without `--instance`.
-pub(crate) const INSTANCE_VARIABLE: &str = "FATPATH_INSTANCE";
-
 /// Choice of a gateway, before the command or behind it.
 #[derive(Args, Debug, Default)]
 pub(crate) struct GatewayArg {
     /// Name of the gateway; if not given, that of FATPATH_INSTANCE in the environment, or `default`
-    #[arg(short, long, value_name = "NAME", value_parser = instance, value_hint = ValueHint::Other)]
+    #[arg(short, long, value_name = "NAME", value_parser = instance_name, value_hint = ValueHint::Other)]
     instance: Option<String>,
 }
 
@@ -226,12 +225,7 @@ impl Cli {
             }
             (before, behind) => behind.or(before),
         };
-        match (named, std::env::var_os(INSTANCE_VARIABLE)) {
-            (Some(name), _) => Ok(name.to_owned()),
-            (None, None) => Ok("default".to_owned()),
-            (None, Some(name)) => instance(&name.to_string_lossy())
-                .map_err(|why| CliError::failed(format!("{INSTANCE_VARIABLE}={}: {why}.", name.display()))),
-        }
+        instance_or_default(named)
     }
 }
 
@@ -266,6 +260,7 @@ impl Command {
             | Self::Try
             | Self::Explain(_)
             | Self::Measure(_)
+            | Self::See(_)
             | Self::Opener(_)
             | Self::Completions(_)
             | Self::Man(_) => return None,
@@ -382,7 +377,7 @@ impl RunArgs {
 #[derive(Args, Debug)]
 pub(crate) struct PairArgs {
     /// Name of the tunnel, its gateway and its TUN device
-    #[arg(value_name = "NAME", value_parser = instance)]
+    #[arg(value_name = "NAME", value_parser = instance_name)]
     pub(crate) name: String,
     /// Line of the other end
     #[arg(value_name = "LINE")]
@@ -407,7 +402,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Args, Debug)]
 pub(crate) struct UpArgs {
     /// Name of the gateway
-    #[arg(value_name = "NAME", value_parser = instance)]
+    #[arg(value_name = "NAME", value_parser = instance_name)]
     pub(crate) name: String,
 }
 
@@ -415,7 +410,7 @@ pub(crate) struct UpArgs {
 #[derive(Args, Debug)]
 pub(crate) struct DownArgs {
     /// Name of the gateway
-    #[arg(value_name = "NAME", value_parser = instance)]
+    #[arg(value_name = "NAME", value_parser = instance_name)]
     pub(crate) name: String,
 }
 
@@ -498,6 +493,9 @@ pub(crate) struct ShowArgs {
     /// Print counters that are zero as well
     #[arg(short, long)]
     pub(crate) all: bool,
+    /// Print sums of SAs by addresses, reqid and direction, which rekeys do not lower, and policies without an SA; with sa
+    #[arg(long)]
+    pub(crate) sums: bool,
     #[command(flatten)]
     pub(crate) gateway: GatewayArg,
 }
@@ -533,6 +531,8 @@ pub(crate) enum ShowWhat {
     Flows,
     /// Packet workers: how busy each is, and the packets that they hand to each other
     Workers,
+    /// Numbers of entries, budgets, queues and workers, at a cost that no table raises
+    Summary,
     /// Memory: its limit, and use by tables, queues and pools
     Memory,
     /// Sandbox: restrictions of the gateway's process, and those that this kernel lacks
@@ -555,6 +555,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Ila => StateKind::Ila,
             ShowWhat::Flows => StateKind::Flows,
             ShowWhat::Workers => StateKind::Workers,
+            ShowWhat::Summary => StateKind::Summary,
             ShowWhat::Memory => StateKind::Memory,
             ShowWhat::Sandbox => StateKind::Sandbox,
             ShowWhat::Host => return Self::ShowHost,
@@ -702,7 +703,7 @@ pub(crate) enum Sockets {
 #[command(disable_help_flag = true)]
 pub(crate) struct IpArgs {
     /// Name of the gateway; comes before ip's own options, or as -i before `ip`
-    #[arg(long, value_name = "NAME", value_parser = instance, value_hint = ValueHint::Other)]
+    #[arg(long, value_name = "NAME", value_parser = instance_name, value_hint = ValueHint::Other)]
     instance: Option<String>,
     /// Arguments for ip
     #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
@@ -723,14 +724,4 @@ pub(crate) struct ManArgs {
     /// The directory, which must exist
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: PathBuf,
-}
-
-/// Parses an instance's name, which becomes a file name: letters, digits, `-`, `_` and `.`, at most 64, the first no
-/// dot.
-fn instance(name: &str) -> Result<String, String> {
-    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(allowed) {
-        return Err("use 1 to 64 letters, digits, '-', '_' and '.', beginning with no dot".to_owned());
-    }
-    Ok(name.to_owned())
 }

@@ -5,8 +5,9 @@
 //!
 //! # Leaves to others
 //! The gateway (crate [`daemon`]), the control socket (crate [`client`]), contents of requests and replies (crate
-//! [`ctl`]), and measurements (program `fatpath-bench`, which this program starts for `demo` and `bench`: so it links
-//! neither the simulator nor the models that only measurements need).
+//! [`ctl`]), measurements (program `fatpath-bench`, which this program starts for `demo` and `bench`: so it links
+//! neither the simulator nor the models that only measurements need), and metrics (program `fatpath-see`, in the same way: so it links
+//! no HTTP).
 //!
 //! # Limits
 //! `fatpath capture` reads blocks of at most 1 MiB (`MAX_BLOCK_LEN` in `capture.rs`); `fatpath exec` waits 5 seconds
@@ -84,7 +85,8 @@ fn run(command: Command, instance: &str, only: Option<&str>) -> Result<ExitCode,
         Command::Genkey(args) => genkey::main(&args),
         Command::Load(args) => load::main(&args, instance),
         Command::Save(_) => save::main(instance),
-        Command::Measure(command) => measure::main(&command),
+        Command::Measure(command) => measure::main(&command).map(|never| match never {}),
+        Command::See(command) => measure::see(&command).map(|never| match never {}),
         Command::Capture(args) => capture::main(&args, instance),
         Command::Trace(args) => trace::main(&args, instance),
         Command::Monitor(args) => monitor::main(&args, instance),

@@ -106,6 +106,8 @@ const EVERY: &[&str] = &[
     "demo",
     "bench",
     "plot",
+    "metrics",
+    "top",
     "capture",
     "monitor",
     "trace",
@@ -170,7 +172,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             Entry {
                 what: "FATPATH_INSTANCE",
                 means: "The name of the gateway for commands without --instance.",
-                of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
+                of: &["run", "load", "save", "show", "top", "capture", "monitor", "trace", "exec", "ip"],
             },
             Entry {
                 what: "FATPATH_RUNDIR",
@@ -222,6 +224,17 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 means: "The program that measures, beside fatpath or in PATH.",
                 of: &["demo", "bench"],
             },
+            Entry {
+                what: "fatpath-see",
+                means: "The program of metrics and top, beside fatpath or in PATH.",
+                of: &["metrics", "top"],
+            },
+            Entry {
+                what: "/run/fatpath/NAME.view.sock",
+                means: "The view socket of the gateway NAME, for its user and members of the group fatpath, where the \
+                        control socket refuses them.",
+                of: &["show", "status", "trace", "monitor", "metrics", "top"],
+            },
             Entry { what: "/dev/net/tun", means: "Device that makes TUN and TAP devices.", of: &["run", "demo"] },
         ],
     ),
@@ -241,7 +254,9 @@ mod tests {
                 "fatpath run [-c FILE] [--state FILE] [--replace] [--ephemeral] [--allow-links KIND] [--user USER] [--no-sandbox] [-i NAME]",
             ),
             ("check", "fatpath check [--expand] [--with-keys] [--state FILE] -c FILE"),
-            ("show", "fatpath show [-j] [-a] [-i NAME] [WHAT]"),
+            ("show", "fatpath show [-j] [-a] [--sums] [-i NAME] [WHAT]"),
+            ("metrics", "fatpath metrics [--listen ADDRESS] [--textfile DIR] [--interval SECONDS] [-i NAME]"),
+            ("top", "fatpath top [--once] [--interval SECONDS] [-i NAME]"),
             ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),
             ("man", "fatpath man DIR"),

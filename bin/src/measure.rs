@@ -1,29 +1,39 @@
-//! `fatpath demo` and `fatpath bench`, which the program `fatpath-bench` executes.
+//! Commands of programs beside this one: `fatpath demo`, `bench` and `plot` of `fatpath-bench`, `fatpath metrics` of `fatpath-see`.
 
+use std::convert::Infallible;
 use std::env;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use client::{BenchCommand, CliError, PROGRAM_VARIABLE, find_sibling};
+use client::{BenchCommand, CliError, PROGRAM_VARIABLE, SeeCommand, find_sibling};
 
 use crate::isolation;
-
-/// The program for measurements.
-const PROGRAM: &str = "fatpath-bench";
 
 /// Executes the program for measurements in this process, with this process's validated arguments. The demo of a user
 /// without root runs in namespaces of its own.
 ///
 /// # Errors
 /// The program is missing or does not start.
-pub(crate) fn main(command: &BenchCommand) -> Result<(), CliError> {
+pub(crate) fn main(command: &BenchCommand) -> Result<Infallible, CliError> {
     if matches!(command, BenchCommand::Demo(_)) && !rustix::process::geteuid().is_root() {
         isolation::enter("fatpath demo")?;
     }
-    let program = find_sibling(PROGRAM).ok_or_else(|| {
+    become_program("fatpath-bench")
+}
+
+/// Executes the program for views of gateways, in the same way.
+///
+/// # Errors
+/// The program is missing or does not start.
+pub(crate) fn see(_: &SeeCommand) -> Result<Infallible, CliError> {
+    become_program("fatpath-see")
+}
+
+fn become_program(name: &str) -> Result<Infallible, CliError> {
+    let program = find_sibling(name).ok_or_else(|| {
         CliError::failed(format!(
-            "{PROGRAM} is neither beside fatpath nor in PATH; install the package {PROGRAM}, or build it with `cargo build \
-             --release -p {PROGRAM}`."
+            "{name} is neither beside fatpath nor in PATH; install the package {name}, or build it with `cargo build --release -p \
+             {name}`."
         ))
     })?;
     let own = env::current_exe().map_err(|err| CliError::system("the program's own path", &err))?;

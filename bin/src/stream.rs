@@ -25,7 +25,7 @@ impl Stream<'_> {
     /// # Errors
     /// The gateway does not reply or refuses the request, or a line cannot be parsed.
     pub(crate) fn print<E: Display>(self, to_text: impl Fn(&str) -> Result<String, E>) -> Result<(), CliError> {
-        let mut client = Client::connect(self.instance)?;
+        let mut client = Client::look(self.instance)?;
         if client.ask(&self.request)? != self.begins_with {
             return Err(client.confused());
         }

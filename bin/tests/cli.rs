@@ -273,12 +273,12 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
         (
             &["show", "linkz"],
             "Error: invalid value 'linkz' for '[WHAT]' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
-             counters, drops, fragments, host, ila, flows, workers, memory, sandbox] tip: a similar value exists: 'links'; try --help.\n",
+             counters, drops, fragments, host, ila, flows, workers, summary, memory, sandbox] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (
             &["show", "Interfaces"],
             "Error: invalid value 'Interfaces' for '[WHAT]' [possible values: links, routes, neighbours, fdb, pmtus, sa, policies, \
-             counters, drops, fragments, host, ila, flows, workers, memory, sandbox] tip: a similar value exists: 'links'; try --help.\n",
+             counters, drops, fragments, host, ila, flows, workers, summary, memory, sandbox] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (
             &["run", "left.toml"],
@@ -356,6 +356,20 @@ fn missing_bench_program_is_one_line_with_a_remedy() {
     );
     let output = alone(&dir, &["demo", "--peers", "--rr"]).1.output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+#[test]
+fn missing_metrics_program_is_one_line_with_a_remedy() {
+    let dir = Dir::new("no-see");
+    let want = "Error: fatpath-see is neither beside fatpath nor in PATH; install the package fatpath-see, or build it with `cargo build --release -p fatpath-see`.\n";
+    for args in [&["metrics", "-i", "a", "-i", "b"][..], &["top", "--once"]] {
+        assert_output(&alone(&dir, args).1.output().unwrap(), 1, "", want);
+    }
+    for wrong in [&["metrics", "--listen", "9847"][..], &["metrics", "-i", "a.view"], &["metrics", "--interval", "1"]] {
+        let output = alone(&dir, wrong).1.output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{wrong:?}: {output:?}");
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("fatpath-see"), "{output:?}");
+    }
 }
 
 #[test]
@@ -628,6 +642,7 @@ fn every_command_has_a_man_page() {
         "fatpath-demo",
         "fatpath-bench",
         "fatpath-capture",
+        "fatpath-metrics",
     ] {
         let text = fs::read_to_string(dir.0.join(format!("{page}.1"))).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");

@@ -65,9 +65,10 @@ pub(crate) fn test(report: &mut Report) {
     check(report);
     mutations(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
-    if report
-        .run("release build", &mut cargo("build --locked --release -p fatpath -p fatpath-bench -p fatpath-preload"))
-    {
+    if report.run(
+        "release build",
+        &mut cargo("build --locked --release -p fatpath -p fatpath-bench -p fatpath-preload -p fatpath-see"),
+    ) {
         let mut tests = cargo("test --locked --no-fail-fast");
         for package in PRIVILEGED {
             tests.args(["--package", package]);

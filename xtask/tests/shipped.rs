@@ -1,4 +1,4 @@
-//! Crates that the program for users links: none of those that are for measurements and tests.
+//! Crates that the program for users links: none of those that are for measurements and tests, or for HTTP.
 
 use std::env;
 use std::path::Path;
@@ -13,6 +13,9 @@ const FOR_MEASUREMENTS: [&str; 6] = [
     "fatpath-system-tests",
     "fatpath-testbed",
 ];
+
+/// Crates that `fatpath-see` alone links.
+const FOR_VIEWS: [&str; 5] = ["fatpath-see", "http", "hyper", "mio", "tokio"];
 
 /// Names of the packages that `package` links, itself among them, with all of its features.
 fn linked_by(package: &str) -> Vec<String> {
@@ -32,7 +35,25 @@ fn shipped_programs_link_no_crate_for_measurements() {
         assert!(linked.iter().any(|name| name == "fatpath-launch" || name == "fatpath-nlsock"), "{linked:?}");
         let wrong: Vec<_> = linked.iter().filter(|name| FOR_MEASUREMENTS.contains(&name.as_str())).collect();
         assert!(wrong.is_empty(), "{package} links {wrong:?}");
+        let wrong: Vec<_> = linked.iter().filter(|name| is_for_views(name)).collect();
+        assert!(wrong.is_empty(), "{package} links {wrong:?}");
     }
+}
+
+/// Whether a crate is for HTTP, for asynchronous work or for a terminal's screen.
+fn is_for_views(name: &str) -> bool {
+    const BEGINNINGS: [&str; 6] = ["axum", "async-", "crossterm", "hyper-", "ratatui", "tokio-"];
+    FOR_VIEWS.contains(&name) || BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+}
+
+#[test]
+fn crates_for_views_are_found_where_they_are_linked() {
+    let linked = linked_by("fatpath-see");
+    for name in FOR_VIEWS {
+        assert!(linked.iter().any(|linked| linked == name), "{name}: {linked:?}");
+    }
+    let wrong: Vec<_> = linked.iter().filter(|name| FOR_MEASUREMENTS.contains(&name.as_str())).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
 }
 
 #[test]

@@ -67,7 +67,7 @@ impl Sample {
     /// # Errors
     /// The gateway does not reply.
     pub(super) fn take(name: &str, path: &Path) -> Result<Self, CliError> {
-        let mut client = Client::connect_within(name, path.to_owned(), ANSWER_LIMIT)?;
+        let mut client = Client::look_within(name, path.to_owned(), ANSWER_LIMIT)?;
         let mut show = |what| match client.ask(&Request::Show { what })? {
             Reply::Show { shown } => Ok(shown),
             _ => Err(client.confused()),

@@ -1,4 +1,4 @@
-//! The client's end of the control socket.
+//! The client's end of the control socket, and of the view socket, which only shows.
 
 use std::env;
 use std::ffi::OsString;
@@ -66,6 +66,14 @@ pub fn netlink_path(instance: &str) -> PathBuf {
     nlsock::socket_path(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }
 
+/// End of the name of a view socket.
+const VIEW_END: &str = ".view.sock";
+
+/// Path of the view socket of the gateway with the control socket `control`.
+pub fn view_socket(control: &Path) -> PathBuf {
+    control.with_extension(&VIEW_END[1..])
+}
+
 fn control_socket(dir: &Path, instance: &str) -> PathBuf {
     dir.join(format!("{instance}.sock"))
 }
@@ -117,8 +125,9 @@ pub fn gateways() -> Vec<(String, PathBuf)> {
         // A directory that does not exist or may not be read has no gateways for this user.
         let Ok(files) = std::fs::read_dir(&dir) else { continue };
         for path in files.filter_map(Result::ok).map(|file| file.path()) {
-            let name = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".sock"));
-            if let Some(name) = name
+            let name = path.file_name().and_then(|name| name.to_str());
+            if let Some(name) =
+                name.filter(|name| !name.ends_with(VIEW_END)).and_then(|name| name.strip_suffix(".sock"))
                 && !found.iter().any(|(known, _)| known == name)
             {
                 found.push((name.to_owned(), path.clone()));
@@ -134,6 +143,52 @@ pub fn is_running(path: &Path) -> bool {
     match UnixStream::connect(path) {
         Ok(_) => true,
         Err(err) => err.kind() == ErrorKind::PermissionDenied,
+    }
+}
+
+/// Whether this user may look at the gateway with the control socket `path`, at that or at its view socket. So it may if no gateway
+/// listens at the socket any more.
+pub fn may_look(path: &Path) -> bool {
+    let is_permitted = |path: &Path| match UnixStream::connect(path) {
+        Ok(_) => Ok(true),
+        Err(err) if err.kind() == ErrorKind::ConnectionRefused => Ok(true),
+        Err(err) => Err(err),
+    };
+    match is_permitted(path) {
+        Err(err) if err.kind() == ErrorKind::PermissionDenied => is_permitted(&view_socket(path)).unwrap_or(false),
+        outcome => outcome.unwrap_or(false),
+    }
+}
+
+/// Parses a gateway's name, which becomes a file name: letters, digits, `-`, `_` and `.`, at most 64, the first no
+/// dot. The control socket of a name that ends in `.view` would be another gateway's view socket.
+///
+/// # Errors
+/// The reason for which it is no name.
+pub fn instance_name(name: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(allowed) {
+        return Err("use 1 to 64 letters, digits, '-', '_' and '.', beginning with no dot".to_owned());
+    }
+    if name.ends_with(".view") {
+        return Err("a name cannot end in `.view`, which is the view socket of another gateway".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+/// Environment variable with the name of the gateway, for commands without one.
+const INSTANCE_VARIABLE: &str = "FATPATH_INSTANCE";
+
+/// Name of a gateway: `named`, else that of [`INSTANCE_VARIABLE`], else `default`.
+///
+/// # Errors
+/// The variable has no name of a gateway.
+pub fn instance_or_default(named: Option<&str>) -> Result<String, CliError> {
+    match (named, env::var_os(INSTANCE_VARIABLE)) {
+        (Some(name), _) => Ok(name.to_owned()),
+        (None, None) => Ok("default".to_owned()),
+        (None, Some(name)) => instance_name(&name.to_string_lossy())
+            .map_err(|why| CliError::failed(format!("{INSTANCE_VARIABLE}={}: {why}.", name.display()))),
     }
 }
 
@@ -195,9 +250,39 @@ impl Client {
     /// As [`Self::connect`].
     pub fn connect_within(instance: &str, path: PathBuf, limit: Duration) -> Result<Self, CliError> {
         let stream = UnixStream::connect(&path).map_err(|err| unreachable(instance, &path, &err))?;
+        Self::over(stream, path, limit)
+    }
+
+    fn over(stream: UnixStream, path: PathBuf, limit: Duration) -> Result<Self, CliError> {
         let client = Self { stream: BufReader::new(stream), path, limit };
         client.set_limit(Some(limit)).map_err(|err| client.failed(&err))?;
         Ok(client)
+    }
+
+    /// Connects to `instance` for requests that [only look](Request::only_looks): to its view socket if this user may not connect to
+    /// its control socket.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn look(instance: &str) -> Result<Self, CliError> {
+        Self::look_within(instance, socket_path(instance), ANSWER_LIMIT)
+    }
+
+    /// As [`look`](Self::look), at the control socket `path` or the view socket beside it, with a time limit for replies.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn look_within(instance: &str, path: PathBuf, limit: Duration) -> Result<Self, CliError> {
+        match UnixStream::connect(&path) {
+            Err(err) if err.kind() == ErrorKind::PermissionDenied => {
+                let view = view_socket(&path);
+                let found = UnixStream::connect(&view).map(|stream| (stream, view));
+                // The control socket is the one to name: it exists.
+                let (stream, path) = found.map_err(|_| unreachable(instance, &path, &err))?;
+                Self::over(stream, path, limit)
+            }
+            connected => Self::over(connected.map_err(|err| unreachable(instance, &path, &err))?, path, limit),
+        }
     }
 
     /// Sends a request and waits for its reply.
@@ -277,6 +362,15 @@ mod tests {
             (variables("/tmp/x", "/run/user/7", false), ["/tmp/x", "/tmp/x"]),
         ] {
             assert_eq!(run_dirs(&variables), want.map(PathBuf::from), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn view_socket_is_beside_the_control_socket() {
+        for (control, view) in
+            [("/run/x/left.sock", "/run/x/left.view.sock"), ("/run/x/a.b.sock", "/run/x/a.b.view.sock")]
+        {
+            assert_eq!(view_socket(Path::new(control)), Path::new(view));
         }
     }
 

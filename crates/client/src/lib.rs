@@ -1,17 +1,18 @@
 //! A client of a running gateway: its sockets, one connection to it, the programs that reach it, and the form of
-//! errors. The daemon, `fatpath` and `fatpath-bench` share this crate.
+//! errors. The daemon, `fatpath`, `fatpath-bench` and `fatpath-see` share this crate.
 //!
 //! # Decides
-//! - Paths of a gateway's sockets: [`socket_path`], [`netlink_path`]; `FATPATH_RUNDIR`.
-//! - Sending of a request and waiting for its reply: [`Client`].
+//! - Paths of a gateway's sockets: [`socket_path`], [`view_socket`], [`netlink_path`]; `FATPATH_RUNDIR`.
+//! - Sending of a request and waiting for its reply: [`Client`], and the socket that a command which only looks connects to.
 //! - Variables by which a program reaches a gateway instead of the kernel: [`gateway_program`].
 //! - Passing of descriptors: [`passing`].
 //! - Form of a failure: [`CliError`], one line on standard error and an exit code.
-//! - Arguments of `demo` and `bench`: [`BenchCommand`]. `fatpath` explains them and `fatpath-bench` obeys them.
+//! - Arguments of `demo` and `bench`: [`BenchCommand`]. `fatpath` explains them and `fatpath-bench` obeys them. Those of `metrics`
+//!   and `top`, which `fatpath-see` obeys: [`SeeCommand`].
 //!
 //! # Leaves to others
 //! Contents of requests and replies ([`ctl`]), check and filter of programs that are started on a gateway ([`launch`]),
-//! answers (crate `daemon`), and all other commands (the programs `fatpath` and `fatpath-bench`).
+//! answers (crate `daemon`), and all other commands (the programs `fatpath`, `fatpath-bench` and `fatpath-see`).
 //!
 //! # Limits
 //! A gateway answers within 10 seconds (`ANSWER_LIMIT` in `control_socket.rs`), with at most 256 MiB (`MAX_REPLY_LEN`
@@ -30,16 +31,18 @@ mod find_program;
 pub mod gateway_program;
 mod output;
 pub mod passing;
+mod see_command;
 
 pub use bench_command::{BenchArgs, BenchCommand, BenchName, DemoArgs, PlotArgs};
 pub use control_socket::{
-    Client, ROOTS_RUN_DIR, gateways, is_running, netlink_path, own_socket_path, roots_socket_path, socket_path,
-    state_dir, unreachable,
+    Client, ROOTS_RUN_DIR, gateways, instance_name, instance_or_default, is_running, may_look, netlink_path,
+    own_socket_path, roots_socket_path, socket_path, state_dir, unreachable, view_socket,
 };
 pub use descriptor_limit::raise_descriptor_limit;
 pub use error::CliError;
 pub use find_program::{find_program, find_sibling, system_ip};
 pub use output::print;
+pub use see_command::{MetricsArgs, SeeCommand, TopArgs};
 
 /// Environment variable with the path of `fatpath` for `fatpath-bench`, which runs this program's gateways.
 pub const PROGRAM_VARIABLE: &str = "FATPATH_PROGRAM";

@@ -28,6 +28,8 @@ pub struct Config {
     pub sas: Vec<SaConfig>,
     /// Security policies.
     pub policies: Vec<PolicyConfig>,
+    /// Names of the tunnels that these links, routes, SAs and policies are of. Nothing but what is shown depends on them.
+    pub tunnels: Vec<TunnelName>,
     /// Default action on packets without a policy.
     pub policy_default: PolicyDefault,
     /// Settings of all SAs.
@@ -48,6 +50,17 @@ pub struct Config {
     pub ila_adj_transport: AdjTransport,
     /// Treatment of the destination quoted in an ICMPv6 error.
     pub ila_icmp_errors: IlaErrors,
+}
+
+/// Name of a `[[tunnel]]`, with its outer addresses.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct TunnelName {
+    /// Name.
+    pub name: String,
+    /// Address of this end.
+    pub local: IpAddr,
+    /// Address of the peer.
+    pub remote: IpAddr,
 }
 
 /// Treatment of ICMPv6 errors for packets that a route of this node has translated.

@@ -29,11 +29,11 @@ fn expand(text: &str) -> String {
     Config::expand_toml(text, "f", true).unwrap_or_else(|errors| panic!("{errors}\n{text}")).to_string()
 }
 
-/// Asserts that the expanded text stands for the same configuration, and returns it.
+/// Asserts that the expanded text stands for the same configuration, but for the tunnels' names, and returns it.
 fn same(text: &str) -> (Config, String) {
     let (config, expanded) = (read(text), expand(text));
     assert!(!expanded.contains("[[tunnel]]"), "{expanded}");
-    assert_eq!(config, read(&expanded), "{text}\n{expanded}");
+    assert_eq!(Config { tunnels: Vec::new(), ..config.clone() }, read(&expanded), "{text}\n{expanded}");
     assert_eq!(expand(&expanded), expanded);
     (config, expanded)
 }
@@ -41,7 +41,9 @@ fn same(text: &str) -> (Config, String) {
 #[test]
 fn short_form_is_the_long_form() {
     let (short, long) = (read(SHORT), read(LONG));
-    assert_eq!(short, long);
+    assert_eq!(Config { tunnels: Vec::new(), ..short.clone() }, long);
+    let names: Vec<&str> = short.tunnels.iter().map(|tunnel| tunnel.name.as_str()).collect();
+    assert_eq!(names, ["tun0"]);
     assert!(Change::between(&long, &short).is_empty());
     same(SHORT);
     same(RIGHT);

@@ -3,12 +3,14 @@
 //! A client may send any number of `ping` and `show` requests on one connection. After the reply [`Reply::Capturing`]
 //! to a `capture`, the connection carries only one pcapng file from the daemon to the client; it ends when either side
 //! closes. The same applies to `monitor` with [`Event`](crate::event::Event)s, and to `trace`.
+//!
+//! A view socket has the same protocol, without the requests that [do more than look](Request::only_looks).
 
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
     CountersState, DropState, FdbState, FlowState, FragmentsState, HostState, IlaState, LinkState, MemoryState,
-    NeighbourState, PmtuState, PolicyState, RouteState, SaState, SandboxState, WorkerState,
+    NeighbourState, PmtuState, PolicyState, RouteState, SaState, SaSumsState, SandboxState, SummaryState, WorkerState,
 };
 
 /// Maximum length of a request's line that either side must accept, in bytes without the newline.
@@ -85,6 +87,8 @@ pub enum StateKind {
     Pmtus,
     /// Security associations.
     Sa,
+    /// Sums of security associations over rekeys, and policies that need one.
+    SaSums,
     /// Security policies.
     Policies,
     /// Counters.
@@ -99,6 +103,8 @@ pub enum StateKind {
     Flows,
     /// Packet workers.
     Workers,
+    /// Numbers, sums and budgets, at a cost that no table raises.
+    Summary,
     /// Memory: its limit, and use by tables, queues and pools.
     Memory,
     /// Restrictions of the gateway's process.
@@ -181,6 +187,8 @@ pub enum Shown {
     Pmtus(Vec<PmtuState>),
     /// Security associations.
     Sa(Vec<SaState>),
+    /// Sums of security associations.
+    SaSums(SaSumsState),
     /// Policies.
     Policies(Vec<PolicyState>),
     /// Counters.
@@ -197,6 +205,8 @@ pub enum Shown {
     Flows(Vec<FlowState>),
     /// Packet workers.
     Workers(Vec<WorkerState>),
+    /// Numbers, sums and budgets.
+    Summary(Box<SummaryState>),
     /// Memory.
     Memory(MemoryState),
     /// Restrictions of the gateway's process.
@@ -218,6 +228,27 @@ impl Request {
     /// Serialises the request as one line, with its newline.
     pub fn to_line(&self) -> String {
         line(self)
+    }
+
+    /// Decides whether the request shows state and changes none, nor the content of packets: the requests of a view socket.
+    ///
+    /// # Errors
+    /// Name of another request.
+    pub const fn only_looks(&self) -> Result<(), &'static str> {
+        match self {
+            Self::Ping
+            | Self::Show { .. }
+            | Self::ShowHost
+            | Self::StatFile { .. }
+            | Self::Monitor
+            | Self::MonitorDrops
+            | Self::Trace { .. } => Ok(()),
+            Self::Load { .. } => Err("load"),
+            Self::Save => Err("save"),
+            Self::Replace { .. } => Err("replace"),
+            Self::EnterHost => Err("enter-host"),
+            Self::Capture { .. } => Err("capture"),
+        }
     }
 }
 
@@ -246,6 +277,7 @@ impl Shown {
             Self::Fdb(it) => json(it),
             Self::Pmtus(it) => json(it),
             Self::Sa(it) => json(it),
+            Self::SaSums(it) => json(it),
             Self::Policies(it) => json(it),
             Self::Counters(it) => json(it),
             Self::Drops(it) => json(it),
@@ -254,6 +286,7 @@ impl Shown {
             Self::Ila(it) => json(it),
             Self::Flows(it) => json(it),
             Self::Workers(it) => json(it),
+            Self::Summary(it) => json(it),
             Self::Memory(it) => json(it),
             Self::Sandbox(it) => json(it),
         }
@@ -286,6 +319,17 @@ mod tests {
             assert_eq!(request.to_line(), format!("{line}\n"));
             assert_eq!(Request::from_line(line), Ok(request));
         }
+    }
+
+    #[test]
+    fn request_that_does_more_than_look_is_named_as_in_its_line() {
+        let capture = Request::Capture { link: "wan".to_owned(), after_gro: false };
+        let load = Request::Load { file: "/f".to_owned() };
+        for request in [load, Request::Save, Request::Replace { format: 1 }, Request::EnterHost, capture] {
+            let name = request.only_looks().unwrap_err();
+            assert!(request.to_line().starts_with(&format!(r#"{{"request":"{name}""#)), "{name}: {request:?}");
+        }
+        assert_eq!(Request::Trace { filter: String::new(), packets: 1 }.only_looks(), Ok(()));
     }
 
     #[test]

@@ -540,6 +540,9 @@ pub struct PolicyState {
     pub limit: LimitState,
     /// Time since the policy was added and since its last use.
     pub ages: Ages,
+    /// Whether a template requires an SA and there is none.
+    #[serde(default)]
+    pub without_sa: bool,
 }
 
 /// Counters of the node. All counters are listed, including zeros.
@@ -705,22 +708,177 @@ pub struct WorkerState {
     /// CPU that the worker is bound to; any if `None`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu: Option<u16>,
-    /// Processor time of the worker, in nanoseconds.
+    /// Time from the beginnings to the ends of its turns, in nanoseconds; time without a processor within a turn counts.
     pub busy_ns: u64,
-    /// Time in which the worker slept or waited for a processor, in nanoseconds.
+    /// Time between its turns, in nanoseconds.
     pub idle_ns: u64,
     /// Number of times that the worker was woken.
     pub wakeups: u64,
+    /// Number of bursts that its queues of links, and sockets of the host side, had for it.
+    #[serde(default)]
+    pub bursts: u64,
     /// Packets that its queues of links received; a super-packet is one.
     pub rx_packets: u64,
+    /// Packets of the wire that these were.
+    #[serde(default)]
+    pub rx_wire_packets: u64,
+    /// System calls by which they were received, or accesses to a ring.
+    #[serde(default)]
+    pub rx_calls: u64,
+    /// Packets of the wire that it sent by its queues of links.
+    #[serde(default)]
+    pub tx_wire_packets: u64,
+    /// System calls by which they were sent, or accesses to a ring.
+    #[serde(default)]
+    pub tx_calls: u64,
     /// Packets handed over to other workers.
     pub handed_over: u64,
     /// Packets taken over from other workers.
     pub taken_over: u64,
     /// Packets from other workers that wait for this one.
     pub queued: u64,
+    /// Packets that wait for their encryption.
+    #[serde(default)]
+    pub sealing: u64,
+    /// Packets that wait for their decryption.
+    #[serde(default)]
+    pub opening: u64,
     /// Links without a queue for this worker, whose packets the first worker sends.
     pub without_queue: Vec<String>,
+}
+
+/// Numbers, sums and budgets of a gateway. What the numbers count is not here, so the cost of a summary does not grow with tables.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SummaryState {
+    /// Version of the gateway.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Start of the process, in milliseconds since the Unix epoch: all counters began then.
+    pub started_ms: u64,
+    /// Routes of each table that has any, of both families.
+    pub routes: Vec<RouteCountState>,
+    /// Security associations.
+    pub sas: SaCountState,
+    /// Number of [sums](SaSumsState) of SAs.
+    pub sa_sums: u64,
+    /// Policies.
+    pub policies: PolicyCountState,
+    /// ILA mappings.
+    pub mappings: u64,
+    /// Flows of the host side's sockets, with those that are idle.
+    pub flows: u64,
+    /// Neighbours in each state.
+    pub neighbours: Vec<NeighbourCountState>,
+    /// Fragments in reassembly.
+    pub fragments: Vec<FragmentsState>,
+    /// Budget of memory, and sizes of queues and pools.
+    pub memory: MemoryState,
+    /// Workers.
+    pub workers: Vec<WorkerState>,
+}
+
+/// Number of routes of a table.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RouteCountState {
+    /// Number of the table.
+    pub table: u32,
+    /// Number of routes.
+    pub count: u64,
+}
+
+/// Numbers of SAs. `inbound`, `outbound` and `undirected` add up to `valid` and `dying`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SaCountState {
+    /// SAs that have reached no limit.
+    pub valid: u64,
+    /// SAs that have reached a soft limit.
+    pub dying: u64,
+    /// Larval SAs.
+    pub larval: u64,
+    /// SAs with the direction `in`.
+    pub inbound: u64,
+    /// SAs with the direction `out`.
+    pub outbound: u64,
+    /// SAs without a direction, as key managers add them.
+    pub undirected: u64,
+}
+
+/// Sums of SAs that follow one another, and policies that need SAs.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SaSumsState {
+    /// Sums by addresses, `reqid` and direction.
+    pub sums: Vec<SaSumState>,
+    /// Number of SAs that found no room for a sum.
+    pub left_out: u64,
+    /// Policies with a template that requires an SA, in the order of their lookup.
+    pub policies: Vec<PolicySaState>,
+    /// Names of tunnels.
+    #[serde(default)]
+    pub tunnels: Vec<TunnelNameState>,
+}
+
+/// Name of a `[[tunnel]]` of the file.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct TunnelNameState {
+    /// Name.
+    pub name: String,
+    /// Outer address of this end.
+    pub local: IpAddr,
+    /// Outer address of the peer.
+    pub remote: IpAddr,
+}
+
+/// Sum of the SAs with these addresses, `reqid` and direction, with those that have ended.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SaSumState {
+    /// Outer source.
+    pub src: IpAddr,
+    /// Outer destination.
+    pub dst: IpAddr,
+    /// Number that matches the SAs to templates.
+    pub reqid: u32,
+    /// The SAs' direction, or, for those without one, `in` if the node has the destination.
+    pub dir: SaDir,
+    /// ESP packets since the start of the gateway.
+    pub packets: u64,
+    /// Protected bytes since the start of the gateway.
+    pub bytes: u64,
+    /// Milliseconds until the last of its SAs reaches its hard limit, if each has one of time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_ms: Option<u64>,
+}
+
+/// Policy with a template that requires an SA.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PolicySaState {
+    /// Packets that the policy matches.
+    pub selector: SelectorState,
+    /// Direction of the packets.
+    pub dir: Dir,
+    /// Whether there is no SA, so that the packets wait or are dropped. `None`: not known, as a template leaves its destination or `reqid`
+    /// to the packet, or has too many SAs to look at.
+    pub without_sa: Option<bool>,
+}
+
+/// Numbers of policies by direction.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PolicyCountState {
+    /// Direction `in`.
+    pub inbound: u64,
+    /// Direction `out`.
+    pub outbound: u64,
+    /// Direction `fwd`.
+    pub forward: u64,
+}
+
+/// Number of neighbours in a state.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NeighbourCountState {
+    /// Linux's name of the state.
+    pub state: String,
+    /// Number of neighbours.
+    pub count: u64,
 }
 
 /// ILA mapping, under the names of `ip -j ila`.

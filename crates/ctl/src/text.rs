@@ -12,7 +12,8 @@ use crate::request::Shown;
 use crate::state::{
     Ages, BridgePortState, CountersState, DropState, FdbState, FlowState, FragmentsState, GuestQueueState, GuestState,
     HostState, IlaEncapState, IlaState, LimitState, LinkState, LinkStats, MemoryState, NeighbourState, PeerErrorState,
-    PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState, SandboxState, SelectorState, WorkerState,
+    PmtuState, PolicyCountState, PolicyState, QdiscState, RingState, RouteState, SaCountState, SaState, SaSumState,
+    SaSumsState, SandboxState, SelectorState, SummaryState, WorkerState,
 };
 
 impl Shown {
@@ -25,6 +26,7 @@ impl Shown {
             Self::Fdb(entries) => with_header(FDB_HEADER, entries),
             Self::Pmtus(pmtus) => whole(pmtus),
             Self::Sa(sas) => whole(sas),
+            Self::SaSums(sums) => sums.to_string(),
             Self::Policies(policies) => whole(policies),
             Self::Counters(counters) => counters.to_text(all),
             Self::Drops(drops) => whole(drops),
@@ -33,6 +35,7 @@ impl Shown {
             Self::Ila(mappings) => whole(mappings),
             Self::Flows(flows) => whole(flows),
             Self::Workers(workers) => with_header(WORKER_HEADER, workers),
+            Self::Summary(summary) => summary.to_string(),
             Self::Memory(memory) => memory.to_string(),
             Self::Sandbox(sandbox) => sandbox.to_string(),
         }
@@ -420,6 +423,9 @@ impl Display for PolicyState {
                 writeln!(f, "\t\tlevel use")?;
             }
         }
+        if self.without_sa {
+            writeln!(f, "\twithout sa")?;
+        }
         if let Some(mark) = self.mark {
             writeln!(f, "\tmark {mark}")?;
         }
@@ -519,6 +525,64 @@ impl Display for WorkerState {
             [] => Ok(()),
             links => writeln!(f, "       no queue on {}: worker 0 sends there", links.join(", ")),
         }
+    }
+}
+
+impl Display for SaSumsState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for SaSumState { src, dst, reqid, dir, packets, bytes, expires_ms } in &self.sums {
+            write!(f, "src {src} dst {dst} reqid {reqid} dir {dir}: packets {packets} bytes {bytes}")?;
+            match expires_ms {
+                Some(left) => writeln!(f, " expires in {} s", left / 1000)?,
+                None => writeln!(f)?,
+            }
+        }
+        if self.left_out > 0 {
+            writeln!(f, "{} SAs are in no sum: there are too many sums", self.left_out)?;
+        }
+        for policy in self.policies.iter().filter(|policy| policy.without_sa == Some(true)) {
+            writeln!(f, "policy without sa: {}dir {}", policy.selector, policy.dir)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for SummaryState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { version, pid, sas, policies, mappings, flows, .. } = self;
+        writeln!(f, "fatpath {version} pid {pid}")?;
+        f.write_str("routes")?;
+        for table in &self.routes {
+            write!(f, " {} in table {}", table.count, table.table)?;
+        }
+        writeln!(f)?;
+        let SaCountState { valid, dying, larval, inbound, outbound, undirected } = sas;
+        writeln!(
+            f,
+            "sa valid {valid} dying {dying} larval {larval}: in {inbound} out {outbound} without dir {undirected}"
+        )?;
+        let PolicyCountState { inbound, outbound, forward } = policies;
+        writeln!(f, "policies in {inbound} out {outbound} fwd {forward}")?;
+        writeln!(f, "mappings {mappings} flows {flows}")?;
+        f.write_str("neighbours")?;
+        for neighbours in self.neighbours.iter().filter(|it| it.count > 0) {
+            write!(f, " {} {}", neighbours.count, neighbours.state)?;
+        }
+        writeln!(f)?;
+        f.write_str(&whole(&self.fragments))?;
+        write!(f, "memory {}", self.memory)?;
+        f.write_str(&with_header(WORKER_HEADER, &self.workers))?;
+        for worker in &self.workers {
+            let per_call = |packets: u64, calls: u64| packets as f64 / calls.max(1) as f64;
+            let received = per_call(worker.rx_wire_packets, worker.rx_calls);
+            let sent = per_call(worker.tx_wire_packets, worker.tx_calls);
+            let WorkerState { worker, bursts, sealing, opening, .. } = worker;
+            writeln!(
+                f,
+                "worker {worker}: bursts {bursts}, packets a call {received:.1} in {sent:.1} out, to encrypt {sealing}, to decrypt {opening}"
+            )?;
+        }
+        Ok(())
     }
 }
 

@@ -261,6 +261,7 @@ fn policies() -> Shown {
         level: Level::Required,
     };
     let out = PolicyState {
+        without_sa: false,
         dir: Dir::Out,
         selector: selector("10.1.0.0/24", "10.2.0.0/24"),
         priority: 0,
@@ -273,6 +274,7 @@ fn policies() -> Shown {
     };
     let transport = TemplateState { src: None, dst: None, mode: Mode::Transport, reqid: 2, level: Level::Use };
     let dir_in = PolicyState {
+        without_sa: true,
         dir: Dir::In,
         selector: SelectorState { proto: Some(89), ..selector("fd00:1::/64", "::/0") },
         priority: 7,
@@ -281,6 +283,7 @@ fn policies() -> Shown {
     };
     let hard = BoundsState { add_secs: Some(9), ..BoundsState::default() };
     let block = PolicyState {
+        without_sa: false,
         action: Action::Block,
         templates: Vec::new(),
         mark: Some(Mark { value: 4, mask: 12 }),
@@ -456,6 +459,7 @@ src fd00:1::/64 dst ::/0 proto 89\x20
 \ttmpl src :: dst ::
 \t\tproto esp reqid 2 mode transport
 \t\tlevel use
+\twithout sa
 \tlifetime current:
 \t  add 61s ago use 1s ago
 src fd00:1::/64 dst ::/0 proto 89\x20

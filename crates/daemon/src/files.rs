@@ -113,6 +113,14 @@ pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
     one(path, FileWork::Connect)
 }
 
+/// Admits the [viewers](crate::viewers) to the view socket of a gateway before.
+///
+/// # Errors
+/// As [`read`]; `ESTALE`: only a new file can have their group.
+pub(crate) fn admit_viewers(path: &Path) -> io::Result<()> {
+    work(path, FileWork::AdmitViewers).map(drop)
+}
+
 /// Lets this process send to a program's socket.
 ///
 /// # Errors

@@ -7,7 +7,7 @@
 //! without a device; [`load_config`] reads one alone.
 //!
 //! Threads: the worker, which alone touches packets; crypto threads, if configured; the netlink thread, for all netlink
-//! clients; one per control client, and `control`, which accepts them; `signals`, `state` (sequence numbers),
+//! clients; one per control client, and `control` and `view`, which accept them; `signals`, `state` (sequence numbers),
 //! `host-side` and `devices` (changes by other programs); and the main one, which handles their events. The main thread plans the next
 //! configuration, where planning may fail and take its time, and hands it to the worker as a whole.
 //!
@@ -20,7 +20,7 @@
 //! (program `fatpath`).
 //!
 //! # Limits
-//! - 32 control clients (`MAX_CLIENTS` in `server.rs`), each with 5 seconds to read its answer (`WRITE_TIMEOUT`).
+//! - 32 control clients and 16 that only look (`Access` in `server.rs`), each with 5 seconds to read its answer (`WRITE_TIMEOUT`).
 //! - 1024 netlink clients, of which 512 may be read-only, 64 of one user, and fewer if the process may have few
 //!   descriptors (`Limits` in `netlink/service.rs`).
 //! - Configuration files of 256 MiB (`MAX_LEN` in `config_file.rs`).
@@ -44,7 +44,7 @@
 //! | functions over the node | `snapshot`, `rows`, `apply`, `notifications`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `host_device`, `ike`, `captures`, `traces`, `monitors`, `event_queue`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `records`, `translate`, `device`, `open`, `files`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
+//! | helpers | `records`, `translate`, `device`, `open`, `files`, `opener`, `replace::held`, `rtnetlink`, `threads`, `events`, `confine`, `budget`, `unix_socket`, `viewers`, `acceptor`, `privilege`, `random`, `journal`, `framing`, `sa_name` and others |
 
 mod acceptor;
 mod apply;
@@ -80,6 +80,8 @@ mod node;
 mod notifications;
 mod open;
 mod opener;
+mod pace;
+mod places;
 mod plan;
 mod planner;
 mod poller;
@@ -109,6 +111,7 @@ mod trace_parts;
 mod traces;
 mod translate;
 mod unix_socket;
+mod viewers;
 mod worker;
 mod xfrm;
 
@@ -123,11 +126,12 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf, absolute};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit, roots_socket_path};
+use client::{CliError, gateway_program, own_socket_path, raise_descriptor_limit, roots_socket_path, view_socket};
 use config::Config;
 use config::model::HostSide;
 pub use confine::LinkRight;
@@ -155,7 +159,7 @@ use replace::earlier::{EarlierGateway, Taken};
 use replace::guests;
 use replace::held::{self, Socket};
 use replace::kept::{self, KeptNames};
-use server::Server;
+use server::{Access, Server};
 pub use store::check_state;
 use store::{KeptState, Store};
 use threads::Threads;
@@ -204,12 +208,15 @@ pub struct RunOptions {
 /// The configuration is wrong, a resource is missing, or the worker fails.
 pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: RunOptions) -> Result<(), CliError> {
     start_log()?;
+    service::started_ms();
     device::set_owner(instance, options.keeps_devices);
     let mut sandbox = Sandbox::begin(options.is_confined)?;
     let resumed = opener::request::resume().map_err(CliError::failed)?;
     // A new start is that of the user, and reads no users any more.
     let has_choice = options.is_confined && !opener::inherited::is_started_anew();
     let user = if has_choice { User::of_gateway(options.user.as_deref())? } else { None };
+    // Openers are in the group, too.
+    viewers::join();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     budget::start();
     let mut sources = config_file::load_all(config)?;
@@ -268,7 +275,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         daemon.take_ike();
     }
     let listen = || match held::take_socket(Socket::Control) {
-        Some(listener) => Ok(Server::take(listener, &socket)),
+        Some(listener) => Ok(Server::take(listener, &socket, Access::Full)),
         None => Server::bind(&socket),
     };
     let mut server = replaced.is_none().then(listen).transpose()?;
@@ -305,6 +312,7 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         taken = Some(took);
     }
     let Some(server) = server else { return Err(CliError::failed("there is no control socket")) };
+    let view = view_server(&socket);
     // A gateway that leaves no device behind is not meant to be restarted.
     if state == StatePlace::None && options.keeps_devices && daemon.has_sas() {
         tracing::warn!(
@@ -327,9 +335,12 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
         if stored.is_some() {
             // The program gets these sockets again.
             server.leave();
+            if let Some(view) = view {
+                view.leave();
+            }
             daemon.leave_ike();
         } else {
-            drop(server);
+            drop((server, view));
         }
         drop((netlink, starting));
         daemon.end()?;
@@ -365,13 +376,20 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     sa_warnings::start(&daemon.worker.handle, &threads)?;
     let failed = |err: io::Error| CliError::system("duplicate a socket", &err);
     let listeners = || -> Result<Vec<(Socket, OwnedFd)>, CliError> {
-        Ok(vec![
+        let mut all = vec![
             (Socket::Control, server.listener().map_err(failed)?),
             (Socket::Netlink, netlink.listener().map_err(failed)?),
-        ])
+        ];
+        if let Some(view) = &view {
+            all.push((Socket::View, view.listener().map_err(failed)?));
+        }
+        Ok(all)
     };
     let (own, of_next) = (listeners()?, listeners()?);
-    server.serve(&daemon.worker.handle, daemon.shared(), &events, daemon.offer(of_next), &threads)?;
+    let offer = Arc::new(daemon.offer(of_next));
+    for server in [&server].into_iter().chain(&view) {
+        server.serve(&daemon.worker.handle, daemon.shared(), &events, &offer, &threads)?;
+    }
     if let Some(stored) = stored {
         stored.release();
     }
@@ -391,9 +409,22 @@ pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: R
     // The next gateway has the sockets, however this one ends.
     if end == RunEnd::HandedOver {
         server.leave();
+        if let Some(view) = view {
+            view.leave();
+        }
         netlink.leave();
     }
     outcome
+}
+
+/// The view socket: that of the gateway before, or a new one. The gateway also runs without.
+fn view_server(socket: &Path) -> Option<Server> {
+    let path = view_socket(socket);
+    let view = match held::take_socket(Socket::View) {
+        Some(listener) => Server::take_view(listener, &path),
+        None => Server::bind_view(&path),
+    };
+    view.inspect_err(|err| tracing::warn!("no view socket: {}", err.message)).ok()
 }
 
 /// Opens and reads the state, if the gateway keeps one.

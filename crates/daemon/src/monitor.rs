@@ -17,11 +17,11 @@ use super::unix_socket::{LOOK_EVERY, is_gone};
 const QUEUE: usize = 1024;
 
 /// Replies to a monitor request and then writes events until the client disconnects.
-pub(crate) fn stream_events(mut stream: &UnixStream, worker: &Handle) -> io::Result<()> {
+pub(crate) fn stream_events(mut stream: &UnixStream, worker: &Handle, is_viewer: bool) -> io::Result<()> {
     let (sink, events) = sync_channel(QUEUE);
     let client = Arc::new(());
     let alive = Arc::downgrade(&client);
-    if let Err(gone) = worker.call(|node| notifications::monitor(node, sink, alive)) {
+    if let Err(gone) = worker.call(move |node| notifications::monitor(node, sink, alive, is_viewer)) {
         return stream.write_all(Reply::Error { message: gone.to_string() }.to_line().as_bytes());
     }
     write_events(stream, &events)

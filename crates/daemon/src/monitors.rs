@@ -22,6 +22,17 @@ pub(crate) struct Monitors {
     /// Readers of events.
     sinks: Vec<Sink>,
     drops: DropReaders,
+    /// Listening that the node has been told.
+    told: Listening,
+}
+
+/// Listening of monitors for events of SAs and policies.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Listening {
+    /// Whether there is a monitor.
+    pub(crate) any: bool,
+    /// Whether a monitor of the control socket is there, on whose behalf SAs are acquired. One that only looks changes nothing.
+    pub(crate) acquires: bool,
 }
 
 /// Sender to one reader.
@@ -32,6 +43,8 @@ struct Sink {
     client: Weak<()>,
     /// Events that found the queue full.
     lost: u64,
+    /// Whether it is a client of the view socket.
+    is_viewer: bool,
 }
 
 impl Sink {
@@ -72,15 +85,15 @@ struct DropReaders {
 
 impl Monitors {
     /// Adds a monitor, for as long as `client` can be upgraded.
-    pub(crate) fn add(&mut self, events: SyncSender<Event>, client: Weak<()>) {
+    pub(crate) fn add(&mut self, events: SyncSender<Event>, client: Weak<()>, is_viewer: bool) {
         self.sinks.retain(Sink::is_alive);
-        self.sinks.push(Sink { events, client, lost: 0 });
+        self.sinks.push(Sink { events, client, lost: 0, is_viewer });
     }
 
     /// Adds a monitor of drops, for as long as `client` can be upgraded.
     pub(crate) fn add_for_drops(&mut self, datapath: &mut Datapath, events: SyncSender<Event>, client: Weak<()>) {
         self.drops.sinks.retain(Sink::is_alive);
-        self.drops.sinks.push(Sink { events, client, lost: 0 });
+        self.drops.sinks.push(Sink { events, client, lost: 0, is_viewer: false });
         if self.drops.refill_at.is_none() {
             datapath.watch_drops(Some(drops_a_second(datapath)));
         }
@@ -95,9 +108,15 @@ impl Monitors {
         }
     }
 
-    /// Tells whether there is no reader of events.
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.sinks.is_empty()
+    /// Listening of the monitors.
+    pub(crate) fn listening(&self) -> Listening {
+        Listening { any: !self.sinks.is_empty(), acquires: self.sinks.iter().any(|sink| !sink.is_viewer) }
+    }
+
+    /// Listening of the monitors, if it has changed since the last call.
+    pub(crate) fn take_change(&mut self) -> Option<Listening> {
+        let now = self.listening();
+        (std::mem::replace(&mut self.told, now) != now).then_some(now)
     }
 
     /// Sends `events` of SAs and policies to all monitors. A disconnected monitor is removed; a slow one loses events.
@@ -240,7 +259,7 @@ mod tests {
         let mut monitors = Monitors::default();
         let (sink, events) = sync_channel(9);
         let client = Arc::new(());
-        monitors.add(sink, Arc::downgrade(&client));
+        monitors.add(sink, Arc::downgrade(&client), false);
         let [from, to] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let flow =
             |protocol| wire::FlowKey { src: from, dst: to, protocol: wire::Protocol(protocol), sport: 8, dport: 9 };
@@ -256,14 +275,33 @@ mod tests {
         drop(events);
         ipsec.handle_timeout(base::Instant::ZERO + std::time::Duration::from_secs(30), &mut base::Counters::default());
         monitors.send(&ipsec.take_events().collect::<Vec<_>>());
-        assert!(monitors.is_empty(), "there is no listener any more");
+        assert!(!monitors.listening().any, "there is no listener any more");
+    }
+
+    #[test]
+    fn monitor_that_only_looks_acquires_no_sas() {
+        let mut monitors = Monitors::default();
+        let [looks, full] = [true, false].map(|is_viewer| {
+            let (sink, events) = sync_channel(1);
+            let client = Arc::new(());
+            monitors.add(sink, Arc::downgrade(&client), is_viewer);
+            (events, client)
+        });
+        assert_eq!(monitors.take_change(), Some(Listening { any: true, acquires: true }));
+        assert_eq!(monitors.take_change(), None);
+        drop(full);
+        monitors.tell(&Event::MoreSas { changes: 1 });
+        assert_eq!(monitors.take_change(), Some(Listening { any: true, acquires: false }));
+        drop(looks);
+        monitors.tell(&Event::MoreSas { changes: 1 });
+        assert_eq!(monitors.take_change(), Some(Listening::default()));
     }
 
     #[test]
     fn slow_reader_loses_events_and_is_told_how_many() {
         let (events, queue) = sync_channel(2);
         let client = Arc::new(());
-        let mut sink = Sink { events, client: Arc::downgrade(&client), lost: 0 };
+        let mut sink = Sink { events, client: Arc::downgrade(&client), lost: 0, is_viewer: false };
         let event = |changes| Event::MoreSas { changes };
         assert!((1..=5).all(|n| sink.send(&event(n))));
         assert_eq!(queue.try_iter().collect::<Vec<_>>(), [event(1), event(2)]);

@@ -126,22 +126,20 @@ pub(crate) struct SliceCounts {
 }
 
 /// Counters of a worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Work {
-    /// Start of the worker.
-    pub(crate) since: std::time::Instant,
+    /// Time between the beginnings and the ends of its turns.
+    pub(crate) busy: Duration,
+    /// Time between the ends and the beginnings of its turns.
+    pub(crate) idle: Duration,
+    /// Number of bursts that it received.
+    pub(crate) bursts: u64,
     /// Number of times that it was woken.
     pub(crate) wakeups: u64,
     /// Packets handed over to other workers.
     pub(crate) handed_over: u64,
     /// Packets taken over from other workers.
     pub(crate) taken_over: u64,
-}
-
-impl Default for Work {
-    fn default() -> Self {
-        Self { since: std::time::Instant::now(), wakeups: 0, handed_over: 0, taken_over: 0 }
-    }
 }
 
 /// Bit of the `PortId` of a link that never exists, for an interface index that no link has.

@@ -39,9 +39,13 @@ fn record(node: &mut Node) {
 
 /// Sends events to monitors.
 fn tell_monitors(node: &mut Node, events: &[ipsec::Event]) {
-    let was_monitored = !node.monitors.is_empty();
     node.monitors.send(events);
-    if was_monitored && node.monitors.is_empty() {
+    settle_monitors(node);
+}
+
+/// Enables the events that monitors listen for, if monitors have come or gone.
+fn settle_monitors(node: &mut Node) {
+    if node.monitors.take_change().is_some() {
         update_listeners(node);
     }
 }
@@ -62,10 +66,10 @@ fn pass_on(node: &mut Node, events: Vec<ipsec::Event>) {
 
 /// Enables the events that have listeners, in all shards; acquires are sent only if a listener receives acquires.
 fn update_listeners(node: &mut Node) {
-    let monitored = !node.monitors.is_empty();
+    let monitors = node.monitors.listening();
     let events = &node.xfrm_events;
-    let any = monitored || events.has_listener();
-    let (acquires, numbers) = (monitored || events.has_acquire_listener(), events.has_number_listener());
+    let any = monitors.any || events.has_listener();
+    let (acquires, numbers) = (monitors.acquires || events.has_acquire_listener(), events.has_number_listener());
     let set = move |node: &mut Node| {
         node.datapath.ipsec.set_listener(any);
         node.datapath.ipsec.enable_acquires(acquires);
@@ -75,10 +79,10 @@ fn update_listeners(node: &mut Node) {
     node.run_on_others(set);
 }
 
-/// Adds a monitor, which receives events from `sink`.
-pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>, client: Weak<()>) {
-    node.monitors.add(sink, client);
-    update_listeners(node);
+/// Adds a monitor, which receives events from `sink`. For one of the view socket no SAs are acquired.
+pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>, client: Weak<()>, is_viewer: bool) {
+    node.monitors.add(sink, client, is_viewer);
+    settle_monitors(node);
 }
 
 /// Enables events of these groups, of `NETLINK_XFRM` and of rtnetlink, for netlink's clients; `queue` queues them.
@@ -103,6 +107,8 @@ pub(crate) fn publish(node: &mut Node) {
     // In another shard this drops what no listener has taken.
     node.xfrm_events.flush(node.datapath.ipsec.lost_events());
     publish_sa_changes(node);
+    // An event of an SA or a link may have found monitors gone.
+    settle_monitors(node);
     publish_route(node);
 }
 

@@ -8,7 +8,9 @@ use std::net::SocketAddr;
 
 use arrayvec::ArrayVec;
 use base::{Domain, Instant, PortId};
-use ctl::state::{Ages, FdbState, FlowState, IlaState, LimitState, NeighbourState, PolicyState, SaState, SaStats};
+use ctl::state::{
+    Ages, FdbState, FlowState, IlaState, LimitState, NeighbourState, PolicySaState, PolicyState, SaState, SaStats,
+};
 use ctl::state::{SelectorState, TemplateState};
 use fib::Neighbour;
 use ila::Mapping;
@@ -17,7 +19,7 @@ use ipsec::spd::Policy;
 use ipsec::{Larval, Sa, State};
 use switch::{FdbEntry, FdbKind, Vid};
 use wire::FlowKey;
-use xfrm::{Action, Algorithm, Dir, MAX_TEMPLATES, MAX_WINDOW, Mark, Name, NatTraversal, SaConfig, SaFlags};
+use xfrm::{Action, Algorithm, Dir, Level, MAX_TEMPLATES, MAX_WINDOW, Mark, Name, NatTraversal, SaConfig, SaFlags};
 
 use crate::node::{LinkName, Node};
 use crate::records::SaRecord;
@@ -220,10 +222,12 @@ pub(crate) struct PolicyRow {
     if_id: u32,
     limit: LimitState,
     ages: Ages,
+    /// `None`: not known.
+    lacks_sa: Option<bool>,
 }
 
 impl PolicyRow {
-    pub(crate) fn new(policy: &Policy, now: Instant) -> Self {
+    pub(crate) fn new(policy: &Policy, now: Instant, lacks_sa: Option<bool>) -> Self {
         let config = &policy.config;
         Self {
             index: policy.index,
@@ -236,13 +240,22 @@ impl PolicyRow {
             if_id: config.if_id,
             limit: (&config.lifetime).into(),
             ages: ages(now, policy.added(), policy.used()),
+            lacks_sa,
         }
+    }
+
+    /// Whether the policy has its SAs, if it requires any.
+    pub(crate) fn needed_sa(self) -> Option<PolicySaState> {
+        let is_needed = self.action == Action::Allow && self.templates.iter().any(|it| it.level == Level::Required);
+        let Self { selector, dir, lacks_sa, .. } = self;
+        is_needed.then_some(PolicySaState { selector, dir, without_sa: lacks_sa })
     }
 
     /// State for the client.
     pub(crate) fn complete(self) -> PolicyState {
-        let Self { index: _, dir, selector, priority, action, templates, mark, if_id, limit, ages } = self;
-        PolicyState { dir, selector, priority, action, templates: templates.to_vec(), mark, if_id, limit, ages }
+        let Self { index: _, dir, selector, priority, action, templates, mark, if_id, limit, ages, lacks_sa } = self;
+        let (templates, without_sa) = (templates.to_vec(), lacks_sa == Some(true));
+        PolicyState { dir, selector, priority, action, templates, mark, if_id, limit, ages, without_sa }
     }
 }
 

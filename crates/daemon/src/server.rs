@@ -1,7 +1,9 @@
-//! The control socket: one thread per client, which calls the worker or the main thread and writes the reply.
+//! The control socket, and the view socket, whose clients only look: one thread per client, which calls the worker or the main thread
+//! and writes the reply.
 //!
 //! A client can neither delay the worker (it runs calls between two bursts) nor fill memory: lines of requests and the
-//! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them.
+//! number of clients are limited, and a capture that is read too slowly loses packets instead of holding them. Clients that only look
+//! have less: a [pace](Pace) in common, a few streams and tables at a time, and a time for each request and reply.
 
 use std::convert::Infallible;
 use std::fs::{File, Permissions};
@@ -11,17 +13,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use client::{CliError, passing};
 use ctl::request::MAX_REQUEST_LEN;
-use ctl::{Reply, Request, Shown, procfs};
+use ctl::{Reply, Request, Shown, StateKind, procfs};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use rustix::net::sockopt::socket_peercred;
 
 use super::acceptor::Acceptor;
 use super::capture::stream_capture;
@@ -31,32 +33,128 @@ use super::events::Event;
 use super::host::{Entrance, HostSide};
 use super::monitor::{stream_drops, stream_events};
 use super::netlink::Shared;
+use super::pace::Pace;
+use super::places::{ClientPlaces, NoPlace, PlaceLimits, TakenPlace};
 use super::replace::offer::{self, Offer};
-use super::show::show;
+use super::show::{Reader, show};
 use super::threads::{Pulse, Threads};
-use super::trace::stream_traces;
+use super::trace::{TraceRequest, stream_traces};
 use crate::files;
-
-/// Limit of simultaneous clients; a further client is refused and may retry.
-const MAX_CLIENTS: usize = 32;
 
 /// Longest time that a client may take to read its reply.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Longest time that a client of the view socket may take from one reply to the end of its next request: others may want its place.
+const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Rights of the clients of a socket.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Access {
+    /// All requests: the control socket, of the gateway's user.
+    Full,
+    /// Requests that only look: the view socket, of its group too.
+    Look,
+}
+
+impl Access {
+    /// Name of the thread that accepts clients.
+    const fn thread(self) -> &'static str {
+        match self {
+            Self::Full => "control",
+            Self::Look => "view",
+        }
+    }
+
+    /// Name of the socket in the log.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "control socket",
+            Self::Look => "view socket",
+        }
+    }
+
+    /// Limits of simultaneous clients; a further client is refused and may retry.
+    const fn clients(self) -> PlaceLimits {
+        match self {
+            Self::Full => PlaceLimits { all: 32, of_user: 32 },
+            Self::Look => PlaceLimits { all: 16, of_user: 4 },
+        }
+    }
+
+    /// Refuses a request by its name.
+    fn admit(self, request: Request) -> Result<Request, String> {
+        match request.only_looks() {
+            Err(name) if self == Self::Look => Err(format!(
+                "{name}: refused by this socket, which only shows; the control socket is for the gateway's user"
+            )),
+            _ => Ok(request),
+        }
+    }
+}
+
+/// Limits of the clients of a view socket: any user of the machine may be one, and nothing else keeps them from
+/// each other and from the gateway's own.
+#[derive(Debug)]
+struct Viewing {
+    pace: Pace,
+    /// Monitors and traces.
+    streams: Arc<ClientPlaces>,
+    /// Tables with their texts, until the client has read them.
+    tables: Arc<ClientPlaces>,
+    /// As [`tables`](Self::tables), of sums of SAs: a scrape does not wait for other tables.
+    sums: Arc<ClientPlaces>,
+}
+
+impl Default for Viewing {
+    fn default() -> Self {
+        let tables = PlaceLimits { all: 4, of_user: 1 };
+        Self {
+            pace: Pace::default(),
+            streams: ClientPlaces::new(PlaceLimits { all: 8, of_user: 2 }),
+            tables: ClientPlaces::new(tables),
+            sums: ClientPlaces::new(tables),
+        }
+    }
+}
+
+impl Viewing {
+    /// Waits for the place of a user's reply, if its size grows with a table.
+    fn place(&self, what: StateKind, user: u32) -> Option<TakenPlace> {
+        match what {
+            StateKind::Summary | StateKind::Links | StateKind::Counters | StateKind::Drops => None,
+            StateKind::SaSums => Some(self.sums.wait(user)),
+            _ => Some(self.tables.wait(user)),
+        }
+    }
+}
+
+/// Slices in whose place a stream begins: it changes all workers.
+const STREAM_SLICES: u32 = 5;
+
 /// State for serving clients' commands.
 #[derive(Clone, Debug)]
 struct Served {
+    access: Access,
     worker: Handle,
     shared: Shared,
     host_side: HostSide,
     events: Sender<Event>,
     offer: Arc<Offer>,
+    viewing: Arc<Viewing>,
+}
+
+impl Served {
+    /// Limits of the clients, if these only look.
+    fn viewing(&self) -> Option<&Viewing> {
+        (self.access == Access::Look).then_some(&*self.viewing)
+    }
 }
 
 /// Listening socket. Drop removes its file.
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
+    access: Access,
     listener: UnixListener,
     /// Whether the next gateway has the socket.
     is_left: bool,
@@ -124,16 +222,48 @@ impl Server {
     /// # Errors
     /// The socket cannot be made.
     pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
-        let listener = files::listen(path, files::SocketRole::Control).map_err(|err| match err.kind() {
+        Self::bind_as(path, Access::Full)
+    }
+
+    /// Listens at `path` for clients that only look: this user's, and those of the [group](super::viewers).
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub(crate) fn bind_view(path: &Path) -> Result<Self, CliError> {
+        Self::bind_as(path, Access::Look)
+    }
+
+    fn bind_as(path: &Path, access: Access) -> Result<Self, CliError> {
+        let role = match access {
+            Access::Full => files::SocketRole::Control,
+            Access::Look => files::SocketRole::View,
+        };
+        let listener = files::listen(path, role).map_err(|err| match err.kind() {
             io::ErrorKind::AddrInUse => is_running(path),
             _ => not_made(path, "bind", &err),
         })?;
-        Ok(Self { path: path.to_owned(), listener: listener.into(), is_left: false })
+        Ok(Self { path: path.to_owned(), access, listener: listener.into(), is_left: false })
     }
 
     /// Serves the clients of a socket of the gateway before, which is bound to `path`.
-    pub(crate) fn take(listener: OwnedFd, path: &Path) -> Self {
-        Self { path: path.to_owned(), listener: listener.into(), is_left: false }
+    pub(crate) fn take(listener: OwnedFd, path: &Path, access: Access) -> Self {
+        Self { path: path.to_owned(), access, listener: listener.into(), is_left: false }
+    }
+
+    /// Serves the view clients of a socket of the gateway before, with the rights that it gets now. If only a new file can have the group,
+    /// or the old one may not be changed, it is replaced.
+    ///
+    /// # Errors
+    /// As [`Self::bind_view`].
+    pub(crate) fn take_view(listener: OwnedFd, path: &Path) -> Result<Self, CliError> {
+        let taken = Self::take(listener, path, Access::Look);
+        match files::admit_viewers(path) {
+            Ok(()) => return Ok(taken),
+            Err(err) => tracing::info!("{}: made anew: {err}", path.display()),
+        }
+        // Removes the file.
+        drop(taken);
+        Self::bind_view(path)
     }
 
     /// Duplicate of the socket, for the next gateway.
@@ -158,26 +288,27 @@ impl Server {
         worker: &Handle,
         shared: &Shared,
         events: &Sender<Event>,
-        offer: Offer,
+        offer: &Arc<Offer>,
         threads: &Threads,
     ) -> Result<(), CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.path.display()));
         let listener = self.listener.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        let mut acceptor = Acceptor::new(listener.into(), "control socket");
+        let access = self.access;
+        let mut acceptor = Acceptor::new(listener.into(), access.name());
         let host_side = shared.lock().host_side.clone();
-        let (worker, shared, events, offer) = (worker.clone(), shared.clone(), events.clone(), Arc::new(offer));
-        let served = Served { worker, shared, host_side, events, offer };
+        let (worker, shared, events, offer) = (worker.clone(), shared.clone(), events.clone(), Arc::clone(offer));
+        let served = Served { access, worker, shared, host_side, events, offer, viewing: Arc::default() };
         let starter = threads.clone();
         let pinged = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let pinged = Arc::new(pinged);
         let pinger = Arc::clone(&pinged);
-        let pulse = threads.watch("control", move |_| {
+        let pulse = threads.watch(access.thread(), move |_| {
             // A full counter already wakes the thread.
             let _ = rustix::io::write(&pinger, &1_u64.to_ne_bytes());
         });
         let run = move || accept(&mut acceptor, &pinged, &pulse, &served, &starter);
-        threads.spawn("control", run).map_err(failed)
+        threads.spawn(access.thread(), run).map_err(failed)
     }
 }
 
@@ -199,7 +330,8 @@ fn accept(
     served: &Served,
     threads: &Threads,
 ) -> Result<(), Errno> {
-    let clients = Arc::new(AtomicUsize::new(0));
+    let name = served.access.name();
+    let clients = ClientPlaces::new(served.access.clients());
     loop {
         let mut ready = [PollFd::new(acceptor, PollFlags::IN), PollFd::new(pinged, PollFlags::IN)];
         match poll(&mut ready, None) {
@@ -210,36 +342,48 @@ fn accept(
         let _ = rustix::io::read(pinged, &mut [0; 8]);
         pulse.answer();
         let stream = match acceptor.accept(SocketFlags::CLOEXEC) {
+            // Descriptors of the reserve are for clients with privilege.
+            Ok(Some(accepted)) if accepted.is_reserved && served.access == Access::Look => continue,
             Ok(Some(accepted)) => UnixStream::from(accepted.fd),
             Ok(None) => continue,
             Err(err) => {
-                tracing::debug!("control socket: accept: {err}");
+                tracing::debug!("{name}: accept: {err}");
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
         };
-        if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
-            clients.fetch_sub(1, Ordering::Relaxed);
-            let message = format!("{MAX_CLIENTS} clients are connected already");
-            let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
-            continue;
+        if let Some(viewing) = served.viewing() {
+            viewing.pace.wait(1);
         }
-        let (served, clients) = (served.clone(), Arc::clone(&clients));
-        let spawned = threads.spawn("client", {
-            let clients = Arc::clone(&clients);
-            move || -> Result<(), Infallible> {
-                if let Err(err) = serve(&stream, &served) {
-                    tracing::debug!("a control client disconnected: {err}");
-                }
-                clients.fetch_sub(1, Ordering::Relaxed);
-                Ok(())
+        let user = user_of(&stream);
+        let place = match clients.take(user) {
+            Ok(place) => place,
+            Err(why) => {
+                let message = match why {
+                    NoPlace::OfAll(count) => format!("{count} clients are connected already"),
+                    NoPlace::OfUser(count) => format!("{count} clients of this user are connected already"),
+                };
+                let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
+                continue;
             }
+        };
+        let served = served.clone();
+        let spawned = threads.spawn("client", move || -> Result<(), Infallible> {
+            if let Err(err) = serve(&stream, user, &served) {
+                tracing::debug!("a client of the {name} disconnected: {err}");
+            }
+            drop(place);
+            Ok(())
         });
         if let Err(err) = spawned {
-            clients.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!("control socket: cannot start a thread: {err}");
+            tracing::warn!("{name}: cannot start a thread: {err}");
         }
     }
+}
+
+/// User of a client. Clients whose user is not known are of one.
+fn user_of(stream: &UnixStream) -> u32 {
+    socket_peercred(stream).map_or(u32::MAX, |peer| peer.uid.as_raw())
 }
 
 /// Bytes of a client, with the descriptors that came with the last of them.
@@ -247,10 +391,24 @@ fn accept(
 struct Received<'a> {
     stream: &'a UnixStream,
     descriptors: Vec<OwnedFd>,
+    /// Whether descriptors are for no request: the kernel closes them, and not a thread of the gateway, which a file system could stop.
+    without_descriptors: bool,
+    /// Time at which the request has to be whole.
+    deadline: Option<Instant>,
 }
 
 impl Read for Received<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if let Some(deadline) = self.deadline {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+        }
+        if self.without_descriptors {
+            return (&mut &*self.stream).read(buffer);
+        }
         let (len, descriptors) = passing::receive(self.stream, buffer)?;
         if !descriptors.is_empty() {
             self.descriptors = descriptors;
@@ -259,24 +417,59 @@ impl Read for Received<'_> {
     }
 }
 
-/// Serves one client until it disconnects.
-fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
-    let Served { worker, shared, host_side, events, offer } = served;
+/// Bytes of a reply that are written at once: the kernel's timeout is for each of its buffers.
+const WRITE: usize = 1 << 16;
+
+/// Writes a reply of a client that only looks, which has [`WRITE_TIMEOUT`] to read the whole of it.
+fn write_in_time(mut stream: &UnixStream, reply: &[u8]) -> io::Result<()> {
+    let deadline = Instant::now() + WRITE_TIMEOUT;
+    for part in reply.chunks(WRITE) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        stream.write_all(part)?;
+    }
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))
+}
+
+/// Serves one client of the user `user` until it disconnects.
+fn serve(stream: &UnixStream, user: u32, served: &Served) -> io::Result<()> {
+    let Served { access, worker, shared, host_side, events, offer, .. } = served;
+    let viewing = served.viewing();
+    let is_viewer = viewing.is_some();
+    let reader = Reader { worker, pace: viewing.map(|viewing| &viewing.pace) };
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-    let mut lines = BufReader::new(Received { stream, descriptors: Vec::new() });
+    let received = Received { stream, descriptors: Vec::new(), without_descriptors: is_viewer, deadline: None };
+    let mut lines = BufReader::new(received);
     let mut line = String::new();
     loop {
         line.clear();
+        lines.get_mut().deadline = is_viewer.then(|| Instant::now() + IDLE_LIMIT);
         if (&mut lines).take(MAX_REQUEST_LEN as u64 + 2).read_line(&mut line)? == 0 {
             return Ok(());
         }
         let descriptors = std::mem::take(&mut lines.get_mut().descriptors);
-        let reply = match Request::from_line(line.trim_end()) {
+        let request = Request::from_line(line.trim_end()).and_then(|request| access.admit(request));
+        let is_stream = matches!(request, Ok(Request::Monitor | Request::MonitorDrops | Request::Trace { .. }));
+        let stream_place = viewing.filter(|_| is_stream).map(|viewing| viewing.streams.take(user)).transpose();
+        if let Some(viewing) = viewing {
+            viewing.pace.wait(if matches!(stream_place, Ok(Some(_))) { STREAM_SLICES } else { 1 });
+        }
+        let request = request.and_then(|request| stream_place.as_ref().map(|_| request).map_err(no_stream));
+        // The place of a table is kept until its text is written.
+        let mut table_place = None;
+        let place = |what| viewing.and_then(|viewing| viewing.place(what, user));
+        let reply = match request {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
-            Ok(Request::Show { what }) => match show(what, worker, shared) {
-                Ok(shown) => Reply::Show { shown },
-                Err(err) => Reply::Error { message: err.to_string() },
-            },
+            Ok(Request::Show { what }) => {
+                table_place = place(what);
+                match show(what, reader, shared) {
+                    Ok(shown) => Reply::Show { shown },
+                    Err(err) => Reply::Error { message: err.to_string() },
+                }
+            }
             Ok(Request::Load { file }) => match load(events, file.into(), descriptors, stream) {
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
@@ -304,19 +497,38 @@ fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
                 },
                 Err(message) => Reply::Error { message },
             },
-            Ok(Request::StatFile { name }) => stat_file(&name, worker, shared),
-            Ok(Request::Monitor) => return stream_events(stream, worker),
+            Ok(Request::StatFile { name }) => {
+                table_place = procfs::shows(&name).and_then(place);
+                stat_file(&name, reader, shared)
+            }
+            Ok(Request::Monitor) => return stream_events(stream, worker, is_viewer),
             Ok(Request::MonitorDrops) => return stream_drops(stream, worker),
-            Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),
+            Ok(Request::Trace { filter, packets }) => {
+                return stream_traces(stream, worker, TraceRequest { filter: &filter, packets, is_viewer });
+            }
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
         };
         let bad = matches!(reply, Reply::Error { .. });
-        (&mut &*stream).write_all(reply.to_line().as_bytes())?;
+        let text = reply.to_line();
+        drop(reply);
+        match viewing {
+            Some(_) => write_in_time(stream, text.as_bytes())?,
+            None => (&mut &*stream).write_all(text.as_bytes())?,
+        }
+        drop((text, table_place));
         if bad && !line.ends_with('\n') {
             // The end of a line that was too long would be parsed as requests.
             return Ok(());
         }
+    }
+}
+
+/// Refusal of a stream for which there is no place.
+fn no_stream(why: &NoPlace) -> String {
+    match why {
+        NoPlace::OfAll(count) => format!("{count} clients of this socket monitor or trace already"),
+        NoPlace::OfUser(count) => format!("{count} clients of this user monitor or trace already"),
     }
 }
 
@@ -343,10 +555,10 @@ fn replace(stream: &UnixStream, channel: Arc<OwnedFd>, served: &Served) -> io::R
 }
 
 /// A file in the format of Linux's `/proc/net`.
-fn stat_file(name: &str, worker: &Handle, shared: &Shared) -> Reply {
+fn stat_file(name: &str, reader: Reader<'_>, shared: &Shared) -> Reply {
     let none = || Reply::Error { message: format!("there is no file named {name}") };
     let Some(what) = procfs::shows(name) else { return none() };
-    match show(what, worker, shared).map(|shown| procfs::text(name, &shown)) {
+    match show(what, reader, shared).map(|shown| procfs::text(name, &shown)) {
         Ok(Some(text)) => Reply::StatFile { text },
         Ok(None) => none(),
         Err(err) => Reply::Error { message: err.to_string() },

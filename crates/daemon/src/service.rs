@@ -8,8 +8,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{FdFlags, fcntl_setfd, retry_on_intr};
@@ -28,6 +28,15 @@ const PATIENCE: Timespec = Timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// Descriptors that the manager has passed, with their names.
 static PASSED: Mutex<Vec<(String, OwnedFd)>> = Mutex::new(Vec::new());
+
+/// Start of the process, in milliseconds since the Unix epoch. To be called at the start.
+pub(super) fn started_ms() -> u64 {
+    static STARTED: OnceLock<u64> = OnceLock::new();
+    *STARTED.get_or_init(|| {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        now.as_millis() as u64
+    })
+}
 
 /// Reports that the gateway is ready: units that wait for it may start. `status` is shown by `systemctl status`.
 pub(super) fn ready(status: &str) {

@@ -4,36 +4,44 @@
 //! most [`SLICE`] each, between which it moves packets. A table that changes meanwhile is shown partly old and partly new,
 //! as a dump over netlink is. Large tables are copied as [`rows`](crate::rows), into storage of the client's thread.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use base::{PortId, SaId, ShardCount, ShardId};
+use base::{Instant, PortId, SaId, ShardCount, ShardId};
+use config::model::TunnelName;
 use ctl::state::{
-    FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteState, SaState,
-    TableMemory,
+    FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteCountState, RouteState,
+    SaState, SaSumState, SaSumsState, SummaryState, TableMemory, TunnelNameState,
 };
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
+use ipsec::{SaSum, SaSumKey};
 use netlink::rtnl::RouteCursor;
 use packet::Budget;
-use xfrm::{Dir, Offload, OffloadMode};
+use xfrm::{Dir, Offload, OffloadMode, SaDir};
 
 use crate::bridges;
 use crate::budget;
 use crate::command::{Handle, WorkerGone};
 use crate::confine;
 use crate::netlink::Shared;
-use crate::node::Node;
+use crate::node::{Node, since_boot};
+use crate::pace::Pace;
 use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
-use crate::snapshot::{self, processor_time};
+use crate::service;
+use crate::snapshot::{self, NodeMemory, processor_time};
 use crate::sums::{Sum, sum};
 use crate::translate::fib::to_fib;
 
 /// Time after which a slice ends. Its last step may exceed it.
 const SLICE: Duration = Duration::from_micros(400);
+
+/// Time after which a slice ends for a client that only looks, and of what is asked again and again.
+const VIEW_SLICE: Duration = Duration::from_micros(40);
 
 /// Time between two slices, in which the worker takes packets.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -50,6 +58,12 @@ const ROWS: usize = 256;
 /// Number of routes that are read at once.
 const ROUTES: usize = 1024;
 
+/// As [`ROUTES`], for a client that only looks: key managers wait meanwhile.
+const VIEW_ROUTES: usize = 128;
+
+/// Limit of rows of a table for a client that only looks.
+const VIEW_ROWS: usize = 1 << 15;
+
 /// Bytes of a row's text, for the reply.
 const ROW_TEXT: u64 = 512;
 
@@ -60,6 +74,8 @@ pub(crate) enum NotShown {
     Gone(WorkerGone),
     /// The reply takes more memory than the limit leaves.
     TooLarge,
+    /// The table has too many rows for a client that only looks.
+    TooMany,
 }
 
 impl From<WorkerGone> for NotShown {
@@ -73,45 +89,126 @@ impl fmt::Display for NotShown {
         match self {
             Self::Gone(gone) => gone.fmt(f),
             Self::TooLarge => f.write_str("the reply takes more memory than the limit of memory leaves"),
+            Self::TooMany => {
+                write!(
+                    f,
+                    "the table has more than {VIEW_ROWS} rows: the control socket shows them, and `show summary` how many there are"
+                )
+            }
         }
     }
 }
 
-/// Refuses a reply of so many rows that its text would leave less than half of the reserve.
-fn admit(rows: usize) -> Result<(), NotShown> {
-    if Budget::spares((rows as u64).saturating_mul(ROW_TEXT)) { Ok(()) } else { Err(NotShown::TooLarge) }
+/// Way of a client's thread to the workers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reader<'a> {
+    pub(crate) worker: &'a Handle,
+    /// Pace of the client, if it only looks.
+    pub(crate) pace: Option<&'a Pace>,
+}
+
+impl Reader<'_> {
+    /// Time after which its slices end.
+    const fn slice(&self) -> Duration {
+        if self.pace.is_some() { VIEW_SLICE } else { SLICE }
+    }
+
+    /// Workers, when it is this client's turn.
+    fn worker(&self) -> &Handle {
+        if let Some(pace) = self.pace {
+            pace.wait(1);
+        }
+        self.worker
+    }
+
+    /// Waits between two slices, so that the worker takes packets.
+    fn pause(&self) {
+        // The pace is a longer pause.
+        if self.pace.is_none() {
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Refuses a reply of so many rows that its text would leave less than half of the reserve.
+    fn admit(&self, rows: usize) -> Result<(), NotShown> {
+        if self.pace.is_some() && rows > VIEW_ROWS {
+            return Err(NotShown::TooMany);
+        }
+        if Budget::spares((rows as u64).saturating_mul(ROW_TEXT)) { Ok(()) } else { Err(NotShown::TooLarge) }
+    }
 }
 
 /// State of one kind of object.
 ///
 /// # Errors
 /// The worker does not reply, or memory is short.
-pub(crate) fn show(what: StateKind, worker: &Handle, shared: &Shared) -> Result<Shown, NotShown> {
+pub(crate) fn show(what: StateKind, reader: Reader<'_>, shared: &Shared) -> Result<Shown, NotShown> {
     Ok(match what {
-        StateKind::Links => Shown::Links(links(worker)?),
-        StateKind::Routes => Shown::Routes(routes(shared)?),
-        StateKind::Neighbours => Shown::Neighbours(neighbours(worker)?),
-        StateKind::Fdb => Shown::Fdb(fdb(worker)?),
+        StateKind::Links => Shown::Links(links(reader)?),
+        StateKind::Routes => Shown::Routes(routes(reader, shared)?),
+        StateKind::Neighbours => Shown::Neighbours(neighbours(reader)?),
+        StateKind::Fdb => Shown::Fdb(fdb(reader)?),
         StateKind::Pmtus => {
-            Shown::Pmtus(one(worker, |node| snapshot::pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id)))?)
+            Shown::Pmtus(one(reader, |node| snapshot::pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id)))?)
         }
-        StateKind::Sa => Shown::Sa(sas(worker)?),
-        StateKind::Policies => Shown::Policies(policies(worker)?),
-        StateKind::Counters => Shown::Counters(all(worker, snapshot::counters)?),
-        StateKind::Drops => Shown::Drops(all(worker, snapshot::drops)?),
-        StateKind::Fragments => Shown::Fragments(all(worker, |node| snapshot::fragments(node.datapath.reassembly()))?),
-        StateKind::Ila => Shown::Ila(ila(worker)?),
-        StateKind::Flows => Shown::Flows(flows(worker)?),
-        StateKind::Workers => Shown::Workers(worker.gather(snapshot::worker)?),
-        StateKind::Memory => Shown::Memory(memory(worker, shared)?),
+        StateKind::Sa => Shown::Sa(sas(reader)?),
+        StateKind::SaSums => Shown::SaSums(sa_sums(reader, shared)?),
+        StateKind::Policies => Shown::Policies(policies(reader)?),
+        StateKind::Counters => Shown::Counters(all(reader, snapshot::counters)?),
+        StateKind::Drops => Shown::Drops(all(reader, snapshot::drops)?),
+        StateKind::Fragments => Shown::Fragments(all(reader, |node| snapshot::fragments(node.datapath.reassembly()))?),
+        StateKind::Ila => Shown::Ila(ila(reader)?),
+        StateKind::Flows => Shown::Flows(flows(reader)?),
+        StateKind::Workers => Shown::Workers(reader.worker().gather(|node| snapshot::worker(node))?),
+        StateKind::Summary => Shown::Summary(Box::new(summary(reader, shared)?)),
+        StateKind::Memory => Shown::Memory(memory(reader, shared)?),
         StateKind::Sandbox => Shown::Sandbox(confine::state()),
     })
 }
 
+/// Numbers, sums and budgets of the gateway, in one slice of each worker that no table makes longer.
+fn summary(reader: Reader<'_>, shared: &Shared) -> Result<SummaryState, NotShown> {
+    let shards = reader.worker().gather(|node| measured(node, |node| snapshot::summary(node)))?;
+    let (mut workers, mut fragments, mut memories, mut flows) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let mut sa_sums = 0;
+    // All shards have these tables alike.
+    let mut tables = None;
+    for shard in shards {
+        workers.push(shard.worker);
+        fragments.push(shard.fragments);
+        memories.push(shard.memory);
+        flows += shard.flows;
+        sa_sums += shard.sa_sums;
+        tables.get_or_insert((shard.sas, shard.policies, shard.neighbours));
+    }
+    let (sas, policies, neighbours) = tables.ok_or(WorkerGone)?;
+    let memory = memory_of(sum(memories).ok_or(WorkerGone)?, reader, shared);
+    let routes = shared.lock().rtnl.model.routes_by_table();
+    let mappings = memory.tables.iter().find(|table| table.name == MAPPINGS).map_or(0, |table| table.entries);
+    Ok(SummaryState {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        started_ms: service::started_ms(),
+        routes: routes.into_iter().map(|(table, count)| RouteCountState { table, count: count as u64 }).collect(),
+        sas,
+        sa_sums,
+        policies,
+        mappings,
+        flows,
+        neighbours,
+        fragments: sum(fragments).unwrap_or_default(),
+        memory,
+        workers,
+    })
+}
+
 /// Memory of the gateway. Bytes of tables are those of a mean entry, measured with 100 000 entries each.
-fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
-    let node = all(worker, snapshot::memory)?;
-    let shards = worker.count().get() as u64;
+fn memory(reader: Reader<'_>, shared: &Shared) -> Result<MemoryState, NotShown> {
+    Ok(memory_of(all(reader, snapshot::memory)?, reader, shared))
+}
+
+fn memory_of(node: NodeMemory, reader: Reader<'_>, shared: &Shared) -> MemoryState {
+    let shards = reader.worker.count().get() as u64;
     let (routes, limits) = {
         let protocols = shared.lock();
         (protocols.rtnl.model.route_count() as u64, protocols.sysctl.settings().tables)
@@ -125,7 +222,7 @@ fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
         limit: Some(limit.into()).filter(|limit| *limit > 0),
         bytes: entries * size * shards,
     };
-    Ok(MemoryState {
+    MemoryState {
         limit: reading.limit.map(|limit| limit.bytes),
         source: reading.limit.map(|limit| limit.source.name().to_owned()),
         used: reading.counted,
@@ -138,14 +235,17 @@ fn memory(worker: &Handle, shared: &Shared) -> Result<MemoryState, NotShown> {
             table("sas", sas, limits.sas, SA_BYTES),
             table("policies", policies, limits.policies, POLICY_BYTES),
             table("neighbours", neighbours, limits.neighbours, NEIGHBOUR_BYTES),
-            table("mappings", mappings, limits.mappings, MAPPING_BYTES),
+            table(MAPPINGS, mappings, limits.mappings, MAPPING_BYTES),
         ],
         queues: node.queues,
         fragments: node.fragments,
         captures: node.captures,
         pools: node.pools,
-    })
+    }
 }
+
+/// Name of the table of ILA mappings.
+const MAPPINGS: &str = "mappings";
 
 /// Mean bytes of an entry of each table, in all structures that have it.
 const ROUTE_BYTES: u64 = 509;
@@ -155,13 +255,13 @@ const NEIGHBOUR_BYTES: u64 = 153;
 const MAPPING_BYTES: u64 = 65;
 
 /// Runs `work` on the first worker as one slice: for state whose size is limited, and that all have alike.
-fn one<T: Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, NotShown> {
-    Ok(worker.call(move |node| measured(node, |node| work(node)))?)
+fn one<T: Send + 'static>(reader: Reader<'_>, work: fn(&Node) -> T) -> Result<T, NotShown> {
+    Ok(reader.worker().call(move |node| measured(node, |node| work(node)))?)
 }
 
 /// Runs `work` on every worker as one slice, and adds up what they count.
-fn all<T: Sum + Send + 'static>(worker: &Handle, work: fn(&Node) -> T) -> Result<T, NotShown> {
-    let shards = worker.gather(move |node| measured(node, |node| work(node)))?;
+fn all<T: Sum + Send + 'static>(reader: Reader<'_>, work: fn(&Node) -> T) -> Result<T, NotShown> {
+    let shards = reader.worker().gather(move |node| measured(node, |node| work(node)))?;
     Ok(sum(shards).ok_or(WorkerGone)?)
 }
 
@@ -181,17 +281,29 @@ type Step<T, P> = fn(&mut Node, P, &mut Vec<T>) -> Option<P>;
 /// Reads a table of the first shard from `start` on. `complete` runs on this thread, which also allocates and frees the storage of
 /// rows.
 fn table<T: Send + 'static, P: Send + 'static, S>(
-    worker: &Handle,
+    reader: Reader<'_>,
     start: P,
     step: Step<T, P>,
     complete: impl FnMut(T) -> S,
 ) -> Result<Vec<S>, NotShown> {
-    table_of(worker, ShardId::FIRST, start, step, complete)
+    table_of(reader, ShardId::FIRST, start, step, complete)
 }
 
 /// As [`table`], of any shard.
 fn table_of<T: Send + 'static, P: Send + 'static, S>(
-    worker: &Handle,
+    reader: Reader<'_>,
+    shard: ShardId,
+    start: P,
+    step: Step<T, P>,
+    complete: impl FnMut(T) -> S,
+) -> Result<Vec<S>, NotShown> {
+    table_within(reader.slice(), reader, shard, start, step, complete)
+}
+
+/// As [`table_of`], in slices that end after `limit`.
+fn table_within<T: Send + 'static, P: Send + 'static, S>(
+    limit: Duration,
+    reader: Reader<'_>,
     shard: ShardId,
     start: P,
     step: Step<T, P>,
@@ -201,47 +313,51 @@ fn table_of<T: Send + 'static, P: Send + 'static, S>(
     let mut rows = Vec::with_capacity(ROWS);
     let mut position = Some(start);
     while let Some(at) = position {
-        (rows, position) = worker.call_on(shard, move |node| {
-            let next = measured(node, |node| slice(node, at, step, &mut rows));
+        (rows, position) = reader.worker().call_on(shard, move |node| {
+            let next = measured(node, |node| slice(node, limit, at, step, &mut rows));
             (rows, next)
         })?;
         all.extend(rows.drain(..).map(&mut complete));
-        admit(all.len())?;
+        reader.admit(all.len())?;
         if position.is_some() {
-            thread::sleep(PAUSE);
+            reader.pause();
         }
     }
     Ok(all)
 }
 
 /// Runs steps until the end of the slice, or until `rows` have no room for another step.
-fn slice<T, P>(node: &mut Node, at: P, step: Step<T, P>, rows: &mut Vec<T>) -> Option<P> {
-    let begun = Instant::now();
+fn slice<T, P>(node: &mut Node, limit: Duration, at: P, step: Step<T, P>, rows: &mut Vec<T>) -> Option<P> {
+    let begun = std::time::Instant::now();
     let mut position = Some(at);
     while let Some(at) = position {
         position = step(node, at, rows);
-        if begun.elapsed() >= SLICE || rows.len() + STEP > rows.capacity() {
+        if begun.elapsed() >= limit || rows.len() + STEP > rows.capacity() {
             break;
         }
     }
     position
 }
 
-fn routes(shared: &Shared) -> Result<Vec<RouteState>, NotShown> {
+fn routes(reader: Reader<'_>, shared: &Shared) -> Result<Vec<RouteState>, NotShown> {
     let mut states = Vec::new();
+    let at_once = if reader.pace.is_some() { VIEW_ROUTES } else { ROUTES };
     let mut after: Option<RouteCursor> = None;
     loop {
+        if let Some(pace) = reader.pace {
+            pace.wait(1);
+        }
         let protocols = shared.lock();
         let model = &protocols.rtnl.model;
         let before = states.len();
-        for (cursor, table, route) in model.routes_after(after).take(ROUTES) {
+        for (cursor, table, route) in model.routes_after(after).take(at_once) {
             after = Some(cursor);
             let dev = model.link(route.dev).map(|link| link.config.name.clone());
             states.push(to_fib(route).map(|found| snapshot::route(table, route, &found, dev)));
         }
         drop(protocols);
-        admit(states.len())?;
-        if states.len() - before < ROUTES {
+        reader.admit(states.len())?;
+        if states.len() - before < at_once {
             break;
         }
     }
@@ -257,15 +373,15 @@ fn routes(shared: &Shared) -> Result<Vec<RouteState>, NotShown> {
 }
 
 /// Links and VRF devices by index.
-fn links(worker: &Handle) -> Result<Vec<LinkState>, NotShown> {
-    let mut ids = table(worker, IdPosition::Port(0), some_ids, |id| id)?;
+fn links(reader: Reader<'_>) -> Result<Vec<LinkState>, NotShown> {
+    let mut ids = table(reader, IdPosition::Port(0), some_ids, |id| id)?;
     // A VRF device may have a port.
     ids.sort_unstable();
     ids.dedup();
     let ids: Arc<[PortId]> = ids.into();
     let mut states: Vec<LinkState> = Vec::new();
-    for shard in worker.all() {
-        let of_shard = table_of(worker, shard, (Arc::clone(&ids), 0), some_links, |state| state)?;
+    for shard in reader.worker.all() {
+        let of_shard = table_of(reader, shard, (Arc::clone(&ids), 0), some_links, |state| state)?;
         for state in of_shard.into_iter().flatten() {
             match states.iter_mut().find(|known| known.index == state.index) {
                 Some(known) => known.add(state),
@@ -308,8 +424,8 @@ fn some_links(node: &mut Node, (ids, done): LinkPosition, out: &mut Vec<Option<L
     (done + LINKS < ids.len()).then(|| (ids, done + LINKS))
 }
 
-fn neighbours(worker: &Handle) -> Result<Vec<NeighbourState>, NotShown> {
-    let mut found = table(worker, 0, some_neighbours, |row| {
+fn neighbours(reader: Reader<'_>) -> Result<Vec<NeighbourState>, NotShown> {
+    let mut found = table(reader, 0, some_neighbours, |row| {
         let key = (row.neighbour.link, row.neighbour.addr);
         (key, row.complete())
     })?;
@@ -325,11 +441,11 @@ fn some_neighbours(node: &mut Node, skip: usize, out: &mut Vec<NeighbourRow>) ->
     (out.len() - before == STEP).then_some(skip + STEP)
 }
 
-fn fdb(worker: &Handle) -> Result<Vec<FdbState>, NotShown> {
+fn fdb(reader: Reader<'_>) -> Result<Vec<FdbState>, NotShown> {
     let mut found = Vec::new();
-    let bridges: Vec<PortId> = one(worker, |node| node.datapath.bridge_ids().collect())?;
+    let bridges: Vec<PortId> = one(reader, |node| node.datapath.bridge_ids().collect())?;
     for own in bridges {
-        found.extend(table(worker, (own, 0), some_fdb, |row| {
+        found.extend(table(reader, (own, 0), some_fdb, |row| {
             let key = (row.own, row.entry.port, row.entry.vid, row.entry.mac.0);
             (key, row.complete())
         })?);
@@ -366,12 +482,12 @@ enum FoundSa {
 }
 
 /// SAs in the order of the file, then those of netlink clients, then larval ones in the order of their acquires.
-fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
+fn sas(reader: Reader<'_>) -> Result<Vec<SaState>, NotShown> {
     let mut of_file = HashSet::new();
     let mut larvae = Vec::new();
     let mut states = Vec::new();
-    for shard in worker.all() {
-        let of_shard = table_of(worker, shard, SaPosition::OfFile(0), some_sas, |sa| match sa {
+    for shard in reader.worker.all() {
+        let of_shard = table_of(reader, shard, SaPosition::OfFile(0), some_sas, |sa| match sa {
             FoundSa::OfFile(place, id, row) => {
                 of_file.insert(id);
                 Some(((false, place), row.complete()))
@@ -382,7 +498,7 @@ fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
                 None
             }
         })?;
-        let is_one_of = Some(shard.0).filter(|_| worker.count() != ShardCount::ONE);
+        let is_one_of = Some(shard.0).filter(|_| reader.worker.count() != ShardCount::ONE);
         let owned = of_shard.into_iter().flatten();
         states.extend(owned.map(|(place, state)| (place, SaState { worker: is_one_of, ..state })));
     }
@@ -390,6 +506,108 @@ fn sas(worker: &Handle) -> Result<Vec<SaState>, NotShown> {
     larvae.sort_by_key(|(seq, _)| *seq);
     let states = states.into_iter().map(|(_, state)| state);
     Ok(states.chain(larvae.into_iter().map(|(_, state)| state)).collect())
+}
+
+/// End of the SAs of a sum. The greatest is that of the last one.
+#[derive(Clone, Copy, Debug, Default, Eq, Ord, PartialEq, PartialOrd)]
+enum SumEnd {
+    /// It has no SA.
+    #[default]
+    Past,
+    At(Instant),
+    Never,
+}
+
+/// Row of the sums.
+#[derive(Clone, Copy, Debug, Default)]
+struct SumRow {
+    packets: u64,
+    bytes: u64,
+    end: SumEnd,
+}
+
+impl SumRow {
+    fn add(&mut self, other: Self) {
+        self.packets = self.packets.wrapping_add(other.packets);
+        self.bytes = self.bytes.wrapping_add(other.bytes);
+        self.end = self.end.max(other.end);
+    }
+}
+
+/// Sums of SAs over rekeys, the policies that need SAs, and names of tunnels.
+fn sa_sums(reader: Reader<'_>, shared: &Shared) -> Result<SaSumsState, NotShown> {
+    let mut sums: BTreeMap<SaSumKey, SumRow> = BTreeMap::new();
+    let mut left_out = 0;
+    for shard in reader.worker.all() {
+        let of_shard = table_within(VIEW_SLICE, reader, shard, SumPosition::Sas(0), some_sums, |row| row)?;
+        // An SA that is added again, as by a reload, may get another owner.
+        for (key, row) in of_shard {
+            sums.entry(key).or_default().add(row);
+        }
+        left_out += reader.worker().call_on(shard, |node| node.datapath.ipsec.sad().sum_counts()[1])?;
+    }
+    let own: HashSet<IpAddr> = {
+        let protocols = shared.lock();
+        let links = protocols.rtnl.model.links_after(0);
+        links.flat_map(|(_, link)| link.addresses.iter().map(|address| address.addr.addr())).collect()
+    };
+    // SAs with a direction and without may have followed one another.
+    let mut of_dirs: BTreeMap<_, SumRow> = BTreeMap::new();
+    for (SaSumKey { src, dst, reqid, dir }, row) in sums {
+        let dir = dir.unwrap_or(if own.contains(&dst) { SaDir::In } else { SaDir::Out });
+        of_dirs.entry((src, dst, reqid, dir)).or_default().add(row);
+    }
+    let now = since_boot();
+    let state = |((src, dst, reqid, dir), SumRow { packets, bytes, end })| {
+        let expires_ms = match end {
+            SumEnd::At(at) => Some(at.since(now).as_millis() as u64),
+            SumEnd::Past | SumEnd::Never => None,
+        };
+        SaSumState { src, dst, reqid, dir, packets, bytes, expires_ms }
+    };
+    let policies = table_within(VIEW_SLICE, reader, ShardId::FIRST, (0, None), some_policies, PolicyRow::needed_sa)?;
+    Ok(SaSumsState {
+        sums: of_dirs.into_iter().map(state).collect(),
+        left_out,
+        policies: policies.into_iter().flatten().collect(),
+        tunnels: table_within(VIEW_SLICE, reader, ShardId::FIRST, 0, some_tunnels, |tunnel| tunnel)?,
+    })
+}
+
+fn some_tunnels(node: &mut Node, first: usize, out: &mut Vec<TunnelNameState>) -> Option<usize> {
+    let tunnels = node.config.tunnels.get(first..)?;
+    out.extend(tunnels.iter().take(STEP).map(|TunnelName { name, local, remote }| TunnelNameState {
+        name: name.clone(),
+        local: *local,
+        remote: *remote,
+    }));
+    (tunnels.len() > STEP).then_some(first + STEP)
+}
+
+/// Position on the way to the sums: the SAs are added up first.
+enum SumPosition {
+    Sas(u64),
+    Sums(Option<SaSumKey>),
+}
+
+fn some_sums(node: &mut Node, position: SumPosition, out: &mut Vec<(SaSumKey, SumRow)>) -> Option<SumPosition> {
+    match position {
+        SumPosition::Sas(from) => {
+            let next = node.datapath.ipsec.add_up_sas(from, STEP, |key, at| {
+                let end = at.map_or(SumEnd::Never, SumEnd::At);
+                out.push((key, SumRow { end, ..SumRow::default() }));
+            });
+            Some(next.map_or(SumPosition::Sums(None), SumPosition::Sas))
+        }
+        SumPosition::Sums(after) => {
+            let mut last = None;
+            for (key, SaSum { packets, bytes, .. }) in node.datapath.ipsec.sad().sums_after(after).take(STEP) {
+                out.push((key, SumRow { packets, bytes, ..SumRow::default() }));
+                last = Some(key);
+            }
+            last.map(|key| SumPosition::Sums(Some(key)))
+        }
+    }
 }
 
 /// Offload of an SA in words of iproute2.
@@ -444,13 +662,13 @@ type PolicyPosition = (usize, Option<Order>);
 const DIRS: [Dir; 3] = [Dir::In, Dir::Out, Dir::Fwd];
 
 /// Policies in the order of their lookup.
-fn policies(worker: &Handle) -> Result<Vec<PolicyState>, NotShown> {
+fn policies(reader: Reader<'_>) -> Result<Vec<PolicyState>, NotShown> {
     let numbered = |row: PolicyRow| (row.index, row.complete());
-    let mut states = table(worker, (0, None), some_policies, numbered)?;
+    let mut states = table(reader, (0, None), some_policies, numbered)?;
     // Each shard records the uses that it makes of them.
-    for shard in worker.all().skip(1) {
+    for shard in reader.worker.all().skip(1) {
         let of_shard: HashMap<u32, PolicyState> =
-            table_of(worker, shard, (0, None), some_policies, numbered)?.into_iter().collect();
+            table_of(reader, shard, (0, None), some_policies, numbered)?.into_iter().collect();
         for (index, state) in &mut states {
             let last = [state.ages.use_secs, of_shard.get(index).and_then(|same| same.ages.use_secs)];
             state.ages.use_secs = last.into_iter().flatten().min();
@@ -462,15 +680,16 @@ fn policies(worker: &Handle) -> Result<Vec<PolicyState>, NotShown> {
 fn some_policies(node: &mut Node, (dir, after): PolicyPosition, out: &mut Vec<PolicyRow>) -> Option<PolicyPosition> {
     let mut last = None;
     for (order, policy) in node.datapath.ipsec.spd().after(*DIRS.get(dir)?, after).take(STEP) {
-        out.push(PolicyRow::new(policy, node.now()));
+        let lacks_sa = node.datapath.ipsec.lacks_sa(&policy.config);
+        out.push(PolicyRow::new(policy, node.now(), lacks_sa));
         last = Some(order);
     }
     Some(last.map_or((dir + 1, None), |order| (dir, Some(order))))
 }
 
 /// Flows that are not idle.
-fn flows(worker: &Handle) -> Result<Vec<FlowState>, NotShown> {
-    table(worker, 0, some_flows, FlowRow::complete)
+fn flows(reader: Reader<'_>) -> Result<Vec<FlowState>, NotShown> {
+    table(reader, 0, some_flows, FlowRow::complete)
 }
 
 fn some_flows(node: &mut Node, slot: usize, out: &mut Vec<FlowRow>) -> Option<usize> {
@@ -483,8 +702,8 @@ fn some_flows(node: &mut Node, slot: usize, out: &mut Vec<FlowRow>) -> Option<us
 }
 
 /// ILA mappings by locator; among equal locators the mapping for any device comes last.
-fn ila(worker: &Handle) -> Result<Vec<IlaState>, NotShown> {
-    let mut found = table(worker, 0, some_ila, |row| {
+fn ila(reader: Reader<'_>) -> Result<Vec<IlaState>, NotShown> {
+    let mut found = table(reader, 0, some_ila, |row| {
         let mapping = &row.mapping;
         let key = (mapping.locator_match, mapping.link.is_none(), mapping.link);
         (key, row.complete())
@@ -508,6 +727,7 @@ mod tests {
     use std::iter;
 
     use base::Prefix;
+    use ctl::state::PolicyCountState;
     use packet::Allocations;
     use rustix::event::{EventfdFlags, eventfd};
     use wire::Spi;
@@ -559,7 +779,7 @@ mod tests {
         let slices = iter::from_fn(|| {
             let at = position.take()?;
             let before = Allocations::of_thread();
-            position = slice(node, at, step, &mut rows);
+            position = slice(node, SLICE, at, step, &mut rows);
             assert_eq!(Allocations::of_thread() - before, 0, "allocations of a slice of {} rows", rows.len());
             all.append(&mut rows);
             Some(())
@@ -580,6 +800,24 @@ mod tests {
         assert_eq!(policies.len(), COUNT as usize);
         let (neighbours, _) = read(&mut node, 0, some_neighbours);
         assert_eq!(neighbours.len(), COUNT as usize);
+    }
+
+    #[test]
+    fn summary_costs_the_same_for_tables_of_any_size() {
+        let inbox = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (small, large) = (Node::new(Poller::new(inbox).unwrap()), node());
+        let summary = |node: &Node| {
+            let before = Allocations::of_thread();
+            let summary = snapshot::summary(node);
+            (summary, Allocations::of_thread() - before)
+        };
+        let ((small, of_small), (large, of_large)) = (summary(&small), summary(&large));
+        assert_eq!((small.sas.valid, small.policies.outbound), (0, 0));
+        assert_eq!((large.sas.valid, large.sas.undirected), (COUNT.into(), COUNT.into()));
+        assert_eq!(large.policies, PolicyCountState { outbound: COUNT.into(), ..PolicyCountState::default() });
+        let permanent = large.neighbours.iter().find(|it| it.state == "PERMANENT").unwrap();
+        assert_eq!(permanent.count, u64::from(COUNT));
+        assert_eq!(of_large, of_small, "allocations");
     }
 
     #[test]

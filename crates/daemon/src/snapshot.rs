@@ -8,21 +8,22 @@ use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, GuestQueueState, GuestState, IlaEncapState,
-    LinkState, LinkStats, OffloadState, PeerErrorState, PmtuState, PoolState, QdiscState, RingState, RouteState,
-    WorkerState,
+    LinkState, LinkStats, NeighbourCountState, OffloadState, PeerErrorState, PmtuState, PolicyCountState, PoolState,
+    QdiscState, RingState, RouteState, SaCountState, WorkerState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::Resource;
-use fib::{Fib, RouteKind};
+use fib::{Fib, NudState, RouteKind};
+use ipsec::SaCounts;
 use link::{Layer, Offload};
 use netlink::rtnl::nums::RTPROT_KERNEL;
 use netlink::rtnl::{self, LinkDetail, LinkNow, Vrf};
 use packet::Pool;
 use reassembly::Reassembly;
-use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
 use switch::PortStats;
 use wire::Version;
+use xfrm::Dir;
 
 use super::bridges;
 use super::node::{Node, Work};
@@ -392,22 +393,30 @@ pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(PortId) -> Option<
 }
 
 /// State of the node's worker.
-pub(crate) fn worker(node: &mut Node) -> WorkerState {
-    let busy = node.thread.map_or_else(processor_time, processor_time_of);
+pub(crate) fn worker(node: &Node) -> WorkerState {
     let (shard, queued) =
         node.shard.as_ref().map_or((ShardId::FIRST, 0), |(shard, handle)| (*shard, handle.queued(*shard)));
     let slots = || node.slots.iter().flatten();
-    let Work { since, wakeups, handed_over, taken_over } = node.work;
+    let Work { busy, idle, bursts, wakeups, handed_over, taken_over } = node.work;
+    let [sealing, opening] = node.datapath.ipsec.crypto_depths().map(|depth| depth as u64);
+    let sum = |count: fn(&link::LinkStats) -> u64| slots().map(|slot| count(slot.link.stats())).sum();
     WorkerState {
         worker: shard.0,
         cpu: node.config.worker.cpus.get(usize::from(shard.0)).copied(),
         busy_ns: busy.as_nanos() as u64,
-        idle_ns: since.elapsed().saturating_sub(busy).as_nanos() as u64,
+        idle_ns: idle.as_nanos() as u64,
         wakeups,
-        rx_packets: slots().map(|slot| slot.link.stats().rx_packets).sum(),
+        bursts,
+        rx_packets: sum(|stats| stats.rx_packets),
+        rx_wire_packets: sum(|stats| stats.rx_wire_packets),
+        rx_calls: sum(|stats| stats.rx_calls),
+        tx_wire_packets: sum(|stats| stats.tx_wire_packets),
+        tx_calls: sum(|stats| stats.tx_calls),
         handed_over,
         taken_over,
         queued: queued as u64,
+        sealing,
+        opening,
         without_queue: slots()
             .filter(|slot| slot.link.is_elsewhere())
             .map(|slot| slot.link.name().to_owned())
@@ -415,11 +424,50 @@ pub(crate) fn worker(node: &mut Node) -> WorkerState {
     }
 }
 
-/// Processor time of a thread since its start; zero if it has ended (proc_pid_schedstat(5): nanoseconds, first).
-fn processor_time_of(thread: Pid) -> Duration {
-    let times = std::fs::read_to_string(format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero()));
-    let nanos = times.ok().and_then(|times| times.split(' ').next()?.parse().ok());
-    Duration::from_nanos(nanos.unwrap_or_default())
+/// Numbers and sums that the parts of a node keep, for a summary: no table is read.
+#[derive(Debug)]
+pub(crate) struct NodeSummary {
+    pub(crate) sas: SaCountState,
+    pub(crate) sa_sums: u64,
+    pub(crate) policies: PolicyCountState,
+    pub(crate) neighbours: Vec<NeighbourCountState>,
+    pub(crate) flows: u64,
+    pub(crate) fragments: Vec<FragmentsState>,
+    pub(crate) memory: NodeMemory,
+    pub(crate) worker: WorkerState,
+}
+
+/// The summary of a node.
+pub(crate) fn summary(node: &Node) -> NodeSummary {
+    let datapath = &node.datapath;
+    let (sad, spd) = (datapath.ipsec.sad(), datapath.ipsec.spd());
+    let SaCounts { dying, larval, by_dir } = sad.counts();
+    let [inbound, outbound, undirected] = by_dir.map(|count| count as u64);
+    let policies = |dir| spd.count(dir) as u64;
+    let neighbours = NudState::ALL.into_iter().zip(datapath.neighbours.counts());
+    NodeSummary {
+        sas: SaCountState {
+            valid: (sad.len() - dying) as u64,
+            dying: dying as u64,
+            larval: larval as u64,
+            inbound,
+            outbound,
+            undirected,
+        },
+        sa_sums: sad.sum_counts()[0],
+        policies: PolicyCountState {
+            inbound: policies(Dir::In),
+            outbound: policies(Dir::Out),
+            forward: policies(Dir::Fwd),
+        },
+        neighbours: neighbours
+            .map(|(state, count)| NeighbourCountState { state: state.name().to_owned(), count: count as u64 })
+            .collect(),
+        flows: datapath.established().len() as u64,
+        fragments: fragments(datapath.reassembly()),
+        memory: memory(node),
+        worker: worker(node),
+    }
 }
 
 /// Processor time of the calling thread since its start.

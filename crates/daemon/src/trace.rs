@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use base::ShardCount;
@@ -13,31 +13,44 @@ use ctl::Reply;
 use super::command::{Handle, agreed, same};
 use super::node::Node;
 use super::trace_parts::{TraceJoiner, TracePart};
+use super::traces::TraceClient;
 use super::unix_socket::{LOOK_EVERY, is_gone};
 
 /// Limit of traces queued for a slow reader; traces that arrive while the queue is full are lost.
 const QUEUE: usize = 1024;
 
+/// Trace that a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TraceRequest<'a> {
+    /// Packets to choose.
+    pub(crate) filter: &'a str,
+    /// Number of packets.
+    pub(crate) packets: u32,
+    /// Whether the client is one of the view socket.
+    pub(crate) is_viewer: bool,
+}
+
 /// Replies to a trace request, and then writes traces until the client disconnects.
-pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &str, packets: u32) -> io::Result<()> {
+pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, request: TraceRequest<'_>) -> io::Result<()> {
+    let TraceRequest { filter, packets, is_viewer } = request;
     let (sink, traces) = sync_channel(QUEUE);
     let text = filter.to_owned();
     // A call that times out here may still run later: the trace then ends when `alive` cannot be upgraded.
     let client = Arc::new(());
     let alive = Arc::downgrade(&client);
+    let in_node = TraceClient { sink, alive: Weak::clone(&alive), is_viewer };
     let start = move |node: &mut Node| {
         let clock = node.trace_clock();
-        node.traces.start(&mut node.datapath, &text, packets, sink, alive, clock)
+        node.traces.start(&mut node.datapath, &text, packets, in_node, clock)
     };
     let started = worker.change(start, agreed);
-    let number = match started.map_err(|err| err.to_string()).and_then(|answer| answer) {
-        Ok(number) => number,
-        Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
-    };
+    if let Err(message) = started.map_err(|err| err.to_string()).and_then(|answer| answer) {
+        return stream.write_all(Reply::Error { message }.to_line().as_bytes());
+    }
     let streamed = stream_until_end(stream, &traces, worker.count(), packets);
     drop(client);
     // Without matching packets the worker would not notice that the client has disconnected.
-    let _ = worker.change(move |node| node.traces.stop(&mut node.datapath, number), same);
+    let _ = worker.change(move |node| node.traces.stop(&mut node.datapath, &alive), same);
     streamed
 }
 

@@ -13,25 +13,49 @@ use wire::{FlowKey, Protocol, Version};
 
 use super::trace_parts::{HAND_OVER, TracePart};
 
+/// Packets of a viewer's trace in a second, of all shards.
+const VIEWED_A_SECOND: u32 = 100;
+
+/// Time for which such a number of packets is permitted.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// Limit of terms of a filter, each of which costs time for every packet.
+const MAX_TERMS: usize = 32;
+
 /// The running trace, if any.
 #[derive(Debug, Default)]
 pub(crate) struct Traces {
     running: Option<RunningTrace>,
-    /// Number of traces started so far.
-    count: u64,
 }
 
 /// A running trace.
 #[derive(Debug)]
 struct RunningTrace {
-    number: u64,
-    sink: SyncSender<TracePart>,
+    client: TraceClient,
+    /// Packets that it may choose in later windows.
+    rest: u32,
+    /// Time at which it may choose further ones, if it has used up a window.
+    refill_at: Option<Instant>,
+}
+
+/// Client of a trace.
+#[derive(Clone, Debug)]
+pub(crate) struct TraceClient {
+    pub(crate) sink: SyncSender<TracePart>,
     /// Liveness of the client: cannot be upgraded after the client's thread has ended.
-    client: Weak<()>,
+    pub(crate) alive: Weak<()>,
+    /// Whether it is one of the view socket: its trace has a limited rate, and ends when one of the control socket begins.
+    pub(crate) is_viewer: bool,
+}
+
+impl TraceClient {
+    fn is_alive(&self) -> bool {
+        self.alive.strong_count() > 0
+    }
 }
 
 impl Traces {
-    /// Starts a trace, and returns its number.
+    /// Starts a trace. A viewer's trace ends for one of the control socket.
     ///
     /// # Errors
     /// The filter is wrong, or another trace runs.
@@ -40,41 +64,46 @@ impl Traces {
         datapath: &mut Datapath,
         filter: &str,
         packets: u32,
-        sink: SyncSender<TracePart>,
-        client: Weak<()>,
+        client: TraceClient,
         clock: TraceClock,
-    ) -> Result<u64, String> {
-        if self.running.as_ref().is_some_and(|running| running.client.strong_count() > 0) {
+    ) -> Result<(), String> {
+        let is_first =
+            |running: &RunningTrace| running.client.is_alive() && (client.is_viewer || !running.client.is_viewer);
+        if self.running.as_ref().is_some_and(is_first) {
             return Err("another trace is running".to_owned());
         }
         let ports = || datapath.ports.iter();
         let link = |name: &str| ports().find(|(_, port)| port.config.name == name).map(|(id, _)| id);
         let filter = parse_filter(filter, link)?;
-        self.count += 1;
-        self.running = Some(RunningTrace { number: self.count, sink, client });
-        datapath.set_trace(Some(filter), packets);
+        let first = if client.is_viewer { packets.min(viewed_a_second(datapath)) } else { packets };
+        self.running = Some(RunningTrace { client, rest: packets - first, refill_at: None });
+        datapath.set_trace(Some(filter), first);
         datapath.set_trace_clock(clock);
-        Ok(self.count)
+        Ok(())
     }
 
-    /// Stops the trace `number`, if it runs.
-    pub(crate) fn stop(&mut self, datapath: &mut Datapath, number: u64) {
-        if self.running.as_ref().is_some_and(|running| running.number == number) {
-            self.running = None;
-            datapath.set_trace(None, 0);
+    /// Stops the trace of this client, if it runs.
+    pub(crate) fn stop(&mut self, datapath: &mut Datapath, client: &Weak<()>) {
+        if self.running.as_ref().is_some_and(|running| running.client.alive.ptr_eq(client)) {
+            self.end(datapath);
         }
+    }
+
+    fn end(&mut self, datapath: &mut Datapath) {
+        self.running = None;
+        datapath.set_trace(None, 0);
     }
 
     /// Sends the traced packets to the client. A slow client loses some of them; the trace ends with the last packet. In one of several
     /// shards it goes on until the client ends it, for packets that others hand over.
-    pub(crate) fn deliver(&mut self, datapath: &mut Datapath) {
-        let Some(running) = &self.running else { return };
-        let number = running.number;
-        if running.client.strong_count() == 0 {
-            return self.stop(datapath, number);
+    pub(crate) fn deliver(&mut self, datapath: &mut Datapath, now: Instant) {
+        let Some(running) = &mut self.running else { return };
+        if !running.client.is_alive() {
+            return self.end(datapath);
         }
         let (shard, count) = datapath.shard();
-        let is_over = datapath.is_trace_complete() && count == ShardCount::ONE;
+        running.refill(datapath, now);
+        let is_over = datapath.is_trace_complete() && running.rest == 0 && count == ShardCount::ONE;
         if !datapath.has_traced() && !is_over {
             return;
         }
@@ -84,12 +113,38 @@ impl Traces {
             |id| names.iter().find(|(known, _)| *known == id).map_or_else(|| "?".to_owned(), |(_, name)| name.clone());
         let epoch = datapath.epoch;
         let parts = group(datapath.take_trace(), epoch, name).into_iter().map(|trace| TracePart { shard, trace });
-        let sent: Vec<_> = parts.map(|part| running.sink.try_send(part)).collect();
+        let sent: Vec<_> = parts.map(|part| running.client.sink.try_send(part)).collect();
         let is_gone = sent.iter().any(|sent| matches!(sent, Err(TrySendError::Disconnected(_))));
         if is_gone || is_over {
-            self.stop(datapath, number);
+            self.end(datapath);
         }
     }
+
+    /// Time at which [`deliver`](Self::deliver) has to be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.running.as_ref().and_then(|running| running.refill_at)
+    }
+}
+
+impl RunningTrace {
+    /// Permits the packets of the next window, once the last ones are chosen and a window has passed since.
+    fn refill(&mut self, datapath: &mut Datapath, now: Instant) {
+        if self.rest == 0 || !datapath.is_trace_complete() {
+            return;
+        }
+        if now >= *self.refill_at.get_or_insert(now + WINDOW) {
+            let packets = self.rest.min(viewed_a_second(datapath));
+            self.rest -= packets;
+            self.refill_at = None;
+            datapath.extend_trace(packets);
+        }
+    }
+}
+
+/// Packets that a viewer's trace chooses in a shard and a second.
+fn viewed_a_second(datapath: &Datapath) -> u32 {
+    let (_, count) = datapath.shard();
+    VIEWED_A_SECOND.div_ceil(count.get() as u32)
 }
 
 /// Parses a filter: terms joined by `and`, each negated by a preceding `not`.
@@ -103,7 +158,7 @@ impl Traces {
 /// | `dev NAME` | the link that received a packet, or the VRF of that link |
 ///
 /// # Errors
-/// The wrong word, in one line.
+/// The wrong word, in one line, or there are too many terms.
 pub(crate) fn parse_filter(text: &str, link: impl Fn(&str) -> Option<PortId>) -> Result<TraceFilter, String> {
     let mut words = text.split_whitespace().peekable();
     let mut terms = Vec::new();
@@ -123,6 +178,9 @@ pub(crate) fn parse_filter(text: &str, link: impl Fn(&str) -> Option<PortId>) ->
         let mut is_negated = false;
         while words.next_if_eq(&"not").is_some() {
             is_negated = !is_negated;
+        }
+        if terms.len() == MAX_TERMS {
+            return Err(format!("a filter has at most {MAX_TERMS} terms"));
         }
         terms.push((is_negated, parse_term(&mut words, &link).map_err(|why| format!("filter {text:?}: {why}"))?));
     }
@@ -339,5 +397,64 @@ mod tests {
             let error = parse_filter(text, link).unwrap_err();
             assert!(error.contains(why), "{text}: {error}");
         }
+        let terms = |count: usize| vec!["ip"; count].join(" and ");
+        assert!(parse_filter(&terms(MAX_TERMS), link).is_ok());
+        assert_eq!(parse_filter(&terms(MAX_TERMS + 1), link), Err("a filter has at most 32 terms".to_owned()));
+    }
+
+    /// Client of a trace, with what keeps it alive.
+    fn client(is_viewer: bool) -> (TraceClient, std::sync::Arc<()>, std::sync::mpsc::Receiver<TracePart>) {
+        let (sink, parts) = std::sync::mpsc::sync_channel(1024);
+        let alive = std::sync::Arc::new(());
+        (TraceClient { sink, alive: std::sync::Arc::downgrade(&alive), is_viewer }, alive, parts)
+    }
+
+    fn clock() -> TraceClock {
+        TraceClock(Box::new(|| Instant::ZERO))
+    }
+
+    #[test]
+    fn trace_of_a_viewer_ends_no_other_and_gives_way() {
+        let mut datapath = Datapath::new();
+        let mut traces = Traces::default();
+        let (viewer, _viewer_lives, viewed) = client(true);
+        let (other, _other_lives, seen) = client(false);
+        let mut start = |client: &TraceClient| traces.start(&mut datapath, "", 5, client.clone(), clock());
+        start(&viewer).unwrap();
+        assert_eq!(start(&viewer), Err("another trace is running".to_owned()));
+        start(&other).unwrap();
+        assert_eq!(start(&viewer), Err("another trace is running".to_owned()));
+        assert_eq!(start(&other), Err("another trace is running".to_owned()));
+        let [of_viewer, of_other] = [viewer, other].map(|client| client.alive);
+        let is_over = |parts: &std::sync::mpsc::Receiver<TracePart>| {
+            matches!(parts.try_recv(), Err(std::sync::mpsc::TryRecvError::Disconnected))
+        };
+        assert!(is_over(&viewed) && !is_over(&seen));
+        traces.stop(&mut datapath, &of_viewer);
+        assert!(!is_over(&seen), "the end of the viewer's trace is not that of the other");
+        traces.stop(&mut datapath, &of_other);
+        assert!(is_over(&seen));
+    }
+
+    #[test]
+    fn trace_of_a_viewer_has_a_limited_rate() {
+        let mut datapath = Datapath::new();
+        let mut traces = Traces::default();
+        let (viewer, _lives, _parts) = client(true);
+        traces.start(&mut datapath, "", VIEWED_A_SECOND + 20, viewer, clock()).unwrap();
+        let at = |millis| Instant::ZERO + Duration::from_millis(millis);
+        let use_up = |datapath: &mut Datapath| datapath.set_trace(Some(TraceFilter::default()), 0);
+        assert!(!datapath.is_trace_complete());
+        use_up(&mut datapath);
+        traces.deliver(&mut datapath, at(5000));
+        assert_eq!(traces.poll_timeout(), Some(at(6000)));
+        traces.deliver(&mut datapath, at(5999));
+        assert!(datapath.is_trace_complete());
+        traces.deliver(&mut datapath, at(6000));
+        let rest = |traces: &Traces| traces.running.as_ref().map(|running| running.rest);
+        assert_eq!((datapath.is_trace_complete(), traces.poll_timeout(), rest(&traces)), (false, None, Some(0)));
+        use_up(&mut datapath);
+        traces.deliver(&mut datapath, at(6001));
+        assert_eq!((rest(&traces), traces.poll_timeout()), (None, None), "it is over");
     }
 }

@@ -47,6 +47,8 @@ pub(crate) struct Worker {
     sleeps_until: Option<Instant>,
     /// Time of the last wake-up with packets.
     last_packets: Instant,
+    /// Time at which the turn in progress began, or the last one ended.
+    turn_began: Instant,
     /// Whether the worker ends, and processes no further packet.
     is_over: bool,
 }
@@ -89,11 +91,14 @@ impl SharedWorker {
                 return Ok(());
             }
             if worker.node.paused {
+                worker.end_turn(worker.node.now());
                 drop(guard);
                 inbox.wait()?;
                 guard = lock()?;
                 let worker = guard.as_mut().ok_or_else(gone)?;
                 worker.apply_all(worker.node.now());
+                // A pause is no work.
+                worker.begin_turn(worker.node.now());
             } else {
                 let limit = worker.fall_asleep();
                 drop(guard);
@@ -152,6 +157,7 @@ impl Worker {
         let node = Node::of(poller, clock, datapath, shard);
         Ok(Self {
             last_packets: node.now(),
+            turn_began: node.now(),
             sleeps_until: None,
             node,
             inbox: Arc::new(inbox),
@@ -168,8 +174,22 @@ impl Worker {
 
     /// Begins a sleep, and returns its limit.
     fn fall_asleep(&mut self) -> Option<Duration> {
-        self.sleeps_until = if self.inbox.may_sleep() { self.deadline() } else { Some(self.node.now()) };
-        self.sleeps_until.map(|until| until.since(self.node.now()))
+        let now = self.node.now();
+        self.end_turn(now);
+        self.sleeps_until = if self.inbox.may_sleep() { self.deadline() } else { Some(now) };
+        self.sleeps_until.map(|until| until.since(now))
+    }
+
+    /// Counts the time since the end of the last turn as idle.
+    fn begin_turn(&mut self, now: Instant) {
+        self.node.work.idle += now.since(self.turn_began);
+        self.turn_began = now;
+    }
+
+    /// Counts the time since the beginning of the turn as busy.
+    fn end_turn(&mut self, now: Instant) {
+        self.node.work.busy += now.since(self.turn_began);
+        self.turn_began = now;
     }
 
     /// Ends a sleep with the results of the wait.
@@ -187,6 +207,7 @@ impl Worker {
     /// Does what there is to do: operations, timers, and packets of the links that are ready.
     fn turn(&mut self) {
         let now = self.node.now();
+        self.begin_turn(now);
         self.apply_all(now);
         if self.is_over || self.node.paused {
             return;
@@ -223,6 +244,8 @@ impl Worker {
             self.apply_all(now);
         } else {
             self.turn();
+            let now = self.node.now();
+            self.end_turn(now);
         }
         let is_earlier = |until| self.sleeps_until.is_none_or(|sleeps| until < sleeps);
         let is_earlier = !self.node.paused && self.deadline().is_some_and(is_earlier);
@@ -283,8 +306,8 @@ impl Worker {
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).and_then(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
         let host_devices = self.node.host_devices.values().filter_map(|found| found.retry_at);
-        let monitors = self.node.monitors.poll_timeout();
-        retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).chain(monitors).min()
+        let copies = self.node.monitors.poll_timeout().into_iter().chain(self.node.traces.poll_timeout());
+        retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).chain(copies).min()
     }
 
     /// Records which links have packets and which have room again. Returns whether a sender has written to the inbox's
@@ -438,6 +461,7 @@ impl Worker {
         let Some(received) = self.node.receive(now, id) else { return false };
         let more = !self.node.burst.is_empty();
         if more {
+            self.node.work.bursts += 1;
             // A change that a client saw confirmed before it sent these packets applies to them.
             self.apply_before_burst(now, id);
             self.node.receive_burst(now, id);
@@ -460,6 +484,7 @@ impl Worker {
         let Some(received) = self.node.receive_of_host_device(id) else { return false };
         let more = !self.node.burst.is_empty();
         if more {
+            self.node.work.bursts += 1;
             self.apply_before_burst(now, host_port(id));
             self.node.take_burst_of_host_device(now, id);
         }
@@ -477,7 +502,7 @@ impl Worker {
         let now = self.node.now();
         let Node { captures, traces, monitors, datapath, .. } = &mut self.node;
         captures.deliver(datapath, now);
-        traces.deliver(datapath);
+        traces.deliver(datapath, now);
         monitors.deliver_drops(datapath, now);
     }
 }
@@ -585,6 +610,22 @@ mod tests {
         worker.last_packets = worker.node.now();
         let is_done = retry(1);
         assert!(!worker.serve_asleep() && !is_done());
+    }
+
+    #[test]
+    fn time_asleep_is_not_busy() {
+        let (_handle, mut worker, mut ends) = router();
+        worker.turn();
+        worker.fall_asleep();
+        let busy = worker.node.work.busy;
+        thread::sleep(QUIET);
+        worker.turn();
+        worker.fall_asleep();
+        let turn = worker.node.work.busy - busy;
+        assert!(turn > Duration::ZERO && turn < QUIET, "{turn:?}");
+        assert!(worker.node.work.idle >= QUIET, "{:?}", worker.node.work.idle);
+        serve_one(&mut worker, &mut ends);
+        assert_eq!(worker.node.work.bursts, 1);
     }
 
     #[test]

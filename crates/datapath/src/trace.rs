@@ -28,6 +28,11 @@ impl Datapath {
         self.update_esp_watch();
     }
 
+    /// Lets a trace choose so many further packets.
+    pub const fn extend_trace(&mut self, packets: u32) {
+        self.trace.left = self.trace.left.saturating_add(packets);
+    }
+
     /// Sets the clock for the steps of the trace that was [set](Self::set_trace) before.
     pub fn set_trace_clock(&mut self, clock: TraceClock) {
         self.trace.clock = Some(clock);

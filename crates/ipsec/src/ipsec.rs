@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::{Counters, DropReason, Instant, SaId, ShardId, ShardPlace};
 use packet::Buf;
 use wire::Spi;
-use xfrm::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
+use xfrm::{Action, AeventLimits, ConfigError, Dir, Level, PolicyConfig, PolicyKey, SaConfig};
 
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
@@ -20,7 +20,7 @@ use crate::resolve::{Verdict, follow_acquire};
 use crate::sa::Sa;
 use crate::sad::sa_changes::SaChange;
 use crate::sad::spi::SpiRequest;
-use crate::sad::{Larval, Sad};
+use crate::sad::{Larval, SaSumKey, Sad};
 use crate::shared::SharedChange;
 use crate::spd::{Policy, PolicyId, Spd, canonical_key};
 
@@ -443,6 +443,39 @@ impl Ipsec {
     /// The SAs.
     pub const fn sad(&self) -> &Sad {
         &self.sad
+    }
+
+    /// Adds the counters of at most `count` SAs, but the first `from` that were ever added, to their sums, and reports the time at which
+    /// each ends, if it does. Returns the number to go on with, or `None` at the end.
+    pub fn add_up_sas(
+        &mut self,
+        from: u64,
+        count: usize,
+        expiry: impl FnMut(SaSumKey, Option<Instant>),
+    ) -> Option<u64> {
+        self.sad.add_up_some(from, count, expiry)
+    }
+
+    /// Tells whether a template of a policy needs an SA and there is none. `None`: not known, as there are templates that are not judged,
+    /// such as one without a destination, and all others have an SA.
+    pub fn lacks_sa(&self, policy: &PolicyConfig) -> Option<bool> {
+        if policy.action != Action::Allow {
+            return Some(false);
+        }
+        let mut is_known = true;
+        for template in policy.templates.iter().filter(|template| template.level == Level::Required) {
+            match self.sad.has_for_policy(template, policy.mark, policy.if_id) {
+                Some(true) => {}
+                Some(false) => return Some(true),
+                None => is_known = false,
+            }
+        }
+        is_known.then_some(false)
+    }
+
+    /// Numbers of packets that wait for their encryption, and for their decryption.
+    pub fn crypto_depths(&self) -> [usize; 2] {
+        self.crypto.depths()
     }
 
     /// The policies.

@@ -9,6 +9,7 @@ use xfrm::OffloadMode;
 use crate::device::{Device, OffloadDecision, OffloadFacts, seed};
 use crate::ipsec::Ipsec;
 use crate::sa::Sa;
+use crate::sad::Sad;
 
 impl Ipsec {
     /// Sets or removes the offloading device of a link. SAs and policies on the previous one are removed. Packets
@@ -108,9 +109,16 @@ impl Ipsec {
 
     /// Reads the counters of an SA in packet mode from its device.
     pub fn update_stats(&mut self, sa: SaId) {
-        let Some(dev) = self.sa(sa).and_then(Sa::packet_device) else { return };
-        let stats = self.sad.devices.packet_mode(dev).and_then(|device| device.stats(sa));
-        if let (Some(stats), Some(sa)) = (stats, self.sad.get_mut(sa)) {
+        self.sad.update_stats(sa);
+    }
+}
+
+impl Sad {
+    /// Reads the counters of an SA in packet mode from its device.
+    pub(crate) fn update_stats(&mut self, sa: SaId) {
+        let Some(dev) = self.get(sa).and_then(Sa::packet_device) else { return };
+        let stats = self.devices.packet_mode(dev).and_then(|device| device.stats(sa));
+        if let (Some(stats), Some(sa)) = (stats, self.get_mut(sa)) {
             // Failures counted by this node are not in the device's counters.
             let failed = sa.stats.failed.max(stats.failed);
             sa.stats = crate::SaStats { failed, ..stats };

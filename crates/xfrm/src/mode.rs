@@ -13,7 +13,7 @@ pub enum Mode {
 }
 
 /// Direction of an SA's packets on this node: iproute2's `dir` of `ip xfrm state`, Linux's `XFRM_SA_DIR_*`.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SaDir {
     /// Packets are received and opened, for this node or for hosts behind it.

@@ -1,5 +1,5 @@
 //! Configuration files: TOML, and lines of `ip`. A file is accepted or refused with errors that name their lines; a file
-//! with each `[[tunnel]]` replaced by the tables that it stands for is the same configuration.
+//! with each `[[tunnel]]` replaced by the tables that it stands for is the same configuration, without the tunnels' names.
 
 use config::Config;
 
@@ -17,6 +17,6 @@ pub fn target(input: &[u8]) {
     };
     if let Ok(expanded) = Config::expand_toml(text, "file", true) {
         let again = Config::from_toml(&expanded, "expanded").unwrap_or_else(|error| panic!("{error} in {}", *expanded));
-        assert_eq!(again, config);
+        assert_eq!(again, Config { tunnels: Vec::new(), ..config });
     }
 }

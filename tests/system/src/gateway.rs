@@ -33,7 +33,15 @@ fn build() -> PathBuf {
     let profile_dir = this.ancestors().nth(2).expect("a test lies in target/debug/deps");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--package", "fatpath"]);
-    cargo.args(["--package", "fatpath-bench", "--package", "fatpath-preload", "--target-dir"]);
+    cargo.args([
+        "--package",
+        "fatpath-bench",
+        "--package",
+        "fatpath-preload",
+        "--package",
+        "fatpath-see",
+        "--target-dir",
+    ]);
     cargo.arg(profile_dir.parent().expect("a profile lies in the target directory"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");

@@ -373,15 +373,15 @@ fn killed() -> Outcome {
 /// Room for the other descriptors and those of the first guest, but for one; and for none at all.
 fn small_store() -> Outcome {
     let site = Site::new(Way::Restart, 1, "")?;
-    // The host side, two listeners, their table, two sockets; and the table of guests with five descriptors of the first one.
+    // The host side, three listeners, the table of links, two sockets; and the table of guests with five descriptors of the first one.
     let guests = site.guests()?;
     let before = |site: &Site| -> Outcome<usize> {
-        let names = ["host-side", "control", "netlink", "links", "link-1-0", "link-2-0"];
+        let names = ["host-side", "control", "view", "netlink", "links", "link-1-0", "link-2-0"];
         names.iter().map(|name| Ok(site.manager()?.stored(name)?.len())).sum()
     };
-    site.manager()?.behave(Manners::StoresAtMost(6 + 1 + 5));
+    site.manager()?.behave(Manners::StoresAtMost(7 + 1 + 5));
     site.terminate()?;
-    assert_eq!(before(&site)?, 6);
+    assert_eq!(before(&site)?, 7);
     assert_eq!(["guest-4", "guest-5"].map(|name| site.manager().unwrap().stored(name).unwrap().len()), [1, 0]);
     site.start(&site.toml)?;
     let log = site.log();

@@ -53,9 +53,11 @@ fn round_trip() -> Outcome {
     for (file, wanted) in [
         ("bin/fatpath", 0o755),
         ("bin/fatpath-bench", 0o755),
+        ("bin/fatpath-see", 0o755),
         ("lib/fatpath/libfatpath_preload.so", 0o644),
         ("lib/systemd/system/fatpath@.service", 0o644),
         ("lib/systemd/system/fatpath-charon@.service", 0o644),
+        ("lib/systemd/system/fatpath-metrics.service", 0o644),
         ("lib/systemd/system/fatpath-pair@.service", 0o644),
         ("lib/sysusers.d/fatpath.conf", 0o644),
         ("lib/tmpfiles.d/fatpath.conf", 0o644),
@@ -117,7 +119,8 @@ fn full_disk() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("install")?);
     let bindir = fatpath().parent().expect("a program is in a directory");
     // The disk has room for the first version and for one of the programs of the second.
-    let sizes = ["fatpath", "fatpath-bench", "libfatpath_preload.so"].map(|name| fs::metadata(bindir.join(name)));
+    let sizes = ["fatpath", "fatpath-bench", "fatpath-see", "libfatpath_preload.so"]
+        .map(|name| fs::metadata(bindir.join(name)));
     let mut kib = 0;
     for size in sizes {
         kib += size?.len() / 1024;

@@ -39,17 +39,20 @@ mod replace;
 mod restart;
 mod restart_traffic;
 mod router;
+mod see;
 mod service;
 mod state;
 mod status;
 mod status_ike;
 mod strongswan;
 mod sysctl;
+mod top;
 mod trial;
 mod tunnel;
 mod unmodified;
 mod user;
 mod vhost;
+mod view;
 mod vlan;
 mod vrf;
 mod walls;
@@ -80,6 +83,8 @@ fn main() {
         package::trials(),
         pair::trials(),
         privilege::trials(),
+        see::trials(),
+        top::trials(),
         service::trials(),
         exec::trials(),
         fail_closed::trials(),
@@ -100,6 +105,7 @@ fn main() {
         guest_ports::trials(),
         guests::trials(),
         vhost::trials(),
+        view::trials(),
         qdisc::trials(),
         vlan::trials(),
         vrf::trials(),

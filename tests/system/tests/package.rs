@@ -114,7 +114,8 @@ fn with_version(directory: &Path, version: &str) -> Outcome {
 }
 
 fn contents() -> Outcome {
-    let names = ["fatpath", "fatpath-bench", "fatpath-dbgsym", "fatpath-bench-dbgsym"];
+    let names =
+        ["fatpath", "fatpath-bench", "fatpath-see", "fatpath-dbgsym", "fatpath-bench-dbgsym", "fatpath-see-dbgsym"];
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning"]);
     for name in names {
@@ -130,6 +131,7 @@ fn contents() -> Outcome {
         ("fatpath", "usr/bin/fatpath"),
         ("fatpath", "usr/lib/fatpath/libfatpath_preload.so"),
         ("fatpath-bench", "usr/bin/fatpath-bench"),
+        ("fatpath-see", "usr/bin/fatpath-see"),
     ] {
         let file = scratch.file(name).join(file);
         assert!(!sections(&file)?.contains(".debug_info"), "{}", file.display());

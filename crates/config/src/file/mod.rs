@@ -36,7 +36,7 @@ use reader::{Result, Source};
 use zeroize::Zeroizing;
 
 use crate::model::Config;
-use tunnel::Expansion;
+use tunnel::{Expansion, Tunnel};
 
 /// Top-level keys of a file.
 const ROOT_KEYS: &[&str] = &[
@@ -114,6 +114,7 @@ fn read_document(root: &Document<'_>) -> std::result::Result<Read, Findings> {
     read_links(root, &mut config, &mut places, &mut faults);
     let tunnels = tunnel::read_all(root, &config, &places, &mut faults);
     let expansions = tunnel::expand(&tunnels, root, &config);
+    config.tunnels = tunnels.iter().map(Tunnel::named).collect();
     let of_tunnels: Vec<Document<'_>> = expansions.iter().filter_map(Expansion::document).collect();
     for document in &of_tunnels {
         read_links(document, &mut config, &mut places, &mut faults);

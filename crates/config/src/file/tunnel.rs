@@ -16,7 +16,7 @@ use super::document::Document;
 use super::faults::{Faults, Place};
 use super::reader::{Refers, Result, Source, Table, Value, quoted};
 use super::{algorithm, device, ipsec, link, route};
-use crate::model::{Config, LinkConfig};
+use crate::model::{Config, LinkConfig, TunnelName};
 
 pub(super) const KEYS: &[&str] = &["name", "local", "remote", "keys", "cipher", "device"];
 const LOCAL_KEYS: &[&str] = &["address", "port", "nets", "addresses"];
@@ -336,6 +336,11 @@ fn outer(table: &Table<'_>, local: &End, config: &Config, earlier: &[Tunnel]) ->
 }
 
 impl Tunnel {
+    /// Name and outer addresses.
+    pub(super) fn named(&self) -> TunnelName {
+        TunnelName { name: self.name.clone(), local: self.local.address, remote: self.remote.address }
+    }
+
     /// UDP encapsulation of ESP.
     fn encap(&self) -> Option<EspInUdp> {
         let (sport, is_needed) = match self.outer {

@@ -17,6 +17,7 @@ use rustix::process::{geteuid, umask};
 use serde::{Deserialize, Serialize};
 
 use crate::confine::{Places, UserIds};
+use crate::viewers;
 
 /// Ending of the record of the host side's namespace, behind the gateway's name.
 const OF_HOST_SIDE: &str = "namespace";
@@ -88,6 +89,8 @@ pub(crate) enum FileWork {
     RemoveSocket { device: u64, inode: u64 },
     /// Let the gateway's user send to a program's socket.
     Share,
+    /// Admit the viewers to the view socket of a gateway before.
+    AdmitViewers,
 }
 
 /// A socket that an opener makes for its gateway.
@@ -95,6 +98,8 @@ pub(crate) enum FileWork {
 pub(crate) enum SocketRole {
     /// Socket of control clients.
     Control,
+    /// Socket of clients that only look.
+    View,
     /// Socket of netlink clients.
     Netlink,
     /// Socket of key managers.
@@ -116,12 +121,14 @@ struct RoleProperties {
 
 impl SocketRole {
     /// Roles of sockets in the directory of the gateway's own.
-    const OF_GATEWAY: [Self; 3] = [Self::Control, Self::Netlink, Self::Ike];
+    const OF_GATEWAY: [Self; 4] = [Self::Control, Self::View, Self::Netlink, Self::Ike];
 
     const fn properties(self) -> RoleProperties {
         let (endings, kind, mode, is_kept_in_use): (&[&str], _, _, _) = match self {
             // For its user alone.
             Self::Control => (&["sock"], SocketType::STREAM, Some(0o700), true),
+            // For its user alone until the viewers are admitted.
+            Self::View => (&["view.sock"], SocketType::STREAM, Some(0o600), true),
             // For all users. Until the gateway runs it has another name.
             Self::Netlink => (&["netlink", "starting"], SocketType::SEQPACKET, Some(0o666), false),
             Self::Ike => (&["ike"], SocketType::DGRAM, Some(0o700), false),
@@ -151,6 +158,7 @@ impl Named {
             (Self::Sockets, FileWork::Remove) => is_of_gateway(instance, name),
             (Self::Sockets, FileWork::Rename(to)) => is_of_gateway(instance, name) && is_of_gateway(instance, to),
             (Self::Sockets, FileWork::Share) => is_of_program(instance, name),
+            (Self::Sockets, FileWork::AdmitViewers) => SocketRole::View.has_name(instance, name),
             (Self::State(own), FileWork::Read) => name == own || is_journal(own, name),
             (Self::State(own), FileWork::Write) => name == own,
             (Self::State(own), FileWork::Make | FileWork::Remove) => is_journal(own, name),
@@ -237,6 +245,7 @@ pub(crate) fn carry_out(FileOrder { dir, name, work }: &FileOrder, user: Option<
             Ok(Vec::new())
         }
         FileWork::Share => share(&path, user).map(|()| Vec::new()),
+        FileWork::AdmitViewers => viewers::admit(&socket_file(&path)?).map(|()| Vec::new()),
     }
 }
 
@@ -283,6 +292,12 @@ fn make_socket(path: &Path, role: SocketRole) -> io::Result<Vec<OwnedFd>> {
     }
     let file =
         OpenOptions::new().read(true).custom_flags((OFlags::PATH | OFlags::NOFOLLOW).bits() as i32).open(path)?;
+    if role == SocketRole::View {
+        match viewers::admit(&file) {
+            Err(err) if err.raw_os_error() != Some(Errno::STALE.raw_os_error()) => return Err(err),
+            _ => {}
+        }
+    }
     Ok(vec![made, file.into()])
 }
 
@@ -352,6 +367,7 @@ mod tests {
         let sockets = at(Named::Sockets);
         for (name, want) in [
             ("gw.sock", true),
+            ("gw.view.sock", true),
             ("gw.netlink", true),
             ("gw.starting", true),
             ("gw.ike-0123456789abcdef-41194", true),
@@ -374,13 +390,17 @@ mod tests {
         assert!(!admits(&sockets, "gw.sock", FileWork::Read) && !admits(&sockets, "gw.sock", FileWork::Connect));
         assert!(!admits(&sockets, "guest.sock", FileWork::Bind(SocketRole::Guest)));
         assert!(!admits(&sockets, "gw.sock", FileWork::Bind(SocketRole::Guest)));
-        for (name, role) in
-            [("gw.sock", SocketRole::Control), ("gw.starting", SocketRole::Netlink), ("gw.ike", SocketRole::Ike)]
-        {
+        for (name, role) in [
+            ("gw.sock", SocketRole::Control),
+            ("gw.view.sock", SocketRole::View),
+            ("gw.starting", SocketRole::Netlink),
+            ("gw.ike", SocketRole::Ike),
+        ] {
             for other in SocketRole::OF_GATEWAY {
                 assert_eq!(admits(&sockets, name, FileWork::Bind(other)), role == other, "{name} {other:?}");
             }
             assert!(!admits(&sockets, name, FileWork::Adopt));
+            assert_eq!(admits(&sockets, name, FileWork::AdmitViewers), role == SocketRole::View, "{name}");
         }
         assert!(!admits(&sockets, "other.sock", FileWork::Bind(SocketRole::Control)));
         for (name, want) in [("gw.ike-0123456789abcdef-41194", true), ("gw.sock", false), ("gw.ike", false)] {

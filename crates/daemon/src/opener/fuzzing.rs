@@ -89,6 +89,7 @@ fn judged_file(order: &FileOrder) {
         FileWork::Remove => assert!(*name != state() && name != "a.toml", "{name}"),
         FileWork::Rename(to) => assert!(to.starts_with("a.") && !to.contains('/') && *to != state(), "{to}"),
         FileWork::Share => assert!(name.starts_with("a.ike-"), "{name}"),
+        FileWork::AdmitViewers => assert_eq!(name, "a.view.sock"),
         FileWork::Bind(_) | FileWork::RemoveSocket { .. } => {}
     }
     assert!(name.starts_with("a."), "{name}");

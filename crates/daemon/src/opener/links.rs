@@ -20,6 +20,7 @@ use crate::confine::{self, Role};
 use crate::device;
 use crate::host::rtnl;
 use crate::rtnetlink::Rtnetlink;
+use crate::viewers;
 
 /// MTU of a TUN or TAP device without one in the file.
 const DEFAULT_MTU: u16 = 1500;
@@ -45,6 +46,7 @@ pub(crate) struct LinkOpener {
 /// # Errors
 /// As [`serve`].
 pub(crate) fn main() -> Result<(), CliError> {
+    viewers::join();
     let mut links = None;
     let mut directories = Vec::new();
     let carry_out = |order, descriptors| match (order, &mut links) {

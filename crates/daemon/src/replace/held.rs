@@ -59,6 +59,8 @@ pub(crate) struct PassedGuest {
 pub(crate) enum Socket {
     /// Listening socket of control clients.
     Control,
+    /// Listening socket of clients that only look.
+    View,
     /// Listening socket of netlink clients.
     Netlink,
     /// Socket of key managers.

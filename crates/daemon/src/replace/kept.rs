@@ -31,7 +31,8 @@ const LINK: &str = "link-";
 const GUEST: &str = "guest-";
 
 /// Sockets that are kept, with their names in the store.
-const SOCKETS: [(Socket, &str); 3] = [(Socket::Control, "control"), (Socket::Netlink, "netlink"), (Socket::Ike, "ike")];
+const SOCKETS: [(Socket, &str); 4] =
+    [(Socket::Control, "control"), (Socket::View, "view"), (Socket::Netlink, "netlink"), (Socket::Ike, "ike")];
 
 /// A link in the table.
 #[derive(Debug, Deserialize, Serialize)]

@@ -53,6 +53,8 @@ pub struct Neighbours {
     timers: BTreeSet<(Instant, Key)>,
     /// Memory of all waiting packets.
     waiting_bytes: usize,
+    /// Entries by state, in the order of [`NudState::ALL`].
+    counts: [usize; NudState::ALL.len()],
     /// Recorded changes, if a listener has subscribed.
     watch: Option<Watch>,
     /// Knowledge of other shards about these neighbours, if there are any.
@@ -95,6 +97,13 @@ impl Entry {
     fn is_confirmed(&self) -> bool {
         self.place.is_none_or(|place| place.worth == Worth::Confirmed)
     }
+
+    /// Changes its state, and the numbers of entries by state. Returns the state before.
+    fn change(&mut self, next: State, counts: &mut [usize; NudState::ALL.len()]) -> State {
+        counts[self.state.kind() as usize] -= 1;
+        counts[next.kind() as usize] += 1;
+        std::mem::replace(&mut self.state, next)
+    }
 }
 
 /// Changes since the last call of `take_changed`.
@@ -120,6 +129,7 @@ impl Neighbours {
             protocols: HashMap::default(),
             timers: BTreeSet::new(),
             waiting_bytes: 0,
+            counts: [0; NudState::ALL.len()],
             watch: None,
             shared: None,
         }
@@ -262,7 +272,7 @@ impl Neighbours {
         let mac = next.mac();
         let kind = next.kind();
         let begun = next.deadline();
-        let before = std::mem::replace(&mut entry.state, next);
+        let before = entry.change(next, &mut self.counts);
         self.mark(key);
         self.rearm(key, before.deadline(), begun);
         if is_answer {
@@ -308,7 +318,7 @@ impl Neighbours {
         let worth = (!state.is_permanent()).then_some(Worth::Confirmed);
         if let Some(entry) = self.entries.get_mut(&key) {
             let begun = state.deadline();
-            let before = std::mem::replace(&mut entry.state, state);
+            let before = entry.change(state, &mut self.counts);
             self.mark(key);
             self.rearm(key, before.deadline(), begun);
             self.put_behind(key, worth);
@@ -366,6 +376,11 @@ impl Neighbours {
         self.entries.len()
     }
 
+    /// Number of neighbours in each state, in the order of [`NudState::ALL`].
+    pub const fn counts(&self) -> [usize; NudState::ALL.len()] {
+        self.counts
+    }
+
     /// Number of permanent neighbours, which only requests add and no limit evicts.
     pub fn permanent(&self) -> usize {
         self.entries.len() - self.tables.values().map(NeighbourTable::len).sum::<usize>()
@@ -408,6 +423,10 @@ impl Neighbours {
         assert_eq!(self.waiting_bytes, waiting, "bytes that wait in all tables");
         let deadlines = self.entries.iter().filter_map(|(&key, entry)| Some((entry.state.deadline()?, key)));
         assert_eq!(self.timers, deadlines.collect(), "one timer for each deadline");
+        for (state, count) in NudState::ALL.into_iter().zip(self.counts) {
+            let found = self.entries.values().filter(|entry| entry.state.kind() == state).count();
+            assert_eq!(count, found, "entries that are {}", state.name());
+        }
         assert!(self.protocols.keys().all(|key| self.entries.contains_key(key)), "a protocol without an entry");
     }
 
@@ -433,7 +452,7 @@ impl Neighbours {
     fn delay(&mut self, now: Instant, key: Key, mac: MacAddr) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let until = now + self.limits.delay;
-        entry.state = State::Delay { mac, until };
+        entry.change(State::Delay { mac, until }, &mut self.counts);
         entry.is_used = true;
         let worth = entry.place.map(|place| place.worth);
         self.timers.insert((until, key));
@@ -460,7 +479,7 @@ impl Neighbours {
         let until = now + self.limits.retransmit;
         let state = State::Incomplete { waiting: Waiting::default(), sent: 1, until };
         if let Some(entry) = self.entries.get_mut(&key) {
-            let before = std::mem::replace(&mut entry.state, state);
+            let before = entry.change(state, &mut self.counts);
             self.mark(key);
             self.rearm(key, before.deadline(), Some(until));
             if !is_confirmed {
@@ -539,7 +558,7 @@ impl Neighbours {
         let has_failed = matches!(next, State::Failed { .. });
         let was_confirmed = entry.is_confirmed();
         let begun = next.deadline();
-        let before = std::mem::replace(&mut entry.state, next);
+        let before = entry.change(next, &mut self.counts);
         self.mark(key);
         self.rearm(key, None, begun);
         if has_failed && !was_confirmed {
@@ -574,6 +593,7 @@ impl Neighbours {
     fn insert(&mut self, key: Key, state: State, worth: Option<Worth>) {
         self.mark(key);
         self.rearm(key, None, state.deadline());
+        self.counts[state.kind() as usize] += 1;
         self.entries.insert(key, Entry { state, place: None, is_used: false, answer_from: Instant::ZERO });
         self.put_behind(key, worth);
     }
@@ -593,6 +613,7 @@ impl Neighbours {
     fn remove(&mut self, key: Key, actions: &mut Vec<Action>) {
         self.protocols.remove(&key);
         let Some(entry) = self.entries.remove(&key) else { return };
+        self.counts[entry.state.kind() as usize] -= 1;
         self.mark(key);
         if let Some(place) = entry.place {
             self.table(key).remove(place);

@@ -179,6 +179,10 @@ pub enum NudState {
 }
 
 impl NudState {
+    /// All states.
+    pub const ALL: [Self; 7] =
+        [Self::Incomplete, Self::Reachable, Self::Stale, Self::Delay, Self::Probe, Self::Failed, Self::Permanent];
+
     /// Linux's name of the state.
     pub const fn name(self) -> &'static str {
         match self {

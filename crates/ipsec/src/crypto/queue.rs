@@ -84,6 +84,11 @@ impl Queue {
         self.opening.len() >= PLACES
     }
 
+    /// Numbers of packets that wait for their encryption, and for their decryption.
+    pub(crate) fn depths(&self) -> [usize; 2] {
+        [self.sealing.len(), self.opening.len()]
+    }
+
     /// Tells whether a job is done.
     pub(crate) fn has_done(&self) -> bool {
         self.passing.is_some() || self.sealing.has_first() || self.opening.has_first()

@@ -22,6 +22,8 @@ pub(crate) struct Age {
     /// The highest received number that was reported to its device.
     pub(crate) esn_reported: u64,
     pub(crate) aevents: ReportedNumbers,
+    /// Packets and bytes of its counters that are in its sum, or belong in none; wraps.
+    pub(crate) summed: (u64, u64),
     /// The request that made the SA.
     pub(crate) request: Option<Request>,
 }
@@ -37,6 +39,7 @@ impl Age {
             born: 0,
             esn_reported: config.seq,
             aevents: ReportedNumbers::default(),
+            summed: (0, 0),
             request: config.request.clone(),
         }
     }

@@ -145,11 +145,11 @@ impl Sa {
         })
     }
 
-    /// Applies `config`, which was checked, except identity, key and lifetime. Sequence numbers and window stay.
+    /// Decides whether `config` may [replace](Self::replace) its own.
     ///
     /// # Errors
     /// [`ConfigError::EsnChanged`], [`ConfigError::DirReversed`].
-    pub(crate) fn replace(&mut self, config: &SaConfig) -> Result<(), ConfigError> {
+    pub(crate) fn check_replacement(&self, config: &SaConfig) -> Result<(), ConfigError> {
         if config.flags.esn != self.flags.esn {
             return Err(ConfigError::EsnChanged);
         }
@@ -158,6 +158,11 @@ impl Sa {
         {
             return Err(ConfigError::DirReversed);
         }
+        Ok(())
+    }
+
+    /// Applies `config`, which was checked, except identity, key and lifetime. Sequence numbers and window stay.
+    pub(crate) fn replace(&mut self, config: &SaConfig) {
         self.settle(config);
         self.src = config.src;
         self.dir = config.dir;
@@ -174,7 +179,6 @@ impl Sa {
         if config.replay_window != self.replay.size() {
             self.replay = self.replay.resized(config.replay_window);
         }
-        Ok(())
     }
 
     /// Tells whether `flow` may have come through it. For an ICMP error, a match of `quoted` is enough (Linux
@@ -345,8 +349,11 @@ impl Sa {
         self.resume_received(seqs);
     }
 
-    /// Adds to its counters those of another SA that it continues.
-    pub const fn resume_counts(&mut self, packets: u64, bytes: u64) {
+    /// Adds to its counters those of another SA that it continues. Its [sum](crate::SaSum) has its own packets alone.
+    pub fn resume_counts(&mut self, packets: u64, bytes: u64) {
+        let (summed_packets, summed_bytes) = &mut self.age.summed;
+        *summed_packets = summed_packets.wrapping_add(packets.wrapping_sub(self.stats.packets));
+        *summed_bytes = summed_bytes.wrapping_add(bytes.wrapping_sub(self.stats.bytes));
         (self.stats.packets, self.stats.bytes) = (packets, bytes);
         (self.next_packets, self.next_bytes) = (0, 0);
     }

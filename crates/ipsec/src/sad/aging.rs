@@ -102,6 +102,7 @@ impl Sad {
         let is_dying = sa.dying && !was_dying;
         let renewals = sa.age.renewals;
         sa.schedule(timers);
+        self.dying += usize::from(is_dying);
         if is_first {
             self.tell(SharedChange::SaUsed { sa: id, at: now });
         }
@@ -117,12 +118,13 @@ impl Sad {
         let Some((sa, timers, _, changes)) = self.with_clock(id) else { return };
         sa.age.lifetime = lifetime;
         sa.age.renewals = sa.age.renewals.wrapping_add(1);
-        sa.dying = false;
+        let was_dying = std::mem::take(&mut sa.dying);
         (sa.next_bytes, sa.next_packets) = (0, 0);
         *changes += 1;
         if owner == sa.owner() {
             sa.schedule(timers);
         }
+        self.dying -= usize::from(was_dying);
     }
 
     /// Starts the lifetime of an added SA, at its owner.
@@ -196,8 +198,9 @@ impl Sad {
     /// Follows an SA's owner, to which it is dying, unless its lifetime has been replaced meanwhile.
     pub(crate) fn follow_dying(&mut self, id: SaId, renewals: u32) {
         if let Some(sa) = self.get_mut(id).filter(|sa| sa.age.renewals == renewals) {
-            sa.dying = true;
+            let was_dying = std::mem::replace(&mut sa.dying, true);
             self.changes += 1;
+            self.dying += usize::from(!was_dying);
         }
     }
 
@@ -233,6 +236,7 @@ impl Sad {
             events.push(Event::Numbers(aevent));
         }
         sa.schedule(timers);
+        self.dying += usize::from(is_dying);
         if is_dying {
             self.tell(SharedChange::SaDying { sa: id, renewals });
         }

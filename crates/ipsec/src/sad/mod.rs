@@ -11,6 +11,8 @@ pub(crate) mod sa_changes;
 pub(crate) mod search;
 mod slots;
 pub(crate) mod spi;
+mod sum_table;
+mod sums;
 
 use std::collections::BTreeMap;
 use std::hash::BuildHasher;
@@ -31,6 +33,8 @@ pub(crate) use larval::Larvae;
 pub use larval::{Larval, MAX_LARVAE};
 use sa_changes::{SaChange, SaChangeKind, SaChanges};
 use slots::{Slots, slot_of};
+use sum_table::SaSums;
+pub use sum_table::{MAX_SUMS, SaSum, SaSumKey};
 use xfrm::{AeventLimits, ConfigError, Mark, Offload, OffloadMode, SaConfig, SaDir};
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
@@ -65,12 +69,38 @@ pub struct Sad {
     by_birth: BTreeMap<u64, SaId>,
     /// Number of SAs that are for the packets of one CPU.
     of_cpus: usize,
+    /// Number of SAs that have reached a soft limit.
+    dying: usize,
+    /// Numbers of SAs that receive, that send, and without a direction.
+    by_dir: [usize; 3],
+    /// Sums of the SAs of this shard, with those that have ended.
+    sums: SaSums,
     /// The shard of the node that has this database.
     pub(crate) place: ShardPlace,
     /// Changes for all shards that this one has caused.
     pub(crate) shared: Vec<SharedChange>,
     /// Owner of the last SPI that was allocated.
     last_steered: ShardId,
+}
+
+/// Numbers of SAs by state and direction.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SaCounts {
+    /// SAs that have reached a soft limit.
+    pub dying: usize,
+    /// Larval SAs, which are not among the others.
+    pub larval: usize,
+    /// SAs that receive, that send, and without a direction.
+    pub by_dir: [usize; 3],
+}
+
+/// Place of a direction in [`SaCounts::by_dir`].
+const fn dir_place(dir: Option<SaDir>) -> usize {
+    match dir {
+        Some(SaDir::In) => 0,
+        Some(SaDir::Out) => 1,
+        None => 2,
+    }
 }
 
 /// Number of SAs of a destination and `reqid` among which the predecessor of a new one is searched for.
@@ -160,8 +190,15 @@ impl Sad {
         if [sa.offload, config.offload].iter().flatten().any(|offload| offload.mode == OffloadMode::Packet) {
             return Err(ConfigError::OffloadChanged);
         }
-        sa.replace(config)?;
+        let old_dir = sa.dir;
+        sa.check_replacement(config)?;
+        self.leave_sum(id);
+        let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
+        sa.replace(config);
         let new = sa.template_key();
+        self.enter_sum(id);
+        self.by_dir[dir_place(old_dir)] -= 1;
+        self.by_dir[dir_place(config.dir)] += 1;
         self.offload_again(id, config);
         self.move_port(config.dst, old_encap.map(|encap| encap.dport), config.encap.map(|encap| encap.dport));
         if old != new {
@@ -235,8 +272,10 @@ impl Sad {
         self.by_spi.insert(self.name(config.dst, config.spi.0), slot_of(id));
         *self.spis.entry(config.spi).or_default() += 1;
         self.of_cpus += usize::from(config.cpu.is_some());
+        self.by_dir[dir_place(config.dir)] += 1;
         self.move_port(config.dst, None, config.encap.map(|encap| encap.dport));
         self.link(slot_of(id), key);
+        self.enter_sum(id);
         self.start(id);
         self.changes += 1;
         Ok(id)
@@ -244,6 +283,7 @@ impl Sad {
 
     /// Removes an SA from all indexes.
     pub(crate) fn take(&mut self, id: SaId) -> Option<Sa> {
+        self.leave_sum(id);
         let sa = self.get(id)?;
         let (name, key) = (self.name(sa.dst, sa.spi.0), sa.template_key());
         self.by_spi.remove(name, slot_of(id));
@@ -260,6 +300,8 @@ impl Sad {
             }
         }
         self.of_cpus -= usize::from(sa.cpu().is_some());
+        self.by_dir[dir_place(sa.dir)] -= 1;
+        self.dying -= usize::from(sa.dying);
         self.move_port(sa.dst, sa.encap.map(|encap| encap.dport), None);
         sa.age.unschedule(id, &mut self.timers);
         sa.state = State::Dead;
@@ -404,6 +446,11 @@ impl Sad {
     /// Number of SAs, without larval ones.
     pub fn len(&self) -> usize {
         self.by_spi.len()
+    }
+
+    /// Numbers of SAs by state and direction.
+    pub fn counts(&self) -> SaCounts {
+        SaCounts { dying: self.dying, larval: self.larvae.len(), by_dir: self.by_dir }
     }
 
     /// Every SA, in the order of its slot.

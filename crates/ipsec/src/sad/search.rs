@@ -9,6 +9,9 @@ use xfrm::{ConfigError, Flowi, Mark, Mode, SaConfig, SaDir, Template};
 use super::Sad;
 use crate::sa::{Sa, State};
 
+/// Limit of SAs of a destination and `reqid` that are looked at for a policy.
+const MOST_OF_A_REQID: usize = 64;
+
 /// Result of a search for a template.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Found {
@@ -142,6 +145,29 @@ impl Sad {
             None if clash() => Found::Clash,
             None => Found::Nothing,
         }
+    }
+
+    /// Tells whether there is a valid SA for a template of a policy. `None`: the template leaves its destination or `reqid` to the packet,
+    /// or there are too many SAs to look at.
+    pub(crate) fn has_for_policy(&self, template: &Template, mark: Mark, if_id: u32) -> Option<bool> {
+        let dst = template.dst.filter(|dst| !dst.is_unspecified() && template.reqid != 0)?;
+        let src = template.src.filter(|src| !src.is_unspecified());
+        let suits = |sa: &Sa| {
+            let has_source = src.is_none_or(|src| sa.src == src || sa.src.is_unspecified());
+            let has_spi = template.spi.is_none_or(|spi| spi == sa.spi);
+            has_source && has_spi && sa.mode == template.mode && sa.if_id == if_id && sa.state == State::Valid
+        };
+        let mut looked_at = 0;
+        for sa in self.slots.list(self.newest((dst, template.reqid))) {
+            if suits(sa) && sa.mark.matches(mark.sought()) {
+                return Some(true);
+            }
+            looked_at += 1;
+            if looked_at == MOST_OF_A_REQID {
+                return None;
+            }
+        }
+        Some(false)
     }
 
     /// Tells whether there is an SA as `wanted`, in whatever state, for that CPU or for all.

@@ -264,6 +264,11 @@ impl Spd {
         Some(policy)
     }
 
+    /// Number of policies of a direction.
+    pub fn count(&self, dir: Dir) -> usize {
+        self.order[dir as usize].len()
+    }
+
     fn table_mut(&mut self, config: &PolicyConfig) -> &mut Table {
         &mut self.tables[config.dir as usize][usize::from(config.selector.dst.is_ipv4())]
     }

@@ -525,6 +525,15 @@ impl Model {
         [&self.v4, &self.v6].iter().flat_map(|family| family.tables.values()).map(|(_, table)| table.len()).sum()
     }
 
+    /// Number of routes of each table, by the tables' numbers, both families together.
+    pub fn routes_by_table(&self) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::new();
+        for (id, table) in [&self.v4, &self.v6].into_iter().flat_map(|family| family.tables.values()) {
+            *counts.entry(*id).or_default() += table.len();
+        }
+        counts
+    }
+
     /// Refuses a route more above the limit.
     pub(super) fn admit_route(&self) -> Result<(), Error> {
         let used = if self.max_routes == 0 { 0 } else { self.route_count() };

@@ -1,0 +1,66 @@
+//! The program `fatpath-see`: metrics of running gateways for monitors, and rates for a terminal.
+//!
+//! # Decides
+//! Names and labels of metrics ([`families`]), their two text formats ([`exposition`]), and the requests of a scrape ([`scrape`]): those
+//! whose cost no table of a gateway raises, and sums of SAs and policies up to a limit. Rates between two answers, and what a terminal
+//! shows of them ([`top`]).
+//!
+//! # Leaves to others
+//! Arguments (crate [`client`]), contents of replies (crate [`ctl`]), and counting (the gateways, which are asked by their view sockets).
+//! HTTP is hyper's, by tokio: neither is in the gateway or in the preloaded library.
+//!
+//! # Limits
+//! 16 connections, requests of 64 KiB, 10 seconds for a connection (`server.rs`); 10 000 sums of SAs and as many policies of a gateway
+//! (`scrape.rs`). A gateway answers a scrape within 2 seconds.
+//!
+//! # Standards
+//! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; RFC 9110 and 9112 as hyper has them.
+#![forbid(unsafe_code)]
+
+mod exposition;
+mod families;
+mod log;
+mod scrape;
+mod server;
+mod textfile;
+mod top;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use client::{CliError, MetricsArgs, SeeCommand, command_line};
+
+use scrape::Gateways;
+
+/// Views of gateways: `fatpath metrics` and `fatpath top`
+#[derive(Debug, Parser)]
+#[command(name = "fatpath-see", version = env!("FATPATH_VERSION"), max_term_width = 100, disable_help_subcommand = true)]
+struct Cli {
+    /// View of gateways
+    #[command(subcommand)]
+    command: SeeCommand,
+}
+
+fn main() -> ExitCode {
+    let cli: Cli = match command_line::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    let outcome = match cli.command {
+        SeeCommand::Metrics(args) => {
+            log::start();
+            metrics(&args)
+        }
+        // A log line would be in the picture.
+        SeeCommand::Top(args) => top::run(&args),
+    };
+    command_line::exit_code(outcome.map(|()| ExitCode::SUCCESS))
+}
+
+fn metrics(args: &MetricsArgs) -> Result<(), CliError> {
+    let gateways = Gateways::new(args.instance.clone());
+    match &args.textfile {
+        Some(dir) => textfile::write_all(gateways, dir, args.interval()),
+        None => server::serve(gateways, args.listen),
+    }
+}
