@@ -179,7 +179,7 @@ pub fn instance_name(name: &str) -> Result<String, String> {
 /// Environment variable with the name of the gateway, for commands without one.
 const INSTANCE_VARIABLE: &str = "FATPATH_INSTANCE";
 
-/// Name of a gateway: `named`, else that of [`INSTANCE_VARIABLE`], else `default`.
+/// Name of a gateway: `named`, else that of `FATPATH_INSTANCE` in the environment, else `default`.
 ///
 /// # Errors
 /// The variable has no name of a gateway.

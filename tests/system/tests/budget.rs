@@ -18,9 +18,10 @@ const TUN: &str =
 
 pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
+    const WITH_SETPRIV: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::SETPRIV];
     vec![
         trial("budget/routes_above_a_cgroup_are_refused_without_loss", NEEDS, routes_above),
-        trial("budget/limit_lowered_at_run_time_counts_within_seconds", &[NEEDS, &[Need::SETPRIV]].concat(), lowered),
+        trial("budget/limit_lowered_at_run_time_counts_within_seconds", WITH_SETPRIV, lowered),
         trial("budget/reload_above_the_limit_changes_nothing", NEEDS, reload_above),
         trial("budget/entries_above_a_tables_limit_are_refused_by_name", NEEDS, tables),
         trial("budget/start_above_the_limit_is_refused", NEEDS, start_above),
