@@ -96,7 +96,7 @@ pub fn with_workers(toml: &str) -> String {
     }
 }
 
-/// Has the gateway that a command starts change to a user.
+/// Sets the user of the gateway that a command starts.
 pub fn change_user(command: &mut Command, user: &str) {
     command.env(USER, user);
 }
