@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Namespaces];
     vec![
         trial("view/member_of_the_group_looks_and_changes_nothing", NEEDS, of_group),
+        trial("view/gateway_of_another_user_has_the_groups_socket", NEEDS, of_another_user),
         trial("view/socket_without_the_group_is_the_users_alone", NEEDS, without_group),
         trial("view/seventeenth_client_is_refused", NEEDS, clients),
         trial("view/trace_of_a_client_ends_with_it", &[Need::Namespaces, Need::Tun, Need::PING], trace),
@@ -134,6 +135,22 @@ fn of_group() -> Outcome {
     assert!(reply(&stream, r#"{"request":"ping"}"#)?.contains("pong"));
     let denied = refusal(as_user(&scratch, "--clear-groups").args(["show", "links", "-i", "x"]))?;
     assert!(denied.contains("x.sock: permission denied"), "{denied}");
+    Ok(())
+}
+
+/// The gateway's own user can give no file to the group: its opener does.
+fn of_another_user() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let mut gateway = Gateway::spawn(with_the_group(&scratch, &host)?, &scratch, "x", LAN, &["--user", "61234"])?;
+    gateway.wait_until("it runs", |gateway| gateway.show("links").is_ok())?;
+    assert!(gateway.show("sandbox")?.contains(", user 61234\n"), "{}", gateway.log());
+    let before = fs::symlink_metadata(scratch.file("x.view.sock"))?;
+    assert_eq!((before.mode() & 0o777, before.uid(), before.gid()), (0o660, 0, GROUP), "{}", gateway.log());
+    run(member(&scratch).args(["show", "links", "-i", "x"]))?;
+    drop(gateway.replace(with_the_group(&scratch, &host)?, &scratch, LAN, PATIENCE)?);
+    assert_eq!(fs::symlink_metadata(scratch.file("x.view.sock"))?.ino(), before.ino());
+    run(member(&scratch).args(["show", "links", "-i", "x"]))?;
+    assert!(gateway.terminate()?.success() && !scratch.file("x.view.sock").exists(), "{}", gateway.log());
     Ok(())
 }
 
