@@ -574,7 +574,7 @@ impl Node {
     #[cold]
     pub(crate) fn link_failed(&mut self, now: Instant, id: PortId, err: &io::Error) {
         // It may be closed, or down, by an operation that came before.
-        if !self.slots.get(id.0 as usize).and_then(Option::as_ref).is_some_and(|slot| slot.down.is_none()) {
+        if self.slots.get(id.0 as usize).and_then(Option::as_ref).is_none_or(|slot| slot.down.is_some()) {
             return;
         }
         Slot::log_failure(err, "is down");
