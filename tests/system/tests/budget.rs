@@ -165,6 +165,20 @@ fn routes_above() -> Outcome {
     fs::write(scratch.file("rest"), self::batch(60_000, "right").replace("add 20.", "add 30."))?;
     let (is_done, output) = ip(&scratch, &["-batch", &scratch.file("rest").display().to_string()])?;
     assert!(!is_done && output.contains(&want), "not {want}: {output}");
+    // The changes that waited for the worker have given their memory back: fewer and fewer at a time use that up, too.
+    let mut next = 0..u16::MAX;
+    for count in [400, 40, 4, 1] {
+        let is_full = || -> Outcome<bool> {
+            let lines: String = next
+                .by_ref()
+                .take(count)
+                .map(|n| format!("route add 100.{}.{}.0/24 dev right\n", n >> 8, n & 255))
+                .collect();
+            fs::write(scratch.file("rest"), lines)?;
+            Ok(!ip(&scratch, &["-batch", &scratch.file("rest").display().to_string()])?.0)
+        };
+        fill(is_full)?;
+    }
     // SAs, policies and neighbours are refused alike.
     for words in [
         "neigh add 10.2.0.9 lladdr 02:00:00:00:00:09 dev right",
@@ -176,6 +190,16 @@ fn routes_above() -> Outcome {
         assert!(!is_done && output.contains(&want), "{words}: {output}");
     }
     Ok(())
+}
+
+/// Calls `is_full` until it returns true.
+fn fill(mut is_full: impl FnMut() -> Outcome<bool>) -> Outcome {
+    for _ in 0..100 {
+        if is_full()? {
+            return Ok(());
+        }
+    }
+    Err("the budget is not used up".into())
 }
 
 fn lowered() -> Outcome {
