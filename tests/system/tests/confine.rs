@@ -223,7 +223,7 @@ fn back_end() -> Outcome {
     gateway.wait_until("the gateway connects", |_| listener.accept().is_ok())?;
     // A file of a client names none.
     let other = scratch.file("other.toml");
-    fs::write(&other, format!("{TUN}{}", link(&second)))?;
+    fs::write(&other, with_workers(&format!("{TUN}{}", link(&second))))?;
     let mut load = Command::new(fatpath());
     load.args(["-i", "x", "load", "-c"]).arg(&other).env("FATPATH_RUNDIR", scratch.path());
     let refused = run(&mut load).err().and_then(|failed| failed.message().map(str::to_owned)).unwrap_or_default();

@@ -318,8 +318,8 @@ fn busy_readers() -> Outcome {
         "{} slices in {took:?}, {longest} µs",
         after - before
     );
-    // Processor time, which a busy machine makes longer.
-    assert!(longest < 2000, "a slice took {longest} µs");
+    // Processor time, which a busy machine makes longer: 40 µs became 4.8 ms beside two builds.
+    assert!(longest < 10_000, "a slice took {longest} µs");
     Ok(())
 }
 
