@@ -1,9 +1,9 @@
 //! Vocabulary that every crate of fatpath shares.
 //!
 //! # Decides
-//! Identifiers ([`PortId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`], [`ShardId`]), prefixes ([`Prefix`], [`IfAddr`]), time
-//! ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`], [`Mib`]), and the reasons for which a packet
-//! is dropped ([`DropReason`]).
+//! Identifiers ([`PortId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`], [`ShardId`]), prefixes ([`Prefix`], [`IfAddr`]), flows
+//! that a rule for routes matches ([`RuleSelector`]), time ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`],
+//! [`Mib`]), and the reasons for which a packet is dropped ([`DropReason`]).
 //!
 //! # Leaves to others
 //! All protocols and all state. A core takes [`Instant`] as a parameter and never reads a clock: crate `daemon` does,
@@ -22,6 +22,7 @@ mod counters;
 mod drop_reason;
 mod id;
 mod prefix;
+mod rule;
 mod shard;
 mod time;
 mod token_bucket;
@@ -30,6 +31,7 @@ pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
 pub use id::{Domain, IfIndex, Origin, PortId, SaId, TableId};
 pub use prefix::{IfAddr, Prefix, PrefixError};
+pub use rule::{RouteFlow, RuleInput, RuleSelector};
 pub use shard::{ShardCount, ShardId, ShardPlace};
 pub use time::Instant;
 pub use token_bucket::{Rate, TokenBucket};

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::ops::{Deref, DerefMut};
 
-use base::{DropReason, PortId};
+use base::{Domain, DropReason, PortId, RouteFlow};
 use offload::ip_headers;
 use packet::{Cut, GsoKind, Packet};
 use wire::ip::Info;
@@ -72,6 +72,23 @@ const NO_FLOW: FlowKey =
     FlowKey { src: UNPARSED.src, dst: UNPARSED.dst, protocol: UNPARSED.protocol, sport: 0, dport: 0 };
 
 impl IpPacket {
+    /// What the packet's route is looked up for in a domain (Linux `struct flowi4`, `struct flowi6`).
+    #[inline]
+    pub(crate) fn route_flow(&self, domain: Domain) -> RouteFlow {
+        let origin = self.pkt.meta.origin.get();
+        let by = || domain.vrf_device().unwrap_or(origin.device());
+        RouteFlow {
+            domain,
+            dst: self.info.dst,
+            src: Some(self.info.src),
+            input: (!origin.is_local()).then(by),
+            tos: self.info.tos,
+            protocol: self.info.protocol.0,
+            sport: self.flow.sport,
+            dport: self.flow.dport,
+        }
+    }
+
     /// A packet whose headers are not parsed.
     #[inline]
     pub(crate) const fn unparsed(pkt: Packet) -> Self {

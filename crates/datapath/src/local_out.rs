@@ -130,7 +130,7 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<PortId>) -> Next {
     if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
         return Next::Output(Hop::new(dev, dst));
     }
-    match (dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst), by) {
+    match (dp.decide_packet(dp.fib.domain(ip.pkt.meta.origin.device()), ip), by) {
         (Decision::Broadcast { .. }, Some(dev)) if ip.pkt.meta.maker == Maker::Socket => {
             Next::Output(Hop::broadcast(dev))
         }
@@ -166,8 +166,12 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: PortId, kinds: 
     let dst = ip.info.dst;
     let version = ip.info.version();
     let link_local = is_link_local(dst);
-    trace::route(dp, cx, &mut ip.pkt, domain, dst, link_local.then_some(link));
-    let decision = if link_local { dp.fib.decide(domain, dst, Some(link)) } else { dp.decide(domain, dst) };
+    let flow = trace::is_on(dp).then(|| ip.route_flow(domain));
+    trace::route(dp, cx, &mut ip.pkt, flow, link_local.then_some(link));
+    let decision = match link_local {
+        true => dp.fib.decide_flow(&ip.route_flow(domain), Some(link)),
+        false => dp.decide_packet(domain, ip),
+    };
     let vrf = domain.vrf_device();
     if let (Decision::Local { dev }, Some(vrf)) = (decision, vrf)
         && dp.fib.domain(dev) == domain
@@ -178,7 +182,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: PortId, kinds: 
         return vrf::loop_back(dp, cx, ip, vrf);
     }
     let is_of_socket = kinds.is_empty();
-    let found = if is_of_socket { Hop::of_socket(on_link(dp, decision, link, dst)) } else { Hop::of(decision) };
+    let found = if is_of_socket { Hop::of_socket(on_link(dp, decision, link, ip)) } else { Hop::of(decision) };
     let hop = match found {
         // A link-local destination needs no VRF.
         Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
@@ -209,11 +213,11 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: PortId, kinds: 
 
 /// Decision on a packet of a socket, whose kernel has chosen `link`: a broadcast address leaves by that link or as the route by that
 /// link says (Linux `fib_lookup` with `flowi4_oif`). A VRF's device is no choice of a link.
-fn on_link(dp: &Datapath, decision: Decision, link: PortId, dst: IpAddr) -> Decision {
+fn on_link(dp: &Datapath, decision: Decision, link: PortId, ip: &IpPacket) -> Decision {
     let domain = dp.fib.domain(link);
     match decision {
         Decision::Broadcast { dev: Some(dev) } if dev != link && domain.vrf_device() != Some(link) => {
-            dp.fib.decide(domain, dst, Some(link))
+            dp.fib.decide_flow(&ip.route_flow(domain), Some(link))
         }
         other => other,
     }

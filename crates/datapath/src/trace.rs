@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, Origin, PortId, SaId};
+use base::{DropReason, Origin, PortId, RouteFlow, SaId};
 use ipsec::EspDrop;
 use packet::{Cut, Packet};
 use wire::{FlowKey, Spi, eth};
@@ -241,20 +241,26 @@ fn decrypting_sa(dp: &Datapath, ip: &IpPacket) -> Option<EspRef> {
     Some(EspRef { spi, reqid: sa.reqid() })
 }
 
-/// Records the lookup of a packet's route.
+/// Tells whether packets are traced.
 #[inline]
-pub(crate) fn route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<PortId>) {
-    if dp.trace.is_on() {
-        record_route(dp, cx, pkt, domain, dst, oif);
+pub(crate) fn is_on(dp: &Datapath) -> bool {
+    dp.trace.is_on()
+}
+
+/// Records the lookup of a packet's route; `flow` is `None` while no packets are traced.
+#[inline]
+pub(crate) fn route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, flow: Option<RouteFlow>, oif: Option<PortId>) {
+    if let Some(flow) = flow {
+        record_route(dp, cx, pkt, &flow, oif);
     }
 }
 
 #[cold]
-fn record_route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, domain: Domain, dst: IpAddr, oif: Option<PortId>) {
-    let found = dp.fib.lookup_with_table(domain, dst, oif);
+fn record_route(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, flow: &RouteFlow, oif: Option<PortId>) {
+    let found = dp.fib.lookup_flow(flow, oif);
     let prefix = found.map(|(_, route)| route.prefix);
     let table = found.and_then(|(table, _)| table);
-    record_step(dp, cx, pkt, Step::Route { table, prefix, domain });
+    record_step(dp, cx, pkt, Step::Route { table, prefix, domain: flow.domain });
 }
 
 /// Step of a traced packet whose IP header begins at `l3`, to be [pushed](push) once it is known to have been made.

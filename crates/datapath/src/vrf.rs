@@ -78,10 +78,10 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: Po
 
 fn route_again(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, vrf: PortId) -> Next {
     let domain = Domain::vrf(vrf);
-    let dst = ip.info.dst;
-    trace::route(dp, cx, &mut ip.pkt, domain, dst, None);
+    let flow = trace::is_on(dp).then(|| ip.route_flow(domain));
+    trace::route(dp, cx, &mut ip.pkt, flow, None);
     let hop_of = if ip.pkt.meta.maker == Maker::Socket { Hop::of_socket } else { Hop::of };
-    let found = if dp.fib.may_send(domain) { hop_of(dp.decide(domain, dst)) } else { Err(DropReason::LinkDown) };
+    let found = if dp.fib.may_send(domain) { hop_of(dp.decide_packet(domain, ip)) } else { Err(DropReason::LinkDown) };
     match found {
         Ok(hop) => {
             dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);

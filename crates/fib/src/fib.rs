@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{Domain, DropReason, IfAddr, Instant, PortId, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, PortId, RouteFlow, TableId};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ila::{HookType, RouteEncap};
@@ -31,6 +31,8 @@ pub struct Fib {
     has_encaps: bool,
     /// Rules in the order of look-up, by family.
     rules: [Vec<Rule>; 2],
+    /// Whether rules of a family read more of a flow than its domain and destination.
+    rules_read_flows: [bool; 2],
     vrfs: Vrfs,
 }
 
@@ -48,6 +50,7 @@ impl Default for Fib {
             path_mtus: PathMtus::default(),
             has_encaps: false,
             rules: [Rule::first(true), Rule::first(false)],
+            rules_read_flows: [false; 2],
             vrfs: Vrfs::default(),
         }
     }
@@ -127,8 +130,22 @@ impl Fib {
 
     /// Replaces the rules of a family.
     pub fn set_rules(&mut self, v4: bool, rules: Vec<Rule>) {
+        self.rules_read_flows[usize::from(!v4)] = rules.iter().any(Rule::reads_flow);
         self.rules[usize::from(!v4)] = rules;
         self.changed();
+    }
+
+    /// Tells whether it depends on more of a flow than its domain and destination that an address is the node's own: the local
+    /// table is not looked up first.
+    pub fn local_reads_flow(&self, v4: bool) -> bool {
+        let first = self.rules[usize::from(!v4)].first();
+        self.rules_read_flows(v4) && first.is_none_or(|first| *first != Rule::ask(TableId::LOCAL))
+    }
+
+    /// Tells whether a decision depends on more of a flow than its domain and destination.
+    #[inline]
+    pub fn rules_read_flows(&self, v4: bool) -> bool {
+        self.rules_read_flows[usize::from(!v4)]
     }
 
     /// Adds, replaces or removes the VRF with the device `device`. The caller adds and removes the VRF's routes.
@@ -166,32 +183,46 @@ impl Fib {
         domain == Domain::DEFAULT || self.vrfs.of(domain).is_some_and(|vrf| vrf.up)
     }
 
-    /// The route to `dst` in a domain: the longest prefix, then the smallest metric, in the first table with a route in
-    /// the order of the rules. With `oif`, only routes on that link and routes without a link.
+    /// The route to `dst` in a domain, of a flow about which no more is known ([`lookup_flow`](Self::lookup_flow)).
     pub fn lookup(&self, domain: Domain, dst: IpAddr, oif: Option<PortId>) -> Option<&Route> {
-        self.lookup_with_table(domain, dst, oif).map(|(_, route)| route)
+        self.lookup_flow(&RouteFlow::to(domain, dst), oif).map(|(_, route)| route)
     }
 
-    /// The route of [`lookup`](Self::lookup), with its table; `None` instead of the table for the route of a rule.
-    pub fn lookup_with_table(
-        &self,
-        domain: Domain,
-        dst: IpAddr,
-        oif: Option<PortId>,
-    ) -> Option<(Option<TableId>, &Route)> {
-        let rules = self.rules[usize::from(dst.is_ipv6())].iter();
-        let mut found = rules.filter(|rule| rule.is_for(domain, dst)).filter_map(|rule| match &rule.then {
-            RuleAction::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| Some((Some(*table), route))),
-            RuleAction::AskVrf => {
-                let table = self.vrf_table(domain)?;
-                self.lookup_in(table, dst, oif).map(|route| Some((Some(table), route)))
+    /// The route of a flow, with its table; `None` instead of the table for the route of a rule. The route is that of the
+    /// longest prefix, then the smallest metric, in the first table with a route in the order of the rules (Linux
+    /// `fib_rules_lookup`). With `oif`, only routes on that link and routes without a link.
+    pub fn lookup_flow(&self, flow: &RouteFlow, oif: Option<PortId>) -> Option<(Option<TableId>, &Route)> {
+        let dst = flow.dst;
+        let rules = &self.rules[usize::from(dst.is_ipv6())];
+        let mut next = 0;
+        while let Some(rule) = rules.get(next) {
+            next += 1;
+            if !rule.is_for(flow) {
+                continue;
             }
-            // The error is *network unreachable* and not *host unreachable* (Linux `fib4_rule_action`), as without a
-            // route.
-            RuleAction::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
-            RuleAction::Take(route) => Some(Some((None, route))),
-        });
-        found.find(|found| found.is_none_or(|(_, route)| route.kind != RouteKind::Throw)).flatten()
+            let found = match &rule.then {
+                RuleAction::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| (Some(*table), route)),
+                RuleAction::AskVrf => self
+                    .vrf_table(flow.domain)
+                    .and_then(|table| self.lookup_in(table, dst, oif).map(|route| (Some(table), route))),
+                // The error is *network unreachable* and not *host unreachable* (Linux `fib4_rule_action`), as without a
+                // route.
+                RuleAction::Take(Route { kind: RouteKind::Unreachable, .. }) => return None,
+                RuleAction::Take(route) => Some((None, route)),
+                RuleAction::GoTo(place) => {
+                    next = next.max(*place);
+                    continue;
+                }
+                RuleAction::Pass => continue,
+            };
+            if let Some((_, route)) = found
+                && route.kind != RouteKind::Throw
+                && !rule.suppresses(route)
+            {
+                return found;
+            }
+        }
+        None
     }
 
     /// As [`lookup`](Self::lookup), in a single table.
@@ -199,26 +230,33 @@ impl Fib {
         self.table(table)?.lookup(dst, oif)
     }
 
-    /// Decides on packets to `dst` in a domain. After a route through a VRF's device the look-up is repeated in that
-    /// VRF (Linux `vrf_xmit`); after a route with an encapsulation and without a gateway it is repeated for the
-    /// translated destination (Linux `ila_output`).
+    /// Decides on packets to `dst` in a domain, of a flow about which no more is known ([`decide_flow`](Self::decide_flow)).
     pub fn decide(&self, domain: Domain, dst: IpAddr, oif: Option<PortId>) -> Decision {
+        self.decide_flow(&RouteFlow::to(domain, dst), oif)
+    }
+
+    /// Decides on packets of a flow. After a route through a VRF's device the look-up is repeated in that VRF (Linux
+    /// `vrf_xmit`); after a route with an encapsulation and without a gateway it is repeated for the translated destination
+    /// (Linux `ila_output`). Both repeat it as for a packet of this node.
+    pub fn decide_flow(&self, flow: &RouteFlow, oif: Option<PortId>) -> Decision {
+        let RouteFlow { domain, dst, .. } = *flow;
         if dst.is_multicast() {
             return Decision::Multicast;
         }
         if dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Decision::Broadcast { dev: None };
         }
-        let mut route = self.lookup(domain, dst, oif);
+        let mut route = self.lookup_flow(flow, oif).map(|(_, route)| route);
         let mut domain = domain;
         for _ in 0..MAX_LEAKS {
             if let Some(&Route { kind: RouteKind::Ila { encap, to }, .. }) = route {
-                return self.decide_translated(dst, encap, to);
+                return self.decide_translated(flow, encap, to);
             }
             match Decision::of(route, dst) {
                 Decision::Forward { dev, .. } if self.vrfs.get(dev).is_some() && Domain::vrf(dev) != domain => {
                     domain = Domain::vrf(dev);
-                    route = self.lookup(domain, dst, None);
+                    let again = RouteFlow { domain, input: None, ..*flow };
+                    route = self.lookup_flow(&again, None).map(|(_, route)| route);
                 }
                 other => return other,
             }
@@ -226,10 +264,10 @@ impl Fib {
         Decision::Drop(DropReason::NoRoute)
     }
 
-    /// Decides on packets to `dst` by a route with an encapsulation. The route to the translated destination must be on
+    /// Decides on packets of a flow by a route with an encapsulation. The route to the translated destination must be on
     /// the same link, or, if that link is the device of a VRF, in that VRF's table. A second translation is refused.
-    fn decide_translated(&self, dst: IpAddr, encap: RouteEncap, to: IlaRoute) -> Decision {
-        let IpAddr::V6(addr) = dst else { return Decision::Drop(DropReason::NoRoute) };
+    fn decide_translated(&self, flow: &RouteFlow, encap: RouteEncap, to: IlaRoute) -> Decision {
+        let IpAddr::V6(addr) = flow.dst else { return Decision::Drop(DropReason::NoRoute) };
         let (via, dev) = match (to, encap.hook_type) {
             // Packets on this route are never sent.
             (IlaRoute::Local { dev }, HookType::Output) => return Decision::Local { dev },
@@ -246,8 +284,9 @@ impl Fib {
             Some(_) => (Domain::vrf(dev), None),
             None => (self.domain(dev), Some(dev)),
         };
-        let to = match Decision::of(self.lookup(domain, translated, oif).filter(|route| !route.has_encap()), translated)
-        {
+        let again = RouteFlow { domain, dst: translated, input: None, ..*flow };
+        let route = self.lookup_flow(&again, oif).map(|(_, route)| route);
+        let to = match Decision::of(route.filter(|route| !route.has_encap()), translated) {
             // Packets to this node itself would have to be received again.
             Decision::Local { .. } if encap.hook_type == HookType::Input => IlaHop::Local,
             Decision::Forward { dev, next_hop } if self.vrfs.get(dev).is_none() => IlaHop::Forward { dev, next_hop },

@@ -15,7 +15,7 @@
 //! # Leaves to others
 //! - Validity of ICMP messages, sending and dropping of packets, application of a route's ILA translation
 //!   ([`RouteKind::Ila`]): crate `datapath`. The translation itself: crate `ila`.
-//! - No crate has rules by more than the destination and the domain, router discovery, redirects, duplicate address
+//! - No crate has rules by mark, user or output link, router discovery, redirects, duplicate address
 //!   detection (RFC 4862 §5.4: addresses are used as configured, but a probe of another station for one is answered),
 //!   multicast routing, or multipath. Next hops are not resolved through other routes, except for the translated
 //!   destination of an encapsulation without a gateway.

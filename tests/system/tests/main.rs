@@ -39,6 +39,7 @@ mod replace;
 mod restart;
 mod restart_traffic;
 mod router;
+mod rules;
 mod see;
 mod service;
 mod state;
@@ -75,6 +76,7 @@ fn main() {
         walls::trials(),
         nat::trials(),
         router::trials(),
+        rules::trials(),
         daemon::trials(),
         devices::trials(),
         drops::trials(),

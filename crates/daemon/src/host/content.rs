@@ -6,8 +6,9 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfAddr, Prefix};
-use netlink::rtnl::nums::RT_TABLE_LOCAL;
+use netlink::rtnl::nums::{RT_TABLE_DEFAULT, RT_TABLE_LOCAL, RT_TABLE_MAIN};
 use serde::{Deserialize, Serialize};
+use wire::Protocol;
 
 use crate::as_text;
 
@@ -54,56 +55,110 @@ pub(super) struct MirroredRoute {
     pub(super) is_mtu_locked: bool,
 }
 
-/// A rule for output packets.
+/// A rule for packets of local sockets.
 #[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 pub(super) struct MirroredRule {
     pub(super) v4: bool,
     pub(super) priority: u32,
     /// Packets that the rule matches.
     pub(super) about: About,
-    /// Table that is looked up; without a table the destination is unreachable.
-    pub(super) table: Option<u32>,
+    pub(super) then: Then,
 }
 
-/// Packets that a rule matches.
-#[derive(Clone, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub(super) enum About {
-    /// All packets.
-    All,
-    /// Packets whose output device has that name, or whose socket is bound to that device.
-    Device(String),
-    /// Packets from local sockets to that address.
-    To(IpAddr),
-    /// Packets from local sockets with that source address.
-    From(IpAddr),
+/// Packets that a rule matches: those to which all selectors apply.
+#[derive(Clone, Debug, Default, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) struct About {
+    pub(super) to: Option<(IpAddr, u8)>,
+    pub(super) from: Option<(IpAddr, u8)>,
+    /// Name of the input device; `lo` for packets of local sockets.
+    pub(super) iif: Option<String>,
+    /// Name of the output device, or of the device that the packet's socket is bound to.
+    pub(super) oif: Option<String>,
+    /// TOS or traffic class; 0 for any.
+    pub(super) tos: u8,
+    /// Protocol of the upper layer; 0 for any.
+    pub(super) protocol: u8,
+    /// First and last source port.
+    pub(super) sport: Option<(u16, u16)>,
+    /// First and last destination port.
+    pub(super) dport: Option<(u16, u16)>,
+    /// Whether the rule matches all other packets instead.
+    pub(super) inverted: bool,
+}
+
+/// Action of a rule.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+pub(super) enum Then {
+    /// Looks up a table. Routes with a prefix of the length `suppress` or a shorter one do not count.
+    Table {
+        table: u32,
+        suppress: Option<u8>,
+    },
+    /// Continues with the rules of that priority.
+    GoTo(u32),
+    /// Continues with the next rule.
+    Nop,
+    Blackhole,
+    Unreachable,
+    Prohibit,
 }
 
 /// Priority of the rules of VRFs, as of Linux's l3mdev rule.
 const VRF_PRIORITY: u32 = 1000;
 
+/// Last port that a rule takes (Linux `fib_rule_port_range_valid`).
+const LAST_PORT: u16 = u16::MAX - 1;
+
+impl Then {
+    pub(super) const fn look_up(table: u32) -> Self {
+        Self::Table { table, suppress: None }
+    }
+}
+
 impl MirroredRule {
-    /// The rule that looks up the namespace's own addresses. With VRFs it comes after their rules: otherwise a socket
-    /// of a VRF would reach the addresses of all other VRFs, and those of its own VRF without passing the VRF's device.
-    pub(super) const fn local(v4: bool, has_vrfs: bool) -> Self {
-        let priority = if has_vrfs { VRF_PRIORITY + 3 } else { 0 };
-        Self { v4, priority, about: About::All, table: Some(RT_TABLE_LOCAL) }
+    /// Rule for all packets.
+    fn all(v4: bool, priority: u32, table: u32) -> Self {
+        Self { v4, priority, about: About::default(), then: Then::look_up(table) }
+    }
+
+    /// The rules that each namespace has.
+    pub(super) fn of_kernel(v4: bool) -> impl Iterator<Item = Self> {
+        let last = v4.then_some((32767, RT_TABLE_DEFAULT));
+        let all = [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN)].into_iter().chain(last);
+        all.map(move |(priority, table)| Self::all(v4, priority, table))
+    }
+
+    /// The rule that looks up the namespace's own addresses behind the rules of VRFs: otherwise a socket of a VRF would reach
+    /// the addresses of all other VRFs, and those of its own VRF without passing the VRF's device.
+    pub(super) fn local_of_vrfs(v4: bool) -> Self {
+        Self::all(v4, VRF_PRIORITY + 3, RT_TABLE_LOCAL)
     }
 
     /// The rule for sockets bound to a device of a VRF (the VRF's device or a link's): they use the VRF's table.
-    pub(super) const fn of_vrf(v4: bool, device: String, table: u32) -> Self {
-        Self { v4, priority: VRF_PRIORITY, about: About::Device(device), table: Some(table) }
+    pub(super) fn of_vrf(v4: bool, device: String, table: u32) -> Self {
+        let about = About { oif: Some(device), ..About::default() };
+        Self { about, ..Self::all(v4, VRF_PRIORITY, table) }
     }
 
     /// The rule for replies of unbound sockets from an address that only one VRF has: they leave in that VRF. With IPv6
     /// these are replies of TCP only: other sockets would find the VRF by the source address that the kernel chooses
     /// for them.
-    pub(super) const fn from_vrf(addr: IpAddr, table: u32) -> Self {
-        Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 1, about: About::From(addr), table: Some(table) }
+    pub(super) fn from_vrf(addr: IpAddr, table: u32) -> Self {
+        let from = Some((addr, Prefix::host(addr).len()));
+        let about = About { from, iif: Some("lo".to_owned()), ..About::default() };
+        let about = match addr {
+            IpAddr::V4(_) => about,
+            // A socket without a connection has no port yet.
+            IpAddr::V6(_) => About { protocol: Protocol::TCP.0, sport: Some((1, LAST_PORT)), ..about },
+        };
+        Self { about, ..Self::all(addr.is_ipv4(), VRF_PRIORITY + 1, table) }
     }
 
     /// The rule that hides an address of a VRF from sockets that are not bound to a device of the VRF.
-    pub(super) const fn hides(addr: IpAddr) -> Self {
-        Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 2, about: About::To(addr), table: None }
+    pub(super) fn hides(addr: IpAddr) -> Self {
+        let to = Some((addr, Prefix::host(addr).len()));
+        let about = About { to, iif: Some("lo".to_owned()), ..About::default() };
+        Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 2, about, then: Then::Unreachable }
     }
 }
 
@@ -174,11 +229,37 @@ impl fmt::Display for Step {
 
 impl fmt::Display for MirroredRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.about {
-            About::All => write!(f, "{} all", self.priority),
-            About::Device(device) => write!(f, "oif {device}"),
-            About::To(addr) => write!(f, "to {addr}"),
-            About::From(addr) => write!(f, "from {addr}"),
+        let About { to, from, iif, oif, tos, protocol, sport, dport, inverted } = &self.about;
+        write!(f, "{}{}", self.priority, if *inverted { " not" } else { "" })?;
+        for (word, prefix) in [("from", from), ("to", to)] {
+            if let Some((addr, len)) = prefix {
+                write!(f, " {word} {addr}/{len}")?;
+            }
+        }
+        for (word, device) in [("iif", iif), ("oif", oif)] {
+            if let Some(device) = device {
+                write!(f, " {word} {device}")?;
+            }
+        }
+        if *tos != 0 {
+            write!(f, " tos {tos:#x}")?;
+        }
+        if *protocol != 0 {
+            write!(f, " ipproto {protocol}")?;
+        }
+        for (word, ports) in [("sport", sport), ("dport", dport)] {
+            if let Some((first, last)) = ports {
+                write!(f, " {word} {first}-{last}")?;
+            }
+        }
+        match self.then {
+            Then::Table { table, suppress: None } => write!(f, " lookup {table}"),
+            Then::Table { table, suppress: Some(len) } => write!(f, " lookup {table} suppress_prefixlength {len}"),
+            Then::GoTo(priority) => write!(f, " goto {priority}"),
+            Then::Nop => f.write_str(" nop"),
+            Then::Blackhole => f.write_str(" blackhole"),
+            Then::Unreachable => f.write_str(" unreachable"),
+            Then::Prohibit => f.write_str(" prohibit"),
         }
     }
 }

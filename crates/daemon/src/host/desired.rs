@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 use base::{IfAddr, PortId, Prefix, TableId};
 use config::model::{HostConfig, HostMtu, LinkKind};
 use link::HostDevice;
 use netlink::rtnl::nums::*;
-use netlink::rtnl::{LOOPBACK, Link, Model, Route};
+use netlink::rtnl::{LOOPBACK, Link, Model, Route, Rule, RuleThen};
 use wire::eth::MacAddr;
 
-use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule};
+use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Then};
 
 /// Limit of mirrored routes. Above it, one default route of each family replaces all routes of a table.
 pub(super) const MAX_ROUTES: usize = 10_000;
@@ -94,7 +95,13 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
         }
     }
     let has_vrfs = !content.rules.is_empty();
-    content.rules.extend([true, false].map(|v4| MirroredRule::local(v4, has_vrfs)));
+    for v4 in [true, false] {
+        let own = model.rules(v4).iter().filter_map(|rule| mirrored_rule(v4, rule));
+        // The rules of VRFs have one for the addresses behind them.
+        let is_local = |rule: &MirroredRule| matches!(rule.then, Then::Table { table: RT_TABLE_LOCAL, .. });
+        content.rules.extend(own.filter(|rule| !has_vrfs || !is_local(rule)));
+        content.rules.extend(has_vrfs.then(|| MirroredRule::local_of_vrfs(v4)));
+    }
     for (addr, table) in view.vrf_addresses() {
         content.rules.insert(MirroredRule::hides(addr));
         content.rules.extend(table.map(|table| MirroredRule::from_vrf(addr, table)));
@@ -103,6 +110,35 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
     let is_limited = routes().nth(MAX_ROUTES).is_some();
     content.routes.extend(if is_limited { defaults(routes()) } else { routes().collect() });
     (content, is_limited)
+}
+
+/// Mirrored form of a rule. Links have devices of their names; those of VRFs have rules of their own.
+fn mirrored_rule(v4: bool, rule: &Rule) -> Option<MirroredRule> {
+    let then = match rule.then() {
+        RuleThen::AskVrf => return None,
+        RuleThen::Ask(table) => Then::Table { table: table.0, suppress: rule.suppressed_len() },
+        RuleThen::GoTo(priority) => Then::GoTo(priority),
+        RuleThen::Nop => Then::Nop,
+        RuleThen::Blackhole => Then::Blackhole,
+        RuleThen::Unreachable => Then::Unreachable,
+        RuleThen::Prohibit => Then::Prohibit,
+    };
+    let ports = |ports: &Option<RangeInclusive<u16>>| ports.as_ref().map(|ports| (*ports.start(), *ports.end()));
+    let prefix = |of: Option<Prefix>| of.map(|of| (of.addr(), of.len()));
+    let selector = rule.selector();
+    let about = About {
+        to: prefix(selector.to),
+        from: prefix(selector.from),
+        iif: rule.iif.as_ref().map(|iif| iif.name.clone()),
+        oif: None,
+        tos: selector.tos,
+        protocol: selector.protocol,
+        sport: ports(&selector.sport),
+        dport: ports(&selector.dport),
+        inverted: selector.inverted,
+    };
+    // Whether a packet is in a VRF is known by the rules of VRFs alone.
+    (!selector.l3mdev).then_some(MirroredRule { v4, priority: rule.priority, about, then })
 }
 
 /// The namespace's own `lo`, which is up also if the node's `lo` is down.
@@ -167,8 +203,13 @@ impl View<'_> {
             return None;
         }
         let vrf = || self.made.iter().find(|made| self.vrf_table(made.id.0) == Some(table.0));
-        let vrf = if table == TableId::MAIN { None } else { Some(vrf()?) };
         let v4 = route.prefix.is_ipv4();
+        let is_ruled = table == TableId::MAIN
+            || table.0 != RT_TABLE_LOCAL && self.model.rules(v4).iter().any(|rule| rule.then() == RuleThen::Ask(table));
+        let vrf = match vrf() {
+            None if is_ruled => None,
+            vrf => Some(vrf?),
+        };
         let (mut index, mut src) = (0, None);
         if !is_error {
             let link = self.model.link(route.dev).filter(|link| link.up)?;
@@ -325,11 +366,11 @@ mod tests {
         assert_eq!(routes_of(&content), want);
         assert!(content.routes.iter().all(|route| route.is_mtu_locked == (route.prefix.is_ipv4() && route.index != 0)));
         let rules: Vec<String> = content.rules.iter().map(ToString::to_string).collect();
-        let devices = ["oif eth1", "oif red"];
-        assert_eq!(
-            rules,
-            [&devices[..], &["1003 all"], &devices, &["from 10.3.0.1", "to 10.3.0.1", "1003 all"]].concat()
-        );
+        let of_vrfs = ["1000 oif eth1 lookup 300", "1000 oif red lookup 300"];
+        let of_addresses = ["1001 from 10.3.0.1/32 iif lo lookup 300", "1002 to 10.3.0.1/32 iif lo unreachable"];
+        let behind = ["1003 lookup 255", "32766 lookup 254"];
+        let want = [&of_vrfs[..], &behind, &of_vrfs, &of_addresses, &behind, &["32767 lookup 253"]].concat();
+        assert_eq!(rules, want);
         let own: Vec<_> = content.addresses.iter().map(|address| (address.index, address.addr.to_string())).collect();
         assert!(own.contains(&(12, "fe80::ff:fe00:9/64".to_owned())), "{own:?}");
         assert!(!own.iter().any(|(index, _)| *index == LOOPBACK), "{own:?}");

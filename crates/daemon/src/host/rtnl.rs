@@ -8,9 +8,8 @@ use netlink::attr::{Attr, Iter};
 use netlink::message::{Header, Message, Writer, flag, kind};
 use netlink::rtnl::nums::*;
 use serde::{Deserialize, Serialize};
-use wire::Protocol;
 
-use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
+use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step, Then};
 use crate::as_text;
 
 /// Protocol of the routes and rules that are mirrored, a number that Linux gives to no program.
@@ -32,10 +31,17 @@ const IFLA_TUN_TYPE: u16 = 3;
 const IFLA_TUN_MULTI_QUEUE: u16 = 7;
 /// Type of a TAP device (`IFF_TAP`).
 const TYPE_TAP: u8 = 2;
+/// Actions of rules (`linux/fib_rules.h`).
 const FR_TO_TABLE: u8 = 1;
+const FR_GOTO: u8 = 2;
+const FR_NOP: u8 = 3;
+const FR_BLACKHOLE: u8 = 6;
 const FR_UNREACHABLE: u8 = 7;
-/// Last port that a rule takes (Linux `fib_rule_port_range_valid`).
-const LAST_PORT: u16 = u16::MAX - 1;
+const FR_PROHIBIT: u8 = 8;
+/// Flag of a rule that matches all other packets.
+const FIB_RULE_INVERT: u32 = 2;
+/// Length of a prefix that suppresses no route.
+const SUPPRESS_NOTHING: u32 = u32::MAX;
 const VETH_INFO_PEER: u16 = 1;
 
 /// The dumps that together are the content.
@@ -270,39 +276,55 @@ pub(crate) fn write_alias(w: &mut Writer, index: u32, alias: &str, seq: u32) {
 }
 
 fn write_rule(w: &mut Writer, rule: &MirroredRule) {
-    let [dst_len, src_len] = match rule.about {
-        About::To(addr) => [Prefix::host(addr).len(), 0],
-        About::From(addr) => [0, Prefix::host(addr).len()],
-        About::All | About::Device(_) => [0, 0],
+    let About { to, from, iif, oif, tos, protocol, sport, dport, inverted } = &rule.about;
+    let len = |prefix: &Option<(IpAddr, u8)>| prefix.map_or(0, |(_, len)| len);
+    let action = match rule.then {
+        Then::Table { .. } => FR_TO_TABLE,
+        Then::GoTo(_) => FR_GOTO,
+        Then::Nop => FR_NOP,
+        Then::Blackhole => FR_BLACKHOLE,
+        Then::Unreachable => FR_UNREACHABLE,
+        Then::Prohibit => FR_PROHIBIT,
     };
-    let action = if rule.table.is_some() { FR_TO_TABLE } else { FR_UNREACHABLE };
-    w.fixed(&[family(rule.v4), dst_len, src_len, 0, RT_TABLE_UNSPEC as u8, 0, 0, action]);
-    w.fixed(&[0; 4]);
+    w.fixed(&[family(rule.v4), len(to), len(from), *tos, RT_TABLE_UNSPEC as u8, 0, 0, action]);
+    w.fixed(&(if *inverted { FIB_RULE_INVERT } else { 0 }).to_ne_bytes());
     w.put_u32(FRA_PRIORITY, rule.priority);
-    match &rule.about {
-        About::All => {}
-        About::Device(device) => w.put_str(FRA_OIFNAME, device),
-        About::To(addr) => {
-            w.put_str(FRA_IIFNAME, "lo");
-            w.put_ip(FRA_DST, *addr);
+    for (kind, prefix) in [(FRA_DST, to), (FRA_SRC, from)] {
+        if let Some((addr, _)) = prefix {
+            w.put_ip(kind, *addr);
         }
-        About::From(addr) => {
-            w.put_str(FRA_IIFNAME, "lo");
-            w.put_ip(FRA_SRC, *addr);
-            if addr.is_ipv6() {
-                w.put_u8(FRA_IP_PROTO, Protocol::TCP.0);
-                // A socket without a connection has no port yet.
-                w.put(FRA_SPORT_RANGE, &[1_u16.to_ne_bytes(), LAST_PORT.to_ne_bytes()].concat());
+    }
+    for (kind, device) in [(FRA_IIFNAME, iif), (FRA_OIFNAME, oif)] {
+        if let Some(device) = device {
+            w.put_str(kind, device);
+        }
+    }
+    if *protocol != 0 {
+        w.put_u8(FRA_IP_PROTO, *protocol);
+    }
+    for (kind, ports) in [(FRA_SPORT_RANGE, sport), (FRA_DPORT_RANGE, dport)] {
+        if let Some((first, last)) = ports {
+            w.put(kind, &[first.to_ne_bytes(), last.to_ne_bytes()].concat());
+        }
+    }
+    match rule.then {
+        Then::Table { table, suppress } => {
+            w.put_u32(FRA_TABLE, table);
+            if let Some(len) = suppress {
+                w.put_u32(FRA_SUPPRESS_PREFIXLEN, len.into());
             }
         }
+        Then::GoTo(target) => w.put_u32(FRA_GOTO, target),
+        Then::Nop | Then::Blackhole | Then::Unreachable | Then::Prohibit => {}
     }
-    if let Some(table) = rule.table {
-        w.put_u32(FRA_TABLE, table);
-    }
-    // The kernel's own rule is removed whatever its protocol.
-    if rule.priority != 0 {
+    // The kernel's own rules have another protocol.
+    if !is_of_kernel(rule) {
         w.put_u8(FRA_PROTOCOL, PROTOCOL);
     }
+}
+
+fn is_of_kernel(rule: &MirroredRule) -> bool {
+    MirroredRule::of_kernel(rule.v4).any(|own| own == *rule)
 }
 
 const fn family(v4: bool) -> u8 {
@@ -544,25 +566,49 @@ fn is_locked(metrics: &Attr<'_>) -> bool {
     value(RTAX_LOCK) == Some(1 << RTAX_MTU) && value(RTAX_MTU) == Some(LOCKED_MTU)
 }
 
-/// A rule of ours, or the first of the kernel's own.
+/// A rule of ours, or one of the kernel's own.
 fn read_rule(message: &Message<'_>) -> Option<MirroredRule> {
     let (fixed, attrs) = parts::<RULE_LEN>(message, RTM_NEWRULE)?;
-    let v4 = is_v4(fixed[0])?;
-    let table = (fixed[7] == FR_TO_TABLE).then_some(fixed[4].into());
-    let mut rule = MirroredRule { v4, priority: 0, about: About::All, table };
-    let mut is_ours = false;
+    let [family, dst_len, src_len, tos, table, _, _, action, flags @ ..] = fixed;
+    let v4 = is_v4(family)?;
+    let inverted = u32::from_ne_bytes(flags) & FIB_RULE_INVERT != 0;
+    let mut about = About { tos, inverted, ..About::default() };
+    let (mut table, mut suppress, mut target) = (u32::from(table), SUPPRESS_NOTHING, 0);
+    let (mut priority, mut is_ours) = (0, false);
     for attr in attrs {
         match attr.kind {
-            FRA_PRIORITY => rule.priority = attr.u32(),
-            FRA_OIFNAME => rule.about = About::Device(attr.text()?.to_owned()),
-            FRA_DST => rule.about = About::To(attr.ip(v4)?),
-            FRA_SRC => rule.about = About::From(attr.ip(v4)?),
-            FRA_TABLE if rule.table.is_some() => rule.table = Some(attr.u32()),
+            FRA_PRIORITY => priority = attr.u32(),
+            FRA_IIFNAME => about.iif = Some(attr.text()?.to_owned()),
+            FRA_OIFNAME => about.oif = Some(attr.text()?.to_owned()),
+            FRA_DST => about.to = Some((attr.ip(v4)?, dst_len)),
+            FRA_SRC => about.from = Some((attr.ip(v4)?, src_len)),
+            FRA_IP_PROTO => about.protocol = attr.u8(),
+            FRA_SPORT_RANGE => about.sport = Some(ports(&attr)?),
+            FRA_DPORT_RANGE => about.dport = Some(ports(&attr)?),
+            FRA_TABLE => table = attr.u32(),
+            FRA_SUPPRESS_PREFIXLEN => suppress = attr.u32(),
+            FRA_GOTO => target = attr.u32(),
             FRA_PROTOCOL => is_ours = attr.u8() == PROTOCOL,
             _ => {}
         }
     }
-    (is_ours || rule == MirroredRule::local(rule.v4, false)).then_some(rule)
+    let then = match action {
+        FR_TO_TABLE => Then::Table { table, suppress: u8::try_from(suppress).ok() },
+        FR_GOTO => Then::GoTo(target),
+        FR_NOP => Then::Nop,
+        FR_BLACKHOLE => Then::Blackhole,
+        FR_UNREACHABLE => Then::Unreachable,
+        FR_PROHIBIT => Then::Prohibit,
+        _ => return None,
+    };
+    let rule = MirroredRule { v4, priority, about, then };
+    (is_ours || is_of_kernel(&rule)).then_some(rule)
+}
+
+/// First and last port of a rule.
+fn ports(attr: &Attr<'_>) -> Option<(u16, u16)> {
+    let [a, b, c, d] = *attr.data.first_chunk()?;
+    Some((u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d])))
 }
 
 const fn is_v4(family: u8) -> Option<bool> {
@@ -720,9 +766,30 @@ mod tests {
         assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false, is_promiscuous: false }));
         let vrf = MirroredRule::of_vrf(true, "red".to_owned(), 300);
         let hidden = ["10.1.0.1", "fd00::1"].map(|addr| MirroredRule::hides(addr.parse().unwrap()));
-        let local = [MirroredRule::local(true, true), MirroredRule::local(false, false)];
-        let from = MirroredRule::from_vrf("10.1.0.1".parse().unwrap(), 300);
-        for rule in local.into_iter().chain([from]).chain(hidden).chain([vrf]) {
+        let local = [true, false].map(MirroredRule::local_of_vrfs);
+        let from = ["10.1.0.1", "fd00::1"].map(|addr| MirroredRule::from_vrf(addr.parse().unwrap(), 300));
+        let about = About {
+            to: Some(("10.2.0.0".parse().unwrap(), 16)),
+            from: Some(("10.1.0.0".parse().unwrap(), 24)),
+            iif: Some("lo".to_owned()),
+            tos: 0x10,
+            protocol: 17,
+            sport: Some((1, 2)),
+            dport: Some((53, 53)),
+            inverted: true,
+            oif: None,
+        };
+        let then = [
+            Then::Table { table: 100, suppress: Some(0) },
+            Then::GoTo(600),
+            Then::Nop,
+            Then::Blackhole,
+            Then::Unreachable,
+            Then::Prohibit,
+        ];
+        let of_node = then.map(|then| MirroredRule { v4: true, priority: 500, about: about.clone(), then });
+        let of_kernel = MirroredRule::of_kernel(true).chain(MirroredRule::of_kernel(false));
+        for rule in local.into_iter().chain(from).chain(hidden).chain([vrf]).chain(of_node).chain(of_kernel) {
             assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
         }
     }

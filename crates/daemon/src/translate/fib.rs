@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use base::{PortId, TableId};
+use base::{PortId, RuleSelector};
 use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NudState, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
-use netlink::rtnl::{self, Address, Delta, LOOPBACK, NeighbourNow};
+use netlink::rtnl::{self, Address, Delta, LOOPBACK, NeighbourNow, RuleThen};
 use wire::eth::MacAddr;
 
 /// All neighbours in netlink's form.
@@ -64,7 +64,7 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
         Delta::AddAddress(link, address) | Delta::RemoveAddress(link, address) if !is_source(*link, address) => {}
         Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
         Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
-        Delta::Rules { v4, rules } => fib.set_rules(*v4, rules.iter().map(|rule| to_rule(*v4, rule)).collect()),
+        Delta::Rules { v4, rules } => fib.set_rules(*v4, to_rules(*v4, rules)),
         Delta::Vrf(device, vrf) => fib.set_vrf(*device, vrf.as_ref().map(to_vrf)),
         Delta::Domain(link, domain) => fib.set_domain(*link, *domain),
         Delta::ChangeAddress(..) => {}
@@ -81,13 +81,21 @@ const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
     fib::Vrf { table: vrf.table, up: vrf.up }
 }
 
-fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
-    let then = match rule.verdict(v4).as_ref().and_then(to_fib) {
-        Some(route) => RuleAction::Take(route),
-        None if rule.l3mdev => RuleAction::AskVrf,
-        None => RuleAction::Ask(TableId(rule.table)),
+fn to_rules(v4: bool, rules: &[rtnl::Rule]) -> Vec<fib::Rule> {
+    let of = |rule: &rtnl::Rule| {
+        let then = match rule.then() {
+            RuleThen::Ask(table) => RuleAction::Ask(table),
+            RuleThen::AskVrf => RuleAction::AskVrf,
+            RuleThen::GoTo(_) => rule.target_in(rules).map_or(RuleAction::Pass, RuleAction::GoTo),
+            RuleThen::Nop => RuleAction::Pass,
+            RuleThen::Blackhole | RuleThen::Unreachable | RuleThen::Prohibit => {
+                rule.verdict(v4).as_ref().and_then(to_fib).map_or(RuleAction::Pass, RuleAction::Take)
+            }
+        };
+        let select = Some(rule.selector()).filter(|select| *select != RuleSelector::default()).map(Box::new);
+        fib::Rule { select, then, suppress: rule.suppressed_len() }
     };
-    fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
+    rules.iter().map(of).collect()
 }
 
 /// Type of a route, with its ILA encapsulation if the route has one.

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use base::{DropReason, Mib, PortId};
+use base::{DropReason, Mib, PortId, RouteFlow};
 use fib::Decision;
 use ipsec::KEEPALIVE;
 use offload::checksum;
@@ -47,7 +47,14 @@ fn ike_hop(dp: &Datapath, message: &IkeMessage) -> Result<Hop, DropReason> {
     let places = dp.ike.links.iter().filter(|(_, at)| *at == IkeAt::Node && at.has(local));
     let mut domains = places.map(|&(link, _)| dp.fib.domain(link));
     let domain = domains.find(|&domain| dp.fib.is_local(domain, local.ip())).ok_or(DropReason::IkeUnsendable)?;
-    match dp.decide(domain, peer.ip()) {
+    let flow = RouteFlow {
+        src: Some(local.ip()),
+        protocol: Protocol::UDP.0,
+        sport: local.port(),
+        dport: peer.port(),
+        ..RouteFlow::to(domain, peer.ip())
+    };
+    match dp.decide_flow(&flow) {
         decision @ (Decision::Forward { .. } | Decision::Ila { .. } | Decision::Drop(_)) => Hop::of(decision),
         _ => Err(DropReason::IkeUnsendable),
     }

@@ -18,7 +18,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Counters, Domain, Instant, PortId};
+use base::{Counters, Domain, Instant, PortId, RouteFlow};
 use fib::{Action, Decision, Fib, Neighbours};
 use host::{Established, RateLimit};
 use ila::{AdjTransport, Mappings};
@@ -35,7 +35,7 @@ use hooks::Hooks;
 use ike::Ike;
 use ila_translations::IlaErrors;
 use ports::{HostRole, Ports};
-use recent_routes::RecentRoutes;
+use recent_routes::{RecentFlows, RecentRoutes};
 use shard::Shard;
 use sockets::{DemuxCounts, EarlyDemux, SocketLookups};
 use trace::Trace;
@@ -77,6 +77,7 @@ pub struct Datapath {
     pub(crate) fragment_ids: FragmentIds,
     pub(crate) icmp_limit: RateLimit,
     pub(crate) recent_routes: RecentRoutes,
+    recent_flows: RecentFlows,
     pub(crate) hooks: Hooks,
     /// Links with MSS clamping of forwarded SYNs.
     pub(crate) clamp_mss: Vec<PortId>,
@@ -171,6 +172,7 @@ impl Datapath {
             fragment_ids: FragmentIds::default(),
             icmp_limit: RateLimit::default(),
             recent_routes: RecentRoutes::default(),
+            recent_flows: RecentFlows::default(),
             hooks: Hooks::default(),
             clamp_mss: Vec::new(),
             bypass_ports: Vec::new(),
@@ -235,6 +237,25 @@ impl Datapath {
     #[inline]
     pub(crate) fn decide(&self, domain: Domain, dst: IpAddr) -> Decision {
         self.recent_routes.decide(&self.fib, domain, dst)
+    }
+
+    /// Decision about a packet in a domain, by all that rules read of it ([`Fib::decide_flow`]).
+    #[inline]
+    pub(crate) fn decide_packet(&self, domain: Domain, ip: &IpPacket) -> Decision {
+        if self.fib.rules_read_flows(ip.info.dst.is_ipv4()) {
+            self.decide_flow(&ip.route_flow(domain))
+        } else {
+            self.decide(domain, ip.info.dst)
+        }
+    }
+
+    /// Decision about packets of a flow ([`Fib::decide_flow`]).
+    pub(crate) fn decide_flow(&self, flow: &RouteFlow) -> Decision {
+        if self.fib.rules_read_flows(flow.dst.is_ipv4()) {
+            self.recent_flows.decide(&self.fib, flow)
+        } else {
+            self.decide(flow.domain, flow.dst)
+        }
     }
 
     /// Tells whether this node has the address in a domain, on any link.

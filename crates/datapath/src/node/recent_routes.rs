@@ -1,9 +1,9 @@
-//! Cache of routing decisions about recent destinations.
+//! Caches of routing decisions: about recent destinations, and about recent flows where rules read more than the destination.
 
 use std::cell::Cell;
 use std::net::IpAddr;
 
-use base::Domain;
+use base::{Domain, RouteFlow};
 use fib::{Decision, Fib};
 
 /// Entries of the cache; a power of two.
@@ -64,6 +64,34 @@ impl Slot {
         self.dst.set(Some(dst));
         self.decision.set(decision);
         decision
+    }
+}
+
+/// Direct-mapped cache of decisions about flows.
+#[derive(Debug)]
+pub(crate) struct RecentFlows {
+    slots: [Cell<Option<(u64, RouteFlow, Decision)>>; SLOTS],
+}
+
+impl Default for RecentFlows {
+    fn default() -> Self {
+        Self { slots: std::array::from_fn(|_| Cell::new(None)) }
+    }
+}
+
+impl RecentFlows {
+    /// As [`Fib::decide_flow`], from the cache.
+    pub(crate) fn decide(&self, fib: &Fib, flow: &RouteFlow) -> Decision {
+        let ports = usize::from(flow.sport ^ flow.dport);
+        let slot = &self.slots[(slot_of(flow.domain, flow.dst) ^ ports) % SLOTS];
+        match slot.get() {
+            Some((generation, known, decision)) if generation == fib.generation() && known == *flow => decision,
+            _ => {
+                let decision = fib.decide_flow(flow, None);
+                slot.set(Some((fib.generation(), *flow, decision)));
+                decision
+            }
+        }
     }
 }
 
@@ -128,6 +156,28 @@ mod tests {
         others.add(TableId::MAIN, route).unwrap();
         path.fib.replace(others);
         assert!(path.is_local(Domain::DEFAULT, addr(9)) && path.is_local(RED, addr(9)));
+    }
+
+    #[test]
+    fn cached_decision_of_a_flow_equals_that_of_the_rules() {
+        let mut path = Datapath::new();
+        let of = |dev| Route { prefix: base::Prefix::ANY_V4, kind: RouteKind::Unicast { via: None, dev }, metric: 0 };
+        path.fib.add(TableId::MAIN, of(DEV)).unwrap();
+        path.fib.add(TableId(100), of(PortId(2))).unwrap();
+        let rule = |port| {
+            let selector = base::RuleSelector { dport: Some(port..=port), ..base::RuleSelector::default() };
+            fib::Rule { select: Some(Box::new(selector)), ..fib::Rule::ask(TableId(100)) }
+        };
+        for port in [80, 81] {
+            path.fib.set_rules(true, [vec![rule(port)], fib::Rule::first(true)].concat());
+            for n in (0..3 * SLOTS as u32).chain(0..SLOTS as u32) {
+                for dport in [80, 81] {
+                    let flow = RouteFlow { dport, ..RouteFlow::to(Domain::DEFAULT, addr(n)) };
+                    let dev = PortId(if dport == port { 2 } else { 1 });
+                    assert_eq!(path.decide_flow(&flow), Decision::Forward { dev, next_hop: addr(n) });
+                }
+            }
+        }
     }
 
     #[test]

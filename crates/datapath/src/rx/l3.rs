@@ -85,8 +85,12 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
     let dst = ip.info.dst;
     // A link-local address has no meaning beyond its link (RFC 4291 §2.5.6).
     let oif = is_link_local(dst).then_some(link);
-    trace::route(dp, cx, &mut ip.pkt, domain, dst, oif);
-    let decision = if oif.is_some() { dp.fib.decide(domain, dst, oif) } else { dp.decide(domain, dst) };
+    let flow = trace::is_on(dp).then(|| ip.route_flow(domain));
+    trace::route(dp, cx, &mut ip.pkt, flow, oif);
+    let decision = match oif {
+        Some(_) => dp.fib.decide_flow(&ip.route_flow(domain), oif),
+        None => dp.decide_packet(domain, ip),
+    };
     let cast = match decision {
         Decision::Local { .. } => Some(Cast::Unicast),
         Decision::Anycast { .. } => Some(Cast::Anycast),

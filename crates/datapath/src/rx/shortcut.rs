@@ -122,5 +122,6 @@ fn is_for_node_alone(dp: &Datapath, domain: Domain, link: PortId, [src, dst]: [I
         && check_addresses(src, dst).is_ok()
         && !ila_hook::is_mapped(dp, link, dst)
         && dp.is_local(domain, dst)
+        && !dp.fib.local_reads_flow(dst.is_ipv4())
         && !dp.is_martian(domain, link, src)
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, Origin};
+use base::{DropReason, Origin, RouteFlow};
 use ipsec::{KEEPALIVE, Keepalive};
 use packet::{Maker, Packet};
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
@@ -26,7 +26,14 @@ pub(crate) fn send_keepalives(dp: &mut Datapath, cx: Cx<'_>) {
 
 fn send_keepalive(dp: &mut Datapath, cx: Cx<'_>, keepalive: Keepalive) -> Result<(), DropReason> {
     let version = Version::of_addr(keepalive.dst);
-    let decision = dp.decide(dp.fib.domain_of(keepalive.src), keepalive.dst);
+    let flow = RouteFlow {
+        src: Some(keepalive.src),
+        protocol: Protocol::UDP.0,
+        sport: keepalive.ports.sport,
+        dport: keepalive.ports.dport,
+        ..RouteFlow::to(dp.fib.domain_of(keepalive.src), keepalive.dst)
+    };
+    let decision = dp.decide_flow(&flow);
     let hop = Hop::of(decision).inspect_err(|_| dp.counters.count(MibPair::OUT_NO_ROUTES.of(version)))?;
     let pkt = packet(cx, &keepalive)?;
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));

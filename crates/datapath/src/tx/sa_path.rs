@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use base::{DropReason, PortId, SaId};
+use base::{DropReason, PortId, RouteFlow, SaId};
 use ipsec::Train;
 use packet::Packet;
-use wire::ipv6;
+use wire::{Protocol, ipv6};
 use xfrm::Mode;
 
 use crate::next::Hop;
@@ -47,7 +47,15 @@ pub(crate) fn path_through(
     let mut end = dst;
     if let Some(tunnel) = sas.rfind(|sa| sa.mode() == Mode::Tunnel) {
         end = tunnel.end();
-        hop = Hop::of(dp.decide(dp.fib.domain(hop.dev), end))?;
+        let encap = tunnel.encap_to();
+        let flow = RouteFlow {
+            src: Some(tunnel.src()),
+            protocol: encap.map_or(Protocol::ESP, |_| Protocol::UDP).0,
+            sport: encap.map_or(0, |encap| encap.sport),
+            dport: encap.map_or(0, |encap| encap.dport),
+            ..RouteFlow::to(dp.fib.domain(hop.dev), end)
+        };
+        hop = Hop::of(dp.decide_flow(&flow))?;
     }
     let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
     let outer_mtu = dp.path_mtu(cx, hop.dev, end, link_mtu);

@@ -2,7 +2,7 @@
 //! §3.7.1), always for the host side, and for forwarded packets where a link is configured so. Segments of the host side, which
 //! are made for the MTU of its device, are cut.
 
-use base::{DropReason, PortId};
+use base::{DropReason, PortId, RouteFlow};
 use ipsec::Decision as Policy;
 use packet::{Csum, Cut, Gso, GsoKind, Memory};
 use wire::{Protocol, Version, checksum, tcp};
@@ -89,7 +89,15 @@ pub(crate) fn clamp_delivered(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) 
 /// the MTU inside the SAs of the reply.
 fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
-    let hop = Hop::of(dp.decide(domain, ip.info.src)).ok()?;
+    let back = ip.flow.reversed();
+    let flow = RouteFlow {
+        src: Some(back.src),
+        protocol: back.protocol.0,
+        sport: back.sport,
+        dport: back.dport,
+        ..RouteFlow::to(domain, back.dst)
+    };
+    let hop = Hop::of(dp.decide_flow(&flow)).ok()?;
     if ip.pkt.meta.sec_path.is_empty() {
         return dp.mtu_of(hop.dev);
     }

@@ -316,7 +316,7 @@ fn check_gateway_v4(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
         RT_TABLE_MAIN => None,
         table => model.table(true, table).and_then(|table| table.lookup(via, fits)),
     };
-    let by_rules = || model.lookup(model.domain(requested.dev), via, fits).map(|(_, route)| route);
+    let by_rules = || model.lookup(&model.flow_to(model.domain(requested.dev), via), fits).map(|(_, route)| route);
     // A route of an error type in the route's own table leaves the decision to the rules.
     let found = in_table.filter(|route| !route.is_error()).or_else(by_rules);
     let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
@@ -431,7 +431,8 @@ fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
     let by = |route: &Route| requested.dev == 0 || route.dev == requested.dev;
     let in_table = model.table(false, requested.table).and_then(|table| table.lookup(via, by));
     let on_link = |route: &&Route| !is_reject_v6(route) && route.via.is_none();
-    let by_rules = || model.lookup(model.domain(requested.dev), via, by).map(|(_, route)| route).filter(on_link);
+    let by_rules =
+        || model.lookup(&model.flow_to(model.domain(requested.dev), via), by).map(|(_, route)| route).filter(on_link);
     let found = in_table.filter(on_link).or_else(by_rules);
     // The link is known now, so the gateway can be compared with its domain's local addresses.
     found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)

@@ -86,7 +86,7 @@ impl<B: Backend> Rtnl<B> {
         }
         self.model.record_vrf(index);
         for v4 in self.model.add_vrf_rules() {
-            notify_added(v4, &Rule::l3mdev(), reply);
+            notify_added(&self.model, v4, &Rule::l3mdev(), reply);
         }
     }
 }

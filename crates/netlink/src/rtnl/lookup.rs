@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{IfIndex, Prefix};
+use base::{IfIndex, PortId, Prefix, RouteFlow};
 
 use super::backend::Backend;
 use super::change::prefix;
@@ -18,6 +18,9 @@ use crate::attr::{Attr, AttrPolicy, Attrs, Kind, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::Writer;
 use crate::session::{Reply, Request};
+
+/// Place of `rtm_tos` in `struct rtmsg`.
+const TOS_AT: usize = 3;
 
 /// Flags of the route that was found (`RTCF_*`).
 const LOCAL: u32 = 0x8000_0000;
@@ -122,7 +125,7 @@ pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: 
     if let Some(src) = src
         && v4
         && iif.is_none()
-        && !matches!(model.lookup(0, src, |_| true), Some((_, route)) if route.kind == RTN_LOCAL)
+        && !matches!(model.lookup(&model.flow_to(0, src), |_| true), Some((_, route)) if route.kind == RTN_LOCAL)
         // The address may be in any domain (`__ip_dev_find`).
         && !model.links_after(0).any(|(_, link)| link.addresses.iter().any(|own| own.addr.addr() == src))
     {
@@ -134,7 +137,18 @@ pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: 
     // The addresses of a link that is down are local nevertheless.
     let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);
     let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| oif == route.dev));
-    let looked_up = model.lookup(domain, dst, fits);
+    let port =
+        |kind| attrs.get(kind).and_then(|port| port.data.first_chunk()).map_or(0, |port| u16::from_be_bytes(*port));
+    let flow = RouteFlow {
+        src,
+        input: iif.filter(|&iif| iif != LOOPBACK).map(|iif| PortId(if domain == 0 { iif } else { domain })),
+        tos: request.payload().get(TOS_AT).copied().unwrap_or_default(),
+        protocol: attrs.get(RTA_IP_PROTO).map_or(0, Attr::u8),
+        sport: port(RTA_SPORT),
+        dport: port(RTA_DPORT),
+        ..model.flow_to(domain, dst)
+    };
+    let looked_up = model.lookup(&flow, fits);
     let direct = match oif {
         Some(dev) if v4 && iif.is_none() && domain == 0 && looked_up.is_none_or(|(_, route)| route.is_error()) => {
             Some(on_link(model, dst, dev, flags)?)

@@ -35,7 +35,7 @@ use nums::*;
 
 pub use backend::{Backend, NeighbourNow};
 pub use entry::{Address, Link, LinkQdisc, Master};
-pub use fib_rule::Rule;
+pub use fib_rule::{Rule, RuleThen};
 pub use lifetime::Lifetime;
 pub use model::{Delta, LOOPBACK, Model, RouteCursor, next_index, refusal};
 pub use node::Rtnl;

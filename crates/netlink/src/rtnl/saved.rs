@@ -141,7 +141,7 @@ impl<B: Backend> Rtnl<B> {
             }
             let rule = |rule: &Rule, kind, flags| {
                 let label = format!("rule {}", rule.priority);
-                Saved::new("rule", label, kind, flags, |w| rule::write(w, v4, rule))
+                Saved::new("rule", label, kind, flags, |w| rule::write(w, v4, rule, rules))
             };
             all.extend(first.iter().filter(|it| !rules.contains(it)).map(|it| rule(it, RTM_DELRULE, 0)));
             all.extend(rules.iter().filter(|it| !first.contains(it)).map(|it| rule(it, RTM_NEWRULE, made)));

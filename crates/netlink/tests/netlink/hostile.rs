@@ -233,8 +233,8 @@ fn rule_with_an_address_of_length_0_is_without_it() {
     };
     let mut node = node();
     for kind in [RTM_NEWRULE, RTM_DELRULE] {
-        let (errno, text) = refusal(&mut node, true, &rule(kind, 24, &[10, 1, 0, 0]));
-        assert!(errno == errno::EOPNOTSUPP && text.contains("no rules by source"), "{text}");
+        let (errno, text) = refusal(&mut node, true, &rule(kind, 33, &[10, 1, 0, 0]));
+        assert!(errno == errno::EINVAL && text.contains("Invalid src address"), "{text}");
         assert_eq!(refusal(&mut node, true, &rule(kind, 0, &[0; 4])).0, 0, "{kind}");
     }
     assert_eq!(refusal(&mut node, true, &rule(RTM_DELRULE, 0, &[])).0, errno::ENOENT);

@@ -188,6 +188,43 @@ fn vrf(name: &[u8; 4], table: u32) -> Vec<u8> {
     of_link(RTM_NEWLINK, flag::CREATE | flag::EXCL, 0, 0, &[(IFLA_IFNAME, name), (IFLA_LINKINFO, &info.concat())])
 }
 
+#[test]
+fn rules_are_there_again_with_their_selectors() {
+    let mut before = node();
+    let rule = |priority: u32, [dst_len, src_len, tos, action]: [u8; 4], inverted: u8, more: &dyn Fn(&mut Writer)| {
+        let mut w = Writer::default();
+        let flags = flag::REQUEST | flag::CREATE | flag::EXCL;
+        w.message(Header { kind: RTM_NEWRULE, flags, seq: 1, port: 0 }, |w| {
+            w.fixed(&[AF_INET, dst_len, src_len, tos, 100, 0, 0, action, inverted, 0, 0, 0]);
+            w.put_u32(FRA_PRIORITY, priority);
+            more(w);
+        });
+        w.into_bytes()
+    };
+    let ports = |first: u16, last: u16| [first.to_ne_bytes(), last.to_ne_bytes()].concat();
+    let rules = [
+        rule(70, [16, 24, 0x10, 1], 2, &|w| {
+            w.put(FRA_DST, &[10, 2, 0, 0]);
+            w.put(FRA_SRC, &[10, 1, 0, 0]);
+            w.put_str(FRA_IIFNAME, "eth0");
+            w.put_u8(FRA_IP_PROTO, 17);
+            w.put(FRA_SPORT_RANGE, &ports(5, 6));
+            w.put(FRA_DPORT_RANGE, &ports(53, 53));
+            w.put_u32(FRA_SUPPRESS_PREFIXLEN, 8);
+        }),
+        rule(71, [0, 0, 0, 2], 0, &|w| w.put_u32(FRA_GOTO, 90)),
+        rule(72, [0, 0, 0, 1], 0, &|w| w.put_str(FRA_IIFNAME, "late")),
+        rule(73, [0, 0, 0, 3], 0, &|_| {}),
+    ];
+    for request in &rules {
+        assert_eq!(carry_out(&mut before, request), Ok(()), "{request:?}");
+    }
+    let mut copy = again(&mut before);
+    assert_eq!(copy.model.rules(true), before.model.rules(true));
+    assert_eq!(copy.model.rules(true).len(), 3 + rules.len());
+    assert_eq!(seen(&mut copy), seen(&mut before));
+}
+
 /// Index of a VRF that is the next link of a node with eth0.
 const RED: u32 = IfIndex::FIRST_OWN + 3;
 

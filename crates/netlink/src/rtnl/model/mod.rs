@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
 
-use base::{Domain, IfIndex, Instant, PortId, Prefix, TableId};
+use base::{Domain, IfIndex, Instant, PortId, Prefix, RouteFlow, RuleSelector, TableId};
 
 use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER, Master};
 use super::fib_rule::Rule;
@@ -142,8 +142,26 @@ struct Family {
     tables: Tables,
     made: u64,
     rules: Vec<Rule>,
-    /// For each rule the route that drops its packets, if the rule drops packets.
-    verdicts: Vec<Option<Route>>,
+    /// For each rule what it matches and does.
+    prepared: Vec<PreparedRule>,
+}
+
+/// A rule for look-ups.
+#[derive(Clone, Debug)]
+struct PreparedRule {
+    selector: RuleSelector,
+    /// The route that drops the rule's packets, if the rule drops packets.
+    verdict: Option<Route>,
+    /// Place of the rule that it continues with, if it has a target.
+    target: Option<usize>,
+}
+
+impl PreparedRule {
+    fn all(v4: bool, rules: &[Rule]) -> Vec<Self> {
+        let of =
+            |rule: &Rule| Self { selector: rule.selector(), verdict: rule.verdict(v4), target: rule.target_in(rules) };
+        rules.iter().map(of).collect()
+    }
 }
 
 impl Default for Model {
@@ -173,7 +191,7 @@ impl Default for Model {
 impl Family {
     fn new(v4: bool) -> Self {
         let rules = Rule::first(v4);
-        Self { tables: Tables::new(), made: 0, verdicts: vec![None; rules.len()], rules }
+        Self { tables: Tables::new(), made: 0, prepared: PreparedRule::all(v4, &rules), rules }
     }
 
     fn key(&self, id: u32) -> Option<(u8, std::cmp::Reverse<u64>)> {
@@ -468,29 +486,41 @@ impl Model {
         matches!(id, RT_TABLE_LOCAL | RT_TABLE_MAIN) || self.table(v4, id).is_some()
     }
 
-    /// Looks up the best route to `dst` that `fits`, by the rules in order, and returns it with its table; the table is
-    /// `RT_TABLE_UNSPEC` for a rule that drops packets. `domain` is the number of the device of the packet's VRF, 0 for
-    /// none.
-    pub(super) fn lookup(&self, domain: u32, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
-        let v4 = dst.is_ipv4();
-        let family = self.family(v4);
-        let vrf_table = self.link(domain).and_then(Link::l3_table);
-        let rules = family.rules.iter().zip(&family.verdicts);
-        let matching = rules.filter(|(rule, _)| {
-            (!rule.l3mdev || vrf_table.is_some()) && rule.prefix().is_none_or(|to| to.contains(dst))
-        });
-        let mut found = matching.filter_map(|(rule, verdict)| match verdict {
-            Some(route) => Some((RT_TABLE_UNSPEC, route)),
-            None => {
-                let table = vrf_table.filter(|_| rule.l3mdev).unwrap_or(rule.table);
-                Some((table, family.get(table)?.lookup(dst, &fits)?))
+    /// A packet of the node to `dst` about which no more is known. `domain` is the number of the device of its VRF, 0 for none.
+    pub(super) fn flow_to(&self, domain: u32, dst: IpAddr) -> RouteFlow {
+        let is_vrf = self.link(domain).and_then(Link::l3_table).is_some();
+        RouteFlow::to(if is_vrf { Domain::vrf(PortId(domain)) } else { Domain::DEFAULT }, dst)
+    }
+
+    /// Looks up the best route of a flow that `fits`, by the rules in order, and returns it with its table; the table is
+    /// `RT_TABLE_UNSPEC` for a rule that drops packets.
+    pub(super) fn lookup(&self, flow: &RouteFlow, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
+        let family = self.family(flow.dst.is_ipv4());
+        let vrf_table = flow.domain.vrf_device().and_then(|device| self.link(device.0)?.l3_table());
+        let mut next = 0;
+        while let Some((rule, prepared)) = family.rules.get(next).zip(family.prepared.get(next)) {
+            next += 1;
+            if !prepared.selector.matches(flow) {
+                continue;
             }
-        });
-        found.find(|(_, route)| route.kind != RTN_THROW)
+            if rule.is_jump() {
+                next = next.max(prepared.target.unwrap_or(next));
+                continue;
+            }
+            if let Some(route) = &prepared.verdict {
+                return Some((RT_TABLE_UNSPEC, route));
+            }
+            let table = vrf_table.filter(|_| rule.l3mdev).unwrap_or(rule.table);
+            let found = family.get(table).and_then(|routes| routes.lookup(flow.dst, &fits));
+            if let Some(route) = found.filter(|route| route.kind != RTN_THROW && !rule.suppresses(route)) {
+                return Some((table, route));
+            }
+        }
+        None
     }
 
     /// A family's rules, in order.
-    pub(super) fn rules(&self, v4: bool) -> &[Rule] {
+    pub fn rules(&self, v4: bool) -> &[Rule] {
         &self.family(v4).rules
     }
 
@@ -502,12 +532,31 @@ impl Model {
 
     /// Replaces a family's rules, and records the delta.
     pub(super) fn set_rules(&mut self, v4: bool, rules: Vec<Rule>) {
-        self.deltas.push(Delta::Rules { v4, rules: rules.clone() });
-        let family = self.family_mut(v4);
-        family.verdicts = rules.iter().map(|rule| rule.verdict(v4)).collect();
-        family.rules = rules;
+        self.prepare_rules(v4, rules);
         self.local_apart |= v4;
         self.changed = true;
+    }
+
+    fn prepare_rules(&mut self, v4: bool, rules: Vec<Rule>) {
+        self.deltas.push(Delta::Rules { v4, rules: rules.clone() });
+        let family = self.family_mut(v4);
+        family.prepared = PreparedRule::all(v4, &rules);
+        family.rules = rules;
+    }
+
+    /// Finds the input links of rules again, after a link was added or removed (Linux `fib_rules_event`).
+    fn find_rule_links(&mut self) {
+        for v4 in [true, false] {
+            let mut rules = self.rules(v4).to_vec();
+            let mut has_changed = false;
+            for iif in rules.iter_mut().filter_map(|rule| rule.iif.as_mut()) {
+                let link = self.index_of(&iif.name);
+                has_changed |= std::mem::replace(&mut iif.link, link) != link;
+            }
+            if has_changed {
+                self.prepare_rules(v4, rules);
+            }
+        }
     }
 
     /// Creates an empty table unless it exists.
@@ -591,6 +640,7 @@ impl Model {
         self.last_index = if is_next { index } else { self.last_index.max(index) };
         self.links.insert(index, link);
         self.touch();
+        self.find_rule_links();
     }
 
     /// Mutable access to a link; counts as a change.
@@ -605,6 +655,7 @@ impl Model {
         let ifindex = self.ifindex(index);
         let gone = self.links.remove(&index)?;
         self.departed.insert(index, ifindex);
+        self.find_rule_links();
         if gone.is_vrf() {
             self.deltas.push(Delta::Vrf(PortId(index), None));
         } else if gone.master.is_some_and(|master| master.table.is_some()) {
