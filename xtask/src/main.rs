@@ -39,6 +39,7 @@ usage: cargo xtask CHORE
   loom              models of orders of memory made by hand, in all interleavings of their threads
   miri              unit tests of crates with unsafe code, interpreted by Miri
   tsan              tests of the daemon with ThreadSanitizer
+  advisories        known flaws of the dependencies, which fails without a network unless an earlier run has fetched their list
   drops             write docs/drops.md, which check compares
   fuzz [SECONDS [TARGET...]]
                     run each fuzz target for that long (default 20), and keep the inputs that reach new code";
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         ["miri"] => stages::miri(&mut report),
         ["tsan"] => stages::tsan(&mut report),
         ["drops"] => return write(drops::DOCUMENT, &drops::document()),
+        ["advisories"] => stages::advisories(&mut report),
         ["fuzz"] => stages::fuzz(&mut report, 20, &[]),
         ["fuzz", seconds, ref targets @ ..] => match seconds.parse() {
             Ok(seconds) => stages::fuzz(&mut report, seconds, targets),

@@ -103,21 +103,22 @@ impl Report {
     }
 
     /// Runs `command` as the stage `name`, unless its error output holds `sign` of a need that this machine lacks:
-    /// then the stage is skipped for `reason`.
-    pub(crate) fn run_unless(&mut self, name: &str, command: &mut Command, sign: &str, reason: &str) {
+    /// then nothing is recorded, and the result is false.
+    pub(crate) fn run_unless(&mut self, name: &str, command: &mut Command, sign: &str) -> bool {
         let started = begin(name);
-        let output = match command.output() {
-            Ok(output) => output,
-            Err(error) => return self.fail(name, &error.to_string(), started),
-        };
-        let errors = String::from_utf8_lossy(&output.stderr);
-        if output.status.success() {
-            self.end(name, Outcome::Ok, started.elapsed());
-        } else if errors.contains(sign) {
-            self.skip(name, reason, started);
-        } else {
-            self.fail(name, &errors, started);
+        match command.output() {
+            Ok(output) if output.status.success() => self.end(name, Outcome::Ok, started.elapsed()),
+            Ok(output) => {
+                let errors = String::from_utf8_lossy(&output.stderr);
+                if errors.contains(sign) {
+                    println!("{errors}");
+                    return false;
+                }
+                self.fail(name, &errors, started);
+            }
+            Err(error) => self.fail(name, &error.to_string(), started),
         }
+        true
     }
 
     /// Records that the stage `name` cannot run because `what` is missing: skipped, or in continuous integration
@@ -272,12 +273,14 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_skipped_only_for_the_sign_it_names() {
+    fn a_stage_is_left_out_only_for_the_sign_it_names() {
         let mut shell = Command::new("sh");
         shell.args(["-c", "echo 'no network' >&2; exit 1"]);
         let mut report = Report::default();
-        report.run_unless("lucky", &mut shell, "no network", "needs a network");
-        report.run_unless("broken", &mut shell, "no disk", "needs a disk");
-        assert_eq!(report.tally, Tally { passed: 0, failed: 1, skipped: 1 });
+        assert!(!report.run_unless("lucky", &mut shell, "no network"));
+        assert_eq!(report.tally, Tally::default());
+        assert!(report.run_unless("broken", &mut shell, "no disk"));
+        assert!(report.run_unless("missing", &mut Command::new("/no/such/program"), "no disk"));
+        assert_eq!(report.tally, Tally { passed: 0, failed: 2, skipped: 0 });
     }
 }

@@ -13,7 +13,7 @@ use config::model::LinkConfig;
 use ipsec::device::SoftwareDevice;
 use link::{Layer, Link};
 use offload::Features;
-use packet::{Allocations, Memory, Packet};
+use packet::{Memory, Packet};
 use wire::eth::{EthHeader, MacAddr};
 
 use super::open::{self, Queues};
@@ -164,7 +164,7 @@ impl Slot {
             // The link may have been closed meanwhile.
             let _ = sender.send(open::open(&config, None, count));
         };
-        if let Err(err) = thread::Builder::new().name("open".to_owned()).spawn(Allocations::settling(open)) {
+        if let Err(err) = thread::Builder::new().name("open".to_owned()).spawn(open) {
             tracing::error!("{}: start a thread: {err}", self.link.name());
             return false;
         }

@@ -20,8 +20,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use packet::Allocations;
-
 use super::events::Event;
 
 /// Starter of threads, and list of the threads that the watchdog checks.
@@ -54,7 +52,6 @@ impl Threads {
         let (events, named) = (self.events.clone(), name.to_owned());
         thread::Builder::new().name(name.to_owned()).spawn(move || {
             let ended = catch_unwind(AssertUnwindSafe(work));
-            Allocations::settle();
             let why = match ended {
                 Ok(Ok(())) => return,
                 Ok(Err(err)) => format!("the thread {named} ended: {err}"),

@@ -96,7 +96,7 @@ const CHECKED: [(c_long, Call); 5] = [
 const OF_GATEWAY: &[(c_long, Call)] = &[
     (libc::SYS_socket, Call::Within(0, &FAMILIES)),
     (libc::SYS_ioctl, Call::Within(1, &REQUESTS)),
-    (libc::SYS_prctl, Call::Within(0, &[(libc::PR_SET_NAME as u32, libc::PR_GET_NAME as u32), (GET_AUXV, GET_AUXV)])),
+    (libc::SYS_prctl, Call::Within(0, &[(libc::PR_SET_NAME as u32, libc::PR_GET_NAME as u32)])),
     (libc::SYS_bpf, Call::Within(0, &BPF_COMMANDS)),
     (libc::SYS_unshare, Call::Without(0, !(libc::CLONE_FILES as u32))),
     (libc::SYS_clone, Call::Thread),
@@ -118,9 +118,6 @@ const OF_HOST_SIDE_OPENER: &[(c_long, Call)] = &[
     // Its memory is closed once it is in a namespace.
     (libc::SYS_prctl, Call::Within(0, &[of_one(libc::PR_SET_DUMPABLE)])),
 ];
-
-/// `PR_GET_AUXV`: properties of the machine and the process, as the kernel passes them to a program.
-const GET_AUXV: u32 = 0x4155_5856;
 
 /// Families of sockets: those of clients and guests, of UDP links, and of the kernel's answers about devices.
 const FAMILIES: [(u32, u32); 4] =
@@ -539,7 +536,9 @@ mod tests {
             (libc::SYS_mprotect, [0, 4096, 3], ALLOW),
             (libc::SYS_mprotect, [0, 4096, exec], REFUSED),
             (libc::SYS_prctl, [15, 0, 0], ALLOW),
-            (libc::SYS_prctl, [4, 1, 0], REFUSED),      // PR_SET_DUMPABLE
+            (libc::SYS_prctl, [4, 1, 0], REFUSED), // PR_SET_DUMPABLE
+            // PR_GET_AUXV, which kernels before 6.4 lack: no part of the gateway may need it.
+            (libc::SYS_prctl, [0x4155_5856, 0, 0], REFUSED),
             (libc::SYS_ioctl, [3, 0x8914, 0], REFUSED), // SIOCSIFFLAGS
             (libc::SYS_bpf, [2, 0, 0], ALLOW),
             (libc::SYS_bpf, [5, 0, 0], REFUSED), // BPF_PROG_LOAD

@@ -39,18 +39,9 @@ impl Allocations {
         live::bytes()
     }
 
-    /// Adds this thread's remainder of less than 64 KiB to [`live`](Self::live). A thread calls it when it ends.
+    /// Adds this thread's remainder of less than 64 KiB to [`live`](Self::live), as the end of a thread does.
     pub fn settle() {
         live::settle();
-    }
-
-    /// Work of a thread that ends with it: the thread's remainder is [settled](Self::settle) when all that `work` has is freed.
-    pub fn settling<T>(work: impl FnOnce() -> T) -> impl FnOnce() -> T {
-        move || {
-            let done = work();
-            Self::settle();
-            done
-        }
     }
 
     /// Returns free heap pages to the system. The C library keeps free pages between blocks in use, which after a large

@@ -23,7 +23,6 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 
-use packet::Allocations;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use super::check;
@@ -193,8 +192,7 @@ fn close_by_exit() {
         // No message comes: it returns when the caller has closed its own descriptors.
         let _ = may_end.recv();
     };
-    let copying =
-        thread::Builder::new().name("discard-exit".to_owned()).stack_size(STACK).spawn(Allocations::settling(work));
+    let copying = thread::Builder::new().name("discard-exit".to_owned()).stack_size(STACK).spawn(work);
     if copying.is_ok() && is_ready.recv() == Ok(true) {
         // It cannot fail for a non-empty range.
         let _ = close_from(KEPT);

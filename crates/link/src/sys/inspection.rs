@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 
-use packet::Allocations;
 use rustix::fs::fstatfs;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 
@@ -78,7 +77,7 @@ impl Inspection {
             drop(inspector);
             let _ = rustix::io::write(done, &1_u64.to_ne_bytes());
         };
-        thread::Builder::new().name("inspect".to_owned()).stack_size(STACK).spawn(Allocations::settling(work))?;
+        thread::Builder::new().name("inspect".to_owned()).stack_size(STACK).spawn(work)?;
         is_ready.recv().map_err(|_| io::ErrorKind::Other)??;
         Ok(Self(found))
     }

@@ -15,7 +15,7 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use packet::{Allocations, Memory, Packet};
+use packet::{Memory, Packet};
 use rustix::event::epoll;
 use rustix::net::sockopt::socket_error;
 
@@ -171,7 +171,7 @@ fn bind_later(opener: &'static dyn Opener, local: SocketAddr, joins: bool) -> Re
     let (sender, answer) = mpsc::channel();
     // Without a thread the receiver is disconnected. The port may be evicted before the answer comes.
     let ask = move || drop(sender.send(opener.bind(local, joins)));
-    let _ = thread::Builder::new().name("open".to_owned()).spawn(Allocations::settling(ask));
+    let _ = thread::Builder::new().name("open".to_owned()).spawn(ask);
     answer
 }
 
@@ -180,7 +180,7 @@ fn bind_later(opener: &'static dyn Opener, local: SocketAddr, joins: bool) -> Re
 fn widen_later(opener: &'static dyn Opener, socket: &UdpSocket) {
     if let Ok(socket) = socket.try_clone() {
         let ask = move || drop(opener.widen(socket.as_fd()));
-        let _ = thread::Builder::new().name("open".to_owned()).spawn(Allocations::settling(ask));
+        let _ = thread::Builder::new().name("open".to_owned()).spawn(ask);
     }
 }
 

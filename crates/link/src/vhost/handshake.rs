@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use packet::Allocations;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures};
@@ -100,7 +99,7 @@ impl Handshake {
                 break;
             }
         };
-        std::thread::Builder::new().name("vhost-user".to_owned()).spawn(Allocations::settling(work))?;
+        std::thread::Builder::new().name("vhost-user".to_owned()).spawn(work)?;
         Ok(handshake)
     }
 }
