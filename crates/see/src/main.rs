@@ -20,6 +20,7 @@
 mod exposition;
 mod families;
 mod log;
+mod rates;
 mod scrape;
 mod server;
 mod textfile;
