@@ -227,7 +227,8 @@ fn tunnels(before: Option<&Before<'_>>, now: &Sample, sums: &SaSumsState) -> Vec
         .iter()
         .flat_map(|link| &link.peer_errors)
         .filter(|error| error.last_secs < PEER_ERROR_SECS)
-        .map(|error| (error.peer.ip(), error.error.as_str()))
+        // Without the number that Rust adds to a text of the system.
+        .map(|error| (error.peer.ip(), error.error.split(" (os error").next().unwrap_or_default()))
         .collect();
     let named = |local: Option<IpAddr>, remote: Option<IpAddr>| {
         let mut names = sums.tunnels.iter().filter(|it| (Some(it.local), Some(it.remote)) == (local, remote));
@@ -358,7 +359,7 @@ mod tests {
                 "why_down":null,"lladdr":null,"addresses":[],"offloads":[],"ring":null,
                 "stats":{{"rx_packets":0,"rx_bytes":0,"rx_wire_packets":0,"rx_calls":0,"rx_dropped":0,"tx_packets":0,"tx_bytes":0,
                 "tx_wire_packets":0,"tx_calls":0,"tx_dropped":0}},
-                "peer_errors":[{{"peer":"192.0.2.2:4500","error":"Connection refused","count":3,"last_secs":{secs}}}]}}]"#
+                "peer_errors":[{{"peer":"192.0.2.2:4500","error":"Connection refused (os error 111)","count":3,"last_secs":{secs}}}]}}]"#
             )
         };
         let sum = r#"{"src":"192.0.2.1","dst":"192.0.2.2","reqid":1,"dir":"out","packets":1,"bytes":9}"#;

@@ -56,6 +56,7 @@ mod view;
 mod vlan;
 mod vrf;
 mod walls;
+mod web;
 mod workers;
 mod workers_ipsec;
 mod xdp;
@@ -85,6 +86,7 @@ fn main() {
         privilege::trials(),
         see::trials(),
         top::trials(),
+        web::trials(),
         service::trials(),
         exec::trials(),
         fail_closed::trials(),
