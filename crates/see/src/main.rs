@@ -10,7 +10,7 @@
 //! are asked by their view sockets). HTTP is hyper's, by tokio: neither is in the gateway or in the preloaded library.
 //!
 //! # Limits
-//! 16 connections, heads of requests of 64 KiB, 10 seconds for a connection (`http.rs`), and 16 open pages besides (`web/mod.rs`); 10 000
+//! 16 connections, heads of requests of 64 KiB, 10 seconds for a connection (`http.rs`), and 16 open pages besides (`web/events.rs`); 10 000
 //! sums of SAs and as many policies of a gateway (`scrape.rs`). A gateway answers a scrape within 2 seconds.
 //!
 //! # Standards

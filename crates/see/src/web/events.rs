@@ -6,11 +6,13 @@ use std::time::Duration;
 use hyper::body::Bytes;
 use hyper::header::{HeaderValue, RETRY_AFTER};
 use hyper::{Response, StatusCode};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::watch::{Shown, Watches};
-use super::{MAX_PAGES, Page};
 use crate::http::{Body, Connection, of_parts, text};
+
+/// Limit of pages that are open, each with a connection for its events.
+const MAX_PAGES: usize = 16;
 
 /// Longest time between two parts of the stream, by which a client notices its end, and the server that of the client.
 const HEARTBEAT: Duration = Duration::from_millis(1500);
@@ -18,20 +20,33 @@ const HEARTBEAT: Duration = Duration::from_millis(1500);
 /// Event without news.
 const BEAT: &[u8] = b"event: beat\ndata:\n\n";
 
-/// Reply to a page that is open: events of the gateway that the query names, or of the first one.
-pub(super) fn stream(page: &Page, query: Option<&str>, connection: Arc<Connection>) -> Response<Body> {
-    let Ok(place) = Arc::clone(&page.pages).try_acquire_owned() else {
-        let mut response =
-            text(StatusCode::SERVICE_UNAVAILABLE, &format!("{MAX_PAGES} pages are open already; close one of them\n"));
-        response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
-        return response;
-    };
-    connection.leave_place();
-    let (sender, parts) = mpsc::channel(1);
-    // Names of gateways have no characters that a query encodes.
-    let wanted = query.and_then(|query| query.strip_prefix("gateway=")).map(str::to_owned);
-    tokio::spawn(send(Arc::clone(&page.watches), wanted, sender, place));
-    of_parts(parts, connection, "text/event-stream")
+/// Pages that are open.
+#[derive(Debug)]
+pub(super) struct Pages {
+    watches: Arc<Watches>,
+    places: Arc<Semaphore>,
+}
+
+impl Pages {
+    pub(super) fn new(watches: Arc<Watches>) -> Self {
+        Self { watches, places: Arc::new(Semaphore::new(MAX_PAGES)) }
+    }
+
+    /// Reply to a page that is open: events of the gateway that the query names, or of the first one.
+    pub(super) fn stream(&self, query: Option<&str>, connection: Arc<Connection>) -> Response<Body> {
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            let why = format!("{MAX_PAGES} pages are open already; close one of them\n");
+            let mut response = text(StatusCode::SERVICE_UNAVAILABLE, &why);
+            response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
+            return response;
+        };
+        connection.leave_place();
+        let (sender, parts) = mpsc::channel(1);
+        // Names of gateways have no characters that a query encodes.
+        let wanted = query.and_then(|query| query.strip_prefix("gateway=")).map(str::to_owned);
+        tokio::spawn(send(Arc::clone(&self.watches), wanted, sender, place));
+        of_parts(parts, connection, "text/event-stream")
+    }
 }
 
 /// Sends events until the client has gone.

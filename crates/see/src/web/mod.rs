@@ -1,7 +1,7 @@
 //! `fatpath web`: a page that shows gateways, once a second.
 //!
-//! The page itself is the same for everyone, and has nothing of a gateway. What shows one needs the [session](session) of the printed URL.
-//! Names that operators give reach the page as JSON, and its script writes them as text.
+//! The page itself is a constant, and has nothing of a gateway. Replies that show one need the [session](session) of the printed URL. Names
+//! that operators give reach the page as JSON, and its script writes them as text.
 
 mod events;
 mod results;
@@ -19,14 +19,11 @@ use hyper::body::Incoming;
 use hyper::header::{ALLOW, CONTENT_SECURITY_POLICY, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 use crate::http::{self, Body, Connection, Listener, Service, of_type, text};
+use events::Pages;
 use session::Session;
 use watch::Watches;
-
-/// Limit of pages that are open, each with a connection for its events.
-const MAX_PAGES: usize = 16;
 
 /// Headers of each reply. The page loads nothing from elsewhere, runs no script but its own, and is in no frame of another page.
 const SECURITY: [(&str, &str); 5] = [
@@ -73,7 +70,7 @@ pub(crate) fn run(args: WebArgs) -> Result<(), CliError> {
         };
         client::print(format!("http://{host}/#{}\n", session.token()).as_bytes())?;
         let watches = Arc::new(Watches::new(args.instance));
-        let pages = Arc::new(Semaphore::new(MAX_PAGES));
+        let pages = Pages::new(Arc::clone(&watches));
         http::serve(listener, Arc::new(Page { session, watches, results: args.results, pages })).await;
         Ok(())
     })
@@ -85,8 +82,7 @@ struct Page {
     session: Session,
     watches: Arc<Watches>,
     results: Vec<PathBuf>,
-    /// Places of open pages.
-    pages: Arc<Semaphore>,
+    pages: Pages,
 }
 
 impl Service for Page {
@@ -125,7 +121,7 @@ impl Page {
             return text(StatusCode::FORBIDDEN, "open the URL that `fatpath web` has printed\n");
         }
         match path.as_str() {
-            "/events" => events::stream(&self, request.uri().query(), connection),
+            "/events" => self.pages.stream(request.uri().query(), connection),
             "/trace" if is_post => trace::stream(&self.watches, request, connection).await,
             "/trace" => not_allowed("POST"),
             "/results" => results::list(self.results.clone()).await,
@@ -167,7 +163,7 @@ mod tests {
             assert!(others.iter().all(is_known), "{name}: {others:?}");
         }
         assert!(icon.starts_with("<svg xmlns=\"http://www.w3.org/2000/svg\""));
-        // No inline script or style, which the policy forbids, and no markup from texts.
+        // Inline scripts and styles, which the policy forbids, and calls that parse texts as markup.
         for (content, word) in [
             (html, "<script>"),
             (html, "<style"),

@@ -133,7 +133,7 @@ pub(super) fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// What a page shows of a picture.
+/// Content of a page: a picture, up to limits.
 #[derive(Debug, Serialize)]
 struct ShownPicture<'a> {
     #[serde(flatten)]

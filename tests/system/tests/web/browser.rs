@@ -165,7 +165,7 @@ impl<'a> Browser<'a> {
         self.devtools("Emulation.setEmulatedMedia", &json!({ "features": features })).map(drop)
     }
 
-    /// Takes a picture of an element, and keeps it where the environment wants it.
+    /// Takes a picture of an element, and writes it to the directory that the environment names.
     pub(super) fn picture(&self, name: &str, selector: &str) -> Outcome<usize> {
         let script = format!(
             "const it = document.querySelector({}).getBoundingClientRect();
