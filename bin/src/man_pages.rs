@@ -108,6 +108,7 @@ const EVERY: &[&str] = &[
     "plot",
     "metrics",
     "top",
+    "web",
     "capture",
     "monitor",
     "trace",
@@ -226,14 +227,14 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             },
             Entry {
                 what: "fatpath-see",
-                means: "The program of metrics and top, beside fatpath or in PATH.",
-                of: &["metrics", "top"],
+                means: "The program of metrics, top and web, beside fatpath or in PATH.",
+                of: &["metrics", "top", "web"],
             },
             Entry {
                 what: "/run/fatpath/NAME.view.sock",
                 means: "The view socket of the gateway NAME, for its user and members of the group fatpath, where the \
                         control socket refuses them.",
-                of: &["show", "status", "trace", "monitor", "metrics", "top"],
+                of: &["show", "status", "trace", "monitor", "metrics", "top", "web"],
             },
             Entry { what: "/dev/net/tun", means: "Device that makes TUN and TAP devices.", of: &["run", "demo"] },
         ],
@@ -257,6 +258,7 @@ mod tests {
             ("show", "fatpath show [-j] [-a] [--sums] [-i NAME] [WHAT]"),
             ("metrics", "fatpath metrics [--listen ADDRESS] [--textfile DIR] [--interval SECONDS] [-i NAME]"),
             ("top", "fatpath top [--once] [--interval SECONDS] [-i NAME]"),
+            ("web", "fatpath web [--listen ADDRESS] [--socket PATH] [--results FILE] [-i NAME]"),
             ("status", "fatpath status [-j] [-w SECONDS] [-i NAME]"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [-i NAME] LINK"),
             ("man", "fatpath man DIR"),

@@ -1,4 +1,5 @@
-//! Commands of programs beside this one: `fatpath demo`, `bench` and `plot` of `fatpath-bench`, `fatpath metrics` of `fatpath-see`.
+//! Commands of programs beside this one: `fatpath demo`, `bench` and `plot` of `fatpath-bench`, `fatpath metrics`, `top` and `web` of
+//! `fatpath-see`.
 
 use std::convert::Infallible;
 use std::env;

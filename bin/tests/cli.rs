@@ -362,10 +362,17 @@ fn missing_bench_program_is_one_line_with_a_remedy() {
 fn missing_metrics_program_is_one_line_with_a_remedy() {
     let dir = Dir::new("no-see");
     let want = "Error: fatpath-see is neither beside fatpath nor in PATH; install the package fatpath-see, or build it with `cargo build --release -p fatpath-see`.\n";
-    for args in [&["metrics", "-i", "a", "-i", "b"][..], &["top", "--once"]] {
+    for args in [&["metrics", "-i", "a", "-i", "b"][..], &["top", "--once"], &["web", "--results", "a.json"]] {
         assert_output(&alone(&dir, args).1.output().unwrap(), 1, "", want);
     }
-    for wrong in [&["metrics", "--listen", "9847"][..], &["metrics", "-i", "a.view"], &["metrics", "--interval", "1"]] {
+    for wrong in [
+        &["metrics", "--listen", "9847"][..],
+        &["metrics", "-i", "a.view"],
+        &["metrics", "--interval", "1"],
+        &["web", "--listen", "192.0.2.1:9848"],
+        &["web", "--listen", "localhost"],
+        &["web", "--listen", "[::1]:1", "--socket", "/s"],
+    ] {
         let output = alone(&dir, wrong).1.output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{wrong:?}: {output:?}");
         assert!(!String::from_utf8_lossy(&output.stderr).contains("fatpath-see"), "{output:?}");
@@ -643,6 +650,7 @@ fn every_command_has_a_man_page() {
         "fatpath-bench",
         "fatpath-capture",
         "fatpath-metrics",
+        "fatpath-web",
     ] {
         let text = fs::read_to_string(dir.0.join(format!("{page}.1"))).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");

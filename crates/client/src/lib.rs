@@ -7,8 +7,8 @@
 //! - Variables by which a program reaches a gateway instead of the kernel: [`gateway_program`].
 //! - Passing of descriptors: [`passing`].
 //! - Form of a failure: [`CliError`], one line on standard error and an exit code.
-//! - Arguments of `demo` and `bench`: [`BenchCommand`]. `fatpath` explains them and `fatpath-bench` obeys them. Those of `metrics`
-//!   and `top`, which `fatpath-see` obeys: [`SeeCommand`].
+//! - Arguments of `demo` and `bench`: [`BenchCommand`]. `fatpath` explains them and `fatpath-bench` obeys them. Those of `metrics`,
+//!   `top` and `web`, which `fatpath-see` obeys: [`SeeCommand`].
 //!
 //! # Leaves to others
 //! Contents of requests and replies ([`ctl`]), check and filter of programs that are started on a gateway ([`launch`]),
@@ -42,7 +42,7 @@ pub use descriptor_limit::raise_descriptor_limit;
 pub use error::CliError;
 pub use find_program::{find_program, find_sibling, system_ip};
 pub use output::print;
-pub use see_command::{MetricsArgs, SeeCommand, TopArgs};
+pub use see_command::{MetricsArgs, SeeCommand, TopArgs, WebArgs};
 
 /// Environment variable with the path of `fatpath` for `fatpath-bench`, which runs this program's gateways.
 pub const PROGRAM_VARIABLE: &str = "FATPATH_PROGRAM";

@@ -1,4 +1,4 @@
-//! `fatpath metrics` and `fatpath top`: command lines that `fatpath` documents and checks, and `fatpath-see` executes.
+//! `fatpath metrics`, `fatpath top` and `fatpath web`: command lines that `fatpath` documents and checks, and `fatpath-see` executes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -26,6 +26,45 @@ pub enum SeeCommand {
     ///
     /// Without a terminal, or with --once, all tables are printed once.
     Top(TopArgs),
+    /// Serve a page with gateways' links, tunnels, drops and traces
+    ///
+    /// The page shows, once a second, the links, bridges, VRFs and tunnels of a gateway with their rates, and its drops with cause and
+    /// remedy; it traces packets through the picture of the data path, and draws results of `fatpath demo --json` and `fatpath bench
+    /// --json`. It only looks, and asks for nothing from elsewhere.
+    ///
+    /// It is served on loopback or at a Unix socket alone. The printed URL has a secret, without which all that shows a gateway is refused;
+    /// it is another one each time.
+    Web(WebArgs),
+}
+
+/// Arguments of `web`.
+#[derive(Args, Clone, Debug)]
+pub struct WebArgs {
+    /// Address of loopback and port to listen at; port 0 for a free one
+    #[arg(long, value_name = "ADDRESS", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, 9848)), value_parser = loopback,
+          value_hint = ValueHint::Other)]
+    pub listen: SocketAddr,
+    /// Listen at a Unix socket instead, to which a port can be forwarded: ssh -L 9848:PATH HOST
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath, conflicts_with = "listen")]
+    pub socket: Option<PathBuf>,
+    /// Result of `fatpath demo --json` or `fatpath bench --json` to draw; may be repeated
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub results: Vec<PathBuf>,
+    /// Name of a gateway; may be repeated. If not given, all that this user may look at
+    #[arg(short, long, value_name = "NAME", value_parser = instance_name, value_hint = ValueHint::Other)]
+    pub instance: Vec<String>,
+}
+
+/// Parses an address of loopback with its port.
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr = text.parse().map_err(|err| format!("{err}; use ADDRESS:PORT, such as 127.0.0.1:9848"))?;
+    if address.ip().is_loopback() {
+        return Ok(address);
+    }
+    Err(format!(
+        "{} is not an address of loopback: the page is for this machine alone. For others, forward a port to it, as with `ssh -L`",
+        address.ip()
+    ))
 }
 
 /// Arguments of `top`.

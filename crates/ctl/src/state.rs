@@ -859,6 +859,9 @@ pub struct PolicySaState {
     /// Whether there is no SA, so that the packets wait or are dropped. `None`: not known, as a template leaves its destination or `reqid`
     /// to the packet, or has too many SAs to look at.
     pub without_sa: Option<bool>,
+    /// SA that it requires: the outermost, if it requires several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<TemplateState>,
 }
 
 /// Numbers of policies by direction.

@@ -246,9 +246,10 @@ impl PolicyRow {
 
     /// Whether the policy has its SAs, if it requires any.
     pub(crate) fn needed_sa(self) -> Option<PolicySaState> {
-        let is_needed = self.action == Action::Allow && self.templates.iter().any(|it| it.level == Level::Required);
+        let template = self.templates.iter().rfind(|it| it.level == Level::Required).copied();
+        let is_needed = self.action == Action::Allow && template.is_some();
         let Self { selector, dir, lacks_sa, .. } = self;
-        is_needed.then_some(PolicySaState { selector, dir, without_sa: lacks_sa })
+        is_needed.then_some(PolicySaState { selector, dir, without_sa: lacks_sa, template })
     }
 
     /// State for the client.

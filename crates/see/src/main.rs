@@ -1,29 +1,32 @@
-//! The program `fatpath-see`: metrics of running gateways for monitors, and rates for a terminal.
+//! The program `fatpath-see`: metrics of running gateways for monitors, rates for a terminal, and a page for a browser.
 //!
 //! # Decides
 //! Names and labels of metrics ([`families`]), their two text formats ([`exposition`]), and the requests of a scrape ([`scrape`]): those
-//! whose cost no table of a gateway raises, and sums of SAs and policies up to a limit. Rates between two answers, and what a terminal
-//! shows of them ([`top`]).
+//! whose cost no table of a gateway raises, and sums of SAs and policies up to a limit. [Rates](rates) between two answers, and what a
+//! terminal ([`top`]) and a page ([`web`]) show of them. Clients of HTTP that are served ([`http`]), and those that may read the page's data.
 //!
 //! # Leaves to others
-//! Arguments (crate [`client`]), contents of replies (crate [`ctl`]), and counting (the gateways, which are asked by their view sockets).
-//! HTTP is hyper's, by tokio: neither is in the gateway or in the preloaded library.
+//! Arguments (crate [`client`]), contents of replies (crate [`ctl`]), charts of results (crate [`plot`]), and counting (the gateways, which
+//! are asked by their view sockets). HTTP is hyper's, by tokio: neither is in the gateway or in the preloaded library.
 //!
 //! # Limits
-//! 16 connections, requests of 64 KiB, 10 seconds for a connection (`server.rs`); 10 000 sums of SAs and as many policies of a gateway
-//! (`scrape.rs`). A gateway answers a scrape within 2 seconds.
+//! 16 connections, heads of requests of 64 KiB, 10 seconds for a connection (`http.rs`), and 16 open pages besides (`web/events.rs`); 10 000
+//! sums of SAs and as many policies of a gateway (`scrape.rs`). A gateway answers a scrape within 2 seconds.
 //!
 //! # Standards
-//! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; RFC 9110 and 9112 as hyper has them.
+//! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; server-sent events of the HTML standard; RFC 9110 and 9112 as hyper has them.
 #![forbid(unsafe_code)]
 
 mod exposition;
 mod families;
+mod http;
 mod log;
+mod metrics;
+mod rates;
 mod scrape;
-mod server;
 mod textfile;
 mod top;
+mod web;
 
 use std::process::ExitCode;
 
@@ -32,7 +35,7 @@ use client::{CliError, MetricsArgs, SeeCommand, command_line};
 
 use scrape::Gateways;
 
-/// Views of gateways: `fatpath metrics` and `fatpath top`
+/// Views of gateways: `fatpath metrics`, `fatpath top` and `fatpath web`
 #[derive(Debug, Parser)]
 #[command(name = "fatpath-see", version = env!("FATPATH_VERSION"), max_term_width = 100, disable_help_subcommand = true)]
 struct Cli {
@@ -51,6 +54,10 @@ fn main() -> ExitCode {
             log::start();
             metrics(&args)
         }
+        SeeCommand::Web(args) => {
+            log::start();
+            web::run(args)
+        }
         // A log line would be in the picture.
         SeeCommand::Top(args) => top::run(&args),
     };
@@ -61,6 +68,6 @@ fn metrics(args: &MetricsArgs) -> Result<(), CliError> {
     let gateways = Gateways::new(args.instance.clone());
     match &args.textfile {
         Some(dir) => textfile::write_all(gateways, dir, args.interval()),
-        None => server::serve(gateways, args.listen),
+        None => metrics::serve(gateways, args.listen),
     }
 }

@@ -59,6 +59,7 @@ fn round_trip() -> Outcome {
         ("lib/systemd/system/fatpath-charon@.service", 0o644),
         ("lib/systemd/system/fatpath-metrics.service", 0o644),
         ("lib/systemd/system/fatpath-pair@.service", 0o644),
+        ("lib/systemd/system/fatpath-web.service", 0o644),
         ("lib/sysusers.d/fatpath.conf", 0o644),
         ("lib/tmpfiles.d/fatpath.conf", 0o644),
         ("share/man/man1/fatpath-run.1", 0o644),

@@ -57,6 +57,7 @@ mod view;
 mod vlan;
 mod vrf;
 mod walls;
+mod web;
 mod workers;
 mod workers_ipsec;
 mod xdp;
@@ -87,6 +88,7 @@ fn main() {
         privilege::trials(),
         see::trials(),
         top::trials(),
+        web::trials(),
         service::trials(),
         exec::trials(),
         fail_closed::trials(),

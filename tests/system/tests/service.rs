@@ -18,6 +18,8 @@ use system::{
 
 const UNIT: &str = include_str!("../../../examples/systemd/fatpath@.service");
 const PAIR_UNIT: &str = include_str!("../../../examples/systemd/fatpath-pair@.service");
+const METRICS_UNIT: &str = include_str!("../../../examples/systemd/fatpath-metrics.service");
+const WEB_UNIT: &str = include_str!("../../../examples/systemd/fatpath-web.service");
 const CHARON_UNIT: &str = include_str!("../../../examples/systemd/fatpath-charon@.service");
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,6 +53,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn the_unit_is_accepted() -> Outcome {
     let scratch = Scratch::new()?;
     assert_eq!(verify(&scratch, "fatpath@left.service", UNIT)?, "");
+    assert_eq!(verify(&scratch, "fatpath-metrics.service", METRICS_UNIT)?, "");
+    assert_eq!(verify(&scratch, "fatpath-web.service", WEB_UNIT)?, "");
     // The address of a UDP link may come minutes late: by systemd's defaults, five failures within ten seconds are the end.
     for line in ["StartLimitIntervalSec=0", "Restart=on-failure", "RestartSec=1"] {
         assert!(UNIT.lines().any(|own| own == line), "{line}");
@@ -94,6 +98,8 @@ fn exposure() -> Outcome {
         ("fatpath@left.service", UNIT, 36),
         ("fatpath-charon@left.service", CHARON_UNIT, 96),
         ("fatpath-pair@left.service", PAIR_UNIT, 96),
+        ("fatpath-metrics.service", METRICS_UNIT, 15),
+        ("fatpath-web.service", WEB_UNIT, 15),
     ] {
         assert!(exposure_is_at_most(&scratch, name, unit, most)?, "{name}: above {most}");
     }

@@ -2,8 +2,8 @@
 //!
 //! A thread asks the gateway; this one reads keys and draws. So a gateway that hangs delays no key, and the age of what is shown goes on.
 
-mod rates;
 mod screen;
+mod tables;
 mod terminal;
 
 use std::io::{self, IsTerminal, Write};
@@ -15,9 +15,10 @@ use std::time::{Duration, Instant};
 
 use client::{CliError, TopArgs};
 
+use crate::rates::Picture;
 use crate::scrape::Sample;
-use rates::Picture;
 use screen::Screen;
+use tables::Tables;
 use terminal::Terminal;
 
 /// Longest time from a key, or a signal, to its effect.
@@ -33,7 +34,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), CliError> {
     let first = take(&name)?;
     if args.once || !io::stdin().is_terminal() || !io::stdout().is_terminal() {
         thread::sleep(interval);
-        let text = Picture::between(Some(&first), &take(&name)?).text();
+        let text = tables(Some(&first), &take(&name)?).text();
         return client::print(text.as_bytes());
     }
     let answers = ask(name.clone(), interval)?;
@@ -47,6 +48,10 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), CliError> {
     // Before an error is printed.
     drop(terminal);
     shown.map_err(|err| CliError::system("terminal", &err))
+}
+
+fn tables(before: Option<&Sample>, now: &Sample) -> Tables {
+    Tables::new(&Picture::between(before, now))
 }
 
 /// Answer of the gateway, or the reason for which there is none.
@@ -78,13 +83,13 @@ fn show(
     ended: &AtomicBool,
     name: String,
 ) -> io::Result<()> {
-    let mut screen = Screen::new(name, Picture::between(None, &first));
+    let mut screen = Screen::new(name, tables(None, &first));
     let mut last = first;
     while !ended.load(Ordering::Relaxed) {
         for answer in answers.try_iter() {
             match answer {
                 Ok(sample) => {
-                    screen.update(Instant::now(), Picture::between(Some(&last), &sample));
+                    screen.update(Instant::now(), tables(Some(&last), &sample));
                     last = sample;
                 }
                 Err(why) => screen.fail(why),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::rates::{LineKind, Picture, Table, TableLine, shown};
+use super::tables::{LineKind, Table, TableLine, Tables, shown};
 
 /// Table that is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -49,8 +49,8 @@ pub(crate) struct Line {
 pub(crate) struct Screen {
     /// Name of the gateway.
     name: String,
-    picture: Picture,
-    /// Time of the picture.
+    tables: Tables,
+    /// Time of the tables.
     at: Instant,
     /// Reason for which there is no newer one.
     failure: Option<String>,
@@ -72,10 +72,10 @@ const MAX_FILTER: usize = 64;
 const OLD: Duration = Duration::from_secs(3);
 
 impl Screen {
-    pub(crate) fn new(name: String, picture: Picture) -> Self {
+    pub(crate) fn new(name: String, tables: Tables) -> Self {
         Self {
             name,
-            picture,
+            tables,
             at: Instant::now(),
             failure: None,
             view: View::Links,
@@ -87,14 +87,14 @@ impl Screen {
         }
     }
 
-    /// Shows a new picture.
-    pub(crate) fn update(&mut self, now: Instant, picture: Picture) {
-        self.picture = picture;
+    /// Shows new tables.
+    pub(crate) fn update(&mut self, now: Instant, tables: Tables) {
+        self.tables = tables;
         self.at = now;
         self.failure = None;
     }
 
-    /// Keeps the picture, as the gateway does not answer.
+    /// Keeps the tables, as the gateway does not answer.
     pub(crate) fn fail(&mut self, why: String) {
         self.failure = Some(why);
     }
@@ -142,16 +142,16 @@ impl Screen {
 
     fn table(&self) -> &Table {
         match self.view {
-            View::Links => &self.picture.links,
-            View::Tunnels => &self.picture.tunnels,
-            View::Drops => &self.picture.drops,
-            View::Workers => &self.picture.workers,
+            View::Links => &self.tables.links,
+            View::Tunnels => &self.tables.tunnels,
+            View::Drops => &self.tables.drops,
+            View::Workers => &self.tables.workers,
         }
     }
 
     /// Lines of a screen of this size.
     pub(crate) fn lines(&mut self, now: Instant, columns: usize, rows: usize) -> Vec<Line> {
-        let mut lines = vec![(format!("{}  {}", shown(&self.name), self.picture.title), Style::Head)];
+        let mut lines = vec![(format!("{}  {}", shown(&self.name), self.tables.title), Style::Head)];
         lines.extend(self.state(now));
         let table = self.table();
         let mut of_table = table.lines(&table.sorted(self.by_rate, &self.filter)).into_iter();
@@ -210,7 +210,7 @@ fn styled(line: TableLine) -> (String, Style) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rates::Row;
+    use super::super::tables::Row;
     use super::*;
 
     fn screen(rows: usize) -> Screen {
@@ -222,7 +222,7 @@ mod tests {
         };
         let links =
             Table { name: "links", head: &["link", "state"], rows: (0..rows).map(row).collect(), none: "no links" };
-        Screen::new("left".to_owned(), Picture { title: "fatpath 0.1.0".to_owned(), links, ..Picture::default() })
+        Screen::new("left".to_owned(), Tables { title: "fatpath 0.1.0".to_owned(), links, ..Tables::default() })
     }
 
     fn texts(screen: &mut Screen, columns: usize, rows: usize) -> Vec<String> {
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(line(&mut screen, 4), "as of 4 s ago: the gateway does not answer");
         screen.fail("no\u{1b}[2J gateway".to_owned());
         assert_eq!(line(&mut screen, 1), "as of 1 s ago: no\u{fffd}[2J gateway");
-        screen.update(screen.at, Picture::default());
+        screen.update(screen.at, Tables::default());
         assert_eq!(line(&mut screen, 1), "", "it answers again");
     }
 }

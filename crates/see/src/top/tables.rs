@@ -1,19 +1,12 @@
-//! Rates between two answers of a gateway, as tables of text.
+//! Tables of text of a gateway's state and rates.
 
-use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
-use std::net::IpAddr;
-use std::time::Duration;
 
-use base::DropReason;
-use ctl::state::{DropState, LinkState, SaSumState, WorkerState};
-use xfrm::SaDir;
-
-use crate::scrape::Sample;
+use crate::rates::{DropRates, LinkRates, Picture, TunnelRates, WorkerRates};
 
 /// Tables of a gateway.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Picture {
+pub(crate) struct Tables {
     /// Version, age and memory of the gateway, in one line.
     pub(crate) title: String,
     pub(crate) links: Table,
@@ -46,33 +39,14 @@ pub(crate) struct Row {
     pub(crate) notes: Vec<String>,
 }
 
-/// Two answers of one process of the gateway, and the time between them.
-struct Rates<'a> {
-    before: &'a Sample,
-    seconds: f64,
-}
-
-impl Rates<'_> {
-    /// Rate of a counter that was `before`.
-    fn of(&self, before: u64, now: u64) -> f64 {
-        now.saturating_sub(before) as f64 / self.seconds
-    }
-}
-
-impl Picture {
-    /// Picture of `now`, with rates since `before`, unless the gateway was started anew between them.
-    pub(crate) fn between(before: Option<&Sample>, now: &Sample) -> Self {
-        let rates = before
-            .filter(|before| before.summary.started_ms == now.summary.started_ms)
-            .map(|before| Rates { before, seconds: (now.taken - before.taken).as_secs_f64() })
-            .filter(|rates| rates.seconds > 0.0);
-        let rates = rates.as_ref();
+impl Tables {
+    pub(crate) fn new(picture: &Picture) -> Self {
         Self {
-            title: title(now),
-            links: links(rates, now),
-            tunnels: tunnels(rates, now),
-            drops: drops(rates, now),
-            workers: workers(rates, now),
+            title: title(picture),
+            links: links(picture),
+            tunnels: tunnels(picture),
+            drops: drops(picture),
+            workers: workers(picture),
         }
     }
 
@@ -152,112 +126,69 @@ impl Table {
     }
 }
 
-fn title(now: &Sample) -> String {
-    let summary = &now.summary;
-    let age = now.at.saturating_sub(Duration::from_millis(summary.started_ms)).as_secs();
-    let mut title = format!("fatpath {}  up {}  memory {}", summary.version, time(age), bytes(summary.memory.used));
-    if let Some(limit) = summary.memory.limit {
-        let _ = write!(title, " of {}", bytes(limit));
+fn title(picture: &Picture) -> String {
+    let Picture { version, up_secs, memory, memory_limit, sas, dying, larval, .. } = picture;
+    let mut title = format!("fatpath {version}  up {}  memory {}", time(*up_secs), bytes(*memory));
+    if let Some(limit) = memory_limit {
+        let _ = write!(title, " of {}", bytes(*limit));
     }
-    let sas = &summary.sas;
-    let _ = write!(title, "  sa {} dying {} larval {}", sas.valid + sas.dying, sas.dying, sas.larval);
+    let _ = write!(title, "  sa {sas} dying {dying} larval {larval}");
     title
 }
 
-fn links(rates: Option<&Rates<'_>>, now: &Sample) -> Table {
-    let old: HashMap<&str, &LinkState> =
-        rates.iter().flat_map(|rates| &rates.before.links).map(|link| (link.name.as_str(), link)).collect();
-    let row = |link: &LinkState| {
-        let stats = &link.stats;
-        // Counters of a link that was made anew begin at 0.
-        let found = rates.zip(old.get(link.name.as_str()).filter(|old| old.index == link.index));
-        let rate = |count: fn(&LinkState) -> u64| found.map(|(rates, old)| rates.of(count(old), count(link)));
-        let (received, sent) = (rate(|it| it.stats.rx_bytes), rate(|it| it.stats.tx_bytes));
-        let dropped = rate(|it| it.stats.rx_dropped + it.stats.tx_dropped);
-        let calls = rate(|it| it.stats.rx_calls + it.stats.tx_calls).filter(|calls| *calls > 0.0);
-        let packets = rate(|it| it.stats.rx_wire_packets + it.stats.tx_wire_packets);
-        let per_call = packets.zip(calls).map(|(packets, calls)| packets / calls);
-        Row {
-            cells: vec![
-                shown(&link.name),
-                if link.up { "up" } else { "down" }.to_owned(),
-                bits(received),
-                bits(sent),
-                number(rate(|it| it.stats.rx_wire_packets)),
-                number(rate(|it| it.stats.tx_wire_packets)),
-                per_call.map_or_else(none, |ratio| format!("{ratio:.1}")),
-                number(dropped),
-                (stats.rx_dropped + stats.tx_dropped).to_string(),
-            ],
-            rate: received.unwrap_or_default() + sent.unwrap_or_default(),
-            is_bad: !link.up,
-            notes: Vec::new(),
-        }
+fn links(picture: &Picture) -> Table {
+    let row = |link: &LinkRates| Row {
+        cells: vec![
+            shown(&link.name),
+            if link.up { "up" } else { "down" }.to_owned(),
+            number(link.received),
+            number(link.sent),
+            number(link.received_packets),
+            number(link.sent_packets),
+            link.per_call.map_or_else(none, |ratio| format!("{ratio:.1}")),
+            number(link.drop_rate),
+            link.drops.to_string(),
+        ],
+        rate: sum(link.received, link.sent),
+        is_bad: !link.up,
+        notes: Vec::new(),
     };
     Table {
         name: "links",
         head: &["link", "", "in bit/s", "out bit/s", "in p/s", "out p/s", "p/call", "drops/s", "drops"],
-        rows: now.links.iter().map(row).collect(),
+        rows: picture.links.iter().map(row).collect(),
         none: "no links",
     }
 }
 
-/// Outer addresses of this end and of the peer, and the reqid.
-type TunnelEnds = (IpAddr, IpAddr, u32);
-
-/// Whether the SAs of a sum receive, with the ends of their tunnel.
-fn ends_of(sum: &SaSumState) -> (bool, TunnelEnds) {
-    match sum.dir {
-        SaDir::In => (true, (sum.dst, sum.src, sum.reqid)),
-        SaDir::Out => (false, (sum.src, sum.dst, sum.reqid)),
-    }
-}
-
-fn tunnels(rates: Option<&Rates<'_>>, now: &Sample) -> Table {
+fn tunnels(picture: &Picture) -> Table {
     const NONE: Table = Table {
         name: "tunnels",
         head: &["tunnel", "reqid", "in bit/s", "out bit/s", "ends in"],
         rows: Vec::new(),
         none: "no SAs, and no policy needs any",
     };
-    let Some(sums) = &now.sums else { return Table { none: "too many SAs or policies to ask for", ..NONE } };
-    let old: HashMap<(bool, TunnelEnds), u64> = rates
-        .and_then(|rates| rates.before.sums.as_ref())
-        .iter()
-        .flat_map(|sums| &sums.sums)
-        .map(|sum| (ends_of(sum), sum.bytes))
-        .collect();
-    /// Rates in and out, and the time of the first end.
-    #[derive(Default)]
-    struct Both {
-        rates: [Option<f64>; 2],
-        end_ms: Option<u64>,
-    }
-    let mut both: BTreeMap<TunnelEnds, Both> = BTreeMap::new();
-    for sum in &sums.sums {
-        let (is_in, ends) = ends_of(sum);
-        let tunnel = both.entry(ends).or_default();
-        let before = old.get(&(is_in, ends));
-        tunnel.rates[usize::from(!is_in)] = rates.zip(before).map(|(rates, before)| rates.of(*before, sum.bytes));
-        tunnel.end_ms = tunnel.end_ms.into_iter().chain(sum.expires_ms).min();
-    }
-    let mut rows: Vec<Row> = Vec::new();
-    for ((local, remote, reqid), Both { rates: [received, sent], end_ms }) in both {
-        let named = sums.tunnels.iter().find(|tunnel| (tunnel.local, tunnel.remote) == (local, remote));
-        let name = named.map_or_else(String::new, |tunnel| format!("{} ", shown(&tunnel.name)));
-        rows.push(Row {
+    let Some(tunnels) = &picture.tunnels else {
+        return Table { none: "too many SAs or policies to ask for", ..NONE };
+    };
+    let row = |tunnel: &TunnelRates| {
+        let name = tunnel.name.as_ref().map_or_else(String::new, |name| format!("{} ", shown(name)));
+        let [local, remote] = [tunnel.local, tunnel.remote].map(|end| end.map_or_else(none, |end| end.to_string()));
+        Row {
             cells: vec![
                 format!("{name}{local} > {remote}"),
-                reqid.to_string(),
-                bits(received),
-                bits(sent),
-                end_ms.map_or_else(none, |left| time(left / 1000)),
+                tunnel.reqid.to_string(),
+                number(tunnel.received),
+                number(tunnel.sent),
+                tunnel.ends_ms.map_or_else(none, |left| time(left / 1000)),
             ],
-            rate: received.unwrap_or_default() + sent.unwrap_or_default(),
-            ..Row::default()
-        });
-    }
-    for policy in sums.policies.iter().filter(|policy| policy.without_sa == Some(true)) {
+            rate: sum(tunnel.received, tunnel.sent),
+            is_bad: tunnel.fault.is_some(),
+            notes: tunnel.fault.iter().map(|fault| shown(fault)).collect(),
+        }
+    };
+    let mut rows: Vec<Row> = tunnels.iter().map(row).collect();
+    for policy in &picture.without_sa {
         let selector = &policy.selector;
         rows.push(Row {
             cells: vec![format!("{} > {} dir {}: no SA", selector.src, selector.dst, policy.dir)],
@@ -268,66 +199,58 @@ fn tunnels(rates: Option<&Rates<'_>>, now: &Sample) -> Table {
     Table { rows, ..NONE }
 }
 
-fn drops(rates: Option<&Rates<'_>>, now: &Sample) -> Table {
-    let key = |drop: &DropState| (drop.reason.clone(), drop.link.clone());
-    let old: HashMap<_, u64> =
-        rates.iter().flat_map(|rates| &rates.before.drops).map(|drop| (key(drop), drop.count)).collect();
-    let row = |drop: &DropState| {
-        let rate = rates.map(|rates| rates.of(old.get(&key(drop)).copied().unwrap_or_default(), drop.count));
-        let known = DropReason::ALL.iter().copied().find(|reason| reason.name() == drop.reason);
+fn drops(picture: &Picture) -> Table {
+    let row = |drop: &DropRates| {
         // Only of those that happen now: the table stays short.
-        let happens = rate.is_some_and(|rate| rate > 0.0);
-        let notes = known.filter(|_| happens).map(|reason| vec![reason.cause(), reason.remedy()]).unwrap_or_default();
+        let happens = drop.rate.is_some_and(|rate| rate > 0.0);
+        let notes = [&drop.cause, &drop.remedy].into_iter().flatten().filter(|_| happens);
         Row {
             cells: vec![
                 shown(&drop.reason),
                 drop.link.as_deref().map_or_else(none, shown),
-                number(rate),
+                number(drop.rate),
                 drop.count.to_string(),
             ],
-            rate: rate.unwrap_or_default(),
+            rate: drop.rate.unwrap_or_default(),
             is_bad: happens,
-            notes,
+            notes: notes.cloned().collect(),
         }
     };
     Table {
         name: "drops",
         head: &["reason", "link", "packets/s", "packets"],
-        rows: now.drops.iter().map(row).collect(),
+        rows: picture.drops.iter().map(row).collect(),
         none: "no packet has been dropped",
     }
 }
 
-fn workers(rates: Option<&Rates<'_>>, now: &Sample) -> Table {
-    let row = |worker: &WorkerState| {
-        let old = rates.and_then(|rates| rates.before.summary.workers.iter().find(|old| old.worker == worker.worker));
-        let found = rates.zip(old);
-        let rate = |count: fn(&WorkerState) -> u64| found.map(|(rates, old)| rates.of(count(old), count(worker)));
-        let busy = rate(|it| it.busy_ns).map(|nanos| (nanos / 1e9).min(1.0));
-        let wakeups = rate(|it| it.wakeups);
-        Row {
-            cells: vec![
-                worker.worker.to_string(),
-                busy.map_or_else(none, |busy| format!("{:.0} %", 100.0 * busy)),
-                number(wakeups),
-                number(rate(|it| it.bursts)),
-                number(rate(|it| it.rx_wire_packets)),
-                number(rate(|it| it.tx_wire_packets)),
-                worker.queued.to_string(),
-                worker.sealing.to_string(),
-                worker.opening.to_string(),
-            ],
-            rate: busy.unwrap_or_default(),
-            is_bad: busy.is_some_and(|busy| busy > 0.95),
-            notes: Vec::new(),
-        }
+fn workers(picture: &Picture) -> Table {
+    let row = |worker: &WorkerRates| Row {
+        cells: vec![
+            worker.worker.to_string(),
+            worker.busy.map_or_else(none, |busy| format!("{:.0} %", 100.0 * busy)),
+            number(worker.wakeups),
+            number(worker.bursts),
+            number(worker.received_packets),
+            number(worker.sent_packets),
+            worker.queued.to_string(),
+            worker.sealing.to_string(),
+            worker.opening.to_string(),
+        ],
+        rate: worker.busy.unwrap_or_default(),
+        is_bad: worker.busy.is_some_and(|busy| busy > 0.95),
+        notes: Vec::new(),
     };
     Table {
         name: "workers",
         head: &["worker", "busy", "wakeups/s", "bursts/s", "in p/s", "out p/s", "queued", "to encrypt", "to decrypt"],
-        rows: now.summary.workers.iter().map(row).collect(),
+        rows: picture.workers.iter().map(row).collect(),
         none: "no workers",
     }
+}
+
+fn sum(a: Option<f64>, b: Option<f64>) -> f64 {
+    a.unwrap_or_default() + b.unwrap_or_default()
 }
 
 /// Text of a name: control characters, which a terminal would obey, are replaced.
@@ -337,10 +260,6 @@ pub(crate) fn shown(name: &str) -> String {
 
 fn none() -> String {
     "-".to_owned()
-}
-
-fn bits(bytes: Option<f64>) -> String {
-    number(bytes.map(|bytes| 8.0 * bytes))
 }
 
 /// Number with three digits and a prefix of 1000.
