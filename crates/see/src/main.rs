@@ -1,9 +1,9 @@
-//! The program `fatpath-see`: metrics of running gateways for monitors, and rates for a terminal.
+//! The program `fatpath-see`: metrics of running gateways for monitors, rates for a terminal, and links for Wireshark.
 //!
 //! # Decides
 //! Names and labels of metrics ([`families`]), their two text formats ([`exposition`]), and the requests of a scrape ([`scrape`]): those
 //! whose cost no table of a gateway raises, and sums of SAs and policies up to a limit. Rates between two answers, and what a terminal
-//! shows of them ([`top`]).
+//! shows of them ([`top`]). Names of links for Wireshark, which runs this program as `fatpath-extcap` ([`extcap`]).
 //!
 //! # Leaves to others
 //! Arguments (crate [`client`]), contents of replies (crate [`ctl`]), and counting (the gateways, which are asked by their view sockets).
@@ -14,10 +14,11 @@
 //! (`scrape.rs`). A gateway answers a scrape within 2 seconds.
 //!
 //! # Standards
-//! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; RFC 9110 and 9112 as hyper has them.
+//! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; RFC 9110 and 9112 as hyper has them; extcap(4) of Wireshark.
 #![forbid(unsafe_code)]
 
 mod exposition;
+mod extcap;
 mod families;
 mod log;
 mod scrape;
@@ -25,6 +26,8 @@ mod server;
 mod textfile;
 mod top;
 
+use std::env;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -42,6 +45,10 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    let name = env::args_os().next().unwrap_or_default();
+    if Path::new(&name).file_name().is_some_and(|name| name == extcap::NAME) {
+        return extcap::main();
+    }
     let cli: Cli = match command_line::parse() {
         Ok(cli) => cli,
         Err(code) => return code,

@@ -14,6 +14,7 @@ mod drops;
 mod esp_offload;
 mod ethtool;
 mod exec;
+mod extcap;
 mod fail_closed;
 mod filters;
 mod fragment_tools;
@@ -87,6 +88,7 @@ fn main() {
         top::trials(),
         service::trials(),
         exec::trials(),
+        extcap::trials(),
         fail_closed::trials(),
         filters::trials(),
         restart::trials(),
