@@ -392,7 +392,7 @@ impl Daemon {
                 },
                 Event::WorkerEnded => break,
                 Event::ThreadEnded(why) => {
-                    tracing::error!("{instance}: {why}");
+                    tracing::error!(message_id = logging::id::FAILED, reason = why, "{instance}: {why}");
                     // The worker still runs: its sequence numbers are saved. The error to report is the thread's.
                     let _ = self.end();
                     return (RunEnd::Over, Err(CliError::failed(why)));
@@ -415,7 +415,8 @@ impl Daemon {
                 let first = why.lines().next().unwrap_or_default();
                 service::ready(&format!("running with {links}; not reloaded: {first}"));
                 for why in why.lines() {
-                    tracing::error!("{instance}: not reloaded, nothing has changed: {why}");
+                    let message_id = logging::id::NOT_RELOADED;
+                    tracing::error!(message_id, reason = why, "{instance}: not reloaded, nothing has changed: {why}");
                 }
             }
         }
@@ -495,7 +496,7 @@ impl Daemon {
             let begun = Keeper::begin(&mut protocols);
             drop(protocols);
             if let Err(err) = begun.and_then(|begun| keeper.finish(begun, Keep::Later)) {
-                tracing::error!("the state is not written: {err}");
+                tracing::error!(message_id = logging::id::NOT_SAVED, reason = %err, "the state is not written: {err}");
             }
         }
         drop(writing);
@@ -680,7 +681,8 @@ impl Daemon {
     fn stop_sending(&self, keeper: &Keeper, protocols: &mut Protocols) -> Option<(OwnedFd, usize)> {
         let noted = self.worker.hold(true).and_then(|()| keeper.end(protocols));
         if let Err(err) = noted {
-            tracing::warn!("sequence numbers of SAs were not saved: {err}");
+            let message_id = logging::id::NOT_SAVED;
+            tracing::warn!(message_id, reason = %err, "sequence numbers of SAs were not saved: {err}");
         }
         keeper.seal(protocols).unwrap_or_else(|err| {
             tracing::error!("SAs with a time limit end with the gateway: {err}");

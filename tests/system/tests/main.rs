@@ -27,6 +27,7 @@ mod install;
 mod ioctl;
 mod ip;
 mod journal;
+mod journald;
 mod keys;
 mod large_file;
 mod lines;
@@ -119,6 +120,7 @@ fn main() {
         linux_peer::trials(),
         sysctl::trials(),
         journal::trials(),
+        journald::trials(),
         state::trials(),
         status::trials(),
         status_ike::trials(),
