@@ -35,6 +35,7 @@ mod measure;
 mod monitor;
 mod own_gateway;
 mod pair;
+mod progress;
 mod save;
 mod show;
 mod status;

@@ -144,6 +144,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use self::netlink::start_discard;
+pub use config::Meter;
 use config_file::Sources;
 pub use config_file::{Warning, expand as expand_config, load as load_config};
 use daemon::{Daemon, EarlierSas, RunEnd};

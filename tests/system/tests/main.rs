@@ -36,6 +36,7 @@ mod nat;
 mod package;
 mod pair;
 mod privilege;
+mod progress;
 mod qdisc;
 mod replace;
 mod restart;
@@ -85,6 +86,7 @@ fn main() {
         package::trials(),
         pair::trials(),
         privilege::trials(),
+        progress::trials(),
         see::trials(),
         top::trials(),
         service::trials(),
@@ -159,6 +161,8 @@ const OF_ONE_WORKER: &[&str] = &[
     "large_file/small_file_loaded_after_it",
     "lines/a_gateway_is_started_by_lines_of_ip",
     "package/",
+    "progress/bench",
+    "progress/demo",
     "walls/device_of_another_program_stays",
     "walls/gateway_without_net_admin_warns",
     "walls/restart_takes_the_device_of_the_gateway_alone",
