@@ -87,6 +87,8 @@ pub(crate) enum Command {
     ///
     /// The file is applied as a whole or not at all, as by SIGHUP, also to a gateway that was started without a file.
     /// Objects that have not changed stay as they are. From then on SIGHUP reads this file.
+    ///
+    /// Standard error says how far a load is that takes more than a second.
     Load(LoadArgs),
     /// Save the state that programs have set on a running gateway, for its next start
     ///

@@ -10,8 +10,8 @@
 //! no HTTP).
 //!
 //! # Limits
-//! `fatpath capture` reads blocks of at most 1 MiB (`MAX_BLOCK_LEN` in `capture.rs`); `fatpath exec` waits 5 seconds
-//! for the answer about the host side (`PATIENCE` in `enter.rs`). All other limits are those of [`client`].
+//! `fatpath exec` waits 5 seconds for the answer about the host side (`PATIENCE` in `enter.rs`). All other limits are those of
+//! [`client`].
 //!
 //! # Standards
 //! No RFC.
@@ -35,6 +35,7 @@ mod measure;
 mod monitor;
 mod own_gateway;
 mod pair;
+mod progress;
 mod save;
 mod show;
 mod status;

@@ -3,10 +3,8 @@
 use std::fmt::Display;
 use std::io::{self, BufRead, ErrorKind, Write};
 
-use client::{CliError, Client};
+use client::{CliError, Client, StreamEnd};
 use ctl::{Reply, Request};
-
-use crate::capture::{end_on_signal, end_with_reader};
 
 /// Request for a stream.
 pub(crate) struct Stream<'a> {
@@ -31,8 +29,8 @@ impl Stream<'_> {
         }
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.command));
         let (lines, connection) = client.into_stream().map_err(failed)?;
-        end_on_signal(connection.try_clone().map_err(failed)?).map_err(failed)?;
-        end_with_reader(io::stdout(), connection).map_err(failed)?;
+        let end = StreamEnd::new(connection);
+        end.at_signals().and_then(|()| end.with_reader(io::stdout())).map_err(failed)?;
         match copy(lines, io::stdout().lock(), to_text) {
             Err(err) if err.kind() == ErrorKind::BrokenPipe => Ok(()),
             copied => copied.map_err(failed),

@@ -17,6 +17,8 @@ pub enum BenchCommand {
     ///
     /// Without root, all of it is in a user namespace; where /dev/net/tun does not open, the gateways are routers, as with
     /// --router, and the result says so. Other cases than the one stream need /dev/net/tun.
+    ///
+    /// Standard error says how far the demo is, unless the result is JSON.
     Demo(DemoArgs),
     /// Measure one mechanism, with and without it, in memory
     ///
@@ -26,6 +28,8 @@ pub enum BenchCommand {
     ///
     /// The measurement stays on one processor, with a thread on another in some cases, and runs at real-time priority
     /// if permitted: do not run it on a machine whose gateway is in use.
+    ///
+    /// Standard error says how far the benchmark is, unless the result is JSON.
     Bench(BenchArgs),
     /// Draw the result of a demo or a benchmark as a bar chart
     ///

@@ -298,18 +298,22 @@ impl Client {
     /// # Errors
     /// As [`Self::ask`].
     pub fn ask_with(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Reply, CliError> {
-        let mut line = String::new();
-        let answered = match passing::send(self.stream.get_ref(), request.to_line().as_bytes(), descriptors) {
+        match passing::send(self.stream.get_ref(), request.to_line().as_bytes(), descriptors) {
             // A gateway with too many clients sends its refusal before the request, and closes.
-            Err(err) if err.kind() != ErrorKind::BrokenPipe => Err(err),
-            _ => self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line),
-        };
-        match answered {
+            Err(err) if err.kind() != ErrorKind::BrokenPipe => Err(self.unanswered(&err)),
+            _ => self.next_reply(),
+        }
+    }
+
+    /// Waits for a reply behind another one to the same request.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub fn next_reply(&mut self) -> Result<Reply, CliError> {
+        let mut line = String::new();
+        match self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line) {
             Ok(0) => return Err(self.failed(&"the gateway ended before it answered")),
-            Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                return Err(self.failed(&format!("no answer within {} seconds", self.limit.as_secs())));
-            }
-            Err(err) => return Err(self.failed(&err)),
+            Err(err) => return Err(self.unanswered(&err)),
             Ok(_) => {}
         }
         match Reply::from_line(&line).map_err(|err| self.failed(&err))? {
@@ -337,6 +341,15 @@ impl Client {
     fn set_limit(&self, limit: Option<Duration>) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(limit)?;
         self.stream.get_ref().set_write_timeout(limit)
+    }
+
+    fn unanswered(&self, err: &io::Error) -> CliError {
+        match err.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                self.failed(&format!("no answer within {} seconds", self.limit.as_secs()))
+            }
+            _ => self.failed(err),
+        }
     }
 
     fn failed(&self, what: &dyn std::fmt::Display) -> CliError {

@@ -17,6 +17,14 @@ pub const MAX_DESCRIPTORS: usize = 8;
 /// # Errors
 /// Errors of sendmsg(2); `InvalidInput` for too many descriptors.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    send_with(socket, bytes, descriptors, SendFlags::empty())
+}
+
+/// As [`send`], with flags of sendmsg(2).
+///
+/// # Errors
+/// As [`send`].
+pub fn send_with(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     // The space is rounded up, and may suffice for one more.
@@ -25,7 +33,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
         return Err(io::ErrorKind::InvalidInput.into());
     }
     let sent = rustix::io::retry_on_intr(|| {
-        sendmsg(socket.as_fd(), &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+        sendmsg(socket.as_fd(), &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | flags)
     })?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }

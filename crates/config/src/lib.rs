@@ -40,6 +40,6 @@ pub mod reload;
 pub mod serde_display;
 pub mod settings;
 
-pub use file::{ConfigError, Findings};
+pub use file::{ConfigError, Findings, Meter};
 pub use model::Config;
 pub use reload::Change;

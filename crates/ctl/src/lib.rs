@@ -28,5 +28,5 @@ pub mod state;
 mod text;
 pub mod trace;
 
-pub use request::{Reply, Request, Shown, StateKind};
+pub use request::{LoadStage, Reply, Request, Shown, StateKind};
 pub use text::size;

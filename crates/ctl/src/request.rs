@@ -34,6 +34,9 @@ pub enum Request {
     Load {
         /// Absolute path of the file for the daemon, which a reload reads.
         file: String,
+        /// Whether [`Reply::Loading`] precedes the reply of a long load, again and again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        progress: bool,
     },
     /// Save the state that clients have set, for the next start.
     Save,
@@ -69,6 +72,22 @@ pub enum Request {
         /// Maximum number of packets.
         packets: u32,
     },
+}
+
+/// Stages of a load.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoadStage {
+    /// The gateway has other work.
+    Waiting,
+    /// The file is read and checked.
+    Reading,
+    /// Links are opened, and routes, SAs and policies are prepared.
+    Planning,
+    /// The workers take over the configuration.
+    Applying,
+    /// Netlink clients get the configuration, and the state is written.
+    Publishing,
 }
 
 /// Kinds of state.
@@ -126,6 +145,15 @@ pub enum Reply {
     Show {
         /// Requested state.
         shown: Shown,
+    },
+    /// Not yet the reply to `load`.
+    Loading {
+        /// Stage of the load.
+        stage: LoadStage,
+        /// Bytes of the file that are read.
+        read: u64,
+        /// Length of the file.
+        len: u64,
     },
     /// Reply to `load`: success.
     Loaded {
@@ -309,6 +337,11 @@ mod tests {
     fn a_request_is_one_line_of_json() {
         let cases = [
             (Request::Ping, r#"{"request":"ping"}"#),
+            (Request::Load { file: "/f".to_owned(), progress: false }, r#"{"request":"load","file":"/f"}"#),
+            (
+                Request::Load { file: "/f".to_owned(), progress: true },
+                r#"{"request":"load","file":"/f","progress":true}"#,
+            ),
             (Request::Show { what: StateKind::Neighbours }, r#"{"request":"show","what":"neighbours"}"#),
             (
                 Request::Capture { link: "wan".to_owned(), after_gro: true },
@@ -324,7 +357,7 @@ mod tests {
     #[test]
     fn request_that_does_more_than_look_is_named_as_in_its_line() {
         let capture = Request::Capture { link: "wan".to_owned(), after_gro: false };
-        let load = Request::Load { file: "/f".to_owned() };
+        let load = Request::Load { file: "/f".to_owned(), progress: false };
         for request in [load, Request::Save, Request::Replace { format: 1 }, Request::EnterHost, capture] {
             let name = request.only_looks().unwrap_err();
             assert!(request.to_line().starts_with(&format!(r#"{{"request":"{name}""#)), "{name}: {request:?}");

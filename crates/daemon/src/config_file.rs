@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use client::CliError;
-use config::{Config, ConfigError};
+use config::{Config, ConfigError, Meter};
 use xfrm::SaConfig;
 use zeroize::Zeroizing;
 
@@ -70,19 +70,23 @@ impl fmt::Display for Warning {
     }
 }
 
-/// Reads and checks the TOML file at `path`. Its text holds keys, and is zeroed after use.
+/// Reads and checks the TOML file at `path`, with the progress in `meter`. Its text holds keys, and is zeroed after use.
 ///
 /// # Errors
 /// Exit code 1 if the file holds `ip` lines, 2 if it cannot be read or its content is wrong.
-pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), CliError> {
-    load_opened(path, None)
+pub fn load(path: &Path, meter: &Meter) -> Result<(Config, Vec<Warning>), CliError> {
+    load_opened(path, None, meter)
 }
 
 /// As [`load`], from a file that a client has opened, if there is one.
 ///
 /// # Errors
 /// As [`load`].
-pub(crate) fn load_opened(path: &Path, opened: Option<File>) -> Result<(Config, Vec<Warning>), CliError> {
+pub(crate) fn load_opened(
+    path: &Path,
+    opened: Option<File>,
+    meter: &Meter,
+) -> Result<(Config, Vec<Warning>), CliError> {
     let content = match opened {
         Some(file) => read_file(file).map_err(|err| CliError::bad_config(format!("{}: {err}", path.display())))?,
         None => read(path)?,
@@ -90,7 +94,7 @@ pub(crate) fn load_opened(path: &Path, opened: Option<File>) -> Result<(Config, 
     if ip_batch::are_in(&content.bytes) {
         return Err(CliError::failed(ip_batch::only_at_start(&path.display().to_string())));
     }
-    parse(path, &content)
+    parse(path, &content, meter)
 }
 
 /// The TOML file at `path` with each `[[tunnel]]` replaced by the tables that it stands for.
@@ -127,7 +131,7 @@ pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
             let (first, second) = (shown(first), shown(path));
             return Err(CliError::failed(format!("{first} and {second} are TOML, both; put them into one file.")));
         }
-        (sources.config, sources.warnings) = parse(path, &content)?;
+        (sources.config, sources.warnings) = parse(path, &content, &Meter::default())?;
         // Standard input cannot be read again by a reload.
         sources.file = Some(path.clone()).filter(|path| !is_stdin(path));
     }
@@ -206,12 +210,12 @@ fn text<'a>(name: &str, bytes: &'a [u8]) -> Result<&'a str, CliError> {
     })
 }
 
-fn parse(path: &Path, Content { bytes, mode }: &Content) -> Result<(Config, Vec<Warning>), CliError> {
+fn parse(path: &Path, Content { bytes, mode }: &Content, meter: &Meter) -> Result<(Config, Vec<Warning>), CliError> {
     let name = shown(path);
     if let Some((line, format)) = other_format(bytes) {
         return Err(CliError::bad_config(format!("{name}:{line}: this is {format}, not TOML.")));
     }
-    let outcome = Config::with_warnings(text(&name, bytes)?, &name);
+    let outcome = Config::metered(text(&name, bytes)?, &name, meter);
     let (config, found) = outcome.map_err(|errors| CliError::bad_configs(errors.errors()))?;
     let mut warnings: Vec<Warning> = others_can_read(path, *mode, &config).into_iter().collect();
     warnings.extend(found.first.iter().map(Warning::of));
@@ -271,7 +275,7 @@ mod tests {
         for (text, mode, want) in cases {
             std::fs::write(&path, &text).unwrap();
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
-            let (_, warnings) = load(&path).unwrap();
+            let (_, warnings) = load(&path, &Meter::default()).unwrap();
             assert_eq!(warnings.iter().map(Warning::line).collect::<Vec<_>>(), want, "{text}");
             assert!(warnings.iter().all(|warning| !warning.to_string().contains("warning: ")));
         }

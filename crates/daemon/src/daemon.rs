@@ -13,6 +13,7 @@ use client::CliError;
 use config::Config;
 use config::model::{HostSide as HostSideKind, LinkKind};
 use config::settings::Settings;
+use ctl::LoadStage;
 use link::Discard;
 use packet::Allocations;
 use signal_hook::consts::SIGHUP;
@@ -21,7 +22,7 @@ use signal_hook::iterator::Handle as SignalsHandle;
 use super::acceptor;
 use super::budget;
 use super::device;
-use super::events::Event;
+use super::events::{Event, LoadProgress, LoadRequest};
 use super::host::HostSide;
 use super::ike::{IkeFile, IkeSocket};
 use super::netlink::{NetlinkServer, Protocols, Shared};
@@ -347,10 +348,10 @@ impl Daemon {
                     Allocations::trim();
                     self.notify_reload(instance, &outcome);
                 }
-                Event::Load { file, opened, client, reply } => {
+                Event::Load(LoadRequest { file, opened, client, progress, reply }) => {
                     let outcome = ForClient::begin(client.as_fd())
                         .map_err(|err| format!("duplicate a descriptor: {err}"))
-                        .and_then(|_for_client| self.load(file, opened));
+                        .and_then(|_for_client| self.load(file, opened, &progress));
                     Allocations::trim();
                     self.notify_reload(instance, &outcome);
                     // The client may have timed out.
@@ -392,7 +393,7 @@ impl Daemon {
                 },
                 Event::WorkerEnded => break,
                 Event::ThreadEnded(why) => {
-                    tracing::error!("{instance}: {why}");
+                    tracing::error!(message_id = logging::id::FAILED, reason = why, "{instance}: {why}");
                     // The worker still runs: its sequence numbers are saved. The error to report is the thread's.
                     let _ = self.end();
                     return (RunEnd::Over, Err(CliError::failed(why)));
@@ -415,7 +416,8 @@ impl Daemon {
                 let first = why.lines().next().unwrap_or_default();
                 service::ready(&format!("running with {links}; not reloaded: {first}"));
                 for why in why.lines() {
-                    tracing::error!("{instance}: not reloaded, nothing has changed: {why}");
+                    let message_id = logging::id::NOT_RELOADED;
+                    tracing::error!(message_id, reason = why, "{instance}: not reloaded, nothing has changed: {why}");
                 }
             }
         }
@@ -427,13 +429,16 @@ impl Daemon {
             return Err(ip_batch::only_at_start(lines));
         }
         let file = self.file.clone().ok_or("it was started without a file; `fatpath load` gives it one")?;
-        self.load(file, None)
+        self.load(file, None, &LoadProgress::default())
     }
 
     /// Applies `file`, which becomes the gateway's file, and returns a summary of the changes; or changes nothing and
     /// returns the reason. `opened`: the file, if a client has opened it.
-    fn load(&mut self, file: PathBuf, opened: Option<File>) -> Result<String, String> {
-        let (mut config, warnings) = config_file::load_opened(&file, opened).map_err(|err| err.messages())?;
+    fn load(&mut self, file: PathBuf, opened: Option<File>, progress: &LoadProgress) -> Result<String, String> {
+        progress.enter(LoadStage::Reading);
+        let loaded = config_file::load_opened(&file, opened, &progress.meter);
+        let (mut config, warnings) = loaded.map_err(|err| err.messages())?;
+        progress.enter(LoadStage::Planning);
         let named = |why: String| format!("{}: {why}", file.display());
         if config.host != self.planner.config().host {
             return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
@@ -476,10 +481,12 @@ impl Daemon {
             keeper.checkpointer.reserve(planner.config().sas.iter().map(|sa| (store::name_of(sa), sa.oseq)));
         }
         let changed = device::change(&self.planner.devices(), &planner.devices()).map_err(named)?;
+        progress.enter(LoadStage::Applying);
         if let Err(why) = self.worker.apply(plan) {
             changed.undo();
             return Err(named(why));
         }
+        progress.enter(LoadStage::Publishing);
         protocols.sysctl.follow(settings);
         protocols.rtnl.model.set_max_routes(settings.tables.routes);
         budget::set_key(memory);
@@ -495,7 +502,7 @@ impl Daemon {
             let begun = Keeper::begin(&mut protocols);
             drop(protocols);
             if let Err(err) = begun.and_then(|begun| keeper.finish(begun, Keep::Later)) {
-                tracing::error!("the state is not written: {err}");
+                tracing::error!(message_id = logging::id::NOT_SAVED, reason = %err, "the state is not written: {err}");
             }
         }
         drop(writing);
@@ -680,7 +687,8 @@ impl Daemon {
     fn stop_sending(&self, keeper: &Keeper, protocols: &mut Protocols) -> Option<(OwnedFd, usize)> {
         let noted = self.worker.hold(true).and_then(|()| keeper.end(protocols));
         if let Err(err) = noted {
-            tracing::warn!("sequence numbers of SAs were not saved: {err}");
+            let message_id = logging::id::NOT_SAVED;
+            tracing::warn!(message_id, reason = %err, "sequence numbers of SAs were not saved: {err}");
         }
         keeper.seal(protocols).unwrap_or_else(|err| {
             tracing::error!("SAs with a time limit end with the gateway: {err}");

@@ -374,6 +374,8 @@ impl Journal {
         self.last = Instant::now();
         if let Err(err) = written {
             tracing::error!(
+                message_id = logging::id::NOT_SAVED,
+                reason = %err,
                 "{}: {err}; changes by programs are not kept over a crash until the state can be written again",
                 log.path.display()
             );

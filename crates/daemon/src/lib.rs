@@ -120,7 +120,7 @@ pub use sadb::Alone;
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
-use std::io::{self, IsTerminal};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::process::CommandExt;
@@ -144,6 +144,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use self::netlink::start_discard;
+pub use config::Meter;
 use config_file::Sources;
 pub use config_file::{Warning, expand as expand_config, load as load_config};
 use daemon::{Daemon, EarlierSas, RunEnd};
@@ -207,10 +208,12 @@ pub struct RunOptions {
 /// # Errors
 /// The configuration is wrong, a resource is missing, or the worker fails.
 pub fn run(config: &[PathBuf], state: StatePlace<'_>, instance: &str, options: RunOptions) -> Result<(), CliError> {
-    start_log()?;
+    // The log may have a socket of its own from here on.
+    let taken = service::take_passed();
+    start_log(instance)?;
     service::started_ms();
     device::set_owner(instance, options.keeps_devices);
-    let mut sandbox = Sandbox::begin(options.is_confined)?;
+    let mut sandbox = Sandbox::begin(options.is_confined, taken)?;
     let resumed = opener::request::resume().map_err(CliError::failed)?;
     // A new start is that of the user, and reads no users any more.
     let has_choice = options.is_confined && !opener::inherited::is_started_anew();
@@ -783,16 +786,13 @@ fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io
     })
 }
 
-/// Sends log lines to standard error.
-fn start_log() -> Result<(), CliError> {
+/// Sends log lines to the journal or to standard error.
+fn start_log(instance: &str) -> Result<(), CliError> {
     let filter = match std::env::var(LOG_VARIABLE) {
         Ok(requested) => log_filter(&requested)?,
         Err(_) => EnvFilter::new("info"),
     };
-    let ansi = io::stderr().is_terminal();
-    // A closed or full log destination does not end the daemon.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
-    log.log_internal_errors(false).with_target(false).init();
+    logging::start(filter, "fatpath", Some(instance));
     Ok(())
 }
 

@@ -409,8 +409,13 @@ impl Node {
     #[cold]
     fn log_carrier(&self, id: PortId) {
         if let Some(Some(slot)) = self.slots.get(id.0 as usize) {
-            let state = if slot.is_up() { "has a carrier" } else { "has no carrier" };
-            tracing::info!("{}: the link {state}", slot.link.name());
+            let link = slot.link.name();
+            if slot.is_up() {
+                tracing::info!(message_id = logging::id::LINK_UP, link, "{link}: the link has a carrier");
+            } else {
+                let reason = "no carrier";
+                tracing::info!(message_id = logging::id::LINK_DOWN, link, reason, "{link}: the link has no carrier");
+            }
         }
     }
 
@@ -453,7 +458,8 @@ impl Node {
         match slot.link.look() {
             Ok(false) => {}
             Ok(true) => {
-                tracing::info!("{}: the interface has an MTU of {} now", slot.link.name(), slot.link.mtu());
+                let link = slot.link.name();
+                tracing::info!(link, "{link}: the interface has an MTU of {} now", slot.link.mtu());
                 self.see_link(id);
                 self.listeners.link_changed(id);
                 self.tell_settings(id);
@@ -574,10 +580,9 @@ impl Node {
     #[cold]
     pub(crate) fn link_failed(&mut self, now: Instant, id: PortId, err: &io::Error) {
         // It may be closed, or down, by an operation that came before.
-        if self.slots.get(id.0 as usize).and_then(Option::as_ref).is_none_or(|slot| slot.down.is_some()) {
-            return;
-        }
-        Slot::log_failure(err, "is down");
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        let Some(slot) = slot.filter(|slot| slot.down.is_none()) else { return };
+        Slot::log_failure(slot.link.name(), err, "is down");
         self.take_down(now, id, err.to_string(), false);
         self.tell_failure(id);
     }
@@ -705,9 +710,9 @@ impl Node {
             down.retry_at = is_first.then_some(now + RETRY_DOWN);
             if slot.link.guest().is_some() {
                 // A guest's port fails with each connection, so this is the failure of another connection.
-                Slot::log_failure(&err, "stays down");
+                Slot::log_failure(slot.link.name(), &err, "stays down");
             } else if !is_first {
-                Slot::log_failure(&err, "is down");
+                Slot::log_failure(slot.link.name(), &err, "is down");
             }
             let was_gone = down.is_gone;
             down.is_gone |= slot.link.is_gone();
@@ -732,8 +737,12 @@ impl Node {
         if is_first {
             slot.life.revivals = slot.life.revivals.wrapping_add(1);
             let life = slot.life;
-            let state = if slot.link.has_carrier() { "up again" } else { "tried again, and has no carrier" };
-            tracing::info!("{}: the link is {state}", slot.link.name());
+            let link = slot.link.name();
+            if slot.link.has_carrier() {
+                tracing::info!(message_id = logging::id::LINK_UP, link, "{link}: the link is up again");
+            } else {
+                tracing::info!(link, "{link}: the link is tried again, and has no carrier");
+            }
             self.poller.add(id, &*slot.link);
             self.run_on_others(move |node| node.revive(id, life));
         } else {

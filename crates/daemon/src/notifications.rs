@@ -128,7 +128,10 @@ fn publish_sa_changes(node: &mut Node) {
     for (at, change) in changes.iter().enumerate() {
         let event = sa_event(change);
         if at < MAX_LOGGED {
-            tracing::info!("{event}");
+            match event {
+                event::Event::SaRemoved(_) => tracing::info!(message_id = logging::id::SA_REMOVED, "{event}"),
+                _ => tracing::info!("{event}"),
+            }
         }
         node.monitors.tell(&event);
     }

@@ -194,7 +194,8 @@ fn name_missing_call(err: io::Error) -> io::Error {
 /// Logs a failure, which happens only when the system is out of memory; the link then moves no packets.
 fn log_failure(link: &dyn Link, result: rustix::io::Result<()>) {
     if let Err(err) = result {
-        tracing::error!("{}: epoll: {err}", link.name());
+        let name = link.name();
+        tracing::error!(link = name, reason = %err, "{name}: epoll: {err}");
     }
 }
 

@@ -100,7 +100,9 @@ impl Warner {
                 below = last;
             }
             let lines = self.warnings(&found, Instant::now());
-            lines.iter().take(MAX_WARNINGS).for_each(|line| tracing::warn!("{line}"));
+            for (reason, line) in lines.iter().take(MAX_WARNINGS) {
+                tracing::warn!(message_id = logging::id::SA_REFUSES, reason = reason.name(), "{line}");
+            }
             if let Some(others) = lines.len().checked_sub(MAX_WARNINGS).filter(|others| *others > 0) {
                 tracing::warn!("{others} other SAs refuse their packets, too");
             }
@@ -108,8 +110,8 @@ impl Warner {
         Ok(())
     }
 
-    /// Lines for SAs that have refused more packets than they have received since they were last looked at.
-    fn warnings(&mut self, found: &[Refusing], now: Instant) -> Vec<String> {
+    /// Lines for SAs that have refused more packets than they have received since they were last looked at, with the reason of most drops.
+    fn warnings(&mut self, found: &[Refusing], now: Instant) -> Vec<(DropReason, String)> {
         let mut lines = Vec::new();
         let mut seen: HashMap<u64, Seen> = HashMap::with_capacity(found.len());
         for sa in found {
@@ -122,7 +124,8 @@ impl Warner {
                 before.counts = sa.counts;
                 if received < failed + replays {
                     before.warned = Some(now);
-                    lines.push(line(sa, failed, replays));
+                    let reason = if failed >= replays { DropReason::EspIcv } else { DropReason::EspReplay };
+                    lines.push((reason, line(sa, failed, replays)));
                 }
             }
             seen.insert(sa.born, before);
@@ -203,7 +206,8 @@ mod tests {
         let mut at = |seconds: u64, received, failed, replays| {
             let counts = SaCounts { received, failed, replays };
             let sa = Refusing { born: 4, src: "192.0.2.1".parse().unwrap(), spi: 0x1000, counts };
-            warner.warnings(&[sa], begin + Duration::from_secs(seconds)).join("; ")
+            let lines = warner.warnings(&[sa], begin + Duration::from_secs(seconds));
+            lines.into_iter().map(|(_, line)| line).collect::<Vec<_>>().join("; ")
         };
         let icv =
             "SA 0x1000 from 192.0.2.1: 5 packets fail their ICV: another key, or the peer was restarted without state";

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,7 +29,7 @@ use super::acceptor::Acceptor;
 use super::capture::stream_capture;
 use super::command::Handle;
 use super::confine;
-use super::events::Event;
+use super::events::{Event, LoadProgress, LoadRequest};
 use super::host::{Entrance, HostSide};
 use super::monitor::{stream_drops, stream_events};
 use super::netlink::Shared;
@@ -46,6 +46,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Longest time that a client of the view socket may take from one reply to the end of its next request: others may want its place.
 const IDLE_LIMIT: Duration = Duration::from_secs(30);
+
+/// Time between two reports of a load's progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Rights of the clients of a socket.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -470,7 +473,7 @@ fn serve(stream: &UnixStream, user: u32, served: &Served) -> io::Result<()> {
                     Err(err) => Reply::Error { message: err.to_string() },
                 }
             }
-            Ok(Request::Load { file }) => match load(events, file.into(), descriptors, stream) {
+            Ok(Request::Load { file, progress }) => match load(events, file.into(), descriptors, stream, progress) {
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
             },
@@ -565,16 +568,36 @@ fn stat_file(name: &str, reader: Reader<'_>, shared: &Shared) -> Reply {
     }
 }
 
-/// Requests the main thread to apply a file, that of the first descriptor if there is one, and waits for the outcome.
+/// Requests the main thread to apply a file, that of the first descriptor if there is one, and waits for the outcome. Meanwhile the
+/// client gets the progress, if it wants to.
 fn load(
     events: &Sender<Event>,
     file: PathBuf,
     descriptors: Vec<OwnedFd>,
-    client: &UnixStream,
+    stream: &UnixStream,
+    with_progress: bool,
 ) -> Result<String, String> {
     let opened = descriptors.into_iter().next().map(File::from);
-    let client = client.as_fd().try_clone_to_owned().map_err(|err| format!("duplicate a descriptor: {err}"))?;
-    ask(events, |reply| Event::Load { file, opened, client, reply })
+    let client = stream.as_fd().try_clone_to_owned().map_err(|err| format!("duplicate a descriptor: {err}"))?;
+    let (reply, answer) = channel();
+    let progress = Arc::new(LoadProgress::default());
+    let request = LoadRequest { file, opened, client, progress: Arc::clone(&progress), reply };
+    events.send(Event::Load(request)).map_err(|_| is_ending())?;
+    loop {
+        match answer.recv_timeout(PROGRESS_INTERVAL) {
+            Ok(outcome) => return outcome,
+            Err(RecvTimeoutError::Disconnected) => return Err(is_ending()),
+            // The load goes on without the client.
+            Err(RecvTimeoutError::Timeout) if with_progress => {
+                let _ = (&mut &*stream).write_all(progress.reply().to_line().as_bytes());
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
+}
+
+fn is_ending() -> String {
+    "the gateway is ending".to_owned()
 }
 
 /// Requests the main thread to save the state that netlink clients have set, and waits for the outcome.
@@ -584,9 +607,8 @@ fn save(events: &Sender<Event>) -> Result<String, String> {
 
 fn ask(events: &Sender<Event>, what: impl FnOnce(Sender<Result<String, String>>) -> Event) -> Result<String, String> {
     let (reply, answer) = channel();
-    let gone = || "the gateway is ending".to_owned();
-    events.send(what(reply)).map_err(|_| gone())?;
-    answer.recv().unwrap_or_else(|_| Err(gone()))
+    events.send(what(reply)).map_err(|_| is_ending())?;
+    answer.recv().unwrap_or_else(|_| Err(is_ending()))
 }
 
 #[cfg(test)]

@@ -69,16 +69,17 @@ pub(super) fn stopping() {
 
 /// Takes the descriptors that the manager has passed to this process (sd_listen_fds(3)), and those of the openers of a gateway
 /// that has started anew as this one. Closes all others but the standard streams. To be called once, before this process
-/// opens any.
+/// opens any, also for its log: returns a line for it, if the manager's are not known.
 ///
 /// # Errors
 /// As [`link::take_inherited`].
-pub(super) fn take_passed() -> io::Result<()> {
+pub(super) fn take_passed() -> io::Result<Option<String>> {
+    let mut warning = None;
     let mut named: BTreeMap<_, _> = match listen_fds_with_names() {
         // A gateway that was taken over may have stored a descriptor under the name of an opener.
         Ok(named) => named.filter(|(_, name)| !OpenerWork::ALL.iter().any(|work| work.passed_name() == name)).collect(),
         Err(err) => {
-            tracing::warn!("service manager: descriptors: {err}");
+            warning = Some(format!("service manager: descriptors: {err}"));
             BTreeMap::new()
         }
     };
@@ -90,7 +91,7 @@ pub(super) fn take_passed() -> io::Result<()> {
         Some((name.clone(), descriptor))
     });
     PASSED.lock().unwrap_or_else(PoisonError::into_inner).extend(passed);
-    Ok(())
+    Ok(warning)
 }
 
 /// The descriptor that an earlier run has [stored](store) under `name`.

@@ -12,6 +12,7 @@ use config::features::FeatureSet;
 use config::model::LinkConfig;
 use ipsec::device::SoftwareDevice;
 use link::{Layer, Link};
+use logging::id;
 use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::{EthHeader, MacAddr};
@@ -135,12 +136,14 @@ impl Slot {
     /// Logs a failure of the link, with its state from then on. A guest that shuts down is no error, nor is an interface that an operator
     /// sets down, moves or deletes.
     #[cold]
-    pub(crate) fn log_failure(err: &io::Error, state: &str) {
+    pub(crate) fn log_failure(link: &str, err: &io::Error, state: &str) {
         let text = format!("{err}; the link {state}, other links continue");
         match err.kind() {
-            io::ErrorKind::ConnectionReset => tracing::info!("{text}"),
-            io::ErrorKind::NetworkDown => tracing::warn!("{text}"),
-            _ => tracing::error!("{text}"),
+            io::ErrorKind::ConnectionReset => {
+                tracing::info!(message_id = id::LINK_DOWN, link, reason = %err, "{text}");
+            }
+            io::ErrorKind::NetworkDown => tracing::warn!(message_id = id::LINK_DOWN, link, reason = %err, "{text}"),
+            _ => tracing::error!(message_id = id::LINK_DOWN, link, reason = %err, "{text}"),
         }
     }
 
@@ -194,15 +197,17 @@ impl Slot {
         });
         match opened {
             Ok(queues) => {
-                tracing::info!("{}: its device was made again, and is opened", self.link.name());
+                let link = self.link.name();
+                tracing::info!(link, "{link}: its device was made again, and is opened");
                 Some(queues)
             }
             Err(err) => {
                 if down.why != err.message {
+                    let (link, why) = (self.link.name(), err.message.as_str());
                     tracing::error!(
-                        "{}: its device was made again, and cannot be opened: {}",
-                        self.link.name(),
-                        err.message
+                        link,
+                        reason = why,
+                        "{link}: its device was made again, and cannot be opened: {why}"
                     );
                 }
                 down.retry_at = Some(now + RETRY_DOWN);

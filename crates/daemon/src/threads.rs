@@ -147,7 +147,8 @@ impl Watchdog {
         if silent.is_empty() {
             self.is_logged = false;
         } else if !std::mem::replace(&mut self.is_logged, true) {
-            tracing::error!("no answer from threads: {}", silent.join(", "));
+            let message_id = logging::id::THREADS_SILENT;
+            tracing::error!(message_id, "no answer from threads: {}", silent.join(", "));
         }
         silent.is_empty()
     }

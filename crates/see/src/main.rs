@@ -1,9 +1,11 @@
-//! The program `fatpath-see`: metrics of running gateways for monitors, rates for a terminal, and a page for a browser.
+//! The program `fatpath-see`: metrics of running gateways for monitors, rates for a terminal, a page for a browser,
+//! and links for Wireshark.
 //!
 //! # Decides
 //! Names and labels of metrics ([`families`]), their two text formats ([`exposition`]), and the requests of a scrape ([`scrape`]): those
 //! whose cost no table of a gateway raises, and sums of SAs and policies up to a limit. [Rates](rates) between two answers, and what a
 //! terminal ([`top`]) and a page ([`web`]) show of them. Clients of HTTP that are served ([`http`]), and those that may read the page's data.
+//! Names of links for Wireshark, which runs this program as `fatpath-extcap` ([`extcap`]).
 //!
 //! # Leaves to others
 //! Arguments (crate [`client`]), contents of replies (crate [`ctl`]), charts of results (crate [`plot`]), and counting (the gateways, which
@@ -14,10 +16,12 @@
 //! sums of SAs and as many policies of a gateway (`scrape.rs`). A gateway answers a scrape within 2 seconds.
 //!
 //! # Standards
-//! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; server-sent events of the HTML standard; RFC 9110 and 9112 as hyper has them.
+//! The Prometheus text format 0.0.4 and OpenMetrics 1.0.0; server-sent events of the HTML standard; RFC 9110 and 9112 as hyper has them;
+//! extcap(4) of Wireshark.
 #![forbid(unsafe_code)]
 
 mod exposition;
+mod extcap;
 mod families;
 mod http;
 mod log;
@@ -28,6 +32,8 @@ mod textfile;
 mod top;
 mod web;
 
+use std::env;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -45,6 +51,10 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
+    let name = env::args_os().next().unwrap_or_default();
+    if Path::new(&name).file_name().is_some_and(|name| name == extcap::NAME) {
+        return extcap::main();
+    }
     let cli: Cli = match command_line::parse() {
         Ok(cli) => cli,
         Err(code) => return code,

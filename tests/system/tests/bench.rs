@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use libtest_mimic::Trial;
 use serde_json::Value;
@@ -24,9 +24,14 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Lock of the running benchmark: two at once would disturb each other.
 static RUNNING: Mutex<()> = Mutex::new(());
 
+/// The right to run a benchmark, until it is dropped.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Figures of a short run of a benchmark.
 fn measure(name: &str, slice_ms: u32) -> Outcome<Value> {
-    let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _running = alone();
     let slice = slice_ms.to_string();
     let text = run(Command::new(fatpath()).args(["bench", name, "--json", "--rounds", "1", "--slice", &slice]))?;
     serde_json::from_str(&text).map_err(|error| format!("{error}: {text}").into())

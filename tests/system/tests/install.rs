@@ -72,6 +72,10 @@ fn round_trip() -> Outcome {
         assert_eq!(mode(&prefix.join(file))?, wanted, "{file}");
     }
     assert_eq!(mode(&root.join("etc/fatpath"))?, 0o700);
+    let plugin = prefix.join("lib/wireshark/extcap/fatpath-extcap");
+    assert_eq!(fs::read_link(&plugin)?, Path::new("../../../bin/fatpath-see"));
+    let interfaces = run(Command::new(&plugin).arg("--extcap-interfaces").env("FATPATH_RUNDIR", scratch.path()))?;
+    assert!(interfaces.starts_with("extcap {version="), "{interfaces}");
     let unit = fs::read_to_string(prefix.join("lib/systemd/system/fatpath@.service"))?;
     assert!(unit.contains(&format!("\nExecStart=/{PREFIX}/bin/fatpath run ")), "{unit}");
     let profile = fs::read_to_string(prefix.join("share/fatpath/apparmor"))?;

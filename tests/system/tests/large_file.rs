@@ -17,7 +17,7 @@ const MOST_FOR_ROUTE: u64 = 1_100;
 /// Bytes that may remain allocated: the C library keeps the ends of its heaps, and pages of code were loaded.
 const MOST_LEFT: u64 = 12 << 20;
 
-const SMALL: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.254/24\"]\n";
+pub(crate) const SMALL: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.254/24\"]\n";
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -34,7 +34,7 @@ fn bytes(gateway: &Gateway, name: &str) -> Outcome<u64> {
     Ok(kilobytes << 10)
 }
 
-fn large(routes: u32, sas: u32) -> String {
+pub(crate) fn large(routes: u32, sas: u32) -> String {
     let mut toml = SMALL.to_owned();
     for n in 0..routes {
         let [_, a, b, c] = n.to_be_bytes();

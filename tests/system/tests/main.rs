@@ -14,6 +14,7 @@ mod drops;
 mod esp_offload;
 mod ethtool;
 mod exec;
+mod extcap;
 mod fail_closed;
 mod filters;
 mod fragment_tools;
@@ -26,6 +27,7 @@ mod install;
 mod ioctl;
 mod ip;
 mod journal;
+mod journald;
 mod keys;
 mod large_file;
 mod lines;
@@ -34,6 +36,7 @@ mod nat;
 mod package;
 mod pair;
 mod privilege;
+mod progress;
 mod qdisc;
 mod replace;
 mod restart;
@@ -86,11 +89,13 @@ fn main() {
         package::trials(),
         pair::trials(),
         privilege::trials(),
+        progress::trials(),
         see::trials(),
         top::trials(),
         web::trials(),
         service::trials(),
         exec::trials(),
+        extcap::trials(),
         fail_closed::trials(),
         filters::trials(),
         restart::trials(),
@@ -121,6 +126,7 @@ fn main() {
         linux_peer::trials(),
         sysctl::trials(),
         journal::trials(),
+        journald::trials(),
         state::trials(),
         status::trials(),
         status_ike::trials(),
@@ -159,6 +165,8 @@ const OF_ONE_WORKER: &[&str] = &[
     "large_file/small_file_loaded_after_it",
     "lines/a_gateway_is_started_by_lines_of_ip",
     "package/",
+    "progress/bench",
+    "progress/demo",
     "walls/device_of_another_program_stays",
     "walls/gateway_without_net_admin_warns",
     "walls/restart_takes_the_device_of_the_gateway_alone",

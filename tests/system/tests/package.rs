@@ -140,6 +140,10 @@ fn contents() -> Outcome {
         let debug = format!("{name}-dbgsym/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
         assert!(sections(&scratch.file(&debug))?.contains(".debug_info"), "{debug}");
     }
+    let dirs = scratch.file("fatpath-see/usr/lib");
+    let plugin =
+        run(Command::new("find").arg(dirs).args(["-path", "*/wireshark/extcap/fatpath-extcap", "-printf", "%l"]))?;
+    assert_eq!(plugin, "../../../../bin/fatpath-see");
     // A debug build is larger than a release, and gzip packs less than xz does.
     let len = fs::metadata(package("fatpath")?)?.len();
     assert!(len <= MAX_LEN, "{len} bytes");

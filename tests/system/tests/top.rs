@@ -58,8 +58,8 @@ impl Site {
 }
 
 /// A program in a terminal, killed when dropped.
-struct InTerminal {
-    child: Child,
+pub(crate) struct InTerminal {
+    pub(crate) child: Child,
     controller: File,
     terminal: OwnedFd,
     before: Termios,
@@ -67,7 +67,7 @@ struct InTerminal {
 }
 
 impl InTerminal {
-    fn start(mut command: Command, size: [u16; 2]) -> Outcome<Self> {
+    pub(crate) fn start(mut command: Command, size: [u16; 2]) -> Outcome<Self> {
         let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
         grantpt(&controller)?;
         unlockpt(&controller)?;
@@ -96,7 +96,7 @@ impl InTerminal {
         Ok(Self { child, controller, terminal, before, output })
     }
 
-    fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         String::from_utf8_lossy(&self.output.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
@@ -125,9 +125,14 @@ impl InTerminal {
         Ok(tcsetwinsize(&self.controller, winsize(size))?)
     }
 
+    /// Whether the program has ended.
+    pub(crate) fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
     /// Checks that the program has ended, with success if `is_success`, and has restored the terminal.
     fn check_end(mut self, is_success: bool) -> Outcome {
-        wait_until("it ends", PATIENCE, || matches!(self.child.try_wait(), Ok(Some(_))))?;
+        wait_until("it ends", PATIENCE, || self.has_ended())?;
         assert_eq!(self.child.wait()?.success(), is_success, "{}", self.output());
         let modes = |termios: &Termios| (termios.input_modes, termios.output_modes, termios.local_modes);
         assert_eq!(modes(&tcgetattr(&self.terminal)?), modes(&self.before));

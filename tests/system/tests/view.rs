@@ -18,7 +18,7 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, tria
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Number of the group in the tests.
-const GROUP: u32 = 47_113;
+pub(crate) const GROUP: u32 = 47_113;
 
 /// Limit of clients, and of those of one user.
 const MAX_CLIENTS: usize = 16;
@@ -59,16 +59,20 @@ fn with_groups(scratch: &Scratch, host: &Netns, groups: &str) -> Outcome<Command
     Ok(command)
 }
 
-fn with_the_group(scratch: &Scratch, host: &Netns) -> Outcome<Command> {
+pub(crate) fn with_the_group(scratch: &Scratch, host: &Netns) -> Outcome<Command> {
     with_groups(scratch, host, &format!("root:x:0:\nfatpath:x:{GROUP}:\n"))
 }
 
-/// The program as a user without privilege, with these groups.
-fn as_user(scratch: &Scratch, groups: &str) -> Command {
+/// A program as a user without privilege, with these groups.
+pub(crate) fn run_as(program: &Path, scratch: &Scratch, groups: &str) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", groups]).arg(scratch.file("fatpath"));
+    command.args(["--reuid=65534", "--regid=65534", groups]).arg(program);
     command.env("FATPATH_RUNDIR", scratch.path());
     command
+}
+
+fn as_user(scratch: &Scratch, groups: &str) -> Command {
+    run_as(&scratch.file("fatpath"), scratch, groups)
 }
 
 fn member(scratch: &Scratch) -> Command {

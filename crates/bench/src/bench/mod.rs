@@ -47,7 +47,8 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
         let only = args.only.as_deref().unwrap_or_default();
         return Err(CliError::failed(format!("bench {bench}: no case has {only} in its name")));
     }
-    let progress = Progress::on_stderr();
+    let rounds = u64::from(args.rounds);
+    let progress = Progress::on_stderr(groups.len() as u64 * rounds, args.json);
     let seconds = groups.iter().map(|group| group.cases.len()).sum::<usize>() as f64
         * f64::from(args.rounds)
         * args.slice().as_secs_f64();
@@ -58,9 +59,9 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let library = Library::fastest();
     progress.announce(&format!("fatpath bench {bench}: about {seconds:.0} s, {cpu}, AES-GCM by {library}"));
     let mut tally = Tally::default();
-    for group in &groups {
-        progress.say(&group.name);
-        measure(group, args, &mut tally)?;
+    for (at, group) in (0..).zip(&groups) {
+        progress.say(at * rounds, &group.name);
+        measure(group, args, &mut tally, |round| progress.advance(at * rounds + round))?;
     }
     drop(progress);
     let report: BenchReport = tally.report(bench, args.rounds as usize);
@@ -71,8 +72,8 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     print((text + "\n").as_bytes())
 }
 
-/// Measures the cases of a group alternately, round by round.
-fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally) -> Result<(), CliError> {
+/// Measures the cases of a group alternately, round by round. `ended` is called with the number of rounds between two of them.
+fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally, ended: impl Fn(u64)) -> Result<(), CliError> {
     let failed = |why: String| CliError::failed(format!("bench: {}: {why}", group.name));
     let mut cases: Vec<Case> = group.cases.iter().map(Plan::start).collect();
     for case in &mut cases {
@@ -85,6 +86,7 @@ fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally) -> Result<(), Cli
             }
         }
         cases.iter_mut().try_for_each(|case| case.end_round(number.into())).map_err(failed)?;
+        ended(u64::from(number) + 1);
     }
     tally.add(group, &cases);
     Ok(())

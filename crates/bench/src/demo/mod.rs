@@ -61,7 +61,7 @@ const OVERHEAD_SECONDS: f64 = 0.4;
 /// If something is missing, a step fails, or a signal ends it. By then everything has been removed.
 pub(crate) fn main(args: &DemoArgs) -> Result<(), CliError> {
     let plan = Plan::from(args);
-    let report = plan.run().map_err(|failure| CliError::failed(failure.to_string()))?;
+    let report = plan.run(args.json).map_err(|failure| CliError::failed(failure.to_string()))?;
     let text = if args.json { report.to_json() } else { report.to_string() };
     print((text + "\n").as_bytes())
 }
@@ -119,24 +119,24 @@ impl Plan {
         }
     }
 
-    fn run(self) -> Result<DemoReport, Failure> {
+    fn run(self, is_json: bool) -> Result<DemoReport, Failure> {
         let (plan, missing) = self.adapted();
         let before = machine::LoadBefore::now();
-        let mut report = plan.measure()?;
+        let mut report = plan.measure(is_json)?;
         report.busy = before.busy_since();
         report.missing.extend(missing);
         Ok(report)
     }
 
-    fn measure(self) -> Result<DemoReport, Failure> {
+    fn measure(self, is_json: bool) -> Result<DemoReport, Failure> {
         machine::check(self.deployment, self.iperf3, self.switch)?;
         let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
-        let progress = Progress::on_stderr();
         // Both ends of each connection are in this process; the usual number of connections fits the usual limit.
         if let Err(err) = raise_descriptor_limit() {
-            progress.announce(&format!("fatpath demo: cannot raise the limit of descriptors: {err}"));
+            testbed::warn(format_args!("fatpath demo: cannot raise the limit of descriptors: {err}"));
         }
         let mut cases = Cases::of(self);
+        let progress = Progress::on_stderr(u64::from(self.rounds) * cases.selected.len() as u64, is_json);
         progress.announce(&self.announcement(cases.selected.len()));
         let name = format!("fatpath-demo-{}", std::process::id());
         let scratch = Scratch::create(&name)?;
@@ -220,8 +220,10 @@ impl Rounds {
     /// Measures each case once. A peer that fails is given up; the others go on.
     fn round(&self, number: u32, cases: &mut Cases) -> Result<DemoRound, Failure> {
         let (mut round, mut last) = (DemoRound::new(), String::new());
-        for case in cases.selected.clone() {
-            self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
+        let selected = cases.selected.clone();
+        let done = u64::from(number - 1) * selected.len() as u64;
+        for (done, case) in (done..).zip(selected) {
+            self.progress.say(done, &format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
             let sample = match case {
                 DemoCase::Veth if self.plan.udp_fragments => fragments::veth(&self.site),
                 DemoCase::Large(setting) => fragments::measure(&self.site, setting),

@@ -147,6 +147,7 @@ impl<'a> Document<'a> {
             if let Some(element) = part.table().get(key).and_then(|list| list.only_item(n)) {
                 faults.read_item((key, n), &element, known, self.origin, &mut read);
             }
+            self.source.count(range);
         }
     }
 }

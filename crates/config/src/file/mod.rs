@@ -17,6 +17,7 @@ mod index;
 mod ipsec;
 mod limits;
 mod link;
+mod meter;
 mod nat;
 mod qdisc;
 mod reader;
@@ -31,6 +32,7 @@ use document::Document;
 use faults::Faults;
 pub use faults::Findings;
 use index::{Index, Places};
+pub use meter::Meter;
 pub use reader::ConfigError;
 use reader::{Result, Source};
 use zeroize::Zeroizing;
@@ -82,7 +84,15 @@ impl Config {
     /// # Errors
     /// The errors of the file.
     pub fn with_warnings(text: &str, file: &str) -> std::result::Result<(Self, Findings), Findings> {
-        let source = Source::new(file, text);
+        Self::metered(text, file, &Meter::default())
+    }
+
+    /// As [`with_warnings`](Self::with_warnings), with the progress in `meter`.
+    ///
+    /// # Errors
+    /// The errors of the file.
+    pub fn metered(text: &str, file: &str, meter: &Meter) -> std::result::Result<(Self, Findings), Findings> {
+        let source = Source::new(file, text).metered(meter);
         let Read { config, places, .. } = Document::read(source, read_document)?;
         let warnings = warnings::of(&config, &places, source);
         Ok((config, warnings))

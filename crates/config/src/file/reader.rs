@@ -7,6 +7,8 @@ use base::{IfAddr, Prefix, PrefixError};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::meter::Meter;
+
 /// Error in a configuration file, with the values that would be valid. Displayed in one line:
 /// `gw.toml:14: sa[0].aead.icv: 80 is not an ICV length; use 64, 96 or 128.`
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -86,6 +88,7 @@ pub(super) struct Source<'a> {
     /// Offset of the part in the whole file.
     start: usize,
     text: &'a str,
+    meter: Option<&'a Meter>,
 }
 
 /// Table and its path.
@@ -110,7 +113,20 @@ pub(super) type Result<T> = std::result::Result<T, Fault>;
 impl<'a> Source<'a> {
     /// Whole file, with its name and text.
     pub(super) fn new(file: &'a str, text: &'a str) -> Self {
-        Self { file, whole: text, start: 0, text }
+        Self { file, whole: text, start: 0, text, meter: None }
+    }
+
+    /// The source, whose elements `meter` counts when they are read.
+    pub(super) fn metered(self, meter: &'a Meter) -> Self {
+        meter.begin(self.text.len());
+        Self { meter: Some(meter), ..self }
+    }
+
+    /// Counts an element that is read.
+    pub(super) fn count(self, range: &Range<usize>) {
+        if let Some(meter) = self.meter {
+            meter.add(range.len());
+        }
     }
 
     /// Part of this source at `range`.

@@ -19,6 +19,7 @@ mod user;
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
 
@@ -28,7 +29,6 @@ pub(crate) use launch::sandbox::Role;
 use launch::sandbox::{self, Unlisted};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 
-use crate::service;
 pub(crate) use files::Places;
 pub(crate) use reach::UserIds;
 pub use rights::LinkRight;
@@ -107,15 +107,18 @@ pub(crate) struct Sandbox {
 }
 
 impl Sandbox {
-    /// Sets the restrictions of a process that has not read anything. Without a sandbox the process only keeps no
-    /// descriptors. A restriction that the kernel lacks is logged.
+    /// Sets the restrictions of a process that has not read anything. `taken`: whether it keeps no descriptors, with a sandbox and
+    /// without one, and a line for the log. A restriction that the kernel lacks is logged.
     ///
     /// # Errors
     /// The environment selects no effect that there is.
-    pub(crate) fn begin(is_on: bool) -> Result<Self, CliError> {
+    pub(crate) fn begin(is_on: bool, taken: io::Result<Option<String>>) -> Result<Self, CliError> {
         let unlisted = unlisted()?;
         let mut sandbox = Self { is_on, unlisted, landlock: 0, missing: Vec::new() };
-        sandbox.note("/proc/self/fd", "inherited descriptors stay open", service::take_passed());
+        match taken {
+            Ok(warning) => warning.iter().for_each(|warning| tracing::warn!("{warning}")),
+            Err(err) => sandbox.note("/proc/self/fd", "inherited descriptors stay open", Err::<(), _>(err)),
+        }
         if is_on {
             let none = Rlimit { current: Some(0), maximum: Some(0) };
             sandbox.note("RLIMIT_CORE", "core files", setrlimit(Resource::Core, none));
@@ -192,7 +195,8 @@ impl Sandbox {
         if state.enabled {
             tracing::info!("{instance}: sandbox: {}", state.summary());
         } else {
-            tracing::warn!("{instance}: no sandbox (--no-sandbox): {}", state.summary());
+            let message_id = logging::id::SANDBOX_INCOMPLETE;
+            tracing::warn!(message_id, "{instance}: no sandbox (--no-sandbox): {}", state.summary());
         }
     }
 
@@ -206,7 +210,8 @@ impl Sandbox {
     /// Notes a restriction that could not be set, and logs its effect.
     fn note<E: std::fmt::Display>(&mut self, name: &str, effect: &str, set: Result<(), E>) {
         if let Err(err) = set {
-            tracing::warn!("{effect}: {name}: {err}");
+            let message_id = logging::id::SANDBOX_INCOMPLETE;
+            tracing::warn!(message_id, reason = %err, "{effect}: {name}: {err}");
             self.missing.push(format!("{name}: {err}"));
         }
     }
@@ -345,7 +350,7 @@ mod tests {
             fs::create_dir_all(dir).unwrap();
             fs::write(dir.join("file"), "text").unwrap();
         }
-        let mut sandbox = Sandbox::begin(true).unwrap();
+        let mut sandbox = Sandbox::begin(true, crate::service::take_passed()).unwrap();
         let namespace = fs::File::open("/proc/self/ns/net").unwrap();
         let parent = getppid().unwrap();
         let pidfd = pidfd_open(parent, rustix::process::PidfdFlags::empty()).unwrap();

@@ -109,7 +109,9 @@ impl Keeper {
             Ok((_, false)) => {
                 tracing::info!("{}: changes by programs are kept again", self.checkpointer.path().display());
             }
-            Err(err) => tracing::error!("the state is not written: {err}"),
+            Err(err) => {
+                tracing::error!(message_id = logging::id::NOT_SAVED, reason = %err, "the state is not written: {err}");
+            }
         }
     }
 

@@ -293,6 +293,8 @@ impl Checkpoints {
     fn log_failure(&mut self, err: &str) {
         if !std::mem::replace(&mut self.failing, true) {
             tracing::error!(
+                message_id = logging::id::NOT_SAVED,
+                reason = err,
                 "{}: sequence numbers cannot be saved: {err}; peers would drop packets sent after a restart",
                 self.store.path().display()
             );

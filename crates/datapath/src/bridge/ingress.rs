@@ -99,12 +99,14 @@ fn log_loop(dp: &mut Datapath, own: PortId) {
             LoopSign::Moves { mac, vid, from, to } => {
                 let (from, to, vlan) = (from.map_or(bridge, name), name(to), vlan(vid));
                 tracing::warn!(
+                    link = bridge,
                     "{bridge}: {mac}{vlan} moves between ports {from} and {to} again and again; is there a loop?"
                 );
             }
             LoopSign::OwnAddress { mac, vid, port } => {
                 let (port, vlan) = (name(port), vlan(vid));
                 tracing::warn!(
+                    link = port,
                     "{bridge}: received packet on {port} with own address {mac}{vlan} as source address; is there a loop?"
                 );
             }

@@ -37,7 +37,8 @@ pub(crate) fn follow_config(dp: &mut Datapath, link: PortId, mac: Option<MacAddr
     let Some(bridge) = bridge_of(dp, link) else { return };
     let followed = mac.is_some_and(|mac| bridge.set_port_mac(link, mac).is_ok()) && bridge.set_mtu(link, mtu).is_ok();
     if !followed {
-        tracing::warn!(?link, "removed from its bridge: no link-layer address, or an unusable one");
+        let name = dp.ports.get(link).map_or("?", |port| port.config.name.as_str());
+        tracing::warn!(link = name, "{name}: removed from its bridge: no link-layer address, or an unusable one");
         forget(dp, link);
     }
 }

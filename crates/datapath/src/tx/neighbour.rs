@@ -59,7 +59,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
             if dp.conflict_logged.is_none_or(|logged| logged + LOG_EVERY <= cx.now) {
                 dp.conflict_logged = Some(cx.now);
                 let name = dp.ports.get(link).map_or("?", |port| &port.config.name);
-                tracing::warn!("{name}: {station} uses our address {addr}");
+                tracing::warn!(link = name, "{name}: {station} uses our address {addr}");
             }
         }
     }
