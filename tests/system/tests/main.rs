@@ -15,6 +15,7 @@ mod esp_offload;
 mod ethtool;
 mod exec;
 mod fail_closed;
+mod fleet;
 mod filters;
 mod fragment_tools;
 mod guest_ports;
@@ -88,6 +89,7 @@ fn main() {
         service::trials(),
         exec::trials(),
         fail_closed::trials(),
+        fleet::trials(),
         filters::trials(),
         restart::trials(),
         restart_traffic::trials(),
