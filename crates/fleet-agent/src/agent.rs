@@ -99,7 +99,13 @@ async fn serve(config: AgentConfig) -> Result<(), CliError> {
         Err(err) => tracing::error!("{}: {err}: starting without the saved state", config.state.display()),
     }
     let status = core.status();
-    tracing::info!("{}: {} tasks and {} nodes at revision {}", config.state.display(), status.tasks, status.nodes, status.revision);
+    tracing::info!(
+        "{}: {} tasks and {} nodes at revision {}",
+        config.state.display(),
+        status.tasks,
+        status.nodes,
+        status.revision
+    );
 
     let mut requests = control::listen(&config.instance)?;
     let (looks, looks_of_agent) = mpsc::channel(1);
@@ -267,7 +273,9 @@ impl Agent {
         let status = self.core.status();
         if status.hold != self.last_status.hold {
             match status.hold {
-                Some(hold) => tracing::warn!("nothing is withdrawn: {hold}; `fatpath-fleet approve` takes the store as it is"),
+                Some(hold) => {
+                    tracing::warn!("nothing is withdrawn: {hold}; `fatpath-fleet approve` takes the store as it is")
+                }
                 None => tracing::info!("withdrawals are carried out again"),
             }
         }
@@ -281,11 +289,7 @@ impl Agent {
 }
 
 /// Thread of the gateway: connects, dumps, and carries out operations.
-fn drive_gateway(
-    path: &Path,
-    ops: &blocking::Receiver<Ops>,
-    to_agent: &mpsc::UnboundedSender<FromGateway>,
-) {
+fn drive_gateway(path: &Path, ops: &blocking::Receiver<Ops>, to_agent: &mpsc::UnboundedSender<FromGateway>) {
     for number in 1.. {
         let why = match connection(number, path, ops, to_agent) {
             Ok(()) => return,

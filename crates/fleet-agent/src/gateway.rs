@@ -265,7 +265,8 @@ impl NetlinkSocket {
     /// Messages of the next datagram.
     fn receive(&mut self) -> io::Result<&[u8]> {
         let (len, _) = rustix::net::recv(&self.fd, &mut self.buffer[..], RecvFlags::empty())?;
-        let Some((word, messages)) = self.buffer.get(..len).and_then(<[u8]>::split_first_chunk::<{ nlsock::WORD }>) else {
+        let Some((word, messages)) = self.buffer.get(..len).and_then(<[u8]>::split_first_chunk::<{ nlsock::WORD }>)
+        else {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the gateway has ended"));
         };
         match FromDaemon::from_word(*word) {
@@ -292,10 +293,12 @@ impl NetlinkSocket {
             for message in Messages::new(self.receive()?) {
                 match message.header.kind {
                     _ if message.header.seq != seq => {}
-                    kind::ERROR | kind::DONE => return match errno_of(&message) {
-                        0 => Ok(()),
-                        errno => Err(io::Error::from_raw_os_error(errno)),
-                    },
+                    kind::ERROR | kind::DONE => {
+                        return match errno_of(&message) {
+                            0 => Ok(()),
+                            errno => Err(io::Error::from_raw_os_error(errno)),
+                        };
+                    }
                     _ => each(&message),
                 }
             }
@@ -317,7 +320,9 @@ impl NetlinkSocket {
         while left != 0 {
             for message in Messages::new(self.receive()?) {
                 let at = message.header.seq.wrapping_sub(first) as usize;
-                if message.header.kind == kind::ERROR && let Some(errno @ None) = errnos.get_mut(at) {
+                if message.header.kind == kind::ERROR
+                    && let Some(errno @ None) = errnos.get_mut(at)
+                {
                     *errno = Some(errno_of(&message));
                     left -= 1;
                 }

@@ -104,9 +104,17 @@ impl Mover {
     ///
     /// # Errors
     /// The command fails, or another mover has changed the task.
-    pub(crate) async fn move_task(&self, sir: Prefix, to: &str, locator: Locator, command: &[String]) -> Result<(), CliError> {
+    pub(crate) async fn move_task(
+        &self,
+        sir: Prefix,
+        to: &str,
+        locator: Locator,
+        command: &[String],
+    ) -> Result<(), CliError> {
         let (key, found, task) = self.find(sir).await?;
-        if task.state == TaskState::Moving && (task.to.as_deref(), task.to_locator.as_deref()) != (Some(to), Some(&locator.to_string())) {
+        if task.state == TaskState::Moving
+            && (task.to.as_deref(), task.to_locator.as_deref()) != (Some(to), Some(&locator.to_string()))
+        {
             return Err(CliError::failed(format!("{sir}: the task moves to another node already")));
         }
         if task.node == to && task.state == TaskState::Here {

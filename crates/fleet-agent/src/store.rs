@@ -14,6 +14,11 @@ use crate::random::Random;
 const PROGRESS: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(5);
 
+/// Time for which a member may lag behind others. After that the store has been restored, or emptied.
+const LAG: Duration = Duration::from_secs(1);
+
+const GONE_BACK: &str = "the store's revision has gone back";
+
 /// Shortest and longest time to the next attempt.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_BACKOFF: Duration = Duration::from_secs(30);
@@ -69,7 +74,7 @@ struct Watched {
 pub(crate) struct Store {
     endpoints: Vec<Endpoint>,
     settings: Settings,
-    /// What this node says of itself; `None` if it says nothing.
+    /// Value of this node's key; `None` if the agent writes none.
     own: Option<NodeValue>,
     to_agent: Sender<FromStore>,
     looks: Receiver<Look>,
@@ -167,17 +172,20 @@ impl Store {
         let mut renewal = interval(RENEWAL);
         renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last_answer = Instant::now();
-        let mut answers_behind = 0;
+        // Time of the first answer of a member whose revision is lower than one that was seen.
+        let mut behind_since = None;
         loop {
             if let Some(look) = self.pending {
                 let snapshot = timeout(SNAPSHOT_LIMIT, self.read(&etcd, look)).await;
-                let snapshot = snapshot.map_err(|_| CallError::Lost("reading all keys takes too long".to_owned()))??;
+                let snapshot =
+                    snapshot.map_err(|_| CallError::Lost("reading all keys takes too long".to_owned()))??;
                 self.note_works(endpoint, has_worked).await?;
                 self.pending = None;
                 let revision = snapshot.revision;
                 self.send(FromStore::Snapshot(snapshot)).await?;
+                // Changes that came meanwhile may come once more after a reconnect, which the agent ignores.
+                self.watched.iter_mut().for_each(|watched| watched.from = revision + 1);
                 if !self.has_position {
-                    self.watched.iter_mut().for_each(|watched| watched.from = revision + 1);
                     self.has_position = true;
                     self.begin_watches(&mut watch)?;
                 }
@@ -191,9 +199,10 @@ impl Store {
                     match answer? {
                         WatchAnswer::Compacted => return Err(SessionEnd::Stale("changes are compacted")),
                         WatchAnswer::Events { id, events, revision } => {
-                            answers_behind = if events.is_empty() { self.count_behind(revision, answers_behind) } else { 0 };
-                            if answers_behind > 1 {
-                                return Err(SessionEnd::Stale("the store's revision has gone back"));
+                            let is_behind = events.is_empty() && self.is_behind(revision);
+                            behind_since = behind_since.or(Some(last_answer)).filter(|_| is_behind);
+                            if behind_since.is_some_and(|since| last_answer - since >= LAG) {
+                                return Err(SessionEnd::Stale(GONE_BACK));
                             }
                             self.pass(id, events).await?;
                         }
@@ -202,6 +211,9 @@ impl Store {
                 _ = progress.tick() => if self.has_position { watch.request_progress()? },
                 _ = renewal.tick() => self.renew(&etcd, &mut lease).await?,
                 () = sleep_until(last_answer + SILENCE) => {
+                    if behind_since.is_some() {
+                        return Err(SessionEnd::Stale(GONE_BACK));
+                    }
                     if self.has_position {
                         return Err(CallError::Lost("no sign of life for five seconds".to_owned()).into());
                     }
@@ -230,11 +242,10 @@ impl Store {
         Ok(())
     }
 
-    /// Counts answers of a member whose revision is lower than one that was seen. One may be a member that lags; two in a row, two
-    /// seconds apart, are a store that has been restored.
-    fn count_behind(&self, revision: u64, before: u32) -> u32 {
+    /// Whether a member's revision is lower than one that was seen.
+    fn is_behind(&self, revision: u64) -> bool {
         let seen = self.watched.iter().map(|watched| watched.from).max().unwrap_or(0).saturating_sub(1);
-        if revision != 0 && revision < seen { before + 1 } else { 0 }
+        revision != 0 && revision < seen
     }
 
     async fn pass(&mut self, id: i64, events: Vec<Event>) -> Result<(), SessionEnd> {
@@ -257,9 +268,11 @@ impl Store {
                 (found.into_iter().collect(), revision)
             };
             snapshot.revision = revision;
-            snapshot.kvs.extend(
-                found.into_iter().map(|found| KeyValue { key: found.key, value: found.value, revision: found.revision }),
-            );
+            snapshot.kvs.extend(found.into_iter().map(|found| KeyValue {
+                key: found.key,
+                value: found.value,
+                revision: found.revision,
+            }));
         }
         Ok(snapshot)
     }
@@ -304,7 +317,10 @@ impl Store {
         let id = etcd.grant(LEASE).await?;
         let value = AliveValue { v: 1, run: self.run.clone(), seen: revision };
         let value = Some(serde_json::to_vec(&value).unwrap_or_default());
-        if etcd.write(&[Write { key: alive, value, expected: Some(other.map_or(0, |found| found.revision)) }], id).await? {
+        if etcd
+            .write(&[Write { key: alive, value, expected: Some(other.map_or(0, |found| found.revision)) }], id)
+            .await?
+        {
             *lease = Lease(Some(id));
         }
         Ok(())

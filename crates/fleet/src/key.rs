@@ -113,13 +113,28 @@ mod tests {
     #[test]
     fn key_in_another_form_is_foreign() {
         for text in [
-            "", "meta/", "metadata", "node/", "node/a/b", "node/a b", "alive", "ila", "ila/t", "ila//2001:db8::/64",
-            "ila/t/2001:db8:0:a::", "ila/t/2001:db8:0:a::/63", "ila/t/2001:DB8:0:a::/64", "ila/t/2001:db8:0:a::1/64",
-            "ila/t/2001:db8:0:a:0::/64", "ila/t/1.2.3.4/64", "vrf/red/10.0.0.0/8/a",
+            "",
+            "meta/",
+            "metadata",
+            "node/",
+            "node/a/b",
+            "node/a b",
+            "alive",
+            "ila",
+            "ila/t",
+            "ila//2001:db8::/64",
+            "ila/t/2001:db8:0:a::",
+            "ila/t/2001:db8:0:a::/63",
+            "ila/t/2001:DB8:0:a::/64",
+            "ila/t/2001:db8:0:a::1/64",
+            "ila/t/2001:db8:0:a:0::/64",
+            "ila/t/1.2.3.4/64",
+            "vrf/red/10.0.0.0/8/a",
         ] {
             assert_eq!(Key::parse("f", format!("/fatpath/v1/f/{text}").as_bytes()), Err(Refusal::ForeignKey), "{text}");
         }
-        for key in [&b"/fatpath/v1/g/meta"[..], b"/fatpath/v2/f/meta", b"\xff/fatpath/v1/f/meta", b"/fatpath/v1/fmeta"] {
+        for key in [&b"/fatpath/v1/g/meta"[..], b"/fatpath/v2/f/meta", b"\xff/fatpath/v1/f/meta", b"/fatpath/v1/fmeta"]
+        {
             assert_eq!(Key::parse("f", key), Err(Refusal::ForeignKey));
         }
     }

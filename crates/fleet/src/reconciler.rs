@@ -228,7 +228,8 @@ impl Reconciler {
         let mut objects = saved.objects;
         objects.sort_by_key(|object| object.stamp);
         let fleet = self.settings.fleet.clone();
-        let parsed = objects.iter().filter_map(|object| Some((Key::parse(&fleet, object.key.as_bytes()).ok()?, object)));
+        let parsed =
+            objects.iter().filter_map(|object| Some((Key::parse(&fleet, object.key.as_bytes()).ok()?, object)));
         let (nodes, tasks): (Vec<_>, Vec<_>) = parsed.partition(|(key, _)| matches!(key, Key::Node(_)));
         for (key, object) in nodes.into_iter().chain(tasks) {
             self.put(&key, &object.value, object.stamp, None);
@@ -379,8 +380,7 @@ impl Reconciler {
         let mut routes = std::mem::take(&mut self.routes);
         let mut mappings = std::mem::take(&mut self.mappings);
         let changes = routes.changes(self.now, |prefix| self.desired_route(prefix));
-        let of_routes =
-            changes.into_iter().map(|TableChange { key, old, new }| Op::Route { prefix: key, old, new });
+        let of_routes = changes.into_iter().map(|TableChange { key, old, new }| Op::Route { prefix: key, old, new });
         let changes = mappings.changes(self.now, |matched| self.desired_mapping(matched));
         let of_mappings =
             changes.into_iter().map(|TableChange { key, old, new }| Op::Mapping { matched: key, old, new });
@@ -669,7 +669,8 @@ impl Reconciler {
                 self.has_news = true;
             }
             let target = if claim.node == self.me { sir } else { claim.locator };
-            for slot in own_locators(self.me, &old).filter(|slot| own_locators(self.me, &claim).all(|new| new != *slot)) {
+            for slot in own_locators(self.me, &old).filter(|slot| own_locators(self.me, &claim).all(|new| new != *slot))
+            {
                 self.lingering.insert(slot, (target, self.now + LINGER));
                 self.mappings.touch(slot);
             }

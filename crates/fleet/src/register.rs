@@ -112,7 +112,9 @@ impl<K: Copy + Ord, V: Copy + Eq> Register<K, V> {
     pub(crate) fn delete(&mut self, key: K, stamp: Stamp, now: Duration) {
         let newest = self.newest(key);
         let is_old = newest.is_some_and(|newest| stamp <= newest) || stamp <= self.floor && newest.is_none();
-        if is_old || self.deleted.get(&key).is_some_and(|deleted| stamp <= *deleted && self.withdrawals.is_confirmed(key)) {
+        if is_old
+            || self.deleted.get(&key).is_some_and(|deleted| stamp <= *deleted && self.withdrawals.is_confirmed(key))
+        {
             return;
         }
         self.deleted.insert(key, stamp);

@@ -50,7 +50,9 @@ impl Settings {
         let domains = self.domains.iter().map(|domain| &domain.name);
         for name in [&self.fleet, &self.node].into_iter().chain(domains) {
             if !is_name(name) {
-                return Err(BadSettings(format!("Invalid name {name:?}: letters, digits, '-', '_' and '.', 63 at most")));
+                return Err(BadSettings(format!(
+                    "Invalid name {name:?}: letters, digits, '-', '_' and '.', 63 at most"
+                )));
             }
         }
         let prefixes = self.domains.iter().map(|domain| domain.prefix).chain([self.locators]);

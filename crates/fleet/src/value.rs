@@ -139,14 +139,16 @@ impl NodeValue {
 impl TaskValue {
     /// Task at its node.
     pub fn here(node: &str, locator: Locator) -> Self {
-        let (node, locator) = (node.to_owned(), locator.to_string());
+        let node = node.to_owned();
+        let locator = locator.to_string();
         Self { v: VERSION, node, locator, state: TaskState::Here, to: None, to_locator: None }
     }
 
     /// This task on its way to another node.
     #[must_use]
     pub fn moving(&self, to: &str, to_locator: Locator) -> Self {
-        let (to, to_locator) = (Some(to.to_owned()), Some(to_locator.to_string()));
+        let to = Some(to.to_owned());
+        let to_locator = Some(to_locator.to_string());
         Self { state: TaskState::Moving, to, to_locator, ..self.clone() }
     }
 
@@ -203,6 +205,9 @@ mod tests {
         for value in [task, moving] {
             assert_eq!(TaskValue::parse(&value.to_bytes()), Ok(value));
         }
-        assert!(NodeValue::parse(b"{\"v\":1,\"locators\":\"fd00:0:1::/48\",\"ike\":{\"key\":\"x\"},\"networks\":[]}").is_ok());
+        assert!(
+            NodeValue::parse(b"{\"v\":1,\"locators\":\"fd00:0:1::/48\",\"ike\":{\"key\":\"x\"},\"networks\":[]}")
+                .is_ok()
+        );
     }
 }

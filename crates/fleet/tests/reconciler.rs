@@ -135,8 +135,16 @@ fn first_look_adds_mappings_routes_and_blackholes() {
     let ops = core.operations();
     let want = [
         Op::Route { prefix: "2001:db8::/48".parse().unwrap(), old: None, new: Some(Hop::Blackhole) },
-        Op::Route { prefix: "fd00:0:2::/48".parse().unwrap(), old: None, new: Some(Hop::Via("fd99::2".parse().unwrap())) },
-        Op::Route { prefix: "fd00:0:3::/48".parse().unwrap(), old: None, new: Some(Hop::Via("fd99::3".parse().unwrap())) },
+        Op::Route {
+            prefix: "fd00:0:2::/48".parse().unwrap(),
+            old: None,
+            new: Some(Hop::Via("fd99::2".parse().unwrap())),
+        },
+        Op::Route {
+            prefix: "fd00:0:3::/48".parse().unwrap(),
+            old: None,
+            new: Some(Hop::Via("fd99::3".parse().unwrap())),
+        },
         set(sir(2), None, at(2, 7)),
         set(at(1, 7), None, sir(1)),
     ];
@@ -209,7 +217,8 @@ fn deletion_by_an_event_waits_ten_seconds() {
     core.timeout(second(11));
     assert_eq!(core.operations(), [delete(sir(1), at(2, 1))]);
     // A late event from before the deletion changes nothing.
-    let late = Event { key: task_key(sir(1)).into(), value: Some(TaskValue::here("n2", at(2, 1)).to_bytes()), revision: 5 };
+    let late =
+        Event { key: task_key(sir(1)).into(), value: Some(TaskValue::here("n2", at(2, 1)).to_bytes()), revision: 5 };
     core.events(second(12), &[late]);
     assert_eq!((core.operations(), core.status().tasks), (vec![], 0));
 }
@@ -326,7 +335,11 @@ fn emptied_or_foreign_store_withdraws_nothing() {
             let ops = core.operations();
             assert!(ops.contains(&set(sir(0), Some(at(2, 0)), at(2, 99))), "{ops:?}");
             look(&mut core, &other, second(1610));
-            assert_eq!(core.operations().iter().filter(|op| op.is_deletion()).count(), 5, "three tasks, a node, and an address of one");
+            assert_eq!(
+                core.operations().iter().filter(|op| op.is_deletion()).count(),
+                5,
+                "three tasks, a node, and an address of one"
+            );
         }
     }
 }
@@ -474,7 +487,11 @@ fn gateway_that_starts_again_gets_what_it_lacks() {
     let routes = routes.map(|(prefix, hop)| (prefix.parse().unwrap(), hop)).to_vec();
     core.attach(second(2), &Dump { mappings: vec![(sir(1), target(at(2, 1)))], routes });
     let want = [
-        Op::Route { prefix: "fd00:0:3::/48".parse().unwrap(), old: None, new: Some(Hop::Via("fd99::3".parse().unwrap())) },
+        Op::Route {
+            prefix: "fd00:0:3::/48".parse().unwrap(),
+            old: None,
+            new: Some(Hop::Via("fd99::3".parse().unwrap())),
+        },
         set(sir(1), Some(at(2, 1)), at(3, 1)),
         set(sir(2), None, at(2, 2)),
     ];

@@ -65,8 +65,7 @@ impl Etcd {
         let mut all = Vec::new();
         let mut revision = at;
         loop {
-            let request =
-                RangeRequest { key, range_end: end.clone(), limit: PAGE, revision: revision.cast_signed() };
+            let request = RangeRequest { key, range_end: end.clone(), limit: PAGE, revision: revision.cast_signed() };
             let page: RangeResponse = self.connection.call("/etcdserverpb.KV/Range", &request, READ_LIMIT).await?;
             if revision == 0 {
                 revision = revision_of(page.header.as_ref());
@@ -116,7 +115,8 @@ impl Etcd {
     /// No answer, or a refusal.
     pub(crate) async fn grant(&self, ttl: Duration) -> Result<i64, CallError> {
         let request = LeaseGrantRequest { ttl: ttl.as_secs().cast_signed() };
-        let answer: LeaseGrantResponse = self.connection.call("/etcdserverpb.Lease/LeaseGrant", &request, LIMIT).await?;
+        let answer: LeaseGrantResponse =
+            self.connection.call("/etcdserverpb.Lease/LeaseGrant", &request, LIMIT).await?;
         Ok(answer.id)
     }
 

@@ -41,10 +41,7 @@ pub(crate) enum CallError {
     /// The member has not answered, or the connection is lost.
     Lost(String),
     /// The member has refused the request, with gRPC's number of the reason.
-    Refused {
-        code: u32,
-        text: String,
-    },
+    Refused { code: u32, text: String },
 }
 
 impl std::fmt::Display for CallError {
@@ -136,7 +133,8 @@ impl Connection {
         let request = request.header("user-agent", "fatpath-fleet").body(()).map_err(lost)?;
         let mut requests = self.requests.clone().ready().await.map_err(lost)?;
         let (response, out) = requests.send_request(request, false).map_err(lost)?;
-        let answers = Inbound { head: Some(response), body: None, buffer: BytesMut::new(), _answer: std::marker::PhantomData };
+        let answers =
+            Inbound { head: Some(response), body: None, buffer: BytesMut::new(), _answer: std::marker::PhantomData };
         Ok((out, answers))
     }
 }

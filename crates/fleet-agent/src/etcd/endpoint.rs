@@ -76,7 +76,16 @@ mod tests {
             let endpoint: Endpoint = text.parse().unwrap();
             assert_eq!((endpoint.host(), endpoint.port(), endpoint.authority()), (host, port, authority.to_owned()));
         }
-        for text in ["", "10.0.0.1:2379", "http://10.0.0.1", "http://:2379", "http://a b:1", "http://[x]:1", "http://fd00::1:2379", "http://a:99999"] {
+        for text in [
+            "",
+            "10.0.0.1:2379",
+            "http://10.0.0.1",
+            "http://:2379",
+            "http://a b:1",
+            "http://[x]:1",
+            "http://fd00::1:2379",
+            "http://a:99999",
+        ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text}");
         }
     }

@@ -63,7 +63,8 @@ impl Answers {
     /// # Errors
     /// The stream has ended, orderly or not, or the member has cancelled a watch.
     pub(crate) async fn next(&mut self) -> Result<WatchAnswer, CallError> {
-        let answer = self.0.next().await?.ok_or_else(|| CallError::Lost("the member has ended the watch".to_owned()))?;
+        let answer =
+            self.0.next().await?.ok_or_else(|| CallError::Lost("the member has ended the watch".to_owned()))?;
         if answer.compact_revision != 0 {
             return Ok(WatchAnswer::Compacted);
         }

@@ -198,8 +198,10 @@ impl World {
             2 => (key(sir).text(FLEET), TaskValue::here("n9", Locator(1)).to_bytes()),
             3 => (key(sir).text(FLEET), TaskValue::here("n0", Locator(0xfdff << 48)).to_bytes()),
             // The locator of another task.
-            4 => ("/fatpath/v1/f/ila/t/2001:db8:0:fff::/64".to_owned(),
-                TaskValue::here(&name(other.node), other.locator).to_bytes()),
+            4 => (
+                "/fatpath/v1/f/ila/t/2001:db8:0:fff::/64".to_owned(),
+                TaskValue::here(&name(other.node), other.locator).to_bytes(),
+            ),
             5 => ("/fatpath/v1/f/node/thief".to_owned(), NodeValue::new("fd00::/16".parse().unwrap(), None).to_bytes()),
             _ => ("/fatpath/v1/f/ila/t/else".to_owned(), b"{}".to_vec()),
         };
@@ -276,7 +278,10 @@ impl World {
                     Some(Target { locator, .. }) => {
                         let place = self.places[&matched].iter().position(|place| *place == locator).unwrap();
                         let last = self.reached.insert((node, matched), place);
-                        assert!(last.is_none_or(|last| last <= place), "node {node} goes back with {matched} to {locator}");
+                        assert!(
+                            last.is_none_or(|last| last <= place),
+                            "node {node} goes back with {matched} to {locator}"
+                        );
                     }
                 }
             }
