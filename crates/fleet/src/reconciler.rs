@@ -185,6 +185,10 @@ pub struct Reconciler {
     routes: Table<Prefix, Hop>,
     /// The gateway's state is known.
     is_attached: bool,
+    /// Tasks whose value is that of the file, and the store has not confirmed it. The gateway may have a newer one.
+    restored: BTreeSet<Locator>,
+    /// The same of routes: there was no snapshot yet.
+    is_provisional: bool,
     /// Time of the next periodic look; `None` while one is in progress.
     look_at: Option<Duration>,
     is_mass: bool,
@@ -214,6 +218,8 @@ impl Reconciler {
             mappings: Table::default(),
             routes: Table::default(),
             is_attached: false,
+            restored: BTreeSet::new(),
+            is_provisional: true,
             look_at: Some(Duration::ZERO),
             is_mass: false,
             unsaved_tasks: BTreeSet::new(),
@@ -222,7 +228,8 @@ impl Reconciler {
         }
     }
 
-    /// Takes the state that a former agent has saved. Values that this version or these settings refuse are left out.
+    /// Takes the state that a former agent has saved. Values that this version or these settings refuse are left out. The gateway may have
+    /// had changes that were not saved: until the store has confirmed a task, no mapping of it is replaced.
     pub fn restore(&mut self, saved: Saved) {
         self.history = saved.history;
         let mut objects = saved.objects;
@@ -237,12 +244,14 @@ impl Reconciler {
         self.revalidate();
         self.unsaved_tasks.clear();
         self.unsaved_nodes.clear();
+        self.restored = self.tasks.iter().map(|(sir, _)| sir).collect();
     }
 
     /// Takes the whole state of the store at one revision.
     pub fn snapshot(&mut self, now: Duration, snapshot: &Snapshot) {
         self.advance(now);
         self.look_at = Some(self.now + self.settings.look_every);
+        self.is_provisional = false;
         self.foreign.clear();
         let fleet = self.settings.fleet.clone();
         let mut objects = Vec::with_capacity(snapshot.kvs.len());
@@ -379,9 +388,10 @@ impl Reconciler {
         }
         let mut routes = std::mem::take(&mut self.routes);
         let mut mappings = std::mem::take(&mut self.mappings);
-        let changes = routes.changes(self.now, |prefix| self.desired_route(prefix));
+        let changes = routes.changes(self.now, |_| !self.is_provisional, |prefix| self.desired_route(prefix));
         let of_routes = changes.into_iter().map(|TableChange { key, old, new }| Op::Route { prefix: key, old, new });
-        let changes = mappings.changes(self.now, |matched| self.desired_mapping(matched));
+        let changes =
+            mappings.changes(self.now, |matched| self.may_replace(matched), |matched| self.desired_mapping(matched));
         let of_mappings =
             changes.into_iter().map(|TableChange { key, old, new }| Op::Mapping { matched: key, old, new });
         let mut ops: Vec<_> = of_routes.chain(of_mappings).collect();
@@ -591,6 +601,9 @@ impl Reconciler {
                 if let Some((_, seen)) = snapshot {
                     seen.tasks.insert(*sir);
                 }
+                if self.tasks.get_with_stamp(*sir).is_some_and(|(good, _)| good == stamp) {
+                    self.restored.remove(sir);
+                }
                 if self.tasks.is_newer(*sir, stamp, until) {
                     match read_task(&mut self.names, value) {
                         Ok(claim) => self.put_task(*sir, stamp, claim),
@@ -661,6 +674,7 @@ impl Reconciler {
             return;
         }
         let old = self.tasks.accept(sir, stamp, claim);
+        self.restored.remove(&sir);
         self.unsaved_tasks.insert(sir);
         self.mappings.touch(sir);
         if let Some(old) = old {
@@ -717,6 +731,7 @@ impl Reconciler {
 
     fn remove_task(&mut self, sir: Locator) {
         let Some(claim) = self.tasks.remove(sir) else { return };
+        self.restored.remove(&sir);
         self.unsaved_tasks.insert(sir);
         self.has_news = true;
         for locator in locators(&claim) {
@@ -786,6 +801,12 @@ impl Reconciler {
             self.routes.release(prefix);
         }
         self.revalidate();
+    }
+
+    /// Whether a mapping that the gateway has may be replaced.
+    fn may_replace(&self, matched: Locator) -> bool {
+        let sir = self.by_locator.get(&matched).copied().unwrap_or(matched);
+        !self.restored.contains(&sir)
     }
 
     /// Mapping that the gateway has to have, and whether an object explains that it has none.

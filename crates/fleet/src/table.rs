@@ -76,10 +76,11 @@ impl<K: Copy + Ord, V: Copy + Eq> Table<K, V> {
     }
 
     /// Compares the entries that may have to change, and returns the changes, deletions last. `desired` is the value that an entry has to
-    /// have, and whether it may be deleted at once without one.
+    /// have, and whether it may be deleted at once without one. Without `may_replace`, an entry that is there waits.
     pub(crate) fn changes(
         &mut self,
         now: Duration,
+        may_replace: impl Fn(K) -> bool,
         desired: impl Fn(K) -> (Option<V>, bool),
     ) -> Vec<TableChange<K, V>> {
         let mut changes = Vec::new();
@@ -97,6 +98,10 @@ impl<K: Copy + Ord, V: Copy + Eq> Table<K, V> {
                 continue;
             }
             if self.retries.get(&key).is_some_and(|at| *at > now) {
+                continue;
+            }
+            if new.is_some() && old.is_some() && !may_replace(key) {
+                self.dirty.insert(key);
                 continue;
             }
             self.retries.remove(&key);

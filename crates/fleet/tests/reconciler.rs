@@ -579,6 +579,30 @@ fn saved_state_is_applied_before_the_store_answers() {
 }
 
 #[test]
+fn saved_state_replaces_no_newer_mapping_of_the_gateway() {
+    let mut store = Store::new();
+    store.here(sir(1), 2, at(2, 1));
+    store.here(sir(2), 2, at(2, 2));
+    let mut core = synced(&store);
+    let changes = core.take_unsaved().unwrap();
+    store.here(sir(1), 3, at(3, 1));
+    let mut next = agent();
+    next.restore(fleet::Saved { history: changes.history, objects: changes.changed });
+    next.attach(second(1), &Dump { mappings: vec![(sir(1), target(at(3, 1)))], routes: Vec::new() });
+    let ops = next.operations();
+    assert!(ops.contains(&set(sir(2), None, at(2, 2))), "{ops:?}");
+    assert!(ops.iter().all(|op| !matches!(op, Op::Mapping { old: Some(_), .. })), "{ops:?}");
+    assert!(look(&mut next, &store, second(2)));
+    assert_eq!(next.operations(), []);
+    // The store knows better than the gateway.
+    let mut next = agent();
+    next.attach(second(1), &Dump { mappings: vec![(sir(1), target(at(2, 1)))], routes: Vec::new() });
+    next.operations();
+    look(&mut next, &store, second(2));
+    assert!(next.operations().contains(&set(sir(1), Some(at(2, 1)), at(3, 1))));
+}
+
+#[test]
 fn clock_that_goes_back_is_ignored() {
     let mut store = Store::new();
     store.here(sir(1), 2, at(2, 1));

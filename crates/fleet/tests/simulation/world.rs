@@ -213,7 +213,18 @@ impl World {
         match self.random.below(4) {
             0 => self.store = Store::empty(),
             1 => self.store = Store::new("another"),
-            2 => self.store = self.backup.clone(),
+            2 => {
+                self.store = self.backup.clone();
+                // An agent that looks again when the revision has passed the known one may not notice.
+                for agent in &mut self.agents {
+                    agent.lose_watch();
+                    agent.connect(&self.store);
+                }
+                for _ in 0..3 {
+                    self.turn(false);
+                }
+                return;
+            }
             _ => {
                 let prefix = if self.random.happens(500) { "/fatpath/v1/f/ila/" } else { "/" };
                 for key in self.store.keys().into_iter().filter(|key| key.starts_with(prefix)) {
@@ -332,11 +343,11 @@ impl World {
             agent.connect(&self.store);
         }
         self.now += Duration::from_secs(10);
-        for round in 0..600 {
-            if self.had_disaster && matches!(round, 20 | 300) {
+        for round in 0..200 {
+            if self.had_disaster && matches!(round, 7 | 100) {
                 self.agents.iter_mut().for_each(|agent| agent.core.approve(self.now));
             }
-            self.now += Duration::from_secs(1);
+            self.now += Duration::from_secs(3);
             self.turn(false);
         }
     }
