@@ -74,7 +74,9 @@ pub(crate) fn test(report: &mut Report) {
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
     if report.run(
         "release build",
-        &mut cargo("build --locked --release -p fatpath -p fatpath-bench -p fatpath-preload -p fatpath-see"),
+        &mut cargo(
+            "build --locked --release -p fatpath -p fatpath-bench -p fatpath-preload -p fatpath-see -p fatpath-fleet",
+        ),
     ) {
         let mut tests = cargo("test --locked --no-fail-fast");
         for package in PRIVILEGED {

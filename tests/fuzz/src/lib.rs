@@ -23,6 +23,7 @@ pub mod control;
 pub mod databases;
 pub mod esp_inside;
 pub mod esp_open;
+pub mod fleet;
 pub mod gro;
 pub mod gso;
 pub mod host_side;
@@ -70,7 +71,7 @@ mod reassembly_model;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets, in order of their names.
-pub const TARGETS: [Target; 31] = [
+pub const TARGETS: [Target; 32] = [
     ("bridge", bridge::target),
     ("capture_file", capture_file::target),
     ("config", config::target),
@@ -78,6 +79,7 @@ pub const TARGETS: [Target; 31] = [
     ("databases", databases::target),
     ("esp_inside", esp_inside::target),
     ("esp_open", esp_open::target),
+    ("fleet", fleet::target),
     ("gro", gro::target),
     ("gso", gso::target),
     ("host_side", host_side::target),

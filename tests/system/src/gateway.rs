@@ -40,6 +40,8 @@ fn build() -> PathBuf {
         "fatpath-preload",
         "--package",
         "fatpath-see",
+        "--package",
+        "fatpath-fleet",
         "--target-dir",
     ]);
     cargo.arg(profile_dir.parent().expect("a profile lies in the target directory"));

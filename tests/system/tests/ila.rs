@@ -47,7 +47,7 @@ fn mappings(own: u8, mode: &str) -> String {
 }
 
 /// A namespace whose kernel leaves its interfaces to a gateway.
-fn gateway_netns(role: &str) -> Outcome<Netns> {
+pub(crate) fn gateway_netns(role: &str) -> Outcome<Netns> {
     let netns = Netns::new(role)?;
     netns.sh("for scope in all default; do echo 1 >/proc/sys/net/ipv6/conf/$scope/disable_ipv6; done")?;
     Ok(netns)
@@ -84,7 +84,7 @@ fn cross() -> Outcome {
 }
 
 /// Program that returns received bytes, on one connection.
-const ECHO: &str = "import socket
+pub(crate) const ECHO: &str = "import socket
 listener = socket.socket(socket.AF_INET6)
 listener.bind(('::', 7))
 listener.listen()
@@ -94,7 +94,7 @@ while data := peer.recv(1 << 16):
 ";
 
 /// Program that sends blocks to the task, compares the returned ones, and prints their number.
-const CLIENT: &str = "import socket
+pub(crate) const CLIENT: &str = "import socket
 server = socket.create_connection(('2001:db8:0:a::1', 7), 20)
 for number in range(1 << 30):
     block = bytes((number + at) % 251 for at in range(5000))

@@ -17,6 +17,7 @@ mod exec;
 mod extcap;
 mod fail_closed;
 mod filters;
+mod fleet;
 mod fragment_tools;
 mod guest_ports;
 mod guests;
@@ -97,6 +98,7 @@ fn main() {
         exec::trials(),
         extcap::trials(),
         fail_closed::trials(),
+        fleet::trials(),
         filters::trials(),
         restart::trials(),
         restart_traffic::trials(),

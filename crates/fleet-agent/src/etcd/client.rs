@@ -1,0 +1,142 @@
+//! Requests to one member.
+
+use std::time::Duration;
+
+use super::connection::{CallError, Connection, LIMIT, READ_LIMIT};
+use super::endpoint::Endpoint;
+use super::proto::*;
+use super::range::{end_of, revision_of};
+use super::watch::{Answers, Watch};
+
+/// Keys that one request reads.
+const PAGE: i64 = 10_000;
+
+/// A key with its value and the revision of its last change.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Found {
+    pub(crate) key: Vec<u8>,
+    pub(crate) value: Vec<u8>,
+    pub(crate) revision: u64,
+}
+
+/// Write of a transaction.
+#[derive(Clone, Debug)]
+pub(crate) struct Write {
+    pub(crate) key: String,
+    /// New value; `None` deletes the key.
+    pub(crate) value: Option<Vec<u8>>,
+    /// Revision of the last change that the key must have; 0 if it must not exist, `None` for any.
+    pub(crate) expected: Option<u64>,
+}
+
+/// Connection to a member.
+#[derive(Debug)]
+pub(crate) struct Etcd {
+    connection: Connection,
+}
+
+impl Etcd {
+    /// Connects to a member.
+    ///
+    /// # Errors
+    /// The member does not answer.
+    pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Self, CallError> {
+        Ok(Self { connection: Connection::open(endpoint).await? })
+    }
+
+    /// One key, as the majority of members has it, and the store's revision.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn get(&self, key: &str) -> Result<(Option<Found>, u64), CallError> {
+        let (mut found, revision) = self.range(key.into(), Vec::new(), 0).await?;
+        Ok((found.pop(), revision))
+    }
+
+    /// All keys with this beginning, at `revision` or, if that is 0, at the present one, which is returned.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn prefix(&self, prefix: &str, revision: u64) -> Result<(Vec<Found>, u64), CallError> {
+        self.range(prefix.into(), end_of(prefix.as_bytes()), revision).await
+    }
+
+    async fn range(&self, mut key: Vec<u8>, end: Vec<u8>, at: u64) -> Result<(Vec<Found>, u64), CallError> {
+        let mut all = Vec::new();
+        let mut revision = at;
+        loop {
+            let request = RangeRequest { key, range_end: end.clone(), limit: PAGE, revision: revision.cast_signed() };
+            let page: RangeResponse = self.connection.call("/etcdserverpb.KV/Range", &request, READ_LIMIT).await?;
+            if revision == 0 {
+                revision = revision_of(page.header.as_ref());
+            }
+            let more = page.more && !page.kvs.is_empty();
+            all.extend(page.kvs.into_iter().map(|kv| Found {
+                key: kv.key,
+                value: kv.value,
+                revision: kv.mod_revision.cast_unsigned(),
+            }));
+            if !more {
+                return Ok((all, revision));
+            }
+            // The next key in order.
+            key = all.last().map(|found| found.key.clone()).unwrap_or_default();
+            key.push(0);
+        }
+    }
+
+    /// Carries out writes together, if all keys are as expected. Returns whether they were.
+    ///
+    /// # Errors
+    /// No answer: whether the writes were carried out is unknown. Or a refusal.
+    pub(crate) async fn write(&self, writes: &[Write], lease: i64) -> Result<bool, CallError> {
+        let compare = writes.iter().filter_map(|write| {
+            let revision = write.expected?.cast_signed();
+            let union = Some(CompareUnion::ModRevision(revision));
+            let key = write.key.clone().into_bytes();
+            Some(Compare { result: CompareResult::Equal.into(), target: CompareTarget::Mod.into(), key, union })
+        });
+        let success = writes.iter().map(|write| {
+            let key = write.key.clone().into_bytes();
+            let request = match &write.value {
+                Some(value) => RequestUnion::Put(PutRequest { key, value: value.clone(), lease }),
+                None => RequestUnion::Delete(DeleteRequest { key }),
+            };
+            RequestOp { request: Some(request) }
+        });
+        let request = TxnRequest { compare: compare.collect(), success: success.collect() };
+        let answer: TxnResponse = self.connection.call("/etcdserverpb.KV/Txn", &request, LIMIT).await?;
+        Ok(answer.succeeded)
+    }
+
+    /// Makes a lease.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn grant(&self, ttl: Duration) -> Result<i64, CallError> {
+        let request = LeaseGrantRequest { ttl: ttl.as_secs().cast_signed() };
+        let answer: LeaseGrantResponse =
+            self.connection.call("/etcdserverpb.Lease/LeaseGrant", &request, LIMIT).await?;
+        Ok(answer.id)
+    }
+
+    /// Renews a lease. Returns whether it still exists.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn renew(&self, id: i64) -> Result<bool, CallError> {
+        let request = LeaseKeepAliveRequest { id };
+        let answer: LeaseKeepAliveResponse =
+            self.connection.call("/etcdserverpb.Lease/LeaseKeepAlive", &request, LIMIT).await?;
+        Ok(answer.ttl > 0)
+    }
+
+    /// Opens a stream of watches.
+    ///
+    /// # Errors
+    /// The connection is lost.
+    pub(crate) async fn watch(&self) -> Result<(Watch, Answers), CallError> {
+        let (out, answers) = self.connection.stream("/etcdserverpb.Watch/Watch").await?;
+        Ok((Watch::new(out), Answers::new(answers)))
+    }
+}

@@ -1,0 +1,182 @@
+//! The program `fatpath-fleet`: keeps the mappings and routes of one gateway as a store, etcd, has them for a fleet of nodes.
+//!
+//! # Decides
+//! Members of etcd and the time at which another one is tried ([`store`]), gRPC as etcd takes it ([`etcd`]), requests to the gateway
+//! ([`gateway`]), the file of the last state ([`saved_file`]), and commands.
+//!
+//! # Leaves to others
+//! Operations of the gateway and withdrawals (crate [`fleet`]); paths of sockets and exit codes (crate [`client`]). HTTP/2 is crate `h2`'s,
+//! by tokio: neither is in the gateway or in the preloaded library.
+//!
+//! # Limits
+//! A member answers a PING in 2 seconds, a change in 1, a page of 10 000 keys in 10, and gives a sign of life every 5 seconds; a message has
+//! at most 64 MiB. The next member is tried after 0.1 to 30 seconds. The state is saved once a second at most.
+//!
+//! # Standards
+//! RFC 9113 (HTTP/2) as h2 has it; etcd's API version 3 over gRPC; RFC 3549 §2.2 (netlink).
+#![forbid(unsafe_code)]
+
+mod agent;
+mod config;
+mod control;
+mod etcd;
+mod gateway;
+mod log;
+mod mover;
+mod random;
+mod saved_file;
+mod store;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use base::Prefix;
+use clap::{Args, Parser, Subcommand};
+use client::{CliError, command_line};
+use ila::Locator;
+
+use config::AgentConfig;
+use control::ReportText;
+use mover::Mover;
+
+/// Mappings and routes of a fleet of nodes, from etcd
+#[derive(Debug, Parser)]
+#[command(name = "fatpath-fleet", version = env!("FATPATH_VERSION"), max_term_width = 100, disable_help_subcommand = true)]
+struct Cli {
+    /// Command
+    #[command(subcommand)]
+    command: FleetCommand,
+}
+
+/// The file of a node's agent.
+#[derive(Args, Clone, Debug)]
+struct ConfigArg {
+    /// File of the node
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+/// The gateway of an agent.
+#[derive(Args, Clone, Debug)]
+struct InstanceArg {
+    /// Name of the agent's gateway
+    #[arg(long, value_name = "NAME")]
+    instance: Option<String>,
+}
+
+#[derive(Debug, Subcommand)]
+enum FleetCommand {
+    /// Keeps a gateway as the store has it, until SIGTERM
+    Run(ConfigArg),
+    /// Shows the state of a running agent
+    Status {
+        #[command(flatten)]
+        instance: InstanceArg,
+        /// JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Lets a running agent take the store as it is: held withdrawals are carried out
+    Approve(InstanceArg),
+    /// Makes the identity of a fleet's store, once
+    Init(ConfigArg),
+    /// Adds a task
+    Add {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// SIR prefix of the task, such as 2001:db8:0:a::/64
+        sir: Prefix,
+        /// Name of its node
+        node: String,
+        /// Locator at that node, such as fd00:0:1:7
+        locator: Locator,
+    },
+    /// Moves a task to another node
+    Move {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// SIR prefix of the task
+        sir: Prefix,
+        /// Name of the other node
+        node: String,
+        /// Locator at that node
+        locator: Locator,
+        /// Command that moves the task itself, after the other node is prepared
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
+    /// Removes a task
+    Remove {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// SIR prefix of the task
+        sir: Prefix,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli: Cli = match command_line::parse() {
+        Ok(cli) => cli,
+        Err(code) => return code,
+    };
+    command_line::exit_code(carry_out(cli.command).map(|()| ExitCode::SUCCESS))
+}
+
+fn carry_out(command: FleetCommand) -> Result<(), CliError> {
+    match command {
+        FleetCommand::Run(ConfigArg { config }) => {
+            log::start();
+            agent::run(AgentConfig::read(&config)?)
+        }
+        FleetCommand::Status { instance, json } => {
+            let reply = control::ask(&client::instance_or_default(instance.instance.as_deref())?, "status")?;
+            let text = if json { reply } else { status_text(&reply)? };
+            client::print(text.as_bytes())
+        }
+        FleetCommand::Approve(InstanceArg { instance }) => {
+            control::ask(&client::instance_or_default(instance.as_deref())?, "approve").map(drop)
+        }
+        FleetCommand::Init(ConfigArg { config }) => with_mover(config, async |mover| {
+            if mover.init().await? { Ok(()) } else { Err(CliError::failed("the store has an identity already")) }
+        }),
+        FleetCommand::Add { config, sir, node, locator } => {
+            with_mover(config.config, async |mover| mover.add(sir, &node, locator).await)
+        }
+        FleetCommand::Move { config, sir, node, locator, command } => {
+            with_mover(config.config, async |mover| mover.move_task(sir, &node, locator, &command).await)
+        }
+        FleetCommand::Remove { config, sir } => with_mover(config.config, async |mover| mover.remove(sir).await),
+    }
+}
+
+/// Runs a command that writes to the store.
+fn with_mover(config: PathBuf, work: impl AsyncFnOnce(&Mover) -> Result<(), CliError>) -> Result<(), CliError> {
+    let config = AgentConfig::read(&config)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|err| CliError::system("start a thread", &err))?;
+    runtime.block_on(async { work(&Mover::connect(config).await?).await })
+}
+
+/// Text of `fatpath-fleet status`.
+fn status_text(reply: &str) -> Result<String, CliError> {
+    let report: ReportText = serde_json::from_str(reply).map_err(|err| CliError::failed(err.to_string()))?;
+    let member = report.member.as_deref().unwrap_or("none is connected");
+    let gateway = if report.gateway { "connected" } else { "not connected" };
+    let mut text = format!(
+        "store     {member}, revision {}\ngateway   {gateway}, {} mappings, {} routes\nfleet     {} nodes, {} tasks\n",
+        report.revision, report.mappings, report.routes, report.nodes, report.tasks
+    );
+    if report.withdrawals != 0 {
+        text += &format!("waiting   {} withdrawals\n", report.withdrawals);
+    }
+    if let Some(held) = &report.held {
+        text += &format!("held      {held}: `fatpath-fleet approve` takes the store as it is\n");
+    }
+    if report.refused_by_gateway != 0 {
+        text += &format!("gateway   refuses {} operations, which are tried again\n", report.refused_by_gateway);
+    }
+    for (key, why) in &report.refused {
+        text += &format!("ignored   {key}: {why}\n");
+    }
+    Ok(text)
+}

@@ -1,0 +1,147 @@
+//! Commands that write tasks: the mover. Each write of an existing key names the revision that it has seen, so that of two movers one loses.
+
+use std::process::Command;
+
+use base::Prefix;
+use client::CliError;
+use fleet::{Key, MetaValue, TaskState, TaskValue};
+use ila::Locator;
+
+use crate::config::AgentConfig;
+use crate::etcd::{CallError, Etcd, Found, Write};
+use crate::random::Random;
+
+/// Connection of a command.
+#[derive(Debug)]
+pub(crate) struct Mover {
+    etcd: Etcd,
+    config: AgentConfig,
+}
+
+fn failed(err: &CallError) -> CliError {
+    CliError::failed(err.to_string())
+}
+
+/// A write's key has changed, or its task was not as expected.
+fn lost(sir: Prefix) -> CliError {
+    CliError::failed(format!("{sir}: another mover has changed the task"))
+}
+
+impl Mover {
+    /// Connects to the first member that answers.
+    ///
+    /// # Errors
+    /// None does.
+    pub(crate) async fn connect(config: AgentConfig) -> Result<Self, CliError> {
+        let mut last = None;
+        for endpoint in &config.endpoints {
+            match Etcd::connect(endpoint).await {
+                Ok(etcd) => return Ok(Self { etcd, config }),
+                Err(err) => last = Some(format!("{endpoint}: {err}")),
+            }
+        }
+        Err(CliError::failed(last.unwrap_or_default()))
+    }
+
+    /// Makes the fleet's identity, unless it has one.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn init(&self) -> Result<bool, CliError> {
+        let mut random = Random::new();
+        let uuid = format!("{:016x}{:016x}", random.bits(), random.bits());
+        let key = Key::Meta.text(&self.config.settings.fleet);
+        let write = Write { key, value: Some(MetaValue::new(uuid).to_bytes()), expected: Some(0) };
+        self.etcd.write(&[write], 0).await.map_err(|err| failed(&err))
+    }
+
+    /// Key of a task.
+    fn key(&self, sir: Prefix) -> Result<String, CliError> {
+        let std::net::IpAddr::V6(addr) = sir.addr() else {
+            return Err(CliError::failed(format!("Invalid SIR prefix {sir}: an IPv6 prefix of 64 bits")));
+        };
+        if sir.len() != 64 {
+            return Err(CliError::failed(format!("Invalid SIR prefix {sir}: an IPv6 prefix of 64 bits")));
+        }
+        let domain = self.config.settings.domains.iter().find(|domain| domain.prefix.contains(sir.addr()));
+        let domain = domain.ok_or_else(|| CliError::failed(format!("Invalid SIR prefix {sir}: no domain has it")))?;
+        Ok(Key::Task { domain: domain.name.clone(), sir: Locator::of(addr) }.text(&self.config.settings.fleet))
+    }
+
+    async fn find(&self, sir: Prefix) -> Result<(String, Found, TaskValue), CliError> {
+        let key = self.key(sir)?;
+        let (found, _) = self.etcd.get(&key).await.map_err(|err| failed(&err))?;
+        let found = found.ok_or_else(|| CliError::failed(format!("{sir}: no such task")))?;
+        let task = TaskValue::parse(&found.value).map_err(|refusal| CliError::failed(format!("{sir}: {refusal}")))?;
+        Ok((key, found, task))
+    }
+
+    async fn write(&self, sir: Prefix, key: String, value: Option<Vec<u8>>, expected: u64) -> Result<(), CliError> {
+        let write = Write { key, value, expected: Some(expected) };
+        if self.etcd.write(&[write], 0).await.map_err(|err| failed(&err))? { Ok(()) } else { Err(lost(sir)) }
+    }
+
+    /// Adds a task.
+    ///
+    /// # Errors
+    /// The task exists.
+    pub(crate) async fn add(&self, sir: Prefix, node: &str, locator: Locator) -> Result<(), CliError> {
+        let key = self.key(sir)?;
+        self.write(sir, key, Some(TaskValue::here(node, locator).to_bytes()), 0).await
+    }
+
+    /// Removes a task.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) async fn remove(&self, sir: Prefix) -> Result<(), CliError> {
+        let (key, found, _) = self.find(sir).await?;
+        self.write(sir, key, None, found.revision).await
+    }
+
+    /// Moves a task: prepares its new node, runs `command`, which moves the task itself, and then tells all nodes. If the command fails, the
+    /// task stays where it is.
+    ///
+    /// # Errors
+    /// The command fails, or another mover has changed the task.
+    pub(crate) async fn move_task(
+        &self,
+        sir: Prefix,
+        to: &str,
+        locator: Locator,
+        command: &[String],
+    ) -> Result<(), CliError> {
+        let (key, found, task) = self.find(sir).await?;
+        if task.state == TaskState::Moving
+            && (task.to.as_deref(), task.to_locator.as_deref()) != (Some(to), Some(&locator.to_string()))
+        {
+            return Err(CliError::failed(format!("{sir}: the task moves to another node already")));
+        }
+        if task.node == to && task.state == TaskState::Here {
+            return Err(CliError::failed(format!("{sir}: the task is at {to} already")));
+        }
+        if task.state == TaskState::Here {
+            self.write(sir, key.clone(), Some(task.moving(to, locator).to_bytes()), found.revision).await?;
+        }
+        let outcome = match command {
+            [] => Ok(()),
+            [program, args @ ..] => match Command::new(program).args(args).status() {
+                Ok(status) if status.success() => Ok(()),
+                Ok(status) => Err(CliError::failed(format!("{program}: {status}"))),
+                Err(err) => Err(CliError::system(program, &err)),
+            },
+        };
+        let (_, found, moving) = self.find(sir).await?;
+        if moving != task.moving(to, locator) {
+            return Err(lost(sir));
+        }
+        let place = if outcome.is_ok() {
+            TaskValue::here(to, locator)
+        } else {
+            let at = task.locator.parse().map_err(|_| CliError::failed(format!("{sir}: invalid locator")))?;
+            TaskValue::here(&task.node, at)
+        };
+        self.write(sir, key, Some(place.to_bytes()), found.revision).await?;
+        outcome
+    }
+}

@@ -1,0 +1,332 @@
+//! The store as the agent has it: one connection to one member at a time, and another member after a failure.
+
+use std::time::Duration;
+
+use fleet::{Event, Key, KeyValue, NodeValue, Settings, Snapshot};
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::{Receiver, Sender};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
+
+use crate::etcd::{CallError, Endpoint, Etcd, WatchAnswer, Write};
+use crate::random::Random;
+
+/// Time between two requests for a sign of life, and the silence after which the next member is tried.
+const PROGRESS: Duration = Duration::from_secs(2);
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Time for which a member may lag behind others. After that the store has been restored, or emptied.
+const LAG: Duration = Duration::from_secs(1);
+
+const GONE_BACK: &str = "the store's revision has gone back";
+
+/// Shortest and longest time to the next attempt.
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const LAST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// Life of the lease of `alive/NODE`, and the time between two renewals.
+const LEASE: Duration = Duration::from_secs(30);
+const RENEWAL: Duration = Duration::from_secs(10);
+
+/// Longest time until a read snapshot is passed on.
+const SNAPSHOT_LIMIT: Duration = Duration::from_secs(120);
+
+/// Message to the agent.
+#[derive(Debug)]
+pub(crate) enum FromStore {
+    /// A member answers.
+    Connected(String),
+    /// No member is connected.
+    Disconnected,
+    /// A whole snapshot, as requested.
+    Snapshot(Snapshot),
+    /// Changes.
+    Events(Vec<Event>),
+    /// Changes may have been lost: a snapshot is to be requested.
+    Doubt,
+}
+
+/// Request for a snapshot, with the revision that the agent knows.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Look {
+    pub(crate) known: u64,
+}
+
+/// Value of `alive/NODE`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub(crate) struct AliveValue {
+    pub(crate) v: u64,
+    /// Number of this run of the agent.
+    pub(crate) run: String,
+    /// Revision that the agent had seen when it wrote the value.
+    pub(crate) seen: u64,
+}
+
+/// Keys that one watch has, with the revision from which it goes on.
+#[derive(Clone, Debug)]
+struct Watched {
+    key: String,
+    is_prefix: bool,
+    from: u64,
+}
+
+/// The store of one agent.
+#[derive(Debug)]
+pub(crate) struct Store {
+    endpoints: Vec<Endpoint>,
+    settings: Settings,
+    /// Value of this node's key; `None` if the agent writes none.
+    own: Option<NodeValue>,
+    to_agent: Sender<FromStore>,
+    looks: Receiver<Look>,
+    watched: Vec<Watched>,
+    /// Watches have a revision to go on from.
+    has_position: bool,
+    /// Look that no member has answered yet.
+    pending: Option<Look>,
+    run: String,
+    random: Random,
+}
+
+/// End of a session.
+#[derive(Debug)]
+enum SessionEnd {
+    /// The agent has ended.
+    Closed,
+    /// The member failed.
+    Failed(CallError),
+    /// The watches have to begin anew, at a new snapshot.
+    Stale(&'static str),
+}
+
+impl From<CallError> for SessionEnd {
+    fn from(err: CallError) -> Self {
+        Self::Failed(err)
+    }
+}
+
+impl Store {
+    pub(crate) fn new(
+        mut endpoints: Vec<Endpoint>,
+        settings: Settings,
+        own: Option<NodeValue>,
+        to_agent: Sender<FromStore>,
+        looks: Receiver<Look>,
+    ) -> Self {
+        let mut random = Random::new();
+        random.shuffle(&mut endpoints);
+        let fleet = &settings.fleet;
+        let ranges = settings.domains.iter().map(|domain| (Key::domain(fleet, &domain.name), true));
+        let ranges = [(Key::Meta.text(fleet), false), (Key::nodes(fleet), true)].into_iter().chain(ranges);
+        let watched = ranges.map(|(key, is_prefix)| Watched { key, is_prefix, from: 0 }).collect();
+        let run = format!("{:016x}", random.bits());
+        Self { endpoints, settings, own, to_agent, looks, watched, has_position: false, pending: None, run, random }
+    }
+
+    /// Runs until the agent ends.
+    pub(crate) async fn run(mut self) {
+        let mut backoff = FIRST_BACKOFF;
+        let mut last_failure = String::new();
+        for at in (0..self.endpoints.len()).cycle() {
+            let endpoint = self.endpoints[at].clone();
+            let mut has_worked = false;
+            match self.session(&endpoint, &mut has_worked).await {
+                Ok(never) => match never {},
+                Err(SessionEnd::Closed) => return,
+                Err(SessionEnd::Stale(why)) => {
+                    tracing::info!("{endpoint}: {why}: reading all keys");
+                    self.has_position = false;
+                    if self.to_agent.send(FromStore::Doubt).await.is_err() {
+                        return;
+                    }
+                }
+                Err(SessionEnd::Failed(err)) => {
+                    let failure = format!("{endpoint}: {err}");
+                    if has_worked || failure != last_failure {
+                        tracing::warn!("{failure}");
+                    }
+                    last_failure = failure;
+                }
+            }
+            if self.to_agent.send(FromStore::Disconnected).await.is_err() {
+                return;
+            }
+            backoff = if has_worked { FIRST_BACKOFF } else { (backoff * 2).min(LAST_BACKOFF) };
+            sleep(self.random.below(backoff)).await;
+        }
+    }
+
+    /// One connection, until it fails.
+    async fn session(
+        &mut self,
+        endpoint: &Endpoint,
+        has_worked: &mut bool,
+    ) -> Result<std::convert::Infallible, SessionEnd> {
+        let etcd = Etcd::connect(endpoint).await?;
+        let (mut watch, mut answers) = etcd.watch().await?;
+        let mut lease = Lease::default();
+        if self.has_position {
+            self.begin_watches(&mut watch)?;
+        }
+        let mut progress = interval(PROGRESS);
+        progress.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut renewal = interval(RENEWAL);
+        renewal.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut last_answer = Instant::now();
+        // Time of the first answer of a member whose revision is lower than one that was seen.
+        let mut behind_since = None;
+        loop {
+            if let Some(look) = self.pending {
+                let snapshot = timeout(SNAPSHOT_LIMIT, self.read(&etcd, look)).await;
+                let snapshot =
+                    snapshot.map_err(|_| CallError::Lost("reading all keys takes too long".to_owned()))??;
+                self.note_works(endpoint, has_worked).await?;
+                self.pending = None;
+                let revision = snapshot.revision;
+                self.send(FromStore::Snapshot(snapshot)).await?;
+                // Changes that came meanwhile may come once more after a reconnect, which the agent ignores.
+                self.watched.iter_mut().for_each(|watched| watched.from = revision + 1);
+                if !self.has_position {
+                    self.has_position = true;
+                    self.begin_watches(&mut watch)?;
+                }
+                last_answer = Instant::now();
+            }
+            tokio::select! {
+                look = self.looks.recv() => self.pending = Some(look.ok_or(SessionEnd::Closed)?),
+                answer = answers.next() => {
+                    last_answer = Instant::now();
+                    self.note_works(endpoint, has_worked).await?;
+                    match answer? {
+                        WatchAnswer::Compacted => return Err(SessionEnd::Stale("changes are compacted")),
+                        WatchAnswer::Events { id, events, revision } => {
+                            let is_behind = events.is_empty() && self.is_behind(revision);
+                            behind_since = behind_since.or(Some(last_answer)).filter(|_| is_behind);
+                            if behind_since.is_some_and(|since| last_answer - since >= LAG) {
+                                return Err(SessionEnd::Stale(GONE_BACK));
+                            }
+                            self.pass(id, events).await?;
+                        }
+                    }
+                }
+                _ = progress.tick() => if self.has_position { watch.request_progress()? },
+                _ = renewal.tick() => self.renew(&etcd, &mut lease).await?,
+                () = sleep_until(last_answer + SILENCE) => {
+                    if behind_since.is_some() {
+                        return Err(SessionEnd::Stale(GONE_BACK));
+                    }
+                    if self.has_position {
+                        return Err(CallError::Lost("no sign of life for five seconds".to_owned()).into());
+                    }
+                    last_answer = Instant::now();
+                }
+            }
+        }
+    }
+
+    async fn send(&self, message: FromStore) -> Result<(), SessionEnd> {
+        self.to_agent.send(message).await.map_err(|_| SessionEnd::Closed)
+    }
+
+    async fn note_works(&self, endpoint: &Endpoint, has_worked: &mut bool) -> Result<(), SessionEnd> {
+        if !*has_worked {
+            *has_worked = true;
+            self.send(FromStore::Connected(endpoint.to_string())).await?;
+        }
+        Ok(())
+    }
+
+    fn begin_watches(&self, watch: &mut crate::etcd::Watch) -> Result<(), SessionEnd> {
+        for (id, watched) in (1..).zip(&self.watched) {
+            watch.create(id, &watched.key, watched.is_prefix, watched.from)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a member's revision is lower than one that was seen.
+    fn is_behind(&self, revision: u64) -> bool {
+        let seen = self.watched.iter().map(|watched| watched.from).max().unwrap_or(0).saturating_sub(1);
+        revision != 0 && revision < seen
+    }
+
+    async fn pass(&mut self, id: i64, events: Vec<Event>) -> Result<(), SessionEnd> {
+        let Some(last) = events.iter().map(|event| event.revision).max() else { return Ok(()) };
+        let at = usize::try_from(id - 1).ok();
+        if let Some(watched) = at.and_then(|at| self.watched.get_mut(at)) {
+            watched.from = watched.from.max(last + 1);
+        }
+        self.send(FromStore::Events(events)).await
+    }
+
+    /// Reads all keys at one revision.
+    async fn read(&self, etcd: &Etcd, look: Look) -> Result<Snapshot, CallError> {
+        let mut snapshot = Snapshot { known: look.known, ..Snapshot::default() };
+        for watched in &self.watched {
+            let (found, revision) = if watched.is_prefix {
+                etcd.prefix(&watched.key, snapshot.revision).await?
+            } else {
+                let (found, revision) = etcd.get(&watched.key).await?;
+                (found.into_iter().collect(), revision)
+            };
+            snapshot.revision = revision;
+            snapshot.kvs.extend(found.into_iter().map(|found| KeyValue {
+                key: found.key,
+                value: found.value,
+                revision: found.revision,
+            }));
+        }
+        Ok(snapshot)
+    }
+
+    /// Keeps `alive/NODE`, and writes `node/NODE` if the store lacks it. A refusal is logged, and changes nothing else.
+    async fn renew(&self, etcd: &Etcd, lease: &mut Lease) -> Result<(), SessionEnd> {
+        let Some(own) = &self.own else { return Ok(()) };
+        match self.try_renew(etcd, lease, own).await {
+            Err(CallError::Refused { code, text }) => {
+                *lease = Lease::default();
+                tracing::warn!("this node's keys: {text} (gRPC status {code})");
+                Ok(())
+            }
+            outcome => Ok(outcome?),
+        }
+    }
+
+    async fn try_renew(&self, etcd: &Etcd, lease: &mut Lease, own: &NodeValue) -> Result<(), CallError> {
+        if let Lease(Some(id)) = *lease {
+            if etcd.renew(id).await? {
+                return Ok(());
+            }
+            tracing::warn!("the lease of this node has ended: making another one");
+            *lease = Lease::default();
+        }
+        let fleet = &self.settings.fleet;
+        let alive = Key::Alive(self.settings.node.clone()).text(fleet);
+        let node = Key::Node(self.settings.node.clone()).text(fleet);
+        let (other, _) = etcd.get(&alive).await?;
+        let run = other.as_ref().and_then(|found| serde_json::from_slice::<AliveValue>(&found.value).ok());
+        if other.is_some() && run.is_none_or(|alive| alive.run != self.run) {
+            // Its lease ends within 30 seconds if it is this node's former agent.
+            tracing::info!("{alive} is another agent's, of this node or of one with the same name");
+            return Ok(());
+        }
+        let (found, revision) = etcd.get(&node).await?;
+        let value = own.to_bytes();
+        if found.as_ref().is_none_or(|found| found.value != value) {
+            let expected = Some(found.map_or(0, |found| found.revision));
+            etcd.write(&[Write { key: node, value: Some(value), expected }], 0).await?;
+        }
+        let id = etcd.grant(LEASE).await?;
+        let value = AliveValue { v: 1, run: self.run.clone(), seen: revision };
+        let value = Some(serde_json::to_vec(&value).unwrap_or_default());
+        if etcd
+            .write(&[Write { key: alive, value, expected: Some(other.map_or(0, |found| found.revision)) }], id)
+            .await?
+        {
+            *lease = Lease(Some(id));
+        }
+        Ok(())
+    }
+}
+
+/// Lease of `alive/NODE`, while it exists.
+#[derive(Debug, Default)]
+struct Lease(Option<i64>);

@@ -1,0 +1,871 @@
+//! State of a node as the store has it, against that of its gateway.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+use base::Prefix;
+use ila::{CsumMode, Locator};
+
+use crate::history::{History, Hold, Stamp};
+use crate::key::Key;
+use crate::names::{Names, NodeId};
+use crate::refusal::Refusal;
+use crate::register::{Refused, Register};
+use crate::saved::{Changes, Saved, SavedObject};
+use crate::settings::{Settings, contains, is_prefix_of_locators, overlap};
+use crate::table::{Table, TableChange};
+use crate::value::{MetaValue, NodeValue, TaskValue};
+use crate::withdrawal::is_mass;
+
+/// Time for which the node that a task has left forwards packets to its new place.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// Limit of refused objects that are named.
+const MAX_NAMED: usize = 1000;
+
+/// Key of the store with its value.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct KeyValue {
+    /// Key.
+    pub key: Vec<u8>,
+    /// Value.
+    pub value: Vec<u8>,
+    /// `mod_revision`.
+    pub revision: u64,
+}
+
+/// All keys of this node's domains, of nodes, and `meta`, at one revision.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Snapshot {
+    /// Revision.
+    pub revision: u64,
+    /// [Revision](Reconciler::revision) that was known when the snapshot was requested.
+    pub known: u64,
+    /// Keys and values.
+    pub kvs: Vec<KeyValue>,
+}
+
+/// Change of a key.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Event {
+    /// Key.
+    pub key: Vec<u8>,
+    /// New value; `None` if the key was deleted.
+    pub value: Option<Vec<u8>>,
+    /// Revision of the change.
+    pub revision: u64,
+}
+
+/// Translation that a mapping does.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Target {
+    /// New locator.
+    pub locator: Locator,
+    /// Treatment of checksums.
+    pub csum_mode: CsumMode,
+}
+
+/// Next hop of a route.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Hop {
+    /// Address of another node.
+    Via(Ipv6Addr),
+    /// Packets are dropped.
+    Blackhole,
+    /// Another form, which this program does not make.
+    Other,
+}
+
+/// State of a gateway: mappings for any device, and routes with this program's protocol.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Dump {
+    /// Mappings.
+    pub mappings: Vec<(Locator, Target)>,
+    /// Routes.
+    pub routes: Vec<(Prefix, Hop)>,
+}
+
+/// Operation of a gateway.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Op {
+    /// Adds, replaces or deletes a mapping.
+    Mapping {
+        /// Locator of the destinations.
+        matched: Locator,
+        /// Mapping that is there.
+        old: Option<Target>,
+        /// Mapping to be there.
+        new: Option<Target>,
+    },
+    /// Adds, replaces or deletes a route.
+    Route {
+        /// Destinations.
+        prefix: Prefix,
+        /// Route that is there.
+        old: Option<Hop>,
+        /// Route to be there.
+        new: Option<Hop>,
+    },
+}
+
+impl Op {
+    /// Whether the operation deletes.
+    pub const fn is_deletion(&self) -> bool {
+        matches!(self, Self::Mapping { new: None, .. } | Self::Route { new: None, .. })
+    }
+}
+
+/// Numbers for the operator.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Status {
+    /// Highest revision of the store that was seen.
+    pub revision: u64,
+    /// Known tasks.
+    pub tasks: usize,
+    /// Known nodes.
+    pub nodes: usize,
+    /// Mappings in the gateway.
+    pub mappings: usize,
+    /// Routes in the gateway.
+    pub routes: usize,
+    /// Withdrawals that wait.
+    pub withdrawals: usize,
+    /// Reason for which they are held.
+    pub hold: Option<Hold>,
+    /// Operations that the gateway has refused, which are tried again.
+    pub refused_by_gateway: usize,
+    /// Objects that are left alone, for each reason.
+    pub refused: BTreeMap<Refusal, usize>,
+}
+
+/// Place of a task.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Claim {
+    node: NodeId,
+    locator: Locator,
+    /// Node that the task moves to, and its locator there.
+    next: Option<(NodeId, Locator)>,
+}
+
+/// Locators of a node.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct NodePlace {
+    prefix: Prefix,
+    underlay: Option<Ipv6Addr>,
+}
+
+/// Keys that a snapshot has.
+#[derive(Debug, Default)]
+struct Seen {
+    nodes: BTreeSet<NodeId>,
+    tasks: BTreeSet<Locator>,
+}
+
+/// The core: state of one node's agent.
+#[derive(Clone, Debug)]
+pub struct Reconciler {
+    settings: Settings,
+    me: NodeId,
+    names: Names,
+    now: Duration,
+    history: History,
+    nodes: Register<NodeId, NodePlace>,
+    by_prefix: BTreeMap<Prefix, NodeId>,
+    tasks: Register<Locator, Claim>,
+    /// Tasks by their locators, those at the next nodes among them.
+    by_locator: BTreeMap<Locator, Locator>,
+    /// Forwarders for tasks that have left.
+    lingering: BTreeMap<Locator, (Locator, Duration)>,
+    /// Keys that are none of the fleet's.
+    foreign: BTreeMap<Vec<u8>, Refusal>,
+    /// A locator or a prefix has become free, or a node known: refused values may have become good.
+    has_news: bool,
+    mappings: Table<Locator, Target>,
+    routes: Table<Prefix, Hop>,
+    /// The gateway's state is known.
+    is_attached: bool,
+    /// Tasks whose value is that of the file, and the store has not confirmed it. The gateway may have a newer one.
+    restored: BTreeSet<Locator>,
+    /// The same of routes: there was no snapshot yet.
+    is_provisional: bool,
+    /// Time of the next periodic look; `None` while one is in progress.
+    look_at: Option<Duration>,
+    is_mass: bool,
+    unsaved_tasks: BTreeSet<Locator>,
+    unsaved_nodes: BTreeSet<NodeId>,
+    is_history_unsaved: bool,
+}
+
+impl Reconciler {
+    /// Agent that knows nothing. Its first look at the store is due at once.
+    pub fn new(settings: Settings) -> Self {
+        let mut names = Names::default();
+        let me = names.id(&settings.node);
+        Self {
+            settings,
+            me,
+            names,
+            now: Duration::ZERO,
+            history: History::default(),
+            nodes: Register::default(),
+            by_prefix: BTreeMap::new(),
+            tasks: Register::default(),
+            by_locator: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            has_news: false,
+            mappings: Table::default(),
+            routes: Table::default(),
+            is_attached: false,
+            restored: BTreeSet::new(),
+            is_provisional: true,
+            look_at: Some(Duration::ZERO),
+            is_mass: false,
+            unsaved_tasks: BTreeSet::new(),
+            unsaved_nodes: BTreeSet::new(),
+            is_history_unsaved: false,
+        }
+    }
+
+    /// Takes the state that a former agent has saved. Values that this version or these settings refuse are left out. The gateway may have
+    /// had changes that were not saved: until the store has confirmed a task, no mapping of it is replaced.
+    pub fn restore(&mut self, saved: Saved) {
+        self.history = saved.history;
+        let mut objects = saved.objects;
+        objects.sort_by_key(|object| object.stamp);
+        let fleet = self.settings.fleet.clone();
+        let parsed =
+            objects.iter().filter_map(|object| Some((Key::parse(&fleet, object.key.as_bytes()).ok()?, object)));
+        let (nodes, tasks): (Vec<_>, Vec<_>) = parsed.partition(|(key, _)| matches!(key, Key::Node(_)));
+        for (key, object) in nodes.into_iter().chain(tasks) {
+            self.put(&key, &object.value, object.stamp, None);
+        }
+        self.revalidate();
+        self.unsaved_tasks.clear();
+        self.unsaved_nodes.clear();
+        self.restored = self.tasks.iter().map(|(sir, _)| sir).collect();
+    }
+
+    /// Takes the whole state of the store at one revision.
+    pub fn snapshot(&mut self, now: Duration, snapshot: &Snapshot) {
+        self.advance(now);
+        self.look_at = Some(self.now + self.settings.look_every);
+        self.is_provisional = false;
+        self.foreign.clear();
+        let fleet = self.settings.fleet.clone();
+        let mut objects = Vec::with_capacity(snapshot.kvs.len());
+        let mut uuid = None;
+        for kv in &snapshot.kvs {
+            match Key::parse(&fleet, &kv.key) {
+                Ok(Key::Meta) => match MetaValue::parse(&kv.value) {
+                    Ok(meta) => uuid = Some(meta.uuid),
+                    Err(refusal) => self.note_foreign(&kv.key, refusal),
+                },
+                Ok(Key::Alive(_)) => {}
+                Ok(key) => objects.push((key, kv)),
+                Err(refusal) => self.note_foreign(&kv.key, refusal),
+            }
+        }
+        // Of two objects that exclude each other the older one is good, at each node.
+        objects.sort_by_key(|(key, kv)| (!matches!(key, Key::Node(_)), kv.revision));
+        let is_older = self.has_gone_back(uuid.as_deref(), snapshot, &objects);
+        let is_new_history = self.history.judge(uuid.as_deref(), snapshot.revision, snapshot.known, is_older);
+        self.is_history_unsaved = true;
+        let until = self.history.stamp_of_snapshot(snapshot.revision);
+        let mut seen = Seen::default();
+        for (key, kv) in &objects {
+            let stamp = self.history.stamp(kv.revision);
+            self.put(key, &kv.value, stamp, Some((until, &mut seen)));
+        }
+        self.nodes.finish_snapshot(&seen.nodes, until, self.now, is_new_history);
+        self.tasks.finish_snapshot(&seen.tasks, until, self.now, is_new_history);
+        self.revalidate();
+        if self.history.hold().is_none() {
+            self.confirm();
+        }
+        self.withdraw();
+    }
+
+    /// Confirms withdrawals that this snapshot shows, as one before did. An entry of the gateway that a refused object may explain stays.
+    fn confirm(&mut self) {
+        let later = self.settings.look_every;
+        self.nodes.withdrawals.confirm(self.now, later, |_| true);
+        self.tasks.withdrawals.confirm(self.now, later, |_| true);
+        let mut orphans = std::mem::take(&mut self.mappings.orphans);
+        let is_refused = |sir| self.tasks.is_refused(sir);
+        orphans.confirm(self.now, later, |matched| {
+            let target = self.mappings.get(matched).map(|target| target.locator);
+            self.desired_mapping(matched).0.is_none() && !is_refused(matched) && !target.is_some_and(is_refused)
+        });
+        self.mappings.orphans = orphans;
+        let mut orphans = std::mem::take(&mut self.routes.orphans);
+        let has_refused = self.nodes.refused().next().is_some();
+        orphans.confirm(self.now, later, |prefix| !has_refused && self.desired_route(prefix).0.is_none());
+        self.routes.orphans = orphans;
+    }
+
+    /// Takes changes of the store.
+    pub fn events(&mut self, now: Duration, events: &[Event]) {
+        self.advance(now);
+        let fleet = self.settings.fleet.clone();
+        let mut parsed: Vec<_> = events.iter().map(|event| (Key::parse(&fleet, &event.key), event)).collect();
+        // The store's identity comes first, and nodes before tasks.
+        parsed.sort_by_key(|(key, event)| match key {
+            Ok(Key::Meta) => (0, event.revision),
+            Ok(Key::Node(_)) => (1, event.revision),
+            _ => (2, event.revision),
+        });
+        for (key, event) in parsed {
+            match (key, &event.value) {
+                (Ok(Key::Meta), value) => self.meta_event(value.as_deref()),
+                (Ok(key), Some(value)) => {
+                    let stamp = self.history.stamp(event.revision);
+                    self.put(&key, value, stamp, None);
+                }
+                (Ok(key), None) => self.delete(&key, self.history.stamp(event.revision)),
+                (Err(refusal), Some(_)) => self.note_foreign(&event.key, refusal),
+                (Err(_), None) => {
+                    self.foreign.remove(&event.key);
+                }
+            }
+            self.history.advance(event.revision);
+        }
+        self.revalidate();
+        self.withdraw();
+    }
+
+    /// Takes the state of the gateway, after each connection to it.
+    pub fn attach(&mut self, now: Duration, dump: &Dump) {
+        self.advance(now);
+        self.is_attached = true;
+        let settings = &self.settings;
+        let is_ours = |matched: Locator| is_managed(settings, matched);
+        let of_dump = dump.mappings.iter().copied().filter(|(matched, _)| is_ours(*matched));
+        let own = self.tasks.iter().flat_map(|(sir, claim)| own_locators(self.me, claim).chain([sir]));
+        self.mappings.load(of_dump, own.chain(self.lingering.keys().copied()));
+        let desired = self.by_prefix.keys().copied().chain(settings.domains.iter().map(|domain| domain.prefix));
+        self.routes.load(dump.routes.iter().copied(), desired);
+    }
+
+    /// Notes that the gateway's state is unknown: there are no operations until the next [`attach`](Self::attach).
+    pub const fn detach(&mut self) {
+        self.is_attached = false;
+    }
+
+    /// Takes the store as it is: withdrawals that wait are approved, and the next snapshot begins a new history if the store has another
+    /// one than the known one.
+    pub fn approve(&mut self, now: Duration) {
+        self.advance(now);
+        if self.history.approve() {
+            self.request_look();
+        }
+        self.nodes.withdrawals.approve();
+        self.tasks.withdrawals.approve();
+        self.mappings.orphans.approve();
+        self.routes.orphans.approve();
+        self.withdraw();
+    }
+
+    /// Does what is due at a [deadline](Self::deadline).
+    pub fn timeout(&mut self, now: Duration) {
+        self.advance(now);
+        self.mappings.retry(self.now);
+        self.routes.retry(self.now);
+        let ended = self.lingering.iter().filter(|(_, (_, end))| *end <= self.now).map(|(slot, _)| *slot);
+        for slot in ended.collect::<Vec<_>>() {
+            self.lingering.remove(&slot);
+            self.mappings.release(slot);
+        }
+        self.withdraw();
+    }
+
+    /// Operations to be carried out in this order: additions and replacements, then deletions. They are taken as done, unless
+    /// [`refused`](Self::refused) reports otherwise.
+    pub fn operations(&mut self) -> Vec<Op> {
+        if !self.is_attached {
+            return Vec::new();
+        }
+        let mut routes = std::mem::take(&mut self.routes);
+        let mut mappings = std::mem::take(&mut self.mappings);
+        let changes = routes.changes(self.now, |_| !self.is_provisional, |prefix| self.desired_route(prefix));
+        let of_routes = changes.into_iter().map(|TableChange { key, old, new }| Op::Route { prefix: key, old, new });
+        let changes =
+            mappings.changes(self.now, |matched| self.may_replace(matched), |matched| self.desired_mapping(matched));
+        let of_mappings =
+            changes.into_iter().map(|TableChange { key, old, new }| Op::Mapping { matched: key, old, new });
+        let mut ops: Vec<_> = of_routes.chain(of_mappings).collect();
+        ops.sort_by_key(Op::is_deletion);
+        self.routes = routes;
+        self.mappings = mappings;
+        ops
+    }
+
+    /// Takes back an operation that the gateway has refused. It is tried again later.
+    pub fn refused(&mut self, now: Duration, op: &Op) {
+        self.advance(now);
+        match *op {
+            Op::Mapping { matched, old, new } => {
+                self.mappings.undo(self.now, &TableChange { key: matched, old, new });
+            }
+            Op::Route { prefix, old, new } => self.routes.undo(self.now, &TableChange { key: prefix, old, new }),
+        }
+    }
+
+    /// Whether a look at the whole store is due. After `true` the caller is to take a [snapshot](Self::snapshot), or to
+    /// [request](Self::request_look) another one.
+    pub fn begin_look(&mut self) -> bool {
+        let is_due = self.next_look().is_some_and(|at| at <= self.now);
+        if is_due {
+            self.look_at = None;
+        }
+        is_due
+    }
+
+    /// Makes a look at the whole store due at once: events may have been lost.
+    pub const fn request_look(&mut self) {
+        self.look_at = Some(Duration::ZERO);
+    }
+
+    /// Highest revision of the store that was seen.
+    pub const fn revision(&self) -> u64 {
+        self.history.revision()
+    }
+
+    /// Time of the next call of [`timeout`](Self::timeout) and [`begin_look`](Self::begin_look).
+    pub fn deadline(&self) -> Option<Duration> {
+        let is_held = self.is_mass;
+        let due = if self.history.hold().is_some() {
+            [None; 4]
+        } else {
+            [
+                self.nodes.withdrawals.next_due(is_held),
+                self.tasks.withdrawals.next_due(is_held),
+                self.mappings.orphans.next_due(is_held),
+                self.routes.orphans.next_due(is_held),
+            ]
+        };
+        let lingering = self.lingering.values().map(|(_, end)| *end).min();
+        let retries = [self.mappings.next_retry(), self.routes.next_retry()];
+        due.into_iter().chain(retries).chain([lingering, self.next_look()]).flatten().min()
+    }
+
+    /// Changes of the state that is to be saved, since the last call.
+    pub fn take_unsaved(&mut self) -> Option<Changes> {
+        if self.unsaved_tasks.is_empty() && self.unsaved_nodes.is_empty() && !self.is_history_unsaved {
+            return None;
+        }
+        self.is_history_unsaved = false;
+        let mut changes = Changes { history: self.history.clone(), ..Changes::default() };
+        let fleet = &self.settings.fleet;
+        for id in std::mem::take(&mut self.unsaved_nodes) {
+            let key = Key::Node(self.names.text(id).to_owned()).text(fleet);
+            match self.nodes.get_with_stamp(id) {
+                Some((stamp, node)) => {
+                    let value = NodeValue::new(node.prefix, node.underlay).to_bytes();
+                    changes.changed.push(SavedObject { key, stamp, value });
+                }
+                None => changes.removed.push(key),
+            }
+        }
+        for sir in std::mem::take(&mut self.unsaved_tasks) {
+            let Some(domain) = self.settings.domain_of(sir) else { continue };
+            let key = Key::Task { domain: domain.name.clone(), sir }.text(fleet);
+            match self.tasks.get_with_stamp(sir) {
+                Some((stamp, claim)) => {
+                    let here = TaskValue::here(self.names.text(claim.node), claim.locator);
+                    let value = match claim.next {
+                        Some((to, locator)) => here.moving(self.names.text(to), locator),
+                        None => here,
+                    };
+                    changes.changed.push(SavedObject { key, stamp, value: value.to_bytes() });
+                }
+                None => changes.removed.push(key),
+            }
+        }
+        Some(changes)
+    }
+
+    /// Numbers for the operator.
+    pub fn status(&self) -> Status {
+        let mut refused = BTreeMap::new();
+        let of_objects = self.nodes.refused().map(|(_, it)| it.refusal);
+        let of_objects = of_objects.chain(self.tasks.refused().map(|(_, it)| it.refusal));
+        for refusal in of_objects.chain(self.foreign.values().copied()) {
+            *refused.entry(refusal).or_insert(0) += 1;
+        }
+        let orphans = self.mappings.orphans.len() + self.routes.orphans.len();
+        Status {
+            revision: self.history.revision(),
+            tasks: self.tasks.len(),
+            nodes: self.nodes.len(),
+            mappings: self.mappings.len(),
+            routes: self.routes.len(),
+            withdrawals: self.nodes.withdrawals.len() + self.tasks.withdrawals.len() + orphans,
+            hold: self.history.hold().or(self.is_mass.then_some(Hold::Mass)),
+            refused_by_gateway: self.mappings.refused() + self.routes.refused(),
+            refused,
+        }
+    }
+
+    /// Keys that are left alone, with the reasons: the first 1000.
+    pub fn refused_keys(&self) -> Vec<(String, Refusal)> {
+        let nodes = self.nodes.refused().map(|(id, it)| {
+            let key = Key::Node(self.names.text(id).to_owned());
+            (key.to_string(), it.refusal)
+        });
+        let tasks = self.tasks.refused().map(|(sir, it)| {
+            let domain = self.settings.domain_of(sir).map_or("", |domain| &domain.name);
+            let key = Key::Task { domain: domain.to_owned(), sir };
+            (key.to_string(), it.refusal)
+        });
+        let foreign = self.foreign.iter().map(|(key, why)| (String::from_utf8_lossy(key).into_owned(), *why));
+        nodes.chain(tasks).chain(foreign).take(MAX_NAMED).collect()
+    }
+
+    /// Clocks that go back are ignored.
+    fn advance(&mut self, now: Duration) {
+        self.now = self.now.max(now);
+    }
+
+    fn next_look(&self) -> Option<Duration> {
+        let periodic = self.look_at?;
+        if self.history.hold().is_some() {
+            return Some(periodic);
+        }
+        let waiting = [
+            self.nodes.withdrawals.next_look(),
+            self.tasks.withdrawals.next_look(),
+            self.mappings.orphans.next_look(),
+            self.routes.orphans.next_look(),
+        ];
+        waiting.into_iter().flatten().chain([periodic]).min()
+    }
+
+    /// Whether a snapshot of the known store has an older value than was seen: the store has been restored, and has gone on since.
+    fn has_gone_back(&mut self, uuid: Option<&str>, snapshot: &Snapshot, objects: &[(Key, &KeyValue)]) -> bool {
+        if uuid.is_none() || self.history.uuid() != uuid {
+            return false;
+        }
+        let mut probe = self.history.clone();
+        probe.identify(uuid);
+        let until = probe.stamp_of_snapshot(snapshot.revision);
+        objects.iter().any(|(key, kv)| {
+            let stamp = probe.stamp(kv.revision);
+            match key {
+                Key::Node(name) => self.nodes.has_gone_back(self.names.id(name), stamp, until),
+                Key::Task { sir, .. } => self.tasks.has_gone_back(*sir, stamp, until),
+                Key::Meta | Key::Alive(_) => false,
+            }
+        })
+    }
+
+    fn note_foreign(&mut self, key: &[u8], refusal: Refusal) {
+        self.foreign.insert(key.to_vec(), refusal);
+    }
+
+    fn meta_event(&mut self, value: Option<&[u8]>) {
+        let meta = value.map(MetaValue::parse);
+        let uuid = match &meta {
+            Some(Ok(meta)) => Some(meta.uuid.as_str()),
+            Some(Err(_)) | None => None,
+        };
+        self.history.identify(uuid);
+        self.is_history_unsaved = true;
+        self.request_look();
+    }
+
+    /// Takes a value, of an event or of a snapshot that has all changes until a place.
+    fn put(&mut self, key: &Key, value: &[u8], stamp: Stamp, snapshot: Option<(Stamp, &mut Seen)>) {
+        let until = snapshot.as_ref().map(|(until, _)| *until);
+        match key {
+            Key::Node(name) => {
+                let id = self.names.id(name);
+                if let Some((_, seen)) = snapshot {
+                    seen.nodes.insert(id);
+                }
+                if self.nodes.is_newer(id, stamp, until) {
+                    match read_node(value) {
+                        Ok(place) => self.put_node(id, stamp, place),
+                        Err(refusal) => self.nodes.refuse(id, Refused { stamp, value: None, refusal }),
+                    }
+                }
+            }
+            Key::Task { domain, sir } => {
+                if self.settings.domain_of(*sir).is_none_or(|it| it.name != *domain) {
+                    let is_known = self.settings.domains.iter().any(|it| it.name == *domain);
+                    let refusal = if is_known { Refusal::OutsideDomain } else { Refusal::ForeignKey };
+                    self.note_foreign(key.text(&self.settings.fleet).as_bytes(), refusal);
+                    return;
+                }
+                if let Some((_, seen)) = snapshot {
+                    seen.tasks.insert(*sir);
+                }
+                if self.tasks.get_with_stamp(*sir).is_some_and(|(good, _)| good == stamp) {
+                    self.restored.remove(sir);
+                }
+                if self.tasks.is_newer(*sir, stamp, until) {
+                    match read_task(&mut self.names, value) {
+                        Ok(claim) => self.put_task(*sir, stamp, claim),
+                        Err(refusal) => self.tasks.refuse(*sir, Refused { stamp, value: None, refusal }),
+                    }
+                }
+            }
+            Key::Meta | Key::Alive(_) => {}
+        }
+    }
+
+    fn delete(&mut self, key: &Key, stamp: Stamp) {
+        match key {
+            Key::Node(name) => {
+                let id = self.names.id(name);
+                self.nodes.delete(id, stamp, self.now);
+            }
+            Key::Task { domain, sir } => {
+                if self.settings.domain_of(*sir).is_some_and(|it| it.name == *domain) {
+                    self.tasks.delete(*sir, stamp, self.now);
+                } else {
+                    self.foreign.remove(key.text(&self.settings.fleet).as_bytes());
+                }
+            }
+            Key::Meta | Key::Alive(_) => {}
+        }
+    }
+
+    fn put_node(&mut self, id: NodeId, stamp: Stamp, place: NodePlace) {
+        if let Err(refusal) = self.check_node(id, place) {
+            self.nodes.refuse(id, Refused { stamp, value: Some(place), refusal });
+            return;
+        }
+        let old = self.nodes.accept(id, stamp, place);
+        self.unsaved_nodes.insert(id);
+        self.has_news = true;
+        if let Some(old) = old {
+            self.by_prefix.remove(&old.prefix);
+            self.routes.touch(old.prefix);
+        }
+        self.by_prefix.insert(place.prefix, id);
+        self.routes.touch(place.prefix);
+    }
+
+    fn check_node(&self, id: NodeId, place: NodePlace) -> Result<(), Refusal> {
+        let NodePlace { prefix, underlay } = place;
+        if !is_prefix_of_locators(prefix) {
+            return Err(Refusal::Malformed);
+        }
+        let mut translated = self.settings.domains.iter().map(|domain| domain.prefix);
+        let is_translated = |of: Prefix, addr: Option<Ipv6Addr>| addr.is_some_and(|addr| of.contains(IpAddr::V6(addr)));
+        if is_translated(prefix, underlay) || translated.any(|it| overlap(it, prefix) || is_translated(it, underlay)) {
+            return Err(Refusal::Loop);
+        }
+        if id == self.me {
+            return if prefix == self.settings.locators { Ok(()) } else { Err(Refusal::TwoNodes) };
+        }
+        let mut others = self.by_prefix.iter().filter(|(_, other)| **other != id).map(|(prefix, _)| *prefix);
+        if overlap(self.settings.locators, prefix) || others.any(|other| overlap(other, prefix)) {
+            return Err(Refusal::Overlap);
+        }
+        Ok(())
+    }
+
+    fn put_task(&mut self, sir: Locator, stamp: Stamp, claim: Claim) {
+        if let Err(refusal) = self.check_task(sir, &claim) {
+            self.tasks.refuse(sir, Refused { stamp, value: Some(claim), refusal });
+            return;
+        }
+        let old = self.tasks.accept(sir, stamp, claim);
+        self.restored.remove(&sir);
+        self.unsaved_tasks.insert(sir);
+        self.mappings.touch(sir);
+        if let Some(old) = old {
+            for locator in locators(&old) {
+                self.by_locator.remove(&locator);
+                self.has_news = true;
+            }
+            let target = if claim.node == self.me { sir } else { claim.locator };
+            for slot in own_locators(self.me, &old).filter(|slot| own_locators(self.me, &claim).all(|new| new != *slot))
+            {
+                self.lingering.insert(slot, (target, self.now + LINGER));
+                self.mappings.touch(slot);
+            }
+        }
+        for locator in locators(&claim) {
+            self.by_locator.insert(locator, sir);
+        }
+        for slot in own_locators(self.me, &claim) {
+            self.lingering.remove(&slot);
+            self.mappings.touch(slot);
+        }
+    }
+
+    fn check_task(&mut self, sir: Locator, claim: &Claim) -> Result<(), Refusal> {
+        let places = [(claim.node, claim.locator)].into_iter().chain(claim.next);
+        for (node, locator) in places {
+            let prefix = if node == self.me {
+                Some(self.settings.locators)
+            } else {
+                self.nodes.get(node).map(|place| place.prefix)
+            };
+            if !prefix.is_some_and(|prefix| contains(prefix, locator)) {
+                return Err(Refusal::NoLocatorOfNode);
+            }
+        }
+        if claim.next.is_some_and(|(_, locator)| locator == claim.locator) {
+            return Err(Refusal::Overlap);
+        }
+        for locator in locators(claim) {
+            match self.by_locator.get(&locator) {
+                Some(other) if *other != sir => {
+                    let other = *other;
+                    // The locator of a task that an event has deleted is free, but for the waiting.
+                    if !self.tasks.withdrawals.is_confirmed(other) || self.is_held() {
+                        return Err(Refusal::Overlap);
+                    }
+                    self.remove_task(other);
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_task(&mut self, sir: Locator) {
+        let Some(claim) = self.tasks.remove(sir) else { return };
+        self.restored.remove(&sir);
+        self.unsaved_tasks.insert(sir);
+        self.has_news = true;
+        for locator in locators(&claim) {
+            self.by_locator.remove(&locator);
+        }
+        self.mappings.release(sir);
+        for slot in own_locators(self.me, &claim) {
+            self.mappings.release(slot);
+        }
+    }
+
+    fn remove_node(&mut self, id: NodeId) {
+        let Some(place) = self.nodes.remove(id) else { return };
+        self.unsaved_nodes.insert(id);
+        self.has_news = true;
+        self.by_prefix.remove(&place.prefix);
+        self.routes.release(place.prefix);
+    }
+
+    /// Judges refused values again, in the order of their changes, if they may have become good.
+    fn revalidate(&mut self) {
+        while std::mem::take(&mut self.has_news) {
+            let nodes = self.nodes.refused().filter_map(|(id, it)| Some((it.stamp, id, it.value?)));
+            let mut nodes: Vec<_> = nodes.collect();
+            nodes.sort_by_key(|(stamp, ..)| *stamp);
+            for (stamp, id, place) in nodes {
+                self.put_node(id, stamp, place);
+            }
+            let tasks = self.tasks.refused().filter_map(|(sir, it)| Some((it.stamp, sir, it.value?)));
+            let mut tasks: Vec<_> = tasks.collect();
+            tasks.sort_by_key(|(stamp, ..)| *stamp);
+            for (stamp, sir, claim) in tasks {
+                self.put_task(sir, stamp, claim);
+            }
+        }
+    }
+
+    const fn is_held(&self) -> bool {
+        self.is_mass || self.history.hold().is_some()
+    }
+
+    /// Carries out the withdrawals that are due.
+    fn withdraw(&mut self) {
+        let unapproved = [
+            self.nodes.withdrawals.unapproved(),
+            self.tasks.withdrawals.unapproved(),
+            self.mappings.orphans.unapproved(),
+            self.routes.orphans.unapproved(),
+        ];
+        let unapproved: usize = unapproved.into_iter().sum();
+        // Once held, the withdrawals stay so until the objects are back: a store that is filled again is no reason to go on.
+        self.is_mass =
+            unapproved != 0 && (self.is_mass || is_mass(unapproved, self.mappings.len().max(self.tasks.len())));
+        if self.history.hold().is_some() {
+            return;
+        }
+        for sir in self.tasks.withdrawals.take_due(self.now, self.is_mass) {
+            self.remove_task(sir);
+        }
+        for id in self.nodes.withdrawals.take_due(self.now, self.is_mass) {
+            self.remove_node(id);
+        }
+        for slot in self.mappings.orphans.take_due(self.now, self.is_mass) {
+            self.mappings.release(slot);
+        }
+        for prefix in self.routes.orphans.take_due(self.now, self.is_mass) {
+            self.routes.release(prefix);
+        }
+        self.revalidate();
+    }
+
+    /// Whether a mapping that the gateway has may be replaced.
+    fn may_replace(&self, matched: Locator) -> bool {
+        let sir = self.by_locator.get(&matched).copied().unwrap_or(matched);
+        !self.restored.contains(&sir)
+    }
+
+    /// Mapping that the gateway has to have, and whether an object explains that it has none.
+    fn desired_mapping(&self, matched: Locator) -> (Option<Target>, bool) {
+        let target = |locator| Some(Target { locator, csum_mode: self.settings.csum_mode });
+        if let Some(claim) = self.tasks.get(matched) {
+            // Senders of the node itself reach the task by its link.
+            let new = if claim.node == self.me { None } else { target(claim.locator) };
+            return (new, true);
+        }
+        let task = self.by_locator.get(&matched).and_then(|sir| Some((*sir, self.tasks.get(*sir)?)));
+        let of_task = task.and_then(|(sir, claim)| match claim.next {
+            Some((node, locator)) if node == self.me && locator == matched => Some(sir),
+            _ if claim.node != self.me || claim.locator != matched => None,
+            Some((node, locator)) if node != self.me => Some(locator),
+            _ => Some(sir),
+        });
+        let lingering = self.lingering.get(&matched).map(|(locator, _)| *locator);
+        (of_task.or(lingering).and_then(target), false)
+    }
+
+    /// Route that the gateway has to have. None is deleted without a wait.
+    fn desired_route(&self, prefix: Prefix) -> (Option<Hop>, bool) {
+        if self.settings.domains.iter().any(|domain| domain.prefix == prefix) {
+            return (Some(Hop::Blackhole), false);
+        }
+        let node = self.by_prefix.get(&prefix).filter(|id| self.settings.routes && **id != self.me);
+        let underlay = node.and_then(|id| self.nodes.get(*id)).and_then(|place| place.underlay);
+        (underlay.map(Hop::Via), false)
+    }
+}
+
+/// Whether mappings for a locator are this program's.
+fn is_managed(settings: &Settings, matched: Locator) -> bool {
+    settings.domain_of(matched).is_some() || contains(settings.locators, matched)
+}
+
+/// Locators of a task.
+fn locators(claim: &Claim) -> impl Iterator<Item = Locator> + use<> {
+    [claim.locator].into_iter().chain(claim.next.map(|(_, locator)| locator))
+}
+
+/// Locators of a task at node `me`.
+fn own_locators(me: NodeId, claim: &Claim) -> impl Iterator<Item = Locator> + use<> {
+    let places = [(claim.node, claim.locator)].into_iter().chain(claim.next);
+    places.filter(move |(node, _)| *node == me).map(|(_, locator)| locator)
+}
+
+fn read_node(value: &[u8]) -> Result<NodePlace, Refusal> {
+    let value = NodeValue::parse(value)?;
+    Ok(NodePlace { prefix: value.prefix()?, underlay: value.underlay })
+}
+
+fn read_task(names: &mut Names, value: &[u8]) -> Result<Claim, Refusal> {
+    let value = TaskValue::parse(value)?;
+    let locator = |text: &str| text.parse::<Locator>().map_err(|_| Refusal::Malformed);
+    let next = match (&value.to, &value.to_locator) {
+        (Some(to), Some(at)) => Some((names.id(to), locator(at)?)),
+        _ => None,
+    };
+    Ok(Claim { node: names.id(&value.node), locator: locator(&value.locator)?, next })
+}
