@@ -17,7 +17,7 @@ thread_local! {
     /// thread.
     static REMAINDER: Cell<i64> = const { Cell::new(NEW) };
 
-    /// Its destructor runs after those of all that the thread has used later, and after the thread's closure is freed.
+    /// Variable whose destructor runs after those of all that the thread has used later, and after the thread's closure is freed.
     static END: End = const { End };
 }
 
