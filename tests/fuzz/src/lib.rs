@@ -30,6 +30,7 @@ pub mod ibmveth;
 pub mod ila;
 pub mod neighbours;
 pub mod netlink;
+pub mod netlink_ila;
 pub mod netlink_xfrm;
 pub mod opener;
 pub mod packet_ops;
@@ -70,7 +71,7 @@ mod reassembly_model;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets, in order of their names.
-pub const TARGETS: [Target; 31] = [
+pub const TARGETS: [Target; 32] = [
     ("bridge", bridge::target),
     ("capture_file", capture_file::target),
     ("config", config::target),
@@ -85,6 +86,7 @@ pub const TARGETS: [Target; 31] = [
     ("ila", ila::target),
     ("neighbours", neighbours::target),
     ("netlink", netlink::target),
+    ("netlink_ila", netlink_ila::target),
     ("netlink_xfrm", netlink_xfrm::target),
     ("opener", opener::target),
     ("packet_ops", packet_ops::target),
