@@ -13,7 +13,7 @@ use crate::features::FeatureSet;
 
 pub use crate::bridge::{BridgeConfig, BridgePort};
 pub use crate::device::{DeviceConfig, DeviceRoute};
-pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
+pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Identifier, Locator, RouteEncap};
 
 /// Configuration of a node. The default is a node without links.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -78,6 +78,8 @@ pub enum IlaErrors {
 pub struct IlaConfig {
     /// Locator of translated destinations.
     pub locator_match: Locator,
+    /// Identifier of the translated destination; all of the locator if `None`.
+    pub identifier: Option<Identifier>,
     /// New locator of the destinations.
     pub locator: Locator,
     /// Name of the packets' input link or VRF; any if `None`.

@@ -890,6 +890,9 @@ pub struct IlaState {
     /// Locator of translated destinations.
     #[serde(with = "config::serde_display")]
     pub locator_match: Locator,
+    /// Identifier of the one translated destination, in the mapping of a single address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identifier: Option<String>,
     /// New locator of the destinations.
     #[serde(with = "config::serde_display")]
     pub locator: Locator,

@@ -503,11 +503,15 @@ impl Display for FlowState {
 }
 
 impl Display for IlaState {
-    /// Writes a line of `ip ila list`.
+    /// Writes a line of `ip ila list`, with the identifier of a single address behind it.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { locator_match, locator, interface, csum_mode, ident_type } = self;
+        let Self { locator_match, identifier, locator, interface, csum_mode, ident_type } = self;
         let interface = interface.as_deref().unwrap_or("*");
-        writeln!(f, "{locator_match:<20}{locator:<20}{interface:<16}{csum_mode:<20}{ident_type}")
+        write!(f, "{locator_match:<20}{locator:<20}{interface:<16}{csum_mode:<20}{ident_type}")?;
+        if let Some(identifier) = identifier {
+            write!(f, " identifier {identifier}")?;
+        }
+        writeln!(f)
     }
 }
 

@@ -514,17 +514,20 @@ fn fragments_read_as_from_sockstat() {
 fn mappings() -> Shown {
     let mapping = |interface: Option<&str>, csum_mode: &str, ident_type: &str| IlaState {
         locator_match: "2001:db8:0:1".parse().unwrap(),
+        identifier: None,
         locator: "fd00:0:0:7".parse().unwrap(),
         interface: interface.map(str::to_owned),
         csum_mode: csum_mode.to_owned(),
         ident_type: ident_type.to_owned(),
     };
-    Shown::Ila(vec![mapping(Some("wan"), "neutral-map", "luid"), mapping(None, "no-action", "use-format")])
+    let of_address = IlaState { identifier: Some("2000:0:0:7".to_owned()), ..mapping(None, "no-action", "use-format") };
+    Shown::Ila(vec![of_address, mapping(Some("wan"), "neutral-map", "luid"), mapping(None, "no-action", "use-format")])
 }
 
 #[test]
 fn ila_mappings_read_as_from_ip_ila() {
     let want = "\
+2001:db8:0:1        fd00:0:0:7          *               no-action           use-format identifier 2000:0:0:7
 2001:db8:0:1        fd00:0:0:7          wan             neutral-map         luid
 2001:db8:0:1        fd00:0:0:7          *               no-action           use-format
 ";

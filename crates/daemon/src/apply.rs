@@ -3,6 +3,7 @@
 use base::{Instant, PortId, ShardId};
 use config::model::{IlaErrors, LinkKind};
 use config::settings::{EarlyDemux, L3mdevAccept, Settings};
+use ila::Mappings;
 use netlink::rtnl::Delta;
 
 use super::node::Node;
@@ -11,8 +12,10 @@ use super::processors;
 use super::translate::{fib, reassembly};
 use super::xfrm;
 
-/// Applies `plan`. MTUs are set first, as the one step that can be refused.
-pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
+/// Applies `plan`. MTUs are set first, as the one step that can be refused. Returns the replaced ILA mappings, whose memory another
+/// thread frees.
+pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<Mappings, String> {
+    let mut replaced = Mappings::default();
     node.set_mtus(&plan.mtus)?;
     if let Some(socket) = plan.ike_socket {
         node.poller.add_ike(socket.fd()).map_err(|err| format!("epoll: {err}"))?;
@@ -67,7 +70,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         node.datapath.ipsec.set_crypto(crypto);
     }
     if let Some((mappings, sign, errors)) = plan.ila {
-        node.datapath.replace_ila(mappings);
+        replaced = node.datapath.replace_ila(mappings);
         node.datapath.set_ila_adj_transport(sign);
         node.datapath.restore_ila_errors(errors == IlaErrors::Restored);
     }
@@ -77,7 +80,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     // The reply to the caller lists the links that are down.
     opened.into_iter().for_each(|id| node.look_at(now, id));
     node.config = plan.config;
-    Ok(())
+    Ok(replaced)
 }
 
 /// Applies a change of routes, addresses, rules or VRFs.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use base::{ShardCount, ShardId};
 use datapath::{HandOver, Update};
+use ila::MappingChange;
 use netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use sync::{Closed, Notifier};
@@ -25,6 +26,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Operation {
     /// Change of routes or addresses. The sender neither wakes the worker nor waits for it.
     Delta(Delta),
+    /// Change of ILA mappings, in the same way.
+    Mapping(MappingChange),
     /// Change that a shard has learnt from the network, or has caused.
     Update(Update),
     /// A function to run, which also sends the reply.
@@ -76,6 +79,7 @@ impl fmt::Debug for Operation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Delta(delta) => f.debug_tuple("Delta").field(delta).finish(),
+            Self::Mapping(change) => f.debug_tuple("Mapping").field(change).finish(),
             Self::Update(updates) => f.debug_tuple("Update").field(updates).finish(),
             Self::Call(_) => f.write_str("Call"),
             Self::Stop => f.write_str("Stop"),
@@ -181,6 +185,11 @@ impl Handle {
     /// Queues changes that every worker applies before it decides on the next packet that comes in.
     pub(crate) fn queue_deltas(&self, deltas: impl Iterator<Item = Delta>) {
         self.log.append_quietly(deltas, Operation::Delta);
+    }
+
+    /// Queues a change of the ILA mappings, in the same way.
+    pub(crate) fn queue_mapping(&self, change: MappingChange) {
+        self.log.append_quietly(std::iter::once(change), Operation::Mapping);
     }
 
     /// Number of times that packets have woken a worker; wraps. A worker may sleep between two bursts of a stream,
@@ -358,7 +367,7 @@ mod tests {
                 for operation in operations.drain(..) {
                     match operation {
                         Operation::Call(call) => call(&mut node),
-                        Operation::Delta(_) | Operation::Update(_) => continue,
+                        Operation::Delta(_) | Operation::Mapping(_) | Operation::Update(_) => continue,
                         Operation::Stop => return taken,
                     }
                     taken += 1;

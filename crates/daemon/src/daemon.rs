@@ -193,11 +193,12 @@ impl Daemon {
         let count = planner.config().worker.count;
         let worker = Running::start(count, &signals).map_err(|err| CliError::system("start the workers", &err))?;
         worker.hold(true).map_err(CliError::failed)?;
+        let mappings = plan.mappings();
         worker.apply(plan).map_err(CliError::failed)?;
         let shared = Shared::new(&worker.handle, open);
         {
             let mut protocols = shared.lock();
-            planner.publish(&worker.handle, &mut protocols).map_err(CliError::failed)?;
+            planner.publish(&worker.handle, &mut protocols, mappings).map_err(CliError::failed)?;
             protocols.sysctl.follow(Settings::of(planner.config()));
             protocols.rtnl.model.set_max_routes(planner.config().limits.tables.routes);
         }
@@ -482,6 +483,7 @@ impl Daemon {
         }
         let changed = device::change(&self.planner.devices(), &planner.devices()).map_err(named)?;
         progress.enter(LoadStage::Applying);
+        let mappings = plan.mappings();
         if let Err(why) = self.worker.apply(plan) {
             changed.undo();
             return Err(named(why));
@@ -494,7 +496,7 @@ impl Daemon {
         let changes = summary(self.planner.config(), planner.config());
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        self.planner.publish(&self.worker.handle, &mut protocols)?;
+        self.planner.publish(&self.worker.handle, &mut protocols, mappings)?;
         protocols.begin_host_side();
         if let Some(keeper) = &keeper {
             keeper.follow(OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config()));

@@ -72,9 +72,10 @@ fn dry_run(sources: Sources) -> Result<ObjectCounts, CliError> {
     let (planner, plan) = Planner::new(open).plan(config)?;
     let worker = Running::start(planner.config().worker.count, &signals.handle())
         .map_err(|err| CliError::system("start the worker", &err))?;
+    let mappings = plan.mappings();
     worker.apply(plan).map_err(CliError::failed)?;
     let shared = Shared::new(&worker.handle, open);
-    planner.publish(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+    planner.publish(&worker.handle, &mut shared.lock(), mappings).map_err(CliError::failed)?;
     let dir = PrivateDir::make()?;
     let netlink = dir.0.join("netlink");
     // No main thread receives events: requests to a thread that has ended fail.

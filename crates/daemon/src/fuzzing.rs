@@ -8,6 +8,8 @@ use std::thread;
 
 use base::{PortId, ShardCount};
 use datapath::{Datapath, SocketBinding, SocketQuestion};
+use netlink::generic::ila::{IlaBackend as _, Mapping, MappingName};
+use netlink::{Outbox, Session};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 use wire::FlowKey;
 use zeroize::Zeroizing;
@@ -84,6 +86,40 @@ fn on_a_gateway(action: impl FnOnce(&Shared, &command::Handle)) {
     drop(shared);
     handle.stop().expect("a worker that runs");
     workers.into_iter().for_each(|worker| worker.join().expect("no panic").expect("a worker that ends in order"));
+}
+
+/// Sends a client's datagrams of `NETLINK_GENERIC` to a gateway in memory, whose only link is `lo`.
+///
+/// # Panics
+/// The worker has other ILA mappings than clients see, or a client without privilege has made some. The system has no descriptors or
+/// threads left.
+pub fn request_generic(privileged: bool, datagrams: &[Vec<u8>]) {
+    on_a_gateway(|shared, handle| {
+        let mut protocols = shared.lock();
+        let mut session = Session::new(privileged);
+        session.bind(1, u32::MAX).expect("groups are for everybody");
+        let mut outbox = Outbox::default();
+        for datagram in datagrams {
+            outbox.clear();
+            let listeners = session.groups();
+            session.handle(datagram, protocols.generic(), listeners, &mut outbox);
+            while session.is_dumping() {
+                outbox.clear();
+                session.continue_dump(protocols.generic(), &mut outbox);
+            }
+        }
+        let mut seen = protocols.generic().ila.all().expect("room for a copy");
+        let of_worker = handle.call(|node| node.datapath.ila().snapshot()).expect("a worker that runs");
+        let shown = |mapping: &ila::Mapping| {
+            let ila::Mapping { locator_match, identifier, locator, link, csum_mode, ident_type } = *mapping;
+            let name = MappingName { locator_match, identifier, ifindex: link.map_or(0, |link| link.0) };
+            Mapping { name, locator, csum_mode, ident_type }
+        };
+        assert_eq!(seen, of_worker.iter().map(shown).collect::<Vec<_>>());
+        if !privileged {
+            assert_eq!(seen.pop(), None);
+        }
+    });
 }
 
 /// Judges an order to an opener, of links or of the host side, without carrying it out. Tells whether it was one.

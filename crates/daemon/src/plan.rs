@@ -60,6 +60,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// A copy of all ILA mappings, if any of them changes.
+    pub(crate) fn mappings(&self) -> Option<Mappings> {
+        self.ila.as_ref().map(|(mappings, ..)| mappings.clone())
+    }
+
     /// The parts of the plan for `count` shards: each has its own queues of the links. What exists once is the first shard's.
     pub(crate) fn for_shards(mut self, count: usize) -> Vec<Self> {
         let mut queues: Vec<_> =

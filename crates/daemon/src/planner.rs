@@ -184,14 +184,22 @@ impl Planner {
         (self.last_id, self.routes_changed) = (model.last_index(), true);
     }
 
-    /// Publishes the node's new state to netlink clients.
+    /// Publishes the node's new state to netlink clients: the links as they are now, and the ILA mappings, if the plan had any.
     ///
     /// # Errors
     /// The worker does not reply.
-    pub(crate) fn publish(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
+    pub(crate) fn publish(
+        &self,
+        worker: &Handle,
+        protocols: &mut Protocols,
+        mappings: Option<Mappings>,
+    ) -> Result<(), String> {
         let now = worker.gather(|node| snapshot::links(node)).map_err(|gone| gone.to_string())?;
         let now = sum(now).unwrap_or_default();
         protocols.rtnl.model.read(&self.config, &self.ids, &now, self.last_id);
+        if let Some(mappings) = mappings {
+            protocols.generic().ila.follow(mappings);
+        }
         Ok(())
     }
 }
@@ -288,14 +296,15 @@ fn mappings(config: &Config, ids: &[PortId]) -> Result<Mappings, CliError> {
         config.links.iter().map(|link| link.name.as_str()).zip(ids.iter().copied()).collect();
     let mut mappings = Mappings::default();
     mappings.reserve(config.ila.len());
-    for IlaConfig { locator_match, locator, dev, csum_mode, ident_type } in &config.ila {
+    for IlaConfig { locator_match, identifier, locator, dev, csum_mode, ident_type } in &config.ila {
         let refused = |why: &str| CliError::bad_config(format!("ILA mapping {locator_match}: {why}."));
         let link = match dev {
             Some(dev) => Some(*ids.get(dev.as_str()).ok_or_else(|| refused(&format!("no link is named {dev}")))?),
             None => None,
         };
-        let (locator_match, locator) = (*locator_match, *locator);
-        let mapping = Mapping { locator_match, locator, link, csum_mode: *csum_mode, ident_type: *ident_type };
+        let (locator_match, identifier, locator) = (*locator_match, *identifier, *locator);
+        let (csum_mode, ident_type) = (*csum_mode, *ident_type);
+        let mapping = Mapping { locator_match, identifier, locator, link, csum_mode, ident_type };
         mappings.add(mapping).map_err(|exists| refused(&exists.to_string()))?;
     }
     Ok(mappings)

@@ -371,6 +371,7 @@ impl IlaRow {
         };
         IlaState {
             locator_match: mapping.locator_match,
+            identifier: mapping.identifier.map(|identifier| identifier.to_string()),
             locator: mapping.locator,
             interface: self.interface.map(name),
             csum_mode: mapping.csum_mode.name().to_owned(),

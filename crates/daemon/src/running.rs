@@ -105,7 +105,8 @@ impl Running {
             plan.for_shards(self.threads.len()).into_iter().map(|plan| move |node: &mut Node| apply(node, plan));
         // A plan may be large, and a panic in it is to end the gateway in order.
         let answers = self.handle.on_each(parts, None, |_| false).map_err(|gone| gone.to_string())?;
-        answers.into_iter().reduce(agreed).unwrap_or_else(|| Err(WorkerGone.to_string()))
+        let answer = answers.into_iter().reduce(agreed).unwrap_or_else(|| Err(WorkerGone.to_string()));
+        answer.map(drop)
     }
 
     /// Pauses or resumes forwarding. Before a pause all packets that were received are forwarded.

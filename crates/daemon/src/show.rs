@@ -701,21 +701,20 @@ fn some_flows(node: &mut Node, slot: usize, out: &mut Vec<FlowRow>) -> Option<us
     next
 }
 
-/// ILA mappings by locator; among equal locators the mapping for any device comes last.
+/// ILA mappings in the order of their places.
 fn ila(reader: Reader<'_>) -> Result<Vec<IlaState>, NotShown> {
     let mut found = table(reader, 0, some_ila, |row| {
-        let mapping = &row.mapping;
-        let key = (mapping.locator_match, mapping.link.is_none(), mapping.link);
-        (key, row.complete())
+        let place = row.mapping.key().place();
+        (place, row.complete())
     })?;
-    found.sort_by_key(|(key, _)| *key);
-    found.dedup_by_key(|(key, _)| *key);
+    found.sort_by_key(|(place, _)| *place);
+    found.dedup_by_key(|(place, _)| *place);
     Ok(found.into_iter().map(|(_, state)| state).collect())
 }
 
-fn some_ila(node: &mut Node, bucket: usize, out: &mut Vec<IlaRow>) -> Option<usize> {
+fn some_ila(node: &mut Node, from: usize, out: &mut Vec<IlaRow>) -> Option<usize> {
     let mut next = None;
-    for (at, mapping) in node.datapath.ila().from_bucket(bucket).take(STEP) {
+    for (at, mapping) in node.datapath.ila().from_position(from).take(STEP) {
         out.push(IlaRow::new(node, mapping));
         next = Some(at + 1);
     }

@@ -382,6 +382,7 @@ impl Worker {
         for operation in operations.drain(..) {
             match operation {
                 Operation::Delta(delta) => apply::apply_delta(node, now, delta),
+                Operation::Mapping(change) => node.datapath.change_ila(change),
                 Operation::Update(update) => {
                     node.datapath.follow(now, &node.mem, update);
                     // Events of what it has ended come before those of the next call.

@@ -6,7 +6,7 @@
 use std::net::IpAddr;
 
 use base::{DropReason, Mib, PortId};
-use ila::{AdjTransport, Direction, Exists, Locator, Mapping, Mappings, Rewrite};
+use ila::{AdjTransport, Direction, Exists, Mapping, MappingChange, MappingKey, Mappings, Rewrite};
 
 use crate::addresses::check_addresses;
 use crate::node::hooks::HookUser;
@@ -19,7 +19,7 @@ use crate::{Cx, Datapath, IpPacket, trace};
 /// [`DropReason::IpDestinationInvalid`] if no packet may be to the new destination, [`DropReason::NoMemory`].
 pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: PortId, ip: &mut IpPacket) -> Result<bool, DropReason> {
     let IpAddr::V6(old) = ip.info.dst else { return Ok(false) };
-    let Some(rewrite) = dp.ila.mappings.lookup(Locator::of(old), dev) else { return Ok(false) };
+    let Some(rewrite) = dp.ila.mappings.lookup(old, dev) else { return Ok(false) };
     apply(dp, cx, ip, rewrite, Direction::IlaToSir)?;
     Ok(true)
 }
@@ -28,7 +28,7 @@ pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: PortId, ip: &mut IpP
 #[inline]
 pub(crate) fn is_mapped(dp: &Datapath, dev: PortId, dst: IpAddr) -> bool {
     let IpAddr::V6(dst) = dst else { return false };
-    dp.hooks.is_set(HookUser::Ila) && dp.ila.mappings.lookup(Locator::of(dst), dev).is_some()
+    dp.hooks.is_set(HookUser::Ila) && dp.ila.mappings.lookup(dst, dev).is_some()
 }
 
 /// Translates the destination of a parsed packet.
@@ -61,18 +61,24 @@ impl Datapath {
     /// Adds an ILA mapping.
     ///
     /// # Errors
-    /// [`Exists`] if there is one of that locator for that device.
+    /// [`Exists`] if there is one with its key.
     pub fn add_ila(&mut self, mapping: Mapping) -> Result<(), Exists> {
         self.ila.mappings.add(mapping)?;
         self.update_ila();
         Ok(())
     }
 
-    /// Removes the ILA mapping of a locator for a device. Tells whether there was one.
-    pub fn remove_ila(&mut self, locator_match: Locator, link: Option<PortId>) -> bool {
-        let is_removed = self.ila.mappings.remove(locator_match, link);
+    /// Removes the ILA mapping with a key. Tells whether there was one.
+    pub fn remove_ila(&mut self, key: MappingKey) -> bool {
+        let is_removed = self.ila.mappings.remove(key).is_some();
         self.update_ila();
         is_removed
+    }
+
+    /// Makes a change of the ILA mappings. A packet meets the mapping before the change or the one after it.
+    pub fn change_ila(&mut self, change: MappingChange) {
+        self.ila.mappings.apply(change);
+        self.update_ila();
     }
 
     /// Replaces all ILA mappings, and returns the previous ones.

@@ -1,8 +1,13 @@
 //! Identifier: the lower 64 bits of an address, beginning with a type and the C bit.
 
+use std::fmt;
 use std::net::Ipv6Addr;
+use std::str::FromStr;
 
-/// Lower 64 bits of an IPv6 address, in host byte order: three bits of type, the C bit, 60 bits.
+use crate::groups;
+
+/// Lower 64 bits of an IPv6 address, in host byte order: three bits of type, the C bit, 60 bits. Written as all four groups
+/// of hexadecimal digits, as a locator: `2000:0:0:7`.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Identifier(pub u64);
 
@@ -30,6 +35,10 @@ pub enum IdentType {
     #[default]
     UseFormat = 32,
 }
+
+/// Error: the text is not an identifier.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct BadIdentifier;
 
 /// The C bit: the last 16 bits have absorbed the difference of a translation.
 const CHECKSUM_NEUTRAL: u64 = 1 << 60;
@@ -79,6 +88,28 @@ impl Identifier {
         Self(self.0 & !0xffff | word as u64)
     }
 }
+
+impl fmt::Display for Identifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        groups::write(self.0, f)
+    }
+}
+
+impl FromStr for Identifier {
+    type Err = BadIdentifier;
+
+    fn from_str(text: &str) -> Result<Self, BadIdentifier> {
+        groups::parse(text).map(Self).ok_or(BadIdentifier)
+    }
+}
+
+impl fmt::Display for BadIdentifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an identifier is four groups of hexadecimal digits, as 2000:0:0:7")
+    }
+}
+
+impl std::error::Error for BadIdentifier {}
 
 impl IdentType {
     /// Every type.
@@ -148,6 +179,16 @@ mod tests {
                 (ident_type, is_neutral),
                 "{nibble:x}"
             );
+        }
+    }
+
+    #[test]
+    fn identifier_is_written_and_read_in_four_groups() {
+        let identifier = Identifier(0x2000_0000_0000_0007);
+        assert_eq!(identifier.to_string(), "2000:0:0:7");
+        assert_eq!("2000:0:0:7".parse(), Ok(identifier));
+        for text in ["", "::7", "2000:0:0", "2000:0:0:7:1", "2001:db8::7"] {
+            assert_eq!(text.parse::<Identifier>(), Err(BadIdentifier), "{text:?}");
         }
     }
 

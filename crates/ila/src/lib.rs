@@ -1,9 +1,9 @@
 //! Identifier-locator addressing: the upper half of an IPv6 destination, its locator, is replaced by another one.
 //!
 //! # Decides
-//! - Translation of a destination: [`Mappings`] is the table, by the locator to be matched and the device that a packet
-//!   came by. Of two mappings that match, the one for the device is used. It has one reader and writer, so it has no
-//!   locks.
+//! - Translation of a destination: [`Mappings`] is the table, by the locator, or the whole address, to be matched and the
+//!   device that a packet came by. A mapping of the address is used before one of its locator, and of two of these the one
+//!   for the device. The table has one reader and writer, so it has no locks.
 //! - [`RouteEncap`] is the same as a property of a route, in either direction.
 //! - Bytes after translation: [`Rewrite`] translates an address, or a packet in any checksum state, fat ones too.
 //!
@@ -12,7 +12,8 @@
 //! requests and files that configure mappings (crates `netlink` and `config`).
 //!
 //! # Limits
-//! - Mappings: as many as fit in memory, at most [`Mappings::BYTES_OF_MAPPING`] bytes (58) each.
+//! - Mappings: as many as fit in memory, at most [`Mappings::BYTES_OF_MAPPING`] bytes (58) each, and for an address
+//!   [`Mappings::BYTES_OF_ADDRESS`] (77).
 //! - As in Linux, the last 16 bits of an identifier are a number modulo 65 535 with a neutral mode, so an identifier
 //!   that ends in 0000 arrives as one that ends in ffff.
 //! - As in Linux, `adj-transport` changes nothing in packets with extension headers, fragments among them.
@@ -41,15 +42,17 @@
 #![forbid(unsafe_code)]
 
 mod checksum;
+mod groups;
 mod identifier;
 mod locator;
 mod mappings;
+mod parted_table;
 mod route_encap;
 mod translate;
 
 pub use checksum::{CsumMode, Diff};
-pub use identifier::{IdentType, Identifier};
+pub use identifier::{BadIdentifier, IdentType, Identifier};
 pub use locator::{BadLocator, Locator};
-pub use mappings::{Exists, Mapping, Mappings};
+pub use mappings::{Exists, Mapping, MappingChange, MappingKey, Mappings};
 pub use route_encap::{EncapError, HookType, RouteEncap};
 pub use translate::{AdjTransport, Direction, Rewrite};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
+use crate::groups;
 use crate::identifier::Identifier;
 
 /// Upper 64 bits of an IPv6 address, in host byte order. Written as all four groups of hexadecimal digits, as iproute2
@@ -31,9 +32,7 @@ impl Locator {
 
 impl fmt::Display for Locator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(bits) = self;
-        let group = |shift: u32| bits >> shift & 0xffff;
-        f.pad(&format!("{:x}:{:x}:{:x}:{:x}", group(48), group(32), group(16), group(0)))
+        groups::write(self.0, f)
     }
 }
 
@@ -41,17 +40,7 @@ impl FromStr for Locator {
     type Err = BadLocator;
 
     fn from_str(text: &str) -> Result<Self, BadLocator> {
-        let mut bits = 0;
-        let mut groups = 0;
-        for group in text.split(':') {
-            let is_group = matches!(group.len(), 1..=4) && group.bytes().all(|byte| byte.is_ascii_hexdigit());
-            if !is_group || groups == 4 {
-                return Err(BadLocator);
-            }
-            bits = bits << 16 | u64::from_str_radix(group, 16).map_err(|_| BadLocator)?;
-            groups += 1;
-        }
-        if groups == 4 { Ok(Self(bits)) } else { Err(BadLocator) }
+        groups::parse(text).map(Self).ok_or(BadLocator)
     }
 }
 

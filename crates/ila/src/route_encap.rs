@@ -17,7 +17,7 @@ pub struct RouteEncap {
     pub locator: Locator,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
-    /// Type of the identifiers, [`IdentType::Luid`] or [`IdentType::UseFormat`]. Translation ignores it.
+    /// Type of the identifiers, as information for the operator. Translation ignores it.
     pub ident_type: IdentType,
     /// Packets that the route translates.
     pub hook_type: HookType,
@@ -34,21 +34,15 @@ pub enum HookType {
     Input = 1,
 }
 
-/// Reasons for which a prefix cannot have an encapsulation (Linux `ila_build_state`; all are `EINVAL`).
+/// Reasons for which a prefix cannot have an encapsulation. Linux (`ila_build_state`) also refuses all types of identifiers
+/// but [`IdentType::Luid`], and prefixes that do not contain the type, with [`IdentType::UseFormat`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EncapError {
     /// The prefix is not an IPv6 prefix.
     NotIpv6,
-    /// [`IdentType::UseFormat`], while the prefix is too short to contain the three bits of the type.
-    TypeNotInPrefix,
-    /// The identifiers are not locally unique.
-    UnsupportedType(IdentType),
     /// [`CsumMode::NeutralMap`], while the prefix contains a set C bit.
     ChecksumNeutralPrefix,
 }
-
-/// Length of the shortest prefix that contains a locator and the type of an identifier.
-const LEN_WITH_TYPE: u8 = 64 + 3;
 
 impl HookType {
     /// Both hooks.
@@ -79,16 +73,7 @@ impl RouteEncap {
     /// [`EncapError`].
     pub fn check(&self, prefix: Prefix) -> Result<(), EncapError> {
         let IpAddr::V6(addr) = prefix.addr() else { return Err(EncapError::NotIpv6) };
-        let identifier = Identifier::of(addr);
-        let effective = match self.ident_type {
-            IdentType::UseFormat if prefix.len() < LEN_WITH_TYPE => return Err(EncapError::TypeNotInPrefix),
-            IdentType::UseFormat => identifier.ident_type(),
-            other => other,
-        };
-        if effective != IdentType::Luid {
-            return Err(EncapError::UnsupportedType(effective));
-        }
-        if self.csum_mode == CsumMode::NeutralMap && identifier.is_checksum_neutral() {
+        if self.csum_mode == CsumMode::NeutralMap && Identifier::of(addr).is_checksum_neutral() {
             return Err(EncapError::ChecksumNeutralPrefix);
         }
         Ok(())
@@ -130,13 +115,6 @@ impl fmt::Display for EncapError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotIpv6 => f.write_str("ILA is for IPv6 alone"),
-            Self::TypeNotInPrefix => write!(
-                f,
-                "a prefix shorter than {LEN_WITH_TYPE} bits does not tell the type of its identifiers (ident-type use-format)"
-            ),
-            Self::UnsupportedType(found) => {
-                write!(f, "routes translate identifiers of type luid alone, not {}", found.name())
-            }
             Self::ChecksumNeutralPrefix => f.write_str("the prefix has the C bit, which csum-mode neutral-map sets"),
         }
     }
@@ -156,31 +134,24 @@ mod tests {
     };
 
     #[test]
-    fn prefixes_are_checked_as_linux_does() {
-        let luid = RouteEncap { ident_type: IdentType::Luid, ..ENCAP };
-        let neutral = RouteEncap { csum_mode: CsumMode::NeutralMap, ..luid };
-        let auto = RouteEncap { csum_mode: CsumMode::NeutralMapAuto, ..luid };
+    fn prefix_is_refused_for_family_and_c_bit_alone() {
+        let neutral = RouteEncap { csum_mode: CsumMode::NeutralMap, ..ENCAP };
+        let auto = RouteEncap { csum_mode: CsumMode::NeutralMapAuto, ..ENCAP };
         let cases = [
             (ENCAP, "3333:0:0:1:2000:0:1:87/128", Ok(())),
-            (ENCAP, "3333:0:0:1:2000::/67", Ok(())),
-            (ENCAP, "3333:0:0:1:2000::/68", Ok(())),
-            (ENCAP, "3333:0:0:1::/66", Err(EncapError::TypeNotInPrefix)),
-            (ENCAP, "3333:0:0:1::/64", Err(EncapError::TypeNotInPrefix)),
-            (ENCAP, "3333:0:0:1::/67", Err(EncapError::UnsupportedType(IdentType::InterfaceId))),
-            (ENCAP, "3333:0:0:1:4000::/67", Err(EncapError::UnsupportedType(IdentType::VirtV4))),
-            (luid, "3333:0:0:1::/64", Ok(())),
-            (luid, "3333::/16", Ok(())),
-            (luid, "::/0", Ok(())),
-            (
-                RouteEncap { ident_type: IdentType::InterfaceId, ..ENCAP },
-                "3333::/64",
-                Err(EncapError::UnsupportedType(IdentType::InterfaceId)),
-            ),
-            (luid, "10.0.0.0/8", Err(EncapError::NotIpv6)),
+            (ENCAP, "3333:0:0:1::7/128", Ok(())),
+            (ENCAP, "3333:0:0:1:4000::/67", Ok(())),
+            (ENCAP, "3333:0:0:1::/64", Ok(())),
+            (ENCAP, "::/0", Ok(())),
+            (ENCAP, "10.0.0.0/8", Err(EncapError::NotIpv6)),
             (neutral, "3333:0:0:1:2000::/68", Ok(())),
             (neutral, "3333:0:0:1:3000::/68", Err(EncapError::ChecksumNeutralPrefix)),
             (auto, "3333:0:0:1:3000::/68", Ok(())),
         ];
+        for ident_type in IdentType::ALL {
+            let encap = RouteEncap { ident_type, ..neutral };
+            assert_eq!(encap.check("3333:0:0:1:2000::/68".parse().unwrap()), Ok(()), "{ident_type:?}");
+        }
         for (encap, prefix, want) in cases {
             assert_eq!(encap.check(prefix.parse().unwrap()), want, "{prefix} {encap:?}");
         }

@@ -403,10 +403,10 @@ fn table_translates_as_rewrite_without_saved_difference() {
     let dst = ILA.with(Identifier(IDENTIFIER.0 | 1 << 60));
     for csum_mode in CsumMode::ALL {
         let mut mappings = Mappings::default();
-        let mapping =
-            Mapping { locator_match: ILA, locator: SIR, link: None, csum_mode, ident_type: IdentType::UseFormat };
+        let (locator_match, locator, ident_type) = (ILA, SIR, IdentType::UseFormat);
+        let mapping = Mapping { locator_match, identifier: None, locator, link: None, csum_mode, ident_type };
         mappings.add(mapping).unwrap();
-        let saved = mappings.lookup(ILA, PortId(7)).unwrap();
+        let saved = mappings.lookup(dst, PortId(7)).unwrap();
         assert!(saved.diff.is_some());
         let [one, other] = [saved, rewrite(SIR, csum_mode)].map(|by| {
             let mut pkt = Packet::with_data(&mem, &packet_to(dst, TCP, 33)).unwrap();

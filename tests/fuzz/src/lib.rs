@@ -31,6 +31,7 @@ pub mod ibmveth;
 pub mod ila;
 pub mod neighbours;
 pub mod netlink;
+pub mod netlink_ila;
 pub mod netlink_xfrm;
 pub mod opener;
 pub mod packet_ops;
@@ -87,6 +88,7 @@ pub const TARGETS: [Target; 32] = [
     ("ila", ila::target),
     ("neighbours", neighbours::target),
     ("netlink", netlink::target),
+    ("netlink_ila", netlink_ila::target),
     ("netlink_xfrm", netlink_xfrm::target),
     ("opener", opener::target),
     ("packet_ops", packet_ops::target),

@@ -5,12 +5,17 @@ use std::fs;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use rustix::process::Signal;
 use system::{Gateway, Need, Netns, Outcome, Process, Scratch, run, transfer, trial, veth, wait_until};
 
 use crate::ip::exec;
 use crate::router::{A_V6, B_V6, host};
+use crate::state;
 
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Changes mappings by netlink, in ways that `ip ila` does not have.
+const CLIENT_OF_NETLINK: &str = include_str!("ila_client.py");
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -19,6 +24,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("ila/ip_ila_adds_deletes_and_lists_mappings", &[Need::Namespaces], by_ip),
         trial("ila/file_replaces_mappings_as_a_whole", &[Need::Namespaces], by_file),
         trial("ila/routes_translate_for_sockets_of_two_nodes", &[Need::Namespaces, Need::Tun, Need::PYTHON], by_routes),
+        trial(
+            "ila/replacements_cost_no_packet_and_cause_no_error",
+            &[Need::Namespaces, Need::PING, Need::PYTHON],
+            replaced,
+        ),
+        trial("ila/mapping_of_one_address_moves_alone", &[Need::Namespaces, Need::PING, Need::PYTHON], of_address),
+        trial("ila/blackhole_takes_what_no_mapping_translates", &[Need::Namespaces, Need::PING], blackhole),
+        trial("ila/replaced_mappings_are_restored_after_a_kill", &[Need::Namespaces, Need::Tun, Need::PYTHON], kept),
+        trial("ila/events_name_added_replaced_and_removed_mappings", &[Need::Namespaces, Need::PYTHON], events),
+        trial("ila/many_mappings_are_loaded_without_lost_packets", &[Need::Namespaces, Need::PING, Need::PYTHON], many),
     ]
 }
 
@@ -308,6 +323,14 @@ fn by_routes() -> Outcome {
             .env("FATPATH_RUNDIR", scratch.path()))
         .map_err(|err| format!("{csum_mode}: {err:?}\n{}", gateways[0].show("drops").unwrap_or_default()))?;
     }
+    // The prefix does not contain a type, and the identifier is of type iid; Linux refuses both.
+    sh(
+        1,
+        "ip -6 addr add 3333:0:0:1::9/128 dev sir0
+        ip -6 route add local fd02:0:0:0::/64 encap ila 3333:0:0:1 hook-type input dev sir0 table local",
+    )?;
+    sh(0, "ip -6 route add 3333:0:0:1::9/128 encap ila fd02:0:0:0 dev wan0 src 3333:0:0:1:2000:0:0:1")?;
+    sh(0, "ping -n -q -c 2 -i 0.05 -W 2 3333:0:0:1::9")?;
     // No node has the locator: the socket gets an error with the SIR address.
     sh(0, "ip -6 route replace 3333:0:0:1:2000:0:0:9/128 encap ila fd09:0:0:0 dev wan0")?;
     let output = sh(0, "ping -n -c 1 -W 2 3333:0:0:1:2000:0:0:9 2>&1; true")?;
@@ -336,3 +359,260 @@ peer.sendall(bytes(4 << 20))
 peer.shutdown(socket.SHUT_WR)
 assert int(peer.recv(100)) == 4 << 20
 ";
+
+/// Two hosts, each behind a gateway. The left one has routes to two locators of the right one, and the right one has mappings of both.
+struct TwoLocators {
+    scratch: Scratch,
+    a: Netns,
+    b: Netns,
+    left: Gateway,
+    right: Gateway,
+    left_netns: Netns,
+    _right_netns: Netns,
+}
+
+/// Route of the left gateway to the second locator, and mapping of the right one.
+const SECOND_ROUTE: &str = "[[route]]\nto = \"fd13::/64\"\nvia = \"fd99::2\"\n\n";
+const SECOND_MAPPING: &str =
+    "[[ila]]\nloc_match = \"fd13:0:0:0\"\nloc = \"fd02:0:0:0\"\ndev = \"wan0\"\ncsum-mode = \"neutral-map-auto\"\n\n";
+
+impl TwoLocators {
+    /// `of_left`: more of the left gateway's file.
+    fn new(of_left: &str) -> Outcome<Self> {
+        let scratch = Scratch::new()?;
+        let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+        let (left_netns, right_netns) = (gateway_netns("left")?, gateway_netns("right")?);
+        veth((&left_netns, "wan0"), (&right_netns, "wan0"))?;
+        host(&a, &left_netns, "lan0", 1)?;
+        host(&b, &right_netns, "lan0", 2)?;
+        let mode = "neutral-map-auto";
+        let left = format!("{}{SECOND_ROUTE}{of_left}", config(1, ""));
+        let left = Gateway::start(&left_netns, &scratch, "left", &left)?;
+        let right = format!("{}{}{SECOND_MAPPING}", config(2, ""), mappings(2, mode));
+        let right = Gateway::start(&right_netns, &scratch, "right", &right)?;
+        fs::write(scratch.file("ila_client.py"), CLIENT_OF_NETLINK)?;
+        Ok(Self { scratch, a, b, left, right, left_netns, _right_netns: right_netns })
+    }
+
+    /// A command of the client on the left gateway.
+    fn client(&self, words: &str) -> std::process::Command {
+        let mut command = exec(&self.left_netns, "left");
+        let script = format!("exec python3 {} {words}", self.scratch.file("ila_client.py").display());
+        command.args(["-c", &script]).env("FATPATH_RUNDIR", self.scratch.path());
+        command
+    }
+
+    fn sh(&self, script: &str) -> Outcome<String> {
+        run(exec(&self.left_netns, "left").args(["-c", script]).env("FATPATH_RUNDIR", self.scratch.path()))
+    }
+
+    /// Whether `count` pings of the first host are answered, and nothing else comes.
+    fn pings(&self, count: u32, to: &str) -> Outcome<bool> {
+        let printed = self.a.sh(&format!("ping -n -q -i 0.002 -c {count} -W 2 {to}; true"))?;
+        Ok(printed.contains(&format!("{count} packets transmitted, {count} received, 0% packet loss")))
+    }
+}
+
+/// Mappings of the left gateway, to the first locator.
+fn left_mappings() -> String {
+    mappings(1, "neutral-map-auto")
+}
+
+fn replaced() -> Outcome {
+    let pair = TwoLocators::new(&left_mappings())?;
+    assert!(pair.pings(20, B_V6)?, "{}", pair.left.log());
+    let index = pair.sh("ip -o link show dev lan0 | cut -d: -f1")?;
+    let index = index.trim();
+    // The mapping of the locator, and then one of the address.
+    for more in ["", " identifier 0:0:0:2"] {
+        run(&mut pair.client(&format!("set fd02:0:0:0 fd12:0:0:0 dev {index}{more} csum-mode 3")))?;
+        let words = format!("alternate fd02:0:0:0 fd12:0:0:0 fd13:0:0:0 dev {index}{more} csum-mode 3");
+        let mut changes = Process::spawn(&mut pair.client(&words), &pair.scratch)?;
+        let count = |changes: &Process| changes.output().lines().last().and_then(|line| line.parse().ok()).unwrap_or(0);
+        wait_until("mappings are replaced", PATIENCE, || count(&changes) > 0 || !changes.is_running())?;
+        let mut rounds = 0;
+        while rounds < 2 || count(&changes) < 4000 {
+            assert!(changes.is_running(), "{}", changes.output());
+            assert!(pair.pings(500, B_V6)?, "{more}, round {rounds}, {} replacements", count(&changes));
+            rounds += 1;
+        }
+        changes.signal(Signal::KILL)?;
+        changes.wait(PATIENCE)?;
+    }
+    // Both locators were used.
+    let drops = pair.left.show("drops")?;
+    assert_eq!(drops.lines().filter(|line| line.contains("NoRoute")).count(), 0, "{drops}");
+    assert_eq!(pair.left.show("ila")?.lines().count(), 3);
+    Ok(())
+}
+
+fn of_address() -> Outcome {
+    let third = "[[ila]]\nloc_match = \"fd02:0:0:0\"\nidentifier = \"0:0:0:3\"\nloc = \"fd13:0:0:0\"\ncsum-mode = \"neutral-map-auto\"\n\n";
+    let pair = TwoLocators::new(&format!("{}{third}", left_mappings()))?;
+    pair.b.sh("ip addr add fd02::3/64 dev eth0 nodad")?;
+    let shown = pair.left.show("ila")?;
+    let want =
+        "fd02:0:0:0          fd13:0:0:0          *               neutral-map-auto    use-format identifier 0:0:0:3";
+    assert!(shown.lines().any(|line| line == want), "{shown}");
+    assert!(pair.pings(10, B_V6)? && pair.pings(10, "fd02::3")?);
+    // Without the second locator's mapping at the right gateway the second address alone is lost.
+    pair.right.reload(&format!("{}{}", config(2, ""), mappings(2, "neutral-map-auto")))?;
+    let is_loaded = || pair.right.show("ila").is_ok_and(|shown| shown.lines().count() == 2);
+    wait_until("the mapping is gone", PATIENCE, is_loaded)?;
+    assert!(pair.pings(10, B_V6)? && !pair.pings(3, "fd02::3")?);
+    // It moves to the first locator, and then to the mapping of all.
+    run(&mut pair.client("replace fd02:0:0:0 fd12:0:0:0 identifier 0:0:0:3 csum-mode 3"))?;
+    assert!(pair.pings(10, B_V6)? && pair.pings(10, "fd02::3")?);
+    run(&mut pair.client("set fd02:0:0:0 fd19:0:0:0 identifier 0:0:0:3 csum-mode 3"))?;
+    assert!(pair.pings(10, B_V6)? && !pair.pings(3, "fd02::3")?);
+    run(&mut pair.client("del fd02:0:0:0 identifier 0:0:0:3"))?;
+    assert!(pair.pings(10, B_V6)? && pair.pings(10, "fd02::3")?);
+    assert!(!pair.left.show("ila")?.contains("identifier"));
+    Ok(())
+}
+
+/// A default route leads untranslated packets to the underlay, and a route `blackhole` to the prefix of the domain keeps them from it.
+fn blackhole() -> Outcome {
+    let default = "[[route]]\nto = \"::/0\"\nvia = \"fd99::2\"\n\n";
+    let back = "[[ila]]\nloc_match = \"fd11:0:0:0\"\nloc = \"fd01:0:0:0\"\ndev = \"wan0\"\ncsum-mode = \"neutral-map-auto\"\n\n";
+    let pair = TwoLocators::new(&format!("{default}{back}"))?;
+    let dropped = || -> Outcome<u64> {
+        let shown = pair.left.show("drops")?;
+        let counts = shown.lines().filter(|line| line.contains("Blackhole"));
+        let counts = counts.flat_map(|line| line.split_whitespace().filter_map(|word| word.parse::<u64>().ok()));
+        Ok(counts.max().unwrap_or(0))
+    };
+    // The right gateway delivers what leaks.
+    assert!(pair.pings(5, B_V6)?);
+    assert_eq!((translations(&pair.left)?, dropped()?), (5, 0), "replies alone are translated");
+    pair.sh("ip -6 route add blackhole fd02::/32")?;
+    let printed = pair.a.sh(&format!("ping -n -q -i 0.01 -c 5 -W 1 {B_V6}; true"))?;
+    assert!(printed.contains("5 packets transmitted, 0 received, 100% packet loss"), "{printed}");
+    assert_eq!((translations(&pair.left)?, dropped()?), (5, 5));
+    pair.sh("ip ila add loc_match fd02:0:0:0 loc fd12:0:0:0 dev lan0 csum-mode neutral-map-auto")?;
+    assert!(pair.pings(5, B_V6)?);
+    assert_eq!((translations(&pair.left)?, dropped()?), (15, 5));
+    // Another address of the domain, and the same one without its mapping.
+    assert!(!pair.pings(1, "fd02:0:0:7::2")?);
+    pair.sh("ip ila del loc_match fd02:0:0:0 dev lan0")?;
+    assert!(!pair.pings(1, B_V6)?);
+    assert_eq!((translations(&pair.left)?, dropped()?), (15, 7));
+    Ok(())
+}
+
+fn kept() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let node = state::Node { scratch: &scratch, netns: &netns, name: "x" };
+    fs::write(scratch.file("ila_client.py"), CLIENT_OF_NETLINK)?;
+    let client = |words: &str| -> Outcome<Option<i32>> {
+        let script = scratch.file("ila_client.py").display().to_string();
+        let words = ["exec", "--instance", "x", "--", "python3", &script].into_iter().chain(words.split(' '));
+        Ok(node.command(&words.collect::<Vec<_>>()).output()?.status.code())
+    };
+    let show = || run(&mut node.command(&["show", "ila", "--instance", "x"]));
+    let (file, toml) = (scratch.file("x.state").display().to_string(), scratch.file("x.toml").display().to_string());
+    let of_file = "[[ila]]\nloc_match = \"2001:db8:0:5\"\nloc = \"fd00:0:0:5\"\n";
+    fs::write(&toml, of_file)?;
+    let args = ["--state", &file, "-c", &toml];
+    let process = node.start(&args)?;
+    node.batch(
+        "link add tun6 index 20 type tun\nila add loc_match 2001:db8:0:1 loc fd00:0:0:7\n\
+         ila add loc_match 2001:db8:0:1 loc fd00:0:0:8 dev tun6\n",
+    )?;
+    let (exists, missing) = (Some(17), Some(2));
+    let cases = [
+        ("add 2001:db8:0:1 fd00:0:0:9", exists),
+        ("replace 2001:db8:0:1 fd00:0:0:9 csum-mode 3", Some(0)),
+        ("replace 2001:db8:0:1 fd00:0:0:a dev 20", Some(0)),
+        ("replace 2001:db8:0:2 fd00:0:0:a", missing),
+        ("add 2001:db8:0:1 fd00:0:0:b identifier 2000:0:0:7", Some(0)),
+        ("add 2001:db8:0:1 fd00:0:0:b identifier 2000:0:0:7", exists),
+        ("replace 2001:db8:0:1 fd00:0:0:b identifier 2000:0:0:8", missing),
+        ("set 2001:db8:0:1 fd00:0:0:b identifier 2000:0:0:8", Some(0)),
+        ("replace 2001:db8:0:1 fd00:0:0:c identifier 2000:0:0:8", Some(0)),
+        ("set 2001:db8:0:1 fd00:0:0:d identifier 2000:0:0:9 dev 20", Some(0)),
+        ("del 2001:db8:0:1 identifier 2000:0:0:7", Some(0)),
+        ("replace 2001:db8:0:5 fd00:0:0:6", Some(0)),
+    ];
+    for (words, want) in cases {
+        assert_eq!(client(words)?, want, "{words}");
+    }
+    let after = |locator: &str| {
+        format!(
+            "\
+2001:db8:0:1        fd00:0:0:c          *               no-action           use-format identifier 2000:0:0:8
+2001:db8:0:1        fd00:0:0:d          tun6            no-action           use-format identifier 2000:0:0:9
+2001:db8:0:1        fd00:0:0:a          tun6            no-action           use-format
+2001:db8:0:1        fd00:0:0:9          *               neutral-map-auto    use-format
+2001:db8:0:5        {locator}          *               no-action           use-format
+"
+        )
+    };
+    assert_eq!(show()?, after("fd00:0:0:6"));
+    // From the journal. The mapping of the file is as the file says.
+    state::kill(process)?;
+    let mut process = node.start(&args)?;
+    assert_eq!(show()?, after("fd00:0:0:5"), "{}", process.output());
+    // From the state.
+    process.signal(Signal::TERM)?;
+    assert!(process.wait(PATIENCE)?.success(), "{}", process.output());
+    let process = node.start(&args)?;
+    assert_eq!(show()?, after("fd00:0:0:5"), "{}", process.output());
+    // The mappings of a device go with it.
+    node.batch("link del tun6\nlink add tun6 index 20 type tun\n")?;
+    let left: Vec<String> =
+        after("fd00:0:0:5").lines().filter(|line| !line.contains("tun6")).map(str::to_owned).collect();
+    assert_eq!(show()?.lines().collect::<Vec<_>>(), left);
+    assert_eq!(client("add 2001:db8:0:1 fd00:0:0:a dev 20")?, Some(0));
+    assert_eq!(node.ip("ila list")?.lines().count(), 4);
+    drop(process);
+    Ok(())
+}
+
+fn events() -> Outcome {
+    let (scratch, netns, _other, _gateway) = alone("events", ALONE)?;
+    fs::write(scratch.file("ila_client.py"), CLIENT_OF_NETLINK)?;
+    let client = |words: &str| {
+        let mut command = exec(&netns, "events");
+        let script = format!("exec python3 {} {words}", scratch.file("ila_client.py").display());
+        command.args(["-c", &script]).env("FATPATH_RUNDIR", scratch.path());
+        command
+    };
+    let listener = Process::spawn(&mut client("events"), &scratch)?;
+    wait_until("the client listens", PATIENCE, || listener.output().contains("listens"))?;
+    run(&mut client("add 1:2:3:4 5:6:7:8"))?;
+    run(&mut client("replace 1:2:3:4 5:6:7:9"))?;
+    run(&mut client("add 1:2:3:4 5:6:7:a identifier 0:0:0:1"))?;
+    run(&mut client("del 1:2:3:4 identifier 0:0:0:2"))?;
+    run(&mut client("del 1:2:3:4"))?;
+    let want = "listens
+1 0x400 0005000600070008 all
+1 0x100 0005000600070009 all
+1 0x400 000500060007000a 0000000000000001
+2 0x0 0005000600070009 all
+";
+    wait_until("the events are there", PATIENCE, || listener.output().lines().count() >= 5)?;
+    assert_eq!(listener.output(), want);
+    Ok(())
+}
+
+/// Mappings are loaded while pings pass. `FATPATH_ILA_MAPPINGS` is their number; the time of the load and those of the pings are printed.
+fn many() -> Outcome {
+    let count: usize = std::env::var("FATPATH_ILA_MAPPINGS").map_or(Ok(50_000), |count| count.parse())?;
+    let pair = TwoLocators::new(&left_mappings())?;
+    assert!(pair.pings(20, B_V6)?);
+    let pings = format!("{}", 1500 + count / 300);
+    let mut ping = pair.a.command("ping");
+    ping.args(["-n", "-q", "-i", "0.002", "-c", &pings, "-W", "5", B_V6]);
+    let mut ping = Process::spawn(&mut ping, &pair.scratch)?;
+    let load = run(&mut pair.client(&format!("load {count}")))?;
+    let is_during = ping.is_running();
+    ping.wait(Duration::from_secs(120))?;
+    let printed = ping.output();
+    println!("{load}during all of it: {is_during}\n{printed}");
+    assert!(printed.contains(&format!("{pings} packets transmitted, {pings} received")), "{printed}");
+    assert_eq!(pair.left.show("ila")?.lines().count(), count + 2);
+    assert_eq!(pair.client("load 1").status()?.code(), Some(17), "there is one");
+    assert_eq!(pair.sh("ip ila list | wc -l")?.trim(), (count + 2).to_string());
+    Ok(())
+}

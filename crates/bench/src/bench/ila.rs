@@ -128,6 +128,7 @@ impl Streams {
         let sir = Locator::of(SIR.parse().expect("an address"));
         let mapping = |locator_match, locator| Mapping {
             locator_match,
+            identifier: None,
             locator,
             link: None,
             csum_mode: CsumMode::NeutralMap,

@@ -6,9 +6,11 @@ use super::dev;
 use super::reader::{Result, Table, Value, quoted};
 use base::Prefix;
 
-use crate::model::{AdjTransport, Config, CsumMode, HookType, IdentType, IlaConfig, IlaErrors, Locator, RouteEncap};
+use crate::model::{
+    AdjTransport, Config, CsumMode, HookType, IdentType, Identifier, IlaConfig, IlaErrors, Locator, RouteEncap,
+};
 
-pub(super) const KEYS: &[&str] = &["loc_match", "loc", "dev", "csum-mode", "ident-type"];
+pub(super) const KEYS: &[&str] = &["loc_match", "identifier", "loc", "dev", "csum-mode", "ident-type"];
 
 /// Words of `ila-adj-transport`.
 pub(super) const ADJ_TRANSPORT: &[(&str, AdjTransport)] =
@@ -30,28 +32,39 @@ const CSUM_MODES: &[(&str, CsumMode)] = &[
     (CsumMode::NoAction.name(), CsumMode::NoAction),
 ];
 
-/// Keys of `encap` as iproute2 names them.
-const IDENT_TYPES: &[(&str, IdentType)] =
-    &[(IdentType::Luid.name(), IdentType::Luid), (IdentType::UseFormat.name(), IdentType::UseFormat)];
+/// All types, by the names under which iproute2 shows them.
+const IDENT_TYPES: &[(&str, IdentType)] = &{
+    let mut words = [("", IdentType::UseFormat); IdentType::ALL.len()];
+    let mut at = 0;
+    while at < words.len() {
+        words[at] = (IdentType::ALL[at].name(), IdentType::ALL[at]);
+        at += 1;
+    }
+    words
+};
 
 /// Positions of earlier mappings in the list.
 #[derive(Debug, Default)]
-pub(super) struct Seen(HashMap<(Locator, Option<String>), usize>);
+pub(super) struct Seen(HashMap<(Locator, Option<Identifier>, Option<String>), usize>);
 
 /// Reads mapping number `n`. `config` contains all links.
 pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen, n: usize) -> Result<IlaConfig> {
     let hint = "use a locator such as \"2001:db8:0:1\"";
     let match_value = table.need("loc_match", hint)?;
     let locator_match = locator(&match_value)?;
+    let identifier = table.get("identifier").map(|value| identifier(&value)).transpose()?;
     let locator = locator(&table.need("loc", hint)?)?;
     let dev = table.get("dev").map(|value| dev::read(&value, config)).transpose()?;
     let csum_mode = table.get("csum-mode").map_or(Ok(CsumMode::default()), |value| value.word(CSUM_MODES))?;
     let ident_type = table.get("ident-type").map_or(Ok(IdentType::default()), |value| value.word(IDENT_TYPES))?;
-    if let Some(n) = seen.0.insert((locator_match, dev.clone()), n) {
+    if let Some(n) = seen.0.insert((locator_match, identifier, dev.clone()), n) {
+        let of_address = identifier.map(|identifier| format!(" identifier {identifier}")).unwrap_or_default();
         let of = dev.map_or_else(|| "any device".to_owned(), |dev| format!("device {dev}"));
-        return Err(match_value.error(format!("{locator_match} for {of} is already ila[{n}]; take one out")));
+        return Err(
+            match_value.error(format!("{locator_match}{of_address} for {of} is already ila[{n}]; take one out"))
+        );
     }
-    Ok(IlaConfig { locator_match, locator, dev, csum_mode, ident_type })
+    Ok(IlaConfig { locator_match, identifier, locator, dev, csum_mode, ident_type })
 }
 
 /// Reads the encapsulation of a route to `to`.
@@ -65,6 +78,14 @@ pub(super) fn read_encap(value: &Value<'_>, to: Prefix) -> Result<RouteEncap> {
     let encap = RouteEncap { locator, csum_mode, ident_type, hook_type };
     encap.check(to).map_err(|err| value.error(format!("{to} cannot be translated: {err}")))?;
     Ok(encap)
+}
+
+fn identifier(value: &Value<'_>) -> Result<Identifier> {
+    let text = value.str()?;
+    text.parse().map_err(|_| {
+        let given = quoted(text);
+        value.error(format!("{given} is no identifier; use four groups of hexadecimal digits, such as \"2000:0:0:7\""))
+    })
 }
 
 fn locator(value: &Value<'_>) -> Result<Locator> {
@@ -93,6 +114,7 @@ mod tests {
                     csum-mode = \"neutral-map\"\nident-type = \"luid\"\n";
         let any = IlaConfig {
             locator_match: Locator(0x2001_0db8_0000_0001),
+            identifier: None,
             locator: Locator(0xfd00_0000_0000_0007),
             dev: None,
             csum_mode: CsumMode::NoAction,
@@ -105,7 +127,15 @@ mod tests {
             ident_type: IdentType::Luid,
             ..any.clone()
         };
-        assert_eq!(read(text), Ok(vec![any, of_wan]));
+        let of_address = IlaConfig { identifier: Some(Identifier(0x2000_0000_0000_0007)), ..any.clone() };
+        let text =
+            format!("{text}[[ila]]\nloc_match = \"2001:db8:0:1\"\nidentifier = \"2000:0:0:7\"\nloc = \"fd00:0:0:7\"\n");
+        assert_eq!(read(&text), Ok(vec![any, of_wan, of_address]));
+        for ident_type in IdentType::ALL {
+            let name = ident_type.name();
+            let text = format!("[[ila]]\nloc_match = \"1:2:3:4\"\nloc = \"1:2:3:5\"\nident-type = \"{name}\"\n");
+            assert_eq!(read(&text).unwrap()[0].ident_type, ident_type);
+        }
         for mode in CsumMode::ALL {
             let text =
                 format!("[[ila]]\nloc_match = \"1:2:3:4\"\nloc = \"1:2:3:5\"\ncsum-mode = \"{}\"\n", mode.name());
@@ -147,8 +177,12 @@ mod tests {
         assert_eq!(encap(&format!("{to}{all}")), Ok(Some(set)));
         let refused = [
             ("to = \"10.0.0.0/8\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "ILA is for IPv6 alone"),
-            ("to = \"3333::/64\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "does not tell the type"),
-            ("to = \"3333::/67\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "not iid"),
+            (
+                "to = \"3333:0:0:1:3000::/68\"\ndev = \"wan\"\n",
+                "type = \"ila\", loc = \"1:2:3:4\", csum-mode = \"neutral-map\"",
+                "has the C bit",
+            ),
+            (to, "type = \"ila\", loc = \"1:2:3:4\", ident-type = \"port\"", "port is unknown; use iid, luid"),
             (to, "loc = \"1:2:3:4\"", "type: missing"),
             (to, "type = \"ila\"", "loc: missing"),
             (to, "type = \"mpls\", loc = \"1:2:3:4\"", "mpls is unknown"),
@@ -181,7 +215,14 @@ mod tests {
             ("[[ila]]\nloc_match = \"1::4\"\nloc = \"1:2:3:5\"\n".to_owned(), "1::4 is no locator"),
             (format!("[[ila]]\n{good}dev = \"lan\"\n"), "no link is named lan"),
             (format!("[[ila]]\n{good}csum-mode = \"adjust\"\n"), "adjust is unknown"),
-            (format!("[[ila]]\n{good}ident-type = \"iid\"\n"), "iid is unknown; use luid or use-format"),
+            (format!("[[ila]]\n{good}ident-type = \"port\"\n"), "port is unknown; use iid, luid, virt-v4"),
+            (format!("[[ila]]\n{good}identifier = \"::7\"\n"), "::7 is no identifier"),
+            (
+                format!(
+                    "[[ila]]\n{good}identifier = \"0:0:0:7\"\n[[ila]]\n{good}[[ila]]\n{good}identifier = \"0:0:0:7\"\n"
+                ),
+                "1:2:3:4 identifier 0:0:0:7 for any device is already ila[0]",
+            ),
             (format!("[[ila]]\n{good}[[ila]]\n{good}"), "1:2:3:4 for any device is already ila[0]"),
             (format!("[[ila]]\n{good}locator = 1\n"), "unknown key"),
         ];

@@ -1,5 +1,6 @@
 //! The worker as the host of netlink's model.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use ::fib::Known;
@@ -32,6 +33,8 @@ pub(crate) struct WorkerBackend {
     open: Open,
     /// Changes for the host side, if the gateway has one.
     noted: Option<Vec<Delta>>,
+    /// Links and VRF devices that were removed.
+    closed: BTreeSet<PortId>,
     /// Time of the host's creation.
     start: std::time::Instant,
 }
@@ -47,8 +50,13 @@ impl Backend for WorkerBackend {
     }
 
     fn apply(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
-        let Self { worker, noted, .. } = self;
-        worker.queue_deltas(deltas.inspect(|delta| noted.iter_mut().for_each(|noted| noted.push((*delta).clone()))));
+        let Self { worker, noted, closed, .. } = self;
+        worker.queue_deltas(deltas.inspect(|delta| {
+            noted.iter_mut().for_each(|noted| noted.push((*delta).clone()));
+            if let Delta::Vrf(device, None) = delta {
+                closed.insert(*device);
+            }
+        }));
     }
 
     fn open(&mut self, id: PortId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
@@ -77,7 +85,9 @@ impl Backend for WorkerBackend {
     }
 
     fn close(&mut self, id: PortId) -> Result<(), Error> {
-        self.change(id, LinkChange::Close)
+        self.change(id, LinkChange::Close)?;
+        self.closed.insert(id);
+        Ok(())
     }
 
     fn set_mtu(&mut self, id: PortId, mtu: u16) -> Result<(), Error> {
@@ -173,12 +183,17 @@ impl Backend for WorkerBackend {
 impl WorkerBackend {
     /// Host over `worker`; `open` opens its links.
     pub(crate) fn new(worker: Handle, open: Open) -> Self {
-        Self { worker, open, noted: None, start: std::time::Instant::now() }
+        Self { worker, open, noted: None, closed: BTreeSet::new(), start: std::time::Instant::now() }
     }
 
     /// Starts to record changes for the host side.
     pub(super) fn note_deltas(&mut self) {
         self.noted = Some(Vec::new());
+    }
+
+    /// The links and VRF devices that were removed since the last call.
+    pub(super) fn take_closed(&mut self) -> BTreeSet<PortId> {
+        std::mem::take(&mut self.closed)
     }
 
     /// The changes since the last call; `None` if changes are not recorded.

@@ -30,7 +30,7 @@ pub(crate) type Generic = generic::Generic<WorkerIla>;
 pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
     pub(crate) xfrm: Xfrm,
-    pub(crate) generic: Generic,
+    generic: Generic,
     pub(crate) sysctl: Sysctl,
     /// The network namespace that mirrors the model.
     pub(crate) host_side: HostSide,
@@ -41,6 +41,14 @@ pub(crate) struct Protocols {
 }
 
 impl Protocols {
+    /// The families of `NETLINK_GENERIC`, over the devices that the model has now.
+    pub(crate) fn generic(&mut self) -> &mut Generic {
+        let Self { rtnl, generic, sysctl, .. } = self;
+        generic.ila.follow_devices(&rtnl.model, rtnl.backend.take_closed());
+        generic.ila.set_max(sysctl.settings().tables.mappings);
+        generic
+    }
+
     /// Begins to note a request of a client that may change the node.
     pub(super) fn begin_change(&mut self, protocol: u32, message: &[u8]) -> Pending {
         let Some(journal) = self.journal.as_mut().filter(|journal| journal.is_on()) else { return Pending::Nothing };
@@ -99,7 +107,7 @@ impl Shared {
     pub(crate) fn new(worker: &Handle, open: Open) -> Self {
         let rtnl = Rtnl { model: Model::default(), backend: WorkerBackend::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
-        let generic = Generic { ila: WorkerIla(worker.clone()) };
+        let generic = Generic { ila: WorkerIla::new(worker.clone()) };
         let sysctl = Sysctl::new(worker.clone());
         Self(Arc::new(Mutex::new(Protocols {
             rtnl,

@@ -37,7 +37,7 @@ impl Served for Generic {
     const NUMBER: u32 = protocol::GENERIC;
 
     fn of(protocols: &mut Protocols) -> &mut Self {
-        &mut protocols.generic
+        protocols.generic()
     }
 }
 

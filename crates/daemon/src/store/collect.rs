@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use config::Config;
 use config::model::{IlaConfig, PolicyDefault};
 use config::settings::Settings;
-use netlink::generic::ila::{IlaBackend as _, Mapping};
+use netlink::generic::ila::{IlaBackend as _, Mapping, MappingName};
 use netlink::sysctl;
 use netlink::xfrm::{Database, Policy, Sa, convert, saved_defaults};
 use netlink::{Error, Saved, rtnl, set_flags};
@@ -131,12 +131,14 @@ pub(super) fn limited(protocols: &mut Protocols, of_files: &OfFiles) -> Result<(
 /// ILA's mappings, with the names of their devices from `links`.
 fn saved_mappings(protocols: &mut Protocols, links: &[(u32, String)]) -> Result<Vec<(IlaConfig, Saved)>, String> {
     let names: HashMap<u32, &str> = links.iter().map(|(number, name)| (*number, name.as_str())).collect();
-    let all = protocols.generic.ila.all().map_err(|err| err.to_string())?;
+    let all = protocols.generic().ila.all().map_err(|err| err.to_string())?;
     let each = all.into_iter().map(|mapping| {
-        let Mapping { locator_match, locator, ifindex, csum_mode, ident_type } = mapping;
-        let dev = names.get(&ifindex).copied();
-        let config = IlaConfig { locator_match, locator, dev: dev.map(str::to_owned), csum_mode, ident_type };
-        (config, mapping.saved(dev))
+        let Mapping { name, locator, csum_mode, ident_type } = mapping;
+        let MappingName { locator_match, identifier, ifindex } = name;
+        let found = names.get(&ifindex).copied();
+        let dev = found.map(str::to_owned);
+        let config = IlaConfig { locator_match, identifier, locator, dev, csum_mode, ident_type };
+        (config, mapping.saved(found))
     });
     Ok(each.collect())
 }

@@ -150,7 +150,7 @@ pub(crate) fn restore(
         let model = &protocols.rtnl.model;
         let outcome = match ila::renumber(&mut kept.message, |old| current(links, model, old)) {
             Err(number) => Err(gone(number, links)),
-            Ok(()) => carry_out(&mut protocols.generic, &kept.message),
+            Ok(()) => carry_out(protocols.generic(), &kept.message),
         };
         take(kept, false, outcome)?;
     }
@@ -402,7 +402,7 @@ fn repeat(
     match protocol {
         protocol::ROUTE => carry_out(&mut protocols.rtnl, message),
         protocol::XFRM => repeat_xfrm(message, protocols),
-        _ => carry_out(&mut protocols.generic, message),
+        _ => carry_out(protocols.generic(), message),
     }
 }
 

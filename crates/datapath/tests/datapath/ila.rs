@@ -5,7 +5,10 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use base::{Domain, DropReason, Mib, PortId, TableId};
 use datapath::{HookPoint, PortConfig, Step, TraceFilter, host_port};
-use ila::{AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
+use ila::{
+    AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, MappingChange, MappingKey, Mappings,
+    Rewrite,
+};
 use offload::checksum;
 use packet::{Csum, Packet};
 use sim::{AddAddress as _, Flow, Node, PortOptions, Rng, esp, policy, unique_mask};
@@ -28,7 +31,8 @@ fn flow() -> Flow {
 }
 
 fn mapping(locator_match: Locator, locator: Locator, link: Option<PortId>) -> Mapping {
-    Mapping { locator_match, locator, link, csum_mode: CsumMode::NeutralMap, ident_type: IdentType::Luid }
+    let (csum_mode, ident_type) = (CsumMode::NeutralMap, IdentType::Luid);
+    Mapping { locator_match, identifier: None, locator, link, csum_mode, ident_type }
 }
 
 /// The packet as translated by another node: to the ILA address of its destination. The checksum covers either address.
@@ -62,7 +66,7 @@ fn packet_to_ila_address_is_routed_by_sir_address() {
     node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.2.0.1").udp(100));
     assert_eq!(node.tx(OUTSIDE).len(), 2);
     assert_eq!(node.datapath.ila_translated(), 1);
-    assert!(node.datapath.remove_ila(ILA, None));
+    assert!(node.datapath.remove_ila(MappingKey::of_locator(ILA, None)));
     node.rx_bytes(NOW, INSIDE, &to_ila(&sent, ILA));
     assert_eq!(node.tx(OUTSIDE).len(), 0);
 }
@@ -215,7 +219,7 @@ fn translated_packet_of_established_flow_skips_route_lookup() {
     assert_eq!(got.iter().map(|pkt| pkt.meta.cut.segs()).collect::<Vec<_>>(), [1, 1, 2, 1]);
     assert_eq!(got[0].to_vec(), flow.tcp(1, 100));
     // Without the mapping the packet is for an address that is not the node's.
-    node.datapath.remove_ila(ILA, None);
+    node.datapath.remove_ila(MappingKey::of_locator(ILA, None));
     node.rx_bytes(NOW, INSIDE, &to_ila(&flow.tcp(501, 100), ILA));
     assert!(up(&mut node).is_empty());
 }
@@ -281,31 +285,34 @@ fn identifier_that_makes_no_destination_is_dropped() {
 
 #[test]
 fn trace_shows_translation_between_hook_and_route() {
-    let mut node = router();
-    node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
-    node.datapath.set_trace(Some(TraceFilter::default()), 1);
     let sent = to_ila(&flow().udp(5), ILA);
-    node.rx_bytes(NOW, INSIDE, &sent);
-    let steps: Vec<_> = node.datapath.take_trace().collect();
     let from = ipv6::Ipv6Header::ref_from(&sent).unwrap().dst();
-    let prefix = Some("fd00:2::/64".parse().unwrap());
-    let table = Some(TableId::MAIN);
-    assert_eq!(
-        steps[..4].iter().map(|step| step.step).collect::<Vec<_>>(),
-        [
-            Step::Input,
-            Step::Hook { point: HookPoint::PreRouting, dev: INSIDE },
-            Step::Ila { from },
-            Step::Route { table, prefix, domain: Domain::DEFAULT },
-        ]
-    );
-    let dst: Vec<_> = steps[..4].iter().map(|step| step.flow.unwrap().dst).collect();
-    assert_eq!(dst, [from.into(), from.into(), flow().dst, flow().dst]);
-    assert_eq!(node.datapath.ila_translated(), 1);
-    // The trace ends, and translation goes on.
-    node.datapath.set_trace(None, 0);
-    node.rx_bytes(NOW, INSIDE, &sent);
-    assert_eq!(node.datapath.ila_translated(), 2);
+    let of_address = Mapping { identifier: Some(Identifier::of(from)), ..mapping(ILA, SIR, None) };
+    for map in [mapping(ILA, SIR, None), of_address] {
+        let mut node = router();
+        node.datapath.add_ila(map).unwrap();
+        node.datapath.set_trace(Some(TraceFilter::default()), 1);
+        node.rx_bytes(NOW, INSIDE, &sent);
+        let steps: Vec<_> = node.datapath.take_trace().collect();
+        let prefix = Some("fd00:2::/64".parse().unwrap());
+        let table = Some(TableId::MAIN);
+        assert_eq!(
+            steps[..4].iter().map(|step| step.step).collect::<Vec<_>>(),
+            [
+                Step::Input,
+                Step::Hook { point: HookPoint::PreRouting, dev: INSIDE },
+                Step::Ila { from },
+                Step::Route { table, prefix, domain: Domain::DEFAULT },
+            ]
+        );
+        let dst: Vec<_> = steps[..4].iter().map(|step| step.flow.unwrap().dst).collect();
+        assert_eq!(dst, [from.into(), from.into(), flow().dst, flow().dst]);
+        assert_eq!(node.datapath.ila_translated(), 1);
+        // The trace ends, and translation goes on.
+        node.datapath.set_trace(None, 0);
+        node.rx_bytes(NOW, INSIDE, &sent);
+        assert_eq!(node.datapath.ila_translated(), 2);
+    }
 }
 
 #[test]
@@ -344,7 +351,7 @@ fn shortcuts_give_way_while_there_are_mappings() {
         assert_eq!(node.tx(OUTSIDE).len(), if is_mapped { 0 } else { 8 });
         assert_eq!(node.datapath.ila_translated(), if is_mapped { 8 } else { 0 });
         if is_mapped {
-            node.datapath.remove_ila(SIR, None);
+            node.datapath.remove_ila(MappingKey::of_locator(SIR, None));
             let third = burst(&mut near, &node);
             node.rx(NOW, INSIDE, third);
             assert_eq!(node.tx(OUTSIDE).len(), 8);
@@ -354,13 +361,13 @@ fn shortcuts_give_way_while_there_are_mappings() {
 
 #[test]
 fn mapping_changes_under_traffic_misdirect_no_packet() {
-    const PLACES: u64 = 8;
+    const PLACES: u64 = 6;
     for seed in 0..4 {
         let mut rng = Rng::new(seed);
         let mut node = router();
-        // Mappings to the network outside or inside, by any device or by one; the model returns the output link of a
-        // packet.
-        let mut model: BTreeMap<(u64, Option<PortId>), Locator> = BTreeMap::new();
+        // Mappings to the network outside or inside, of a locator or of an address, by any device or by one; the model
+        // returns the output link of a packet.
+        let mut model: BTreeMap<(u64, Option<Identifier>, Option<PortId>), Mapping> = BTreeMap::new();
         let nets = [SIR, Locator(0xfd00_0001_0000_0000)];
         let mut translated = 0;
         for nth in 0..50_000_u64 {
@@ -368,47 +375,87 @@ fn mapping_changes_under_traffic_misdirect_no_packet() {
             let link = [None, Some(INSIDE), Some(OUTSIDE)][rng.below(3)];
             let from = Locator(ILA.0 + place);
             let to = nets[rng.below(2)];
-            match rng.below(5) {
+            let original = Identifier(0x2000_0000_0000_0001 | (rng.below(3) as u64) << 8);
+            let by = [INSIDE, OUTSIDE][rng.below(2)];
+            let dst = IpAddr::V6(SIR.with(original));
+            let src = if by == INSIDE { "fd00:1::1" } else { "fd00:2::1" }.parse().unwrap();
+            let sent = to_ila(&Flow { src, dst, ..flow() }.udp(4), from);
+            let at = Ipv6Addr::from_octets(*sent[24..40].first_chunk().unwrap());
+            // An address is that in the packet.
+            let identifier = (rng.below(2) == 1).then_some(Identifier::of(at));
+            let map = Mapping { identifier, ..mapping(from, to, link) };
+            let key = (place, identifier, link);
+            match rng.below(6) {
                 0 => {
-                    let is_new = !model.contains_key(&(place, link));
-                    assert_eq!(node.datapath.add_ila(mapping(from, to, link)).is_ok(), is_new);
-                    model.entry((place, link)).or_insert(to);
+                    let is_new = !model.contains_key(&key);
+                    assert_eq!(node.datapath.add_ila(map).is_ok(), is_new);
+                    model.entry(key).or_insert(map);
                 }
-                1 => assert_eq!(node.datapath.remove_ila(from, link), model.remove(&(place, link)).is_some()),
-                2 if nth % 97 == 0 => {
+                1 => assert_eq!(node.datapath.remove_ila(map.key()), model.remove(&key).is_some()),
+                2 => {
+                    node.datapath.change_ila(MappingChange::Set(map));
+                    model.insert(key, map);
+                }
+                3 if nth % 97 == 0 => {
                     let mut all = Mappings::default();
-                    model = (0..PLACES).map(|place| ((place, None), to)).collect();
+                    model.clear();
                     for place in 0..PLACES {
-                        all.add(mapping(Locator(ILA.0 + place), to, None)).unwrap();
+                        let map = mapping(Locator(ILA.0 + place), to, None);
+                        all.add(map).unwrap();
+                        model.insert((place, None, None), map);
                     }
                     node.datapath.replace_ila(all);
                 }
                 _ => {
-                    let identifier = Identifier(0x2000_0000_0000_0001 | nth << 8);
-                    let by = [INSIDE, OUTSIDE][rng.below(2)];
-                    let dst = IpAddr::V6(SIR.with(identifier));
-                    let src = if by == INSIDE { "fd00:1::1" } else { "fd00:2::1" }.parse().unwrap();
-                    let sent = to_ila(&Flow { src, dst, ..flow() }.udp(4), from);
-                    let at = *sent[24..40].first_chunk().unwrap();
                     node.rx_bytes(NOW, by, &sent);
-                    let found = model.get(&(place, Some(by))).or_else(|| model.get(&(place, None)));
+                    let get = |identifier, link| model.get(&(place, identifier, link));
+                    let own = Some(Identifier::of(at));
+                    let found = get(own, Some(by)).or_else(|| get(own, None));
+                    let found = found.or_else(|| get(None, Some(by))).or_else(|| get(None, None));
                     let out: Vec<Packet> = [INSIDE, OUTSIDE].into_iter().flat_map(|link| node.tx(link)).collect();
                     translated += u64::from(found.is_some());
                     let went: Vec<Ipv6Addr> = out.iter().filter_map(udp_dst).collect();
-                    let want = found.map(|&locator| {
+                    let want = found.map(|&Mapping { locator, .. }| {
                         let rewrite = Rewrite { locator, csum_mode: CsumMode::NeutralMap, diff: None };
-                        rewrite.address(Ipv6Addr::from_octets(at), Direction::IlaToSir)
+                        rewrite.address(at, Direction::IlaToSir)
                     });
                     assert_eq!(went, Vec::from_iter(want), "seed {seed}, change {nth}");
-                    assert!(want.is_none_or(|want| Identifier::of(want).0 >> 16 == identifier.0 >> 16));
+                    assert!(want.is_none_or(|want| Identifier::of(want).0 >> 16 == original.0 >> 16));
                 }
             }
             assert_eq!(node.datapath.ila_translated(), translated, "seed {seed}, change {nth}");
         }
-        let mut want: Vec<_> =
-            model.iter().map(|(&(place, link), &to)| mapping(Locator(ILA.0 + place), to, link)).collect();
-        want.sort_by_key(|map| (map.locator_match, map.link.is_none(), map.link));
+        let mut want: Vec<_> = model.into_values().collect();
+        want.sort_by_key(|map| map.key().place());
         assert_eq!(node.datapath.ila().snapshot(), want);
+    }
+}
+
+#[test]
+fn established_flow_goes_on_over_replaced_mappings() {
+    // Each mode at the sender; the checksums of a flow stay right whatever the locator, as every mapping has a difference of
+    // its own.
+    for csum_mode in [CsumMode::NeutralMapAuto, CsumMode::AdjTransport] {
+        let mut node = router();
+        node.datapath.set_ila_adj_transport(AdjTransport::Rfc1624);
+        node.route("fd00:8000::/32", None, OUTSIDE);
+        let sir = Locator(0x2001_0db8_0000_000a);
+        let dst = sir.with(Identifier(0x2000_0000_0000_0007));
+        let sent = |nth: u32| Flow { dst: dst.into(), ..flow() }.tcp(nth * 100, 100);
+        for nth in 0..1000 {
+            // Half of them are of the one address.
+            let identifier = (nth % 2 == 1).then_some(Identifier::of(dst));
+            let locator = Locator(0xfd00_8000_0000_0000 + (u64::from(nth % 5) << 20));
+            let map = Mapping { identifier, csum_mode, ..mapping(sir, locator, Some(INSIDE)) };
+            node.datapath.change_ila(MappingChange::Set(map));
+            node.rx_bytes(NOW, INSIDE, &sent(nth));
+            let mut pkt = only(node.tx(OUTSIDE));
+            pkt.meta.csum = Csum::None;
+            assert!(checksum::verify(&pkt, &info(&pkt)), "{csum_mode:?} {nth}");
+        }
+        assert_eq!(node.datapath.ila_translated(), 1000);
+        assert_eq!(node.datapath.ila().len(), 2);
+        assert!(node.drops().is_empty());
     }
 }
 

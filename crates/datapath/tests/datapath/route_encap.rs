@@ -573,6 +573,7 @@ fn mapping_and_route_translate_there_and_back() {
     far.port(OUTSIDE.0, PortOptions::BARE, &["3333:0:0:1::1/64"]);
     let mapping = ila::Mapping {
         locator_match: PLACE,
+        identifier: None,
         locator: SIR,
         link: None,
         csum_mode: CsumMode::NeutralMap,

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use base::{Domain, DropReason, Mib, PortId};
 use datapath::{FatCounts, PortConfig, TapPoints, Tapped, TraceFilter, Traffic, host_port};
-use ila::{CsumMode, IdentType, Locator, Mapping};
+use ila::{CsumMode, IdentType, Locator, Mapping, MappingKey};
 use packet::{Cut, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
 use wire::Spi;
@@ -194,10 +194,11 @@ fn change(node: &mut Node, which: usize, is_on: bool) {
 /// Adds or removes the ILA mapping of a locator to one that is no node's.
 fn set_mapping(node: &mut Node, is_on: bool, of: &str) {
     let [locator_match, locator] = [of, "2001:db8:0:8::"].map(|address| Locator::of(address.parse().unwrap()));
-    node.datapath.remove_ila(locator_match, None);
+    node.datapath.remove_ila(MappingKey::of_locator(locator_match, None));
     if is_on {
         let (csum_mode, ident_type) = (CsumMode::NeutralMap, IdentType::Luid);
-        node.datapath.add_ila(Mapping { locator_match, locator, link: None, csum_mode, ident_type }).unwrap();
+        let mapping = Mapping { locator_match, identifier: None, locator, link: None, csum_mode, ident_type };
+        node.datapath.add_ila(mapping).unwrap();
     }
 }
 

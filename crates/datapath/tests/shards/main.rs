@@ -313,7 +313,7 @@ impl Trial {
             3 => {
                 let is_on = self.rng.happens(500);
                 self.change_all(move |node, _| {
-                    node.datapath.remove_ila(ILA, None);
+                    node.datapath.remove_ila(mapping().key());
                     if is_on {
                         node.datapath.add_ila(mapping()).expect("no other");
                     }

@@ -117,6 +117,7 @@ impl Setup {
 pub(crate) fn mapping() -> Mapping {
     Mapping {
         locator_match: ILA,
+        identifier: None,
         locator: SIR,
         link: None,
         csum_mode: CsumMode::NeutralMap,

@@ -43,6 +43,8 @@ pub(super) struct Op {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call<'a> {
     pub(super) command: u8,
+    /// Flags of the message's header (`NLM_F_*`).
+    pub(super) flags: u16,
     pub(super) attrs: &'a [u8],
 }
 
@@ -53,7 +55,9 @@ impl<'a> Call<'a> {
     /// `EINVAL`: the header is truncated.
     pub(super) fn of(request: &Request<'a>) -> Result<Self, Error> {
         match request.payload() {
-            [command, _, _, _, attrs @ ..] => Ok(Self { command: *command, attrs }),
+            [command, _, _, _, attrs @ ..] => {
+                Ok(Self { command: *command, flags: request.message.header.flags, attrs })
+            }
             _ => Err(Error::new(errno::EINVAL)),
         }
     }

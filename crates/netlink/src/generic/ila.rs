@@ -2,14 +2,17 @@
 //!
 //! Differences from Linux: a checksum mode, identifier type or device that does not exist is refused, where Linux
 //! accepts any number; a dump is a consistent snapshot and never fails with `EAGAIN`.
+//!
+//! Extensions: `NLM_F_REPLACE`, with the meaning that it has for routes; mappings of one address, by the attribute
+//! `ILA_ATTR_IDENTIFIER`, which Linux defines and ignores; a group for events.
 
-use ila::{CsumMode, IdentType, Locator};
+use ila::{CsumMode, IdentType, Identifier, Locator};
 
 use super::family::{ATTRS_AT, CAN_DO, CAN_DUMP, Call, HAS_POLICY, Info, NEEDS_ADMIN, Op};
 use crate::attr::{Attr, AttrPolicy, Kind, Strictness, parse, policy};
 use crate::error::{Error, errno};
-use crate::message::{HEADER_LEN, Writer};
-use crate::saved::{Saved, kind_of, renumber_attribute};
+use crate::message::{HEADER_LEN, Writer, flag};
+use crate::saved::{Saved, flags_of, kind_of, renumber_attribute};
 use crate::session::{Dump, Progress, Protocol, Reply};
 
 /// Type of the family's messages. Programs look the number up by the family's name.
@@ -23,6 +26,7 @@ const FLUSH: u8 = 4;
 
 mod attr {
     pub(super) const LOCATOR: u16 = 1;
+    pub(super) const IDENTIFIER: u16 = 2;
     pub(super) const LOCATOR_MATCH: u16 = 3;
     pub(super) const IFINDEX: u16 = 4;
     pub(super) const CSUM_MODE: u16 = 7;
@@ -32,6 +36,7 @@ mod attr {
 
 const POLICY: AttrPolicy<{ attr::MAX as usize + 1 }> = policy(&[
     (attr::LOCATOR, Kind::Int(8)),
+    (attr::IDENTIFIER, Kind::Int(8)),
     (attr::LOCATOR_MATCH, Kind::Int(8)),
     (attr::IFINDEX, Kind::Int(4)),
     (attr::CSUM_MODE, Kind::Int(1)),
@@ -49,43 +54,75 @@ pub(super) const INFO: Info = Info {
         Op { command: FLUSH, flags: CAN_DO | HAS_POLICY | NEEDS_ADMIN },
         Op { command: GET, flags: CAN_DO | CAN_DUMP | HAS_POLICY },
     ],
-    groups: &[],
+    groups: &[(EVENTS, "mappings")],
 };
+
+/// Group of events: mappings that requests add, replace or remove.
+const EVENTS: u32 = 2;
 
 /// Mapping, with device numbers as clients of netlink see them.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Mapping {
-    /// Locator of the destinations that are translated.
-    pub locator_match: Locator,
+    /// Properties by which the mapping is unique.
+    pub name: MappingName,
     /// New locator of translated destinations.
     pub locator: Locator,
-    /// Number of the packets' input device; 0 for any.
-    pub ifindex: u32,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
     /// Type of the identifiers.
     pub ident_type: IdentType,
 }
 
+/// Properties by which a mapping is unique.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MappingName {
+    /// Locator of the destinations that are translated.
+    pub locator_match: Locator,
+    /// Identifier of the destination that is translated; `None` for all of the locator.
+    pub identifier: Option<Identifier>,
+    /// Number of the packets' input device; 0 for any.
+    pub ifindex: u32,
+}
+
+/// Permissions of a request to add a mapping.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct MayAdd {
+    /// Whether it adds a mapping that is not there.
+    pub new: bool,
+    /// Whether it replaces one that is there, in one step.
+    pub replace: bool,
+}
+
+impl MayAdd {
+    /// Permissions by the flags of the request, as Linux has them for routes. Without `NLM_F_REPLACE` a mapping is added whatever the other
+    /// flags, as in Linux's family; `NLM_F_REPLACE` with `NLM_F_EXCL` is a dump in generic netlink.
+    const fn of(flags: u16) -> Self {
+        let replace = flags & flag::REPLACE != 0;
+        Self { new: !replace || flags & flag::CREATE != 0, replace }
+    }
+}
+
 /// Owner of the mappings.
 pub trait IlaBackend {
-    /// Adds a mapping.
+    /// Adds a mapping, or replaces the one of its name in one step, so that each packet meets either. Returns whether it has
+    /// replaced one.
     ///
     /// # Errors
-    /// `EEXIST`: the locator has a mapping for the device. `ENODEV`: the device does not exist.
-    fn add(&mut self, mapping: Mapping) -> Result<(), Error>;
+    /// `EEXIST`: there is a mapping of that name, and it may not be replaced. `ENOENT`: there is none, and none may be added.
+    /// `ENODEV`: the device does not exist.
+    fn add(&mut self, mapping: Mapping, may: MayAdd) -> Result<bool, Error>;
 
-    /// Removes the mapping of a locator for a device, if present.
+    /// Removes the mapping of a name, and returns it, if present.
     ///
     /// # Errors
     /// The owner does not answer.
-    fn remove(&mut self, locator_match: Locator, ifindex: u32) -> Result<(), Error>;
+    fn remove(&mut self, name: MappingName) -> Result<Option<Mapping>, Error>;
 
-    /// The mapping of a locator for a device.
+    /// The mapping of a name.
     ///
     /// # Errors
     /// The owner does not answer.
-    fn get(&mut self, locator_match: Locator, ifindex: u32) -> Result<Option<Mapping>, Error>;
+    fn get(&mut self, name: MappingName) -> Result<Option<Mapping>, Error>;
 
     /// All mappings, as a consistent snapshot.
     ///
@@ -102,9 +139,13 @@ pub trait IlaBackend {
 
 pub(super) fn handle(backend: &mut impl IlaBackend, call: &Call<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let attrs = parse(call.attrs, ATTRS_AT, &POLICY, Strictness::Liberal)?;
-    let locator = |kind| Locator(attrs.get(kind).map_or(0, |attr| u64::from_be(attr.u64())));
-    let locator_match = locator(attr::LOCATOR_MATCH);
-    let ifindex = attrs.get(attr::IFINDEX).map_or(0, Attr::u32);
+    let word = |kind| attrs.get(kind).map(|attr| u64::from_be(attr.u64()));
+    let locator = |kind| Locator(word(kind).unwrap_or(0));
+    let name = MappingName {
+        locator_match: locator(attr::LOCATOR_MATCH),
+        identifier: word(attr::IDENTIFIER).map(Identifier),
+        ifindex: attrs.get(attr::IFINDEX).map_or(0, Attr::u32),
+    };
     match call.command {
         ADD => {
             let csum_mode = attrs.get(attr::CSUM_MODE).map_or(Ok(CsumMode::default()), |attr| {
@@ -113,12 +154,25 @@ pub(super) fn handle(backend: &mut impl IlaBackend, call: &Call<'_>, reply: &mut
             let ident_type = attrs.get(attr::IDENT_TYPE).map_or(Ok(IdentType::default()), |attr| {
                 IdentType::from_number(attr.u8()).ok_or_else(|| attr.refused("Unknown identifier type"))
             })?;
-            backend.add(Mapping { locator_match, locator: locator(attr::LOCATOR), ifindex, csum_mode, ident_type })
+            let mapping = Mapping { name, locator: locator(attr::LOCATOR), csum_mode, ident_type };
+            let replaced = backend.add(mapping, MayAdd::of(call.flags))?;
+            let flags = if replaced { flag::REPLACE } else { flag::CREATE };
+            reply.notify(EVENTS, ID, flags, |w| mapping.write(ADD, w));
+            Ok(())
         }
-        DEL => backend.remove(locator_match, ifindex),
-        FLUSH => backend.flush(),
+        DEL => {
+            if let Some(gone) = backend.remove(name)? {
+                reply.notify(EVENTS, ID, 0, |w| gone.write(DEL, w));
+            }
+            Ok(())
+        }
+        FLUSH => {
+            backend.flush()?;
+            reply.notify(EVENTS, ID, 0, |w| w.fixed(&[FLUSH, VERSION, 0, 0]));
+            Ok(())
+        }
         _ => {
-            let mapping = backend.get(locator_match, ifindex)?.ok_or(Error::new(errno::ESRCH))?;
+            let mapping = backend.get(name)?.ok_or(Error::new(errno::ESRCH))?;
             reply.send(ID, 0, |w| mapping.write(GET, w));
             Ok(())
         }
@@ -140,20 +194,25 @@ pub(super) fn dump<P: Protocol>(backend: &mut impl IlaBackend) -> Result<Dump<P>
 }
 
 impl Mapping {
-    /// Writes a mapping, as Linux's `ila_fill_info`.
+    /// Writes a mapping, as Linux's `ila_fill_info`, with its identifier if it has one.
     fn write(&self, command: u8, w: &mut Writer) {
+        let MappingName { locator_match, identifier, ifindex } = self.name;
         w.fixed(&[command, VERSION, 0, 0]);
         w.put(attr::LOCATOR, &self.locator.0.to_be_bytes());
-        w.put(attr::LOCATOR_MATCH, &self.locator_match.0.to_be_bytes());
-        w.put_u32(attr::IFINDEX, self.ifindex);
+        w.put(attr::LOCATOR_MATCH, &locator_match.0.to_be_bytes());
+        w.put_u32(attr::IFINDEX, ifindex);
         w.put_u8(attr::CSUM_MODE, self.csum_mode as u8);
         w.put_u8(attr::IDENT_TYPE, self.ident_type as u8);
+        if let Some(Identifier(identifier)) = identifier {
+            w.put(attr::IDENTIFIER, &identifier.to_be_bytes());
+        }
     }
 
     /// Request that adds the mapping. `dev` is the name of the mapping's device, if any.
     pub fn saved(&self, dev: Option<&str>) -> Saved {
         let dev = dev.map_or_else(String::new, |dev| format!(" dev {dev}"));
-        let label = format!("ILA mapping {}{dev}", self.locator_match);
+        let identifier = self.name.identifier.map_or_else(String::new, |it| format!(" identifier {it}"));
+        let label = format!("ILA mapping {}{identifier}{dev}", self.name.locator_match);
         Saved::new("ILA mapping", label, ID, 0, |w| self.write(ADD, w))
     }
 }
@@ -171,9 +230,9 @@ pub(crate) fn is_change(message: &[u8]) -> bool {
     kind_of(message) == ID && message.get(HEADER_LEN).is_some_and(|command| matches!(*command, ADD | DEL | FLUSH))
 }
 
-/// Whether a message asks this family for a new mapping.
+/// Whether a message asks this family for a mapping that may be new.
 pub(super) fn adds(message: &[u8]) -> bool {
-    kind_of(message) == ID && message.get(HEADER_LEN) == Some(&ADD)
+    kind_of(message) == ID && message.get(HEADER_LEN) == Some(&ADD) && MayAdd::of(flags_of(message)).new
 }
 
 #[cfg(test)]
@@ -188,24 +247,30 @@ pub(super) mod tests {
     pub(in super::super) struct Table(Vec<Mapping>);
 
     impl IlaBackend for Table {
-        fn add(&mut self, mapping: Mapping) -> Result<(), Error> {
-            if mapping.ifindex > 9 {
+        fn add(&mut self, mapping: Mapping, may: MayAdd) -> Result<bool, Error> {
+            if mapping.name.ifindex > 9 {
                 return Err(Error::new(errno::ENODEV));
             }
-            if self.get(mapping.locator_match, mapping.ifindex)?.is_some() {
-                return Err(Error::new(errno::EEXIST));
+            match self.0.iter_mut().find(|it| it.name == mapping.name) {
+                Some(there) if may.replace => *there = mapping,
+                Some(_) => return Err(Error::new(errno::EEXIST)),
+                None if !may.new => return Err(Error::new(errno::ENOENT)),
+                None => {
+                    self.0.push(mapping);
+                    return Ok(false);
+                }
             }
-            self.0.push(mapping);
-            Ok(())
+            Ok(true)
         }
 
-        fn remove(&mut self, locator_match: Locator, ifindex: u32) -> Result<(), Error> {
-            self.0.retain(|it| (it.locator_match, it.ifindex) != (locator_match, ifindex));
-            Ok(())
+        fn remove(&mut self, name: MappingName) -> Result<Option<Mapping>, Error> {
+            let gone = self.get(name);
+            self.0.retain(|it| it.name != name);
+            gone
         }
 
-        fn get(&mut self, locator_match: Locator, ifindex: u32) -> Result<Option<Mapping>, Error> {
-            Ok(self.0.iter().find(|it| (it.locator_match, it.ifindex) == (locator_match, ifindex)).copied())
+        fn get(&mut self, name: MappingName) -> Result<Option<Mapping>, Error> {
+            Ok(self.0.iter().find(|it| it.name == name).copied())
         }
 
         fn all(&mut self) -> Result<Vec<Mapping>, Error> {
@@ -267,6 +332,13 @@ pub(super) mod tests {
         }
     }
 
+    fn of_address(identifier: u64) -> impl Fn(&mut Writer) {
+        move |w| {
+            w.put(attr::IDENTIFIER, &identifier.to_be_bytes());
+            all(M, 0, 1, 1)(w);
+        }
+    }
+
     fn table() -> Generic<Table> {
         Generic { ila: Table::default() }
     }
@@ -306,8 +378,97 @@ pub(super) mod tests {
         assert_eq!(answer(&mut table, true, &request(ADD, 0, |_| {})).0, 0);
         let csum_mode = CsumMode::NoAction;
         let ident_type = IdentType::UseFormat;
-        let (locator_match, locator, ifindex) = (Locator(0), Locator(0), 0);
-        assert_eq!(table.ila.0, [Mapping { locator_match, locator, ifindex, csum_mode, ident_type }]);
+        let name = MappingName { locator_match: Locator(0), identifier: None, ifindex: 0 };
+        assert_eq!(table.ila.0, [Mapping { name, locator: Locator(0), csum_mode, ident_type }]);
+    }
+
+    #[test]
+    fn replacement_has_the_flags_and_errnos_of_routes() {
+        const R: u16 = flag::REPLACE;
+        const C: u16 = flag::CREATE;
+        const X: u16 = flag::EXCL;
+        // The outcome for a mapping that is missing, and for one that is there.
+        let cases: [(u16, i32, i32); 8] = [
+            (0, 0, errno::EEXIST),
+            (C, 0, errno::EEXIST),
+            (X, 0, errno::EEXIST),
+            (C | X, 0, errno::EEXIST),
+            (R, errno::ENOENT, 0),
+            (R | C, 0, 0),
+            (R | X, errno::EOPNOTSUPP, errno::EOPNOTSUPP),
+            (R | C | X, errno::EOPNOTSUPP, errno::EOPNOTSUPP),
+        ];
+        for (flags, missing, there) in cases {
+            let mut table = table();
+            assert_eq!(answer(&mut table, true, &request(ADD, flags, all(M, 3, 1, 1))).0, missing, "{flags:#x}");
+            assert_eq!(table.ila.0.len(), usize::from(missing == 0));
+            table.ila.0.clear();
+            answer(&mut table, true, &request(ADD, 0, all(M, 3, 1, 1)));
+            answer(&mut table, true, &request(ADD, 0, all(M, 0, 1, 1)));
+            let before = table.ila.0.clone();
+            assert_eq!(answer(&mut table, true, &request(ADD, flags, all(M, 3, 2, 32))).0, there, "{flags:#x}");
+            let (csum_mode, ident_type) = (CsumMode::NoAction, IdentType::UseFormat);
+            let after = if there == 0 { Mapping { csum_mode, ident_type, ..before[0] } } else { before[0] };
+            assert_eq!(table.ila.0, [after, before[1]], "{flags:#x}");
+            // Without room for new ones, the replacement of one that is there is no addition.
+            let is_replaced_alone = flags & (R | C) == R;
+            assert_eq!(adds(&request(ADD, flags, |_| {})), !is_replaced_alone);
+        }
+        let device = request(ADD, R | C, all(M, 12, 1, 1));
+        assert_eq!(answer(&mut table(), true, &device).0, errno::ENODEV);
+    }
+
+    #[test]
+    fn mapping_of_address_is_one_beside_its_locators() {
+        let mut table = table();
+        let cases: [(&str, Vec<u8>, i32); 9] = [
+            ("add of an address", request(ADD, 0, of_address(7)), 0),
+            ("the same", request(ADD, 0, of_address(7)), errno::EEXIST),
+            ("another address", request(ADD, 0, of_address(0)), 0),
+            ("its locator", request(ADD, 0, all(M, 0, 2, 32)), 0),
+            ("delete of a third", request(DEL, 0, of_address(8)), 0),
+            ("get of a third", request(GET, 0, of_address(8)), errno::ESRCH),
+            ("replacement of a third", request(ADD, flag::REPLACE, of_address(8)), errno::ENOENT),
+            ("short identifier", request(ADD, 0, |w| w.put(attr::IDENTIFIER, &[1])), errno::ERANGE),
+            ("delete of the locator's", request(DEL, 0, of_match(M)), 0),
+        ];
+        for (what, bytes, want) in cases {
+            assert_eq!(answer(&mut table, true, &bytes).0, want, "{what}");
+        }
+        let identifiers = table.ila.0.iter().map(|mapping| mapping.name.identifier);
+        assert_eq!(identifiers.collect::<Vec<_>>(), [Some(Identifier(7)), Some(Identifier(0))]);
+        let (_, payloads) = answer(&mut table, true, &request(GET, 0, of_address(7)));
+        assert!(payloads[0].ends_with(&[12, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 7]), "{payloads:?}");
+        let (_, payloads) = answer(&mut table, true, &request(GET, flag::DUMP, |_| {}));
+        assert_eq!(payloads.len(), 2);
+    }
+
+    #[test]
+    fn events_are_sent_to_group_for_changes_alone() {
+        let mut table = table();
+        let mut session = Session::new(true);
+        session.bind(1, 1 << (EVENTS - 1)).unwrap();
+        let mut events = |bytes: &[u8]| {
+            let mut outbox = Outbox::default();
+            let listeners = session.groups();
+            session.handle(bytes, &mut table, listeners, &mut outbox);
+            let is_event = |to: &crate::To| *to == crate::To::Group { group: EVENTS, echoed: false };
+            let events = outbox.iter().filter(|(to, _)| is_event(to)).flat_map(|(_, bytes)| Messages::new(bytes));
+            events.map(|message| (message.payload()[0], message.header.flags)).collect::<Vec<_>>()
+        };
+        let cases: [(Vec<u8>, &[(u8, u16)]); 8] = [
+            (request(ADD, 0, of_address(7)), &[(ADD, flag::CREATE)]),
+            (request(ADD, 0, of_address(7)), &[]),
+            (request(ADD, flag::REPLACE, of_address(7)), &[(ADD, flag::REPLACE)]),
+            (request(ADD, flag::REPLACE, of_address(8)), &[]),
+            (request(GET, 0, of_address(7)), &[]),
+            (request(DEL, 0, of_address(8)), &[]),
+            (request(DEL, 0, of_address(7)), &[(DEL, 0)]),
+            (request(FLUSH, 0, |_| {}), &[(FLUSH, 0)]),
+        ];
+        for (bytes, want) in cases {
+            assert_eq!(events(&bytes), want);
+        }
     }
 
     #[test]
@@ -352,21 +513,21 @@ pub(super) mod tests {
     #[test]
     fn saved_request_brings_mapping_about_again() {
         let csum_mode = CsumMode::NeutralMapAuto;
-        let mapping = Mapping {
-            locator_match: Locator(M),
-            locator: Locator(5),
-            ifindex: 3,
-            csum_mode,
-            ident_type: IdentType::Luid,
-        };
+        let name = MappingName { locator_match: Locator(M), identifier: None, ifindex: 3 };
+        let mapping = Mapping { name, locator: Locator(5), csum_mode, ident_type: IdentType::Luid };
         let mut saved = mapping.saved(Some("wan"));
         assert_eq!(saved.label, "ILA mapping 2001:db8:0:1 dev wan");
         renumber(&mut saved.message, |old| (old == 3).then_some(7)).unwrap();
         let mut table = table();
         carry_out(&mut table, &saved.message).unwrap();
-        assert_eq!(table.ila.0, [Mapping { ifindex: 7, ..mapping }]);
+        assert_eq!(table.ila.0, [Mapping { name: MappingName { ifindex: 7, ..name }, ..mapping }]);
         assert_eq!(renumber(&mut saved.message, |_| None), Err(7));
-        let mut any = Mapping { ifindex: 0, ..mapping }.saved(None);
+        let name = MappingName { identifier: Some(Identifier(0x2000_0000_0000_0007)), ifindex: 0, ..name };
+        let mapping = Mapping { name, ..mapping };
+        let mut any = mapping.saved(None);
+        assert_eq!(any.label, "ILA mapping 2001:db8:0:1 identifier 2000:0:0:7");
+        carry_out(&mut table, &any.message).unwrap();
+        assert_eq!(table.ila.0[1], mapping);
         assert_eq!(renumber(&mut any.message, |_| None), Ok(()));
     }
 }

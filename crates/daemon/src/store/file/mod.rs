@@ -20,8 +20,9 @@ use crate::files;
 use crate::random::random;
 use crate::sa_name::{Checkpoint, SaName};
 
-/// Number of the format; a file of another version has another one.
-const FORMAT: u32 = 4;
+/// Number of the format; a file of another version has another one. Earlier versions than 5 would take the ILA mapping of an address for
+/// one of its locator, and the tables are those of 4.
+const FORMAT: u32 = 5;
 
 /// Number of the first format, which has no settings.
 const FIRST_FORMAT: u32 = 1;

@@ -213,6 +213,21 @@ fn a_file_of_the_first_version_has_no_settings() {
 }
 
 #[test]
+fn file_of_fourth_version_has_the_same_tables() {
+    let dir = Dir::new("fourth");
+    let store = Store::open(&dir.file("state")).unwrap();
+    store.replace(&state(3), Keep::Saved, BOOT_ID, 0).unwrap();
+    let write = store.database().unwrap().begin_write().unwrap();
+    write.open_table(FATPATH).unwrap().insert("format", 4).unwrap();
+    write.commit().unwrap();
+    drop(store);
+    let store = Store::open(&dir.file("state")).unwrap();
+    assert_eq!(store.read(BOOT_ID).unwrap().state, state(3));
+    store.replace(&state(4), Keep::Saved, BOOT_ID, 0).unwrap();
+    assert_eq!((store.read(BOOT_ID).unwrap().state, store.format().unwrap()), (state(4), FORMAT));
+}
+
+#[test]
 fn file_of_second_version_has_settings_and_no_mappings() {
     let dir = Dir::new("second");
     let store = Store::open(&dir.file("state")).unwrap();
