@@ -178,15 +178,17 @@ fn stages() -> Outcome {
         )?;
         let mut command = Command::new(fatpath());
         command
-            .args(["trace", "-i", "a", "-c", "1", "--json", "--filter", filter])
+            .args(["trace", "-i", "a", "-c", "20", "--json", "--filter", filter])
             .env("FATPATH_RUNDIR", site.scratch.path());
         let mut tracer = Process::spawn(&mut command, &site.scratch)?;
         // Steps behind a wait for the ciphers are in a second line of the same packet.
         tracer.wait(PATIENCE)?;
         let mut wanted: Vec<String> = Vec::new();
+        let mut first = None;
         for line in tracer.output().lines() {
             let trace: Value = serde_json::from_str(line)?;
-            let steps = trace["steps"].as_array().ok_or("no steps")?.iter();
+            let first = first.get_or_insert_with(|| trace["packet"].clone());
+            let steps = trace["steps"].as_array().filter(|_| trace["packet"] == *first).into_iter().flatten();
             wanted.extend(steps.filter_map(|step| step["step"].as_str()?.split(' ').next()).map(str::to_owned));
         }
         let count = browser.script("return document.querySelectorAll('#steps li').length")?;
