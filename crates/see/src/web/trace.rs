@@ -23,6 +23,9 @@ use crate::http::{Body, Connection, of_parts, text};
 /// Limit of packets.
 const MAX_PACKETS: u32 = 100;
 
+/// Packets that the gateway is asked for besides, so that it goes on until steps behind a wait are there.
+const FURTHER_PACKETS: u32 = 50;
+
 /// Longest time of a trace.
 const TIME: Duration = Duration::from_secs(60);
 
@@ -94,7 +97,8 @@ fn trace(asked: &TraceRequest, path: PathBuf, sender: &mpsc::Sender<Bytes>) -> R
     let name = path.display().to_string();
     let failed = |err: std::io::Error| CliError::system(&name, &err);
     let mut client = Client::look_within(&asked.gateway, path, ANSWER_LIMIT)?;
-    match client.ask(&Request::Trace { filter: asked.filter.clone(), packets: asked.packets })? {
+    let packets = asked.packets + FURTHER_PACKETS;
+    match client.ask(&Request::Trace { filter: asked.filter.clone(), packets })? {
         Reply::Tracing => {}
         _ => return Err(client.confused()),
     }
@@ -114,13 +118,15 @@ fn trace(asked: &TraceRequest, path: PathBuf, sender: &mpsc::Sender<Bytes>) -> R
                 let trace = PacketTrace::from_line(text.trim_end());
                 let trace = trace.map_err(|err| CliError::failed(format!("{name}: reply not understood: {err}")))?;
                 line.clear();
-                packets.insert(trace.packet);
-                let value = serde_json::json!({ "packet": trace.packet, "steps": trace.steps });
-                if send(value).is_err() {
-                    return Ok("the page has gone".to_owned());
-                }
-                if packets.len() >= asked.packets as usize {
+                if packets.len() < asked.packets as usize
+                    && packets.insert(trace.packet)
+                    && packets.len() == asked.packets as usize
+                {
                     end = end.min(Instant::now() + REST);
+                }
+                let value = serde_json::json!({ "packet": trace.packet, "steps": trace.steps });
+                if packets.contains(&trace.packet) && send(value).is_err() {
+                    return Ok("the page has gone".to_owned());
                 }
             }
             Ok(_) if line.len() as u64 == MAX_LINE => {
