@@ -72,7 +72,7 @@ mod reassembly_model;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets, in order of their names.
-pub const TARGETS: [Target; 32] = [
+pub const TARGETS: [Target; 33] = [
     ("bridge", bridge::target),
     ("capture_file", capture_file::target),
     ("config", config::target),
