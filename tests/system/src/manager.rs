@@ -94,12 +94,20 @@ impl Manager {
     /// # Errors
     /// None.
     pub fn command(&self, netns: &Netns, state: &Path) -> Outcome<Command> {
+        self.command_under(&[], netns, state)
+    }
+
+    /// As [`command`](Self::command), by the program `under`, whose arguments follow it.
+    ///
+    /// # Errors
+    /// None.
+    pub fn command_under(&self, under: &[&str], netns: &Netns, state: &Path) -> Outcome<Command> {
         let store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
         let mut command = netns.command("perl");
         let numbers = store.1.iter().map(|(_, descriptor)| descriptor.as_raw_fd().to_string());
         let numbers = std::iter::once(process::id().to_string()).chain(numbers).collect::<Vec<_>>().join(" ");
         let names = store.1.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>().join(":");
-        command.args(["-e", EXEC, &numbers, &names]).arg(state).arg(crate::fatpath());
+        command.args(["-e", EXEC, &numbers, &names]).arg(state).args(under).arg(crate::fatpath());
         command.env("NOTIFY_SOCKET", &self.path);
         Ok(command)
     }

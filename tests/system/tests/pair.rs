@@ -224,6 +224,7 @@ fn killed() -> Outcome {
         let up = end.fatpath(&["up", "site"])?;
         assert!(up.contains("site: up;"), "{up}");
         until_up(&ends[0], BACK)?;
+        println!("the tunnel is back after {:?}", begun.elapsed());
         assert!(begun.elapsed() <= BACK, "{:?}", begun.elapsed());
         assert_eq!(charons(end)?, charon, "the key manager is left alone");
         let status = end.fatpath(&["status", "-i", "site"])?;

@@ -153,7 +153,7 @@ impl Alone {
     }
 }
 
-const TUN: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.1/24\"]\n[link.device]\naddresses = [\"10.1.0.2/24\"]\n";
+pub(crate) const TUN: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.1/24\"]\n[link.device]\naddresses = [\"10.1.0.2/24\"]\n";
 const UDP: &str = "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n";
 
 fn links() -> Outcome {
@@ -214,30 +214,45 @@ fn links() -> Outcome {
 }
 
 /// A TCP stream from a socket of the host side to the host's kernel.
-fn host_side() -> Outcome {
-    let mut alone = Alone::start(TUN)?;
-    let namespace = |alone: &Alone| {
+/// Runs `next` beside a TCP connection of a program on the host side of the gateway `x`, which has the file [`TUN`]. Fails unless the
+/// connection and the host side's namespace go on.
+pub(crate) fn stream_goes_on(
+    netns: &Netns,
+    scratch: &Scratch,
+    next: impl FnOnce() -> Outcome<Gateway>,
+) -> Outcome<Gateway> {
+    let namespace = || {
         let mut command = Command::new(fatpath());
         command.args(["exec", "-i", "x", "--", "readlink", "/proc/self/ns/net"]);
-        run(command.env("FATPATH_RUNDIR", alone.scratch.path()))
+        run(command.env("FATPATH_RUNDIR", scratch.path()))
     };
-    let before = namespace(&alone)?;
-    let mut server = alone.netns.command("python3");
+    let before = namespace()?;
+    let mut server = netns.command("python3");
     let script = "import socket\ns = socket.create_server(('10.1.0.2', 7000))\nc, _ = s.accept()\nn = 0\nwhile d := c.recv(65536): n += len(d)\nprint('received', n, flush=True)";
-    let server = Process::spawn(server.args(["-c", script]), &alone.scratch)?;
-    let listens = || alone.netns.sh("ss -Htln sport = 7000").is_ok_and(|found| !found.is_empty());
+    let server = Process::spawn(server.args(["-c", script]), scratch)?;
+    let listens = || netns.sh("ss -Htln sport = 7000").is_ok_and(|found| !found.is_empty());
     wait_until("the server listens", PATIENCE, listens)?;
     let mut client = Command::new(fatpath());
     let script = "import socket, time\ns = socket.create_connection(('10.1.0.2', 7000), 5)\ns.settimeout(10)\nfor _ in range(1500):\n    s.sendall(bytes(1000))\n    time.sleep(0.002)\nprint('sent', flush=True)";
-    client.args(["exec", "-i", "x", "--", "python3", "-c", script]).env("FATPATH_RUNDIR", alone.scratch.path());
-    let mut client = Process::spawn(&mut client, &alone.scratch)?;
+    client.args(["exec", "-i", "x", "--", "python3", "-c", script]).env("FATPATH_RUNDIR", scratch.path());
+    let mut client = Process::spawn(&mut client, scratch)?;
     thread::sleep(Duration::from_millis(700));
     assert!(client.is_running(), "{}", client.output());
-    alone.replace(TUN)?;
+    let gateway = next()?;
     let status = client.wait(PATIENCE)?;
-    assert!(status.success() && client.output().contains("sent"), "{}\n{}", client.output(), alone.gateway.log());
+    assert!(status.success() && client.output().contains("sent"), "{}\n{}", client.output(), gateway.log());
     wait_until("all has arrived", PATIENCE, || server.output().contains("received 1500000"))?;
-    assert_eq!(namespace(&alone)?, before, "{}", alone.gateway.log());
+    assert_eq!(namespace()?, before, "{}", gateway.log());
+    Ok(gateway)
+}
+
+fn host_side() -> Outcome {
+    let Alone { mut gateway, netns, scratch } = Alone::start(TUN)?;
+    let gateway = stream_goes_on(&netns, &scratch, || {
+        gateway.replace(netns.command(fatpath()), &scratch, TUN, PATIENCE)?;
+        Ok(gateway)
+    })?;
+    let mut alone = Alone { gateway, netns, scratch };
     // The content of the namespace follows the next file.
     let addresses = |alone: &Alone| {
         let mut command = Command::new(fatpath());

@@ -16,6 +16,8 @@ use system::{
     transfer_during, trial, veth, wait_until,
 };
 
+use crate::replace::{TUN, stream_goes_on};
+
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -34,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("restart/traffic_by_sas_of_a_key_manager_goes_on", NEEDS, || {
             goes_on(Keys::Manager, &[GatewayEnd::Term, GatewayEnd::Term])
         }),
+        trial("restart/stream_of_the_host_side_goes_on", &[Need::Namespaces, Need::Tun, Need::SETPRIV], host_side),
         trial("restart/no_datagram_is_lost_over_an_orderly_restart", NEEDS, lossless_both_ways),
         trial("restart/sas_of_a_key_manager_are_as_they_were", NEEDS, as_they_were),
         trial("restart/sas_of_a_key_manager_go_on_with_two_workers", NEEDS, two_workers),
@@ -280,6 +283,22 @@ fn goes_on(keys: Keys, ends: &[GatewayEnd]) -> Outcome {
         pair.nothing_is_replayed()?;
     }
     Ok(())
+}
+
+/// The manager's store keeps the namespace of the host side with programs inside that the gateway may not inspect, as by the unit.
+fn host_side() -> Outcome {
+    const FEW: [&str; 3] = ["setpriv", "--no-new-privs", "--bounding-set=-all,+net_admin,+net_raw,+sys_admin"];
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    netns.sh("ip link set lo up")?;
+    let (manager, state) = (Manager::new(&scratch)?, scratch.file("x.state"));
+    let start = || Gateway::start_under(manager.command_under(&FEW, &netns, &state)?, &scratch, "x", TUN);
+    let mut gateway = start()?;
+    stream_goes_on(&netns, &scratch, || {
+        assert!(gateway.terminate()?.success(), "{}", gateway.log());
+        assert!(!gateway.log().contains("processes are inside"), "{}", gateway.log());
+        start()
+    })
+    .map(drop)
 }
 
 /// Datagrams through the tunnel wait in the queue of the TUN device and in the packet socket, which the manager has meanwhile.

@@ -663,18 +663,18 @@ impl On {
                 }
             }
         }
-        // Without processes inside it ends when the manager releases it.
-        if self.place.is_none() && self.is_stored {
-            return;
-        }
-        for made in std::mem::take(&mut self.made) {
-            self.take_from_worker(made.id);
-            if let Err(err) = mirror::remove(&self.opener, made.device.index) {
-                tracing::debug!("host side: {}: {err}", made.device.name);
+        // The next start gets it from the manager, with the record: processes may be inside that the opener may not inspect, as those
+        // of root with a unit's few capabilities. Without any it ends when the manager releases it.
+        if !self.is_stored {
+            for made in std::mem::take(&mut self.made) {
+                self.take_from_worker(made.id);
+                if let Err(err) = mirror::remove(&self.opener, made.device.index) {
+                    tracing::debug!("host side: {}: {err}", made.device.name);
+                }
             }
+            // The record may have been removed with its directory.
+            let _ = files::remove(&self.record);
         }
-        // The record may have been removed with its directory.
-        let _ = files::remove(&self.record);
         if self.place.is_some()
             && let Err(why) = self.opener.ask::<Answer>(&Order::Unbind, &[])
         {
