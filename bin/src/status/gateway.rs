@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use base::DropReason;
 use client::{CliError, Client};
-use ctl::state::{DropState, LinkState, PolicyState, SaState};
+use ctl::request::VIEW_ROWS;
+use ctl::state::{DropState, LinkState, PolicyState, SaState, SummaryState};
 use ctl::{Reply, Request, Shown, StateKind};
 use serde::Serialize;
 
@@ -30,6 +31,8 @@ pub(super) struct GatewayStatus {
     pub(super) tunnels: Vec<TunnelStatus>,
     /// Drops by reason, most frequent first.
     pub(super) drops: Vec<DropSum>,
+    /// Reason for which the tunnels are left out.
+    pub(super) tunnels_left_out: Option<String>,
 }
 
 /// Link that is down.
@@ -59,6 +62,8 @@ pub(super) struct Sample {
     policies: Vec<PolicyState>,
     sas: Vec<SaState>,
     drops: Vec<DropState>,
+    /// Reason for which there are neither policies nor SAs.
+    left_out: Option<String>,
 }
 
 impl Sample {
@@ -68,16 +73,28 @@ impl Sample {
     /// The gateway does not reply.
     pub(super) fn take(name: &str, path: &Path) -> Result<Self, CliError> {
         let mut client = Client::look_within(name, path.to_owned(), ANSWER_LIMIT)?;
+        let is_viewer = client.is_viewer();
         let mut show = |what| match client.ask(&Request::Show { what })? {
             Reply::Show { shown } => Ok(shown),
             _ => Err(client.confused()),
         };
         let mismatch = || CliError::failed(format!("{}: the answer is to another question", path.display()));
         let Shown::Links(links) = show(StateKind::Links)? else { return Err(mismatch()) };
-        let Shown::Policies(policies) = show(StateKind::Policies)? else { return Err(mismatch()) };
-        let Shown::Sa(sas) = show(StateKind::Sa)? else { return Err(mismatch()) };
         let Shown::Drops(drops) = show(StateKind::Drops)? else { return Err(mismatch()) };
-        Ok(Self { at: Instant::now(), links, policies, sas, drops })
+        let left_out = if is_viewer {
+            let Shown::Summary(summary) = show(StateKind::Summary)? else { return Err(mismatch()) };
+            too_many(&summary)
+        } else {
+            None
+        };
+        let (mut policies, mut sas) = (Vec::new(), Vec::new());
+        if left_out.is_none() {
+            let Shown::Policies(all) = show(StateKind::Policies)? else { return Err(mismatch()) };
+            policies = all;
+            let Shown::Sa(all) = show(StateKind::Sa)? else { return Err(mismatch()) };
+            sas = all;
+        }
+        Ok(Self { at: Instant::now(), links, policies, sas, drops, left_out })
     }
 
     fn tunnels(&self) -> Vec<(TunnelKey, TunnelStatus)> {
@@ -107,6 +124,7 @@ impl Sample {
             links_down: down.map(|link| LinkDown { link: link.name.clone(), why: link.why_down.clone() }).collect(),
             tunnels: tunnels.into_iter().map(|(_, tunnel)| tunnel).collect(),
             drops: sums(&self.drops, |name| own().any(|link| link.name == name && link.kind == "udp")),
+            tunnels_left_out: self.left_out.clone(),
         }
     }
 }
@@ -115,13 +133,25 @@ impl GatewayStatus {
     /// Status of a gateway that could not be asked.
     pub(super) fn unreachable(name: &str, error: String) -> Self {
         let (links, links_down, tunnels, drops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { name: name.to_owned(), error: Some(error), links, links_down, tunnels, drops }
+        let tunnels_left_out = None;
+        Self { name: name.to_owned(), error: Some(error), links, links_down, tunnels, drops, tunnels_left_out }
     }
 
-    /// Whether the gateway did not answer or one of its tunnels is down.
+    /// Whether the gateway did not answer, or one of its tunnels is down or may be.
     pub(super) fn has_failure(&self) -> bool {
-        self.error.is_some() || self.tunnels.iter().any(|tunnel| tunnel.state == TunnelState::Down)
+        self.error.is_some()
+            || self.tunnels_left_out.is_some()
+            || self.tunnels.iter().any(|tunnel| tunnel.state == TunnelState::Down)
     }
+}
+
+/// Reason for which a client of the view socket does not get the tunnels, if they are too many.
+fn too_many(summary: &SummaryState) -> Option<String> {
+    let sas = summary.sas.valid + summary.sas.dying + summary.sas.larval;
+    let policies = summary.policies.inbound + summary.policies.outbound + summary.policies.forward;
+    (sas.max(policies) > VIEW_ROWS as u64).then(|| {
+        format!("{sas} SAs and {policies} policies: the view socket shows {VIEW_ROWS} of a kind at most, and the control socket all")
+    })
 }
 
 /// Remedy if the socket of a `udp` link refuses packets: it sends those of its own address and port, as ESP has.

@@ -22,8 +22,15 @@ fn write(text: &mut String, status: &GatewayStatus) -> std::fmt::Result {
         return writeln!(text, "{name}: {error}");
     }
     let count = |n: usize, one: &str| if n == 1 { format!("1 {one}") } else { format!("{n} {one}s") };
-    let (links, tunnels) = (count(status.links.len(), "link"), count(status.tunnels.len(), "tunnel"));
+    let links = count(status.links.len(), "link");
+    let tunnels = match &status.tunnels_left_out {
+        Some(_) => "tunnels left out".to_owned(),
+        None => count(status.tunnels.len(), "tunnel"),
+    };
     writeln!(text, "{name}: running, {links} ({}), {tunnels}", status.links.join(", "))?;
+    if let Some(why) = &status.tunnels_left_out {
+        writeln!(text, "  the tunnels are left out: {why}")?;
+    }
     let rows: Vec<[String; 7]> = status.tunnels.iter().map(cells).collect();
     let mut widths = [0; 7];
     for row in &rows {
@@ -140,6 +147,7 @@ mod tests {
                 tunnel("192.0.2.30", TunnelState::Down, Some("no SA")),
             ],
             drops: vec![drop],
+            tunnels_left_out: None,
         };
         let want = "left: running, 2 links (tun0, wan), 2 tunnels
   192.0.2.2:4500  up           received 1s ago  rx 1.20 Mb/s  tx 0 b/s  rekey in 55m  10.1.0.0/24 > 10.2.0.0/24
@@ -147,6 +155,15 @@ mod tests {
   link wan is down: set down
   3 dropped, NoRoute (tun0): No route; add one
 ";
+        assert_eq!(text(&status), want);
+        let status = GatewayStatus {
+            tunnels: Vec::new(),
+            links_down: Vec::new(),
+            drops: Vec::new(),
+            tunnels_left_out: Some("40000 SAs".to_owned()),
+            ..status
+        };
+        let want = "left: running, 2 links (tun0, wan), tunnels left out\n  the tunnels are left out: 40000 SAs\n";
         assert_eq!(text(&status), want);
         assert_eq!(text(&GatewayStatus::unreachable("x", "no answer".to_owned())), "x: no answer\n");
     }

@@ -285,6 +285,24 @@ impl Client {
         }
     }
 
+    /// As [`look_within`](Self::look_within), at the view socket first: what its clients ask for is made in shorter slices, so that packets
+    /// wait less.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn view_within(name: &str, path: PathBuf, limit: Duration) -> Result<Self, CliError> {
+        let view = view_socket(&path);
+        match UnixStream::connect(&view) {
+            Ok(stream) => Self::over(stream, view, limit),
+            Err(_) => Self::look_within(name, path, limit),
+        }
+    }
+
+    /// Whether the connection is to a view socket, which shows long tables in part only ([`VIEW_ROWS`](ctl::request::VIEW_ROWS)).
+    pub fn is_viewer(&self) -> bool {
+        self.path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(VIEW_END))
+    }
+
     /// Sends a request and waits for its reply.
     ///
     /// # Errors

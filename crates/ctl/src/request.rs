@@ -16,6 +16,9 @@ use crate::state::{
 /// Maximum length of a request's line that either side must accept, in bytes without the newline.
 pub const MAX_REQUEST_LEN: usize = 4096;
 
+/// Limit of rows of a table that a view socket shows.
+pub const VIEW_ROWS: usize = 1 << 15;
+
 /// Request of a client.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]

@@ -4,15 +4,16 @@
 //! a small block to the arena of the thread that allocated it, and merges thousands of them at that thread's next large
 //! allocation, which would delay packets.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use arrayvec::ArrayVec;
-use base::{Domain, Instant, PortId};
+use base::{Domain, DropReason, Instant, PortId};
 use ctl::state::{
-    Ages, FdbState, FlowState, IlaState, LimitState, NeighbourState, PolicySaState, PolicyState, SaState, SaStats,
+    Ages, DropState, FdbState, FlowState, IlaState, LimitState, NeighbourState, PmtuState, PolicySaState, PolicyState,
+    SaState, SaStats,
 };
 use ctl::state::{SelectorState, TemplateState};
-use fib::Neighbour;
+use fib::{Neighbour, PathMtu};
 use ila::Mapping;
 use ipsec::replay::ReplayWindow;
 use ipsec::spd::Policy;
@@ -345,6 +346,52 @@ impl FlowRow {
             peer: SocketAddr::new(flow.src, flow.sport),
             vrf: vrf.map(|vrf| vrf.to_string()),
         }
+    }
+}
+
+/// Drops of a link for a reason; without a link, those of packets of this node.
+pub(crate) struct DropRow {
+    pub(crate) link: Option<PortId>,
+    pub(crate) reason: DropReason,
+    pub(crate) count: u64,
+    name: Option<LinkName>,
+}
+
+impl DropRow {
+    /// `None` if the link is removed.
+    pub(crate) fn new(node: &Node, link: Option<PortId>, reason: DropReason, count: u64) -> Option<Self> {
+        let name = match link {
+            Some(link) => Some(node.short_name_of(link)?),
+            None => None,
+        };
+        Some(Self { link, reason, count, name })
+    }
+
+    /// State for the client.
+    pub(crate) fn complete(self) -> DropState {
+        let Self { reason, count, name, .. } = self;
+        DropState { link: name.map(|name| name.to_string()), reason: reason.name().to_owned(), count }
+    }
+}
+
+/// Learnt path MTU.
+pub(crate) struct PmtuRow {
+    to: IpAddr,
+    vrf: Option<LinkName>,
+    mtu: u32,
+    expires_secs: u64,
+}
+
+impl PmtuRow {
+    pub(crate) fn new(node: &Node, (domain, to): (Domain, IpAddr), known: PathMtu, now: Instant) -> Self {
+        let vrf = domain.vrf_device().and_then(|device| node.short_name_of(device));
+        Self { to, vrf, mtu: known.mtu as u32, expires_secs: known.expires.since(now).as_secs() }
+    }
+
+    /// State for the client.
+    pub(crate) fn complete(self) -> PmtuState {
+        let Self { to, vrf, mtu, expires_secs } = self;
+        PmtuState { to, vrf: vrf.map(|vrf| vrf.to_string()), mtu, expires_secs }
     }
 }
 

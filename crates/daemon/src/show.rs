@@ -11,11 +11,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use base::{Instant, PortId, SaId, ShardCount, ShardId};
+use base::{Domain, DropReason, Instant, PortId, SaId, ShardCount, ShardId};
 use config::model::TunnelName;
+use ctl::request::VIEW_ROWS;
 use ctl::state::{
-    FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteCountState, RouteState,
-    SaState, SaSumState, SaSumsState, SummaryState, TableMemory, TunnelNameState,
+    DropState, FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteCountState,
+    RouteState, SaState, SaSumState, SaSumsState, SummaryState, TableMemory, TunnelNameState,
 };
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
@@ -31,7 +32,7 @@ use crate::confine;
 use crate::netlink::Shared;
 use crate::node::{Node, since_boot};
 use crate::pace::Pace;
-use crate::rows::{FdbRow, FlowRow, IlaRow, NeighbourRow, PolicyRow, SaRow};
+use crate::rows::{DropRow, FdbRow, FlowRow, IlaRow, NeighbourRow, PmtuRow, PolicyRow, SaRow};
 use crate::service;
 use crate::snapshot::{self, NodeMemory, processor_time};
 use crate::sums::{Sum, sum};
@@ -60,9 +61,6 @@ const ROUTES: usize = 1024;
 
 /// As [`ROUTES`], for a client that only looks: key managers wait meanwhile.
 const VIEW_ROUTES: usize = 128;
-
-/// Limit of rows of a table for a client that only looks.
-const VIEW_ROWS: usize = 1 << 15;
 
 /// Bytes of a row's text, for the reply.
 const ROW_TEXT: u64 = 512;
@@ -148,14 +146,12 @@ pub(crate) fn show(what: StateKind, reader: Reader<'_>, shared: &Shared) -> Resu
         StateKind::Routes => Shown::Routes(routes(reader, shared)?),
         StateKind::Neighbours => Shown::Neighbours(neighbours(reader)?),
         StateKind::Fdb => Shown::Fdb(fdb(reader)?),
-        StateKind::Pmtus => {
-            Shown::Pmtus(one(reader, |node| snapshot::pmtus(&node.datapath.fib, node.now(), |id| node.name_of(id)))?)
-        }
+        StateKind::Pmtus => Shown::Pmtus(table(reader, None, some_pmtus, PmtuRow::complete)?),
         StateKind::Sa => Shown::Sa(sas(reader)?),
         StateKind::SaSums => Shown::SaSums(sa_sums(reader, shared)?),
         StateKind::Policies => Shown::Policies(policies(reader)?),
         StateKind::Counters => Shown::Counters(all(reader, snapshot::counters)?),
-        StateKind::Drops => Shown::Drops(all(reader, snapshot::drops)?),
+        StateKind::Drops => Shown::Drops(drops(reader)?),
         StateKind::Fragments => Shown::Fragments(all(reader, |node| snapshot::fragments(node.datapath.reassembly()))?),
         StateKind::Ila => Shown::Ila(ila(reader)?),
         StateKind::Flows => Shown::Flows(flows(reader)?),
@@ -166,15 +162,15 @@ pub(crate) fn show(what: StateKind, reader: Reader<'_>, shared: &Shared) -> Resu
     })
 }
 
-/// Numbers, sums and budgets of the gateway, in one slice of each worker that no table makes longer.
+/// Numbers, sums and budgets of the gateway, in two slices of each worker that no table makes longer.
 fn summary(reader: Reader<'_>, shared: &Shared) -> Result<SummaryState, NotShown> {
     let shards = reader.worker().gather(|node| measured(node, |node| snapshot::summary(node)))?;
-    let (mut workers, mut fragments, mut memories, mut flows) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    let workers = reader.worker().gather(|node| measured(node, |node| snapshot::worker(node)))?;
+    let (mut fragments, mut memories, mut flows) = (Vec::new(), Vec::new(), 0);
     let mut sa_sums = 0;
     // All shards have these tables alike.
     let mut tables = None;
     for shard in shards {
-        workers.push(shard.worker);
         fragments.push(shard.fragments);
         memories.push(shard.memory);
         flows += shard.flows;
@@ -422,6 +418,63 @@ fn some_links(node: &mut Node, (ids, done): LinkPosition, out: &mut Vec<Option<L
     let some = ids.get(done..)?.iter().take(LINKS);
     out.extend(some.map(|&id| snapshot::link_state(node, id)));
     (done + LINKS < ids.len()).then(|| (ids, done + LINKS))
+}
+
+/// Drops of the datapath and of the links by link and reason, without removed links.
+fn drops(reader: Reader<'_>) -> Result<Vec<DropState>, NotShown> {
+    let mut rows = Vec::new();
+    for shard in reader.worker.all() {
+        rows.extend(table_within(VIEW_SLICE, reader, shard, 0, some_drops, |row| row)?);
+    }
+    Ok(drop_sums(rows))
+}
+
+/// Sums of drops of all shards.
+fn drop_sums(rows: Vec<DropRow>) -> Vec<DropState> {
+    let mut sums: BTreeMap<(Option<PortId>, DropReason), DropRow> = BTreeMap::new();
+    for row in rows {
+        let count = row.count;
+        sums.entry((row.link, row.reason)).and_modify(|sum| sum.count += count).or_insert(row);
+    }
+    sums.into_values().map(DropRow::complete).collect()
+}
+
+/// Number of counters of drops of one step.
+const DROP_COUNTERS: usize = 8 * DropReason::COUNT;
+
+/// Reads counters from the one with the number `first`: [`DropReason::COUNT`] for each link, those of packets of this node before them.
+fn some_drops(node: &mut Node, first: usize, out: &mut Vec<DropRow>) -> Option<usize> {
+    let room = out.len() + STEP;
+    let last = node.datapath.ports.drop_links().max(node.slots.len()) * DropReason::COUNT;
+    for at in first..last.min(first + DROP_COUNTERS) {
+        if out.len() == room {
+            return Some(at);
+        }
+        let (link, reason) = (at / DropReason::COUNT, DropReason::ALL[at % DropReason::COUNT]);
+        let of_driver =
+            node.slots.get(link).and_then(Option::as_ref).map_or(0, |slot| slot.link.stats().dropped_for(reason));
+        let count = node.datapath.ports.dropped_for(link, reason) + of_driver;
+        if count > 0 {
+            // No link has the number 0.
+            let link = (link > 0).then_some(PortId(link as u32));
+            out.extend(DropRow::new(node, link, reason, count));
+        }
+    }
+    (first + DROP_COUNTERS < last).then_some(first + DROP_COUNTERS)
+}
+
+fn some_pmtus(
+    node: &mut Node,
+    after: Option<(Domain, IpAddr)>,
+    out: &mut Vec<PmtuRow>,
+) -> Option<Option<(Domain, IpAddr)>> {
+    let now = node.now();
+    let mut last = None;
+    for (to, known) in node.datapath.fib.path_mtus_after(now, after).take(STEP) {
+        out.push(PmtuRow::new(node, to, known, now));
+        last = Some(to);
+    }
+    last.map(Some)
 }
 
 fn neighbours(reader: Reader<'_>) -> Result<Vec<NeighbourState>, NotShown> {
@@ -725,7 +778,7 @@ fn some_ila(node: &mut Node, from: usize, out: &mut Vec<IlaRow>) -> Option<usize
 mod tests {
     use std::iter;
 
-    use base::Prefix;
+    use base::{Origin, Prefix};
     use ctl::state::PolicyCountState;
     use packet::Allocations;
     use rustix::event::{EventfdFlags, eventfd};
@@ -766,6 +819,14 @@ mod tests {
             node.datapath.ipsec.add_policy(policy).unwrap();
             let known = fib::Known::Permanent(wire::MacAddr([2, 0, 0, 0, 0, 1]));
             node.datapath.neighbours.set(base::Instant::ZERO, PortId(7), to, known, &mut Vec::new());
+            let domain = Domain::DEFAULT;
+            let now = node.now();
+            node.datapath.fib.lower_path_mtu(now, domain, to.into(), 1400, 1500);
+        }
+        for (reason, n) in DropReason::ALL.iter().step_by(9).zip(1..) {
+            (0..n).for_each(|_| node.datapath.ports.drop(Origin::NODE, *reason).end());
+            // Of a link that is removed.
+            node.datapath.ports.drop(Origin::Port(PortId(1024)), *reason).end();
         }
         node
     }
@@ -799,6 +860,57 @@ mod tests {
         assert_eq!(policies.len(), COUNT as usize);
         let (neighbours, _) = read(&mut node, 0, some_neighbours);
         assert_eq!(neighbours.len(), COUNT as usize);
+        let (pmtus, slices) = read(&mut node, None, some_pmtus);
+        assert_eq!(pmtus.len(), COUNT as usize);
+        assert!(slices > 1);
+    }
+
+    #[test]
+    fn drops_of_many_links_are_read_in_slices() {
+        let mut node = node();
+        let mut rows = Vec::with_capacity(ROWS);
+        let mut position = Some(0);
+        let mut steps = 0;
+        while let Some(at) = position {
+            let before = Allocations::of_thread();
+            position = some_drops(&mut node, at, &mut rows);
+            assert_eq!(Allocations::of_thread() - before, 0);
+            steps += 1;
+        }
+        assert!(steps >= 1024 * DropReason::COUNT / DROP_COUNTERS, "{steps} steps");
+        let states: Vec<DropState> = rows.into_iter().map(DropRow::complete).collect();
+        let want: Vec<DropState> = (DropReason::ALL.iter().step_by(9).zip(1..))
+            .map(|(reason, count)| DropState { link: None, reason: reason.name().to_owned(), count })
+            .collect();
+        assert_eq!(states, want);
+    }
+
+    #[test]
+    fn drops_of_shards_are_added_by_link_and_reason() {
+        let node = node();
+        let row = |reason, count| DropRow::new(&node, None, reason, count).unwrap();
+        let (icv, route) = (DropReason::EspIcv, DropReason::NoRoute);
+        let states = drop_sums(vec![row(icv, 1), row(route, 2), row(route, 4)]);
+        let mut counts: Vec<_> = states.iter().map(|drop| (drop.reason.as_str(), drop.count)).collect();
+        counts.sort_unstable();
+        assert_eq!(counts, [("EspIcv", 1), ("NoRoute", 6)]);
+        assert!(DropRow::new(&node, Some(PortId(1024)), icv, 1).is_none(), "a link that is removed");
+    }
+
+    #[test]
+    fn path_mtu_is_shown_until_it_is_forgotten() {
+        let (mut node, to) = (node(), "192.0.2.2".parse().unwrap());
+        let now = base::Instant::ZERO;
+        node.datapath.fib.forget_path_mtus_v4();
+        assert!(node.datapath.fib.lower_path_mtu(now, Domain::DEFAULT, to, 1400, 1500));
+        let at = |secs| {
+            let now = now + Duration::from_secs(secs);
+            let known = node.datapath.fib.path_mtus_after(now, None);
+            known.map(|(to, known)| PmtuRow::new(&node, to, known, now).complete()).collect::<Vec<_>>()
+        };
+        let want = ctl::state::PmtuState { to, vrf: None, mtu: 1400, expires_secs: 583 };
+        assert_eq!(at(17), [want]);
+        assert!(at(600).is_empty());
     }
 
     #[test]

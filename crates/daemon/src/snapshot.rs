@@ -1,19 +1,18 @@
 //! State of the node's objects, as `fatpath show` and netlink show it.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::{DropReason, Instant, Mib, PortId, ShardId, TableId};
+use base::{Mib, PortId, ShardId, TableId};
 use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
-    CopyState, CounterState, CountersState, DropState, FragmentsState, GuestQueueState, GuestState, IlaEncapState,
-    LinkState, LinkStats, NeighbourCountState, OffloadState, PeerErrorState, PmtuState, PolicyCountState, PoolState,
-    QdiscState, RingState, RouteState, SaCountState, WorkerState,
+    CopyState, CounterState, CountersState, FragmentsState, GuestQueueState, GuestState, IlaEncapState, LinkState,
+    LinkStats, NeighbourCountState, OffloadState, PeerErrorState, PolicyCountState, PoolState, QdiscState, RingState,
+    RouteState, SaCountState, WorkerState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::Resource;
-use fib::{Fib, NudState, RouteKind};
+use fib::{NudState, RouteKind};
 use ipsec::SaCounts;
 use link::{Layer, Offload};
 use netlink::rtnl::nums::RTPROT_KERNEL;
@@ -382,24 +381,26 @@ fn encap(kind: RouteKind) -> Option<IlaEncapState> {
     })
 }
 
-pub(crate) fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(PortId) -> Option<String>) -> Vec<PmtuState> {
-    let states = fib.path_mtus(now).map(|((domain, to), known)| PmtuState {
-        to,
-        vrf: domain.vrf_device().and_then(&name_of),
-        mtu: known.mtu as u32,
-        expires_secs: known.expires.since(now).as_secs(),
-    });
-    states.collect()
-}
-
 /// State of the node's worker.
 pub(crate) fn worker(node: &Node) -> WorkerState {
     let (shard, queued) =
         node.shard.as_ref().map_or((ShardId::FIRST, 0), |(shard, handle)| (*shard, handle.queued(*shard)));
-    let slots = || node.slots.iter().flatten();
     let Work { busy, idle, bursts, wakeups, handed_over, taken_over } = node.work;
     let [sealing, opening] = node.datapath.ipsec.crypto_depths().map(|depth| depth as u64);
-    let sum = |count: fn(&link::LinkStats) -> u64| slots().map(|slot| count(slot.link.stats())).sum();
+    let [mut rx_packets, mut rx_wire_packets, mut rx_calls, mut tx_wire_packets, mut tx_calls] = [0; 5];
+    let mut without_queue = Vec::new();
+    // Once: memory of links is not in a cache.
+    for slot in node.slots.iter().flatten() {
+        let stats = slot.link.stats();
+        rx_packets += stats.rx_packets;
+        rx_wire_packets += stats.rx_wire_packets;
+        rx_calls += stats.rx_calls;
+        tx_wire_packets += stats.tx_wire_packets;
+        tx_calls += stats.tx_calls;
+        if slot.link.is_elsewhere() {
+            without_queue.push(slot.link.name().to_owned());
+        }
+    }
     WorkerState {
         worker: shard.0,
         cpu: node.config.worker.cpus.get(usize::from(shard.0)).copied(),
@@ -407,20 +408,17 @@ pub(crate) fn worker(node: &Node) -> WorkerState {
         idle_ns: idle.as_nanos() as u64,
         wakeups,
         bursts,
-        rx_packets: sum(|stats| stats.rx_packets),
-        rx_wire_packets: sum(|stats| stats.rx_wire_packets),
-        rx_calls: sum(|stats| stats.rx_calls),
-        tx_wire_packets: sum(|stats| stats.tx_wire_packets),
-        tx_calls: sum(|stats| stats.tx_calls),
+        rx_packets,
+        rx_wire_packets,
+        rx_calls,
+        tx_wire_packets,
+        tx_calls,
         handed_over,
         taken_over,
         queued: queued as u64,
         sealing,
         opening,
-        without_queue: slots()
-            .filter(|slot| slot.link.is_elsewhere())
-            .map(|slot| slot.link.name().to_owned())
-            .collect(),
+        without_queue,
     }
 }
 
@@ -434,10 +432,9 @@ pub(crate) struct NodeSummary {
     pub(crate) flows: u64,
     pub(crate) fragments: Vec<FragmentsState>,
     pub(crate) memory: NodeMemory,
-    pub(crate) worker: WorkerState,
 }
 
-/// The summary of a node.
+/// The summary of a node, without that of its worker.
 pub(crate) fn summary(node: &Node) -> NodeSummary {
     let datapath = &node.datapath;
     let (sad, spd) = (datapath.ipsec.sad(), datapath.ipsec.spd());
@@ -466,7 +463,6 @@ pub(crate) fn summary(node: &Node) -> NodeSummary {
         flows: datapath.established().len() as u64,
         fragments: fragments(datapath.reassembly()),
         memory: memory(node),
-        worker: worker(node),
     }
 }
 
@@ -504,24 +500,6 @@ pub(crate) fn counters(node: &Node) -> CountersState {
     }
 }
 
-/// Drops of the datapath and of the links, without removed links.
-pub(crate) fn drops(node: &Node) -> Vec<DropState> {
-    let mut counts: BTreeMap<(Option<PortId>, DropReason), u64> = BTreeMap::new();
-    let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((PortId(at as u32), slot.as_ref()?)));
-    let by_links = slots.flat_map(|(id, slot)| slot.link.stats().drops().map(move |(reason, n)| (Some(id), reason, n)));
-    for (id, reason, n) in node.datapath.ports.drop_counts().chain(by_links) {
-        *counts.entry((id, reason)).or_default() += n;
-    }
-    let states = counts.into_iter().filter_map(|((id, reason), count)| {
-        let link = match id {
-            Some(id) => Some(node.name_of(id)?),
-            None => None,
-        };
-        Some(DropState { link, reason: reason.name().to_owned(), count })
-    });
-    states.collect()
-}
-
 /// Memory of a node.
 #[derive(Debug)]
 pub(crate) struct NodeMemory {
@@ -538,8 +516,8 @@ pub(crate) fn memory(node: &Node) -> NodeMemory {
     let datapath = &node.datapath;
     let (ipsec, mem) = (&datapath.ipsec, &node.mem);
     let entries = [ipsec.sad().len(), ipsec.spd().len(), datapath.neighbours.permanent(), datapath.ila().len()];
-    let waiting: usize = datapath.ports.iter().map(|(_, port)| port.tx_bytes()).sum();
-    let backlog: u64 = qdiscs(node).iter().map(|(_, stats)| stats.backlog).sum();
+    let backlog = |id| datapath.qdisc_stats(id).map_or(0, |stats| stats.backlog);
+    let waiting = datapath.ports.iter().map(|(id, port)| port.tx_bytes() as u64 + backlog(id));
     let pool = |pool: &Pool| PoolState {
         page_size: pool.page_size() as u64,
         pages: pool.pages() as u64,
@@ -549,7 +527,7 @@ pub(crate) fn memory(node: &Node) -> NodeMemory {
     };
     NodeMemory {
         entries: entries.map(|count| count as u64),
-        queues: waiting as u64 + backlog,
+        queues: waiting.sum(),
         fragments: fragments(datapath.reassembly()).iter().map(|family| family.memory).sum(),
         captures: node.captures.len() as u64,
         pools: [mem.small(), mem.large()].map(pool).into(),
@@ -563,20 +541,4 @@ pub(crate) fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
         FragmentsState { name: name.to_owned(), inuse: usage.queues as u64, memory: usage.memory as u64 }
     };
     [(Version::V4, "FRAG"), (Version::V6, "FRAG6")].map(state).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_path_mtu_is_shown_until_it_is_forgotten() {
-        let (mut fib, to, now) = (Fib::default(), "192.0.2.2".parse().unwrap(), Instant::ZERO);
-        assert!(fib.lower_path_mtu(now, base::Domain::DEFAULT, to, 1400, 1500));
-        let at = |secs| pmtus(&fib, now + Duration::from_secs(secs), |_| None);
-        assert_eq!(at(17), [PmtuState { to, vrf: None, mtu: 1400, expires_secs: 583 }]);
-        assert!(at(600).is_empty());
-    }
 }

@@ -1,8 +1,6 @@
 //! Sums of what the shards of a node count apart.
 
-use std::collections::BTreeMap;
-
-use ctl::state::{CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, RingState};
+use ctl::state::{CopyState, CounterState, CountersState, FragmentsState, LinkState, LinkStats, RingState};
 use netlink::rtnl::{LinkDetail, LinkNow};
 
 use super::snapshot::{LONGEST_SLICE, NodeMemory};
@@ -148,17 +146,6 @@ impl Sum for CountersState {
     }
 }
 
-/// Drops by link and reason.
-impl Sum for Vec<DropState> {
-    fn add(&mut self, other: Self) {
-        let mut sums: BTreeMap<(Option<String>, String), u64> = BTreeMap::new();
-        for DropState { link, reason, count } in self.drain(..).chain(other) {
-            *sums.entry((link, reason)).or_default() += count;
-        }
-        self.extend(sums.into_iter().map(|((link, reason), count)| DropState { link, reason, count }));
-    }
-}
-
 impl Sum for Vec<FragmentsState> {
     fn add(&mut self, other: Self) {
         for (sum, other) in self.iter_mut().zip(other) {
@@ -213,22 +200,5 @@ mod tests {
         let want = counters(vec![counter("A", 4), counter(LONGEST_SLICE, 7), counter("B", 2)], 3);
         assert_eq!(sum(vec![first, second]), Some(want));
         assert_eq!(sum::<CountersState>(vec![]), None);
-    }
-
-    #[test]
-    fn drops_of_shards_are_added_by_link_and_reason() {
-        let drops = |drops: &[(&str, &str, u64)]| -> Vec<DropState> {
-            let state = |&(link, reason, count): &(&str, &str, u64)| DropState {
-                link: Some(link.to_owned()).filter(|link| !link.is_empty()),
-                reason: reason.to_owned(),
-                count,
-            };
-            drops.iter().map(state).collect()
-        };
-        let shards = vec![
-            drops(&[("", "NoRoute", 1), ("wan", "NoRoute", 2)]),
-            drops(&[("lan", "NoRoute", 4), ("wan", "NoRoute", 8)]),
-        ];
-        assert_eq!(sum(shards), Some(drops(&[("", "NoRoute", 1), ("lan", "NoRoute", 4), ("wan", "NoRoute", 10)])));
     }
 }

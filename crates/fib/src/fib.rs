@@ -385,7 +385,16 @@ impl Fib {
 
     /// All learnt path MTUs, by domain and destination.
     pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
-        self.path_mtus.iter(now)
+        self.path_mtus.after(now, None)
+    }
+
+    /// Those of [`path_mtus`](Self::path_mtus) behind a domain and destination.
+    pub fn path_mtus_after(
+        &self,
+        now: Instant,
+        after: Option<(Domain, IpAddr)>,
+    ) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
+        self.path_mtus.after(now, after)
     }
 
     /// Tells whether routes may have an encapsulation: a route with one was added since the last

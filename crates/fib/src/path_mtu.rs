@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::Duration;
 
 use base::{Domain, Instant};
@@ -81,9 +82,15 @@ impl PathMtus {
         self.known.clear();
     }
 
-    /// All entries, by domain and destination.
-    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
-        self.known.iter().filter(move |(_, known)| known.expires > now).map(|(&to, &known)| (to, known))
+    /// Entries behind `after`, by domain and destination; all if there is none.
+    pub(crate) fn after(
+        &self,
+        now: Instant,
+        after: Option<(Domain, IpAddr)>,
+    ) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let known = self.known.range((from, Bound::Unbounded));
+        known.filter(move |(_, known)| known.expires > now).map(|(&to, &known)| (to, known))
     }
 }
 
@@ -152,7 +159,7 @@ mod tests {
         }
         let now = START + Duration::from_nanos(2000);
         assert_eq!((mtus.get(now, HERE, dst(0)), mtus.get(now, HERE, dst(1))), (None, Some(1400)));
-        assert_eq!(mtus.iter(now).count(), MAX_PATH_MTUS);
+        assert_eq!(mtus.after(now, None).count(), MAX_PATH_MTUS);
         let late = now + PATH_MTU_EXPIRES;
         assert!(mtus.lower(late, (HERE, dst(9999)), 1400, 1500));
         assert_eq!(mtus.known.len(), 1, "what has expired goes first");

@@ -164,7 +164,7 @@ fn too_slow() -> String {
 impl Sample {
     /// Asks the gateway `name`, whose control socket is at `path`.
     pub(crate) fn take(name: &str, path: &Path) -> Result<Self, CliError> {
-        let mut client = Client::look_within(name, path.to_owned(), ANSWER_LIMIT)?;
+        let mut client = Client::view_within(name, path.to_owned(), ANSWER_LIMIT)?;
         let mut show = |what| match client.ask(&Request::Show { what })? {
             Reply::Show { shown } => Ok(shown),
             _ => Err(client.confused()),

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
@@ -16,7 +16,7 @@ use system::{
     wait_until,
 };
 
-use crate::tunnel;
+use crate::{large_file, tunnel};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -41,6 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("see/gateway_with_malformed_replies_is_one_log_line", &[Need::Namespaces, Need::CURL], malformed),
         trial("see/gateway_that_hangs_hides_no_other", &[Need::Namespaces, Need::CURL], hung),
         trial("see/killed_gateway_is_down_for_a_later_exporter", &[Need::Namespaces, Need::CURL], killed),
+        trial("see/scrapes_cost_a_worker_little", &[Need::Namespaces, Need::Tun, Need::CURL], costs),
         trial("see/alert_rules_pass_their_tests", &[PROMTOOL], rules),
         trial("see/rate_of_a_tunnel_has_no_dip_at_rekeys", SCRAPED, rekeys),
     ]
@@ -252,6 +253,69 @@ fn requests() -> Outcome {
     drop(gateway);
     let gone = exporter.metrics()?;
     assert!(gone.contains("fatpath_up{gateway=\"x\"} 0"), "{gone}");
+    Ok(())
+}
+
+/// A number from the environment, or another one.
+fn number(name: &str, default: u32) -> u32 {
+    std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+}
+
+/// Rounds with a scrape each second, and without, and the seconds of each.
+const ROUNDS: u32 = 3;
+const ROUND_SECONDS: u32 = 5;
+
+/// Time of a worker that a scrape each second takes, with large tables. For the figures of docs/see.md, by a release build on an idle
+/// machine: `FATPATH_TEST_SAS=100000 FATPATH_TEST_ROUTES=1000000 FATPATH_TEST_MICROS=100`.
+fn costs() -> Outcome {
+    let (sas, routes) = (number("FATPATH_TEST_SAS", 20_000), number("FATPATH_TEST_ROUTES", 100_000));
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let toml = format!("[host]\nside = \"off\"\n{}", large_file::large(0, sas));
+    let gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+    // A start with all of them may take longer than a test waits.
+    let mut lines = String::new();
+    for n in 0..routes {
+        let [_, a, b, c] = n.to_be_bytes();
+        lines += &format!("route add {}.{b}.{c}.0/24 dev tun0\n", 11 + a);
+    }
+    let batch = scratch.file("routes");
+    fs::write(&batch, lines)?;
+    let mut ip = Command::new(fatpath());
+    run(ip.args(["ip", "--instance", "x", "-batch"]).arg(&batch).env("FATPATH_RUNDIR", scratch.path()))?;
+    let exporter = Exporter::start(&scratch, &[])?;
+    let text = exporter.metrics()?;
+    assert!(text.contains(&format!("fatpath_sas{{gateway=\"x\",state=\"valid\"}} {sas}")), "{sas} SAs");
+    let busy = || -> Outcome<f64> {
+        let workers = json(&gateway, "summary")?["workers"].take();
+        let of_each = workers.as_array().into_iter().flatten().filter_map(|worker| worker["busy_ns"].as_f64());
+        Ok(of_each.sum())
+    };
+    let round = |scrapes: bool| -> Outcome<f64> {
+        let before = busy()?;
+        let began = Instant::now();
+        for second in 1..=ROUND_SECONDS {
+            if scrapes {
+                exporter.metrics()?;
+            }
+            thread::sleep((Duration::from_secs(1) * second).saturating_sub(began.elapsed()));
+        }
+        Ok((busy()? - before) / began.elapsed().as_nanos() as f64)
+    };
+    let mut shares = [0.0; 2];
+    for _ in 0..ROUNDS {
+        shares[0] += round(false)? / f64::from(ROUNDS);
+        shares[1] += round(true)? / f64::from(ROUNDS);
+    }
+    let cost = 100.0 * (shares[1] - shares[0]);
+    let counters: Value = json(&gateway, "counters")?;
+    let longest = counters["counters"].as_array().into_iter().flatten();
+    let longest = longest.filter(|counter| counter["name"] == "ShowSliceMaxMicros").find_map(|it| it["value"].as_u64());
+    let longest = longest.ok_or("no counter of the longest slice")?;
+    println!(
+        "see/costs: {sas} SAs, {routes} routes: a scrape each second takes {cost:.3} % of a worker, its longest slice {longest} us"
+    );
+    assert!(cost <= 0.5, "{cost:.3} %: {shares:?}");
+    assert!(longest <= u64::from(number("FATPATH_TEST_MICROS", 1000)), "{longest} us");
     Ok(())
 }
 

@@ -15,6 +15,8 @@ use rustix::thread::{set_thread_groups, set_thread_res_uid};
 use serde_json::Value;
 use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
+use crate::large_file;
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Number of the group in the tests.
@@ -40,6 +42,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("view/streams_are_limited_in_total_and_by_user", NEEDS, streams),
         trial("view/readers_have_a_pace_in_common", NEEDS, busy_readers),
         trial("view/long_table_is_for_the_control_socket", NEEDS, long_table),
+        trial("view/status_says_that_it_leaves_out_tunnels", &[Need::Namespaces, Need::Tun], many_tunnels),
+        trial(
+            "view/drops_and_path_mtus_are_made_in_short_slices",
+            &[Need::Namespaces, Need::Tun, Need::PYTHON],
+            short_slices,
+        ),
         trial("view/socket_outlives_a_replaced_gateway", NEEDS, replaced),
     ]
 }
@@ -324,6 +332,62 @@ fn busy_readers() -> Outcome {
     );
     // Processor time, which a busy machine makes longer: 40 µs became 4.8 ms beside two builds.
     assert!(longest < 10_000, "a slice took {longest} µs");
+    Ok(())
+}
+
+fn many_tunnels() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let toml = large_file::large(0, 33_000);
+    let gateway = Gateway::start_under(with_the_group(&scratch, &host)?, &scratch, "x", &toml)?;
+    let output = member(&scratch).args(["status", "-i", "x"]).output()?;
+    let text = String::from_utf8(output.stdout)?;
+    assert!(text.starts_with("x: running, 1 link (tun0), tunnels left out\n"), "{text}");
+    let why = "the tunnels are left out: 33000 SAs and 0 policies: the view socket shows 32768 of a kind at most";
+    assert!(text.contains(why), "{text}");
+    // A tunnel may be down.
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    drop(gateway);
+    Ok(())
+}
+
+/// Links of the node of [`short_slices`].
+const LINKS: u32 = 1024;
+
+/// What a scrape asks for takes no longer with a thousand links. `FATPATH_TEST_MICROS` is another limit, for a release build on an idle
+/// machine: 100.
+fn short_slices() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let mut toml = "[host]\nside = \"off\"\n[[link]]\nname = \"tap0\"\nkind = \"tap\"\n".to_owned();
+    for id in 1..LINKS {
+        toml += &format!("[[link]]\nname = \"tap0.{id}\"\nkind = \"vlan\"\nlink = \"tap0\"\nid = {id}\n");
+    }
+    let gateway = Gateway::start(&host, &scratch, "x", &toml)?;
+    // Frames of protocols that the node does not know, in each VLAN, for drops of each link.
+    host.sh(
+        "ip link set tap0 up
+        python3 -c '
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind((\"tap0\", 0))
+for vid in range(1, 1024):
+    s.send(b\"\\xff\" * 6 + b\"\\x02\" + b\"\\0\" * 5 + b\"\\x81\\0\" + vid.to_bytes(2, \"big\") + b\"\\x12\\x34\" + b\"\\0\" * 46)
+'",
+    )?;
+    let stream = UnixStream::connect(scratch.file("x.view.sock"))?;
+    for what in ["summary", "links", "drops", "counters", "pmtus"] {
+        let answer = reply(&stream, &format!(r#"{{"request":"show","what":"{what}"}}"#))?;
+        assert!(answer.starts_with(r#"{"reply":"show""#), "{}", &answer[..answer.len().min(200)]);
+    }
+    let drops: Value = serde_json::from_str(&gateway.show("--json drops")?)?;
+    let of_links = drops.as_array().map_or(0, |drops| drops.iter().filter(|drop| drop["link"].is_string()).count());
+    assert!(of_links >= LINKS as usize - 1, "{of_links} links with drops");
+    // The table before was for the control socket.
+    let counters = reply(&stream, r#"{"request":"show","what":"counters"}"#)?;
+    let (_, rest) = counters.split_once(r#""ShowSliceMaxMicros","value":"#).ok_or("no such counter")?;
+    let longest: u64 = rest.split('}').next().unwrap_or_default().parse()?;
+    let limit = std::env::var("FATPATH_TEST_MICROS").ok().and_then(|limit| limit.parse().ok()).unwrap_or(10_000);
+    println!("view/short_slices: the longest slice of {LINKS} links: {longest} us");
+    assert!(longest <= limit, "the longest slice took {longest} us");
     Ok(())
 }
 

@@ -766,6 +766,16 @@ impl Ports {
         self.drops.get(link.0 as usize).map_or(0, |counts| counts.iter().sum())
     }
 
+    /// Numbers of links, 0 among them for packets of this node, that may have drops: those below this one.
+    pub fn drop_links(&self) -> usize {
+        self.drops.len()
+    }
+
+    /// Number of packets that came in by the link with this number, or are of this node (0), and were dropped for `reason`.
+    pub fn dropped_for(&self, link: usize, reason: DropReason) -> u64 {
+        self.drops.get(link).map_or(0, |counts| counts[reason as usize])
+    }
+
     /// Counts of drops, by input link (`None` for packets of this node) and reason.
     pub fn drop_counts(&self) -> impl Iterator<Item = (Option<PortId>, DropReason, u64)> + '_ {
         self.drops.iter().enumerate().flat_map(|(at, counts)| {
