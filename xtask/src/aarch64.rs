@@ -15,7 +15,7 @@ const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const SYSTEM_ROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// Crates whose tests need no network: those without an operating system, and the two of `fatpath exec`.
-const EMULATED: [&str; 23] = [
+const EMULATED: [&str; 25] = [
     "fatpath-base",
     "fatpath-sync",
     "fatpath-packet",
@@ -38,6 +38,8 @@ const EMULATED: [&str; 23] = [
     "fatpath-ctl",
     "fatpath-netlink",
     "fatpath-sim",
+    "fatpath-plot",
+    "fatpath-fleet-core",
     "fatpath-ibmveth",
 ];
 

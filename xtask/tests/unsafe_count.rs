@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 const MOST: [(&str, usize); 6] =
     [("ipsec", 46), ("launch", 8), ("link", 83), ("offload", 5), ("packet", 60), ("preload", 198)];
 
-/// Number of uses of `unsafe` in a source file, comments left out.
+/// Number of uses of `unsafe` in a source file, comments left out, and the keyword `'unsafe-inline'` of a page's policy.
 fn uses(source: &str) -> usize {
     let code = source.lines().map(|line| line.split_once("//").map_or(line, |(code, _)| code));
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    code.flat_map(|line| line.split(|c| !is_word(c))).filter(|word| *word == "unsafe").count()
+    let code = code.map(|line| line.replace("'unsafe-inline'", ""));
+    code.map(|line| line.split(|c| !is_word(c)).filter(|word| *word == "unsafe").count()).sum()
 }
 
 /// Source files below a directory.

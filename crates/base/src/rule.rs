@@ -1,4 +1,4 @@
-//! Rules that choose routing tables: what a route is looked up for, and which flows a rule matches.
+//! Rules that choose routing tables: flows that a route is looked up for, and those that a rule matches.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -8,7 +8,7 @@ use crate::{Domain, PortId, Prefix};
 /// Bits of TOS or traffic class that rules compare: the DSCP (Linux `INET_DSCP_MASK`).
 const DSCP_MASK: u8 = 0xfc;
 
-/// What a route is looked up for (Linux `struct flowi4`, `struct flowi6`).
+/// Flow that a route is looked up for (Linux `struct flowi4`, `struct flowi6`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RouteFlow {
     /// Domain of the lookup.
@@ -38,12 +38,12 @@ impl RouteFlow {
     }
 }
 
-/// Where packets of a rule with `iif` come from.
+/// Input of the packets of a rule with `iif`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RuleInput {
     /// This node itself: `iif lo`.
     Node,
-    /// That link, or the links of the VRF with that device.
+    /// Link, or the links of the VRF with that device.
     Link(PortId),
     /// A link that does not exist: the rule matches nothing.
     Detached,

@@ -21,7 +21,7 @@
 //! `capture.rs`).
 //!
 //! # Standards
-//! Blocks of pcapng (draft-ietf-opsawg-pcapng).
+//! No RFC. Blocks of pcapng (draft-ietf-opsawg-pcapng).
 #![forbid(unsafe_code)]
 
 mod bench_command;

@@ -569,7 +569,7 @@ fn stat_file(name: &str, reader: Reader<'_>, shared: &Shared) -> Reply {
 }
 
 /// Requests the main thread to apply a file, that of the first descriptor if there is one, and waits for the outcome. Meanwhile the
-/// client gets the progress, if it wants to.
+/// client gets the progress, if it has asked for that.
 fn load(
     events: &Sender<Event>,
     file: PathBuf,

@@ -72,7 +72,7 @@ const NO_FLOW: FlowKey =
     FlowKey { src: UNPARSED.src, dst: UNPARSED.dst, protocol: UNPARSED.protocol, sport: 0, dport: 0 };
 
 impl IpPacket {
-    /// What the packet's route is looked up for in a domain (Linux `struct flowi4`, `struct flowi6`).
+    /// Flow that the packet's route is looked up for in a domain (Linux `struct flowi4`, `struct flowi6`).
     #[inline]
     pub(crate) fn route_flow(&self, domain: Domain) -> RouteFlow {
         let origin = self.pkt.meta.origin.get();

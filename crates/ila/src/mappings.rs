@@ -272,8 +272,8 @@ impl Mappings {
 
     /// Mappings from a position on, each with its position. A change may move mappings to other positions.
     pub fn from_position(&self, from: usize) -> impl Iterator<Item = (usize, Mapping)> + '_ {
-        let locators = (from < ADDRESSES).then(|| self.locators.from_position(from));
-        let addresses = self.addresses.from_position(from.saturating_sub(ADDRESSES));
+        let locators = (from < ADDRESSES).then(|| self.locators.starting_at(from));
+        let addresses = self.addresses.starting_at(from.saturating_sub(ADDRESSES));
         let of_locators = locators.into_iter().flatten().map(|(at, entry)| (at, entry.mapping()));
         of_locators.chain(addresses.map(|(at, it)| (ADDRESSES + at, it.mapping())))
     }

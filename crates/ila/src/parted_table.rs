@@ -128,7 +128,7 @@ impl<T: Keyed> PartedTable<T> {
     }
 
     /// Entries from a position on, each with its position. An insertion may move entries to other positions.
-    pub(crate) fn from_position(&self, from: usize) -> impl Iterator<Item = (usize, &T)> {
+    pub(crate) fn starting_at(&self, from: usize) -> impl Iterator<Item = (usize, &T)> {
         let first = from / PART_SPAN;
         (first..self.parts.len()).flat_map(move |nth| {
             let part = &self.parts[nth];
@@ -188,7 +188,7 @@ mod tests {
         }
         let (mut seen, mut next) = (Vec::new(), 0);
         loop {
-            let mut some = table.from_position(next).take(7).peekable();
+            let mut some = table.behind(next).take(7).peekable();
             if some.peek().is_none() {
                 break;
             }

@@ -16,7 +16,7 @@
 //! waits 100 ms (`PATIENCE` there); those after it do not wait, and are counted until one fits.
 //!
 //! # Standards
-//! The native protocol of systemd's journal (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
+//! No RFC. The native protocol of systemd's journal (<https://systemd.io/JOURNAL_NATIVE_PROTOCOL>).
 #![forbid(unsafe_code)]
 
 pub mod id;

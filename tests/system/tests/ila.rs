@@ -408,7 +408,7 @@ impl TwoLocators {
 
     /// Whether `count` pings of the first host are answered, and nothing else comes.
     fn pings(&self, count: u32, to: &str) -> Outcome<bool> {
-        let printed = self.a.sh(&format!("ping -n -q -i 0.002 -c {count} -W 2 {to}; true"))?;
+        let printed = self.a.sh(&format!("ping -n -q -i 0.002 -c {count} -W 2 {to} || true"))?;
         Ok(printed.contains(&format!("{count} packets transmitted, {count} received, 0% packet loss")))
     }
 }
@@ -486,7 +486,7 @@ fn blackhole() -> Outcome {
     assert!(pair.pings(5, B_V6)?);
     assert_eq!((translations(&pair.left)?, dropped()?), (5, 0), "replies alone are translated");
     pair.sh("ip -6 route add blackhole fd02::/32")?;
-    let printed = pair.a.sh(&format!("ping -n -q -i 0.01 -c 5 -W 1 {B_V6}; true"))?;
+    let printed = pair.a.sh(&format!("ping -n -q -i 0.01 -c 5 -W 1 {B_V6} || true"))?;
     assert!(printed.contains("5 packets transmitted, 0 received, 100% packet loss"), "{printed}");
     assert_eq!((translations(&pair.left)?, dropped()?), (5, 5));
     pair.sh("ip ila add loc_match fd02:0:0:0 loc fd12:0:0:0 dev lan0 csum-mode neutral-map-auto")?;
@@ -513,7 +513,7 @@ fn kept() -> Outcome {
     let (file, toml) = (scratch.file("x.state").display().to_string(), scratch.file("x.toml").display().to_string());
     let of_file = "[[ila]]\nloc_match = \"2001:db8:0:5\"\nloc = \"fd00:0:0:5\"\n";
     fs::write(&toml, of_file)?;
-    let args = ["--state", &file, "-c", &toml];
+    let args = ["--state", &file, "-c", &toml, "--allow-links", "tun"];
     let process = node.start(&args)?;
     node.batch(
         "link add tun6 index 20 type tun\nila add loc_match 2001:db8:0:1 loc fd00:0:0:7\n\

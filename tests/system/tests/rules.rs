@@ -114,7 +114,7 @@ fn forwarded() -> Outcome {
         }
         site.ip(&format!("rule del pref 500 {rule}"))?;
     }
-    // Ports: UDP to a port that nobody has is answered by an ICMP error of the server that it reaches.
+    // Ports: UDP to a port without a socket is answered by an ICMP error of the server that it reaches.
     site.ip("rule add pref 500 ipproto udp dport 5000-5009 lookup 100")?;
     let probe = "import socket, sys
 for server, port in [(server, port) for server in ('203.0.113.1', '203.0.113.2') for port in (5005, 5010)]:

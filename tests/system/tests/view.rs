@@ -353,7 +353,7 @@ fn many_tunnels() -> Outcome {
 /// Links of the node of [`short_slices`].
 const LINKS: u32 = 1024;
 
-/// What a scrape asks for takes no longer with a thousand links. `FATPATH_TEST_MICROS` is another limit, for a release build on an idle
+/// Requests of a scrape take no longer with a thousand links. `FATPATH_TEST_MICROS` is another limit, for a release build on an idle
 /// machine: 100.
 fn short_slices() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("x")?);

@@ -62,7 +62,7 @@ pub(super) struct MirroredRule {
     pub(super) priority: u32,
     /// Packets that the rule matches.
     pub(super) about: About,
-    pub(super) then: Then,
+    pub(super) then: MirroredAction,
 }
 
 /// Packets that a rule matches: those to which all selectors apply.
@@ -88,7 +88,7 @@ pub(super) struct About {
 
 /// Action of a rule.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
-pub(super) enum Then {
+pub(super) enum MirroredAction {
     /// Looks up a table. Routes with a prefix of the length `suppress` or a shorter one do not count.
     Table {
         table: u32,
@@ -109,7 +109,7 @@ const VRF_PRIORITY: u32 = 1000;
 /// Last port that a rule takes (Linux `fib_rule_port_range_valid`).
 const LAST_PORT: u16 = u16::MAX - 1;
 
-impl Then {
+impl MirroredAction {
     pub(super) const fn look_up(table: u32) -> Self {
         Self::Table { table, suppress: None }
     }
@@ -118,7 +118,7 @@ impl Then {
 impl MirroredRule {
     /// Rule for all packets.
     fn all(v4: bool, priority: u32, table: u32) -> Self {
-        Self { v4, priority, about: About::default(), then: Then::look_up(table) }
+        Self { v4, priority, about: About::default(), then: MirroredAction::look_up(table) }
     }
 
     /// The rules that each namespace has.
@@ -158,7 +158,7 @@ impl MirroredRule {
     pub(super) fn hides(addr: IpAddr) -> Self {
         let to = Some((addr, Prefix::host(addr).len()));
         let about = About { to, iif: Some("lo".to_owned()), ..About::default() };
-        Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 2, about, then: Then::Unreachable }
+        Self { v4: addr.is_ipv4(), priority: VRF_PRIORITY + 2, about, then: MirroredAction::Unreachable }
     }
 }
 
@@ -253,13 +253,15 @@ impl fmt::Display for MirroredRule {
             }
         }
         match self.then {
-            Then::Table { table, suppress: None } => write!(f, " lookup {table}"),
-            Then::Table { table, suppress: Some(len) } => write!(f, " lookup {table} suppress_prefixlength {len}"),
-            Then::GoTo(priority) => write!(f, " goto {priority}"),
-            Then::Nop => f.write_str(" nop"),
-            Then::Blackhole => f.write_str(" blackhole"),
-            Then::Unreachable => f.write_str(" unreachable"),
-            Then::Prohibit => f.write_str(" prohibit"),
+            MirroredAction::Table { table, suppress: None } => write!(f, " lookup {table}"),
+            MirroredAction::Table { table, suppress: Some(len) } => {
+                write!(f, " lookup {table} suppress_prefixlength {len}")
+            }
+            MirroredAction::GoTo(priority) => write!(f, " goto {priority}"),
+            MirroredAction::Nop => f.write_str(" nop"),
+            MirroredAction::Blackhole => f.write_str(" blackhole"),
+            MirroredAction::Unreachable => f.write_str(" unreachable"),
+            MirroredAction::Prohibit => f.write_str(" prohibit"),
         }
     }
 }

@@ -11,7 +11,7 @@ use netlink::rtnl::nums::*;
 use netlink::rtnl::{LOOPBACK, Link, Model, Route, Rule, RuleThen};
 use wire::eth::MacAddr;
 
-use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Then};
+use super::content::{About, Content, Device, MirroredAction, MirroredAddress, MirroredRoute, MirroredRule};
 
 /// Limit of mirrored routes. Above it, one default route of each family replaces all routes of a table.
 pub(super) const MAX_ROUTES: usize = 10_000;
@@ -98,7 +98,7 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
     for v4 in [true, false] {
         let own = model.rules(v4).iter().filter_map(|rule| mirrored_rule(v4, rule));
         // The rules of VRFs have one for the addresses behind them.
-        let is_local = |rule: &MirroredRule| matches!(rule.then, Then::Table { table: RT_TABLE_LOCAL, .. });
+        let is_local = |rule: &MirroredRule| matches!(rule.then, MirroredAction::Table { table: RT_TABLE_LOCAL, .. });
         content.rules.extend(own.filter(|rule| !has_vrfs || !is_local(rule)));
         content.rules.extend(has_vrfs.then(|| MirroredRule::local_of_vrfs(v4)));
     }
@@ -116,12 +116,12 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
 fn mirrored_rule(v4: bool, rule: &Rule) -> Option<MirroredRule> {
     let then = match rule.then() {
         RuleThen::AskVrf => return None,
-        RuleThen::Ask(table) => Then::Table { table: table.0, suppress: rule.suppressed_len() },
-        RuleThen::GoTo(priority) => Then::GoTo(priority),
-        RuleThen::Nop => Then::Nop,
-        RuleThen::Blackhole => Then::Blackhole,
-        RuleThen::Unreachable => Then::Unreachable,
-        RuleThen::Prohibit => Then::Prohibit,
+        RuleThen::Ask(table) => MirroredAction::Table { table: table.0, suppress: rule.suppressed_len() },
+        RuleThen::GoTo(priority) => MirroredAction::GoTo(priority),
+        RuleThen::Nop => MirroredAction::Nop,
+        RuleThen::Blackhole => MirroredAction::Blackhole,
+        RuleThen::Unreachable => MirroredAction::Unreachable,
+        RuleThen::Prohibit => MirroredAction::Prohibit,
     };
     let ports = |ports: &Option<RangeInclusive<u16>>| ports.as_ref().map(|ports| (*ports.start(), *ports.end()));
     let prefix = |of: Option<Prefix>| of.map(|of| (of.addr(), of.len()));

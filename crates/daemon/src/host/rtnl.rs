@@ -9,7 +9,7 @@ use netlink::message::{Header, Message, Writer, flag, kind};
 use netlink::rtnl::nums::*;
 use serde::{Deserialize, Serialize};
 
-use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step, Then};
+use super::content::{About, Content, Device, MirroredAction, MirroredAddress, MirroredRoute, MirroredRule, Step};
 use crate::as_text;
 
 /// Protocol of the routes and rules that are mirrored, a number that Linux gives to no program.
@@ -279,12 +279,12 @@ fn write_rule(w: &mut Writer, rule: &MirroredRule) {
     let About { to, from, iif, oif, tos, protocol, sport, dport, inverted } = &rule.about;
     let len = |prefix: &Option<(IpAddr, u8)>| prefix.map_or(0, |(_, len)| len);
     let action = match rule.then {
-        Then::Table { .. } => FR_TO_TABLE,
-        Then::GoTo(_) => FR_GOTO,
-        Then::Nop => FR_NOP,
-        Then::Blackhole => FR_BLACKHOLE,
-        Then::Unreachable => FR_UNREACHABLE,
-        Then::Prohibit => FR_PROHIBIT,
+        MirroredAction::Table { .. } => FR_TO_TABLE,
+        MirroredAction::GoTo(_) => FR_GOTO,
+        MirroredAction::Nop => FR_NOP,
+        MirroredAction::Blackhole => FR_BLACKHOLE,
+        MirroredAction::Unreachable => FR_UNREACHABLE,
+        MirroredAction::Prohibit => FR_PROHIBIT,
     };
     w.fixed(&[family(rule.v4), len(to), len(from), *tos, RT_TABLE_UNSPEC as u8, 0, 0, action]);
     w.fixed(&(if *inverted { FIB_RULE_INVERT } else { 0 }).to_ne_bytes());
@@ -308,14 +308,14 @@ fn write_rule(w: &mut Writer, rule: &MirroredRule) {
         }
     }
     match rule.then {
-        Then::Table { table, suppress } => {
+        MirroredAction::Table { table, suppress } => {
             w.put_u32(FRA_TABLE, table);
             if let Some(len) = suppress {
                 w.put_u32(FRA_SUPPRESS_PREFIXLEN, len.into());
             }
         }
-        Then::GoTo(target) => w.put_u32(FRA_GOTO, target),
-        Then::Nop | Then::Blackhole | Then::Unreachable | Then::Prohibit => {}
+        MirroredAction::GoTo(target) => w.put_u32(FRA_GOTO, target),
+        MirroredAction::Nop | MirroredAction::Blackhole | MirroredAction::Unreachable | MirroredAction::Prohibit => {}
     }
     // The kernel's own rules have another protocol.
     if !is_of_kernel(rule) {
@@ -593,12 +593,12 @@ fn read_rule(message: &Message<'_>) -> Option<MirroredRule> {
         }
     }
     let then = match action {
-        FR_TO_TABLE => Then::Table { table, suppress: u8::try_from(suppress).ok() },
-        FR_GOTO => Then::GoTo(target),
-        FR_NOP => Then::Nop,
-        FR_BLACKHOLE => Then::Blackhole,
-        FR_UNREACHABLE => Then::Unreachable,
-        FR_PROHIBIT => Then::Prohibit,
+        FR_TO_TABLE => MirroredAction::Table { table, suppress: u8::try_from(suppress).ok() },
+        FR_GOTO => MirroredAction::GoTo(target),
+        FR_NOP => MirroredAction::Nop,
+        FR_BLACKHOLE => MirroredAction::Blackhole,
+        FR_UNREACHABLE => MirroredAction::Unreachable,
+        FR_PROHIBIT => MirroredAction::Prohibit,
         _ => return None,
     };
     let rule = MirroredRule { v4, priority, about, then };
@@ -780,12 +780,12 @@ mod tests {
             oif: None,
         };
         let then = [
-            Then::Table { table: 100, suppress: Some(0) },
-            Then::GoTo(600),
-            Then::Nop,
-            Then::Blackhole,
-            Then::Unreachable,
-            Then::Prohibit,
+            MirroredAction::Table { table: 100, suppress: Some(0) },
+            MirroredAction::GoTo(600),
+            MirroredAction::Nop,
+            MirroredAction::Blackhole,
+            MirroredAction::Unreachable,
+            MirroredAction::Prohibit,
         ];
         let of_node = then.map(|then| MirroredRule { v4: true, priority: 500, about: about.clone(), then });
         let of_kernel = MirroredRule::of_kernel(true).chain(MirroredRule::of_kernel(false));

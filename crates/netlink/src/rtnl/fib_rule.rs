@@ -5,7 +5,6 @@ use std::ops::RangeInclusive;
 
 use base::{PortId, Prefix, RuleInput, RuleSelector, TableId};
 
-use super::model::LOOPBACK;
 use super::nums::*;
 use super::table::Route;
 

@@ -331,6 +331,9 @@ pub const RTM_F_PREFIX: u32 = 0x800;
 pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 pub const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 
+/// Number of `lo`, which exists on every node (`LOOPBACK_IFINDEX`).
+pub const LOOPBACK: u32 = 1;
+
 pub const FRA_DST: u16 = 1;
 pub const FRA_SRC: u16 = 2;
 pub const FRA_IIFNAME: u16 = 3;

@@ -185,7 +185,7 @@ fn stages() -> Outcome {
         tracer.wait(PATIENCE)?;
         let mut wanted: Vec<String> = Vec::new();
         let mut first = None;
-        for line in tracer.output().lines() {
+        for line in tracer.output().lines().filter(|line| line.starts_with('{')) {
             let trace: Value = serde_json::from_str(line)?;
             let first = first.get_or_insert_with(|| trace["packet"].clone());
             let steps = trace["steps"].as_array().filter(|_| trace["packet"] == *first).into_iter().flatten();

@@ -172,7 +172,7 @@ fn unknown_file_is_refused_with_a_remedy() {
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    let wanted = "format 5, and this version supports 4";
+    let wanted = "format 6, and this version supports 5";
     assert!(matches!(refusal(&newer), (2, error) if error.contains(wanted)));
     assert!(
         matches!(crate::store::check_state(&newer), Err(err) if err.exit_code == 2 && err.message.contains(wanted))

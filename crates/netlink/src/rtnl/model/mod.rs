@@ -21,8 +21,7 @@ use super::vrf::{MTU, Vrf, mac, masters_of};
 use crate::error::{Error, errno};
 use config::model::{Config, LinkKind, RouteAction, TableLimits};
 
-/// Number of `lo`, which exists on every node, as in Linux.
-pub const LOOPBACK: u32 = 1;
+pub use super::nums::LOOPBACK;
 
 /// Number that no link has.
 const NO_LINK: u32 = u32::MAX;
