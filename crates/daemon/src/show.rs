@@ -821,7 +821,7 @@ mod tests {
             node.datapath.neighbours.set(base::Instant::ZERO, PortId(7), to, known, &mut Vec::new());
             let domain = Domain::DEFAULT;
             let now = node.now();
-            node.datapath.fib.lower_path_mtu(now, domain, to.into(), 1400, 1500);
+            node.datapath.fib.lower_path_mtu(now, domain, to, 1400, 1500);
         }
         for (reason, n) in DropReason::ALL.iter().step_by(9).zip(1..) {
             (0..n).for_each(|_| node.datapath.ports.drop(Origin::NODE, *reason).end());

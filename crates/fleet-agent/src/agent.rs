@@ -274,7 +274,7 @@ impl Agent {
         if status.hold != self.last_status.hold {
             match status.hold {
                 Some(hold) => {
-                    tracing::warn!("nothing is withdrawn: {hold}; `fatpath-fleet approve` takes the store as it is")
+                    tracing::warn!("nothing is withdrawn: {hold}; `fatpath-fleet approve` takes the store as it is");
                 }
                 None => tracing::info!("withdrawals are carried out again"),
             }

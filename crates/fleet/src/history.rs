@@ -187,7 +187,8 @@ mod tests {
 
     #[test]
     fn history_judges_snapshots_by_identity_and_revision() {
-        let steps: [(Option<&str>, u64, u64, Option<Hold>, u32, &str); 9] = [
+        type Step = (Option<&'static str>, u64, u64, Option<Hold>, u32, &'static str);
+        let steps: [Step; 9] = [
             (None, 5, 0, Some(Hold::NoMeta), 1, "not initialised"),
             (Some("u"), 9, 5, None, 1, "initialised"),
             (Some("u"), 12, 9, None, 1, "goes on"),

@@ -188,7 +188,7 @@ mod tests {
         }
         let (mut seen, mut next) = (Vec::new(), 0);
         loop {
-            let mut some = table.behind(next).take(7).peekable();
+            let mut some = table.starting_at(next).take(7).peekable();
             if some.peek().is_none() {
                 break;
             }

@@ -73,7 +73,7 @@ impl Connection {
     /// Refuses a request that names another host than the connection's.
     pub(crate) fn misdirected(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
         let hosts: Vec<&str> = request.headers().get_all(HOST).iter().map(|host| host.to_str().unwrap_or("")).collect();
-        let in_uri = request.uri().authority().map(|authority| authority.as_str());
+        let in_uri = request.uri().authority().map(hyper::http::uri::Authority::as_str);
         let is_ours = hosts.len() == 1 && hosts.into_iter().chain(in_uri).all(is_loopback_host);
         (self.is_local && !is_ours).then(|| text(StatusCode::MISDIRECTED_REQUEST, "the host is not this one\n"))
     }

@@ -456,7 +456,8 @@ pub(super) mod tests {
             let events = outbox.iter().filter(|(to, _)| is_event(to)).flat_map(|(_, bytes)| Messages::new(bytes));
             events.map(|message| (message.payload()[0], message.header.flags)).collect::<Vec<_>>()
         };
-        let cases: [(Vec<u8>, &[(u8, u16)]); 8] = [
+        type Events = &'static [(u8, u16)];
+        let cases: [(Vec<u8>, Events); 8] = [
             (request(ADD, 0, of_address(7)), &[(ADD, flag::CREATE)]),
             (request(ADD, 0, of_address(7)), &[]),
             (request(ADD, flag::REPLACE, of_address(7)), &[(ADD, flag::REPLACE)]),

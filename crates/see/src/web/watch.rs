@@ -1,7 +1,7 @@
 //! Gateways that open pages look at. One thread asks each, once a second, as long as a page shows it: however many pages there are.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -59,7 +59,7 @@ impl Watches {
     pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
         if self.named.is_empty() {
             let found = client::gateways().into_iter().find(|(known, _)| known == name);
-            return found.map(|(_, path)| path).filter(may_look);
+            return found.map(|(_, path)| path).filter(|path| may_look(path));
         }
         self.named.iter().any(|known| known == name).then(|| client::socket_path(name))
     }
@@ -124,8 +124,8 @@ impl Watches {
 }
 
 /// Whether this user may connect to a gateway's control socket, or to its view socket. Connecting may take long, if the gateway hangs.
-fn may_look(path: &PathBuf) -> bool {
-    [path.clone(), client::view_socket(path)].iter().any(|socket| access(socket, Access::WRITE_OK).is_ok())
+fn may_look(path: &Path) -> bool {
+    [path.to_path_buf(), client::view_socket(path)].iter().any(|socket| access(socket, Access::WRITE_OK).is_ok())
 }
 
 /// Text without line breaks and other control characters.
