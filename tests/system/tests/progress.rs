@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
@@ -29,7 +30,13 @@ fn in_terminal(mut command: Command) -> Outcome<String> {
     command.env("TERM", "xterm");
     let mut terminal = InTerminal::start(command, [100, 24])?;
     wait_until("it ends", PATIENCE, || terminal.has_ended())?;
-    let output = terminal.output();
+    // What it has written last is read by another thread.
+    let mut output = String::new();
+    wait_until("its output is whole", PATIENCE, || {
+        let before = std::mem::replace(&mut output, terminal.output());
+        thread::sleep(Duration::from_millis(200));
+        before == output
+    })?;
     if terminal.child.wait()?.success() { Ok(output) } else { Err(output.into()) }
 }
 
@@ -71,7 +78,7 @@ fn bench() -> Outcome {
     let _running = crate::bench::alone();
     let command = || {
         let mut command = Command::new(fatpath());
-        command.args(["bench", "esp", "--rounds", "2", "--slice", "3", "--only", "transport/null/fat"]);
+        command.args(["bench", "esp", "--rounds", "2", "--slice", "100", "--only", "transport/null/fat"]);
         command
     };
     check(command, 4, "transport/null")
