@@ -67,6 +67,8 @@ pub struct History {
     base: u64,
     /// The store has been restored from a backup, which no operator has approved.
     is_older: bool,
+    /// A large share of withdrawals is held.
+    pub(crate) is_mass: bool,
     /// The next snapshot is the truth, whatever it is.
     #[serde(skip)]
     is_approved: bool,
@@ -81,6 +83,7 @@ impl Default for History {
             number: 1,
             base: 0,
             is_older: false,
+            is_mass: false,
             is_approved: false,
         }
     }
@@ -118,7 +121,8 @@ impl History {
     pub fn judge(&mut self, uuid: Option<&str>, revision: u64, known: u64, is_older: bool) -> bool {
         if self.is_approved {
             let number = self.number + 1;
-            *self = Self { uuid: uuid.map(str::to_owned), revision, number, ..Self::default() };
+            let is_mass = self.is_mass;
+            *self = Self { uuid: uuid.map(str::to_owned), revision, number, is_mass, ..Self::default() };
             self.identify(uuid);
             return true;
         }

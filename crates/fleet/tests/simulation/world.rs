@@ -43,6 +43,8 @@ pub(crate) struct World {
     next_locator: u64,
     with_disasters: bool,
     had_disaster: bool,
+    /// Steps and operations are printed.
+    is_verbose: bool,
 }
 
 fn name(node: usize) -> String {
@@ -62,7 +64,7 @@ fn underlay(node: usize) -> std::net::Ipv6Addr {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, with_disasters: bool) -> Self {
+    pub(crate) fn new(seed: u64, with_disasters: bool, is_verbose: bool) -> Self {
         let agents = (0..NODES).map(|node| {
             Agent::new(Settings {
                 fleet: FLEET.to_owned(),
@@ -87,6 +89,7 @@ impl World {
             next_locator: 0,
             with_disasters,
             had_disaster: false,
+            is_verbose,
         };
         for node in 0..NODES {
             let value = NodeValue::new(prefix(node).parse().unwrap(), Some(underlay(node))).to_bytes();
@@ -121,6 +124,10 @@ impl World {
     }
 
     fn publish(&mut self, event: &Event) {
+        if self.is_verbose {
+            let value = event.value.as_deref().map(String::from_utf8_lossy);
+            eprintln!("{:?} {} {} {value:?}", self.now, event.revision, String::from_utf8_lossy(&event.key));
+        }
         for agent in &mut self.agents {
             agent.notify(event, &mut self.random, true);
         }
@@ -215,15 +222,7 @@ impl World {
             1 => self.store = Store::new("another"),
             2 => {
                 self.store = self.backup.clone();
-                // An agent that looks again when the revision has passed the known one may not notice.
-                for agent in &mut self.agents {
-                    agent.lose_watch();
-                    agent.connect(&self.store);
-                }
-                for _ in 0..3 {
-                    self.turn(false);
-                }
-                return;
+                return self.notice();
             }
             _ => {
                 let prefix = if self.random.happens(500) { "/fatpath/v1/f/ila/" } else { "/" };
@@ -232,7 +231,7 @@ impl World {
                         self.publish(&event);
                     }
                 }
-                return;
+                return self.notice();
             }
         }
         for agent in &mut self.agents {
@@ -240,9 +239,26 @@ impl World {
         }
     }
 
+    /// Lets all agents see the store. One that looks when a restored store has passed the known revision, or when most of the deleted keys
+    /// are back, cannot know.
+    fn notice(&mut self) {
+        for agent in &mut self.agents {
+            agent.lose_watch();
+            agent.connect(&self.store);
+        }
+        for _ in 0..3 {
+            self.now += Duration::from_secs(6);
+            self.turn(false);
+        }
+    }
+
     fn step(&mut self) {
         let node = self.random.below(NODES);
-        match self.random.below(100) {
+        let what = self.random.below(100);
+        if self.is_verbose && what >= 44 {
+            eprintln!("{:?} step {what} of node {node}", self.now);
+        }
+        match what {
             0..40 => self.mover(),
             40..44 => self.bad_value(),
             44..48 => self.agents[node].disconnect(),
@@ -251,6 +267,10 @@ impl World {
             59..62 => {
                 let is_empty = self.random.happens(500);
                 self.agents[node].restart_gateway(is_empty);
+                if is_empty {
+                    // The file may be behind what the gateway had.
+                    self.reached.retain(|(of_node, _), _| *of_node != node);
+                }
             }
             62..64 => self.store.compact(),
             // A machine that sleeps, or a clock that goes back.
@@ -275,6 +295,9 @@ impl World {
 
     /// Checks an operation against what the mover has decided so far.
     fn check(&mut self, node: usize, op: Op) {
+        if self.is_verbose {
+            eprintln!("{:?} node {node}: {op:x?}", self.now);
+        }
         match op {
             Op::Mapping { matched, new, .. } if matched.0 >> 48 == 0x2001 => {
                 let task = self.tasks.get(&matched);
