@@ -110,10 +110,9 @@ impl History {
         }
     }
 
-    /// Takes the next snapshot as the truth. Returns whether a hold ends with that.
-    pub const fn approve(&mut self) -> bool {
+    /// Takes the next snapshot as the truth, if the store has another history.
+    pub const fn approve(&mut self) {
         self.is_approved = self.hold().is_some();
-        self.is_approved
     }
 
     /// Judges a snapshot: the identity in its `meta`, its revision, the revision that was known when it was requested, and whether a value
@@ -211,10 +210,10 @@ mod tests {
         // Values from before the restoration belong to the first history, later ones to the second.
         assert_eq!(history.stamp(7), Stamp { history: 1, revision: 7 });
         assert_eq!(history.stamp(8), Stamp { history: 2, revision: 8 });
-        assert!(history.approve());
+        history.approve();
         assert!(history.judge(Some("u"), 21, 20, false));
         assert_eq!((history.hold(), history.stamp(3).history), (None, 3));
-        assert!(!history.approve());
+        history.approve();
         assert!(!history.judge(Some("u"), 30, 21, true));
         assert_eq!(history.hold(), Some(Hold::Older), "a value has gone back");
     }

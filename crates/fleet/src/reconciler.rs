@@ -351,13 +351,12 @@ impl Reconciler {
         self.is_attached = false;
     }
 
-    /// Takes the store as it is: withdrawals that wait are approved, and the next snapshot begins a new history if the store has another
-    /// one than the known one.
+    /// Takes the store as it is at the next look, which is due at once: withdrawals that wait are approved, and a new history begins if the
+    /// store has another one than the known one.
     pub fn approve(&mut self, now: Duration) {
         self.advance(now);
-        if self.history.approve() {
-            self.request_look();
-        }
+        self.history.approve();
+        self.request_look();
         self.nodes.withdrawals.approve();
         self.tasks.withdrawals.approve();
         self.mappings.orphans.approve();

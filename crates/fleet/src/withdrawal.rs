@@ -75,9 +75,12 @@ impl<K: Copy + Ord> Withdrawals<K> {
         }
     }
 
-    /// Approves all withdrawals.
+    /// Approves all withdrawals. The next snapshot confirms them: an event may have been lost.
     pub(crate) fn approve(&mut self) {
-        self.0.values_mut().for_each(|waiting| waiting.is_approved = true);
+        for waiting in self.0.values_mut() {
+            waiting.is_approved = true;
+            waiting.is_confirmed = false;
+        }
     }
 
     /// Removes and returns the objects whose withdrawal is due. With `is_held`, these are the approved ones.

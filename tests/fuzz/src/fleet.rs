@@ -172,7 +172,10 @@ impl Run {
                     };
                 }
                 Op::Route { prefix, old, new } => {
-                    assert!(new.is_some() || !is_other || self.has_backlog, "{op:?} while the store has another history");
+                    assert!(
+                        new.is_some() || !is_other || self.has_backlog,
+                        "{op:?} while the store has another history"
+                    );
                     assert_eq!(self.routes.get(&prefix).copied(), old, "{op:?}");
                     match new {
                         Some(new) => self.routes.insert(prefix, new),
