@@ -777,13 +777,12 @@ impl Reconciler {
 
     /// Carries out the withdrawals that are due, after the operator's approval those that were held.
     fn withdraw(&mut self, is_approval: bool) {
-        let unapproved = [
-            self.nodes.withdrawals.unapproved(),
-            self.tasks.withdrawals.unapproved(),
-            self.mappings.orphans.unapproved(),
-            self.routes.orphans.unapproved(),
-        ];
-        let unapproved: usize = unapproved.into_iter().sum();
+        // An object that one snapshot lacks counts: events of deletions may confirm a few of many. Entries of the gateway count when they
+        // are confirmed: all are orphans until the first look.
+        let unapproved = self.nodes.withdrawals.unapproved().0
+            + self.tasks.withdrawals.unapproved().0
+            + self.mappings.orphans.unapproved().1
+            + self.routes.orphans.unapproved().1;
         // Once held, the withdrawals stay so until the objects are back: a store that is filled again is no reason to go on. An agent that
         // starts again knows after its first look.
         let total = self.mappings.len().max(self.tasks.len());

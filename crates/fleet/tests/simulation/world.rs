@@ -14,6 +14,10 @@ const NODES: usize = 5;
 const TASKS: usize = 200;
 const STEPS: usize = 300;
 const SIR: u64 = 0x2001_0db8_0000_0000;
+
+/// Task that is none of the mover's, with the locator of another one.
+const STRAY: Locator = Locator(SIR | 0xfff);
+
 const CSUM_MODE: CsumMode = CsumMode::NeutralMapAuto;
 
 /// Place of a task, as the mover has decided it.
@@ -205,10 +209,7 @@ impl World {
             2 => (key(sir).text(FLEET), TaskValue::here("n9", Locator(1)).to_bytes()),
             3 => (key(sir).text(FLEET), TaskValue::here("n0", Locator(0xfdff << 48)).to_bytes()),
             // The locator of another task.
-            4 => (
-                "/fatpath/v1/f/ila/t/2001:db8:0:fff::/64".to_owned(),
-                TaskValue::here(&name(other.node), other.locator).to_bytes(),
-            ),
+            4 => (key(STRAY).text(FLEET), TaskValue::here(&name(other.node), other.locator).to_bytes()),
             5 => ("/fatpath/v1/f/node/thief".to_owned(), NodeValue::new("fd00::/16".parse().unwrap(), None).to_bytes()),
             _ => ("/fatpath/v1/f/ila/t/else".to_owned(), b"{}".to_vec()),
         };
@@ -319,15 +320,24 @@ impl World {
                     }
                 }
             }
-            Op::Mapping { matched, new: None, .. } => {
-                let here = self.tasks.values().find(|place| {
-                    place.node == node && place.locator == matched || place.next == Some((node, matched))
+            Op::Mapping { matched, old, new: None } => {
+                let here = self.tasks.iter().find(|(sir, place)| {
+                    let is_here = place.node == node && place.locator == matched || place.next == Some((node, matched));
+                    // An agent that has not seen this task takes its locator for that of the stray one, which a later value takes
+                    // elsewhere: what goes then is the mapping of the stray one.
+                    is_here && !old.is_some_and(|old| self.is_of_another(**sir, old.locator))
                 });
                 assert_eq!(here, None, "node {node} withdraws {matched}");
             }
             Op::Mapping { .. } => {}
             Op::Route { new, .. } => assert!(new.is_some(), "node {node} withdraws a route: {op:?}"),
         }
+    }
+
+    /// Whether a mapping to this locator leads to another task. Each locator is one task's alone, but for the stray task.
+    fn is_of_another(&self, sir: Locator, locator: Locator) -> bool {
+        let mut others = self.places.iter().filter(|(other, _)| **other != sir);
+        locator == STRAY || others.any(|(_, places)| places.contains(&locator))
     }
 
     /// Whether a task was at a node once: the node may be behind.
