@@ -67,6 +67,8 @@ pub struct History {
     base: u64,
     /// The store has been restored from a backup, which no operator has approved.
     is_older: bool,
+    /// A large share of withdrawals is held.
+    pub(crate) is_mass: bool,
     /// The next snapshot is the truth, whatever it is.
     #[serde(skip)]
     is_approved: bool,
@@ -81,6 +83,7 @@ impl Default for History {
             number: 1,
             base: 0,
             is_older: false,
+            is_mass: false,
             is_approved: false,
         }
     }
@@ -107,10 +110,9 @@ impl History {
         }
     }
 
-    /// Takes the next snapshot as the truth. Returns whether a hold ends with that.
-    pub const fn approve(&mut self) -> bool {
+    /// Takes the next snapshot as the truth, if the store has another history.
+    pub const fn approve(&mut self) {
         self.is_approved = self.hold().is_some();
-        self.is_approved
     }
 
     /// Judges a snapshot: the identity in its `meta`, its revision, the revision that was known when it was requested, and whether a value
@@ -118,7 +120,8 @@ impl History {
     pub fn judge(&mut self, uuid: Option<&str>, revision: u64, known: u64, is_older: bool) -> bool {
         if self.is_approved {
             let number = self.number + 1;
-            *self = Self { uuid: uuid.map(str::to_owned), revision, number, ..Self::default() };
+            let is_mass = self.is_mass;
+            *self = Self { uuid: uuid.map(str::to_owned), revision, number, is_mass, ..Self::default() };
             self.identify(uuid);
             return true;
         }
@@ -208,10 +211,10 @@ mod tests {
         // Values from before the restoration belong to the first history, later ones to the second.
         assert_eq!(history.stamp(7), Stamp { history: 1, revision: 7 });
         assert_eq!(history.stamp(8), Stamp { history: 2, revision: 8 });
-        assert!(history.approve());
+        history.approve();
         assert!(history.judge(Some("u"), 21, 20, false));
         assert_eq!((history.hold(), history.stamp(3).history), (None, 3));
-        assert!(!history.approve());
+        history.approve();
         assert!(!history.judge(Some("u"), 30, 21, true));
         assert_eq!(history.hold(), Some(Hold::Older), "a value has gone back");
     }

@@ -191,7 +191,6 @@ pub struct Reconciler {
     is_provisional: bool,
     /// Time of the next periodic look; `None` while one is in progress.
     look_at: Option<Duration>,
-    is_mass: bool,
     unsaved_tasks: BTreeSet<Locator>,
     unsaved_nodes: BTreeSet<NodeId>,
     is_history_unsaved: bool,
@@ -221,7 +220,6 @@ impl Reconciler {
             restored: BTreeSet::new(),
             is_provisional: true,
             look_at: Some(Duration::ZERO),
-            is_mass: false,
             unsaved_tasks: BTreeSet::new(),
             unsaved_nodes: BTreeSet::new(),
             is_history_unsaved: false,
@@ -284,7 +282,7 @@ impl Reconciler {
         if self.history.hold().is_none() {
             self.confirm();
         }
-        self.withdraw();
+        self.withdraw(false);
     }
 
     /// Confirms withdrawals that this snapshot shows, as one before did. An entry of the gateway that a refused object may explain stays.
@@ -332,7 +330,7 @@ impl Reconciler {
             self.history.advance(event.revision);
         }
         self.revalidate();
-        self.withdraw();
+        self.withdraw(false);
     }
 
     /// Takes the state of the gateway, after each connection to it.
@@ -353,18 +351,17 @@ impl Reconciler {
         self.is_attached = false;
     }
 
-    /// Takes the store as it is: withdrawals that wait are approved, and the next snapshot begins a new history if the store has another
-    /// one than the known one.
+    /// Takes the store as it is at the next look, which is due at once: withdrawals that wait are approved, and a new history begins if the
+    /// store has another one than the known one.
     pub fn approve(&mut self, now: Duration) {
         self.advance(now);
-        if self.history.approve() {
-            self.request_look();
-        }
+        self.history.approve();
+        self.request_look();
         self.nodes.withdrawals.approve();
         self.tasks.withdrawals.approve();
         self.mappings.orphans.approve();
         self.routes.orphans.approve();
-        self.withdraw();
+        self.withdraw(true);
     }
 
     /// Does what is due at a [deadline](Self::deadline).
@@ -377,7 +374,7 @@ impl Reconciler {
             self.lingering.remove(&slot);
             self.mappings.release(slot);
         }
-        self.withdraw();
+        self.withdraw(false);
     }
 
     /// Operations to be carried out in this order: additions and replacements, then deletions. They are taken as done, unless
@@ -434,7 +431,7 @@ impl Reconciler {
 
     /// Time of the next call of [`timeout`](Self::timeout) and [`begin_look`](Self::begin_look).
     pub fn deadline(&self) -> Option<Duration> {
-        let is_held = self.is_mass;
+        let is_held = self.history.is_mass;
         let due = if self.history.hold().is_some() {
             [None; 4]
         } else {
@@ -494,15 +491,14 @@ impl Reconciler {
         for refusal in of_objects.chain(self.foreign.values().copied()) {
             *refused.entry(refusal).or_insert(0) += 1;
         }
-        let orphans = self.mappings.orphans.len() + self.routes.orphans.len();
         Status {
             revision: self.history.revision(),
             tasks: self.tasks.len(),
             nodes: self.nodes.len(),
             mappings: self.mappings.len(),
             routes: self.routes.len(),
-            withdrawals: self.nodes.withdrawals.len() + self.tasks.withdrawals.len() + orphans,
-            hold: self.history.hold().or(self.is_mass.then_some(Hold::Mass)),
+            withdrawals: self.withdrawals(),
+            hold: self.history.hold().or(self.history.is_mass.then_some(Hold::Mass)),
             refused_by_gateway: self.mappings.refused() + self.routes.refused(),
             refused,
         }
@@ -770,34 +766,43 @@ impl Reconciler {
     }
 
     const fn is_held(&self) -> bool {
-        self.is_mass || self.history.hold().is_some()
+        self.history.is_mass || self.history.hold().is_some()
     }
 
-    /// Carries out the withdrawals that are due.
-    fn withdraw(&mut self) {
-        let unapproved = [
-            self.nodes.withdrawals.unapproved(),
-            self.tasks.withdrawals.unapproved(),
-            self.mappings.orphans.unapproved(),
-            self.routes.orphans.unapproved(),
-        ];
-        let unapproved: usize = unapproved.into_iter().sum();
-        // Once held, the withdrawals stay so until the objects are back: a store that is filled again is no reason to go on.
-        self.is_mass =
-            unapproved != 0 && (self.is_mass || is_mass(unapproved, self.mappings.len().max(self.tasks.len())));
+    /// Number of withdrawals that wait.
+    fn withdrawals(&self) -> usize {
+        let orphans = self.mappings.orphans.len() + self.routes.orphans.len();
+        self.nodes.withdrawals.len() + self.tasks.withdrawals.len() + orphans
+    }
+
+    /// Carries out the withdrawals that are due, after the operator's approval those that were held.
+    fn withdraw(&mut self, is_approval: bool) {
+        // An object that one snapshot lacks counts: events of deletions may confirm a few of many. Entries of the gateway count when they
+        // are confirmed: all are orphans until the first look.
+        let unapproved = self.nodes.withdrawals.unapproved().0
+            + self.tasks.withdrawals.unapproved().0
+            + self.mappings.orphans.unapproved().1
+            + self.routes.orphans.unapproved().1;
+        // Once held, the withdrawals stay so until the objects are back: a store that is filled again is no reason to go on. An agent that
+        // starts again knows after its first look.
+        let total = self.mappings.len().max(self.tasks.len());
+        let may_end = self.withdrawals() == 0 && !self.is_provisional || unapproved == 0 && is_approval;
+        let is_held = is_mass(unapproved, total) || self.history.is_mass && !may_end;
+        self.is_history_unsaved |= is_held != self.history.is_mass;
+        self.history.is_mass = is_held;
         if self.history.hold().is_some() {
             return;
         }
-        for sir in self.tasks.withdrawals.take_due(self.now, self.is_mass) {
+        for sir in self.tasks.withdrawals.take_due(self.now, is_held) {
             self.remove_task(sir);
         }
-        for id in self.nodes.withdrawals.take_due(self.now, self.is_mass) {
+        for id in self.nodes.withdrawals.take_due(self.now, is_held) {
             self.remove_node(id);
         }
-        for slot in self.mappings.orphans.take_due(self.now, self.is_mass) {
+        for slot in self.mappings.orphans.take_due(self.now, is_held) {
             self.mappings.release(slot);
         }
-        for prefix in self.routes.orphans.take_due(self.now, self.is_mass) {
+        for prefix in self.routes.orphans.take_due(self.now, is_held) {
             self.routes.release(prefix);
         }
         self.revalidate();

@@ -57,9 +57,10 @@ impl<K: Copy + Ord> Withdrawals<K> {
         self.0.len()
     }
 
-    /// Number of confirmed withdrawals without the operator's approval.
-    pub(crate) fn unapproved(&self) -> usize {
-        self.0.values().filter(|waiting| waiting.is_confirmed && !waiting.is_approved).count()
+    /// Number of withdrawals without the operator's approval, the confirmed ones among them.
+    pub(crate) fn unapproved(&self) -> (usize, usize) {
+        let unapproved = self.0.values().filter(|waiting| !waiting.is_approved);
+        unapproved.fold((0, 0), |(all, confirmed), waiting| (all + 1, confirmed + usize::from(waiting.is_confirmed)))
     }
 
     /// Confirms the withdrawals that have waited long enough: a second snapshot shows them. Those that are not `certain` wait for another
@@ -75,9 +76,12 @@ impl<K: Copy + Ord> Withdrawals<K> {
         }
     }
 
-    /// Approves all withdrawals.
+    /// Approves all withdrawals. The next snapshot confirms them: an event may have been lost.
     pub(crate) fn approve(&mut self) {
-        self.0.values_mut().for_each(|waiting| waiting.is_approved = true);
+        for waiting in self.0.values_mut() {
+            waiting.is_approved = true;
+            waiting.is_confirmed = false;
+        }
     }
 
     /// Removes and returns the objects whose withdrawal is due. With `is_held`, these are the approved ones.
@@ -138,7 +142,7 @@ mod tests {
         assert_eq!(all.take_due(second(9), false), none.clone());
         assert_eq!((all.next_due(false), all.next_look()), (Some(second(10)), Some(second(10))));
         assert_eq!(all.take_due(second(10), true), none.clone());
-        assert_eq!((all.next_due(true), all.unapproved()), (None, 1));
+        assert_eq!((all.next_due(true), all.unapproved()), (None, (3, 1)));
         assert_eq!(all.take_due(second(10), false), [1]);
         all.confirm(second(10), second(60), |_| true);
         assert_eq!(all.take_due(second(20), false), [2]);

@@ -290,8 +290,31 @@ fn mass_withdrawal_is_held_until_it_is_approved() {
     core.timeout(second(200));
     assert_eq!((core.operations(), core.status().hold, core.status().withdrawals), (vec![], Some(Hold::Mass), 50));
     core.approve(second(201));
-    assert_eq!(core.operations().len(), 50);
+    assert_eq!(core.operations(), []);
+    // One more is back, which the agent learns by the look alone.
+    store.here(sir(100), 2, at(2, 100));
+    assert!(look(&mut core, &store, second(201)));
+    assert_eq!(core.operations().len(), 49);
     assert_eq!(core.status().hold, None);
+}
+
+#[test]
+fn event_that_confirms_one_of_a_mass_withdraws_nothing() {
+    let (mut store, mut core) = many(200);
+    let events: Vec<_> = (0..150).map(|task| store.delete(&task_key(sir(task)))).collect();
+    core.request_look();
+    assert!(look(&mut core, &store, second(1)));
+    // The watch that begins after the look repeats its last event.
+    core.events(second(2), &events[149..]);
+    core.timeout(second(30));
+    assert_eq!((core.operations(), core.status().hold, core.status().withdrawals), (vec![], Some(Hold::Mass), 150));
+    // All are back, and the hold ends: the next deletion is an ordinary one.
+    let events: Vec<_> = (0..150).map(|task| store.here(sir(task), 2, at(2, task))).collect();
+    core.events(second(31), &events);
+    assert_eq!((core.status().hold, core.status().withdrawals), (None, 0));
+    core.events(second(32), &[store.delete(&task_key(sir(7)))]);
+    core.timeout(second(42));
+    assert_eq!(core.operations(), [delete(sir(7), at(2, 7))]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Five agents, two hundred tasks, and a store that fails in many ways: no mapping is withdrawn unless the mover has deleted its task,
 //! none goes back, and in the end all gateways are as the mover has it.
 //!
-//! A run is a seed, which is printed when it fails: `FATPATH_FLEET_SEED=7` runs one, `FATPATH_FLEET_SEEDS=100000` that many.
+//! A run is a seed, which is printed when it fails: `FATPATH_FLEET_SEED=7` runs one and prints its steps, `FATPATH_FLEET_SEEDS=100000` that many.
 
 mod agent;
 mod random;
@@ -20,12 +20,14 @@ fn number(name: &str) -> Option<u64> {
 }
 
 fn run(name: &str, with_disasters: bool) {
-    let seeds = match number("FATPATH_FLEET_SEED") {
+    let one = number("FATPATH_FLEET_SEED");
+    let is_one = one.is_some();
+    let seeds = match one {
         Some(seed) => seed..seed + 1,
         None => 0..number("FATPATH_FLEET_SEEDS").unwrap_or(SEEDS),
     };
     for seed in seeds {
-        let outcome = std::panic::catch_unwind(|| World::new(seed, with_disasters).run());
+        let outcome = std::panic::catch_unwind(|| World::new(seed, with_disasters, is_one).run());
         if let Err(panic) = outcome {
             eprintln!("FATPATH_FLEET_SEED={seed} cargo test -p fatpath-fleet-core --test simulation {name}");
             std::panic::resume_unwind(panic);

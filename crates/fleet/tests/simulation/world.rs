@@ -14,6 +14,10 @@ const NODES: usize = 5;
 const TASKS: usize = 200;
 const STEPS: usize = 300;
 const SIR: u64 = 0x2001_0db8_0000_0000;
+
+/// Task that is none of the mover's, with the locator of another one.
+const STRAY: Locator = Locator(SIR | 0xfff);
+
 const CSUM_MODE: CsumMode = CsumMode::NeutralMapAuto;
 
 /// Place of a task, as the mover has decided it.
@@ -43,6 +47,8 @@ pub(crate) struct World {
     next_locator: u64,
     with_disasters: bool,
     had_disaster: bool,
+    /// Steps and operations are printed.
+    is_verbose: bool,
 }
 
 fn name(node: usize) -> String {
@@ -62,7 +68,7 @@ fn underlay(node: usize) -> std::net::Ipv6Addr {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, with_disasters: bool) -> Self {
+    pub(crate) fn new(seed: u64, with_disasters: bool, is_verbose: bool) -> Self {
         let agents = (0..NODES).map(|node| {
             Agent::new(Settings {
                 fleet: FLEET.to_owned(),
@@ -87,6 +93,7 @@ impl World {
             next_locator: 0,
             with_disasters,
             had_disaster: false,
+            is_verbose,
         };
         for node in 0..NODES {
             let value = NodeValue::new(prefix(node).parse().unwrap(), Some(underlay(node))).to_bytes();
@@ -121,6 +128,10 @@ impl World {
     }
 
     fn publish(&mut self, event: &Event) {
+        if self.is_verbose {
+            let value = event.value.as_deref().map(String::from_utf8_lossy);
+            eprintln!("{:?} {} {} {value:?}", self.now, event.revision, String::from_utf8_lossy(&event.key));
+        }
         for agent in &mut self.agents {
             agent.notify(event, &mut self.random, true);
         }
@@ -198,10 +209,7 @@ impl World {
             2 => (key(sir).text(FLEET), TaskValue::here("n9", Locator(1)).to_bytes()),
             3 => (key(sir).text(FLEET), TaskValue::here("n0", Locator(0xfdff << 48)).to_bytes()),
             // The locator of another task.
-            4 => (
-                "/fatpath/v1/f/ila/t/2001:db8:0:fff::/64".to_owned(),
-                TaskValue::here(&name(other.node), other.locator).to_bytes(),
-            ),
+            4 => (key(STRAY).text(FLEET), TaskValue::here(&name(other.node), other.locator).to_bytes()),
             5 => ("/fatpath/v1/f/node/thief".to_owned(), NodeValue::new("fd00::/16".parse().unwrap(), None).to_bytes()),
             _ => ("/fatpath/v1/f/ila/t/else".to_owned(), b"{}".to_vec()),
         };
@@ -215,15 +223,7 @@ impl World {
             1 => self.store = Store::new("another"),
             2 => {
                 self.store = self.backup.clone();
-                // An agent that looks again when the revision has passed the known one may not notice.
-                for agent in &mut self.agents {
-                    agent.lose_watch();
-                    agent.connect(&self.store);
-                }
-                for _ in 0..3 {
-                    self.turn(false);
-                }
-                return;
+                return self.notice();
             }
             _ => {
                 let prefix = if self.random.happens(500) { "/fatpath/v1/f/ila/" } else { "/" };
@@ -232,7 +232,7 @@ impl World {
                         self.publish(&event);
                     }
                 }
-                return;
+                return self.notice();
             }
         }
         for agent in &mut self.agents {
@@ -240,9 +240,26 @@ impl World {
         }
     }
 
+    /// Lets all agents see the store. One that looks when a restored store has passed the known revision, or when most of the deleted keys
+    /// are back, cannot know.
+    fn notice(&mut self) {
+        for agent in &mut self.agents {
+            agent.lose_watch();
+            agent.connect(&self.store);
+        }
+        for _ in 0..3 {
+            self.now += Duration::from_secs(6);
+            self.turn(false);
+        }
+    }
+
     fn step(&mut self) {
         let node = self.random.below(NODES);
-        match self.random.below(100) {
+        let what = self.random.below(100);
+        if self.is_verbose && what >= 44 {
+            eprintln!("{:?} step {what} of node {node}", self.now);
+        }
+        match what {
             0..40 => self.mover(),
             40..44 => self.bad_value(),
             44..48 => self.agents[node].disconnect(),
@@ -251,6 +268,10 @@ impl World {
             59..62 => {
                 let is_empty = self.random.happens(500);
                 self.agents[node].restart_gateway(is_empty);
+                if is_empty {
+                    // The file may be behind what the gateway had.
+                    self.reached.retain(|(of_node, _), _| *of_node != node);
+                }
             }
             62..64 => self.store.compact(),
             // A machine that sleeps, or a clock that goes back.
@@ -275,6 +296,9 @@ impl World {
 
     /// Checks an operation against what the mover has decided so far.
     fn check(&mut self, node: usize, op: Op) {
+        if self.is_verbose {
+            eprintln!("{:?} node {node}: {op:x?}", self.now);
+        }
         match op {
             Op::Mapping { matched, new, .. } if matched.0 >> 48 == 0x2001 => {
                 let task = self.tasks.get(&matched);
@@ -289,22 +313,34 @@ impl World {
                     Some(Target { locator, .. }) => {
                         let place = self.places[&matched].iter().position(|place| *place == locator).unwrap();
                         let last = self.reached.insert((node, matched), place);
+                        // A restored store has a deleted task again. If the agent learns that when the mapping is due to go, it replaces
+                        // it, in place of a deletion and an addition.
+                        let is_made_again = self.had_disaster && !self.tasks.contains_key(&matched);
                         assert!(
-                            last.is_none_or(|last| last <= place),
+                            is_made_again || last.is_none_or(|last| last <= place),
                             "node {node} goes back with {matched} to {locator}"
                         );
                     }
                 }
             }
-            Op::Mapping { matched, new: None, .. } => {
-                let here = self.tasks.values().find(|place| {
-                    place.node == node && place.locator == matched || place.next == Some((node, matched))
+            Op::Mapping { matched, old, new: None } => {
+                let here = self.tasks.iter().find(|(sir, place)| {
+                    let is_here = place.node == node && place.locator == matched || place.next == Some((node, matched));
+                    // An agent that has not seen this task takes its locator for that of the stray one, which a later value takes
+                    // elsewhere: what goes then is the mapping of the stray one.
+                    is_here && !old.is_some_and(|old| self.is_of_another(**sir, old.locator))
                 });
                 assert_eq!(here, None, "node {node} withdraws {matched}");
             }
             Op::Mapping { .. } => {}
             Op::Route { new, .. } => assert!(new.is_some(), "node {node} withdraws a route: {op:?}"),
         }
+    }
+
+    /// Whether a mapping to this locator leads to another task. Each locator is one task's alone, but for the stray task.
+    fn is_of_another(&self, sir: Locator, locator: Locator) -> bool {
+        let mut others = self.places.iter().filter(|(other, _)| **other != sir);
+        locator == STRAY || others.any(|(_, places)| places.contains(&locator))
     }
 
     /// Whether a task was at a node once: the node may be behind.
