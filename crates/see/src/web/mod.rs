@@ -1,6 +1,6 @@
 //! `fatpath web`: a page that shows gateways, once a second.
 //!
-//! The page itself is a constant, and has nothing of a gateway. Replies that show one need the [session](session) of the printed URL. Names
+//! The page itself is a constant, and has nothing of a gateway. Replies that show one need the [session] of the printed URL. Names
 //! that operators give reach the page as JSON, and its script writes them as text.
 
 mod events;
