@@ -123,6 +123,8 @@ pub(crate) struct SliceCounts {
     pub(crate) count: u64,
     /// Longest slice, in processor time of the worker.
     pub(crate) longest: Duration,
+    /// Longest slice for a client that only looks.
+    pub(crate) longest_viewed: Duration,
 }
 
 /// Counters of a worker.

@@ -244,7 +244,7 @@ mod tests {
         // The pulse wakes the worker.
         assert_ne!(worker.handle.begin(|_| thread::current().id()).unwrap().recv(), Ok(here));
         // Its times are those of its thread, on which thread the call is.
-        let busy = |node: &mut Node| crate::snapshot::worker(node).busy_ns;
+        let busy = |node: &mut Node| node.work.busy.as_nanos();
         let before = worker.handle.call(busy).unwrap();
         let end = Instant::now() + Duration::from_millis(50);
         while Instant::now() < end {}

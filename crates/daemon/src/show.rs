@@ -16,7 +16,7 @@ use config::model::TunnelName;
 use ctl::request::VIEW_ROWS;
 use ctl::state::{
     DropState, FdbState, FlowState, IlaState, LinkState, MemoryState, NeighbourState, PolicyState, RouteCountState,
-    RouteState, SaState, SaSumState, SaSumsState, SummaryState, TableMemory, TunnelNameState,
+    RouteState, SaState, SaSumState, SaSumsState, SummaryState, TableMemory, TunnelNameState, WorkerState,
 };
 use ctl::{Shown, StateKind};
 use ipsec::spd::Order;
@@ -34,7 +34,7 @@ use crate::node::{Node, since_boot};
 use crate::pace::Pace;
 use crate::rows::{DropRow, FdbRow, FlowRow, IlaRow, NeighbourRow, PmtuRow, PolicyRow, SaRow};
 use crate::service;
-use crate::snapshot::{self, NodeMemory, processor_time};
+use crate::snapshot::{self, LinkSums, NodeMemory, processor_time};
 use crate::sums::{Sum, sum};
 use crate::translate::fib::to_fib;
 
@@ -49,9 +49,6 @@ const PAUSE: Duration = Duration::from_micros(100);
 
 /// Number of objects of one step, whose time is far below a slice's.
 const STEP: usize = 32;
-
-/// Number of links of one step: each has some dozens of strings.
-const LINKS: usize = 4;
 
 /// Limit of rows of one slice.
 const ROWS: usize = 256;
@@ -155,17 +152,19 @@ pub(crate) fn show(what: StateKind, reader: Reader<'_>, shared: &Shared) -> Resu
         StateKind::Fragments => Shown::Fragments(all(reader, |node| snapshot::fragments(node.datapath.reassembly()))?),
         StateKind::Ila => Shown::Ila(ila(reader)?),
         StateKind::Flows => Shown::Flows(flows(reader)?),
-        StateKind::Workers => Shown::Workers(reader.worker().gather(|node| snapshot::worker(node))?),
+        StateKind::Workers => Shown::Workers(workers(reader, link_sums(reader)?)?),
         StateKind::Summary => Shown::Summary(Box::new(summary(reader, shared)?)),
         StateKind::Memory => Shown::Memory(memory(reader, shared)?),
         StateKind::Sandbox => Shown::Sandbox(confine::state()),
     })
 }
 
-/// Numbers, sums and budgets of the gateway, in two slices of each worker that no table makes longer.
+/// Numbers, sums and budgets of the gateway, in slices that no table makes longer.
 fn summary(reader: Reader<'_>, shared: &Shared) -> Result<SummaryState, NotShown> {
-    let shards = reader.worker().gather(|node| measured(node, |node| snapshot::summary(node)))?;
-    let workers = reader.worker().gather(|node| measured(node, |node| snapshot::worker(node)))?;
+    let links = link_sums(reader)?;
+    let queues = links.iter().map(|sums| sums.waiting).sum();
+    let workers = workers(reader, links)?;
+    let shards = gather(reader, snapshot::summary)?;
     let (mut fragments, mut memories, mut flows) = (Vec::new(), Vec::new(), 0);
     let mut sa_sums = 0;
     // All shards have these tables alike.
@@ -178,7 +177,7 @@ fn summary(reader: Reader<'_>, shared: &Shared) -> Result<SummaryState, NotShown
         tables.get_or_insert((shard.sas, shard.policies, shard.neighbours));
     }
     let (sas, policies, neighbours) = tables.ok_or(WorkerGone)?;
-    let memory = memory_of(sum(memories).ok_or(WorkerGone)?, reader, shared);
+    let memory = memory_of(sum(memories).ok_or(WorkerGone)?, queues, reader, shared);
     let routes = shared.lock().rtnl.model.routes_by_table();
     let mappings = memory.tables.iter().find(|table| table.name == MAPPINGS).map_or(0, |table| table.entries);
     Ok(SummaryState {
@@ -200,10 +199,30 @@ fn summary(reader: Reader<'_>, shared: &Shared) -> Result<SummaryState, NotShown
 
 /// Memory of the gateway. Bytes of tables are those of a mean entry, measured with 100 000 entries each.
 fn memory(reader: Reader<'_>, shared: &Shared) -> Result<MemoryState, NotShown> {
-    Ok(memory_of(all(reader, snapshot::memory)?, reader, shared))
+    let queues = link_sums(reader)?.iter().map(|sums| sums.waiting).sum();
+    Ok(memory_of(all(reader, snapshot::memory)?, queues, reader, shared))
 }
 
-fn memory_of(node: NodeMemory, reader: Reader<'_>, shared: &Shared) -> MemoryState {
+/// Sums of the links of each worker.
+fn link_sums(reader: Reader<'_>) -> Result<Vec<LinkSums>, NotShown> {
+    let of_shard = |shard| Ok(sum(table_of(reader, shard, 0, some_link_sums, |sums| sums)?).unwrap_or_default());
+    reader.worker.all().map(of_shard).collect()
+}
+
+/// Adds the sums of some links, of the numbers from `first` on.
+fn some_link_sums(node: &mut Node, first: u32, out: &mut Vec<LinkSums>) -> Option<u32> {
+    let (next, end) = (first + STEP as u32, node.datapath.ports.end().max(node.slots.len() as u32));
+    out.push(snapshot::link_sums(node, first..next.min(end)));
+    (next < end).then_some(next)
+}
+
+/// State of each worker, with the sums of its links.
+fn workers(reader: Reader<'_>, links: Vec<LinkSums>) -> Result<Vec<WorkerState>, NotShown> {
+    let workers = gather(reader, snapshot::worker)?.into_iter();
+    Ok(workers.zip(links).map(|(worker, links)| links.complete(worker)).collect())
+}
+
+fn memory_of(node: NodeMemory, queues: u64, reader: Reader<'_>, shared: &Shared) -> MemoryState {
     let shards = reader.worker.count().get() as u64;
     let (routes, limits) = {
         let protocols = shared.lock();
@@ -233,7 +252,7 @@ fn memory_of(node: NodeMemory, reader: Reader<'_>, shared: &Shared) -> MemorySta
             table("neighbours", neighbours, limits.neighbours, NEIGHBOUR_BYTES),
             table(MAPPINGS, mappings, limits.mappings, MAPPING_BYTES),
         ],
-        queues: node.queues,
+        queues,
         fragments: node.fragments,
         captures: node.captures,
         pools: node.pools,
@@ -252,22 +271,32 @@ const MAPPING_BYTES: u64 = 65;
 
 /// Runs `work` on the first worker as one slice: for state whose size is limited, and that all have alike.
 fn one<T: Send + 'static>(reader: Reader<'_>, work: fn(&Node) -> T) -> Result<T, NotShown> {
-    Ok(reader.worker().call(move |node| measured(node, |node| work(node)))?)
+    let is_viewer = reader.pace.is_some();
+    Ok(reader.worker().call(move |node| measured(node, is_viewer, |node| work(node)))?)
+}
+
+/// Runs `work` on every worker as one slice, in the order of the workers.
+fn gather<T: Send + 'static>(reader: Reader<'_>, work: fn(&Node) -> T) -> Result<Vec<T>, NotShown> {
+    let is_viewer = reader.pace.is_some();
+    Ok(reader.worker().gather(move |node| measured(node, is_viewer, |node| work(node)))?)
 }
 
 /// Runs `work` on every worker as one slice, and adds up what they count.
 fn all<T: Sum + Send + 'static>(reader: Reader<'_>, work: fn(&Node) -> T) -> Result<T, NotShown> {
-    let shards = reader.worker().gather(move |node| measured(node, |node| work(node)))?;
-    Ok(sum(shards).ok_or(WorkerGone)?)
+    Ok(sum(gather(reader, work)?).ok_or(WorkerGone)?)
 }
 
 /// Runs `work`, and counts it as a slice.
-fn measured<T>(node: &mut Node, work: impl FnOnce(&mut Node) -> T) -> T {
+fn measured<T>(node: &mut Node, is_viewer: bool, work: impl FnOnce(&mut Node) -> T) -> T {
     let begun = processor_time();
     let done = work(node);
     let counts = &mut node.show_slices;
     counts.count += 1;
-    counts.longest = counts.longest.max(processor_time().saturating_sub(begun));
+    let took = processor_time().saturating_sub(begun);
+    counts.longest = counts.longest.max(took);
+    if is_viewer {
+        counts.longest_viewed = counts.longest_viewed.max(took);
+    }
     done
 }
 
@@ -308,9 +337,10 @@ fn table_within<T: Send + 'static, P: Send + 'static, S>(
     let mut all = Vec::new();
     let mut rows = Vec::with_capacity(ROWS);
     let mut position = Some(start);
+    let is_viewer = reader.pace.is_some();
     while let Some(at) = position {
         (rows, position) = reader.worker().call_on(shard, move |node| {
-            let next = measured(node, |node| slice(node, limit, at, step, &mut rows));
+            let next = measured(node, is_viewer, |node| slice(node, limit, at, step, &mut rows));
             (rows, next)
         })?;
         all.extend(rows.drain(..).map(&mut complete));
@@ -396,18 +426,17 @@ enum IdPosition {
 }
 
 fn some_ids(node: &mut Node, position: IdPosition, out: &mut Vec<PortId>) -> Option<IdPosition> {
-    let before = out.len();
     match position {
         IdPosition::Port(from) => {
-            let ports = node.datapath.ports.iter().map(|(id, _)| id).filter(|id| id.0 >= from);
-            out.extend(ports.take(STEP));
+            let (ports, next) = (&node.datapath.ports, from + STEP as u32);
+            out.extend((from..next.min(ports.end())).map(PortId).filter(|&id| ports.get(id).is_some()));
+            Some(if next < ports.end() { IdPosition::Port(next) } else { IdPosition::Vrf(0) })
         }
-        IdPosition::Vrf(from) => out.extend(node.vrfs.range(PortId(from)..).map(|(id, _)| *id).take(STEP)),
-    }
-    let next = out.get(before..)?.last().map(|last| last.0 + 1);
-    match position {
-        IdPosition::Port(_) => Some(next.map_or(IdPosition::Vrf(0), IdPosition::Port)),
-        IdPosition::Vrf(_) => next.map(IdPosition::Vrf),
+        IdPosition::Vrf(from) => {
+            let before = out.len();
+            out.extend(node.vrfs.range(PortId(from)..).map(|(id, _)| *id).take(STEP));
+            out.get(before..)?.last().map(|last| IdPosition::Vrf(last.0 + 1))
+        }
     }
 }
 
@@ -415,9 +444,9 @@ fn some_ids(node: &mut Node, position: IdPosition, out: &mut Vec<PortId>) -> Opt
 type LinkPosition = (Arc<[PortId]>, usize);
 
 fn some_links(node: &mut Node, (ids, done): LinkPosition, out: &mut Vec<Option<LinkState>>) -> Option<LinkPosition> {
-    let some = ids.get(done..)?.iter().take(LINKS);
-    out.extend(some.map(|&id| snapshot::link_state(node, id)));
-    (done + LINKS < ids.len()).then(|| (ids, done + LINKS))
+    // One, as a link has some dozens of strings.
+    out.push(snapshot::link_state(node, *ids.get(done)?));
+    (done + 1 < ids.len()).then_some((ids, done + 1))
 }
 
 /// Drops of the datapath and of the links by link and reason, without removed links.
@@ -440,7 +469,7 @@ fn drop_sums(rows: Vec<DropRow>) -> Vec<DropState> {
 }
 
 /// Number of counters of drops of one step.
-const DROP_COUNTERS: usize = 8 * DropReason::COUNT;
+const DROP_COUNTERS: usize = 2 * DropReason::COUNT;
 
 /// Reads counters from the one with the number `first`: [`DropReason::COUNT`] for each link, those of packets of this node before them.
 fn some_drops(node: &mut Node, first: usize, out: &mut Vec<DropRow>) -> Option<usize> {

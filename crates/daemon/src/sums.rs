@@ -3,7 +3,7 @@
 use ctl::state::{CopyState, CounterState, CountersState, FragmentsState, LinkState, LinkStats, RingState};
 use netlink::rtnl::{LinkDetail, LinkNow};
 
-use super::snapshot::{LONGEST_SLICE, NodeMemory};
+use super::snapshot::{LONGEST_SLICE, LONGEST_VIEWED, LinkSums, NodeMemory};
 
 /// Counts that the shards keep apart, and a reader sees as one.
 pub(crate) trait Sum: Sized {
@@ -127,7 +127,9 @@ impl Sum for CountersState {
         for counter in other.counters {
             match self.counters.iter_mut().find(|same| same.name == counter.name) {
                 // A longest time is no sum.
-                Some(same) if counter.name == LONGEST_SLICE => same.value = same.value.max(counter.value),
+                Some(same) if [LONGEST_SLICE, LONGEST_VIEWED].contains(&&*counter.name) => {
+                    same.value = same.value.max(counter.value);
+                }
                 Some(same) => same.value += counter.value,
                 None => self.counters.push(counter),
             }
@@ -158,7 +160,6 @@ impl Sum for Vec<FragmentsState> {
 /// Memory of all shards: entries of the first, as the others have copies.
 impl Sum for NodeMemory {
     fn add(&mut self, other: Self) {
-        self.queues += other.queues;
         self.fragments += other.fragments;
         self.captures = self.captures.max(other.captures);
         for (sum, other) in self.pools.iter_mut().zip(other.pools) {
@@ -167,6 +168,18 @@ impl Sum for NodeMemory {
             sum.bytes += other.bytes;
             sum.dry += other.dry;
         }
+    }
+}
+
+impl Sum for LinkSums {
+    fn add(&mut self, other: Self) {
+        self.waiting += other.waiting;
+        self.rx_packets += other.rx_packets;
+        self.rx_wire_packets += other.rx_wire_packets;
+        self.rx_calls += other.rx_calls;
+        self.tx_wire_packets += other.tx_wire_packets;
+        self.tx_calls += other.tx_calls;
+        self.without_queue.extend(other.without_queue);
     }
 }
 
@@ -195,9 +208,11 @@ mod tests {
 
     #[test]
     fn counters_of_shards_are_added_by_name() {
-        let first = counters(vec![counter("A", 1), counter(LONGEST_SLICE, 7)], 1);
-        let second = counters(vec![counter("B", 2), counter("A", 3), counter(LONGEST_SLICE, 5)], 2);
-        let want = counters(vec![counter("A", 4), counter(LONGEST_SLICE, 7), counter("B", 2)], 3);
+        let first = counters(vec![counter("A", 1), counter(LONGEST_SLICE, 7), counter(LONGEST_VIEWED, 2)], 1);
+        let second =
+            counters(vec![counter("B", 2), counter("A", 3), counter(LONGEST_SLICE, 5), counter(LONGEST_VIEWED, 3)], 2);
+        let want =
+            counters(vec![counter("A", 4), counter(LONGEST_SLICE, 7), counter(LONGEST_VIEWED, 3), counter("B", 2)], 3);
         assert_eq!(sum(vec![first, second]), Some(want));
         assert_eq!(sum::<CountersState>(vec![]), None);
     }

@@ -28,6 +28,9 @@ pub(crate) struct Traces {
     running: Option<RunningTrace>,
 }
 
+/// Refusal of a trace beside another one.
+pub(crate) const IS_RUNNING: &str = "another trace is running";
+
 /// A running trace.
 #[derive(Debug)]
 struct RunningTrace {
@@ -70,7 +73,7 @@ impl Traces {
         let is_first =
             |running: &RunningTrace| running.client.is_alive() && (client.is_viewer || !running.client.is_viewer);
         if self.running.as_ref().is_some_and(is_first) {
-            return Err("another trace is running".to_owned());
+            return Err(IS_RUNNING.to_owned());
         }
         let ports = || datapath.ports.iter();
         let link = |name: &str| ports().find(|(_, port)| port.config.name == name).map(|(id, _)| id);

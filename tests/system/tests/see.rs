@@ -309,7 +309,7 @@ fn costs() -> Outcome {
     let cost = 100.0 * (shares[1] - shares[0]);
     let counters: Value = json(&gateway, "counters")?;
     let longest = counters["counters"].as_array().into_iter().flatten();
-    let longest = longest.filter(|counter| counter["name"] == "ShowSliceMaxMicros").find_map(|it| it["value"].as_u64());
+    let longest = longest.filter(|counter| counter["name"] == "ViewSliceMaxMicros").find_map(|it| it["value"].as_u64());
     let longest = longest.ok_or("no counter of the longest slice")?;
     println!(
         "see/costs: {sas} SAs, {routes} routes: a scrape each second takes {cost:.3} % of a worker, its longest slice {longest} us"

@@ -568,6 +568,11 @@ impl Ports {
         }
     }
 
+    /// Numbers of links and virtual devices are below this one.
+    pub fn end(&self) -> u32 {
+        self.table.ports.len() as u32
+    }
+
     /// Every link and virtual device with its number, without the devices of the host side.
     pub fn iter(&self) -> impl Iterator<Item = (PortId, &Port)> {
         self.table.iter()

@@ -96,7 +96,7 @@ pub(super) async fn stream(
 fn trace(asked: &TraceRequest, path: PathBuf, sender: &mpsc::Sender<Bytes>) -> Result<String, CliError> {
     let name = path.display().to_string();
     let failed = |err: std::io::Error| CliError::system(&name, &err);
-    let mut client = Client::look_within(&asked.gateway, path, ANSWER_LIMIT)?;
+    let mut client = Client::view_within(&asked.gateway, path, ANSWER_LIMIT)?;
     let packets = asked.packets + FURTHER_PACKETS;
     match client.ask(&Request::Trace { filter: asked.filter.clone(), packets })? {
         Reply::Tracing => {}

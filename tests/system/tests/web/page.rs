@@ -197,7 +197,7 @@ fn stages() -> Outcome {
         wanted.retain(|step| step != "hand-over");
         wanted.sort();
         wanted.dedup();
-        assert!(wanted.len() > 3, "{wanted:?}");
+        assert!(wanted.len() > 3, "{wanted:?}: {}", tracer.output());
         assert_eq!(lit, json!(wanted), "{filter}");
         let is_dropped = wanted.iter().any(|step| step == "drop" || step == "reject");
         let red = browser.script("return document.querySelectorAll('#path g.lit.bad').length")?;
