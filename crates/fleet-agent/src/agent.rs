@@ -69,6 +69,10 @@ struct Agent {
     is_busy: bool,
     is_attached: bool,
     member: Option<String>,
+    /// Reason for which no member is connected.
+    failure: Option<String>,
+    /// Reason for which the store refuses this node's keys.
+    denied: Option<String>,
     to_file: blocking::Sender<Changes>,
     file: Arc<FileState>,
     last_save: Instant,
@@ -137,6 +141,8 @@ async fn serve(config: AgentConfig) -> Result<(), CliError> {
         is_busy: false,
         is_attached: false,
         member: None,
+        failure: None,
+        denied: None,
         to_file,
         file: file_state,
         last_save: started,
@@ -235,8 +241,13 @@ impl Agent {
             FromStore::Connected(member) => {
                 tracing::info!("{member}: connected");
                 self.member = Some(member);
+                self.failure = None;
             }
-            FromStore::Disconnected => self.member = None,
+            FromStore::Disconnected(why) => {
+                self.member = None;
+                self.failure = Some(why);
+            }
+            FromStore::Denied(why) => self.denied = why,
             FromStore::Snapshot(snapshot) => {
                 self.last_answer = Some(Instant::now());
                 self.core.snapshot(now, &snapshot);
@@ -256,6 +267,8 @@ impl Agent {
                     status: self.core.status(),
                     refused: self.core.refused_keys(),
                     member: self.member.clone(),
+                    failure: self.failure.clone(),
+                    denied: self.denied.clone(),
                     has_gateway: self.is_attached,
                 });
             }

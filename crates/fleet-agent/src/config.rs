@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::Prefix;
@@ -12,7 +13,7 @@ use fleet::{Domain, NodeValue, Settings};
 use ila::CsumMode;
 use serde::Deserialize;
 
-use crate::etcd::Endpoint;
+use crate::etcd::{CertFiles, Endpoint, TlsFiles};
 
 /// Time between two looks at all keys.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -24,6 +25,11 @@ struct File {
     fleet: String,
     node: String,
     etcd: Vec<String>,
+    cacert: Option<PathBuf>,
+    cert: Option<PathBuf>,
+    key: Option<PathBuf>,
+    #[serde(default)]
+    insecure_transport: bool,
     locators: String,
     underlay: Option<Ipv6Addr>,
     instance: Option<String>,
@@ -77,6 +83,7 @@ impl AgentConfig {
             Some("adj-transport") => CsumMode::AdjTransport,
             Some(other) => return Err(format!("Unknown checksum mode {other:?}")),
         };
+        let endpoints = endpoints(&file)?;
         let settings = Settings {
             fleet: file.fleet,
             node: file.node,
@@ -87,11 +94,6 @@ impl AgentConfig {
             look_every: LOOK_EVERY,
         };
         settings.check().map_err(|err| err.to_string())?;
-        let endpoints: Result<Vec<Endpoint>, _> = file.etcd.iter().map(|text| text.parse()).collect();
-        let endpoints = endpoints.map_err(|err| err.to_string())?;
-        if endpoints.is_empty() {
-            return Err("Missing member: etcd has none".to_owned());
-        }
         let instance = client::instance_or_default(file.instance.as_deref()).map_err(|err| err.messages())?;
         let state = match file.state {
             Some(state) => state,
@@ -104,12 +106,41 @@ impl AgentConfig {
     }
 }
 
+/// Addresses of the members, with the files of TLS.
+fn endpoints(file: &File) -> Result<Vec<Endpoint>, String> {
+    let pair = match (&file.cert, &file.key) {
+        (None, None) => None,
+        (Some(cert), Some(key)) => Some(CertFiles { cert: cert.clone(), key: key.clone() }),
+        (Some(_), None) => return Err("Missing key: cert has none".to_owned()),
+        (None, Some(_)) => return Err("Missing cert: key has none".to_owned()),
+    };
+    let tls = match (&file.cacert, pair) {
+        (None, None) => None,
+        (Some(cacert), pair) => Some(Arc::new(TlsFiles::new(cacert.clone(), pair))),
+        (None, Some(_)) => return Err("Missing cacert: cert and key are for members of a CA".to_owned()),
+    };
+    let endpoints: Result<Vec<_>, _> = file.etcd.iter().map(|text| Endpoint::parse(text, tls.as_ref())).collect();
+    let endpoints = endpoints.map_err(|err| err.to_string())?;
+    if endpoints.is_empty() {
+        return Err("Missing member: etcd has none".to_owned());
+    }
+    let is_open = |endpoint: &&Endpoint| endpoint.tls().is_none() && !endpoint.is_loopback();
+    match endpoints.iter().find(is_open) {
+        Some(endpoint) if !file.insecure_transport => Err(format!(
+            "Invalid address of a member {endpoint}: plain text to another machine; use https://, or say \
+             `insecure-transport = true` if the network below is trusted or encrypted"
+        )),
+        _ => Ok(endpoints),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GOOD: &str = "fleet = \"f\"\nnode = \"a\"\netcd = [\"http://10.0.0.1:2379\"]\nlocators = \"fd00:0:1::/48\"\n\
-        underlay = \"fd99::1\"\nstate = \"/tmp/x\"\n[domains]\ntasks = \"2001:db8::/48\"\n";
+    const GOOD: &str = "fleet = \"f\"\nnode = \"a\"\netcd = [\"https://10.0.0.1:2379\"]\ncacert = \"ca.pem\"\n\
+        cert = \"a.pem\"\nkey = \"a.key\"\nlocators = \"fd00:0:1::/48\"\nunderlay = \"fd99::1\"\nstate = \"/tmp/x\"\n\
+        [domains]\ntasks = \"2001:db8::/48\"\n";
 
     #[test]
     fn file_of_few_lines_is_read() {
@@ -122,11 +153,29 @@ mod tests {
     }
 
     #[test]
+    fn plain_text_to_another_machine_has_to_be_named() {
+        let (before, behind) = GOOD.split_once("cacert").unwrap();
+        let (_, behind) = behind.split_once("a.key\"\n").unwrap();
+        let plain = format!("{before}{behind}").replace("https", "http");
+        let why = AgentConfig::parse(&plain).unwrap_err();
+        assert!(why.contains("http://10.0.0.1:2379") && why.contains("insecure-transport"), "{why}");
+        assert!(AgentConfig::parse(&format!("insecure-transport = true\n{plain}")).is_ok());
+        assert!(AgentConfig::parse(&plain.replace("10.0.0.1", "127.0.0.1")).is_ok());
+        let encrypted = plain.replace("http", "https");
+        let why = AgentConfig::parse(&encrypted).unwrap_err();
+        assert!(why.contains("https:// needs cacert"), "{why}");
+    }
+
+    #[test]
     fn wrong_value_is_named() {
         for (from, to, want) in [
             ("\"a\"", "\"a/b\"", "Invalid name"),
-            ("http://", "https://", "Invalid address of a member"),
-            ("[\"http://10.0.0.1:2379\"]", "[]", "Missing member"),
+            ("https://", "ftp://", "Invalid address of a member"),
+            ("https://", "http://", "https:// alone"),
+            ("cacert = \"ca.pem\"\n", "", "Missing cacert"),
+            ("cert = \"a.pem\"\n", "", "Missing cert"),
+            ("key = \"a.key\"\n", "", "Missing key"),
+            ("[\"https://10.0.0.1:2379\"]", "[]", "Missing member"),
             ("fd00:0:1::/48", "fd00:0:1::1/48", "host bits set"),
             ("2001:db8::/48", "fd00::/16", "overlaps"),
             ("tasks =", "#", "Missing domain"),

@@ -35,6 +35,10 @@ pub(crate) struct Report {
     pub(crate) status: Status,
     pub(crate) refused: Vec<(String, Refusal)>,
     pub(crate) member: Option<String>,
+    /// Reason for which no member is connected.
+    pub(crate) failure: Option<String>,
+    /// Reason for which the store refuses this node's keys.
+    pub(crate) denied: Option<String>,
     pub(crate) has_gateway: bool,
 }
 
@@ -42,6 +46,8 @@ pub(crate) struct Report {
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub(crate) struct ReportText {
     pub(crate) member: Option<String>,
+    pub(crate) failure: Option<String>,
+    pub(crate) denied: Option<String>,
     pub(crate) gateway: bool,
     pub(crate) revision: u64,
     pub(crate) tasks: usize,
@@ -56,9 +62,11 @@ pub(crate) struct ReportText {
 
 impl From<Report> for ReportText {
     fn from(report: Report) -> Self {
-        let Report { status, refused, member, has_gateway } = report;
+        let Report { status, refused, member, failure, denied, has_gateway } = report;
         Self {
             member,
+            failure,
+            denied,
             gateway: has_gateway,
             revision: status.revision,
             tasks: status.tasks,

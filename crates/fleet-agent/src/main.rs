@@ -2,25 +2,29 @@
 //!
 //! # Decides
 //! Members of etcd and the time at which another one is tried ([`store`]), gRPC as etcd takes it ([`etcd`]), requests to the gateway
-//! ([`gateway`]), the file of the last state ([`saved_file`]), and commands.
+//! ([`gateway`]), the file of the last state ([`saved_file`]), and commands: roles and users of etcd ([`init`]), and certificates
+//! ([`authority`]).
 //!
 //! # Leaves to others
 //! Operations of the gateway and withdrawals (crate [`fleet`]); paths of sockets and exit codes (crate [`client`]). HTTP/2 is crate `h2`'s,
-//! by tokio: neither is in the gateway or in the preloaded library.
+//! by tokio, and TLS is rustls's with ciphers of ring: none of them is in the gateway or in the preloaded library.
 //!
 //! # Limits
 //! A member answers a PING in 2 seconds, a change in 1, a page of 10 000 keys in 10, and gives a sign of life every 5 seconds; a message has
 //! at most 64 MiB. The next member is tried after 0.1 to 30 seconds. The state is saved once a second at most.
 //!
 //! # Standards
-//! RFC 9113 (HTTP/2) as h2 has it; etcd's API version 3 over gRPC; RFC 3549 §2.2 (netlink).
+//! RFC 9113 (HTTP/2) as h2 has it; RFC 8446 (TLS 1.3) as rustls has it; RFC 5280 §4.1 (names and times of certificates); etcd's API version 3
+//! over gRPC; RFC 3549 §2.2 (netlink).
 #![forbid(unsafe_code)]
 
 mod agent;
+mod authority;
 mod config;
 mod control;
 mod etcd;
 mod gateway;
+mod init;
 mod log;
 mod mover;
 mod random;
@@ -37,6 +41,7 @@ use ila::Locator;
 
 use config::AgentConfig;
 use control::ReportText;
+use init::InitArgs;
 use mover::Mover;
 
 /// Mappings and routes of a fleet of nodes, from etcd
@@ -78,8 +83,8 @@ enum FleetCommand {
     },
     /// Lets a running agent take the store as it is: held withdrawals are carried out
     Approve(InstanceArg),
-    /// Makes the identity of a fleet's store, once
-    Init(ConfigArg),
+    /// Makes what a fleet's store lacks: its identity, roles and users; certificates too with --ca
+    Init(InitArgs),
     /// Adds a task
     Add {
         #[command(flatten)]
@@ -136,9 +141,7 @@ fn carry_out(command: FleetCommand) -> Result<(), CliError> {
         FleetCommand::Approve(InstanceArg { instance }) => {
             control::ask(&client::instance_or_default(instance.as_deref())?, "approve").map(drop)
         }
-        FleetCommand::Init(ConfigArg { config }) => with_mover(config, async |mover| {
-            if mover.init().await? { Ok(()) } else { Err(CliError::failed("the store has an identity already")) }
-        }),
+        FleetCommand::Init(args) => init::run(&args),
         FleetCommand::Add { config, sir, node, locator } => {
             with_mover(config.config, async |mover| mover.add(sir, &node, locator).await)
         }
@@ -160,12 +163,19 @@ fn with_mover(config: PathBuf, work: impl AsyncFnOnce(&Mover) -> Result<(), CliE
 /// Text of `fatpath-fleet status`.
 fn status_text(reply: &str) -> Result<String, CliError> {
     let report: ReportText = serde_json::from_str(reply).map_err(|err| CliError::failed(err.to_string()))?;
-    let member = report.member.as_deref().unwrap_or("none is connected");
+    let member = match (&report.member, &report.failure) {
+        (Some(member), _) => member.clone(),
+        (None, Some(why)) => format!("none is connected ({why})"),
+        (None, None) => "none is connected".to_owned(),
+    };
     let gateway = if report.gateway { "connected" } else { "not connected" };
     let mut text = format!(
         "store     {member}, revision {}\ngateway   {gateway}, {} mappings, {} routes\nfleet     {} nodes, {} tasks\n",
         report.revision, report.mappings, report.routes, report.nodes, report.tasks
     );
+    if let Some(why) = &report.denied {
+        text += &format!("denied    this node's keys: {why}\n");
+    }
     if report.withdrawals != 0 {
         text += &format!("waiting   {} withdrawals\n", report.withdrawals);
     }

@@ -35,8 +35,10 @@ const SNAPSHOT_LIMIT: Duration = Duration::from_secs(120);
 pub(crate) enum FromStore {
     /// A member answers.
     Connected(String),
-    /// No member is connected.
-    Disconnected,
+    /// No member is connected, for a reason.
+    Disconnected(String),
+    /// Reason for which the store refuses this node's keys; `None` if it takes them.
+    Denied(Option<String>),
     /// A whole snapshot, as requested.
     Snapshot(Snapshot),
     /// Changes.
@@ -85,6 +87,8 @@ pub(crate) struct Store {
     pending: Option<Look>,
     run: String,
     random: Random,
+    /// Reason for which the store refuses this node's keys.
+    denied: Option<String>,
 }
 
 /// End of a session.
@@ -119,7 +123,8 @@ impl Store {
         let ranges = [(Key::Meta.text(fleet), false), (Key::nodes(fleet), true)].into_iter().chain(ranges);
         let watched = ranges.map(|(key, is_prefix)| Watched { key, is_prefix, from: 0 }).collect();
         let run = format!("{:016x}", random.bits());
-        Self { endpoints, settings, own, to_agent, looks, watched, has_position: false, pending: None, run, random }
+        let (has_position, pending, denied) = (false, None, None);
+        Self { endpoints, settings, own, to_agent, looks, watched, has_position, pending, run, random, denied }
     }
 
     /// Runs until the agent ends.
@@ -129,7 +134,7 @@ impl Store {
         for at in (0..self.endpoints.len()).cycle() {
             let endpoint = self.endpoints[at].clone();
             let mut has_worked = false;
-            match self.session(&endpoint, &mut has_worked).await {
+            let why = match self.session(&endpoint, &mut has_worked).await {
                 Ok(never) => match never {},
                 Err(SessionEnd::Closed) => return,
                 Err(SessionEnd::Stale(why)) => {
@@ -138,16 +143,18 @@ impl Store {
                     if self.to_agent.send(FromStore::Doubt).await.is_err() {
                         return;
                     }
+                    format!("{endpoint}: {why}")
                 }
                 Err(SessionEnd::Failed(err)) => {
                     let failure = format!("{endpoint}: {err}");
                     if has_worked || failure != last_failure {
                         tracing::warn!("{failure}");
                     }
-                    last_failure = failure;
+                    last_failure.clone_from(&failure);
+                    failure
                 }
-            }
-            if self.to_agent.send(FromStore::Disconnected).await.is_err() {
+            };
+            if self.to_agent.send(FromStore::Disconnected(why)).await.is_err() {
                 return;
             }
             backoff = if has_worked { FIRST_BACKOFF } else { (backoff * 2).min(LAST_BACKOFF) };
@@ -195,10 +202,15 @@ impl Store {
                 look = self.looks.recv() => self.pending = Some(look.ok_or(SessionEnd::Closed)?),
                 answer = answers.next() => {
                     last_answer = Instant::now();
-                    self.note_works(endpoint, has_worked).await?;
                     match answer? {
+                        WatchAnswer::Cancelled { id, reason } => {
+                            // Other watches may have begun; the next attempt waits all the same.
+                            *has_worked = false;
+                            return Err(self.cancelled(id, &reason, etcd.user()));
+                        }
                         WatchAnswer::Compacted => return Err(SessionEnd::Stale("changes are compacted")),
                         WatchAnswer::Events { id, events, revision } => {
+                            self.note_works(endpoint, has_worked).await?;
                             let is_behind = events.is_empty() && self.is_behind(revision);
                             behind_since = behind_since.or(Some(last_answer)).filter(|_| is_behind);
                             if behind_since.is_some_and(|since| last_answer - since >= LAG) {
@@ -242,6 +254,14 @@ impl Store {
         Ok(())
     }
 
+    /// Failure of a watch, by the names of its keys and of this program's user.
+    fn cancelled(&self, id: i64, reason: &str, user: Option<&str>) -> SessionEnd {
+        let at = usize::try_from(id - 1).ok().and_then(|at| self.watched.get(at));
+        let keys = at.map_or_else(|| Key::root(&self.settings.fleet), |watched| watched.key.clone());
+        let user = user.map_or_else(|| "no user".to_owned(), |user| format!("user {user}"));
+        CallError::Refused { code: 0, text: format!("{reason}: {user}, watch {keys}") }.into()
+    }
+
     /// Whether a member's revision is lower than one that was seen.
     fn is_behind(&self, revision: u64) -> bool {
         let seen = self.watched.iter().map(|watched| watched.from).max().unwrap_or(0).saturating_sub(1);
@@ -278,16 +298,24 @@ impl Store {
     }
 
     /// Keeps `alive/NODE`, and writes `node/NODE` if the store lacks it. A refusal is logged, and changes nothing else.
-    async fn renew(&self, etcd: &Etcd, lease: &mut Lease) -> Result<(), SessionEnd> {
+    async fn renew(&mut self, etcd: &Etcd, lease: &mut Lease) -> Result<(), SessionEnd> {
         let Some(own) = &self.own else { return Ok(()) };
-        match self.try_renew(etcd, lease, own).await {
-            Err(CallError::Refused { code, text }) => {
+        let denied = match self.try_renew(etcd, lease, own).await {
+            Ok(()) => None,
+            Err(err @ CallError::Refused { .. }) => {
                 *lease = Lease::default();
-                tracing::warn!("this node's keys: {text} (gRPC status {code})");
-                Ok(())
+                Some(err.to_string())
             }
-            outcome => Ok(outcome?),
+            Err(err) => return Err(err.into()),
+        };
+        if denied != self.denied {
+            if let Some(why) = &denied {
+                tracing::warn!("this node's keys: {why}");
+            }
+            self.denied.clone_from(&denied);
+            self.send(FromStore::Denied(denied)).await?;
         }
+        Ok(())
     }
 
     async fn try_renew(&self, etcd: &Etcd, lease: &mut Lease, own: &NodeValue) -> Result<(), CallError> {

@@ -96,7 +96,8 @@ impl Fleet {
     fn toml(&self, node: usize) -> String {
         let members: Vec<_> = (0..NODES).map(|node| format!("\"http://{}:2379\"", address(node))).collect();
         format!(
-            "fleet = \"f\"\nnode = \"n{node}\"\netcd = [{}]\nlocators = \"fd00:0:{}::/48\"\nunderlay = \"fd99::{}\"\n\
+            "fleet = \"f\"\nnode = \"n{node}\"\netcd = [{}]\ninsecure-transport = true\n\
+             locators = \"fd00:0:{}::/48\"\nunderlay = \"fd99::{}\"\n\
              instance = \"g{node}\"\nstate = \"{}\"\n[domains]\ntasks = \"2001:db8::/48\"\n",
             members.join(", "),
             node + 1,

@@ -18,6 +18,7 @@ mod extcap;
 mod fail_closed;
 mod filters;
 mod fleet;
+mod fleet_access;
 mod fragment_tools;
 mod guest_ports;
 mod guests;
@@ -99,6 +100,7 @@ fn main() {
         extcap::trials(),
         fail_closed::trials(),
         fleet::trials(),
+        fleet_access::trials(),
         filters::trials(),
         restart::trials(),
         restart_traffic::trials(),

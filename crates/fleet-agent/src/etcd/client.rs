@@ -11,6 +11,9 @@ use super::watch::{Answers, Watch};
 /// Keys that one request reads.
 const PAGE: i64 = 10_000;
 
+/// gRPC's number of `PERMISSION_DENIED`.
+const PERMISSION_DENIED: u32 = 7;
+
 /// A key with its value and the revision of its last change.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Found {
@@ -32,7 +35,7 @@ pub(crate) struct Write {
 /// Connection to a member.
 #[derive(Debug)]
 pub(crate) struct Etcd {
-    connection: Connection,
+    pub(super) connection: Connection,
 }
 
 impl Etcd {
@@ -42,6 +45,22 @@ impl Etcd {
     /// The member does not answer.
     pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Self, CallError> {
         Ok(Self { connection: Connection::open(endpoint).await? })
+    }
+
+    /// Name by which the member knows this program: the common name of its certificate.
+    pub(crate) fn user(&self) -> Option<&str> {
+        self.connection.user()
+    }
+
+    /// A refusal with the names of the request and of the user.
+    pub(super) fn named(&self, err: CallError, what: &str) -> CallError {
+        match err {
+            CallError::Refused { code: PERMISSION_DENIED, text } => {
+                let user = self.user().map_or_else(|| "no user".to_owned(), |user| format!("user {user}"));
+                CallError::Refused { code: PERMISSION_DENIED, text: format!("{text}: {user}, {what}") }
+            }
+            other => other,
+        }
     }
 
     /// One key, as the majority of members has it, and the store's revision.
@@ -61,12 +80,30 @@ impl Etcd {
         self.range(prefix.into(), end_of(prefix.as_bytes()), revision).await
     }
 
+    /// The first key that is before or behind those with a beginning.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn other_key(&self, prefix: &str) -> Result<Option<Vec<u8>>, CallError> {
+        for (key, range_end) in [(vec![0], prefix.into()), (end_of(prefix.as_bytes()), vec![0])] {
+            let request = RangeRequest { key, range_end, limit: 1, revision: 0 };
+            let page = self.connection.call("/etcdserverpb.KV/Range", &request, READ_LIMIT).await;
+            let page: RangeResponse = page.map_err(|err| self.named(err, "read all keys"))?;
+            if let Some(kv) = page.kvs.into_iter().next() {
+                return Ok(Some(kv.key));
+            }
+        }
+        Ok(None)
+    }
+
     async fn range(&self, mut key: Vec<u8>, end: Vec<u8>, at: u64) -> Result<(Vec<Found>, u64), CallError> {
         let mut all = Vec::new();
         let mut revision = at;
         loop {
             let request = RangeRequest { key, range_end: end.clone(), limit: PAGE, revision: revision.cast_signed() };
-            let page: RangeResponse = self.connection.call("/etcdserverpb.KV/Range", &request, READ_LIMIT).await?;
+            let page = self.connection.call("/etcdserverpb.KV/Range", &request, READ_LIMIT).await;
+            let what = || format!("read {}", String::from_utf8_lossy(&request.key));
+            let page: RangeResponse = page.map_err(|err| self.named(err, &what()))?;
             if revision == 0 {
                 revision = revision_of(page.header.as_ref());
             }
@@ -105,7 +142,11 @@ impl Etcd {
             RequestOp { request: Some(request) }
         });
         let request = TxnRequest { compare: compare.collect(), success: success.collect() };
-        let answer: TxnResponse = self.connection.call("/etcdserverpb.KV/Txn", &request, LIMIT).await?;
+        let answer = self.connection.call("/etcdserverpb.KV/Txn", &request, LIMIT).await;
+        let answer: TxnResponse = answer.map_err(|err| {
+            let keys: Vec<_> = writes.iter().map(|write| write.key.as_str()).collect();
+            self.named(err, &format!("write {}", keys.join(", ")))
+        })?;
         Ok(answer.succeeded)
     }
 

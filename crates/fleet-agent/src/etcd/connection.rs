@@ -3,6 +3,7 @@
 //! A connection is closed when its value is dropped, and when the member does not answer a PING in time.
 
 use std::future::poll_fn;
+use std::io;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -10,17 +11,25 @@ use h2::client::SendRequest;
 use h2::{Ping, PingPong, RecvStream, SendStream};
 use http::{HeaderMap, Method, Request, Version};
 use prost::Message;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use super::endpoint::Endpoint;
+use super::tls::tls_error;
 
 /// Time between two PINGs, also of an idle connection, and the longest time to the answer.
 const KEEPALIVE: Duration = Duration::from_secs(2);
 
 /// Longest time until a connection is made, or a change answered.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1);
+
+/// Longest time that a member takes to judge this program's certificate before requests are sent.
+const VERDICT: Duration = Duration::from_millis(500);
 
 /// Longest time until a page of keys has been read.
 pub(crate) const READ_LIMIT: Duration = Duration::from_secs(10);
@@ -61,7 +70,12 @@ fn lost(err: impl std::fmt::Display) -> CallError {
 #[derive(Debug)]
 pub(crate) struct Connection {
     requests: SendRequest<Bytes>,
-    authority: String,
+    /// Beginning of the URI of a request.
+    base: String,
+    /// Common name of this program's certificate.
+    user: Option<String>,
+    /// Proof of a password, for requests that follow.
+    token: Option<String>,
     driver: JoinHandle<()>,
 }
 
@@ -81,8 +95,28 @@ impl Connection {
     }
 
     async fn connect(endpoint: &Endpoint) -> Result<Self, CallError> {
+        // The files before the connection: a member counts connections that say nothing.
+        let tls = endpoint.tls().map(|files| files.read()).transpose().map_err(lost)?;
         let stream = TcpStream::connect((endpoint.host(), endpoint.port())).await.map_err(lost)?;
         stream.set_nodelay(true).map_err(lost)?;
+        let Some(tls) = tls else { return Self::start(endpoint, stream, None).await };
+        let name = ServerName::try_from(endpoint.host().to_owned()).map_err(lost)?;
+        let mut stream = TlsConnector::from(tls.config).connect(name, stream).await.map_err(|err| {
+            let inner = err.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+            inner.map_or_else(|| lost(&err), |inner| lost(tls_error(inner, "the member's certificate")))
+        })?;
+        // No verdict in time: the member lets the client speak first.
+        if let Ok(Err(err)) = timeout(VERDICT, receive_verdict(&mut stream)).await {
+            return Err(lost(format_args!("the member refuses the connection: {err}")));
+        }
+        Self::start(endpoint, stream, tls.user).await
+    }
+
+    async fn start(
+        endpoint: &Endpoint,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        user: Option<String>,
+    ) -> Result<Self, CallError> {
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(STREAM_WINDOW).initial_connection_window_size(CONNECTION_WINDOW);
         let (requests, mut connection) = builder.handshake::<_, Bytes>(stream).await.map_err(lost)?;
@@ -93,7 +127,17 @@ impl Connection {
                 () = watch_pings(pings) => {}
             }
         });
-        Ok(Self { requests, authority: endpoint.authority(), driver })
+        Ok(Self { requests, base: endpoint.to_string(), user, token: None, driver })
+    }
+
+    /// Common name of this program's certificate: the user for etcd.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// Sends requests that follow with the proof of a password.
+    pub(super) fn set_token(&mut self, token: String) {
+        self.token = Some(token);
     }
 
     /// Sends one message and receives one.
@@ -127,15 +171,41 @@ impl Connection {
     }
 
     async fn open_stream<A>(&self, path: &'static str) -> Result<(SendStream<Bytes>, Inbound<A>), CallError> {
-        let uri = format!("http://{}{path}", self.authority);
+        let uri = format!("{}{path}", self.base);
         let request = Request::builder().method(Method::POST).version(Version::HTTP_2).uri(uri);
         let request = request.header("content-type", "application/grpc").header("te", "trailers");
-        let request = request.header("user-agent", "fatpath-fleet").body(()).map_err(lost)?;
+        let mut request = request.header("user-agent", "fatpath-fleet");
+        if let Some(token) = &self.token {
+            request = request.header("token", token);
+        }
+        let request = request.body(()).map_err(lost)?;
         let mut requests = self.requests.clone().ready().await.map_err(lost)?;
         let (response, out) = requests.send_request(request, false).map_err(lost)?;
         let answers =
             Inbound { head: Some(response), body: None, buffer: BytesMut::new(), _answer: std::marker::PhantomData };
         Ok((out, answers))
+    }
+}
+
+/// Receives the first bytes after the handshake. In TLS 1.3 a member judges the client's certificate once the client is through, and its
+/// alert would be lost if a write failed first.
+async fn receive_verdict(stream: &mut TlsStream<TcpStream>) -> io::Result<()> {
+    struct Received<'a>(&'a TcpStream);
+
+    impl io::Read for Received<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0.try_read(buffer)
+        }
+    }
+
+    let (tcp, session) = stream.get_mut();
+    loop {
+        tcp.readable().await?;
+        match session.read_tls(&mut Received(tcp)) {
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+            Err(err) => return Err(err),
+            Ok(_) => return session.process_new_packets().map(drop).map_err(io::Error::other),
+        }
     }
 }
 

@@ -228,3 +228,103 @@ pub(crate) struct LeaseKeepAliveResponse {
     #[prost(int64, tag = "3")]
     pub(crate) ttl: i64,
 }
+
+/// `AuthEnableRequest`, `AuthDisableRequest`, `AuthUserListRequest` and `AuthRoleListRequest`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct AuthRequest {}
+
+/// Answer of `Auth` without what this program uses.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct AuthResponse {}
+
+/// `AuthUserGetRequest`, `AuthRoleAddRequest` and `AuthRoleGetRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AuthNameRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+}
+
+/// `AuthUserGetResponse`, `AuthUserListResponse` and `AuthRoleListResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AuthNamesResponse {
+    #[prost(string, repeated, tag = "2")]
+    pub(crate) names: Vec<String>,
+}
+
+/// `AuthRoleGetResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AuthRoleGetResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) permissions: Vec<Permission>,
+}
+
+/// `authpb.Permission`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct Permission {
+    #[prost(enumeration = "PermissionKind", tag = "1")]
+    pub(crate) kind: i32,
+    #[prost(bytes = "vec", tag = "2")]
+    pub(crate) key: Vec<u8>,
+    #[prost(bytes = "vec", tag = "3")]
+    pub(crate) range_end: Vec<u8>,
+}
+
+/// `authpb.Permission.Type`.
+#[derive(Clone, Copy, Debug, Enumeration, Eq, PartialEq)]
+#[repr(i32)]
+pub(crate) enum PermissionKind {
+    Read = 0,
+    Write = 1,
+}
+
+/// `AuthRoleGrantPermissionRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct RoleGrantRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(message, optional, tag = "2")]
+    pub(crate) permission: Option<Permission>,
+}
+
+/// `AuthUserAddRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UserAddRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) password: String,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) options: Option<UserAddOptions>,
+}
+
+/// `authpb.UserAddOptions`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct UserAddOptions {
+    #[prost(bool, tag = "1")]
+    pub(crate) no_password: bool,
+}
+
+/// `AuthUserGrantRoleRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct UserGrantRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) user: String,
+    #[prost(string, tag = "2")]
+    pub(crate) role: String,
+}
+
+/// `AuthenticateRequest`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AuthenticateRequest {
+    #[prost(string, tag = "1")]
+    pub(crate) name: String,
+    #[prost(string, tag = "2")]
+    pub(crate) password: String,
+}
+
+/// `AuthenticateResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct AuthenticateResponse {
+    #[prost(string, tag = "2")]
+    pub(crate) token: String,
+}

@@ -47,6 +47,8 @@ pub(crate) enum WatchAnswer {
     },
     /// The watch cannot begin where it was told to: the changes there are compacted.
     Compacted,
+    /// The member has ended a watch. etcd may give no number of it if it is denied.
+    Cancelled { id: i64, reason: String },
 }
 
 /// Answers of a stream.
@@ -61,7 +63,7 @@ impl Answers {
     /// The next answer. A dropped call loses nothing.
     ///
     /// # Errors
-    /// The stream has ended, orderly or not, or the member has cancelled a watch.
+    /// The stream has ended, orderly or not.
     pub(crate) async fn next(&mut self) -> Result<WatchAnswer, CallError> {
         let answer =
             self.0.next().await?.ok_or_else(|| CallError::Lost("the member has ended the watch".to_owned()))?;
@@ -69,7 +71,7 @@ impl Answers {
             return Ok(WatchAnswer::Compacted);
         }
         if answer.canceled {
-            return Err(CallError::Refused { code: 0, text: format!("watch cancelled: {}", answer.cancel_reason) });
+            return Ok(WatchAnswer::Cancelled { id: answer.watch_id, reason: answer.cancel_reason });
         }
         let revision = revision_of(answer.header.as_ref());
         let events = answer.events.into_iter().filter_map(|event| {
