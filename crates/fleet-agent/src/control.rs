@@ -144,7 +144,7 @@ pub(crate) fn ask(instance: &str, request: &str) -> Result<String, CliError> {
     Ok(line)
 }
 
-/// Path of the agent's socket, beside its gateway's.
+/// Path of the agent's socket, beside its gateway's. Names that end in `.sock` are those of gateways.
 fn socket_of(instance: &str) -> PathBuf {
-    client::netlink_path(instance).with_extension("fleet.sock")
+    client::netlink_path(instance).with_extension("agent")
 }

@@ -23,6 +23,7 @@ mod etcd;
 mod gateway;
 mod log;
 mod mover;
+mod pages;
 mod random;
 mod saved_file;
 mod store;
@@ -31,7 +32,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use base::Prefix;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use client::{CliError, command_line};
 use ila::Locator;
 
@@ -112,6 +114,21 @@ enum FleetCommand {
         /// SIR prefix of the task
         sir: Prefix,
     },
+    /// Prints the completion script of a shell
+    Completions {
+        /// Shell
+        shell: Shell,
+    },
+    /// Writes the man pages into a directory
+    Man {
+        /// Directory
+        dir: PathBuf,
+    },
+}
+
+/// The command line.
+fn program() -> Command {
+    Cli::command()
 }
 
 fn main() -> ExitCode {
@@ -146,6 +163,8 @@ fn carry_out(command: FleetCommand) -> Result<(), CliError> {
             with_mover(config.config, async |mover| mover.move_task(sir, &node, locator, &command).await)
         }
         FleetCommand::Remove { config, sir } => with_mover(config.config, async |mover| mover.remove(sir).await),
+        FleetCommand::Completions { shell } => pages::completions(program(), shell),
+        FleetCommand::Man { dir } => pages::man(program(), &dir),
     }
 }
 

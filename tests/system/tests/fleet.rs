@@ -264,6 +264,10 @@ fn members() -> Outcome {
     for task in 1..=5 {
         fleet.wait_for(task, task % NODES, PATIENCE)?;
     }
+    // An agent's socket is none of a gateway.
+    let mut status = Command::new(fatpath());
+    let shown = run(status.arg("status").env("FATPATH_RUNDIR", fleet.scratch.path()))?;
+    assert_eq!(shown.lines().filter(|line| line.contains(": running")).count(), NODES, "{shown}");
     let routes = fleet.gateways[0].show("routes")?;
     assert!(routes.contains("fd00:0:2::/48") && routes.contains("fd00:0:3::/48"), "{routes}");
     // The member of an agent is killed: the agent takes another one.
