@@ -19,6 +19,7 @@
 mod agent;
 mod config;
 mod control;
+mod drain;
 mod etcd;
 mod gateway;
 mod log;
@@ -107,6 +108,19 @@ enum FleetCommand {
         #[arg(last = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
+    /// Moves all tasks of a node to others
+    Drain {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Name of the node
+        node: String,
+        /// Node that takes them, may be repeated; all others that are alive if there is none
+        #[arg(long, value_name = "NODE")]
+        to: Vec<String>,
+        /// Command that moves a task itself, with FATPATH_TASK, FATPATH_FROM, FATPATH_TO and FATPATH_LOCATOR
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
     /// Removes a task
     Remove {
         #[command(flatten)]
@@ -161,6 +175,9 @@ fn carry_out(command: FleetCommand) -> Result<(), CliError> {
         }
         FleetCommand::Move { config, sir, node, locator, command } => {
             with_mover(config.config, async |mover| mover.move_task(sir, &node, locator, &command).await)
+        }
+        FleetCommand::Drain { config, node, to, command } => {
+            with_mover(config.config, async |mover| mover.drain(&node, &to, &command).await)
         }
         FleetCommand::Remove { config, sir } => with_mover(config.config, async |mover| mover.remove(sir).await),
         FleetCommand::Completions { shell } => pages::completions(program(), shell),

@@ -44,6 +44,16 @@ impl Key {
         format!("/fatpath/v1/{fleet}/node/")
     }
 
+    /// Beginning of the keys of all tasks.
+    pub fn tasks(fleet: &str) -> String {
+        format!("/fatpath/v1/{fleet}/ila/")
+    }
+
+    /// Beginning of the keys of nodes that are alive.
+    pub fn all_alive(fleet: &str) -> String {
+        format!("/fatpath/v1/{fleet}/alive/")
+    }
+
     /// Parses a key of a fleet. An address has one form alone (RFC 5952), so that a task has one key.
     ///
     /// # Errors

@@ -29,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("fleet/agent_and_gateway_start_without_a_store", NEEDS, without_store),
         trial("fleet/compaction_is_followed_by_a_look_at_all_keys", NEEDS, compaction),
         trial("fleet/emptied_store_withdraws_nothing", NEEDS, emptied),
+        trial("fleet/drain_empties_a_node_and_names_what_stays", NEEDS, drain),
         trial("fleet/connection_goes_on_while_its_task_moves", &[Need::Namespaces, Need::PYTHON, ETCD, ETCDCTL], moves),
     ]
 }
@@ -416,6 +417,62 @@ fn emptied() -> Outcome {
     }
     fleet.wait_for(1, 0, PATIENCE)?;
     fleet.wait_for(6, 1, PATIENCE)
+}
+
+/// All tasks of a node move, also after a drain that was killed; a node that is not alive is refused by name.
+fn drain() -> Outcome {
+    let (_netns, mut fleet) = plain_fleet()?;
+    for task in 1..=4 {
+        fleet.add(task, 0)?;
+        fleet.wait_for(task, 0, PATIENCE)?;
+    }
+    let config = fleet.config(1);
+    let drain = |more: &[&str]| fleet.command(1, &[&["drain", "-c", &config, "n0"], more].concat());
+    let failure = |outcome: Outcome<String>| match outcome {
+        Ok(printed) => Err(format!("not refused: {printed}")),
+        Err(failed) => Ok(failed.message().unwrap_or_default().to_owned()),
+    };
+    let why = failure(drain(&["--to", "n9"]))?;
+    assert!(why.contains("Unknown node n9: the fleet has none of that name"), "{why}");
+    // The command of one task fails: the task stays, and is named. That of another one takes longer than a PING may.
+    let script = "case $FATPATH_TASK in *:2::/64) exit 3;; *:3::/64) sleep 5;; esac; test $FATPATH_FROM = n0; test -n $FATPATH_LOCATOR";
+    let why = failure(drain(&["--to", "n1", "--", "sh", "-ec", script]))?;
+    assert!(why.contains("sh: exit status: 3") && why.contains("n0: not empty, 1 tasks are left"), "{why}");
+    for task in [1, 3, 4] {
+        fleet.wait_for(task, 1, PATIENCE)?;
+    }
+    fleet.wait_for(2, 0, PATIENCE)?;
+    // A drain is killed while its command runs: the next one goes on with that move.
+    let mut command = fleet.sites[1].command(program());
+    command.args(["drain", "-c", &config, "n0", "--to", "n1", "--", "sleep", "600"]);
+    let killed = Process::spawn(command.env("FATPATH_RUNDIR", fleet.scratch.path()), &fleet.scratch)?;
+    let is_moving = || {
+        let value = fleet.etcdctl(&["get", "--print-value-only", "/fatpath/v1/f/ila/tasks/2001:db8:0:2::/64"]);
+        value.is_ok_and(|value| value.contains("\"moving\""))
+    };
+    wait_until("the task moves", PATIENCE, is_moving)?;
+    drop(killed);
+    let printed = drain(&["--to", "n2"])?;
+    assert_eq!(printed, "2001:db8:0:2::/64 n1 fd00:0:2:2\n");
+    fleet.wait_for(2, 1, PATIENCE)?;
+    // An empty node is drained already. Without `--to` the tasks of another one are spread over those that are alive.
+    assert_eq!(drain(&[])?, "");
+    let printed = fleet.command(0, &["drain", "-c", &config, "n1"])?;
+    assert_eq!(printed.matches(" n0 ").count(), 2, "{printed}");
+    assert_eq!(printed.matches(" n2 ").count(), 2, "{printed}");
+    // The two others are not alive.
+    fleet.agents[0] = None;
+    fleet.agents[1] = None;
+    let is_dead = |node: usize| {
+        let found = fleet.etcdctl(&["get", &format!("/fatpath/v1/f/alive/n{node}")]);
+        found.is_ok_and(|found| found.trim().is_empty())
+    };
+    wait_until("the leases end", Duration::from_secs(60), || is_dead(0) && is_dead(1))?;
+    let why = failure(fleet.command(0, &["drain", "-c", &config, "n2"]))?;
+    assert!(why.contains("n2: no other node is alive"), "{why}");
+    let why = failure(fleet.command(0, &["drain", "-c", &config, "n2", "--to", "n1"]))?;
+    assert!(why.contains("Invalid node n1: its agent is not alive"), "{why}");
+    Ok(())
 }
 
 /// A task moves between two nodes, and a connection to it goes on.
