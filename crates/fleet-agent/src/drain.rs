@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_moved_is_named() {
+    fn task_that_cannot_be_moved_is_named() {
         let mut one = state(&[
             ("2001:db8:0:1::/64", here("b", "fd00:0:2:1").moving("a", "fd00:0:1:1".parse().unwrap())),
             ("2001:db8:0:2::/64", here("a", "fd00:0:1:2")),

@@ -23,13 +23,14 @@ mod drain;
 mod etcd;
 mod gateway;
 mod log;
+mod metrics;
 mod mover;
 mod pages;
 mod random;
 mod saved_file;
 mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use base::Prefix;
@@ -39,7 +40,7 @@ use client::{CliError, command_line};
 use ila::Locator;
 
 use config::AgentConfig;
-use control::ReportText;
+use control::{FULL_PERCENT, ReportText, percent_of};
 use mover::Mover;
 
 /// Mappings and routes of a fleet of nodes, from etcd
@@ -78,6 +79,14 @@ enum FleetCommand {
         /// JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Prints the metrics of an agent, in the text format of Prometheus
+    Metrics {
+        #[command(flatten)]
+        instance: InstanceArg,
+        /// Directory of node_exporter's textfile collector, in which a file is replaced
+        #[arg(long, value_name = "DIR")]
+        textfile: Option<PathBuf>,
     },
     /// Lets a running agent take the store as it is: held withdrawals are carried out
     Approve(InstanceArg),
@@ -164,6 +173,9 @@ fn carry_out(command: FleetCommand) -> Result<(), CliError> {
             let text = if json { reply } else { status_text(&reply)? };
             client::print(text.as_bytes())
         }
+        FleetCommand::Metrics { instance, textfile } => {
+            print_metrics(&client::instance_or_default(instance.instance.as_deref())?, textfile.as_deref())
+        }
         FleetCommand::Approve(InstanceArg { instance }) => {
             control::ask(&client::instance_or_default(instance.as_deref())?, "approve").map(drop)
         }
@@ -193,15 +205,46 @@ fn with_mover(config: PathBuf, work: impl AsyncFnOnce(&Mover) -> Result<(), CliE
     runtime.block_on(async { work(&Mover::connect(config).await?).await })
 }
 
+/// Prints the metrics of an agent, or writes them to a file. An agent that does not answer has a metric that says so.
+fn print_metrics(instance: &str, dir: Option<&Path>) -> Result<(), CliError> {
+    let report = control::ask(instance, "status").and_then(|reply| read_report(&reply));
+    if let Err(err) = &report {
+        eprintln!("{err}");
+    }
+    let text = metrics::text(instance, report.ok().as_ref());
+    match dir {
+        None => client::print(text.as_bytes()),
+        Some(dir) => {
+            metrics::write_file(dir, instance, &text).map_err(|err| CliError::system(&dir.display().to_string(), &err))
+        }
+    }
+}
+
+fn read_report(reply: &str) -> Result<ReportText, CliError> {
+    serde_json::from_str(reply).map_err(|err| CliError::failed(err.to_string()))
+}
+
 /// Text of `fatpath-fleet status`.
 fn status_text(reply: &str) -> Result<String, CliError> {
-    let report: ReportText = serde_json::from_str(reply).map_err(|err| CliError::failed(err.to_string()))?;
+    let report = read_report(reply)?;
     let member = report.member.as_deref().unwrap_or("none is connected");
     let gateway = if report.gateway { "connected" } else { "not connected" };
+    let behind = report.behind.map(|behind| format!(", {behind} behind")).unwrap_or_default();
+    let age = report.answer_age_ms.map(|ms| format!(", last answer {}.{} s ago", ms / 1000, ms % 1000 / 100));
+    let age = age.unwrap_or_default();
     let mut text = format!(
-        "store     {member}, revision {}\ngateway   {gateway}, {} mappings, {} routes\nfleet     {} nodes, {} tasks\n",
-        report.revision, report.mappings, report.routes, report.nodes, report.tasks
+        "store     {member}, revision {}{behind}{age}\ngateway   {gateway}, {} mappings, {} routes\nfleet     {} nodes, {} tasks, {} networks\n",
+        report.revision, report.mappings, report.routes, report.nodes, report.tasks, report.networks
     );
+    if let Some(bytes) = report.store_bytes {
+        let quota = report.store_quota_bytes;
+        let percent = percent_of(bytes, quota);
+        let advice = if percent >= FULL_PERCENT { ": compact and defragment etcd, or raise its quota" } else { "" };
+        text += &format!("size      {} of {} MiB, {percent} %{advice}\n", bytes >> 20, quota >> 20);
+    }
+    for error in &report.store_errors {
+        text += &format!("etcd      {error}\n");
+    }
     if report.withdrawals != 0 {
         text += &format!("waiting   {} withdrawals\n", report.withdrawals);
     }
@@ -210,6 +253,9 @@ fn status_text(reply: &str) -> Result<String, CliError> {
     }
     if report.refused_by_gateway != 0 {
         text += &format!("gateway   refuses {} operations, which are tried again\n", report.refused_by_gateway);
+    }
+    for vrf in &report.missing_vrfs {
+        text += &format!("missing   VRF {vrf}: networks in it wait for it\n");
     }
     for (key, why) in &report.refused {
         text += &format!("ignored   {key}: {why}\n");

@@ -7,7 +7,7 @@ mod proto;
 mod range;
 mod watch;
 
-pub(crate) use client::{Etcd, Found, Write};
+pub(crate) use client::{Etcd, Found, MemberStatus, Write};
 pub(crate) use connection::CallError;
 pub(crate) use endpoint::Endpoint;
 pub(crate) use watch::{Watch, WatchAnswer};
