@@ -20,7 +20,7 @@ help:
 	@echo "                   and forwarding of small packets by DPDK's testpmd"
 
 # Both programs and the library at once: what they share is built once.
-BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench -p fatpath-preload -p fatpath-see
+BUILD = cargo build --locked --release --target-dir target -p fatpath -p fatpath-bench -p fatpath-preload -p fatpath-see -p fatpath-fleet
 
 build:
 	@scripts/setup build $(BUILD)

@@ -14,7 +14,7 @@ const FOR_MEASUREMENTS: [&str; 6] = [
     "fatpath-testbed",
 ];
 
-/// Crates that `fatpath-see` alone links.
+/// Crates that programs beside the gateway link, and the gateway does not.
 const FOR_VIEWS: [&str; 5] = ["fatpath-see", "http", "hyper", "mio", "tokio"];
 
 /// Names of the packages that `package` links, itself among them, with all of its features.
@@ -53,6 +53,16 @@ fn crates_for_views_are_found_where_they_are_linked() {
         assert!(linked.iter().any(|linked| linked == name), "{name}: {linked:?}");
     }
     let wrong: Vec<_> = linked.iter().filter(|name| FOR_MEASUREMENTS.contains(&name.as_str())).collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
+#[test]
+fn agent_of_a_fleet_links_no_gateway_and_no_measurement() {
+    let linked = linked_by("fatpath-fleet");
+    assert!(linked.iter().any(|name| name == "fatpath-fleet-core"), "{linked:?}");
+    let is_of_gateway = |name: &str| matches!(name, "fatpath-daemon" | "fatpath-datapath" | "fatpath-link");
+    let wrong: Vec<_> =
+        linked.iter().filter(|name| FOR_MEASUREMENTS.contains(&name.as_str()) || is_of_gateway(name)).collect();
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 

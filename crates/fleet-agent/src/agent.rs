@@ -13,14 +13,18 @@ use tokio::sync::mpsc;
 use tokio::time::sleep_until;
 
 use crate::config::AgentConfig;
-use crate::control::{self, ControlRequest, Report};
-use crate::gateway::{Gateway, Refused};
+use crate::control::{self, ControlRequest, FULL_PERCENT, Report, percent_of};
+use crate::etcd::MemberStatus;
+use crate::gateway::{Gateway, LinkChanges, Refused};
 use crate::random::Random;
 use crate::saved_file::SavedFile;
-use crate::store::{FromStore, Look, Store};
+use crate::store::{FromStore, Look, OwnKeys, Store};
 
 /// Time between two attempts to reach the gateway, and between two looks whether it is there.
 const GATEWAY_RETRY: Duration = Duration::from_millis(200);
+
+/// Shortest time from one dump of the gateway to the next because of links that come up.
+const DUMP_EVERY: Duration = Duration::from_secs(10);
 
 /// Shortest time between two writes of the file.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -77,6 +81,13 @@ struct Agent {
     file: Arc<FileState>,
     last_save: Instant,
     last_answer: Option<Instant>,
+    /// Revision up to which the store has passed on all changes.
+    synced: u64,
+    member_status: Option<MemberStatus>,
+    quota_bytes: u64,
+    /// The store's size was a warning.
+    is_full: bool,
+    missing_vrfs: Vec<String>,
     last_status: Status,
 }
 
@@ -114,7 +125,8 @@ async fn serve(config: AgentConfig) -> Result<(), CliError> {
     let mut requests = control::listen(&config.instance)?;
     let (looks, looks_of_agent) = mpsc::channel(1);
     let (to_agent, mut from_store) = mpsc::channel(STORE_QUEUE);
-    let store = Store::new(config.endpoints, settings, Some(config.own), to_agent, looks_of_agent);
+    let own = OwnKeys { node: config.own, networks: config.networks };
+    let store = Store::new(config.endpoints, settings, Some(own), to_agent, looks_of_agent);
     tokio::spawn(store.run());
     let (to_gateway, ops) = blocking::channel();
     let (from_thread, mut from_gateway) = mpsc::unbounded_channel();
@@ -147,6 +159,11 @@ async fn serve(config: AgentConfig) -> Result<(), CliError> {
         file: file_state,
         last_save: started,
         last_answer: None,
+        synced: 0,
+        member_status: None,
+        quota_bytes: config.quota_bytes,
+        is_full: false,
+        missing_vrfs: Vec::new(),
         last_status: Status::default(),
     };
     let mut signals = StopSignals::new()?;
@@ -250,11 +267,21 @@ impl Agent {
             FromStore::Denied(why) => self.denied = why,
             FromStore::Snapshot(snapshot) => {
                 self.last_answer = Some(Instant::now());
+                self.synced = snapshot.revision;
                 self.core.snapshot(now, &snapshot);
             }
             FromStore::Events(events) => {
                 self.last_answer = Some(Instant::now());
                 self.core.events(now, &events);
+            }
+            FromStore::Answer(revision) => {
+                self.last_answer = Some(Instant::now());
+                self.synced = self.synced.max(revision);
+            }
+            FromStore::Member(status) => {
+                self.last_answer = Some(Instant::now());
+                self.log_size(&status);
+                self.member_status = Some(status);
             }
             FromStore::Doubt => self.core.request_look(),
         }
@@ -266,10 +293,15 @@ impl Agent {
                 let _ = answer.send(Report {
                     status: self.core.status(),
                     refused: self.core.refused_keys(),
+                    missing_vrfs: self.core.missing_vrfs(),
                     member: self.member.clone(),
                     failure: self.failure.clone(),
                     denied: self.denied.clone(),
                     has_gateway: self.is_attached,
+                    answer_age: self.last_answer.map(|at| at.elapsed()),
+                    synced: self.synced,
+                    member_status: self.member_status.clone(),
+                    quota_bytes: self.quota_bytes,
                 });
             }
             ControlRequest::Approve(answer) => {
@@ -279,6 +311,17 @@ impl Agent {
                 let _ = answer.send(());
             }
         }
+    }
+
+    /// Logs that the store becomes full, once.
+    fn log_size(&mut self, status: &MemberStatus) {
+        let percent = percent_of(status.db_bytes, self.quota_bytes);
+        let is_full = percent >= FULL_PERCENT;
+        if is_full && !self.is_full {
+            let MemberStatus { db_bytes, .. } = status;
+            tracing::warn!("etcd's database has {db_bytes} bytes, {percent} % of its quota: compact and defragment it");
+        }
+        self.is_full = is_full;
     }
 
     /// Logs what an operator has to look at, when it changes.
@@ -292,6 +335,11 @@ impl Agent {
                 None => tracing::info!("withdrawals are carried out again"),
             }
         }
+        let missing = self.core.missing_vrfs();
+        if missing != self.missing_vrfs && !missing.is_empty() {
+            tracing::info!("the gateway has no VRF {}: networks in it wait", missing.join(", "));
+        }
+        self.missing_vrfs = missing;
         if status.refused != self.last_status.refused {
             for (refusal, count) in &status.refused {
                 tracing::warn!("{count} objects are left alone: {refusal}");
@@ -303,8 +351,9 @@ impl Agent {
 
 /// Thread of the gateway: connects, dumps, and carries out operations.
 fn drive_gateway(path: &Path, ops: &blocking::Receiver<Ops>, to_agent: &mpsc::UnboundedSender<FromGateway>) {
-    for number in 1.. {
-        let why = match connection(number, path, ops, to_agent) {
+    let mut number = 0;
+    loop {
+        let why = match connection(&mut number, path, ops, to_agent) {
             Ok(()) => return,
             Err(err) => err.to_string(),
         };
@@ -315,19 +364,44 @@ fn drive_gateway(path: &Path, ops: &blocking::Receiver<Ops>, to_agent: &mpsc::Un
     }
 }
 
-/// One connection to the gateway. Returns when the agent has ended.
+/// One connection to the gateway. Returns when the agent has ended. Each dump has a number: operations for the state before are ignored.
 fn connection(
-    number: u64,
+    number: &mut u64,
     path: &Path,
     ops: &blocking::Receiver<Ops>,
     to_agent: &mpsc::UnboundedSender<FromGateway>,
 ) -> io::Result<()> {
     let mut gateway = Gateway::connect(path)?;
-    let dump = gateway.dump()?;
-    if to_agent.send(FromGateway::Attached(number, dump)).is_err() {
-        return Ok(());
-    }
     loop {
+        *number += 1;
+        let dump = gateway.dump()?;
+        if to_agent.send(FromGateway::Attached(*number, dump)).is_err()
+            || !serve_dump(*number, &mut gateway, ops, to_agent)?
+        {
+            return Ok(());
+        }
+    }
+}
+
+/// Carries out operations until there has to be another dump: a VRF comes or goes, or a link comes up. Returns `false` when the agent has ended.
+fn serve_dump(
+    number: u64,
+    gateway: &mut Gateway,
+    ops: &blocking::Receiver<Ops>,
+    to_agent: &mpsc::UnboundedSender<FromGateway>,
+) -> io::Result<bool> {
+    let dumped = Instant::now();
+    let mut looked = dumped;
+    let mut is_stale = false;
+    loop {
+        if looked.elapsed() >= GATEWAY_RETRY {
+            looked = Instant::now();
+            let LinkChanges { has_other_vrfs, has_link_up } = gateway.link_changes()?;
+            is_stale |= has_link_up;
+            if has_other_vrfs || is_stale && dumped.elapsed() >= DUMP_EVERY {
+                return Ok(true);
+            }
+        }
         match ops.recv_timeout(GATEWAY_RETRY) {
             Ok(Ops { connection, .. }) if connection != number => {}
             Ok(Ops { ops, .. }) => {
@@ -335,10 +409,10 @@ fn connection(
                     let _ = to_agent.send(FromGateway::Refused(op, refused));
                 })?;
                 if to_agent.send(FromGateway::Done).is_err() {
-                    return Ok(());
+                    return Ok(false);
                 }
             }
-            Err(blocking::RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(blocking::RecvTimeoutError::Disconnected) => return Ok(false),
             Err(blocking::RecvTimeoutError::Timeout) if gateway.is_alive() => {}
             Err(blocking::RecvTimeoutError::Timeout) => return Err(io::Error::other("the gateway has ended")),
         }

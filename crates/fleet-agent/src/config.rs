@@ -2,18 +2,24 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::Prefix;
 use client::CliError;
-use fleet::{Domain, NodeValue, Settings};
+use fleet::{Domain, Key, NetworkValue, NodeValue, Settings};
 use ila::CsumMode;
 use serde::Deserialize;
 
 use crate::etcd::{CertFiles, Endpoint, TlsFiles};
+
+/// Quota of etcd's database, unless its `--quota-backend-bytes` is another one.
+const QUOTA_MIB: u64 = 2048;
+
+/// Metric of networks without one.
+const METRIC: u32 = 100;
 
 /// Time between two looks at all keys.
 const LOOK_EVERY: Duration = Duration::from_secs(600);
@@ -37,7 +43,20 @@ struct File {
     #[serde(default = "yes")]
     routes: bool,
     csum_mode: Option<String>,
+    quota_mib: Option<u64>,
     domains: BTreeMap<String, String>,
+    #[serde(default)]
+    networks: Vec<FileNetworks>,
+}
+
+/// Networks of the node in a VRF, as they are written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileNetworks {
+    vrf: String,
+    via: IpAddr,
+    metric: Option<u32>,
+    prefixes: Vec<String>,
 }
 
 const fn yes() -> bool {
@@ -49,11 +68,15 @@ const fn yes() -> bool {
 pub(crate) struct AgentConfig {
     pub(crate) settings: Settings,
     pub(crate) own: NodeValue,
+    /// Keys of this node's networks, with their values.
+    pub(crate) networks: BTreeMap<String, Vec<u8>>,
     pub(crate) endpoints: Vec<Endpoint>,
     /// Name of the gateway.
     pub(crate) instance: String,
     /// File of the saved state.
     pub(crate) state: PathBuf,
+    /// Quota of etcd's database.
+    pub(crate) quota_bytes: u64,
 }
 
 impl AgentConfig {
@@ -84,11 +107,12 @@ impl AgentConfig {
             Some(other) => return Err(format!("Unknown checksum mode {other:?}")),
         };
         let endpoints = endpoints(&file)?;
-        let settings = Settings {
+        let mut settings = Settings {
             fleet: file.fleet,
             node: file.node,
             locators: prefix(&file.locators)?,
             domains,
+            networks: Vec::new(),
             routes: file.routes,
             csum_mode,
             look_every: LOOK_EVERY,
@@ -102,7 +126,12 @@ impl AgentConfig {
                 .join(format!("{instance}.fleet")),
         };
         let own = NodeValue::new(settings.locators, file.underlay);
-        Ok(Self { settings, own, endpoints, instance, state })
+        let networks = networks(&mut settings, file.networks)?;
+        let quota_bytes = match file.quota_mib.unwrap_or(QUOTA_MIB).checked_mul(1 << 20) {
+            None | Some(0) => return Err("Invalid quota-mib: out of range".to_owned()),
+            Some(bytes) => bytes,
+        };
+        Ok(Self { settings, own, networks, endpoints, instance, state, quota_bytes })
     }
 }
 
@@ -134,6 +163,30 @@ fn endpoints(file: &File) -> Result<Vec<Endpoint>, String> {
     }
 }
 
+/// Notes the networks, and returns their keys with their values.
+fn networks(settings: &mut Settings, all: Vec<FileNetworks>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    let mut keys = BTreeMap::new();
+    for FileNetworks { vrf, via, metric, prefixes } in all {
+        for prefix in prefixes {
+            let prefix: Prefix = prefix.parse().map_err(|err: base::PrefixError| err.to_string())?;
+            let key = Key::Network { node: settings.node.clone(), vrf: vrf.clone(), prefix }.text(&settings.fleet);
+            let value = NetworkValue::new(via, metric.unwrap_or(METRIC));
+            // As all nodes will judge it.
+            let is_good = Key::parse(&settings.fleet, key.as_bytes()).is_ok() && value.check(prefix).is_ok();
+            if !is_good {
+                return Err(format!(
+                    "Invalid network {prefix} of VRF {vrf:?} via {via}: a name, an address of the same family, a metric above 0"
+                ));
+            }
+            settings.networks.push((vrf.clone(), prefix));
+            if keys.insert(key, value.to_bytes()).is_some() {
+                return Err(format!("Two networks {prefix} of VRF {vrf:?}"));
+            }
+        }
+    }
+    Ok(keys)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,6 +203,31 @@ mod tests {
         assert_eq!(config.own.underlay, Some("fd99::1".parse().unwrap()));
         assert!(config.settings.routes);
         assert_eq!(config.endpoints.len(), 1);
+        assert_eq!(config.quota_bytes, 2 << 30);
+        let config = AgentConfig::parse(&GOOD.replace("node =", "quota-mib = 8192\nnode =")).unwrap();
+        assert_eq!(config.quota_bytes, 8 << 30);
+    }
+
+    #[test]
+    fn networks_are_keys_with_values() {
+        let red = "[[networks]]\nvrf = \"red\"\nvia = \"10.9.0.1\"\nprefixes = [\"10.1.0.0/16\", \"10.2.0.0/16\"]\n";
+        let config = AgentConfig::parse(&format!("{GOOD}{red}")).unwrap();
+        let keys: Vec<_> = config.networks.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["/fatpath/v1/f/vrf/a/red/10.1.0.0/16", "/fatpath/v1/f/vrf/a/red/10.2.0.0/16"]);
+        let value = NetworkValue::new("10.9.0.1".parse().unwrap(), METRIC).to_bytes();
+        assert!(config.networks.values().all(|it| *it == value));
+        for (from, to, want) in [
+            ("10.9.0.1", "fd00::1", "Invalid network 10.1.0.0/16 of VRF \"red\" via fd00::1"),
+            ("10.9.0.1", "0.0.0.0", "Invalid network"),
+            ("\"red\"", "\"r/d\"", "Invalid network"),
+            ("10.2.0.0/16", "10.1.0.0/16", "Two networks 10.1.0.0/16 of VRF \"red\""),
+            ("10.2.0.0/16", "10.2.0.1/16", "host bits set"),
+            ("prefixes", "metric = 0\nprefixes", "a metric above 0"),
+            ("prefixes", "prefix", "unknown field"),
+        ] {
+            let why = AgentConfig::parse(&format!("{GOOD}{}", red.replace(from, to))).unwrap_err();
+            assert!(why.contains(want), "{why}");
+        }
     }
 
     #[test]
@@ -181,6 +259,7 @@ mod tests {
             ("tasks =", "#", "Missing domain"),
             ("underlay", "underlie", "unknown field"),
             ("state =", "csum-mode =", "Unknown checksum mode"),
+            ("underlay = \"fd99::1\"", "quota-mib = 0", "Invalid quota-mib"),
         ] {
             let text = GOOD.replace(from, to);
             let why = AgentConfig::parse(&text).unwrap_err();

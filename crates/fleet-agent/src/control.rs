@@ -16,6 +16,8 @@ use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
+use crate::etcd::MemberStatus;
+
 /// Longest time of a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -34,43 +36,92 @@ pub(crate) enum ControlRequest {
 pub(crate) struct Report {
     pub(crate) status: Status,
     pub(crate) refused: Vec<(String, Refusal)>,
+    /// VRFs that the gateway does not have.
+    pub(crate) missing_vrfs: Vec<String>,
     pub(crate) member: Option<String>,
     /// Reason for which no member is connected.
     pub(crate) failure: Option<String>,
     /// Reason for which the store refuses this node's keys.
     pub(crate) denied: Option<String>,
     pub(crate) has_gateway: bool,
+    /// Time since the store's last answer.
+    pub(crate) answer_age: Option<Duration>,
+    /// Revision up to which the agent has all changes.
+    pub(crate) synced: u64,
+    pub(crate) member_status: Option<MemberStatus>,
+    pub(crate) quota_bytes: u64,
 }
 
 /// Report as it is sent.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct ReportText {
     pub(crate) member: Option<String>,
     pub(crate) failure: Option<String>,
     pub(crate) denied: Option<String>,
+    pub(crate) answer_age_ms: Option<u64>,
+    /// Revisions of the store that have not arrived.
+    pub(crate) behind: Option<u64>,
+    pub(crate) store_bytes: Option<u64>,
+    pub(crate) store_quota_bytes: u64,
+    pub(crate) store_errors: Vec<String>,
     pub(crate) gateway: bool,
     pub(crate) revision: u64,
     pub(crate) tasks: usize,
     pub(crate) nodes: usize,
+    pub(crate) networks: usize,
+    pub(crate) missing_vrfs: Vec<String>,
     pub(crate) mappings: usize,
     pub(crate) routes: usize,
     pub(crate) withdrawals: usize,
     pub(crate) held: Option<String>,
+    pub(crate) held_by: Option<String>,
     pub(crate) refused_by_gateway: usize,
+    /// Number of the objects that are left alone, for each reason.
+    pub(crate) refused_objects: BTreeMap<String, usize>,
     pub(crate) refused: BTreeMap<String, String>,
+}
+
+/// Share of the quota, in per cent, from which on the size of the store is a warning.
+pub(crate) const FULL_PERCENT: u64 = 80;
+
+/// Share of its quota that a store takes, in per cent.
+pub(crate) const fn percent_of(bytes: u64, quota_bytes: u64) -> u64 {
+    (bytes as u128 * 100 / quota_bytes as u128) as u64
 }
 
 impl From<Report> for ReportText {
     fn from(report: Report) -> Self {
-        let Report { status, refused, member, failure, denied, has_gateway } = report;
+        let Report {
+            status,
+            refused,
+            missing_vrfs,
+            member,
+            failure,
+            denied,
+            has_gateway,
+            answer_age,
+            synced,
+            member_status,
+            quota_bytes,
+        } = report;
+        let of_reasons = status.refused.iter();
         Self {
             member,
             failure,
             denied,
+            answer_age_ms: answer_age.map(|age| age.as_millis() as u64),
+            behind: member_status.as_ref().map(|it| it.revision.saturating_sub(synced.max(status.revision))),
+            store_bytes: member_status.as_ref().map(|it| it.db_bytes),
+            store_quota_bytes: quota_bytes,
+            store_errors: member_status.map(|it| it.errors).unwrap_or_default(),
+            held_by: status.hold.map(|hold| hold.name().to_owned()),
+            refused_objects: of_reasons.map(|(refusal, count)| (refusal.name().to_owned(), *count)).collect(),
             gateway: has_gateway,
             revision: status.revision,
             tasks: status.tasks,
             nodes: status.nodes,
+            networks: status.networks,
+            missing_vrfs,
             mappings: status.mappings,
             routes: status.routes,
             withdrawals: status.withdrawals,
@@ -152,7 +203,7 @@ pub(crate) fn ask(instance: &str, request: &str) -> Result<String, CliError> {
     Ok(line)
 }
 
-/// Path of the agent's socket, beside its gateway's.
+/// Path of the agent's socket, beside its gateway's. Names that end in `.sock` are those of gateways.
 fn socket_of(instance: &str) -> PathBuf {
-    client::netlink_path(instance).with_extension("fleet.sock")
+    client::netlink_path(instance).with_extension("agent")
 }

@@ -1,13 +1,14 @@
 //! The gateway, by its netlink socket: mappings by family `ila`, routes by `NETLINK_ROUTE`.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
 use base::Prefix;
-use fleet::{Dump, Hop, Op, Target};
+use fleet::{Dump, Hop, Op, RouteSlot, Target};
 use ila::{CsumMode, Locator};
 use netlink::attr::Iter;
 use netlink::message::{Header, Message, Messages, Writer, flag, kind};
@@ -42,19 +43,36 @@ const ILA_ATTR_IFINDEX: u16 = 4;
 const ILA_ATTR_CSUM_MODE: u16 = 7;
 
 /// Messages of `NETLINK_ROUTE` (`linux/rtnetlink.h`).
+const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_GETLINK: u16 = 18;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_VRF_TABLE: u16 = 1;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
 const RTM_GETROUTE: u16 = 26;
+const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
-const RT_TABLE_MAIN: u8 = 254;
 const RTN_UNICAST: u8 = 1;
 const RTN_BLACKHOLE: u8 = 6;
 const RTA_DST: u16 = 1;
 const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_TABLE: u16 = 15;
 
-/// Length of `struct genlmsghdr`, and of `struct rtmsg`.
+/// Events of links (`RTMGRP_LINK`).
+const LINK_GROUP: u32 = 1;
+
+/// Flag of a link that is up (`linux/if.h`).
+const IFF_UP: u32 = 1;
+
+/// Length of `struct genlmsghdr`, of `struct rtmsg` and of `struct ifinfomsg`.
 const GENERIC_LEN: usize = 4;
 const ROUTE_LEN: usize = 12;
+const LINK_LEN: usize = 16;
 
 /// Error numbers of Linux.
 const EEXIST: i32 = 17;
@@ -64,12 +82,26 @@ const ESRCH: i32 = 3;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Refused(pub(crate) i32);
 
-/// Connection to a gateway: a socket for each protocol.
+/// Changes of links for which the tables have to be read again.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct LinkChanges {
+    /// A VRF has come or gone.
+    pub(crate) has_other_vrfs: bool,
+    /// A link is up that was down: routes by it were removed, and routes by it may be taken now.
+    pub(crate) has_link_up: bool,
+}
+
+/// Connection to a gateway: a socket for each protocol, and one for events of links.
 #[derive(Debug)]
 pub(crate) struct Gateway {
     generic: NetlinkSocket,
     route: NetlinkSocket,
+    links: NetlinkSocket,
     ila: u16,
+    /// Tables of the VRFs at the time of the last dump.
+    vrfs: BTreeMap<String, u32>,
+    /// Links by their numbers, and whether they are up.
+    up: BTreeMap<u32, bool>,
 }
 
 impl Gateway {
@@ -79,6 +111,31 @@ impl Gateway {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready == 0)
     }
 
+    /// Reads what has happened to links since the last dump.
+    ///
+    /// # Errors
+    /// The gateway has ended.
+    pub(crate) fn link_changes(&mut self) -> io::Result<LinkChanges> {
+        let mut changes = LinkChanges::default();
+        while poll(&mut [PollFd::new(&self.links.fd, PollFlags::IN)], Some(&Timespec::default()))? != 0 {
+            match self.links.receive() {
+                Ok(messages) => {
+                    for message in Messages::new(messages) {
+                        changes.has_other_vrfs |= is_other_vrf(&message, &self.vrfs);
+                        let Some((index, is_up)) = state_of(&message) else { continue };
+                        changes.has_link_up |= self.up.insert(index, is_up) != Some(is_up) && is_up;
+                    }
+                }
+                // Events were lost.
+                Err(err) if err.kind() == io::ErrorKind::Other => {
+                    changes = LinkChanges { has_other_vrfs: true, has_link_up: true };
+                }
+                Err(err) => return Err(err),
+            }
+        }
+        Ok(changes)
+    }
+
     /// Connects to the gateway whose netlink socket has this path.
     ///
     /// # Errors
@@ -86,6 +143,8 @@ impl Gateway {
     pub(crate) fn connect(path: &Path) -> io::Result<Self> {
         let mut generic = NetlinkSocket::connect(path, protocol::GENERIC)?;
         let route = NetlinkSocket::connect(path, protocol::ROUTE)?;
+        let links = NetlinkSocket::connect(path, protocol::ROUTE)?;
+        links.send(ToDaemon::Bind { port: 0, groups: LINK_GROUP }.head().as_bytes())?;
         let mut ila = None;
         let request = |w: &mut Writer| {
             w.fixed(&[CTRL_CMD_GETFAMILY, 1, 0, 0]);
@@ -96,10 +155,10 @@ impl Gateway {
             ila = id.and_then(|id| id.first_chunk()).map(|id| u16::from_ne_bytes(*id));
         })?;
         let ila = ila.ok_or_else(|| io::Error::new(io::ErrorKind::Unsupported, "the gateway has no family ila"))?;
-        Ok(Self { generic, route, ila })
+        Ok(Self { generic, route, links, ila, vrfs: BTreeMap::new(), up: BTreeMap::new() })
     }
 
-    /// Mappings for any device and all identifiers, and routes of this program.
+    /// Mappings for any device and all identifiers, VRFs, and routes of this program.
     ///
     /// # Errors
     /// The gateway has ended.
@@ -107,8 +166,18 @@ impl Gateway {
         let mut dump = Dump::default();
         let request = |w: &mut Writer| w.fixed(&[ILA_CMD_GET, 1, 0, 0]);
         self.generic.request(self.ila, flag::DUMP, request, |message| dump.mappings.extend(mapping_of(message)))?;
-        let request = |w: &mut Writer| w.fixed(&[AF_INET6, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        self.route.request(RTM_GETROUTE, flag::DUMP, request, |message| dump.routes.extend(route_of(message)))?;
+        self.vrfs.clear();
+        self.up.clear();
+        let request = |w: &mut Writer| w.fixed(&[0; LINK_LEN]);
+        self.route.request(RTM_GETLINK, flag::DUMP, request, |message| {
+            self.vrfs.extend(vrf_of(message));
+            self.up.extend(state_of(message));
+        })?;
+        dump.vrfs = self.vrfs.iter().map(|(name, table)| (name.clone(), *table)).collect();
+        for family in [AF_INET, AF_INET6] {
+            let request = |w: &mut Writer| w.fixed(&[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+            self.route.request(RTM_GETROUTE, flag::DUMP, request, |message| dump.routes.extend(route_of(message)))?;
+        }
         Ok(dump)
     }
 
@@ -166,7 +235,7 @@ fn write(w: &mut Writer, ila: u16, op: &Op, seq: u32) {
                 }
             });
         }
-        Op::Route { prefix, old, new } => {
+        Op::Route { slot: RouteSlot { table, prefix, metric }, old, new } => {
             let (kind, flags) = match new {
                 Some(_) if old.is_some() => (RTM_NEWROUTE, common | flag::CREATE | flag::REPLACE),
                 // A route of others with that prefix stays.
@@ -179,11 +248,18 @@ fn write(w: &mut Writer, ila: u16, op: &Op, seq: u32) {
                 // Of any type.
                 None => 0,
             };
+            let family = if prefix.is_ipv4() { AF_INET } else { AF_INET6 };
+            // A larger number is in the attribute alone.
+            let short_table = u8::try_from(table).unwrap_or(0);
             w.message(Header { kind, flags, seq, port: 0 }, |w| {
-                w.fixed(&[AF_INET6, prefix.len(), 0, 0, RT_TABLE_MAIN, PROTOCOL, 0, route_type, 0, 0, 0, 0]);
+                w.fixed(&[family, prefix.len(), 0, 0, short_table, PROTOCOL, 0, route_type, 0, 0, 0, 0]);
                 w.put_ip(RTA_DST, prefix.addr());
+                w.put_u32(RTA_TABLE, table);
+                if metric != 0 {
+                    w.put_u32(RTA_PRIORITY, metric);
+                }
                 if let Some(Hop::Via(via)) = new {
-                    w.put_ip(RTA_GATEWAY, IpAddr::V6(via));
+                    w.put_ip(RTA_GATEWAY, via);
                 }
             });
         }
@@ -211,22 +287,69 @@ fn mapping_of(message: &Message<'_>) -> Option<(Locator, Target)> {
 }
 
 /// Route of a dump, if it is this program's.
-fn route_of(message: &Message<'_>) -> Option<(Prefix, Hop)> {
-    let [family, len, _, _, table, protocol, _, route_type, ..] = *message.payload().first_chunk::<ROUTE_LEN>()?;
-    if message.header.kind != RTM_NEWROUTE || (family, table, protocol) != (AF_INET6, RT_TABLE_MAIN, PROTOCOL) {
+fn route_of(message: &Message<'_>) -> Option<(RouteSlot, Hop)> {
+    let [family, len, _, _, short_table, protocol, _, route_type, ..] =
+        *message.payload().first_chunk::<ROUTE_LEN>()?;
+    if message.header.kind != RTM_NEWROUTE || protocol != PROTOCOL {
         return None;
     }
+    let number = |kind| Some(u32::from_ne_bytes(*attribute(message, ROUTE_LEN, kind)?.first_chunk()?));
     let address = |kind| {
         let data = attribute(message, ROUTE_LEN, kind)?;
-        Some(Ipv6Addr::from(*data.first_chunk::<16>()?))
+        if family == AF_INET {
+            Some(IpAddr::V4(Ipv4Addr::from(*data.first_chunk::<4>()?)))
+        } else {
+            Some(IpAddr::V6(Ipv6Addr::from(*data.first_chunk::<16>()?)))
+        }
     };
-    let addr = address(RTA_DST).unwrap_or(Ipv6Addr::UNSPECIFIED);
+    let any = if family == AF_INET { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let prefix = Prefix::new(address(RTA_DST).unwrap_or(any), len).ok()?;
+    let table = number(RTA_TABLE).unwrap_or_else(|| short_table.into());
+    let slot = match table {
+        RouteSlot::MAIN => RouteSlot::main(prefix),
+        table => RouteSlot { table, prefix, metric: number(RTA_PRIORITY).unwrap_or(0) },
+    };
     let hop = match (route_type, address(RTA_GATEWAY)) {
         (RTN_UNICAST, Some(via)) => Hop::Via(via),
         (RTN_BLACKHOLE, None) => Hop::Blackhole,
         _ => Hop::Other,
     };
-    Some((Prefix::new(IpAddr::V6(addr), len).ok()?, hop))
+    Some((slot, hop))
+}
+
+/// Number of a link, and whether it is up.
+fn state_of(message: &Message<'_>) -> Option<(u32, bool)> {
+    let [_, _, _, _, index @ .., f0, f1, f2, f3, _, _, _, _] = *message.payload().first_chunk::<LINK_LEN>()?;
+    let is_link = message.header.kind == RTM_NEWLINK;
+    is_link.then(|| (u32::from_ne_bytes(index), u32::from_ne_bytes([f0, f1, f2, f3]) & IFF_UP != 0))
+}
+
+/// Name and table of a VRF, by a message about a link.
+fn vrf_of(message: &Message<'_>) -> Option<(String, u32)> {
+    let name = name_of(message)?;
+    let nested = |data, kind| Iter::new(data, 0).find(|attr| attr.kind == kind).map(|attr| attr.data);
+    let info = attribute(message, LINK_LEN, IFLA_LINKINFO)?;
+    let kind = nested(info, IFLA_INFO_KIND)?;
+    if message.header.kind != RTM_NEWLINK || kind.strip_suffix(b"\0").unwrap_or(kind) != b"vrf" {
+        return None;
+    }
+    let table = nested(nested(info, IFLA_INFO_DATA)?, IFLA_VRF_TABLE)?;
+    Some((name.to_owned(), u32::from_ne_bytes(*table.first_chunk()?)))
+}
+
+fn name_of<'a>(message: &Message<'a>) -> Option<&'a str> {
+    let name = attribute(message, LINK_LEN, IFLA_IFNAME)?;
+    std::str::from_utf8(name.strip_suffix(b"\0").unwrap_or(name)).ok()
+}
+
+/// Whether an event of a link is about a VRF that was not there, or is there no longer.
+fn is_other_vrf(message: &Message<'_>, vrfs: &BTreeMap<String, u32>) -> bool {
+    let known = name_of(message).and_then(|name| vrfs.get(name));
+    match message.header.kind {
+        RTM_NEWLINK => vrf_of(message).is_some_and(|(_, table)| known != Some(&table)),
+        RTM_DELLINK => known.is_some(),
+        _ => false,
+    }
 }
 
 /// Netlink socket, carried over a Unix socket.

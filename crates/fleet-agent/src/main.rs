@@ -22,25 +22,29 @@ mod agent;
 mod authority;
 mod config;
 mod control;
+mod drain;
 mod etcd;
 mod gateway;
 mod init;
 mod log;
+mod metrics;
 mod mover;
+mod pages;
 mod random;
 mod saved_file;
 mod store;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use base::Prefix;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use client::{CliError, command_line};
 use ila::Locator;
 
 use config::AgentConfig;
-use control::ReportText;
+use control::{FULL_PERCENT, ReportText, percent_of};
 use init::InitArgs;
 use mover::Mover;
 
@@ -81,6 +85,14 @@ enum FleetCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Prints the metrics of an agent, in the text format of Prometheus
+    Metrics {
+        #[command(flatten)]
+        instance: InstanceArg,
+        /// Directory of node_exporter's textfile collector, in which a file is replaced
+        #[arg(long, value_name = "DIR")]
+        textfile: Option<PathBuf>,
+    },
     /// Lets a running agent take the store as it is: held withdrawals are carried out
     Approve(InstanceArg),
     /// Makes what a fleet's store lacks: its identity, roles and users; certificates too with --ca
@@ -110,6 +122,19 @@ enum FleetCommand {
         #[arg(last = true, value_name = "COMMAND")]
         command: Vec<String>,
     },
+    /// Moves all tasks of a node to others
+    Drain {
+        #[command(flatten)]
+        config: ConfigArg,
+        /// Name of the node
+        node: String,
+        /// Node that takes them, may be repeated; all others that are alive if there is none
+        #[arg(long, value_name = "NODE")]
+        to: Vec<String>,
+        /// Command that moves a task itself, with FATPATH_TASK, FATPATH_FROM, FATPATH_TO and FATPATH_LOCATOR
+        #[arg(last = true, value_name = "COMMAND")]
+        command: Vec<String>,
+    },
     /// Removes a task
     Remove {
         #[command(flatten)]
@@ -117,6 +142,21 @@ enum FleetCommand {
         /// SIR prefix of the task
         sir: Prefix,
     },
+    /// Prints the completion script of a shell
+    Completions {
+        /// Shell
+        shell: Shell,
+    },
+    /// Writes the man pages into a directory
+    Man {
+        /// Directory
+        dir: PathBuf,
+    },
+}
+
+/// The command line.
+fn program() -> Command {
+    Cli::command()
 }
 
 fn main() -> ExitCode {
@@ -138,6 +178,9 @@ fn carry_out(command: FleetCommand) -> Result<(), CliError> {
             let text = if json { reply } else { status_text(&reply)? };
             client::print(text.as_bytes())
         }
+        FleetCommand::Metrics { instance, textfile } => {
+            print_metrics(&client::instance_or_default(instance.instance.as_deref())?, textfile.as_deref())
+        }
         FleetCommand::Approve(InstanceArg { instance }) => {
             control::ask(&client::instance_or_default(instance.as_deref())?, "approve").map(drop)
         }
@@ -148,7 +191,12 @@ fn carry_out(command: FleetCommand) -> Result<(), CliError> {
         FleetCommand::Move { config, sir, node, locator, command } => {
             with_mover(config.config, async |mover| mover.move_task(sir, &node, locator, &command).await)
         }
+        FleetCommand::Drain { config, node, to, command } => {
+            with_mover(config.config, async |mover| mover.drain(&node, &to, &command).await)
+        }
         FleetCommand::Remove { config, sir } => with_mover(config.config, async |mover| mover.remove(sir).await),
+        FleetCommand::Completions { shell } => pages::completions(program(), shell),
+        FleetCommand::Man { dir } => pages::man(program(), &dir),
     }
 }
 
@@ -160,21 +208,52 @@ fn with_mover(config: PathBuf, work: impl AsyncFnOnce(&Mover) -> Result<(), CliE
     runtime.block_on(async { work(&Mover::connect(config).await?).await })
 }
 
+/// Prints the metrics of an agent, or writes them to a file. An agent that does not answer has a metric that says so.
+fn print_metrics(instance: &str, dir: Option<&Path>) -> Result<(), CliError> {
+    let report = control::ask(instance, "status").and_then(|reply| read_report(&reply));
+    if let Err(err) = &report {
+        eprintln!("{err}");
+    }
+    let text = metrics::text(instance, report.ok().as_ref());
+    match dir {
+        None => client::print(text.as_bytes()),
+        Some(dir) => {
+            metrics::write_file(dir, instance, &text).map_err(|err| CliError::system(&dir.display().to_string(), &err))
+        }
+    }
+}
+
+fn read_report(reply: &str) -> Result<ReportText, CliError> {
+    serde_json::from_str(reply).map_err(|err| CliError::failed(err.to_string()))
+}
+
 /// Text of `fatpath-fleet status`.
 fn status_text(reply: &str) -> Result<String, CliError> {
-    let report: ReportText = serde_json::from_str(reply).map_err(|err| CliError::failed(err.to_string()))?;
+    let report = read_report(reply)?;
     let member = match (&report.member, &report.failure) {
         (Some(member), _) => member.clone(),
         (None, Some(why)) => format!("none is connected ({why})"),
         (None, None) => "none is connected".to_owned(),
     };
     let gateway = if report.gateway { "connected" } else { "not connected" };
+    let behind = report.behind.map(|behind| format!(", {behind} behind")).unwrap_or_default();
+    let age = report.answer_age_ms.map(|ms| format!(", last answer {}.{} s ago", ms / 1000, ms % 1000 / 100));
+    let age = age.unwrap_or_default();
     let mut text = format!(
-        "store     {member}, revision {}\ngateway   {gateway}, {} mappings, {} routes\nfleet     {} nodes, {} tasks\n",
-        report.revision, report.mappings, report.routes, report.nodes, report.tasks
+        "store     {member}, revision {}{behind}{age}\ngateway   {gateway}, {} mappings, {} routes\nfleet     {} nodes, {} tasks, {} networks\n",
+        report.revision, report.mappings, report.routes, report.nodes, report.tasks, report.networks
     );
     if let Some(why) = &report.denied {
         text += &format!("denied    this node's keys: {why}\n");
+    }
+    if let Some(bytes) = report.store_bytes {
+        let quota = report.store_quota_bytes;
+        let percent = percent_of(bytes, quota);
+        let advice = if percent >= FULL_PERCENT { ": compact and defragment etcd, or raise its quota" } else { "" };
+        text += &format!("size      {} of {} MiB, {percent} %{advice}\n", bytes >> 20, quota >> 20);
+    }
+    for error in &report.store_errors {
+        text += &format!("etcd      {error}\n");
     }
     if report.withdrawals != 0 {
         text += &format!("waiting   {} withdrawals\n", report.withdrawals);
@@ -184,6 +263,9 @@ fn status_text(reply: &str) -> Result<String, CliError> {
     }
     if report.refused_by_gateway != 0 {
         text += &format!("gateway   refuses {} operations, which are tried again\n", report.refused_by_gateway);
+    }
+    for vrf in &report.missing_vrfs {
+        text += &format!("missing   VRF {vrf}: networks in it wait for it\n");
     }
     for (key, why) in &report.refused {
         text += &format!("ignored   {key}: {why}\n");

@@ -8,6 +8,7 @@ use fleet::{Key, MetaValue, TaskState, TaskValue};
 use ila::Locator;
 
 use crate::config::AgentConfig;
+use crate::drain::{FleetState, sir_text};
 use crate::etcd::{CallError, Etcd, Found, Write};
 use crate::random::Random;
 
@@ -23,7 +24,7 @@ fn failed(err: &CallError) -> CliError {
 }
 
 /// A write's key has changed, or its task was not as expected.
-fn lost(sir: Prefix) -> CliError {
+fn lost(sir: &str) -> CliError {
     CliError::failed(format!("{sir}: another mover has changed the task"))
 }
 
@@ -68,15 +69,14 @@ impl Mover {
         Ok(Key::Task { domain: domain.name.clone(), sir: Locator::of(addr) }.text(&self.config.settings.fleet))
     }
 
-    async fn find(&self, sir: Prefix) -> Result<(String, Found, TaskValue), CliError> {
-        let key = self.key(sir)?;
-        let (found, _) = self.etcd.get(&key).await.map_err(|err| failed(&err))?;
+    async fn find(&self, sir: &str, key: &str) -> Result<(Found, TaskValue), CliError> {
+        let (found, _) = self.etcd.get(key).await.map_err(|err| failed(&err))?;
         let found = found.ok_or_else(|| CliError::failed(format!("{sir}: no such task")))?;
         let task = TaskValue::parse(&found.value).map_err(|refusal| CliError::failed(format!("{sir}: {refusal}")))?;
-        Ok((key, found, task))
+        Ok((found, task))
     }
 
-    async fn write(&self, sir: Prefix, key: String, value: Option<Vec<u8>>, expected: u64) -> Result<(), CliError> {
+    async fn write(&self, sir: &str, key: String, value: Option<Vec<u8>>, expected: u64) -> Result<(), CliError> {
         let write = Write { key, value, expected: Some(expected) };
         if self.etcd.write(&[write], 0).await.map_err(|err| failed(&err))? { Ok(()) } else { Err(lost(sir)) }
     }
@@ -87,7 +87,7 @@ impl Mover {
     /// The task exists.
     pub(crate) async fn add(&self, sir: Prefix, node: &str, locator: Locator) -> Result<(), CliError> {
         let key = self.key(sir)?;
-        self.write(sir, key, Some(TaskValue::here(node, locator).to_bytes()), 0).await
+        self.write(&sir.to_string(), key, Some(TaskValue::here(node, locator).to_bytes()), 0).await
     }
 
     /// Removes a task.
@@ -95,8 +95,10 @@ impl Mover {
     /// # Errors
     /// There is none.
     pub(crate) async fn remove(&self, sir: Prefix) -> Result<(), CliError> {
-        let (key, found, _) = self.find(sir).await?;
-        self.write(sir, key, None, found.revision).await
+        let key = self.key(sir)?;
+        let sir = sir.to_string();
+        let (found, _) = self.find(&sir, &key).await?;
+        self.write(&sir, key, None, found.revision).await
     }
 
     /// Moves a task: prepares its new node, runs `command`, which moves the task itself, and then tells all nodes. If the command fails, the
@@ -111,7 +113,19 @@ impl Mover {
         locator: Locator,
         command: &[String],
     ) -> Result<(), CliError> {
-        let (key, found, task) = self.find(sir).await?;
+        let key = self.key(sir)?;
+        self.move_key(&sir.to_string(), key, to, locator, command).await
+    }
+
+    async fn move_key(
+        &self,
+        sir: &str,
+        key: String,
+        to: &str,
+        locator: Locator,
+        command: &[String],
+    ) -> Result<(), CliError> {
+        let (found, task) = self.find(sir, &key).await?;
         if task.state == TaskState::Moving
             && (task.to.as_deref(), task.to_locator.as_deref()) != (Some(to), Some(&locator.to_string()))
         {
@@ -123,15 +137,14 @@ impl Mover {
         if task.state == TaskState::Here {
             self.write(sir, key.clone(), Some(task.moving(to, locator).to_bytes()), found.revision).await?;
         }
-        let outcome = match command {
-            [] => Ok(()),
-            [program, args @ ..] => match Command::new(program).args(args).status() {
-                Ok(status) if status.success() => Ok(()),
-                Ok(status) => Err(CliError::failed(format!("{program}: {status}"))),
-                Err(err) => Err(CliError::system(program, &err)),
-            },
-        };
-        let (_, found, moving) = self.find(sir).await?;
+        let variables = [
+            ("FATPATH_TASK", sir.to_owned()),
+            ("FATPATH_FROM", task.node.clone()),
+            ("FATPATH_TO", to.to_owned()),
+            ("FATPATH_LOCATOR", locator.to_string()),
+        ];
+        let outcome = run(command, variables).await;
+        let (found, moving) = self.find(sir, &key).await?;
         if moving != task.moving(to, locator) {
             return Err(lost(sir));
         }
@@ -143,5 +156,59 @@ impl Mover {
         };
         self.write(sir, key, Some(place.to_bytes()), found.revision).await?;
         outcome
+    }
+
+    /// Moves all tasks of a node to the nodes `to`, or to all others that are alive, and names each. A move that was begun goes on.
+    ///
+    /// # Errors
+    /// No node takes the tasks, or some of them have stayed: their names are printed.
+    pub(crate) async fn drain(&self, node: &str, to: &[String], command: &[String]) -> Result<(), CliError> {
+        let fleet = &self.config.settings.fleet;
+        let plan = self.state().await?.drain(fleet, node, to).map_err(CliError::failed)?;
+        for planned in plan.moves {
+            let sir = sir_text(planned.sir);
+            let moved = self.move_key(&sir, planned.key, &planned.to, planned.locator, command).await;
+            match moved {
+                Ok(()) => client::print(format!("{sir} {} {}\n", planned.to, planned.locator).as_bytes())?,
+                Err(err) => eprintln!("{}", err.messages()),
+            }
+        }
+        // Tasks that have come meanwhile are not missed.
+        let left = self.state().await?.drain(fleet, node, to).map_err(CliError::failed)?;
+        for (key, why) in &left.stuck {
+            eprintln!("{}: {why}", key.strip_prefix(&Key::root(fleet)).unwrap_or(key));
+        }
+        match left.moves.len() + left.stuck.len() {
+            0 => Ok(()),
+            count => Err(CliError::failed(format!("{node}: not empty, {count} tasks are left"))),
+        }
+    }
+
+    /// State of the fleet at one revision.
+    async fn state(&self) -> Result<FleetState, CliError> {
+        let fleet = &self.config.settings.fleet;
+        let mut state = FleetState::default();
+        let mut revision = 0;
+        for prefix in [Key::nodes(fleet), Key::all_alive(fleet), Key::tasks(fleet)] {
+            let (found, at) = self.etcd.prefix(&prefix, revision).await.map_err(|err| failed(&err))?;
+            revision = at;
+            for found in found {
+                state.take(fleet, &found.key, &found.value);
+            }
+        }
+        Ok(state)
+    }
+}
+
+/// Runs the command that moves a task, on a thread of its own: the connection is kept alive meanwhile.
+async fn run<const N: usize>(command: &[String], variables: [(&'static str, String); N]) -> Result<(), CliError> {
+    let [program, args @ ..] = command else { return Ok(()) };
+    let mut command = Command::new(program);
+    command.args(args).envs(variables);
+    let status = tokio::task::spawn_blocking(move || command.status()).await;
+    match status.map_err(|err| CliError::failed(format!("{program}: {err}")))? {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(CliError::failed(format!("{program}: {status}"))),
+        Err(err) => Err(CliError::system(program, &err)),
     }
 }

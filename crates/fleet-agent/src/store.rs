@@ -1,5 +1,6 @@
 //! The store as the agent has it: one connection to one member at a time, and another member after a failure.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use fleet::{Event, Key, KeyValue, NodeValue, Settings, Snapshot};
@@ -7,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{Receiver, Sender};
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 
-use crate::etcd::{CallError, Endpoint, Etcd, WatchAnswer, Write};
+use crate::etcd::{CallError, Endpoint, Etcd, MemberStatus, WatchAnswer, Write};
 use crate::random::Random;
 
 /// Time between two requests for a sign of life, and the silence after which the next member is tried.
@@ -27,6 +28,9 @@ const LAST_BACKOFF: Duration = Duration::from_secs(30);
 const LEASE: Duration = Duration::from_secs(30);
 const RENEWAL: Duration = Duration::from_secs(10);
 
+/// Writes of one transaction: etcd's `--max-txn-ops` is 128.
+const MAX_WRITES: usize = 64;
+
 /// Longest time until a read snapshot is passed on.
 const SNAPSHOT_LIMIT: Duration = Duration::from_secs(120);
 
@@ -43,6 +47,10 @@ pub(crate) enum FromStore {
     Snapshot(Snapshot),
     /// Changes.
     Events(Vec<Event>),
+    /// A sign of life: changes up to this revision have been passed on.
+    Answer(u64),
+    /// State of the member.
+    Member(MemberStatus),
     /// Changes may have been lost: a snapshot is to be requested.
     Doubt,
 }
@@ -63,6 +71,14 @@ pub(crate) struct AliveValue {
     pub(crate) seen: u64,
 }
 
+/// Keys that this node's agent writes.
+#[derive(Clone, Debug)]
+pub(crate) struct OwnKeys {
+    pub(crate) node: NodeValue,
+    /// Keys of networks with their values.
+    pub(crate) networks: BTreeMap<String, Vec<u8>>,
+}
+
 /// Keys that one watch has, with the revision from which it goes on.
 #[derive(Clone, Debug)]
 struct Watched {
@@ -76,8 +92,8 @@ struct Watched {
 pub(crate) struct Store {
     endpoints: Vec<Endpoint>,
     settings: Settings,
-    /// Value of this node's key; `None` if the agent writes none.
-    own: Option<NodeValue>,
+    /// This node's keys; `None` if the agent writes none.
+    own: Option<OwnKeys>,
     to_agent: Sender<FromStore>,
     looks: Receiver<Look>,
     watched: Vec<Watched>,
@@ -112,7 +128,7 @@ impl Store {
     pub(crate) fn new(
         mut endpoints: Vec<Endpoint>,
         settings: Settings,
-        own: Option<NodeValue>,
+        own: Option<OwnKeys>,
         to_agent: Sender<FromStore>,
         looks: Receiver<Look>,
     ) -> Self {
@@ -120,7 +136,8 @@ impl Store {
         random.shuffle(&mut endpoints);
         let fleet = &settings.fleet;
         let ranges = settings.domains.iter().map(|domain| (Key::domain(fleet, &domain.name), true));
-        let ranges = [(Key::Meta.text(fleet), false), (Key::nodes(fleet), true)].into_iter().chain(ranges);
+        let of_fleet = [(Key::Meta.text(fleet), false), (Key::nodes(fleet), true), (Key::networks(fleet), true)];
+        let ranges = of_fleet.into_iter().chain(ranges);
         let watched = ranges.map(|(key, is_prefix)| Watched { key, is_prefix, from: 0 }).collect();
         let run = format!("{:016x}", random.bits());
         let (has_position, pending, denied) = (false, None, None);
@@ -216,12 +233,21 @@ impl Store {
                             if behind_since.is_some_and(|since| last_answer - since >= LAG) {
                                 return Err(SessionEnd::Stale(GONE_BACK));
                             }
+                            if events.is_empty() {
+                                self.send(FromStore::Answer(revision)).await?;
+                            }
                             self.pass(id, events).await?;
                         }
                     }
                 }
                 _ = progress.tick() => if self.has_position { watch.request_progress()? },
-                _ = renewal.tick() => self.renew(&etcd, &mut lease).await?,
+                _ = renewal.tick() => {
+                    self.renew(&etcd, &mut lease).await?;
+                    // Nothing follows from a member that does not tell its state.
+                    if let Ok(status) = etcd.status().await {
+                        self.send(FromStore::Member(status)).await?;
+                    }
+                }
                 () = sleep_until(last_answer + SILENCE) => {
                     if behind_since.is_some() {
                         return Err(SessionEnd::Stale(GONE_BACK));
@@ -300,12 +326,20 @@ impl Store {
     /// Keeps `alive/NODE`, and writes `node/NODE` if the store lacks it. A refusal is logged, and changes nothing else.
     async fn renew(&mut self, etcd: &Etcd, lease: &mut Lease) -> Result<(), SessionEnd> {
         let Some(own) = &self.own else { return Ok(()) };
-        let denied = match self.try_renew(etcd, lease, own).await {
-            Ok(()) => None,
-            Err(err @ CallError::Refused { .. }) => {
-                *lease = Lease::default();
-                Some(err.to_string())
+        let written = match self.try_renew(etcd, lease, &own.node).await {
+            Ok(()) if lease.id.is_none() || lease.has_networks => Ok(()),
+            Ok(()) => {
+                let written = self.write_networks(etcd, &own.networks).await;
+                written.map(|are_written| lease.has_networks = are_written)
             }
+            Err(err) => {
+                *lease = Lease::default();
+                Err(err)
+            }
+        };
+        let denied = match written {
+            Ok(()) => None,
+            Err(err @ CallError::Refused { .. }) => Some(err.to_string()),
             Err(err) => return Err(err.into()),
         };
         if denied != self.denied {
@@ -318,8 +352,37 @@ impl Store {
         Ok(())
     }
 
+    /// Makes the keys of this node's networks those of its file. Returns whether they are.
+    async fn write_networks(&self, etcd: &Etcd, own: &BTreeMap<String, Vec<u8>>) -> Result<bool, CallError> {
+        let prefix = Key::networks_of(&self.settings.fleet, &self.settings.node);
+        let (found, _) = etcd.prefix(&prefix, 0).await?;
+        let mut writes = Vec::new();
+        let mut known = BTreeSet::new();
+        for found in found {
+            let Ok(key) = String::from_utf8(found.key) else { continue };
+            let value = own.get(&key);
+            if value != Some(&found.value) {
+                writes.push(Write { key: key.clone(), value: value.cloned(), expected: Some(found.revision) });
+            }
+            known.insert(key);
+        }
+        let new = own.iter().filter(|(key, _)| !known.contains(*key));
+        writes.extend(new.map(|(key, value)| Write {
+            key: key.clone(),
+            value: Some(value.clone()),
+            expected: Some(0),
+        }));
+        // Additions first: a network that changes its form is never without a key.
+        writes.sort_by_key(|write| write.value.is_none());
+        let mut are_written = true;
+        for some in writes.chunks(MAX_WRITES) {
+            are_written &= etcd.write(some, 0).await?;
+        }
+        Ok(are_written)
+    }
+
     async fn try_renew(&self, etcd: &Etcd, lease: &mut Lease, own: &NodeValue) -> Result<(), CallError> {
-        if let Lease(Some(id)) = *lease {
+        if let Some(id) = lease.id {
             if etcd.renew(id).await? {
                 return Ok(());
             }
@@ -349,7 +412,7 @@ impl Store {
             .write(&[Write { key: alive, value, expected: Some(other.map_or(0, |found| found.revision)) }], id)
             .await?
         {
-            *lease = Lease(Some(id));
+            *lease = Lease { id: Some(id), has_networks: false };
         }
         Ok(())
     }
@@ -357,4 +420,8 @@ impl Store {
 
 /// Lease of `alive/NODE`, while it exists.
 #[derive(Debug, Default)]
-struct Lease(Option<i64>);
+struct Lease {
+    id: Option<i64>,
+    /// Keys of this node's networks have been written since.
+    has_networks: bool,
+}

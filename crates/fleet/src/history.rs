@@ -24,13 +24,23 @@ pub enum Hold {
     Foreign,
     /// The store's revision has gone back: it has been restored from a backup.
     Older,
-    /// A large share of all mappings would be withdrawn.
+    /// A large share of all mappings, or of all networks of VRFs, would be withdrawn.
     Mass,
 }
 
 impl Hold {
     /// Every reason.
     pub const ALL: [Self; 4] = [Self::NoMeta, Self::Foreign, Self::Older, Self::Mass];
+
+    /// Name, as metrics have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoMeta => "no-meta",
+            Self::Foreign => "foreign",
+            Self::Older => "older",
+            Self::Mass => "mass",
+        }
+    }
 }
 
 impl fmt::Display for Hold {
@@ -39,7 +49,7 @@ impl fmt::Display for Hold {
             Self::NoMeta => "the store has no meta",
             Self::Foreign => "the store has another identity",
             Self::Older => "the store has been restored from a backup",
-            Self::Mass => "more than 10 % of all mappings would be withdrawn",
+            Self::Mass => "more than 10 % of all mappings or networks would be withdrawn",
         })
     }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str;
 
+use base::Prefix;
 use ila::{Identifier, Locator};
 
 use crate::refusal::Refusal;
@@ -26,6 +27,15 @@ pub enum Key {
         /// SIR prefix of the task, a /64.
         sir: Locator,
     },
+    /// `vrf/NODE/VRF/PREFIX`: network behind a node.
+    Network {
+        /// Name of the node.
+        node: String,
+        /// Name of the VRF.
+        vrf: String,
+        /// Addresses of the network.
+        prefix: Prefix,
+    },
 }
 
 impl Key {
@@ -44,6 +54,26 @@ impl Key {
         format!("/fatpath/v1/{fleet}/node/")
     }
 
+    /// Beginning of the keys of all tasks.
+    pub fn tasks(fleet: &str) -> String {
+        format!("/fatpath/v1/{fleet}/ila/")
+    }
+
+    /// Beginning of the keys of nodes that are alive.
+    pub fn all_alive(fleet: &str) -> String {
+        format!("/fatpath/v1/{fleet}/alive/")
+    }
+
+    /// Beginning of the keys of all networks.
+    pub fn networks(fleet: &str) -> String {
+        format!("/fatpath/v1/{fleet}/vrf/")
+    }
+
+    /// Beginning of the keys of a node's networks.
+    pub fn networks_of(fleet: &str, node: &str) -> String {
+        format!("/fatpath/v1/{fleet}/vrf/{node}/")
+    }
+
     /// Parses a key of a fleet. An address has one form alone (RFC 5952), so that a task has one key.
     ///
     /// # Errors
@@ -56,6 +86,7 @@ impl Key {
             Some(("node", name)) if is_name(name) => Self::Node(name.to_owned()),
             Some(("alive", name)) if is_name(name) => Self::Alive(name.to_owned()),
             Some(("ila", rest)) => Self::task(rest).ok_or(Refusal::ForeignKey)?,
+            Some(("vrf", rest)) => Self::network(rest).ok_or(Refusal::ForeignKey)?,
             _ => return Err(Refusal::ForeignKey),
         };
         if parsed.text(fleet) == text { Ok(parsed) } else { Err(Refusal::ForeignKey) }
@@ -66,6 +97,13 @@ impl Key {
         let addr: std::net::Ipv6Addr = prefix.strip_suffix("/64")?.parse().ok()?;
         let sir = Locator::of(addr);
         (is_name(domain) && Identifier::of(addr).0 == 0).then(|| Self::Task { domain: domain.to_owned(), sir })
+    }
+
+    fn network(rest: &str) -> Option<Self> {
+        let (node, rest) = rest.split_once('/')?;
+        let (vrf, prefix) = rest.split_once('/')?;
+        let prefix = prefix.parse().ok()?;
+        (is_name(node) && is_name(vrf)).then(|| Self::Network { node: node.to_owned(), vrf: vrf.to_owned(), prefix })
     }
 
     /// Text of the key in a fleet.
@@ -80,6 +118,7 @@ impl fmt::Display for Key {
             Self::Meta => f.write_str("meta"),
             Self::Node(name) => write!(f, "node/{name}"),
             Self::Alive(name) => write!(f, "alive/{name}"),
+            Self::Network { node, vrf, prefix } => write!(f, "vrf/{node}/{vrf}/{prefix}"),
             Self::Task { domain, sir } => write!(f, "ila/{domain}/{}/64", sir.with(Identifier(0))),
         }
     }
@@ -98,11 +137,19 @@ mod tests {
     #[test]
     fn key_of_fleet_is_read_and_written() {
         let task = Key::Task { domain: "t".to_owned(), sir: "2001:db8:0:a".parse().unwrap() };
+        let network = |prefix: &str| Key::Network {
+            node: "a".to_owned(),
+            vrf: "red".to_owned(),
+            prefix: prefix.parse().unwrap(),
+        };
         for (text, want) in [
             ("meta", Key::Meta),
             ("node/a.b-c_1", Key::Node("a.b-c_1".to_owned())),
             ("alive/a", Key::Alive("a".to_owned())),
             ("ila/t/2001:db8:0:a::/64", task),
+            ("vrf/a/red/10.0.0.0/8", network("10.0.0.0/8")),
+            ("vrf/a/red/2001:db8::/32", network("2001:db8::/32")),
+            ("vrf/a/red/0.0.0.0/0", network("0.0.0.0/0")),
         ] {
             let whole = format!("/fatpath/v1/f/{text}");
             assert_eq!(Key::parse("f", whole.as_bytes()), Ok(want.clone()));
@@ -129,7 +176,15 @@ mod tests {
             "ila/t/2001:db8:0:a::1/64",
             "ila/t/2001:db8:0:a:0::/64",
             "ila/t/1.2.3.4/64",
+            "vrf/red/10.0.0.0/8",
             "vrf/red/10.0.0.0/8/a",
+            "vrf/a/red",
+            "vrf/a//10.0.0.0/8",
+            "vrf/a/red/10.0.0.1/8",
+            "vrf/a/red/10.0.0.0/33",
+            "vrf/a/red/2001:DB8::/32",
+            "vrf/a/red/default",
+            "vrf/a/red/10.0.0.0",
         ] {
             assert_eq!(Key::parse("f", format!("/fatpath/v1/f/{text}").as_bytes()), Err(Refusal::ForeignKey), "{text}");
         }

@@ -14,7 +14,7 @@
 //!
 //! # Limits
 //! - Values: [`MAX_VALUE`] (4096) bytes. Names of fleets, nodes and domains: 63 bytes.
-//! - Withdrawals: held if they are [`MASS`] (100) at least, and more than 10 % of the mappings.
+//! - Withdrawals: held if they are [`MASS`] (100) at least, and more than 10 % of the mappings, or of the networks of VRFs.
 //! - Refused objects: 1000 are named, all are counted.
 //!
 //! # Standards
@@ -24,6 +24,7 @@
 mod history;
 mod key;
 mod names;
+mod network;
 mod reconciler;
 mod refusal;
 mod register;
@@ -35,9 +36,10 @@ mod withdrawal;
 
 pub use history::{History, Hold, Stamp};
 pub use key::Key;
+pub use network::RouteSlot;
 pub use reconciler::{Dump, Event, Hop, KeyValue, Op, Reconciler, Snapshot, Status, Target};
 pub use refusal::Refusal;
 pub use saved::{Changes, Saved, SavedObject};
 pub use settings::{BadSettings, Domain, Settings};
-pub use value::{MAX_VALUE, MetaValue, NodeValue, TaskState, TaskValue};
+pub use value::{MAX_VALUE, MetaValue, NetworkValue, NodeValue, TaskState, TaskValue};
 pub use withdrawal::{GRACE, MASS};

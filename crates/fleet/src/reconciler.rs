@@ -9,13 +9,14 @@ use ila::{CsumMode, Locator};
 
 use crate::history::{History, Hold, Stamp};
 use crate::key::Key;
-use crate::names::{Names, NodeId};
+use crate::names::{NameId, Names};
+use crate::network::{Network, NetworkKey, RouteSlot};
 use crate::refusal::Refusal;
 use crate::register::{Refused, Register};
 use crate::saved::{Changes, Saved, SavedObject};
 use crate::settings::{Settings, contains, is_prefix_of_locators, overlap};
 use crate::table::{Table, TableChange};
-use crate::value::{MetaValue, NodeValue, TaskValue};
+use crate::value::{MetaValue, NetworkValue, NodeValue, TaskValue};
 use crate::withdrawal::is_mass;
 
 /// Time for which the node that a task has left forwards packets to its new place.
@@ -35,7 +36,7 @@ pub struct KeyValue {
     pub revision: u64,
 }
 
-/// All keys of this node's domains, of nodes, and `meta`, at one revision.
+/// All keys of this node's domains, of nodes, of networks, and `meta`, at one revision.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Snapshot {
     /// Revision.
@@ -70,7 +71,7 @@ pub struct Target {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Hop {
     /// Address of another node.
-    Via(Ipv6Addr),
+    Via(IpAddr),
     /// Packets are dropped.
     Blackhole,
     /// Another form, which this program does not make.
@@ -82,8 +83,10 @@ pub enum Hop {
 pub struct Dump {
     /// Mappings.
     pub mappings: Vec<(Locator, Target)>,
-    /// Routes.
-    pub routes: Vec<(Prefix, Hop)>,
+    /// Routes, in the main table and in those of VRFs.
+    pub routes: Vec<(RouteSlot, Hop)>,
+    /// Names of VRFs with the numbers of their tables.
+    pub vrfs: Vec<(String, u32)>,
 }
 
 /// Operation of a gateway.
@@ -100,8 +103,8 @@ pub enum Op {
     },
     /// Adds, replaces or deletes a route.
     Route {
-        /// Destinations.
-        prefix: Prefix,
+        /// Place of the route.
+        slot: RouteSlot,
         /// Route that is there.
         old: Option<Hop>,
         /// Route to be there.
@@ -125,6 +128,8 @@ pub struct Status {
     pub tasks: usize,
     /// Known nodes.
     pub nodes: usize,
+    /// Known networks of VRFs.
+    pub networks: usize,
     /// Mappings in the gateway.
     pub mappings: usize,
     /// Routes in the gateway.
@@ -142,10 +147,10 @@ pub struct Status {
 /// Place of a task.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Claim {
-    node: NodeId,
+    node: NameId,
     locator: Locator,
     /// Node that the task moves to, and its locator there.
-    next: Option<(NodeId, Locator)>,
+    next: Option<(NameId, Locator)>,
 }
 
 /// Locators of a node.
@@ -158,23 +163,31 @@ struct NodePlace {
 /// Keys that a snapshot has.
 #[derive(Debug, Default)]
 struct Seen {
-    nodes: BTreeSet<NodeId>,
+    nodes: BTreeSet<NameId>,
     tasks: BTreeSet<Locator>,
+    networks: BTreeSet<NetworkKey>,
 }
 
 /// The core: state of one node's agent.
 #[derive(Clone, Debug)]
 pub struct Reconciler {
     settings: Settings,
-    me: NodeId,
+    me: NameId,
     names: Names,
     now: Duration,
     history: History,
-    nodes: Register<NodeId, NodePlace>,
-    by_prefix: BTreeMap<Prefix, NodeId>,
+    nodes: Register<NameId, NodePlace>,
+    by_prefix: BTreeMap<Prefix, NameId>,
     tasks: Register<Locator, Claim>,
     /// Tasks by their locators, those at the next nodes among them.
     by_locator: BTreeMap<Locator, Locator>,
+    networks: Register<NetworkKey, Network>,
+    vrf_names: Names,
+    /// Networks of this node, by its settings.
+    own_networks: BTreeSet<(NameId, Prefix)>,
+    /// Tables of the VRFs that the gateway has, and the other way round.
+    tables: BTreeMap<NameId, u32>,
+    vrfs: BTreeMap<u32, NameId>,
     /// Forwarders for tasks that have left.
     lingering: BTreeMap<Locator, (Locator, Duration)>,
     /// Keys that are none of the fleet's.
@@ -182,7 +195,7 @@ pub struct Reconciler {
     /// A locator or a prefix has become free, or a node known: refused values may have become good.
     has_news: bool,
     mappings: Table<Locator, Target>,
-    routes: Table<Prefix, Hop>,
+    routes: Table<RouteSlot, Hop>,
     /// The gateway's state is known.
     is_attached: bool,
     /// Tasks whose value is that of the file, and the store has not confirmed it. The gateway may have a newer one.
@@ -192,7 +205,8 @@ pub struct Reconciler {
     /// Time of the next periodic look; `None` while one is in progress.
     look_at: Option<Duration>,
     unsaved_tasks: BTreeSet<Locator>,
-    unsaved_nodes: BTreeSet<NodeId>,
+    unsaved_nodes: BTreeSet<NameId>,
+    unsaved_networks: BTreeSet<NetworkKey>,
     is_history_unsaved: bool,
 }
 
@@ -201,6 +215,8 @@ impl Reconciler {
     pub fn new(settings: Settings) -> Self {
         let mut names = Names::default();
         let me = names.id(&settings.node);
+        let mut vrf_names = Names::default();
+        let own_networks = settings.networks.iter().map(|(vrf, prefix)| (vrf_names.id(vrf), *prefix)).collect();
         Self {
             settings,
             me,
@@ -211,6 +227,11 @@ impl Reconciler {
             by_prefix: BTreeMap::new(),
             tasks: Register::default(),
             by_locator: BTreeMap::new(),
+            networks: Register::default(),
+            vrf_names,
+            own_networks,
+            tables: BTreeMap::new(),
+            vrfs: BTreeMap::new(),
             lingering: BTreeMap::new(),
             foreign: BTreeMap::new(),
             has_news: false,
@@ -222,6 +243,7 @@ impl Reconciler {
             look_at: Some(Duration::ZERO),
             unsaved_tasks: BTreeSet::new(),
             unsaved_nodes: BTreeSet::new(),
+            unsaved_networks: BTreeSet::new(),
             is_history_unsaved: false,
         }
     }
@@ -242,6 +264,7 @@ impl Reconciler {
         self.revalidate();
         self.unsaved_tasks.clear();
         self.unsaved_nodes.clear();
+        self.unsaved_networks.clear();
         self.restored = self.tasks.iter().map(|(sir, _)| sir).collect();
     }
 
@@ -278,6 +301,7 @@ impl Reconciler {
         }
         self.nodes.finish_snapshot(&seen.nodes, until, self.now, is_new_history);
         self.tasks.finish_snapshot(&seen.tasks, until, self.now, is_new_history);
+        self.networks.finish_snapshot(&seen.networks, until, self.now, is_new_history);
         self.revalidate();
         if self.history.hold().is_none() {
             self.confirm();
@@ -290,6 +314,7 @@ impl Reconciler {
         let later = self.settings.look_every;
         self.nodes.withdrawals.confirm(self.now, later, |_| true);
         self.tasks.withdrawals.confirm(self.now, later, |_| true);
+        self.networks.withdrawals.confirm(self.now, later, |_| true);
         let mut orphans = std::mem::take(&mut self.mappings.orphans);
         let is_refused = |sir| self.tasks.is_refused(sir);
         orphans.confirm(self.now, later, |matched| {
@@ -298,8 +323,8 @@ impl Reconciler {
         });
         self.mappings.orphans = orphans;
         let mut orphans = std::mem::take(&mut self.routes.orphans);
-        let has_refused = self.nodes.refused().next().is_some();
-        orphans.confirm(self.now, later, |prefix| !has_refused && self.desired_route(prefix).0.is_none());
+        let has_refused = self.nodes.refused().next().is_some() || self.networks.refused().next().is_some();
+        orphans.confirm(self.now, later, |slot| !has_refused && self.desired_route(slot).0.is_none());
         self.routes.orphans = orphans;
     }
 
@@ -342,8 +367,15 @@ impl Reconciler {
         let of_dump = dump.mappings.iter().copied().filter(|(matched, _)| is_ours(*matched));
         let own = self.tasks.iter().flat_map(|(sir, claim)| own_locators(self.me, claim).chain([sir]));
         self.mappings.load(of_dump, own.chain(self.lingering.keys().copied()));
+        // A VRF of the main table would share its slots.
+        let vrfs = dump.vrfs.iter().filter(|(_, table)| *table != RouteSlot::MAIN);
+        self.tables = vrfs.map(|(name, table)| (self.vrf_names.id(name), *table)).collect();
+        self.vrfs = self.tables.iter().map(|(vrf, table)| (*table, *vrf)).collect();
+        let is_known = |slot: &RouteSlot| slot.table == RouteSlot::MAIN || self.vrfs.contains_key(&slot.table);
+        let of_dump = dump.routes.iter().copied().filter(|(slot, _)| is_known(slot));
         let desired = self.by_prefix.keys().copied().chain(settings.domains.iter().map(|domain| domain.prefix));
-        self.routes.load(dump.routes.iter().copied(), desired);
+        let of_vrfs = self.networks.iter().filter_map(|(key, network)| slot_of(&self.tables, key, *network));
+        self.routes.load(of_dump, desired.map(RouteSlot::main).chain(of_vrfs));
     }
 
     /// Notes that the gateway's state is unknown: there are no operations until the next [`attach`](Self::attach).
@@ -359,6 +391,7 @@ impl Reconciler {
         self.request_look();
         self.nodes.withdrawals.approve();
         self.tasks.withdrawals.approve();
+        self.networks.withdrawals.approve();
         self.mappings.orphans.approve();
         self.routes.orphans.approve();
         self.withdraw(true);
@@ -385,8 +418,8 @@ impl Reconciler {
         }
         let mut routes = std::mem::take(&mut self.routes);
         let mut mappings = std::mem::take(&mut self.mappings);
-        let changes = routes.changes(self.now, |_| !self.is_provisional, |prefix| self.desired_route(prefix));
-        let of_routes = changes.into_iter().map(|TableChange { key, old, new }| Op::Route { prefix: key, old, new });
+        let changes = routes.changes(self.now, |_| !self.is_provisional, |slot| self.desired_route(slot));
+        let of_routes = changes.into_iter().map(|TableChange { key, old, new }| Op::Route { slot: key, old, new });
         let changes =
             mappings.changes(self.now, |matched| self.may_replace(matched), |matched| self.desired_mapping(matched));
         let of_mappings =
@@ -405,7 +438,7 @@ impl Reconciler {
             Op::Mapping { matched, old, new } => {
                 self.mappings.undo(self.now, &TableChange { key: matched, old, new });
             }
-            Op::Route { prefix, old, new } => self.routes.undo(self.now, &TableChange { key: prefix, old, new }),
+            Op::Route { slot, old, new } => self.routes.undo(self.now, &TableChange { key: slot, old, new }),
         }
     }
 
@@ -433,11 +466,12 @@ impl Reconciler {
     pub fn deadline(&self) -> Option<Duration> {
         let is_held = self.history.is_mass;
         let due = if self.history.hold().is_some() {
-            [None; 4]
+            [None; 5]
         } else {
             [
                 self.nodes.withdrawals.next_due(is_held),
                 self.tasks.withdrawals.next_due(is_held),
+                self.networks.withdrawals.next_due(is_held),
                 self.mappings.orphans.next_due(is_held),
                 self.routes.orphans.next_due(is_held),
             ]
@@ -449,7 +483,8 @@ impl Reconciler {
 
     /// Changes of the state that is to be saved, since the last call.
     pub fn take_unsaved(&mut self) -> Option<Changes> {
-        if self.unsaved_tasks.is_empty() && self.unsaved_nodes.is_empty() && !self.is_history_unsaved {
+        let is_saved = self.unsaved_tasks.is_empty() && self.unsaved_nodes.is_empty();
+        if is_saved && self.unsaved_networks.is_empty() && !self.is_history_unsaved {
             return None;
         }
         self.is_history_unsaved = false;
@@ -480,7 +515,27 @@ impl Reconciler {
                 None => changes.removed.push(key),
             }
         }
+        for network in std::mem::take(&mut self.unsaved_networks) {
+            let key = self.key_of(network).text(fleet);
+            match self.networks.get_with_stamp(network) {
+                Some((stamp, it)) => {
+                    let value = NetworkValue::new(it.via, it.metric).to_bytes();
+                    changes.changed.push(SavedObject { key, stamp, value });
+                }
+                None => changes.removed.push(key),
+            }
+        }
         Some(changes)
+    }
+
+    /// VRFs with networks of nodes that the gateway does not have.
+    pub fn missing_vrfs(&self) -> Vec<String> {
+        if !self.is_attached {
+            return Vec::new();
+        }
+        let vrfs: BTreeSet<NameId> = self.networks.iter().map(|(key, _)| key.vrf).collect();
+        let missing = vrfs.into_iter().filter(|vrf| !self.tables.contains_key(vrf));
+        missing.map(|vrf| self.vrf_names.text(vrf).to_owned()).collect()
     }
 
     /// Numbers for the operator.
@@ -488,6 +543,7 @@ impl Reconciler {
         let mut refused = BTreeMap::new();
         let of_objects = self.nodes.refused().map(|(_, it)| it.refusal);
         let of_objects = of_objects.chain(self.tasks.refused().map(|(_, it)| it.refusal));
+        let of_objects = of_objects.chain(self.networks.refused().map(|(_, it)| it.refusal));
         for refusal in of_objects.chain(self.foreign.values().copied()) {
             *refused.entry(refusal).or_insert(0) += 1;
         }
@@ -495,6 +551,7 @@ impl Reconciler {
             revision: self.history.revision(),
             tasks: self.tasks.len(),
             nodes: self.nodes.len(),
+            networks: self.networks.len(),
             mappings: self.mappings.len(),
             routes: self.routes.len(),
             withdrawals: self.withdrawals(),
@@ -515,8 +572,9 @@ impl Reconciler {
             let key = Key::Task { domain: domain.to_owned(), sir };
             (key.to_string(), it.refusal)
         });
+        let networks = self.networks.refused().map(|(key, it)| (self.key_of(key).to_string(), it.refusal));
         let foreign = self.foreign.iter().map(|(key, why)| (String::from_utf8_lossy(key).into_owned(), *why));
-        nodes.chain(tasks).chain(foreign).take(MAX_NAMED).collect()
+        nodes.chain(tasks).chain(networks).chain(foreign).take(MAX_NAMED).collect()
     }
 
     /// Clocks that go back are ignored.
@@ -532,6 +590,7 @@ impl Reconciler {
         let waiting = [
             self.nodes.withdrawals.next_look(),
             self.tasks.withdrawals.next_look(),
+            self.networks.withdrawals.next_look(),
             self.mappings.orphans.next_look(),
             self.routes.orphans.next_look(),
         ];
@@ -551,6 +610,10 @@ impl Reconciler {
             match key {
                 Key::Node(name) => self.nodes.has_gone_back(self.names.id(name), stamp, until),
                 Key::Task { sir, .. } => self.tasks.has_gone_back(*sir, stamp, until),
+                Key::Network { node, vrf, prefix } => {
+                    let key = self.network_key(node, vrf, *prefix);
+                    self.networks.has_gone_back(key, stamp, until)
+                }
                 Key::Meta | Key::Alive(_) => false,
             }
         })
@@ -607,6 +670,18 @@ impl Reconciler {
                     }
                 }
             }
+            Key::Network { node, vrf, prefix } => {
+                let key = self.network_key(node, vrf, *prefix);
+                if let Some((_, seen)) = snapshot {
+                    seen.networks.insert(key);
+                }
+                if self.networks.is_newer(key, stamp, until) {
+                    match read_network(*prefix, value) {
+                        Ok(network) => self.put_network(key, stamp, network),
+                        Err(refusal) => self.networks.refuse(key, Refused { stamp, value: None, refusal }),
+                    }
+                }
+            }
             Key::Meta | Key::Alive(_) => {}
         }
     }
@@ -624,11 +699,47 @@ impl Reconciler {
                     self.foreign.remove(key.text(&self.settings.fleet).as_bytes());
                 }
             }
+            Key::Network { node, vrf, prefix } => {
+                let key = self.network_key(node, vrf, *prefix);
+                self.networks.delete(key, stamp, self.now);
+            }
             Key::Meta | Key::Alive(_) => {}
         }
     }
 
-    fn put_node(&mut self, id: NodeId, stamp: Stamp, place: NodePlace) {
+    fn network_key(&mut self, node: &str, vrf: &str, prefix: Prefix) -> NetworkKey {
+        NetworkKey { vrf: self.vrf_names.id(vrf), prefix, node: self.names.id(node) }
+    }
+
+    fn key_of(&self, key: NetworkKey) -> Key {
+        let node = self.names.text(key.node).to_owned();
+        Key::Network { node, vrf: self.vrf_names.text(key.vrf).to_owned(), prefix: key.prefix }
+    }
+
+    fn put_network(&mut self, key: NetworkKey, stamp: Stamp, network: Network) {
+        let old = self.networks.accept(key, stamp, network);
+        self.unsaved_networks.insert(key);
+        if let Some(slot) = slot_of(&self.tables, key, network) {
+            self.routes.touch(slot);
+        }
+        let old = old.filter(|old| old.metric != network.metric).and_then(|old| slot_of(&self.tables, key, old));
+        let Some(slot) = old else { return };
+        self.routes.touch(slot);
+        if self.desired_route(slot).0.is_none() {
+            // The route with the former metric goes when the one with the new metric has been there for a time.
+            self.routes.orphans.begin(slot, self.now, true, true);
+        }
+    }
+
+    fn remove_network(&mut self, key: NetworkKey) {
+        let Some(network) = self.networks.remove(key) else { return };
+        self.unsaved_networks.insert(key);
+        if let Some(slot) = slot_of(&self.tables, key, network) {
+            self.routes.release(slot);
+        }
+    }
+
+    fn put_node(&mut self, id: NameId, stamp: Stamp, place: NodePlace) {
         if let Err(refusal) = self.check_node(id, place) {
             self.nodes.refuse(id, Refused { stamp, value: Some(place), refusal });
             return;
@@ -638,13 +749,13 @@ impl Reconciler {
         self.has_news = true;
         if let Some(old) = old {
             self.by_prefix.remove(&old.prefix);
-            self.routes.touch(old.prefix);
+            self.routes.touch(RouteSlot::main(old.prefix));
         }
         self.by_prefix.insert(place.prefix, id);
-        self.routes.touch(place.prefix);
+        self.routes.touch(RouteSlot::main(place.prefix));
     }
 
-    fn check_node(&self, id: NodeId, place: NodePlace) -> Result<(), Refusal> {
+    fn check_node(&self, id: NameId, place: NodePlace) -> Result<(), Refusal> {
         let NodePlace { prefix, underlay } = place;
         if !is_prefix_of_locators(prefix) {
             return Err(Refusal::Malformed);
@@ -739,12 +850,12 @@ impl Reconciler {
         }
     }
 
-    fn remove_node(&mut self, id: NodeId) {
+    fn remove_node(&mut self, id: NameId) {
         let Some(place) = self.nodes.remove(id) else { return };
         self.unsaved_nodes.insert(id);
         self.has_news = true;
         self.by_prefix.remove(&place.prefix);
-        self.routes.release(place.prefix);
+        self.routes.release(RouteSlot::main(place.prefix));
     }
 
     /// Judges refused values again, in the order of their changes, if they may have become good.
@@ -772,22 +883,27 @@ impl Reconciler {
     /// Number of withdrawals that wait.
     fn withdrawals(&self) -> usize {
         let orphans = self.mappings.orphans.len() + self.routes.orphans.len();
-        self.nodes.withdrawals.len() + self.tasks.withdrawals.len() + orphans
+        self.nodes.withdrawals.len() + self.tasks.withdrawals.len() + self.networks.withdrawals.len() + orphans
     }
 
     /// Carries out the withdrawals that are due, after the operator's approval those that were held.
     fn withdraw(&mut self, is_approval: bool) {
         // An object that one snapshot lacks counts: events of deletions may confirm a few of many. Entries of the gateway count when they
         // are confirmed: all are orphans until the first look.
+        let of_routes = self.routes.orphans.unapproved().1;
+        let of_networks = self.networks.withdrawals.unapproved().0 + of_routes;
         let unapproved = self.nodes.withdrawals.unapproved().0
             + self.tasks.withdrawals.unapproved().0
             + self.mappings.orphans.unapproved().1
-            + self.routes.orphans.unapproved().1;
+            + of_routes;
         // Once held, the withdrawals stay so until the objects are back: a store that is filled again is no reason to go on. An agent that
         // starts again knows after its first look.
         let total = self.mappings.len().max(self.tasks.len());
-        let may_end = self.withdrawals() == 0 && !self.is_provisional || unapproved == 0 && is_approval;
-        let is_held = is_mass(unapproved, total) || self.history.is_mass && !may_end;
+        let routes = self.routes.len().max(self.networks.len());
+        let is_none_left = unapproved + of_networks == 0;
+        let may_end = self.withdrawals() == 0 && !self.is_provisional || is_none_left && is_approval;
+        let is_large = is_mass(unapproved, total) || is_mass(of_networks, routes);
+        let is_held = is_large || self.history.is_mass && !may_end;
         self.is_history_unsaved |= is_held != self.history.is_mass;
         self.history.is_mass = is_held;
         if self.history.hold().is_some() {
@@ -799,11 +915,14 @@ impl Reconciler {
         for id in self.nodes.withdrawals.take_due(self.now, is_held) {
             self.remove_node(id);
         }
+        for key in self.networks.withdrawals.take_due(self.now, is_held) {
+            self.remove_network(key);
+        }
         for slot in self.mappings.orphans.take_due(self.now, is_held) {
             self.mappings.release(slot);
         }
-        for prefix in self.routes.orphans.take_due(self.now, is_held) {
-            self.routes.release(prefix);
+        for slot in self.routes.orphans.take_due(self.now, is_held) {
+            self.routes.release(slot);
         }
         self.revalidate();
     }
@@ -834,13 +953,30 @@ impl Reconciler {
     }
 
     /// Route that the gateway has to have. None is deleted without a wait.
-    fn desired_route(&self, prefix: Prefix) -> (Option<Hop>, bool) {
+    fn desired_route(&self, slot: RouteSlot) -> (Option<Hop>, bool) {
+        let RouteSlot { table, prefix, .. } = slot;
+        if table != RouteSlot::MAIN {
+            return (self.desired_vrf_route(slot), false);
+        }
         if self.settings.domains.iter().any(|domain| domain.prefix == prefix) {
             return (Some(Hop::Blackhole), false);
         }
         let node = self.by_prefix.get(&prefix).filter(|id| self.settings.routes && **id != self.me);
         let underlay = node.and_then(|id| self.nodes.get(*id)).and_then(|place| place.underlay);
-        (underlay.map(Hop::Via), false)
+        (underlay.map(|addr| Hop::Via(IpAddr::V6(addr))), false)
+    }
+
+    /// Route in a VRF's table, to the first node by name of those that have the network with this metric. None to a network that this
+    /// node has itself.
+    fn desired_vrf_route(&self, slot: RouteSlot) -> Option<Hop> {
+        let vrf = *self.vrfs.get(&slot.table)?;
+        if self.own_networks.contains(&(vrf, slot.prefix)) {
+            return None;
+        }
+        let all = self.networks.between(NetworkKey::all_of(vrf, slot.prefix));
+        let of_others = all.filter(|(key, network)| key.node != self.me && network.metric == slot.metric);
+        let first = of_others.min_by_key(|(key, _)| self.names.text(key.node));
+        first.map(|(_, network)| Hop::Via(network.via))
     }
 }
 
@@ -849,13 +985,18 @@ fn is_managed(settings: &Settings, matched: Locator) -> bool {
     settings.domain_of(matched).is_some() || contains(settings.locators, matched)
 }
 
+/// Place of the route to a network; `None` if the gateway does not have the VRF.
+fn slot_of(tables: &BTreeMap<NameId, u32>, key: NetworkKey, network: Network) -> Option<RouteSlot> {
+    Some(RouteSlot { table: *tables.get(&key.vrf)?, prefix: key.prefix, metric: network.metric })
+}
+
 /// Locators of a task.
 fn locators(claim: &Claim) -> impl Iterator<Item = Locator> + use<> {
     [claim.locator].into_iter().chain(claim.next.map(|(_, locator)| locator))
 }
 
 /// Locators of a task at node `me`.
-fn own_locators(me: NodeId, claim: &Claim) -> impl Iterator<Item = Locator> + use<> {
+fn own_locators(me: NameId, claim: &Claim) -> impl Iterator<Item = Locator> + use<> {
     let places = [(claim.node, claim.locator)].into_iter().chain(claim.next);
     places.filter(move |(node, _)| *node == me).map(|(_, locator)| locator)
 }
@@ -863,6 +1004,12 @@ fn own_locators(me: NodeId, claim: &Claim) -> impl Iterator<Item = Locator> + us
 fn read_node(value: &[u8]) -> Result<NodePlace, Refusal> {
     let value = NodeValue::parse(value)?;
     Ok(NodePlace { prefix: value.prefix()?, underlay: value.underlay })
+}
+
+fn read_network(prefix: Prefix, value: &[u8]) -> Result<Network, Refusal> {
+    let value = NetworkValue::parse(value)?;
+    value.check(prefix)?;
+    Ok(Network { via: value.via, metric: value.metric })
 }
 
 fn read_task(names: &mut Names, value: &[u8]) -> Result<Claim, Refusal> {

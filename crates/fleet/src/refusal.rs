@@ -35,6 +35,20 @@ impl Refusal {
         Self::Loop,
         Self::TwoNodes,
     ];
+
+    /// Name, as metrics have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ForeignKey => "foreign-key",
+            Self::Version => "version",
+            Self::Malformed => "malformed",
+            Self::OutsideDomain => "outside-domain",
+            Self::NoLocatorOfNode => "no-locator-of-node",
+            Self::Overlap => "overlap",
+            Self::Loop => "loop",
+            Self::TwoNodes => "two-nodes",
+        }
+    }
 }
 
 impl fmt::Display for Refusal {

@@ -56,6 +56,11 @@ impl<K: Copy + Ord, V: Copy + Eq> Register<K, V> {
         self.good.iter().map(|(key, (_, value))| (*key, value))
     }
 
+    /// Objects with a good value between two keys, with these.
+    pub(crate) fn between(&self, [first, last]: [K; 2]) -> impl Iterator<Item = (K, &V)> {
+        self.good.range(first..=last).map(|(key, (_, value))| (*key, value))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.good.len()
     }

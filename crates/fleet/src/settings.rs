@@ -29,6 +29,8 @@ pub struct Settings {
     pub locators: Prefix,
     /// Domains.
     pub domains: Vec<Domain>,
+    /// Networks of this node: names of their VRFs, and prefixes. It has no routes to those of others with the same prefix.
+    pub networks: Vec<(String, Prefix)>,
     /// Whether the node has routes to the locators of other nodes, by their underlay addresses.
     pub routes: bool,
     /// Checksum mode of mappings.
@@ -112,6 +114,7 @@ mod tests {
             node: "a".to_owned(),
             locators: locators.parse().unwrap(),
             domains: vec![Domain { name: "tasks".to_owned(), prefix: domain.parse().unwrap() }],
+            networks: Vec::new(),
             routes: true,
             csum_mode: CsumMode::NeutralMapAuto,
             look_every: Duration::from_secs(600),

@@ -1,6 +1,6 @@
 //! Values of the store: small JSON objects with `"v": 1`. Unknown fields are ignored.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::Prefix;
 use ila::Locator;
@@ -34,6 +34,17 @@ pub struct NodeValue {
     /// Address by which other nodes reach these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub underlay: Option<Ipv6Addr>,
+}
+
+/// Value of `vrf/NODE/VRF/PREFIX`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NetworkValue {
+    /// Version, 1.
+    v: u64,
+    /// Address of the node in the VRF, by which other nodes reach the network.
+    pub via: IpAddr,
+    /// Metric of their routes, not 0.
+    pub metric: u32,
 }
 
 /// Place of a task's mapping in its life.
@@ -136,6 +147,39 @@ impl NodeValue {
     }
 }
 
+impl NetworkValue {
+    /// Way to a network.
+    pub const fn new(via: IpAddr, metric: u32) -> Self {
+        Self { v: VERSION, via, metric }
+    }
+
+    /// Parses a value.
+    ///
+    /// # Errors
+    /// The value is malformed, or of another version.
+    pub fn parse(value: &[u8]) -> Result<Self, Refusal> {
+        parse(value, |it: &Self| it.v)
+    }
+
+    /// Checks the way to a prefix.
+    ///
+    /// # Errors
+    /// The address is of another family, of one link alone or no host's, or the metric is 0.
+    pub fn check(&self, prefix: Prefix) -> Result<(), Refusal> {
+        let is_same_family = prefix.is_ipv4() == self.via.is_ipv4();
+        let is_broadcast = self.via == IpAddr::V4(Ipv4Addr::BROADCAST);
+        let is_of_link = matches!(self.via, IpAddr::V6(via) if via.is_unicast_link_local());
+        let is_special = self.via.is_unspecified() || self.via.is_loopback() || self.via.is_multicast();
+        let is_of_host = !(is_special || is_broadcast || is_of_link);
+        if is_same_family && is_of_host && self.metric != 0 { Ok(()) } else { Err(Refusal::Malformed) }
+    }
+
+    /// JSON of the value.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        bytes(self)
+    }
+}
+
 impl TaskValue {
     /// Task at its node.
     pub fn here(node: &str, locator: Locator) -> Self {
@@ -195,12 +239,23 @@ mod tests {
             assert_eq!(TaskValue::parse(value.as_bytes()), Err(want), "{value}");
         }
         assert_eq!(MetaValue::parse(b"{\"v\":1,\"uuid\":\"\"}"), Err(Refusal::Malformed));
+        for (value, want) in [
+            ("{\"v\":2,\"via\":\"10.0.0.1\",\"metric\":1}", Refusal::Version),
+            ("{\"v\":1,\"via\":\"10.0.0\",\"metric\":1}", Refusal::Malformed),
+            ("{\"v\":1,\"via\":\"10.0.0.1\",\"metric\":-1}", Refusal::Malformed),
+            ("{\"v\":1,\"via\":\"10.0.0.1\"}", Refusal::Malformed),
+        ] {
+            assert_eq!(NetworkValue::parse(value.as_bytes()), Err(want), "{value}");
+        }
     }
 
     #[test]
     fn value_is_read_as_written_with_unknown_fields() {
         let task = TaskValue::here("a", "fd00:0:1:7".parse().unwrap());
         assert_eq!(task.to_bytes(), b"{\"v\":1,\"node\":\"a\",\"locator\":\"fd00:0:1:7\",\"state\":\"here\"}");
+        let network = NetworkValue::new("10.0.0.1".parse().unwrap(), 100);
+        assert_eq!(network.to_bytes(), b"{\"v\":1,\"via\":\"10.0.0.1\",\"metric\":100}");
+        assert_eq!(NetworkValue::parse(&network.to_bytes()), Ok(network));
         let moving = task.moving("b", "fd00:0:2:7".parse().unwrap());
         for value in [task, moving] {
             assert_eq!(TaskValue::parse(&value.to_bytes()), Ok(value));

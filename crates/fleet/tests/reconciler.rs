@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use fleet::{
-    Domain, Dump, Event, Hold, Hop, Key, KeyValue, MetaValue, NodeValue, Op, Reconciler, Refusal, Settings, Snapshot,
-    Target, TaskValue,
+    Domain, Dump, Event, Hold, Hop, Key, KeyValue, MetaValue, NetworkValue, NodeValue, Op, Reconciler, Refusal,
+    RouteSlot, Saved, Settings, Snapshot, Target, TaskValue,
 };
 use ila::{CsumMode, Locator};
 
@@ -37,6 +37,10 @@ fn set(matched: Locator, old: Option<Locator>, new: Locator) -> Op {
 
 fn delete(matched: Locator, old: Locator) -> Op {
     Op::Mapping { matched, old: Some(target(old)), new: None }
+}
+
+fn main(prefix: &str) -> RouteSlot {
+    RouteSlot::main(prefix.parse().unwrap())
 }
 
 fn task_key(sir: Locator) -> String {
@@ -90,17 +94,22 @@ impl Store {
     }
 }
 
-/// Agent of node n1 with an empty gateway.
-fn agent() -> Reconciler {
-    let mut core = Reconciler::new(Settings {
+fn settings() -> Settings {
+    Settings {
         fleet: "f".to_owned(),
         node: "n1".to_owned(),
         locators: "fd00:0:1::/48".parse().unwrap(),
         domains: vec![Domain { name: "t".to_owned(), prefix: "2001:db8::/48".parse().unwrap() }],
+        networks: Vec::new(),
         routes: true,
         csum_mode: CsumMode::NeutralMapAuto,
         look_every: second(600),
-    });
+    }
+}
+
+/// Agent of node n1 with an empty gateway.
+fn agent() -> Reconciler {
+    let mut core = Reconciler::new(settings());
     core.attach(second(0), &Dump::default());
     core
 }
@@ -134,17 +143,9 @@ fn first_look_adds_mappings_routes_and_blackholes() {
     core.snapshot(second(0), &store.snapshot(&core));
     let ops = core.operations();
     let want = [
-        Op::Route { prefix: "2001:db8::/48".parse().unwrap(), old: None, new: Some(Hop::Blackhole) },
-        Op::Route {
-            prefix: "fd00:0:2::/48".parse().unwrap(),
-            old: None,
-            new: Some(Hop::Via("fd99::2".parse().unwrap())),
-        },
-        Op::Route {
-            prefix: "fd00:0:3::/48".parse().unwrap(),
-            old: None,
-            new: Some(Hop::Via("fd99::3".parse().unwrap())),
-        },
+        Op::Route { slot: main("2001:db8::/48"), old: None, new: Some(Hop::Blackhole) },
+        Op::Route { slot: main("fd00:0:2::/48"), old: None, new: Some(Hop::Via("fd99::2".parse().unwrap())) },
+        Op::Route { slot: main("fd00:0:3::/48"), old: None, new: Some(Hop::Via("fd99::3".parse().unwrap())) },
         set(sir(2), None, at(2, 7)),
         set(at(1, 7), None, sir(1)),
     ];
@@ -507,14 +508,10 @@ fn gateway_that_starts_again_gets_what_it_lacks() {
     core.events(second(1), &[store.here(sir(1), 3, at(3, 1))]);
     assert_eq!(core.operations(), [], "the gateway is gone");
     let routes = [("2001:db8::/48", Hop::Blackhole), ("fd00:0:2::/48", Hop::Via("fd99::2".parse().unwrap()))];
-    let routes = routes.map(|(prefix, hop)| (prefix.parse().unwrap(), hop)).to_vec();
-    core.attach(second(2), &Dump { mappings: vec![(sir(1), target(at(2, 1)))], routes });
+    let routes = routes.map(|(prefix, hop)| (main(prefix), hop)).to_vec();
+    core.attach(second(2), &Dump { mappings: vec![(sir(1), target(at(2, 1)))], routes, ..Dump::default() });
     let want = [
-        Op::Route {
-            prefix: "fd00:0:3::/48".parse().unwrap(),
-            old: None,
-            new: Some(Hop::Via("fd99::3".parse().unwrap())),
-        },
+        Op::Route { slot: main("fd00:0:3::/48"), old: None, new: Some(Hop::Via("fd99::3".parse().unwrap())) },
         set(sir(1), Some(at(2, 1)), at(3, 1)),
         set(sir(2), None, at(2, 2)),
     ];
@@ -527,7 +524,7 @@ fn mapping_of_others_stays_and_a_stray_one_goes_after_two_looks() {
     let mut core = synced(&store);
     let others = locator("2001:db9:0:1");
     let mappings = vec![(others, target(at(2, 1))), (sir(3), target(at(2, 3))), (at(1, 3), target(sir(3)))];
-    core.attach(second(1), &Dump { mappings, routes: Vec::new() });
+    core.attach(second(1), &Dump { mappings, ..Dump::default() });
     assert!(core.operations().iter().all(|op| !op.is_deletion()));
     assert!(look(&mut core, &store, second(11)));
     assert_eq!(core.operations(), [delete(sir(3), at(2, 3)), delete(at(1, 3), sir(3))]);
@@ -539,7 +536,7 @@ fn mapping_of_a_refused_task_stays_without_saved_state() {
     store.put(&task_key(sir(3)), b"{".to_vec());
     let mut core = synced(&store);
     let mappings = vec![(sir(3), target(at(2, 3))), (at(1, 3), target(sir(3)))];
-    core.attach(second(1), &Dump { mappings, routes: Vec::new() });
+    core.attach(second(1), &Dump { mappings, ..Dump::default() });
     core.operations();
     for now in [11, 30, 611, 1300] {
         look(&mut core, &store, second(now));
@@ -557,7 +554,7 @@ fn mapping_of_a_refused_task_stays_without_saved_state() {
 fn stray_mapping_stays_while_the_store_is_away() {
     let store = Store::new();
     let mut core = synced(&store);
-    core.attach(second(1), &Dump { mappings: vec![(sir(3), target(at(2, 3)))], routes: Vec::new() });
+    core.attach(second(1), &Dump { mappings: vec![(sir(3), target(at(2, 3)))], ..Dump::default() });
     core.operations();
     for now in [20, 200, 2000] {
         core.timeout(second(now));
@@ -589,7 +586,7 @@ fn saved_state_is_applied_before_the_store_answers() {
     let changes = core.take_unsaved().unwrap();
     assert_eq!(core.take_unsaved(), None);
     let mut next = agent();
-    next.restore(fleet::Saved { history: changes.history, objects: changes.changed });
+    next.restore(Saved { history: changes.history, objects: changes.changed });
     assert_eq!(next.take_unsaved(), None);
     let ops = next.operations();
     assert!(ops.contains(&set(sir(1), None, at(2, 1))) && ops.contains(&set(at(1, 1), None, sir(1))), "{ops:?}");
@@ -610,8 +607,8 @@ fn saved_state_replaces_no_newer_mapping_of_the_gateway() {
     let changes = core.take_unsaved().unwrap();
     store.here(sir(1), 3, at(3, 1));
     let mut next = agent();
-    next.restore(fleet::Saved { history: changes.history, objects: changes.changed });
-    next.attach(second(1), &Dump { mappings: vec![(sir(1), target(at(3, 1)))], routes: Vec::new() });
+    next.restore(Saved { history: changes.history, objects: changes.changed });
+    next.attach(second(1), &Dump { mappings: vec![(sir(1), target(at(3, 1)))], ..Dump::default() });
     let ops = next.operations();
     assert!(ops.contains(&set(sir(2), None, at(2, 2))), "{ops:?}");
     assert!(ops.iter().all(|op| !matches!(op, Op::Mapping { old: Some(_), .. })), "{ops:?}");
@@ -619,7 +616,7 @@ fn saved_state_replaces_no_newer_mapping_of_the_gateway() {
     assert_eq!(next.operations(), []);
     // The store knows better than the gateway.
     let mut next = agent();
-    next.attach(second(1), &Dump { mappings: vec![(sir(1), target(at(2, 1)))], routes: Vec::new() });
+    next.attach(second(1), &Dump { mappings: vec![(sir(1), target(at(2, 1)))], ..Dump::default() });
     next.operations();
     look(&mut next, &store, second(2));
     assert!(next.operations().contains(&set(sir(1), Some(at(2, 1)), at(3, 1))));
@@ -636,4 +633,204 @@ fn clock_that_goes_back_is_ignored() {
     assert_eq!(core.operations(), []);
     core.timeout(second(110));
     assert_eq!(core.operations().len(), 1);
+}
+
+const RED: u32 = 10;
+
+fn network_key(node: &str, vrf: &str, prefix: &str) -> String {
+    Key::Network { node: node.to_owned(), vrf: vrf.to_owned(), prefix: prefix.parse().unwrap() }.text("f")
+}
+
+fn network(via: &str, metric: u32) -> Vec<u8> {
+    NetworkValue::new(via.parse().unwrap(), metric).to_bytes()
+}
+
+fn red(prefix: &str, metric: u32) -> RouteSlot {
+    RouteSlot { table: RED, prefix: prefix.parse().unwrap(), metric }
+}
+
+fn hop(via: &str) -> Option<Hop> {
+    Some(Hop::Via(via.parse().unwrap()))
+}
+
+fn route(slot: RouteSlot, old: Option<Hop>, new: Option<Hop>) -> Op {
+    Op::Route { slot, old, new }
+}
+
+/// Attaches a gateway that has the main routes, VRF red, and these routes.
+fn attach_red(core: &mut Reconciler, now: Duration, routes: &[(RouteSlot, Hop)]) {
+    let main = [(main("2001:db8::/48"), Hop::Blackhole)].into_iter();
+    let others = [(2, "fd99::2"), (3, "fd99::3")];
+    let others =
+        others.map(|(node, via)| (RouteSlot::main(format!("fd00:0:{node}::/48").parse().unwrap()), hop(via).unwrap()));
+    let routes = main.chain(others).chain(routes.iter().copied()).collect();
+    core.attach(now, &Dump { routes, vrfs: vec![("red".to_owned(), RED)], ..Dump::default() });
+}
+
+#[test]
+fn network_is_a_route_of_its_vrf_with_its_metric() {
+    let mut store = Store::new();
+    let mut core = synced(&store);
+    attach_red(&mut core, second(1), &[]);
+    assert_eq!(core.operations(), []);
+    let slot = red("10.1.0.0/16", 100);
+    let key = network_key("n2", "red", "10.1.0.0/16");
+    core.events(second(1), &[store.put(&key, network("10.9.0.2", 100))]);
+    assert_eq!(core.operations(), [route(slot, None, hop("10.9.0.2"))]);
+    // A backup is a route beside it, and one with the same metric is of the first node by name.
+    let other = network_key("n3", "red", "10.1.0.0/16");
+    core.events(second(2), &[store.put(&other, network("10.9.0.3", 200))]);
+    assert_eq!(core.operations(), [route(red("10.1.0.0/16", 200), None, hop("10.9.0.3"))]);
+    core.events(second(3), &[store.put(&other, network("10.9.0.3", 100))]);
+    assert_eq!(core.operations(), [], "the former metric's route waits");
+    core.timeout(second(13));
+    assert_eq!(core.operations(), [route(red("10.1.0.0/16", 200), hop("10.9.0.3"), None)]);
+    // A deletion waits for ten seconds, and then the other node has the route.
+    core.events(second(20), &[store.delete(&key)]);
+    core.timeout(second(29));
+    assert_eq!(core.operations(), []);
+    core.timeout(second(30));
+    assert_eq!(core.operations(), [route(slot, hop("10.9.0.2"), hop("10.9.0.3"))]);
+    // The route of two nodes is the other one's when the first has another metric.
+    core.events(second(31), &[store.put(&key, network("10.9.0.2", 100))]);
+    assert_eq!(core.operations(), [route(slot, hop("10.9.0.3"), hop("10.9.0.2"))]);
+    core.events(second(32), &[store.put(&key, network("10.9.0.2", 300))]);
+    let want = [route(slot, hop("10.9.0.2"), hop("10.9.0.3")), route(red("10.1.0.0/16", 300), None, hop("10.9.0.2"))];
+    assert_eq!(core.operations(), want);
+    core.events(second(33), &[store.delete(&key)]);
+    core.timeout(second(43));
+    assert_eq!(core.operations(), [route(red("10.1.0.0/16", 300), hop("10.9.0.2"), None)]);
+    // One that a snapshot lacks is looked for once more.
+    store.delete(&other);
+    core.request_look();
+    assert!(look(&mut core, &store, second(50)));
+    core.timeout(second(59));
+    assert_eq!(core.operations(), []);
+    assert!(look(&mut core, &store, second(60)));
+    assert_eq!(core.operations(), [route(slot, hop("10.9.0.3"), None)]);
+}
+
+#[test]
+fn network_of_missing_vrf_waits_for_it_and_is_named() {
+    let mut store = Store::new();
+    store.put(&network_key("n2", "red", "10.1.0.0/16"), network("10.9.0.2", 100));
+    store.put(&network_key("n2", "blue", "fd0a::/32"), network("fd0b::2", 7));
+    let mut core = synced(&store);
+    assert_eq!(core.missing_vrfs(), ["red", "blue"]);
+    attach_red(&mut core, second(1), &[]);
+    assert_eq!(core.operations(), [route(red("10.1.0.0/16", 100), None, hop("10.9.0.2"))]);
+    assert_eq!((core.missing_vrfs(), core.status().networks), (vec!["blue".to_owned()], 2));
+    // The VRF is made anew with another table: routes in the former one are none of its own.
+    core.detach();
+    let dump = Dump { vrfs: vec![("red".to_owned(), 30), ("main".to_owned(), 254)], ..Dump::default() };
+    let routes = vec![(red("10.1.0.0/16", 100), hop("10.9.0.2").unwrap())];
+    core.attach(second(2), &Dump { routes, ..dump });
+    let ops = core.operations();
+    let of_vrfs: Vec<_> =
+        ops.iter().filter(|op| matches!(op, Op::Route { slot, .. } if slot.table != RouteSlot::MAIN)).collect();
+    let slot = RouteSlot { table: 30, ..red("10.1.0.0/16", 100) };
+    assert_eq!(of_vrfs, [&route(slot, None, hop("10.9.0.2"))]);
+    for now in [600, 610, 620] {
+        core.request_look();
+        look(&mut core, &store, second(now));
+        core.timeout(second(now));
+        assert_eq!(core.operations(), [], "nothing goes in a table that no VRF has");
+    }
+}
+
+#[test]
+fn bad_network_is_named_and_the_good_value_stays() {
+    let mut store = Store::new();
+    let key = network_key("n2", "red", "10.1.0.0/16");
+    store.put(&key, network("10.9.0.2", 100));
+    let mut core = synced(&store);
+    attach_red(&mut core, second(1), &[]);
+    assert_eq!(core.operations().len(), 1);
+    for (value, why) in [
+        (network("fd00::1", 100), Refusal::Malformed),
+        (network("10.9.0.3", 0), Refusal::Malformed),
+        (network("224.0.0.1", 1), Refusal::Malformed),
+        (network("255.255.255.255", 1), Refusal::Malformed),
+        (b"{\"v\":2}".to_vec(), Refusal::Version),
+    ] {
+        core.events(second(2), &[store.put(&key, value)]);
+        assert_eq!(core.operations(), []);
+        assert_eq!(core.refused_keys(), [("vrf/n2/red/10.1.0.0/16".to_owned(), why)]);
+    }
+    core.events(second(3), &[store.put(&key, network("10.9.0.4", 100))]);
+    assert_eq!(core.operations(), [route(red("10.1.0.0/16", 100), hop("10.9.0.2"), hop("10.9.0.4"))]);
+    assert_eq!(core.refused_keys(), []);
+    let of_link = network_key("n2", "red", "fd0a::/32");
+    core.events(second(4), &[store.put(&of_link, network("fe80::1", 100))]);
+    assert_eq!(core.operations(), []);
+    core.events(second(5), &[store.put(&of_link, network("fd0b::1", 100))]);
+    assert_eq!(core.operations(), [route(red("fd0a::/32", 100), None, hop("fd0b::1"))]);
+}
+
+#[test]
+fn network_of_this_node_has_no_route_to_others() {
+    let mut store = Store::new();
+    store.put(&network_key("n2", "red", "10.1.0.0/16"), network("10.9.0.2", 100));
+    store.put(&network_key("n1", "red", "10.2.0.0/16"), network("10.9.0.1", 100));
+    store.put(&network_key("n2", "red", "10.2.0.0/16"), network("10.9.0.2", 100));
+    let mut settings = settings();
+    settings.networks = vec![("red".to_owned(), "10.1.0.0/16".parse().unwrap())];
+    let mut core = Reconciler::new(settings);
+    attach_red(&mut core, second(0), &[]);
+    assert!(look(&mut core, &store, second(0)));
+    // The key of another agent with this node's name gives and takes nothing.
+    assert_eq!(core.operations(), [route(red("10.2.0.0/16", 100), None, hop("10.9.0.2"))]);
+}
+
+#[test]
+fn mass_withdrawal_of_networks_is_held_also_beside_many_tasks() {
+    let mut store = Store::new();
+    for number in 0..3000 {
+        store.here(sir(number), 2, at(2, number));
+    }
+    let prefix = |number: usize| format!("10.{}.{}.0/24", number / 256, number % 256);
+    for number in 0..300 {
+        store.put(&network_key("n2", "red", &prefix(number)), network("10.9.0.2", 100));
+    }
+    let mut core = synced(&store);
+    attach_red(&mut core, second(1), &[]);
+    core.operations();
+    let gone: Vec<_> = (0..150).map(|number| store.delete(&network_key("n2", "red", &prefix(number)))).collect();
+    core.events(second(2), &gone);
+    core.timeout(second(20));
+    assert_eq!(core.operations(), []);
+    assert_eq!((core.status().hold, core.status().withdrawals), (Some(Hold::Mass), 150));
+    core.approve(second(30));
+    assert!(look(&mut core, &store, second(30)));
+    core.timeout(second(31));
+    assert_eq!(core.operations().len(), 150);
+    // Nodes that change their metrics take nothing away.
+    let mut changed = Vec::new();
+    for number in 150..300 {
+        changed.push(store.put(&network_key("n2", "red", &prefix(number)), network("10.9.0.2", 50)));
+    }
+    core.events(second(40), &changed);
+    assert_eq!(core.operations().len(), 150);
+    core.timeout(second(50));
+    assert_eq!((core.status().hold, core.operations().len()), (None, 150));
+}
+
+#[test]
+fn network_outlives_the_agent_and_an_emptied_store() {
+    let mut store = Store::new();
+    store.put(&network_key("n2", "red", "10.1.0.0/16"), network("10.9.0.2", 100));
+    let mut core = synced(&store);
+    let changes = core.take_unsaved().unwrap();
+    let saved = Saved { history: changes.history, objects: changes.changed };
+    let mut core = Reconciler::new(settings());
+    core.restore(saved);
+    attach_red(&mut core, second(0), &[]);
+    assert_eq!(core.operations(), [route(red("10.1.0.0/16", 100), None, hop("10.9.0.2"))]);
+    for now in [0, 20, 40] {
+        core.request_look();
+        look(&mut core, &Store { revision: 1, ..Store::default() }, second(now));
+        core.timeout(second(now));
+        assert_eq!(core.operations(), []);
+    }
+    assert_eq!(core.status().hold, Some(Hold::NoMeta));
 }

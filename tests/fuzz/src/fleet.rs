@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use base::Prefix;
 use fleet::{
-    Domain, Dump, Event, GRACE, Hold, Hop, Key, KeyValue, MetaValue, NodeValue, Op, Reconciler, Saved, Settings,
-    Snapshot, Target, TaskValue,
+    Domain, Dump, Event, GRACE, Hold, Hop, Key, KeyValue, MetaValue, NetworkValue, NodeValue, Op, Reconciler,
+    RouteSlot, Saved, Settings, Snapshot, Target, TaskValue,
 };
 use ila::{CsumMode, Locator};
 use sim::Choices;
@@ -44,6 +44,9 @@ fn parse(mut choices: Choices<'_>) {
     if let Ok(parsed) = NodeValue::parse(value) {
         assert_eq!(NodeValue::parse(&parsed.to_bytes()), Ok(parsed));
     }
+    if let Ok(parsed) = NetworkValue::parse(value) {
+        assert_eq!(NetworkValue::parse(&parsed.to_bytes()), Ok(parsed));
+    }
     if let Ok(parsed) = MetaValue::parse(value) {
         assert_eq!(MetaValue::parse(&parsed.to_bytes()), Ok(parsed));
     }
@@ -60,6 +63,7 @@ fn agent() -> Reconciler {
         node: NAMES[0].to_owned(),
         locators: prefix("fd00:0:1::/48"),
         domains: vec![Domain { name: "t".to_owned(), prefix: prefix("2001:db8::/48") }],
+        networks: vec![("red".to_owned(), prefix("10.7.0.0/16"))],
         routes: true,
         csum_mode: CsumMode::NeutralMapAuto,
         look_every: Duration::from_secs(60),
@@ -71,7 +75,9 @@ struct Run {
     core: Reconciler,
     now: Duration,
     mappings: BTreeMap<Locator, Target>,
-    routes: BTreeMap<Prefix, Hop>,
+    routes: BTreeMap<RouteSlot, Hop>,
+    /// VRFs with their tables.
+    vrfs: BTreeMap<&'static str, u32>,
     is_attached: bool,
     /// Withdrawals may have been decided while there was no gateway.
     has_backlog: bool,
@@ -86,6 +92,7 @@ impl Run {
             now: Duration::ZERO,
             mappings: BTreeMap::new(),
             routes: BTreeMap::new(),
+            vrfs: BTreeMap::from([("red", 10)]),
             is_attached: false,
             has_backlog: false,
             saved: BTreeMap::new(),
@@ -97,8 +104,9 @@ impl Run {
 
     fn attach(&mut self) {
         let mappings = self.mappings.iter().map(|(matched, target)| (*matched, *target)).collect();
-        let routes = self.routes.iter().map(|(prefix, hop)| (*prefix, *hop)).collect();
-        self.core.attach(self.now, &Dump { mappings, routes });
+        let routes = self.routes.iter().map(|(slot, hop)| (*slot, *hop)).collect();
+        let vrfs = self.vrfs.iter().map(|(name, table)| ((*name).to_owned(), *table)).collect();
+        self.core.attach(self.now, &Dump { mappings, routes, vrfs });
         self.is_attached = true;
     }
 
@@ -127,6 +135,15 @@ impl Run {
                 if choices.once_in(2) {
                     self.mappings.clear();
                 }
+                // A VRF comes, goes with its routes, or has another table.
+                match choices.byte() % 4 {
+                    0 => drop(self.vrfs.insert("blue", 20)),
+                    1 => drop(self.vrfs.insert("red", 30)),
+                    2 => drop(self.vrfs.remove("red")),
+                    _ => {}
+                }
+                let tables: Vec<u32> = self.vrfs.values().copied().collect();
+                self.routes.retain(|slot, _| slot.table == RouteSlot::MAIN || tables.contains(&slot.table));
             }
             10 => self.attach(),
             _ => {
@@ -171,15 +188,15 @@ impl Run {
                         None => self.mappings.remove(&matched),
                     };
                 }
-                Op::Route { prefix, old, new } => {
+                Op::Route { slot, old, new } => {
                     assert!(
                         new.is_some() || !is_other || self.has_backlog,
                         "{op:?} while the store has another history"
                     );
-                    assert_eq!(self.routes.get(&prefix).copied(), old, "{op:?}");
+                    assert_eq!(self.routes.get(&slot).copied(), old, "{op:?}");
                     match new {
-                        Some(new) => self.routes.insert(prefix, new),
-                        None => self.routes.remove(&prefix),
+                        Some(new) => self.routes.insert(slot, new),
+                        None => self.routes.remove(&slot),
                     };
                 }
             }
@@ -208,6 +225,13 @@ fn event(choices: &mut Choices<'_>) -> Event {
             (task, TaskValue::here(NAMES[node], locator).moving(NAMES[other], next).to_bytes())
         }
         4 => (task, choices.bytes(16).to_vec()),
+        5 => {
+            let vrf = ["red", "blue"][other % 2].to_owned();
+            let prefix = format!("10.{number}.0.0/16").parse().expect("a prefix");
+            let via = format!("10.9.0.{}", node + 1).parse().expect("an address");
+            let key = Key::Network { node: NAMES[node].to_owned(), vrf, prefix };
+            (key, NetworkValue::new(via, u32::from(choices.byte() % 3)).to_bytes())
+        }
         _ => (task, TaskValue::here(NAMES[node], locator).to_bytes()),
     };
     let value = (!choices.once_in(6)).then_some(value);

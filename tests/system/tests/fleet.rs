@@ -29,6 +29,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("fleet/agent_and_gateway_start_without_a_store", NEEDS, without_store),
         trial("fleet/compaction_is_followed_by_a_look_at_all_keys", NEEDS, compaction),
         trial("fleet/emptied_store_withdraws_nothing", NEEDS, emptied),
+        trial("fleet/drain_empties_a_node_and_names_what_stays", NEEDS, drain),
+        trial("fleet/status_and_metrics_tell_age_lag_and_size", NEEDS, metrics),
+        trial(
+            "fleet/networks_of_vrfs_are_routes_of_other_nodes",
+            &[Need::Namespaces, Need::PING, ETCD, ETCDCTL],
+            networks,
+        ),
         trial("fleet/connection_goes_on_while_its_task_moves", &[Need::Namespaces, Need::PYTHON, ETCD, ETCDCTL], moves),
     ]
 }
@@ -98,7 +105,7 @@ impl Fleet {
         format!(
             "fleet = \"f\"\nnode = \"n{node}\"\netcd = [{}]\ninsecure-transport = true\n\
              locators = \"fd00:0:{}::/48\"\nunderlay = \"fd99::{}\"\n\
-             instance = \"g{node}\"\nstate = \"{}\"\n[domains]\ntasks = \"2001:db8::/48\"\n",
+             instance = \"g{node}\"\nquota-mib = 16\nstate = \"{}\"\n[domains]\ntasks = \"2001:db8::/48\"\n",
             members.join(", "),
             node + 1,
             node + 1,
@@ -265,6 +272,10 @@ fn members() -> Outcome {
     for task in 1..=5 {
         fleet.wait_for(task, task % NODES, PATIENCE)?;
     }
+    // An agent's socket is none of a gateway.
+    let mut status = Command::new(fatpath());
+    let shown = run(status.arg("status").env("FATPATH_RUNDIR", fleet.scratch.path()))?;
+    assert_eq!(shown.lines().filter(|line| line.contains(": running")).count(), NODES, "{shown}");
     let routes = fleet.gateways[0].show("routes")?;
     assert!(routes.contains("fd00:0:2::/48") && routes.contains("fd00:0:3::/48"), "{routes}");
     // The member of an agent is killed: the agent takes another one.
@@ -413,6 +424,241 @@ fn emptied() -> Outcome {
     }
     fleet.wait_for(1, 0, PATIENCE)?;
     fleet.wait_for(6, 1, PATIENCE)
+}
+
+/// Hosts in VRF red of two sites ping each other by the routes that the agents make. The routes outlive the store, follow the file, and
+/// come when a VRF does.
+fn networks() -> Outcome {
+    let (red, hosts) = (Netns::new("red")?, [Netns::new("host0")?, Netns::new("host1")?]);
+    red.sh("ip link add br0 type bridge; ip link set br0 up")?;
+    let kept = std::cell::RefCell::new(Vec::new());
+    let files = std::cell::RefCell::new(Vec::new());
+    let mut fleet = Fleet::start(|node, scratch| {
+        let netns = gateway_netns(&format!("g{node}"))?;
+        netns.sh("ip link add wan0 type veth peer name wan1; ip link set wan0 up; ip link set wan1 up")?;
+        let mut toml = plain(node);
+        if let Some(host) = hosts.get(node) {
+            let number = node + 1;
+            let lan = format!("10.{number}.0");
+            veth((host, "eth0"), (&netns, "lan0"))?;
+            host.sh(&format!("ip addr add {lan}.2/24 dev eth0; ip route add default via {lan}.1"))?;
+            host.sh(&format!(
+                "ip addr add fd0a:{number}::2/64 dev eth0 nodad; ip route add default via fd0a:{number}::1"
+            ))?;
+            veth((&red, &format!("g{node}")), (&netns, "red0"))?;
+            red.sh(&format!("ip link set g{node} master br0"))?;
+            let link = |name: &str, v4: &str, v6: &str| {
+                let head = format!(
+                    "[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\nmaster = \"red\"\n"
+                );
+                format!("{head}addresses = [\"{v4}/24\", \"{v6}/64\"]\n")
+            };
+            toml += "[[link]]\nname = \"red\"\nkind = \"vrf\"\ntable = 1000\n";
+            toml += &link("lan0", &format!("{lan}.1"), &format!("fd0a:{number}::1"));
+            toml += &link("red0", &format!("10.99.0.{number}"), &format!("fd0b::{number}"));
+        }
+        let gateway = Gateway::start(&netns, scratch, &format!("g{node}"), &toml)?;
+        kept.borrow_mut().push(netns);
+        files.borrow_mut().push(toml);
+        Ok(gateway)
+    })?;
+    let of_node = |node: usize, prefixes: &str| {
+        let of_vrf = |via: &str, prefixes: &str| {
+            format!("[[networks]]\nvrf = \"red\"\nvia = \"{via}\"\nprefixes = [{prefixes}]\n")
+        };
+        let number = node + 1;
+        let v6 = of_vrf(&format!("fd0b::{number}"), &format!("\"fd0a:{number}::/64\""));
+        of_vrf(&format!("10.99.0.{number}"), prefixes) + &v6
+    };
+    let restart = |fleet: &mut Fleet, node: usize, networks: &str| -> Outcome {
+        fs::write(fleet.config(node), fleet.toml(node) + networks)?;
+        fleet.agents[node] = None;
+        fleet.agents[node] = Some(fleet.spawn_agent(node)?);
+        Ok(())
+    };
+    // The lease of the former agent has to end first.
+    restart(&mut fleet, 0, &of_node(0, "\"10.1.0.0/24\""))?;
+    restart(&mut fleet, 1, &of_node(1, "\"10.2.0.0/24\", \"10.3.0.0/16\""))?;
+    let routes = |fleet: &Fleet, node: usize| fleet.gateways[node].show("routes").unwrap_or_default();
+    let has = |fleet: &Fleet, node: usize, line: &str| routes(fleet, node).lines().any(|it| it.starts_with(line));
+    let both = |fleet: &Fleet| has(fleet, 0, "10.2.0.0/24 via 10.99.0.2") && has(fleet, 1, "10.1.0.0/24 via 10.99.0.1");
+    let six = |fleet: &Fleet| has(fleet, 0, "fd0a:2::/64 via fd0b::2") && has(fleet, 1, "fd0a:1::/64 via fd0b::1");
+    wait_until("both gateways have the routes", Duration::from_secs(60), || both(&fleet) && six(&fleet)).map_err(
+        |failed| fleet.with_logs(&format!("{}: {}", failed.message().unwrap_or_default(), routes(&fleet, 0)).into()),
+    )?;
+    hosts[0].sh("ping -n -q -c 3 -i 0.2 -W 5 10.2.0.2; ping -n -q -c 3 -i 0.2 -W 5 fd0a:2::2")?;
+    hosts[1].sh("ping -n -q -c 3 -i 0.2 -W 5 -s 4000 10.1.0.2; ping -n -q -c 3 -i 0.2 -W 5 -s 4000 fd0a:1::2")?;
+    assert!(has(&fleet, 0, "10.3.0.0/16 via 10.99.0.2"), "{}", routes(&fleet, 0));
+    assert!(!has(&fleet, 1, "10.2.0.0/24 via"), "{}", routes(&fleet, 1));
+    // The third gateway has no VRF of that name, which is named; then the VRF comes.
+    let status = fleet.status(2)?;
+    assert_eq!((&status["missing_vrfs"][0], &status["networks"]), (&"red".into(), &5.into()), "{status}");
+    for line in [
+        "link add red type vrf table 1000",
+        "link set red up",
+        "link set wan0 master red",
+        "addr add 10.99.0.3/24 dev wan0",
+    ] {
+        let mut command = Command::new(fatpath());
+        command.args(["-i", "g2", "ip"]).args(line.split(' '));
+        run(command.env("FATPATH_RUNDIR", fleet.scratch.path()))?;
+    }
+    let has_come = || has(&fleet, 2, "10.1.0.0/24 via 10.99.0.1") && has(&fleet, 2, "10.3.0.0/16 via 10.99.0.2");
+    wait_until("the routes come with the VRF", PATIENCE, has_come).map_err(|failed| {
+        fleet.with_logs(&format!("{}: {}", failed.message().unwrap_or_default(), routes(&fleet, 2)).into())
+    })?;
+    assert_eq!(fleet.status(2)?["missing_vrfs"], Value::Array(Vec::new()));
+    // Routes go with a link that is set down, and come back with it. As on Linux the link has lost its IPv6 address then.
+    let on_first = |line: &str| {
+        let mut command = Command::new(fatpath());
+        command.args(["-i", "g0", "ip"]).args(line.split(' '));
+        run(command.env("FATPATH_RUNDIR", fleet.scratch.path()))
+    };
+    on_first("link set red0 down")?;
+    assert!(!both(&fleet), "{}", routes(&fleet, 0));
+    on_first("link set red0 up")?;
+    wait_until("the routes come back", PATIENCE, || both(&fleet)).map_err(|failed| fleet.with_logs(&failed))?;
+    // A bad value is named, and the route stays.
+    let key = "/fatpath/v1/f/vrf/n1/red/10.2.0.0/24";
+    let good = fleet.etcdctl(&["get", "--print-value-only", key])?;
+    assert_eq!(good.trim(), "{\"v\":1,\"via\":\"10.99.0.2\",\"metric\":100}");
+    fleet.etcdctl(&["put", key, "{\"v\":1,\"via\":\"fd00::1\",\"metric\":100}"])?;
+    let is_named =
+        || fleet.status(0).is_ok_and(|it| it["refused"]["vrf/n1/red/10.2.0.0/24"] == "the value is malformed");
+    wait_until("the bad value is named", PATIENCE, is_named)?;
+    assert!(both(&fleet));
+    fleet.etcdctl(&["put", key, good.trim()])?;
+    // Without a store, a gateway that starts again gets its routes of the file.
+    thread::sleep(Duration::from_millis(1500));
+    fleet.members.iter_mut().for_each(|member| *member = None);
+    fleet.agents[0] = None;
+    fleet.gateways[0].kill()?;
+    fleet.gateways[0] = Gateway::start(&kept.borrow()[0], &fleet.scratch, "g0", &files.borrow()[0])?;
+    assert!(!both(&fleet));
+    fleet.agents[0] = Some(fleet.spawn_agent(0)?);
+    wait_until("the routes are back", PATIENCE, || both(&fleet) && six(&fleet))
+        .map_err(|failed| fleet.with_logs(&failed))?;
+    hosts[0].sh("ping -n -q -c 3 -i 0.2 -W 5 10.2.0.2; ping -n -q -c 3 -i 0.2 -W 5 fd0a:2::2")?;
+    for node in 0..NODES {
+        fleet.members[node] = Some(fleet.spawn_member(node)?);
+    }
+    fleet.wait_for_store()?;
+    // What the file has no longer goes after ten seconds, and the rest stays.
+    restart(&mut fleet, 1, &of_node(1, "\"10.2.0.0/24\""))?;
+    let is_gone = || !has(&fleet, 0, "10.3.0.0/16 via");
+    wait_until("the network is withdrawn", Duration::from_secs(90), is_gone)
+        .map_err(|failed| fleet.with_logs(&failed))?;
+    assert!(both(&fleet));
+    hosts[1].sh("ping -n -q -c 3 -i 0.2 -W 5 10.1.0.2")?;
+    Ok(())
+}
+
+/// Numbers of an agent: of a store that answers, that is nearly full, and that is gone, and of an agent that is gone.
+fn metrics() -> Outcome {
+    let (_netns, mut fleet) = plain_fleet()?;
+    // A malformed value is counted by its reason.
+    fleet.etcdctl(&["put", "/fatpath/v1/f/ila/tasks/2001:db8:0:1::/64", "{"])?;
+    let metric = |fleet: &Fleet, name: &str| -> Option<f64> {
+        let text = fleet.command(0, &["metrics", "--instance", "g0"]).ok()?;
+        let line = text.lines().find(|line| line.starts_with(&format!("fatpath_fleet_{name}")))?;
+        line.rsplit(' ').next()?.parse().ok()
+    };
+    let is_refused = || metric(&fleet, "refused_objects{gateway=\"g0\",reason=\"malformed\"}") == Some(1.0);
+    wait_until("the object is counted", PATIENCE, is_refused).map_err(|failed| fleet.with_logs(&failed))?;
+    let is_in_step = || {
+        let status = fleet.status(0).unwrap_or_default();
+        status["behind"] == 0 && status["answer_age_ms"].as_u64().is_some_and(|ms| ms < 3_000)
+    };
+    wait_until("the agent is in step", PATIENCE, is_in_step).map_err(|failed| fleet.with_logs(&failed))?;
+    for (name, least, most) in [
+        ("up", 1.0, 1.0),
+        ("gateway_connected", 1.0, 1.0),
+        ("store_connected", 1.0, 1.0),
+        ("store_size_bytes", 4096.0, 1e9),
+        ("store_quota_bytes", 16_777_216.0, 16_777_216.0),
+        ("nodes", 3.0, 3.0),
+    ] {
+        let value = metric(&fleet, &format!("{name}{{"));
+        assert!(value.is_some_and(|value| (least..=most).contains(&value)), "{name}: {value:?}");
+    }
+    // Values of other programs fill the store.
+    let value = "x".repeat(60_000);
+    for number in 0..300 {
+        fleet.etcdctl(&["put", &format!("/other/{number}"), &value])?;
+    }
+    let text = || fleet.command(0, &["status", "--instance", "g0"]);
+    let warns = || text().is_ok_and(|text| text.contains("%: compact and defragment etcd, or raise its quota"));
+    wait_until("the size is a warning", PATIENCE, warns).map_err(|failed| fleet.with_logs(&failed))?;
+    let log = fleet.agents[0].as_ref().map(Process::output).unwrap_or_default();
+    assert!(log.contains("% of its quota: compact and defragment it"), "{log}");
+    // The age of the last answer grows without a store, and a file for node_exporter has it.
+    let dir = fleet.scratch.path().display().to_string();
+    fleet.members.iter_mut().for_each(|member| *member = None);
+    let is_old = || metric(&fleet, "store_answer_age_seconds{").is_some_and(|age| age > 4.0);
+    wait_until("the last answer is old", PATIENCE, is_old)?;
+    fleet.command(0, &["metrics", "--instance", "g0", "--textfile", &dir])?;
+    let file = fleet.scratch.file("fatpath-fleet-g0.prom");
+    assert!(fs::read_to_string(&file)?.contains("fatpath_fleet_up{gateway=\"g0\"} 1\n"));
+    fleet.agents[0] = None;
+    fleet.command(0, &["metrics", "--instance", "g0", "--textfile", &dir])?;
+    assert!(fs::read_to_string(&file)?.ends_with("fatpath_fleet_up{gateway=\"g0\"} 0\n"));
+    Ok(())
+}
+
+/// All tasks of a node move, also after a drain that was killed; a node that is not alive is refused by name.
+fn drain() -> Outcome {
+    let (_netns, mut fleet) = plain_fleet()?;
+    for task in 1..=4 {
+        fleet.add(task, 0)?;
+        fleet.wait_for(task, 0, PATIENCE)?;
+    }
+    let config = fleet.config(1);
+    let drain = |more: &[&str]| fleet.command(1, &[&["drain", "-c", &config, "n0"], more].concat());
+    let failure = |outcome: Outcome<String>| match outcome {
+        Ok(printed) => Err(format!("not refused: {printed}")),
+        Err(failed) => Ok(failed.message().unwrap_or_default().to_owned()),
+    };
+    let why = failure(drain(&["--to", "n9"]))?;
+    assert!(why.contains("Unknown node n9: the fleet has none of that name"), "{why}");
+    // The command of one task fails: the task stays, and is named. That of another one takes longer than a PING may.
+    let script = "case $FATPATH_TASK in *:2::/64) exit 3;; *:3::/64) sleep 5;; esac; test $FATPATH_FROM = n0; test -n $FATPATH_LOCATOR";
+    let why = failure(drain(&["--to", "n1", "--", "sh", "-ec", script]))?;
+    assert!(why.contains("sh: exit status: 3") && why.contains("n0: not empty, 1 tasks are left"), "{why}");
+    for task in [1, 3, 4] {
+        fleet.wait_for(task, 1, PATIENCE)?;
+    }
+    fleet.wait_for(2, 0, PATIENCE)?;
+    // A drain is killed while its command runs: the next one goes on with that move.
+    let mut command = fleet.sites[1].command(program());
+    command.args(["drain", "-c", &config, "n0", "--to", "n1", "--", "sleep", "600"]);
+    let killed = Process::spawn(command.env("FATPATH_RUNDIR", fleet.scratch.path()), &fleet.scratch)?;
+    let is_moving = || {
+        let value = fleet.etcdctl(&["get", "--print-value-only", "/fatpath/v1/f/ila/tasks/2001:db8:0:2::/64"]);
+        value.is_ok_and(|value| value.contains("\"moving\""))
+    };
+    wait_until("the task moves", PATIENCE, is_moving)?;
+    drop(killed);
+    let printed = drain(&["--to", "n2"])?;
+    assert_eq!(printed, "2001:db8:0:2::/64 n1 fd00:0:2:2\n");
+    fleet.wait_for(2, 1, PATIENCE)?;
+    // An empty node is drained already. Without `--to` the tasks of another one are spread over those that are alive.
+    assert_eq!(drain(&[])?, "");
+    let printed = fleet.command(0, &["drain", "-c", &config, "n1"])?;
+    assert_eq!(printed.matches(" n0 ").count(), 2, "{printed}");
+    assert_eq!(printed.matches(" n2 ").count(), 2, "{printed}");
+    // The two others are not alive.
+    fleet.agents[0] = None;
+    fleet.agents[1] = None;
+    let is_dead = |node: usize| {
+        let found = fleet.etcdctl(&["get", &format!("/fatpath/v1/f/alive/n{node}")]);
+        found.is_ok_and(|found| found.trim().is_empty())
+    };
+    wait_until("the leases end", Duration::from_secs(60), || is_dead(0) && is_dead(1))?;
+    let why = failure(fleet.command(0, &["drain", "-c", &config, "n2"]))?;
+    assert!(why.contains("n2: no other node is alive"), "{why}");
+    let why = failure(fleet.command(0, &["drain", "-c", &config, "n2", "--to", "n1"]))?;
+    assert!(why.contains("Invalid node n1: its agent is not alive"), "{why}");
+    Ok(())
 }
 
 /// A task moves between two nodes, and a connection to it goes on.

@@ -256,6 +256,20 @@ fn roles() -> Outcome {
     assert_eq!(site.as_user("reader", &["get", "--prefix", "/fatpath/v1/f/node/"])?, "");
     // It reads all the same.
     assert_eq!(site.status("thief")?["tasks"], 1);
+
+    // An agent with its own writes all its keys, networks too.
+    let text = fs::read_to_string(site.scratch.file("n0.toml"))?;
+    let networks = "[[networks]]\nvrf = \"red\"\nvia = \"10.9.0.1\"\nprefixes = [\"10.1.0.0/16\"]\n";
+    fs::write(site.scratch.file("n0.toml"), text + networks)?;
+    let _agent = site.spawn_agent("n0")?;
+    for key in ["node/n0", "alive/n0", "vrf/n0/red/10.1.0.0/16"] {
+        let is_written = || {
+            let found = site.as_user("reader", &["get", &format!("/fatpath/v1/f/{key}")]);
+            found.is_ok_and(|value| !value.is_empty())
+        };
+        wait_until(&format!("the agent has written {key}"), PATIENCE, is_written)?;
+    }
+    assert!(site.status("n0")?["denied"].is_null());
     Ok(())
 }
 

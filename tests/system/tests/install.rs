@@ -54,16 +54,21 @@ fn round_trip() -> Outcome {
         ("bin/fatpath", 0o755),
         ("bin/fatpath-bench", 0o755),
         ("bin/fatpath-see", 0o755),
+        ("bin/fatpath-fleet", 0o755),
         ("lib/fatpath/libfatpath_preload.so", 0o644),
         ("lib/systemd/system/fatpath@.service", 0o644),
         ("lib/systemd/system/fatpath-charon@.service", 0o644),
+        ("lib/systemd/system/fatpath-fleet@.service", 0o644),
         ("lib/systemd/system/fatpath-metrics.service", 0o644),
         ("lib/systemd/system/fatpath-pair@.service", 0o644),
         ("lib/systemd/system/fatpath-web.service", 0o644),
         ("lib/sysusers.d/fatpath.conf", 0o644),
         ("lib/tmpfiles.d/fatpath.conf", 0o644),
         ("share/man/man1/fatpath-run.1", 0o644),
+        ("share/man/man1/fatpath-fleet.1", 0o644),
+        ("share/man/man1/fatpath-fleet-status.1", 0o644),
         ("share/man/man5/fatpath.toml.5", 0o644),
+        ("share/bash-completion/completions/fatpath-fleet", 0o644),
         ("share/bash-completion/completions/fatpath", 0o644),
         ("share/zsh/site-functions/_fatpath", 0o644),
         ("share/fish/vendor_completions.d/fatpath.fish", 0o644),
@@ -124,7 +129,7 @@ fn full_disk() -> Outcome {
     let (scratch, host) = (Scratch::new()?, Netns::new("install")?);
     let bindir = fatpath().parent().expect("a program is in a directory");
     // The disk has room for the first version and for one of the programs of the second.
-    let sizes = ["fatpath", "fatpath-bench", "fatpath-see", "libfatpath_preload.so"]
+    let sizes = ["fatpath", "fatpath-bench", "fatpath-see", "fatpath-fleet", "libfatpath_preload.so"]
         .map(|name| fs::metadata(bindir.join(name)));
     let mut kib = 0;
     for size in sizes {

@@ -49,6 +49,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("package/upgrade_under_traffic_keeps_tunnels_and_purge_leaves_nothing", NEEDS, lifetime),
         trial("package/full_disk_keeps_the_installed_version", NEEDS, full_disk),
         trial("package/gateway_that_does_not_start_after_an_upgrade_is_named", NEEDS, failed_restart),
+        trial("package/agent_of_a_fleet_runs_with_one_capability", NEEDS, agent),
         trial("package/removal_takes_devices_out_of_a_units_namespace", NEEDS, namespace_of_a_unit),
         trial("package/wrong_variables_are_refused_by_name", TOOLS, refused),
         trial("package/privileges_of_the_container_examples_suffice", CONTAINER, container),
@@ -114,8 +115,16 @@ fn with_version(directory: &Path, version: &str) -> Outcome {
 }
 
 fn contents() -> Outcome {
-    let names =
-        ["fatpath", "fatpath-bench", "fatpath-see", "fatpath-dbgsym", "fatpath-bench-dbgsym", "fatpath-see-dbgsym"];
+    let names = [
+        "fatpath",
+        "fatpath-bench",
+        "fatpath-see",
+        "fatpath-fleet",
+        "fatpath-dbgsym",
+        "fatpath-bench-dbgsym",
+        "fatpath-see-dbgsym",
+        "fatpath-fleet-dbgsym",
+    ];
     let mut lintian = Command::new("lintian");
     lintian.args(["--allow-root", "--fail-on", "error,warning"]);
     for name in names {
@@ -132,6 +141,7 @@ fn contents() -> Outcome {
         ("fatpath", "usr/lib/fatpath/libfatpath_preload.so"),
         ("fatpath-bench", "usr/bin/fatpath-bench"),
         ("fatpath-see", "usr/bin/fatpath-see"),
+        ("fatpath-fleet", "usr/bin/fatpath-fleet"),
     ] {
         let file = scratch.file(name).join(file);
         assert!(!sections(&file)?.contains(".debug_info"), "{}", file.display());
@@ -140,6 +150,20 @@ fn contents() -> Outcome {
         let debug = format!("{name}-dbgsym/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
         assert!(sections(&scratch.file(&debug))?.contains(".debug_info"), "{debug}");
     }
+    let of_fleet =
+        run(Command::new("find").arg(scratch.file("fatpath-fleet")).args(["-type", "f", "-printf", "%P\n"]))?;
+    for file in [
+        "/systemd/system/fatpath-fleet@.service\n",
+        "usr/share/man/man1/fatpath-fleet.1.gz\n",
+        "usr/share/man/man1/fatpath-fleet-run.1.gz\n",
+        "usr/share/bash-completion/completions/fatpath-fleet\n",
+        "usr/share/zsh/vendor-completions/_fatpath-fleet\n",
+        "usr/share/fish/vendor_completions.d/fatpath-fleet.fish\n",
+    ] {
+        assert!(of_fleet.contains(file), "{file}: {of_fleet}");
+    }
+    let elsewhere = run(Command::new("find").arg(scratch.file("fatpath")).args(["-name", "*fleet*"]))?;
+    assert_eq!(elsewhere, "");
     let dirs = scratch.file("fatpath-see/usr/lib");
     let plugin =
         run(Command::new("find").arg(dirs).args(["-path", "*/wireshark/extcap/fatpath-extcap", "-printf", "%l"]))?;
@@ -654,6 +678,51 @@ fn failed_restart() -> Outcome {
         let after = machine.main_pid(unit)?;
         assert!(after != 0 && after != before, "{unit} {before} {after}");
     }
+    Ok(())
+}
+
+/// The unit of a fleet's agent, without etcd: it drives its gateway, keeps its state over a restart and a removal, and a purge takes that.
+fn agent() -> Outcome {
+    let scratch = Scratch::new()?;
+    let machine = Machine::boot(512, packages()?, &scratch)?;
+    for name in ["fatpath", "fatpath-fleet"] {
+        let deb = package(name)?;
+        let deb = deb.file_name().ok_or("a package has a name")?.to_string_lossy().into_owned();
+        machine.dpkg(&format!("-i /media/packages/{deb}"))?;
+    }
+    assert_eq!(machine.sh("systemctl list-units --all --plain --no-legend 'fatpath*'")?, "");
+    machine.sh("printf '[[link]]\\nname = \"lo\"\\naddresses = [\"10.9.0.1/32\"]\\n' >/etc/fatpath/left.toml
+        printf '%s\\n' 'fleet = \"f\"' 'node = \"a\"' 'etcd = [\"http://127.0.0.1:1\"]' 'locators = \"fd00:0:1::/48\"' \\
+            '[domains]' 'tasks = \"2001:db8::/48\"' >/etc/fatpath/left.fleet.toml
+        systemctl enable --now fatpath-fleet@left")?;
+    let drives =
+        || machine.sh("fatpath show routes -i left").is_ok_and(|shown| shown.contains("blackhole 2001:db8::/48"));
+    wait_until("the agent drives its gateway", PATIENCE, drives).map_err(|failed| {
+        let shown = machine.sh("fatpath show routes -i left; systemctl status fatpath-fleet@left fatpath@left || true");
+        format!("{}\n{}", failed.message().unwrap_or_default(), shown.unwrap_or_default())
+    })?;
+    let shown = machine.sh("fatpath-fleet status --instance left")?;
+    assert!(shown.contains("gateway   connected"), "{shown}");
+    // The agent's socket is none of a gateway.
+    let shown = machine.sh("fatpath status")?;
+    assert!(shown.contains("left: running") && !shown.contains("agent"), "{shown}");
+    let pid = machine.main_pid("fatpath-fleet@left")?;
+    let status = machine.sh(&format!("cat /proc/{pid}/status"))?;
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    assert_eq!((field("NoNewPrivs:"), field("Seccomp:")), (Some("1"), Some("2")), "{status}");
+    for name in ["CapPrm:", "CapEff:", "CapBnd:"] {
+        assert_eq!(field(name), Some("0000000000001000"), "{name} {status}");
+    }
+    // The gateway's route comes back after its restart, and after the agent's.
+    machine.sh("systemctl restart fatpath@left fatpath-fleet@left")?;
+    wait_until("the agent drives its gateway", PATIENCE, drives)?;
+    machine.dpkg("-r fatpath-fleet")?;
+    assert!(drives(), "the gateway keeps what it has");
+    assert!(machine.left()?.contains(&"./var/lib/fatpath/left.fleet".to_owned()), "removal keeps the state");
+    machine.dpkg("-P fatpath-fleet")?;
+    let left = machine.left()?;
+    assert!(!left.iter().any(|file| file.ends_with("left.fleet") || file.contains("fatpath-fleet@")), "{left:?}");
+    assert!(left.contains(&"./etc/fatpath/left.fleet.toml".to_owned()), "{left:?}");
     Ok(())
 }
 

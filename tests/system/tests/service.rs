@@ -20,6 +20,7 @@ const UNIT: &str = include_str!("../../../examples/systemd/fatpath@.service");
 const PAIR_UNIT: &str = include_str!("../../../examples/systemd/fatpath-pair@.service");
 const METRICS_UNIT: &str = include_str!("../../../examples/systemd/fatpath-metrics.service");
 const WEB_UNIT: &str = include_str!("../../../examples/systemd/fatpath-web.service");
+const FLEET_UNIT: &str = include_str!("../../../examples/systemd/fatpath-fleet@.service");
 const CHARON_UNIT: &str = include_str!("../../../examples/systemd/fatpath-charon@.service");
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -55,6 +56,7 @@ fn the_unit_is_accepted() -> Outcome {
     assert_eq!(verify(&scratch, "fatpath@left.service", UNIT)?, "");
     assert_eq!(verify(&scratch, "fatpath-metrics.service", METRICS_UNIT)?, "");
     assert_eq!(verify(&scratch, "fatpath-web.service", WEB_UNIT)?, "");
+    assert_eq!(verify(&scratch, "fatpath-fleet@left.service", FLEET_UNIT)?, "");
     // The address of a UDP link may come minutes late: by systemd's defaults, five failures within ten seconds are the end.
     for line in ["StartLimitIntervalSec=0", "Restart=on-failure", "RestartSec=1"] {
         assert!(UNIT.lines().any(|own| own == line), "{line}");
@@ -100,6 +102,7 @@ fn exposure() -> Outcome {
         ("fatpath-pair@left.service", PAIR_UNIT, 96),
         ("fatpath-metrics.service", METRICS_UNIT, 15),
         ("fatpath-web.service", WEB_UNIT, 15),
+        ("fatpath-fleet@left.service", FLEET_UNIT, 20),
     ] {
         assert!(exposure_is_at_most(&scratch, name, unit, most)?, "{name}: above {most}");
     }

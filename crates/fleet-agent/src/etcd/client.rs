@@ -32,6 +32,17 @@ pub(crate) struct Write {
     pub(crate) expected: Option<u64>,
 }
 
+/// State of a member, as it says.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(crate) struct MemberStatus {
+    /// Revision.
+    pub(crate) revision: u64,
+    /// Size of the database, which the quota limits.
+    pub(crate) db_bytes: u64,
+    /// Alarms, such as `NOSPACE`.
+    pub(crate) errors: Vec<String>,
+}
+
 /// Connection to a member.
 #[derive(Debug)]
 pub(crate) struct Etcd {
@@ -170,6 +181,17 @@ impl Etcd {
         let answer: LeaseKeepAliveResponse =
             self.connection.call("/etcdserverpb.Lease/LeaseKeepAlive", &request, LIMIT).await?;
         Ok(answer.ttl > 0)
+    }
+
+    /// State of the member.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn status(&self) -> Result<MemberStatus, CallError> {
+        let path = "/etcdserverpb.Maintenance/Status";
+        let answer: StatusResponse = self.connection.call(path, &StatusRequest {}, LIMIT).await?;
+        let revision = revision_of(answer.header.as_ref());
+        Ok(MemberStatus { revision, db_bytes: answer.db_size.max(0).cast_unsigned(), errors: answer.errors })
     }
 
     /// Opens a stream of watches.

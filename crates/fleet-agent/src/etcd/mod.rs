@@ -11,7 +11,7 @@ mod tls;
 mod watch;
 
 pub(crate) use auth::{Access, Grant};
-pub(crate) use client::{Etcd, Found, Write};
+pub(crate) use client::{Etcd, Found, MemberStatus, Write};
 pub(crate) use connection::CallError;
 pub(crate) use endpoint::Endpoint;
 pub(crate) use tls::{CertFiles, TlsFiles, check_issuer, read_key};

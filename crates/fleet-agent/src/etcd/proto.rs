@@ -328,3 +328,18 @@ pub(crate) struct AuthenticateResponse {
     #[prost(string, tag = "2")]
     pub(crate) token: String,
 }
+
+/// `StatusRequest`.
+#[derive(Clone, Copy, PartialEq, Message)]
+pub(crate) struct StatusRequest {}
+
+/// `StatusResponse`.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct StatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub(crate) header: Option<ResponseHeader>,
+    #[prost(int64, tag = "3")]
+    pub(crate) db_size: i64,
+    #[prost(string, repeated, tag = "8")]
+    pub(crate) errors: Vec<String>,
+}

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use base::Prefix;
-use fleet::{Dump, Event, Hop, Op, Reconciler, Saved, SavedObject, Settings, Snapshot, Target};
+use fleet::{Dump, Event, Hop, Op, Reconciler, RouteSlot, Saved, SavedObject, Settings, Snapshot, Target};
 use ila::Locator;
 
 use crate::random::Random;
@@ -14,7 +13,19 @@ use crate::store::Store;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gateway {
     pub(crate) mappings: BTreeMap<Locator, Target>,
-    pub(crate) routes: BTreeMap<Prefix, Hop>,
+    pub(crate) routes: BTreeMap<RouteSlot, Hop>,
+    /// VRFs with their tables.
+    pub(crate) vrfs: BTreeMap<&'static str, u32>,
+}
+
+impl Gateway {
+    /// Takes a VRF away with its routes, or brings it back.
+    pub(crate) fn change_vrf(&mut self, name: &'static str, table: Option<u32>) {
+        if let Some(old) = self.vrfs.remove(name) {
+            self.routes.retain(|slot, _| slot.table != old);
+        }
+        self.vrfs.extend(table.map(|table| (name, table)));
+    }
 }
 
 /// An agent and the things around it.
@@ -99,7 +110,7 @@ impl Agent {
     /// The gateway starts again, with its state or without.
     pub(crate) fn restart_gateway(&mut self, is_empty: bool) {
         if is_empty {
-            self.gateway = Gateway::default();
+            self.gateway = Gateway { vrfs: self.gateway.vrfs.clone(), ..Gateway::default() };
         }
         self.is_gateway_up = false;
         self.core.detach();
@@ -117,8 +128,9 @@ impl Agent {
         if !self.is_gateway_up && (!is_lossy || random.happens(300)) {
             self.is_gateway_up = true;
             let mappings = self.gateway.mappings.iter().map(|(matched, target)| (*matched, *target)).collect();
-            let routes = self.gateway.routes.iter().map(|(prefix, hop)| (*prefix, *hop)).collect();
-            self.core.attach(now, &Dump { mappings, routes });
+            let routes = self.gateway.routes.iter().map(|(slot, hop)| (*slot, *hop)).collect();
+            let vrfs = self.gateway.vrfs.iter().map(|(name, table)| ((*name).to_owned(), *table)).collect();
+            self.core.attach(now, &Dump { mappings, routes, vrfs });
         }
         if self.is_connected && (!is_lossy || random.happens(700)) {
             let mut events = std::mem::take(&mut self.inbox);
@@ -170,11 +182,14 @@ impl Agent {
                         None => self.gateway.mappings.remove(&matched),
                     };
                 }
-                Op::Route { prefix, old, new } => {
-                    assert_eq!(self.gateway.routes.get(&prefix).copied(), old, "{op:?}");
+                Op::Route { slot, old, new } => {
+                    let has_table =
+                        slot.table == RouteSlot::MAIN || self.gateway.vrfs.values().any(|it| *it == slot.table);
+                    assert!(has_table, "{op:?}: no VRF has the table");
+                    assert_eq!(self.gateway.routes.get(&slot).copied(), old, "{op:?}");
                     match new {
-                        Some(new) => self.gateway.routes.insert(prefix, new),
-                        None => self.gateway.routes.remove(&prefix),
+                        Some(new) => self.gateway.routes.insert(slot, new),
+                        None => self.gateway.routes.remove(&slot),
                     };
                 }
             }

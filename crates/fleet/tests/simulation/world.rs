@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use fleet::{Domain, Event, Hop, Key, NodeValue, Op, Settings, Target, TaskValue};
+use fleet::{Domain, Event, Hop, Key, NetworkValue, NodeValue, Op, RouteSlot, Settings, Target, TaskValue};
 use ila::{CsumMode, Locator};
 
 use crate::agent::Agent;
@@ -17,6 +17,12 @@ const SIR: u64 = 0x2001_0db8_0000_0000;
 
 /// Task that is none of the mover's, with the locator of another one.
 const STRAY: Locator = Locator(SIR | 0xfff);
+
+/// VRFs with their tables. A gateway may lack the second one for a time.
+const VRFS: [(&str, u32); 2] = [("red", 10), ("blue", 20)];
+
+/// Networks of a VRF. Each is behind two nodes, one as a backup.
+const NETWORKS: usize = 15;
 
 const CSUM_MODE: CsumMode = CsumMode::NeutralMapAuto;
 
@@ -42,6 +48,10 @@ pub(crate) struct World {
     places: BTreeMap<Locator, Vec<Locator>>,
     /// Place that each node last had in its mapping of a task.
     reached: BTreeMap<(usize, Locator), usize>,
+    /// Networks as their nodes have them: node, VRF and number, and the metric.
+    networks: BTreeMap<(usize, usize, usize), u32>,
+    /// Former ones, with their metrics: an agent may be late with them.
+    former: BTreeSet<(usize, usize, usize, u32)>,
     /// Tasks that the mover has deleted: an agent that loses the event of the next one of that name may be late.
     deleted: BTreeSet<Locator>,
     next_locator: u64,
@@ -63,6 +73,23 @@ fn key(sir: Locator) -> Key {
     Key::Task { domain: "t".to_owned(), sir }
 }
 
+fn network_prefix(number: usize) -> base::Prefix {
+    format!("10.{number}.0.0/16").parse().unwrap()
+}
+
+fn via(node: usize) -> std::net::IpAddr {
+    format!("10.99.0.{}", node + 1).parse().unwrap()
+}
+
+fn network_key((node, vrf, number): (usize, usize, usize)) -> Key {
+    Key::Network { node: name(node), vrf: VRFS[vrf].0.to_owned(), prefix: network_prefix(number) }
+}
+
+/// Nodes that may have a network.
+fn nodes_of(number: usize) -> [usize; 2] {
+    [number % NODES, (number + 1) % NODES]
+}
+
 fn underlay(node: usize) -> std::net::Ipv6Addr {
     format!("fd99::{:x}", node + 1).parse().unwrap()
 }
@@ -70,7 +97,10 @@ fn underlay(node: usize) -> std::net::Ipv6Addr {
 impl World {
     pub(crate) fn new(seed: u64, with_disasters: bool, is_verbose: bool) -> Self {
         let agents = (0..NODES).map(|node| {
-            Agent::new(Settings {
+            let numbers = (0..NETWORKS).filter(|number| nodes_of(*number).contains(&node));
+            let networks = numbers.flat_map(|number| VRFS.map(|(vrf, _)| (vrf.to_owned(), network_prefix(number))));
+            let mut agent = Agent::new(Settings {
+                networks: networks.collect(),
                 fleet: FLEET.to_owned(),
                 node: name(node),
                 locators: prefix(node).parse().unwrap(),
@@ -78,7 +108,9 @@ impl World {
                 routes: true,
                 csum_mode: CSUM_MODE,
                 look_every: Duration::from_secs(120),
-            })
+            });
+            agent.gateway.vrfs.extend(VRFS);
+            agent
         });
         let mut world = Self {
             random: Random::new(seed),
@@ -89,6 +121,8 @@ impl World {
             tasks: BTreeMap::new(),
             places: BTreeMap::new(),
             reached: BTreeMap::new(),
+            networks: BTreeMap::new(),
+            former: BTreeSet::new(),
             deleted: BTreeSet::new(),
             next_locator: 0,
             with_disasters,
@@ -101,6 +135,13 @@ impl World {
         }
         for task in 0..TASKS {
             world.create(task);
+        }
+        for number in 0..NETWORKS {
+            for vrf in 0..VRFS.len() {
+                for (at, node) in nodes_of(number).into_iter().enumerate() {
+                    world.set_network((node, vrf, number), Some(100 * (at as u32 + 1)));
+                }
+            }
         }
         world.backup = world.store.clone();
         world
@@ -115,7 +156,8 @@ impl World {
             let got = &self.agents[node].gateway;
             let status = self.agents[node].core.status();
             assert_eq!(got.mappings, self.desired_mappings(node), "node {node}: {status:?}");
-            assert_eq!(got.routes, desired_routes(node), "node {node}");
+            assert_eq!(got.routes, self.desired_routes(node), "node {node}: {status:?}");
+            assert_eq!(self.agents[node].core.missing_vrfs(), Vec::<String>::new());
             assert_eq!((status.hold, status.withdrawals), (None, 0), "node {node}");
             assert_eq!(status.refused, BTreeMap::new(), "{:?}", self.agents[node].core.refused_keys());
         }
@@ -199,11 +241,41 @@ impl World {
         }
     }
 
+    /// A node has a network with a metric, or no longer.
+    fn set_network(&mut self, network: (usize, usize, usize), metric: Option<u32>) {
+        let (node, vrf, number) = network;
+        let old = match metric {
+            Some(metric) => self.networks.insert(network, metric),
+            None => self.networks.remove(&network),
+        };
+        self.former.extend(old.filter(|_| old != metric).map(|old| (node, vrf, number, old)));
+        let key = network_key(network);
+        match metric {
+            Some(metric) => {
+                let value = NetworkValue::new(via(node), metric).to_bytes();
+                self.commit(|store| store.put(&key, value));
+            }
+            None => {
+                if let Some(event) = self.store.delete(&key.text(FLEET)) {
+                    self.publish(&event);
+                }
+            }
+        }
+    }
+
+    fn change_network(&mut self) {
+        let number = self.random.below(NETWORKS);
+        let node = nodes_of(number)[self.random.below(2)];
+        let vrf = self.random.below(VRFS.len());
+        let metric = self.random.below(4) as u32 * 100;
+        self.set_network((node, vrf, number), Some(metric).filter(|metric| *metric != 0));
+    }
+
     fn bad_value(&mut self) {
         let sir = self.pick();
         let owner = self.pick();
         let other = self.tasks[&owner];
-        let (key, value) = match self.random.below(7) {
+        let (key, value) = match self.random.below(10) {
             0 => (key(sir).text(FLEET), b"{".to_vec()),
             1 => (key(sir).text(FLEET), b"{\"v\":2,\"place\":{}}".to_vec()),
             2 => (key(sir).text(FLEET), TaskValue::here("n9", Locator(1)).to_bytes()),
@@ -211,6 +283,9 @@ impl World {
             // The locator of another task.
             4 => (key(STRAY).text(FLEET), TaskValue::here(&name(other.node), other.locator).to_bytes()),
             5 => ("/fatpath/v1/f/node/thief".to_owned(), NodeValue::new("fd00::/16".parse().unwrap(), None).to_bytes()),
+            6 => ("/fatpath/v1/f/vrf/n0/red/10.0.0.0/16".to_owned(), b"{".to_vec()),
+            7 => ("/fatpath/v1/f/vrf/n1/blue/10.1.0.0/16".to_owned(), NetworkValue::new(via(1), 0).to_bytes()),
+            8 => ("/fatpath/v1/f/vrf/n1/blue/10.1.0.0".to_owned(), NetworkValue::new(via(1), 1).to_bytes()),
             _ => ("/fatpath/v1/f/ila/t/else".to_owned(), b"{}".to_vec()),
         };
         self.commit(|store| store.put_raw(&key, value));
@@ -279,6 +354,14 @@ impl World {
             65 => self.now = self.now.saturating_sub(Duration::from_secs(5)),
             66 if self.with_disasters && !self.had_disaster => self.disaster(),
             67 => self.backup = self.store.clone(),
+            68..74 => self.change_network(),
+            74..76 => {
+                // A VRF goes with its routes, or comes, maybe with another table.
+                let (name, table) = VRFS[1];
+                let table = [None, Some(table), Some(table + 1)][self.random.below(3)];
+                self.agents[node].gateway.change_vrf(name, table);
+                self.agents[node].restart_gateway(false);
+            }
             _ => {}
         }
         self.now += Duration::from_millis(self.random.below(1500) as u64);
@@ -333,6 +416,14 @@ impl World {
                 assert_eq!(here, None, "node {node} withdraws {matched}");
             }
             Op::Mapping { .. } => {}
+            Op::Route { slot, new: None, .. } if slot.table != RouteSlot::MAIN => {
+                let vrf = usize::from(slot.table != VRFS[0].1);
+                let number = (0..NETWORKS).find(|number| network_prefix(*number) == slot.prefix).unwrap();
+                let others = || nodes_of(number).into_iter().filter(|other| *other != node);
+                let is_there = others().any(|other| self.networks.get(&(other, vrf, number)) == Some(&slot.metric));
+                let was_there = others().any(|other| self.former.contains(&(other, vrf, number, slot.metric)));
+                assert!(!is_there || was_there, "node {node} withdraws a route: {op:?}");
+            }
             Op::Route { new, .. } => assert!(new.is_some(), "node {node} withdraws a route: {op:?}"),
         }
     }
@@ -354,7 +445,8 @@ impl World {
         let meta = Key::Meta.text(FLEET);
         for stray in self.store.keys() {
             let is_task = self.tasks.keys().any(|sir| key(*sir).text(FLEET) == stray);
-            if !is_task && !nodes.contains(&stray) && stray != meta {
+            let is_network = self.networks.keys().any(|network| network_key(*network).text(FLEET) == stray);
+            if !is_task && !is_network && !nodes.contains(&stray) && stray != meta {
                 self.store.delete(&stray);
             }
         }
@@ -374,9 +466,20 @@ impl World {
                 self.store.put(&key(sir), value.to_bytes());
             }
         }
+        for (network, metric) in self.networks.clone() {
+            let value = NetworkValue::new(via(network.0), metric).to_bytes();
+            if self.store.get(&network_key(network).text(FLEET)) != Some(&value) {
+                self.store.put(&network_key(network), value);
+            }
+        }
         for agent in &mut self.agents {
             agent.disconnect();
             agent.connect(&self.store);
+            let (name, table) = VRFS[1];
+            if agent.gateway.vrfs.get(name) != Some(&table) {
+                agent.gateway.change_vrf(name, Some(table));
+                agent.restart_gateway(false);
+            }
         }
         self.now += Duration::from_secs(10);
         for round in 0..200 {
@@ -406,12 +509,22 @@ impl World {
         }
         all
     }
-}
 
-fn desired_routes(node: usize) -> BTreeMap<base::Prefix, Hop> {
-    let others = (0..NODES).filter(|other| *other != node);
-    let mut all: BTreeMap<_, _> =
-        others.map(|other| (prefix(other).parse().unwrap(), Hop::Via(underlay(other)))).collect();
-    all.insert("2001:db8::/48".parse().unwrap(), Hop::Blackhole);
-    all
+    /// Routes of a node, made from the networks alone. It has none to a network that it may have itself.
+    fn desired_routes(&self, node: usize) -> BTreeMap<RouteSlot, Hop> {
+        let main = |prefix: String| RouteSlot::main(prefix.parse().unwrap());
+        let others = (0..NODES).filter(|other| *other != node);
+        let mut all: BTreeMap<_, _> =
+            others.map(|other| (main(prefix(other)), Hop::Via(underlay(other).into()))).collect();
+        all.insert(main("2001:db8::/48".to_owned()), Hop::Blackhole);
+        for ((other, vrf, number), metric) in &self.networks {
+            if !nodes_of(*number).contains(&node) {
+                let slot = RouteSlot { table: VRFS[*vrf].1, prefix: network_prefix(*number), metric: *metric };
+                let hop = Hop::Via(via(*other));
+                // Of two nodes with one metric, the first by name.
+                all.entry(slot).or_insert(hop);
+            }
+        }
+        all
+    }
 }
