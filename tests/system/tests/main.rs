@@ -33,6 +33,8 @@ mod keys;
 mod large_file;
 mod lines;
 mod linux_peer;
+
+mod multipath;
 mod nat;
 mod package;
 mod pair;
@@ -81,6 +83,7 @@ fn main() {
         walls::trials(),
         nat::trials(),
         router::trials(),
+        multipath::trials(),
         rules::trials(),
         daemon::trials(),
         devices::trials(),
