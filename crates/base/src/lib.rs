@@ -2,7 +2,7 @@
 //!
 //! # Decides
 //! Identifiers ([`PortId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`], [`ShardId`]), prefixes ([`Prefix`], [`IfAddr`]), flows
-//! that a rule for routes matches ([`RuleSelector`]), time ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`],
+//! that a rule for routes matches ([`RuleSelector`]), the choice among paths of a route ([`PathHash`]), time ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`],
 //! [`Mib`]), and the reasons for which a packet is dropped ([`DropReason`]).
 //!
 //! # Leaves to others
@@ -21,6 +21,7 @@
 mod counters;
 mod drop_reason;
 mod id;
+mod path_hash;
 mod prefix;
 mod rule;
 mod shard;
@@ -30,6 +31,7 @@ mod token_bucket;
 pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
 pub use id::{Domain, IfIndex, Origin, PortId, SaId, TableId};
+pub use path_hash::{PathHash, PathHashPolicy, path_of};
 pub use prefix::{IfAddr, Prefix, PrefixError};
 pub use rule::{RouteFlow, RuleInput, RuleSelector};
 pub use shard::{ShardCount, ShardId, ShardPlace};

@@ -1,5 +1,7 @@
 //! Settings of a node that `sysctl` can change at run time.
 
+use base::PathHashPolicy;
+
 use crate::model::{Config, ReassemblyConfig, TableLimits, XfrmOptions};
 
 /// Values that `sysctl` can change at run time. A configuration file sets some of them.
@@ -17,6 +19,8 @@ pub struct Settings {
     pub vrf_strict_mode: bool,
     /// Limits of tables.
     pub tables: TableLimits,
+    /// Fields of flows that select a path of IPv4 routes, and of IPv6 routes.
+    pub path_hash: [PathHashPolicy; 2],
 }
 
 /// Whether sockets of the host side that are bound to no device receive packets in VRFs, by protocol (Linux
@@ -61,6 +65,7 @@ impl Settings {
             l3mdev_accept: L3mdevAccept { tcp: false, udp: false },
             vrf_strict_mode: false,
             tables: config.limits.tables,
+            path_hash: [PathHashPolicy::Addresses; 2],
         }
     }
 }

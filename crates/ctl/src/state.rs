@@ -214,8 +214,11 @@ pub struct RouteState {
     pub to: Prefix,
     /// Gateway.
     pub via: Option<IpAddr>,
-    /// Output link.
+    /// Output link. Of a route with several paths, the first one's that is not dead; so is the gateway.
     pub dev: Option<String>,
+    /// Paths, if there are several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nexthops: Vec<NextHopState>,
     /// Origin: iproute2's name of the protocol, such as `kernel` or `static`, or its number.
     #[serde(default)]
     pub proto: String,
@@ -232,6 +235,20 @@ pub struct RouteState {
     /// ILA translation of destinations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encap: Option<IlaEncapState>,
+}
+
+/// One of several paths of a route.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NextHopState {
+    /// Gateway.
+    pub via: Option<IpAddr>,
+    /// Output link.
+    pub dev: String,
+    /// Share of flows.
+    pub weight: u16,
+    /// Whether the link is down, so that packets take the other paths.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dead: bool,
 }
 
 /// ILA translation of a route, under the names of `ip -j route`.

@@ -200,16 +200,28 @@ impl Display for RouteState {
         if let Some(IlaEncapState { locator, csum_mode, ident_type, hook_type }) = &self.encap {
             write!(f, " encap ila {locator} csum-mode {csum_mode} ident-type {ident_type} hook-type {hook_type}")?;
         }
-        let via = if self.to.is_ipv4() && self.via.is_some_and(|via| via.is_ipv6()) { "via inet6" } else { "via" };
-        optional(f, via, self.via)?;
-        optional(f, "dev", self.dev.as_deref())?;
+        let v4 = self.to.is_ipv4();
+        let via = |f: &mut Formatter<'_>, via: Option<IpAddr>| {
+            optional(f, if v4 && via.is_some_and(|via| via.is_ipv6()) { "via inet6" } else { "via" }, via)
+        };
+        if self.nexthops.is_empty() {
+            via(f, self.via)?;
+            optional(f, "dev", self.dev.as_deref())?;
+        }
         optional(f, "table", Some(TableId(self.table)).filter(|&table| table != TableId::MAIN))?;
         let word = |word: &str, hidden| Some(word.to_owned()).filter(|word| !word.is_empty() && word != hidden);
         optional(f, "proto", word(&self.proto, ""))?;
         optional(f, "scope", word(&self.scope, "global"))?;
         optional(f, "src", self.src)?;
         optional(f, "metric", Some(self.metric).filter(|&metric| metric != 0))?;
-        writeln!(f)
+        writeln!(f)?;
+        for path in &self.nexthops {
+            f.write_str("\tnexthop")?;
+            via(f, path.via)?;
+            let dead = if path.dead { " dead linkdown" } else { "" };
+            writeln!(f, " dev {} weight {}{dead}", path.dev, path.weight)?;
+        }
+        Ok(())
     }
 }
 

@@ -124,7 +124,12 @@ fn routes() -> Shown {
         table,
         src: None,
         encap: None,
+        nexthops: Vec::new(),
     };
+    let nexthops = vec![
+        NextHopState { via: Some("192.0.2.9".parse().unwrap()), dev: "wan".to_owned(), weight: 1, dead: false },
+        NextHopState { via: None, dev: "tun0".to_owned(), weight: 3, dead: true },
+    ];
     let encap = IlaEncapState {
         locator: config::model::Locator(0x2001_0db8_0000_0001),
         csum_mode: "neutral-map".to_owned(),
@@ -139,6 +144,7 @@ fn routes() -> Shown {
             scope: "host".to_owned(),
             ..route("local", "192.0.2.1", None, Some("wan"), 0, 255)
         },
+        RouteState { nexthops, ..route("unicast", "10.3.0.0/24", Some("192.0.2.9"), Some("wan"), 20, 254) },
         route("blackhole", "fd00::/16", None, None, 1024, 100),
         RouteState { encap: Some(encap), ..route("unicast", "3333::/16", None, Some("eth1"), 1024, 254) },
     ])
@@ -358,6 +364,9 @@ fn routes_neighbours_and_path_mtus_read_as_from_ip() {
 default via 198.51.100.254 dev eth1 proto static
 10.2.0.0/24 dev wan proto static scope link
 local 192.0.2.1 dev wan table local proto kernel scope host
+10.3.0.0/24 proto static metric 20
+\tnexthop via 192.0.2.9 dev wan weight 1
+\tnexthop dev tun0 weight 3 dead linkdown
 blackhole fd00::/16 table 100 proto static metric 1024
 3333::/16 encap ila 2001:db8:0:1 csum-mode neutral-map ident-type luid hook-type output dev eth1 proto static metric 1024
 ";
@@ -587,6 +596,8 @@ fn json_names_are_the_words_of_the_text() {
         r#"[{"kind":"unicast","to":"0.0.0.0/0","via":"198.51.100.254","dev":"eth1","proto":"static","scope":"global","metric":0,"table":254},"#,
         r#"{"kind":"unicast","to":"10.2.0.0/24","via":null,"dev":"wan","proto":"static","scope":"link","metric":0,"table":254},"#,
         r#"{"kind":"local","to":"192.0.2.1/32","via":null,"dev":"wan","proto":"kernel","scope":"host","metric":0,"table":255},"#,
+        r#"{"kind":"unicast","to":"10.3.0.0/24","via":"192.0.2.9","dev":"wan","nexthops":[{"via":"192.0.2.9","dev":"wan","weight":1},"#,
+        r#"{"via":null,"dev":"tun0","weight":3,"dead":true}],"proto":"static","scope":"global","metric":20,"table":254},"#,
         r#"{"kind":"blackhole","to":"fd00::/16","via":null,"dev":null,"proto":"static","scope":"global","metric":1024,"table":100},"#,
         r#"{"kind":"unicast","to":"3333::/16","via":null,"dev":"eth1","proto":"static","scope":"global","metric":1024,"table":254,"#,
         r#""encap":{"locator":"2001:db8:0:1","csum_mode":"neutral-map","ident_type":"luid","hook_type":"output"}}]"#,

@@ -7,6 +7,7 @@ use ila::Mappings;
 use netlink::rtnl::Delta;
 
 use super::node::Node;
+use super::path_hash;
 use super::plan::Plan;
 use super::processors;
 use super::translate::{fib, reassembly};
@@ -110,4 +111,5 @@ pub(crate) fn set(node: &mut Node, settings: Settings) {
     node.datapath.early_demux = datapath::EarlyDemux { ip: ip != 0, tcp: tcp != 0, udp: udp != 0 };
     let L3mdevAccept { tcp, udp } = settings.l3mdev_accept;
     node.datapath.set_l3mdev_accept(datapath::L3mdevAccept { tcp, udp });
+    node.datapath.fib.set_path_hash(path_hash::of(settings.path_hash));
 }

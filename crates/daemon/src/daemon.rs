@@ -30,6 +30,7 @@ use super::node::since_boot;
 use super::open::open;
 use super::opener::child::Child;
 use super::opener::request::ForClient;
+use super::path_hash;
 use super::plan::Plan;
 use super::planner::Planner;
 use super::reload_summary::summary;
@@ -201,6 +202,8 @@ impl Daemon {
             planner.publish(&worker.handle, &mut protocols, mappings).map_err(CliError::failed)?;
             protocols.sysctl.follow(Settings::of(planner.config()));
             protocols.rtnl.model.set_max_routes(planner.config().limits.tables.routes);
+            let path_hash = path_hash::of(protocols.sysctl.settings().path_hash);
+            protocols.rtnl.model.set_path_hash(path_hash);
         }
         let has_devices = !replaces;
         Ok(Self { file, lines: None, planner, worker, ike, has_devices, shared, keeper: None, of_files: None })
@@ -491,6 +494,7 @@ impl Daemon {
         progress.enter(LoadStage::Publishing);
         protocols.sysctl.follow(settings);
         protocols.rtnl.model.set_max_routes(settings.tables.routes);
+        protocols.rtnl.model.set_path_hash(path_hash::of(settings.path_hash));
         budget::set_key(memory);
         self.ike.keep(ike);
         let changes = summary(self.planner.config(), planner.config());

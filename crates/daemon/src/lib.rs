@@ -81,6 +81,7 @@ mod notifications;
 mod open;
 mod opener;
 mod pace;
+mod path_hash;
 mod places;
 mod plan;
 mod planner;

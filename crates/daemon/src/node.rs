@@ -20,6 +20,7 @@ use super::host::SocketDiag;
 use super::host_device::HostDevice;
 use super::ike::IkeSocket;
 use super::monitors::Monitors;
+use super::path_hash;
 use super::poller::Poller;
 use super::sadb::XfrmEvents;
 use super::slot::Slot;
@@ -162,6 +163,7 @@ impl Node {
         shard: Option<(ShardId, Arc<dyn Shards>)>,
     ) -> Self {
         datapath.epoch = clock.epoch;
+        datapath.fib.set_path_hash(path_hash::of(Default::default()));
         Self {
             datapath,
             slots: Vec::new(),

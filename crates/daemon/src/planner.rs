@@ -281,7 +281,7 @@ fn fib(deltas: &[Delta]) -> Result<Fib, CliError> {
     for delta in deltas {
         match delta {
             Delta::AddRoute { table, route, .. } if route.protocol == RTPROT_STATIC => {
-                let added = to_fib::to_fib(route).map_or(Ok(()), |route| fib.add(*table, route));
+                let added = to_fib::added(&mut fib, route).map_or(Ok(()), |route| fib.add(*table, route));
                 added.map_err(|err| CliError::bad_config(format!("{err}; use another metric.")))?;
             }
             delta => to_fib::apply(&mut fib, delta),

@@ -378,8 +378,8 @@ fn routes(reader: Reader<'_>, shared: &Shared) -> Result<Vec<RouteState>, NotSho
         let before = states.len();
         for (cursor, table, route) in model.routes_after(after).take(at_once) {
             after = Some(cursor);
-            let dev = model.link(route.dev).map(|link| link.config.name.clone());
-            states.push(to_fib(route).map(|found| snapshot::route(table, route, &found, dev)));
+            let name = |dev| model.link(dev).map(|link| link.config.name.clone());
+            states.push(to_fib(route).map(|found| snapshot::route(table, route, &found, name)));
         }
         drop(protocols);
         reader.admit(states.len())?;

@@ -8,8 +8,8 @@ use config::features::FeatureSet;
 use config::model::LinkKind;
 use ctl::state::{
     CopyState, CounterState, CountersState, FragmentsState, GuestQueueState, GuestState, IlaEncapState, LinkState,
-    LinkStats, NeighbourCountState, OffloadState, PeerErrorState, PolicyCountState, PoolState, QdiscState, RingState,
-    RouteState, SaCountState, WorkerState,
+    LinkStats, NeighbourCountState, NextHopState, OffloadState, PeerErrorState, PolicyCountState, PoolState,
+    QdiscState, RingState, RouteState, SaCountState, WorkerState,
 };
 use datapath::{FatCounts, Port, RxMode, Traffic};
 use driver::Resource;
@@ -312,13 +312,25 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
     }
 }
 
-/// A route of the model in a table, by the link named `dev`, with its form in the datapath.
-pub(crate) fn route(table: TableId, of_model: &rtnl::Route, route: &fib::Route, dev: Option<String>) -> RouteState {
+/// A route of the model in a table, by links with the names of `name`, with its form in the datapath.
+pub(crate) fn route(
+    table: TableId,
+    of_model: &rtnl::Route,
+    route: &fib::Route,
+    name: impl Fn(u32) -> Option<String>,
+) -> RouteState {
+    let path = |path: &rtnl::NextHop| NextHopState {
+        via: path.via,
+        dev: name(path.dev).unwrap_or_default(),
+        weight: path.weight,
+        dead: path.dead,
+    };
     RouteState {
         kind: route.kind.word().to_owned(),
         to: route.prefix,
         via: route.kind.via(),
-        dev,
+        dev: name(of_model.dev),
+        nexthops: of_model.paths.iter().flat_map(|paths| paths.iter()).map(path).collect(),
         proto: protocol_word(of_model.protocol),
         scope: scope_word(of_model.scope),
         // The source of a route that the node adds for an address is that address.

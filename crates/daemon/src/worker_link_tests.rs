@@ -178,7 +178,8 @@ fn route(dev: PortId, net: u8) -> Delta {
     let prefix = Prefix::new(IpAddr::V4(Ipv4Addr::new(10, net, 0, 0)), 16).unwrap();
     let (kind, scope, protocol) = (nums::RTN_UNICAST, nums::RT_SCOPE_LINK, nums::RTPROT_STATIC);
     let (metric, via, src, encap) = (0, None, None, None);
-    let route = Route { prefix, kind, metric, scope, protocol, dev: dev.0, via, src, onlink: false, encap };
+    let route =
+        Route { prefix, kind, metric, scope, protocol, dev: dev.0, via, src, onlink: false, encap, paths: None };
     Delta::AddRoute { table: TableId::MAIN, route, ahead: false }
 }
 

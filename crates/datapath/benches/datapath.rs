@@ -1,6 +1,6 @@
 //! Nanoseconds per packet through a node: `cargo bench -p fatpath-datapath`. `64K` is one fat packet of TCP, in as many
 //! segments as `items` counts; `64` is a burst of 64 small ones, of a flow each. `neigh/full` is a node whose neighbour
-//! table is full: each of 64 hostile packets makes an entry, for which another is evicted.
+//! table is full: each of 64 hostile packets makes an entry, for which another is evicted. `by 8 paths` is a route of as many next hops.
 //!
 //! The memory that a device would fill is filled before the clock starts, packet by packet.
 
@@ -77,9 +77,7 @@ fn turn(node: &mut Node, from: PortId, to: PortId, burst: &mut Vec<Packet>) -> u
 mod forward {
     use super::*;
 
-    #[divan::bench(name = "64K", sample_size = 1, sample_count = 2000)]
-    fn fat(bencher: Bencher<'_, '_>) {
-        let [mut node, _] = gateways(None);
+    fn fat(bencher: Bencher<'_, '_>, mut node: Node) {
         let template = Template::fat();
         bencher
             .counter(ItemsCount::new(SEGMENTS))
@@ -88,9 +86,7 @@ mod forward {
             .bench_local_refs(|burst| assert_eq!(turn(&mut node, INSIDE, OUTSIDE, burst), 1));
     }
 
-    #[divan::bench(name = "64", sample_size = 1, sample_count = 2000)]
-    fn small(bencher: Bencher<'_, '_>) {
-        let [mut node, _] = gateways(None);
+    fn small(bencher: Bencher<'_, '_>, mut node: Node) {
         let flow = |sport| Flow { sport, ..Flow::new("10.1.0.1", "10.2.0.1") };
         let mem = Memory::heap();
         let bytes: Vec<_> = (0..64).map(|sport| flow(sport).udp(36)).collect();
@@ -99,6 +95,46 @@ mod forward {
             .counter(BytesCount::new(64_usize * 64))
             .with_inputs(|| bytes.iter().map(|bytes| Packet::with_data(&mem, bytes).unwrap()).collect::<Vec<_>>())
             .bench_local_refs(|burst| assert_eq!(turn(&mut node, INSIDE, OUTSIDE, burst), 64));
+    }
+
+    /// A gateway with a route of one path.
+    fn single() -> Node {
+        let [node, _] = gateways(None);
+        node
+    }
+
+    /// A gateway with eight paths instead, which ports select.
+    fn several() -> Node {
+        let mut node = single();
+        let via = |n: u8| Some([192, 0, 2, n].into());
+        let hops: Vec<_> = (2..10).map(|n| fib::NextHop { dev: OUTSIDE, via: via(n), weight: 1 }).collect();
+        let fib = &mut node.datapath.fib;
+        let mut hash = base::PathHash::default();
+        hash.set_policy(true, base::PathHashPolicy::Ports);
+        fib.set_path_hash(hash);
+        let paths = fib.paths(&hops);
+        node.route_of("10.2.0.0/24", fib::RouteKind::Paths(paths));
+        node
+    }
+
+    #[divan::bench(name = "64K", sample_size = 1, sample_count = 2000)]
+    fn fat_by_one(bencher: Bencher<'_, '_>) {
+        fat(bencher, single());
+    }
+
+    #[divan::bench(name = "64", sample_size = 1, sample_count = 2000)]
+    fn small_by_one(bencher: Bencher<'_, '_>) {
+        small(bencher, single());
+    }
+
+    #[divan::bench(name = "64K by 8 paths", sample_size = 1, sample_count = 2000)]
+    fn fat_by_eight(bencher: Bencher<'_, '_>) {
+        fat(bencher, several());
+    }
+
+    #[divan::bench(name = "64 by 8 paths", sample_size = 1, sample_count = 2000)]
+    fn small_by_eight(bencher: Bencher<'_, '_>) {
+        small(bencher, several());
     }
 }
 

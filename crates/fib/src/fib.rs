@@ -3,12 +3,13 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{Domain, DropReason, IfAddr, Instant, PortId, RouteFlow, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, PathHash, PortId, RouteFlow, TableId};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ila::{HookType, RouteEncap};
 
 use crate::path_mtu::{PathMtu, PathMtus};
+use crate::paths::{NextHop, PathSets, PathsId};
 use crate::route::{Decision, IlaHop, IlaRoute, Route, RouteExists, RouteKind};
 use crate::rule::{Rule, RuleAction};
 use crate::table::Table;
@@ -34,6 +35,8 @@ pub struct Fib {
     /// Whether rules of a family read more of a flow than its domain and destination.
     rules_read_flows: [bool; 2],
     vrfs: Vrfs,
+    paths: PathSets,
+    path_hash: PathHash,
 }
 
 /// Limit of consecutive VRF devices on the way to a route (Linux's `XMIT_RECURSION_LIMIT`).
@@ -52,6 +55,8 @@ impl Default for Fib {
             rules: [Rule::first(true), Rule::first(false)],
             rules_read_flows: [false; 2],
             vrfs: Vrfs::default(),
+            paths: PathSets::default(),
+            path_hash: PathHash::default(),
         }
     }
 }
@@ -62,11 +67,11 @@ impl Fib {
         self.generation
     }
 
-    /// Replaces all routes, addresses and rules with those of `with`, and advances the generation.
+    /// Replaces all routes, addresses and rules with those of `with`, and advances the generation. The hash of flows stays.
     pub fn replace(&mut self, with: Self) {
-        let generation = self.generation;
+        let (generation, path_hash) = (self.generation, std::mem::take(&mut self.path_hash));
         *self = with;
-        self.generation = generation;
+        (self.generation, self.path_hash) = (generation, path_hash);
         self.changed();
     }
 
@@ -81,9 +86,11 @@ impl Fib {
         let Route { prefix, metric, .. } = route;
         let there = self.table(table).map(|routes| routes.exact(prefix)).unwrap_or_default();
         if there.iter().any(|other| other.metric == metric) {
+            self.sweep(&route);
             return Err(RouteExists { prefix, metric, table });
         }
         self.has_encaps |= route.has_encap();
+        self.hold(&route);
         self.table_mut(table).insert(route);
         self.changed();
         Ok(())
@@ -93,6 +100,7 @@ impl Fib {
     /// allowed.
     pub fn insert(&mut self, table: TableId, route: Route, ahead: bool) {
         self.has_encaps |= route.has_encap();
+        self.hold(&route);
         let table = self.table_mut(table);
         if ahead {
             table.insert_ahead(route);
@@ -106,6 +114,12 @@ impl Fib {
     pub fn exchange(&mut self, table: TableId, old: &Route, new: Route) -> bool {
         self.has_encaps |= new.has_encap();
         let there = self.table_mut(table).find(old).map(|route| *route = new).is_some();
+        if there {
+            self.hold(&new);
+            self.release(old);
+        } else {
+            self.sweep(&new);
+        }
         self.changed();
         there
     }
@@ -113,8 +127,52 @@ impl Fib {
     /// Removes one route equal to `route`. Returns whether there was one.
     pub fn remove(&mut self, table: TableId, route: &Route) -> bool {
         let there = self.table_mut(table).remove(route);
+        if there {
+            self.release(route);
+        }
         self.changed();
         there
+    }
+
+    /// Number of the set of these next hops, for a route that is to be added. Equal sets are one.
+    pub fn paths(&mut self, hops: &[NextHop]) -> PathsId {
+        self.paths.intern(hops)
+    }
+
+    /// Number of the set of these next hops, if a route has it.
+    pub fn paths_of(&self, hops: &[NextHop]) -> Option<PathsId> {
+        self.paths.find(hops)
+    }
+
+    /// The next hops of a set.
+    pub fn next_hops(&self, paths: PathsId) -> &[NextHop] {
+        self.paths.hops(paths)
+    }
+
+    /// Sets the hash by which flows select their paths.
+    pub fn set_path_hash(&mut self, hash: PathHash) {
+        if self.path_hash != hash {
+            self.path_hash = hash;
+            self.changed();
+        }
+    }
+
+    fn hold(&mut self, route: &Route) {
+        if let RouteKind::Paths(paths) = route.kind {
+            self.paths.hold(paths);
+        }
+    }
+
+    fn release(&mut self, route: &Route) {
+        if let RouteKind::Paths(paths) = route.kind {
+            self.paths.release(paths);
+        }
+    }
+
+    fn sweep(&mut self, route: &Route) {
+        if let RouteKind::Paths(paths) = route.kind {
+            self.paths.sweep(paths);
+        }
     }
 
     /// Adds an address to `dev`, or removes one. Additions are counted, as an address may have several peers. The
@@ -227,7 +285,7 @@ impl Fib {
 
     /// As [`lookup`](Self::lookup), in a single table.
     pub fn lookup_in(&self, table: TableId, dst: IpAddr, oif: Option<PortId>) -> Option<&Route> {
-        self.table(table)?.lookup(dst, oif)
+        self.table(table)?.lookup(&self.paths, dst, oif)
     }
 
     /// Decides on packets to `dst` in a domain, of a flow about which no more is known ([`decide_flow`](Self::decide_flow)).
@@ -239,6 +297,49 @@ impl Fib {
     /// `vrf_xmit`); after a route with an encapsulation and without a gateway it is repeated for the translated destination
     /// (Linux `ila_output`). Both repeat it as for a packet of this node.
     pub fn decide_flow(&self, flow: &RouteFlow, oif: Option<PortId>) -> Decision {
+        match self.decide_paths(flow, oif) {
+            Decision::Paths(paths) => self.by_path(paths, flow, oif),
+            other => other,
+        }
+    }
+
+    /// Decides on a packet of a flow by one of several paths, as [`decide_paths`](Self::decide_paths) has found them; with `oif`, by
+    /// one on that link.
+    #[inline]
+    pub fn by_path(&self, paths: PathsId, flow: &RouteFlow, oif: Option<PortId>) -> Decision {
+        match self.paths.choose(paths, &self.path_hash, flow, oif) {
+            Some(NextHop { dev, via, .. }) if !self.vrfs.any() || self.vrfs.get(dev).is_none() => {
+                Decision::Forward { dev, next_hop: via.unwrap_or(flow.dst) }
+            }
+            Some(hop) => self.by_vrf(hop, flow),
+            None => Decision::Drop(DropReason::NoRoute),
+        }
+    }
+
+    /// Decides on a packet of a flow by a path through a VRF's device.
+    #[cold]
+    fn by_vrf(&self, hop: NextHop, flow: &RouteFlow) -> Decision {
+        let (mut hop, mut flow) = (hop, *flow);
+        for _ in 0..MAX_LEAKS {
+            let NextHop { dev, via, .. } = hop;
+            if self.vrfs.get(dev).is_none() || Domain::vrf(dev) == flow.domain {
+                return Decision::Forward { dev, next_hop: via.unwrap_or(flow.dst) };
+            }
+            (flow.domain, flow.input) = (Domain::vrf(dev), None);
+            match self.decide_paths(&flow, None) {
+                Decision::Paths(paths) => match self.paths.choose(paths, &self.path_hash, &flow, None) {
+                    Some(next) => hop = next,
+                    None => break,
+                },
+                other => return other,
+            }
+        }
+        Decision::Drop(DropReason::NoRoute)
+    }
+
+    /// As [`decide_flow`](Self::decide_flow), without the choice among several paths: unless rules read more of a flow, the decision is
+    /// the same for all packets to its destination.
+    pub fn decide_paths(&self, flow: &RouteFlow, oif: Option<PortId>) -> Decision {
         let RouteFlow { domain, dst, .. } = *flow;
         if dst.is_multicast() {
             return Decision::Multicast;
@@ -286,7 +387,11 @@ impl Fib {
         };
         let again = RouteFlow { domain, dst: translated, input: None, ..*flow };
         let route = self.lookup_flow(&again, oif).map(|(_, route)| route);
-        let to = match Decision::of(route.filter(|route| !route.has_encap()), translated) {
+        let decision = match Decision::of(route.filter(|route| !route.has_encap()), translated) {
+            Decision::Paths(paths) => self.by_path(paths, &again, oif),
+            other => other,
+        };
+        let to = match decision {
             // Packets to this node itself would have to be received again.
             Decision::Local { .. } if encap.hook_type == HookType::Input => IlaHop::Local,
             Decision::Forward { dev, next_hop } if self.vrfs.get(dev).is_none() => IlaHop::Forward { dev, next_hop },

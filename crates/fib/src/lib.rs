@@ -7,6 +7,7 @@
 //! - Table of a packet: links may belong to a [`Vrf`], and packets received by them are looked up in its table, by a
 //!   rule of the kind `l3mdev`. The *domain* of a lookup is the VRF's device, or
 //!   [`Domain::DEFAULT`](base::Domain::DEFAULT) outside of all VRFs.
+//! - Path of a flow, among those of a route with several ([`NextHop`]), by a hash with weights.
 //! - Path MTUs learnt from ICMP ([`Fib::path_mtu`]).
 //! - Link-layer addresses of next hops: [`Neighbours`] queues packets while an address is resolved, and returns
 //!   [`Action`]s. It is a core: it sends nothing itself and reads no clock. [`arp`] and [`nd`] build and check the
@@ -17,7 +18,7 @@
 //!   ([`RouteKind::Ila`]): crate `datapath`. The translation itself: crate `ila`.
 //! - No crate has rules by mark, user or output link, router discovery, redirects, duplicate address
 //!   detection (RFC 4862 §5.4: addresses are used as configured, but a probe of another station for one is answered),
-//!   multicast routing, or multipath. Next hops are not resolved through other routes, except for the translated
+//!   multicast routing, or next hop objects. Next hops are not resolved through other routes, except for the translated
 //!   destination of an encapsulation without a gateway.
 //!
 //! # Limits
@@ -40,6 +41,7 @@ pub mod nd;
 mod fib;
 mod neigh;
 mod path_mtu;
+mod paths;
 mod route;
 mod rule;
 mod station;
@@ -51,6 +53,7 @@ pub use neigh::{
     Action, Changes, Known, Limits, LladdrUpdate, Neighbour, Neighbours, NudState, Resolution, SharedStation,
 };
 pub use path_mtu::{MAX_PATH_MTUS, MIN_PATH_MTU_V4, MIN_PATH_MTU_V6, PATH_MTU_EXPIRES, PathMtu};
+pub use paths::{NextHop, PathsId};
 pub use route::{Decision, IlaHop, IlaRoute, Route, RouteExists, RouteKind};
 pub use rule::{Rule, RuleAction};
 pub use station::Station;

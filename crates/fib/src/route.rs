@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use base::{DropReason, PortId, Prefix, TableId};
 use ila::RouteEncap;
 
+use crate::paths::PathsId;
+
 /// A route to a prefix.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Route {
@@ -34,6 +36,8 @@ pub enum RouteKind {
         /// The output link.
         dev: PortId,
     },
+    /// Forwards the packet by one of several paths, which its flow selects ([`Fib::paths`](crate::Fib::paths)).
+    Paths(PathsId),
     /// Delivers the packet: an address of this node.
     Local {
         /// The link with the address.
@@ -94,15 +98,20 @@ impl IlaRoute {
 }
 
 impl RouteKind {
-    /// The link of the route, if any.
+    /// The link of the route, if it has one and no other.
     pub const fn dev(self) -> Option<PortId> {
         match self {
             Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } | Self::Anycast { dev } => {
                 Some(dev)
             }
             Self::Ila { to: IlaRoute::Unicast { dev, .. } | IlaRoute::Local { dev }, .. } => Some(dev),
-            Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw => None,
+            Self::Paths(_) | Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw => None,
         }
+    }
+
+    /// Tells whether packets on this route are dropped, or looked up in the next table.
+    pub const fn is_error(self) -> bool {
+        matches!(self, Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw)
     }
 
     /// The next hop of the route, if any.
@@ -116,7 +125,7 @@ impl RouteKind {
     /// iproute2's keyword.
     pub const fn word(self) -> &'static str {
         match self {
-            Self::Unicast { .. } | Self::Ila { to: IlaRoute::Unicast { .. }, .. } => "unicast",
+            Self::Unicast { .. } | Self::Paths(_) | Self::Ila { to: IlaRoute::Unicast { .. }, .. } => "unicast",
             Self::Local { .. } | Self::Ila { to: IlaRoute::Local { .. }, .. } => "local",
             Self::Broadcast { .. } => "broadcast",
             Self::Anycast { .. } => "anycast",
@@ -156,6 +165,8 @@ pub enum Decision {
         /// The neighbour: the route's gateway, or the destination itself.
         next_hop: IpAddr,
     },
+    /// Forwarding by one of several paths, which the flow selects ([`Fib::by_path`](crate::Fib::by_path)).
+    Paths(PathsId),
     /// Translation of the destination, on output or on input as in `encap.hook_type`.
     Ila {
         /// The translation.
@@ -191,6 +202,7 @@ impl Decision {
         };
         match kind {
             RouteKind::Unicast { via, dev } => Self::Forward { dev, next_hop: via.unwrap_or(dst) },
+            RouteKind::Paths(paths) => Self::Paths(paths),
             RouteKind::Local { dev } => Self::Local { dev },
             RouteKind::Broadcast { dev } => Self::Broadcast { dev: Some(dev) },
             RouteKind::Anycast { dev } => Self::Anycast { dev },

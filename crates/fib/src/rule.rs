@@ -60,7 +60,7 @@ impl Rule {
 
     /// Tells whether the rule leaves a route to the rules behind it (Linux `fib4_rule_suppress`).
     pub(crate) fn suppresses(&self, route: &Route) -> bool {
-        self.suppress.is_some_and(|longest| route.prefix.len() <= longest) && route.kind.dev().is_some()
+        self.suppress.is_some_and(|longest| route.prefix.len() <= longest) && !route.kind.is_error()
     }
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use base::{PortId, Prefix};
 use prefix_trie::PrefixMap;
 
+use crate::paths::PathSets;
 use crate::route::{Route, RouteKind};
 
 /// Routes by prefix. Routes of one prefix are sorted by metric, smallest first, then by age, oldest first.
@@ -17,12 +18,12 @@ pub(crate) struct Table {
 impl Table {
     /// The best route of the longest prefix that contains `dst`. With `oif`, only routes on that link and routes
     /// without a link (Linux's `fib_table_lookup` and `fib_lookup_good_nhc`).
-    pub(crate) fn lookup(&self, dst: IpAddr, oif: Option<PortId>) -> Option<&Route> {
+    pub(crate) fn lookup(&self, paths: &PathSets, dst: IpAddr, oif: Option<PortId>) -> Option<&Route> {
         match (dst, oif) {
             (IpAddr::V4(dst), None) => self.v4.get_lpm(&(dst.to_bits(), 32))?.1.first(),
             (IpAddr::V6(dst), None) => self.v6.get_lpm(&(dst.to_bits(), 128))?.1.first(),
-            (IpAddr::V4(dst), Some(oif)) => longest_by(self.v4.cover_values(&(dst.to_bits(), 32)), oif),
-            (IpAddr::V6(dst), Some(oif)) => longest_by(self.v6.cover_values(&(dst.to_bits(), 128)), oif),
+            (IpAddr::V4(dst), Some(oif)) => longest_by(paths, self.v4.cover_values(&(dst.to_bits(), 32)), oif),
+            (IpAddr::V6(dst), Some(oif)) => longest_by(paths, self.v6.cover_values(&(dst.to_bits(), 128)), oif),
         }
     }
 
@@ -86,7 +87,10 @@ impl Table {
 }
 
 /// The last route on `oif` in `covering`, which is sorted by prefix length.
-fn longest_by<'a>(covering: impl Iterator<Item = &'a Vec<Route>>, oif: PortId) -> Option<&'a Route> {
-    let by_oif = |kind: RouteKind| kind.dev().is_none_or(|dev| dev == oif);
+fn longest_by<'a>(paths: &PathSets, covering: impl Iterator<Item = &'a Vec<Route>>, oif: PortId) -> Option<&'a Route> {
+    let by_oif = |kind: RouteKind| match kind {
+        RouteKind::Paths(id) => paths.hops(id).iter().any(|hop| hop.dev == oif),
+        other => other.dev().is_none_or(|dev| dev == oif),
+    };
     covering.filter_map(|routes| routes.iter().find(|route| by_oif(route.kind))).last()
 }

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{Domain, DropReason, IfAddr, PortId, Prefix, TableId};
-use fib::{Decision, Fib, IlaHop, IlaRoute, Route, RouteExists, RouteKind, Rule, Vrf};
+use base::{Domain, DropReason, IfAddr, PortId, Prefix, RouteFlow, TableId};
+use fib::{Decision, Fib, IlaHop, IlaRoute, NextHop, Route, RouteExists, RouteKind, Rule, Vrf};
 use proptest::prelude::*;
 use sim::AddAddress as _;
 
@@ -417,4 +417,68 @@ fn encapsulation_is_resolved_where_it_is_decided() {
     // A change of the route to the translated destination applies at once.
     remove_routes_by(&mut fib, WAN);
     assert_eq!(fib.decide(Domain::DEFAULT, ip("3333:0:0:1::7"), None), Decision::Drop(DropReason::NoRoute));
+}
+
+#[test]
+fn flow_has_one_path_and_flows_have_all() {
+    let mut fib = gateway();
+    let hops = [(LAN, "10.1.0.1", 1), (WAN, "192.0.2.0", 3)].map(|(dev, via, weight)| NextHop {
+        dev,
+        via: Some(ip(via)),
+        weight,
+    });
+    let paths = fib.paths(&hops);
+    assert_eq!(fib.paths(&hops), paths, "equal sets are one");
+    let route = special("10.9.0.0/16", RouteKind::Paths(paths));
+    fib.add(TableId::MAIN, route).unwrap();
+    let flow = |n: u8| RouteFlow { src: Some([192, 0, 2, n].into()), ..RouteFlow::to(Domain::DEFAULT, ip("10.9.1.1")) };
+    let dev = |fib: &Fib, n: u8, oif: Option<PortId>| match fib.decide_flow(&flow(n), oif) {
+        Decision::Forward { dev, next_hop } => {
+            assert_eq!(next_hop, ip(if dev == LAN { "10.1.0.1" } else { "192.0.2.0" }));
+            dev
+        }
+        other => panic!("{other:?}"),
+    };
+    let by_lan = (0..200).filter(|&n| dev(&fib, n, None) == LAN).count();
+    assert!((25..80).contains(&by_lan), "{by_lan} of 200");
+    for n in 0..200 {
+        assert_eq!(dev(&fib, n, None), dev(&fib, n, None));
+        assert_eq!([dev(&fib, n, Some(LAN)), dev(&fib, n, Some(WAN))], [LAN, WAN]);
+    }
+    assert_eq!(fib.decide_paths(&flow(1), None), Decision::Paths(paths));
+    // A clone, as each worker has one, chooses alike.
+    let clone = fib.clone();
+    assert!((0..200).all(|n| dev(&fib, n, None) == dev(&clone, n, None)));
+    // A set goes with its last route.
+    let second = Route { prefix: prefix("10.10.0.0/16"), ..route };
+    fib.add(TableId::MAIN, second).unwrap();
+    assert!(fib.remove(TableId::MAIN, &route) && fib.paths_of(&hops) == Some(paths));
+    assert!(fib.exchange(TableId::MAIN, &second, special("10.10.0.0/16", RouteKind::Blackhole)));
+    assert_eq!((fib.paths_of(&hops), fib.next_hops(paths)), (None, &[][..]));
+}
+
+#[test]
+fn paths_into_a_vrf_are_decided_there() {
+    let (red, blue) = (PortId(10), PortId(11));
+    let mut fib = gateway();
+    for (device, table) in [(red, TableId(10)), (blue, TableId(11))] {
+        fib.set_vrf(device, Some(Vrf { table, up: true }));
+        fib.set_rules(true, [vec![Rule::ask_vrf()], Rule::first(true)].concat());
+    }
+    let hop = |dev| NextHop { dev, via: None, weight: 1 };
+    let paths = fib.paths(&[hop(red), hop(blue)]);
+    fib.add(TableId::MAIN, special("10.9.0.0/16", RouteKind::Paths(paths))).unwrap();
+    fib.add(TableId(10), via("10.9.0.0/16", "10.1.0.1", LAN, 0)).unwrap();
+    fib.add(TableId(11), special("0.0.0.0/0", RouteKind::Unreachable)).unwrap();
+    let decide = |fib: &Fib, n: u8| fib.decide_flow(&RouteFlow::to(Domain::DEFAULT, [10, 9, 0, n].into()), None);
+    let decisions: Vec<Decision> = (0..64).map(|n| decide(&fib, n)).collect();
+    let red_ones = decisions.iter().filter(|it| matches!(it, Decision::Forward { dev: LAN, .. })).count();
+    let blue_ones = decisions.iter().filter(|it| **it == Decision::Drop(DropReason::RouteUnreachable)).count();
+    assert!(red_ones > 10 && blue_ones > 10 && red_ones + blue_ones == 64, "{red_ones} {blue_ones}");
+    // VRFs that lead into each other end somewhere.
+    for (table, dev) in [(TableId(10), blue), (TableId(11), red)] {
+        let again = fib.paths(&[hop(dev), NextHop { weight: 2, ..hop(dev) }]);
+        fib.insert(table, special("10.9.0.0/16", RouteKind::Paths(again)), true);
+    }
+    assert!((0..64).all(|n| decide(&fib, n) == Decision::Drop(DropReason::NoRoute)));
 }

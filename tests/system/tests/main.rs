@@ -34,6 +34,8 @@ mod keys;
 mod large_file;
 mod lines;
 mod linux_peer;
+
+mod multipath;
 mod nat;
 mod package;
 mod pair;
@@ -82,6 +84,7 @@ fn main() {
         walls::trials(),
         nat::trials(),
         router::trials(),
+        multipath::trials(),
         rules::trials(),
         daemon::trials(),
         devices::trials(),

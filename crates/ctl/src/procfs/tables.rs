@@ -131,6 +131,7 @@ mod tests {
             scope: "global".to_owned(),
             src: None,
             encap: None,
+            nexthops: Vec::new(),
         };
         let text = route(&[
             state("unicast", "0.0.0.0/0", Some("192.0.2.1"), MAIN),

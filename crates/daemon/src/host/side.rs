@@ -425,7 +425,7 @@ impl On {
                 Delta::AddRoute { table, route, .. } | Delta::RemoveRoute { table, route, .. } => {
                     [Some((table, route)), None]
                 }
-                Delta::ReplaceRoute { table, old, new } => [Some((table, old)), Some((table, new))],
+                Delta::ReplaceRoute { table, old, new, .. } => [Some((table, old)), Some((table, new))],
                 _ => [None, None],
             };
             touched.extend(each.into_iter().flatten().flat_map(|(table, route)| view.routes(*table, route)));

@@ -6,6 +6,7 @@ use nlsock::{Answer, Sysctl as Ask, errno};
 use packet::Budget;
 
 use super::protocols::Protocols;
+use crate::path_hash;
 
 /// Largest list of names in one reply, in bytes.
 const NAMES: usize = 32 << 10;
@@ -100,6 +101,7 @@ pub(crate) fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Resul
             }
             protocols.rtnl.model.set_strict_vrfs(settings.vrf_strict_mode)?;
             protocols.rtnl.model.set_max_routes(settings.tables.routes);
+            protocols.rtnl.model.set_path_hash(path_hash::of(settings.path_hash));
             protocols.sysctl.set(settings)?;
             if let Some(journal) = &mut protocols.journal {
                 journal.set(name, text);

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use base::{PortId, RuleSelector};
-use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NudState, Route, RouteKind, RuleAction};
+use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, NextHop, NudState, Route, RouteKind, RuleAction};
 use ila::RouteEncap;
 use netlink::rtnl::nums::*;
 use netlink::rtnl::{self, Address, Delta, LOOPBACK, NeighbourNow, RuleThen};
@@ -46,16 +46,16 @@ pub(crate) fn known(requested: &NeighbourNow) -> Option<(PortId, IpAddr, Known)>
 pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
     match delta {
         Delta::AddRoute { table, route, ahead } => {
-            if let Some(route) = to_fib(route) {
+            if let Some(route) = added(fib, route) {
                 fib.insert(*table, route, *ahead);
             }
         }
         Delta::RemoveRoute { table, route, .. } => {
-            if let Some(route) = to_fib(route) {
+            if let Some(route) = there(fib, route) {
                 fib.remove(*table, &route);
             }
         }
-        Delta::ReplaceRoute { table, old, new } => match (to_fib(old), to_fib(new)) {
+        Delta::ReplaceRoute { table, old, new, .. } => match (there(fib, old), added(fib, new)) {
             (Some(old), Some(new)) => drop(fib.exchange(*table, &old, new)),
             (Some(old), None) => drop(fib.remove(*table, &old)),
             (None, Some(new)) => fib.insert(*table, new, false),
@@ -106,7 +106,29 @@ const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
     }
 }
 
-/// The route that decides on packets; `None` for a route that decides on none.
+/// Paths that packets may take, if there are several; the route itself has a single one.
+fn hops(route: &rtnl::Route) -> Option<Vec<NextHop>> {
+    let alive = route.paths.iter().flat_map(|paths| paths.iter()).filter(|path| !path.dead);
+    let hop = |path: &rtnl::NextHop| NextHop { dev: PortId(path.dev), via: path.via, weight: path.weight };
+    Some(alive.map(hop).collect()).filter(|hops: &Vec<NextHop>| hops.len() > 1)
+}
+
+/// Route to add to `fib`, with the set of its paths; `None` for a route that decides on no packet.
+pub(crate) fn added(fib: &mut Fib, route: &rtnl::Route) -> Option<Route> {
+    let single = to_fib(route)?;
+    Some(hops(route).map_or(single, |hops| Route { kind: RouteKind::Paths(fib.paths(&hops)), ..single }))
+}
+
+/// Route of `fib` that [`added`] has made.
+fn there(fib: &Fib, route: &rtnl::Route) -> Option<Route> {
+    let single = to_fib(route)?;
+    match hops(route) {
+        Some(hops) => fib.paths_of(&hops).map(|paths| Route { kind: RouteKind::Paths(paths), ..single }),
+        None => Some(single),
+    }
+}
+
+/// The route that decides on packets, by its first path that is not dead; `None` for a route that decides on none.
 pub(crate) fn to_fib(route: &rtnl::Route) -> Option<Route> {
     let dev = PortId(route.dev);
     let kind = match route.kind {

@@ -236,25 +236,32 @@ impl Datapath {
     /// Decision about packets to `dst` in a domain ([`Fib::decide`]).
     #[inline]
     pub(crate) fn decide(&self, domain: Domain, dst: IpAddr) -> Decision {
-        self.recent_routes.decide(&self.fib, domain, dst)
+        match self.recent_routes.decide(&self.fib, domain, dst) {
+            Decision::Paths(paths) => self.fib.by_path(paths, &RouteFlow::to(domain, dst), None),
+            other => other,
+        }
     }
 
-    /// Decision about a packet in a domain, by all that rules read of it ([`Fib::decide_flow`]).
+    /// Decision about a packet in a domain, by all that rules and paths read of it ([`Fib::decide_flow`]).
     #[inline]
     pub(crate) fn decide_packet(&self, domain: Domain, ip: &IpPacket) -> Decision {
         if self.fib.rules_read_flows(ip.info.dst.is_ipv4()) {
-            self.decide_flow(&ip.route_flow(domain))
-        } else {
-            self.decide(domain, ip.info.dst)
+            return self.recent_flows.decide(&self.fib, &ip.route_flow(domain));
+        }
+        match self.recent_routes.decide(&self.fib, domain, ip.info.dst) {
+            Decision::Paths(paths) => self.fib.by_path(paths, &ip.route_flow(domain), None),
+            other => other,
         }
     }
 
     /// Decision about packets of a flow ([`Fib::decide_flow`]).
     pub(crate) fn decide_flow(&self, flow: &RouteFlow) -> Decision {
         if self.fib.rules_read_flows(flow.dst.is_ipv4()) {
-            self.recent_flows.decide(&self.fib, flow)
-        } else {
-            self.decide(flow.domain, flow.dst)
+            return self.recent_flows.decide(&self.fib, flow);
+        }
+        match self.recent_routes.decide(&self.fib, flow.domain, flow.dst) {
+            Decision::Paths(paths) => self.fib.by_path(paths, flow, None),
+            other => other,
         }
     }
 

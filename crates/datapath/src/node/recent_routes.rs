@@ -43,7 +43,7 @@ impl Default for RecentRoutes {
 }
 
 impl RecentRoutes {
-    /// As [`Fib::decide`], from the cache.
+    /// As [`Fib::decide_paths`] without rules that read flows, from the cache.
     #[inline]
     pub(crate) fn decide(&self, fib: &Fib, domain: Domain, dst: IpAddr) -> Decision {
         let slot = &self.slots[slot_of(domain, dst)];
@@ -58,7 +58,7 @@ impl RecentRoutes {
 impl Slot {
     #[inline(never)]
     fn learn(&self, fib: &Fib, domain: Domain, dst: IpAddr) -> Decision {
-        let decision = fib.decide(domain, dst, None);
+        let decision = fib.decide_paths(&RouteFlow::to(domain, dst), None);
         self.generation.set(fib.generation());
         self.domain.set(domain);
         self.dst.set(Some(dst));

@@ -98,7 +98,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
         _ if oif.is_some() && dp.own_link_local(link) == Some(dst) => Some(Cast::Unicast),
         _ if oif.is_some() && dp.has_anycast(link, dst) => Some(Cast::Anycast),
         // ESP of an SA with a host behind this node (a bump in the wire).
-        Decision::Forward { .. } | Decision::Ila { .. } | Decision::Drop(_) => {
+        Decision::Forward { .. } | Decision::Paths(_) | Decision::Ila { .. } | Decision::Drop(_) => {
             esp::is_for_others(dp, ip).then_some(Cast::Unicast)
         }
     };

@@ -9,13 +9,13 @@ use ila::RouteEncap;
 use super::encap;
 use super::entry::{Link, METRIC_V6_USER};
 use super::header::{behind, fixed};
-use super::model::{LOOPBACK, Model};
+use super::model::{LOOPBACK, Model, Told};
 use super::nums::*;
-use super::route::{LEN, POLICY};
-use super::table::{Key, Route};
+use super::route::{LEN, NEXT_HOP_LEN, POLICY};
+use super::table::{Key, NextHop, Route};
 use crate::attr::{Attr, Attrs, Strictness, parse};
 use crate::error::{Error, errno};
-use crate::message::flag;
+use crate::message::{align, flag};
 use crate::session::Request;
 
 /// Route of a request.
@@ -33,12 +33,13 @@ struct RouteRequest {
     src: Option<IpAddr>,
     onlink: bool,
     encap: Option<RouteEncap>,
+    /// Paths, if there are several; those whose link is not known yet have 0.
+    paths: Vec<NextHop>,
 }
 
 /// Unsupported attributes of routes, with their error texts.
-const UNSUPPORTED: [(u16, &str); 6] = [
+const UNSUPPORTED: [(u16, &str); 5] = [
     (RTA_METRICS, "fatpath has no route metrics"),
-    (RTA_MULTIPATH, "fatpath has no multipath routes"),
     (RTA_FLOW, "fatpath has no realms"),
     (RTA_EXPIRES, "fatpath has no routes that expire"),
     (RTA_NH_ID, "fatpath has no next hop objects"),
@@ -81,7 +82,20 @@ impl RouteRequest {
         let prefix = prefix(&attrs, v4, dst_len)?;
         let number = |kind| attrs.get(kind).map(Attr::u32);
         let table = number(RTA_TABLE).unwrap_or(table.into());
-        Ok(Self {
+        let paths = attrs.get(RTA_MULTIPATH).map_or(Ok(Vec::new()), |attr| next_hops(model, request, attr, v4))?;
+        let encap = encap::read(&attrs, prefix)?;
+        if encap.is_some() && !paths.is_empty() {
+            return Err(Error::unsupported("fatpath translates on no route with several paths"));
+        }
+        let dev = number(RTA_OIF).map_or(0, |dev| model.id_of(dev));
+        if dev != 0 && paths.iter().any(|path| path.dev != dev) {
+            return Err(invalid("Nexthop device index does not match RTA_OIF"));
+        }
+        let via = gateway(&attrs, v4)?;
+        if via.is_some() && paths.iter().any(|path| path.via != via) {
+            return Err(invalid("Nexthop gateway does not match RTA_GATEWAY or RTA_VIA"));
+        }
+        let requested = Self {
             v4,
             prefix,
             table: if table == 0 { RT_TABLE_MAIN } else { table },
@@ -89,18 +103,89 @@ impl RouteRequest {
             scope: if v4 { scope } else { RT_SCOPE_UNIVERSE },
             protocol,
             metric: number(RTA_PRIORITY).unwrap_or_default(),
-            dev: number(RTA_OIF).map_or(0, |dev| model.id_of(dev)),
-            via: gateway(&attrs, v4)?,
+            dev,
+            via,
             src: attrs.get(RTA_PREFSRC).and_then(|attr| attr.ip(v4)).filter(|src| !src.is_unspecified()),
             onlink: flags & RTNH_F_ONLINK != 0,
-            encap: encap::read(&attrs, prefix)?,
+            encap,
+            paths: Vec::new(),
+        };
+        // One path is none of several.
+        Ok(match paths[..] {
+            [only] => requested.by(&only),
+            _ => Self { paths, ..requested },
         })
+    }
+
+    /// The request for a route by one of its paths alone.
+    fn by(&self, path: &NextHop) -> Self {
+        let &NextHop { dev, via, onlink, .. } = path;
+        Self { dev, via, onlink, paths: Vec::new(), ..self.clone() }
     }
 
     fn route(&self) -> Route {
         let Self { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap, .. } = *self;
-        Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap }
+        Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap, paths: None }
     }
+}
+
+/// Paths of a request: each is a `struct rtnexthop` with its attributes (Linux `fib_get_nhs`, `ip6_route_multipath_add`).
+fn next_hops(model: &Model, request: &Request<'_>, attr: &Attr<'_>, v4: bool) -> Result<Vec<NextHop>, Error> {
+    const SURPLUS: &str = "Invalid nexthop configuration - extra data after nexthop";
+    let mut all = Vec::new();
+    let mut rest = attr.data;
+    while !rest.is_empty() {
+        let Some(&[len @ .., flags, hops, i0, i1, i2, i3]) = rest.first_chunk::<NEXT_HOP_LEN>() else {
+            return Err(attr.refused(SURPLUS));
+        };
+        let len = usize::from(u16::from_ne_bytes(len));
+        let path = rest.get(..len).filter(|path| path.len() >= NEXT_HOP_LEN).ok_or_else(|| attr.refused(SURPLUS))?;
+        let attrs = parse(&path[NEXT_HOP_LEN..], behind(LEN), &POLICY, Strictness::Liberal)?;
+        if attrs.get(RTA_ENCAP_TYPE).is_some_and(|kind| kind.u16() != 0) {
+            return Err(Error::unsupported("fatpath translates on no route with several paths").at(attr.offset));
+        }
+        if attrs.get(RTA_FLOW).is_some_and(|realm| realm.u32() != 0) {
+            return Err(Error::unsupported("fatpath has no realms").at(attr.offset));
+        }
+        let flags = u32::from(flags);
+        let ifindex = u32::from_ne_bytes([i0, i1, i2, i3]);
+        let dev = if ifindex == 0 { 0 } else { model.id_of(ifindex) };
+        let is_down = flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) != 0;
+        // A state that is restored has the paths of links that are down.
+        if is_down && request.port != 0 {
+            return Err(attr.refused("Invalid flags for nexthop - can not contain DEAD or LINKDOWN"));
+        }
+        let dead = is_down && !model.link(dev).is_some_and(|link| link.up);
+        let onlink = flags & RTNH_F_ONLINK != 0;
+        all.push(NextHop { dev, via: gateway(&attrs, v4)?, onlink, weight: u16::from(hops) + 1, dead });
+        rest = rest.get(align(len)..).unwrap_or_default();
+    }
+    if all.is_empty() { Err(attr.refused(SURPLUS)) } else { Ok(all) }
+}
+
+/// Route of a request, with the link of each of its paths, each of which `check` has found right.
+fn checked(
+    model: &Model,
+    requested: &RouteRequest,
+    check: impl Fn(&Model, &RouteRequest, &mut Route) -> Result<(), Error>,
+) -> Result<Route, Error> {
+    let mut route = requested.route();
+    if requested.paths.is_empty() {
+        check(model, requested, &mut route)?;
+        return Ok(route);
+    }
+    let mut paths = Vec::with_capacity(requested.paths.len());
+    for path in &requested.paths {
+        let one = requested.by(path);
+        route = one.route();
+        if path.dead {
+            link(model, path.dev)?;
+        } else {
+            check(model, &one, &mut route)?;
+        }
+        paths.push(NextHop { dev: route.dev, ..*path });
+    }
+    Ok(route.with_paths(&paths))
 }
 
 /// Destination of a request.
@@ -172,8 +257,10 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
 }
 
 fn add_v4(model: &mut Model, requested: &RouteRequest, flags: u16) -> Result<(), Error> {
-    let mut route = requested.route();
-    check_v4(model, requested, &mut route)?;
+    if requested.scope == RT_SCOPE_HOST && !requested.paths.is_empty() {
+        return Err(invalid("Route with host scope can not have multiple nexthops"));
+    }
+    let route = checked(model, requested, check_v4)?;
     let equals: Vec<(Key, &Route)> = model
         .table(true, requested.table)
         .map(|table| table.equals(route.prefix, route.metric).collect())
@@ -187,7 +274,7 @@ fn add_v4(model: &mut Model, requested: &RouteRequest, flags: u16) -> Result<(),
             match same {
                 Some(0) => {}
                 Some(_) => return Err(Error::new(errno::EEXIST)),
-                None => model.replace_route(requested.table, first, route),
+                None => model.replace_route(requested.table, first, route, Told::New { flags: flag::REPLACE, from: 0 }),
             }
             return Ok(());
         }
@@ -332,40 +419,84 @@ fn add_v6(model: &mut Model, mut requested: RouteRequest, flags: u16) -> Result<
     if requested.metric == 0 {
         requested.metric = METRIC_V6_USER;
     }
-    let mut route = requested.route();
-    check_v6(model, &requested, &mut route)?;
-    let equals: Vec<(Key, &Route)> = model
-        .table(false, requested.table)
-        .map(|table| table.equals(route.prefix, route.metric).collect())
-        .unwrap_or_default();
+    let route = checked(model, &requested, check_v6)?;
+    let paths = route.next_hops();
+    let is_twice = |(at, path): (usize, &NextHop)| paths[..at].iter().any(|other| is_same_hop(other, path));
+    if paths.iter().enumerate().any(is_twice) {
+        return Err(Error::new(errno::EEXIST));
+    }
+    if paths.len() > 1 && paths.iter().any(|path| path.via.is_none()) {
+        return Err(invalid("Device only routes can not be added for IPv6 using the multipath API."));
+    }
+    insert_v6(model, requested.table, route, flags)
+}
+
+/// Whether two paths lead to the same neighbour.
+fn is_same_hop(a: &NextHop, b: &NextHop) -> bool {
+    (a.dev, a.via) == (b.dev, b.via)
+}
+
+/// Whether an IPv6 route may be one of several paths.
+fn may_join(route: &Route) -> bool {
+    route.kind == RTN_UNICAST && route.via.is_some() && route.encap.is_none()
+}
+
+/// Adds an IPv6 route, or its paths to those of the route with its prefix and metric (Linux `fib6_add_rt2node`).
+fn insert_v6(model: &mut Model, table: u32, route: Route, flags: u16) -> Result<(), Error> {
+    let equals: Vec<(Key, &Route)> =
+        model.table(false, table).map(|table| table.equals(route.prefix, route.metric).collect()).unwrap_or_default();
     if let Some(&(first, there)) = equals.first() {
         if flags & flag::EXCL != 0 {
             return Err(Error::new(errno::EEXIST));
         }
         if flags & flag::REPLACE != 0 {
-            model.replace_route(requested.table, first, route);
+            let alike = equals.iter().find(|(_, other)| may_join(other) == may_join(&route));
+            let key = alike.map_or(first, |(key, _)| *key);
+            model.replace_route(table, key, route, Told::New { flags: flag::REPLACE, from: 0 });
             return Ok(());
         }
         // Linux compares only the locators of encapsulations (`ila_encap_cmp`).
-        let nexthop = |route: &Route| (route.dev, route.via, route.encap.map(|encap| encap.locator));
-        if equals.iter().any(|(_, other)| nexthop(other) == nexthop(&route)) {
+        let locator = |route: &Route| route.encap.map(|encap| encap.locator);
+        let hops = route.next_hops();
+        let shares_hop = |other: &Route| {
+            locator(other) == locator(&route)
+                && other.next_hops().iter().any(|path| hops.iter().any(|own| is_same_hop(own, path)))
+        };
+        if equals.iter().any(|(_, other)| shares_hop(other)) {
             return Err(Error::new(errno::EEXIST));
         }
-        if there.via.is_some() && route.via.is_some() {
-            return Err(Error::unsupported("fatpath has no multipath routes"));
+        match equals.iter().find(|(_, other)| may_join(other)) {
+            Some(&(key, other)) if may_join(&route) => {
+                if (other.protocol, other.src) != (route.protocol, route.src) {
+                    return Err(Error::unsupported(
+                        "fatpath has no paths of one route with several protocols or sources",
+                    ));
+                }
+                let there = other.next_hops();
+                // The message begins with a path that is added alone (`rt6_fill_node`).
+                let from = if route.paths.is_some() { 0 } else { there.len() };
+                let joined = other.clone().with_paths(&[there, hops].concat());
+                let told = Told::New { flags: flags & flag::APPEND, from };
+                model.replace_route(table, key, joined, told);
+                return Ok(());
+            }
+            _ if there.via.is_some() && route.via.is_some() => {
+                return Err(Error::unsupported("fatpath translates on no route with several paths"));
+            }
+            _ => {}
         }
     } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
         // Linux has a text only if the prefix has no route with another metric; the node of the default prefix always
         // exists.
-        let mut others = model.table(false, requested.table).into_iter().flat_map(|table| table.exact(route.prefix));
+        let mut others = model.table(false, table).into_iter().flat_map(|table| table.exact(route.prefix));
         return Err(match others.next() {
             Some(_) => Error::new(errno::ENOENT),
-            None if requested.prefix.len() == 0 => Error::new(errno::ENOENT),
+            None if route.prefix.len() == 0 => Error::new(errno::ENOENT),
             None => Error::text(errno::ENOENT, "Can not replace route - no match found"),
         });
     }
     model.admit_route()?;
-    model.insert_route(requested.table, route, false);
+    model.insert_route(table, route, false);
     Ok(())
 }
 
@@ -453,7 +584,7 @@ fn check_onlink_v6(model: &Model, dev: u32, via: IpAddr) -> Result<u32, Error> {
     };
     // Among routes with one metric, the route by the link is selected (`rt6_score_route`).
     let mut equals = table.equals(first.prefix, first.metric).map(|(_, route)| route);
-    match equals.any(|route| route.dev == dev && route.kind == RTN_UNICAST) {
+    match equals.any(|route| route.is_by(dev) && route.kind == RTN_UNICAST) {
         true => Ok(dev),
         false => Err(invalid("Nexthop has invalid gateway or device mismatch")),
     }
@@ -465,9 +596,35 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
     if !model.has_table(requested.v4, requested.table) {
         return Err(Error::text(errno::ESRCH, "FIB table does not exist"));
     }
+    if requested.paths.is_empty() || requested.v4 {
+        return remove_one(model, &requested);
+    }
+    // `ip6_route_multipath_del`: all are tried, and the last error is the request's.
+    let mut outcome = Ok(());
+    for path in &requested.paths {
+        outcome = remove_one(model, &requested.by(path)).and(outcome);
+    }
+    outcome
+}
+
+/// Removes the first route that a request names, or, if it names the gateway of one of several paths of an IPv6 route, that path.
+fn remove_one(model: &mut Model, requested: &RouteRequest) -> Result<(), Error> {
+    let is_hop = |wanted: &NextHop, path: &NextHop| {
+        (wanted.dev == 0 || wanted.dev == path.dev) && (wanted.via.is_none() || wanted.via == path.via)
+    };
+    let &RouteRequest { dev, via, onlink, .. } = requested;
+    let wanted = NextHop { dev, via, onlink, weight: 1, dead: false };
     let fits = |route: &Route| {
-        let common = (requested.dev == 0 || requested.dev == route.dev)
-            && (requested.via.is_none() || requested.via == route.via)
+        let paths = route.next_hops();
+        let by_hop = match (requested.v4, &requested.paths[..]) {
+            // Linux `fib_nh_match` compares the first path with a single one, and each with its own in a list.
+            (true, []) => paths.first().is_some_and(|path| is_hop(&wanted, path)),
+            (true, list) => {
+                list.len() == paths.len() && list.iter().zip(&paths).all(|(wanted, path)| is_hop(wanted, path))
+            }
+            (false, _) => paths.iter().any(|path| is_hop(&wanted, path)),
+        };
+        let common = by_hop
             && (requested.metric == 0 || requested.metric == route.metric)
             && (requested.protocol == 0 || requested.protocol == route.protocol);
         // IPv6 does not compare the type.
@@ -487,7 +644,16 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
         && matches!(requested.protocol, RTPROT_UNSPEC | RTPROT_KERNEL)
         && routes().next().is_none();
     let none = Error::new(if is_null { errno::ENOENT } else { errno::ESRCH });
-    let key = routes().find(|(_, route)| fits(route)).map(|(key, _)| key).ok_or(none)?;
-    model.remove_route(requested.v4, requested.table, key);
+    let (key, route) = routes().find(|(_, route)| fits(route)).ok_or(none)?;
+    match &route.paths {
+        Some(paths) if !requested.v4 && requested.via.is_some() => {
+            let at = paths.iter().position(|path| is_hop(&wanted, path)).unwrap_or_default();
+            let mut rest = paths.to_vec();
+            let gone = Box::new(route.clone().with_paths(&[rest.remove(at)]));
+            let left = route.clone().with_paths(&rest);
+            model.replace_route(requested.table, key, left, Told::Gone(gone));
+        }
+        _ => model.remove_route(requested.v4, requested.table, key),
+    }
     Ok(())
 }

@@ -170,6 +170,7 @@ impl Address {
             src,
             onlink: false,
             encap: None,
+            paths: None,
         };
         let [locals, on_links] = [RT_TABLE_LOCAL, RT_TABLE_MAIN].map(|usual| link.l3_table().unwrap_or(usual));
         let subnet = self.subnet();

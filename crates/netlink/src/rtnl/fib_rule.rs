@@ -186,6 +186,18 @@ impl Rule {
         };
         let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
         let (metric, scope, protocol, dev) = (0, RT_SCOPE_UNIVERSE, self.protocol, 0);
-        Some(Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false, encap: None })
+        Some(Route {
+            prefix,
+            kind,
+            metric,
+            scope,
+            protocol,
+            dev,
+            via: None,
+            src: None,
+            onlink: false,
+            encap: None,
+            paths: None,
+        })
     }
 }

@@ -136,7 +136,7 @@ pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: 
     }
     // The addresses of a link that is down are local nevertheless.
     let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);
-    let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| oif == route.dev));
+    let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| route.is_by(oif)));
     let port =
         |kind| attrs.get(kind).and_then(|port| port.data.first_chunk()).map_or(0, |port| u16::from_be_bytes(*port));
     let flow = RouteFlow {
@@ -169,9 +169,10 @@ pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: 
     let apart = !v4 || table != RT_TABLE_LOCAL || model.is_local_apart();
     if flags & RTM_F_FIB_MATCH != 0 {
         let table = if apart { table } else { RT_TABLE_MAIN };
-        reply.send(RTM_NEWROUTE, 0, |w| route::write(w, table, model.ifindex(found.dev), found));
+        reply.send(RTM_NEWROUTE, 0, |w| route::write(w, table, |dev| model.ifindex(dev), found));
         return Ok(());
     }
+    let found = &found.by_path(model.path_hash(&flow), oif);
     let itself = (found.kind == RTN_LOCAL && !(v4 && found.src.is_some())).then_some(dst);
     // The source of a forwarded packet is given.
     let own = match (iif, v4) {
@@ -221,6 +222,7 @@ fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Er
             src: None,
             onlink: false,
             encap: None,
+            paths: None,
         }),
         (true, _) => Err(Error::new(errno::EHOSTUNREACH)),
     }

@@ -37,14 +37,14 @@ pub use backend::{Backend, NeighbourNow};
 pub use entry::{Address, Link, LinkQdisc, Master};
 pub use fib_rule::{Rule, RuleThen};
 pub use lifetime::Lifetime;
-pub use model::{Delta, LOOPBACK, Model, RouteCursor, next_index, refusal};
+pub use model::{Delta, LOOPBACK, Model, RouteCursor, Told, next_index, refusal};
 pub use node::Rtnl;
 pub(crate) use saved::changing;
 pub use saved::{RouteKey, Snapshot, index_of_link, label_of, renumber, renumber_change, without};
 pub use state::LinkDetail;
 pub use state::LinkNow;
 pub use state::{BridgeNow, Bridging, PortNow};
-pub use table::{Key, Route, Table};
+pub use table::{Key, NextHop, Route, Table};
 pub use vrf::Vrf;
 
 /// Kinds of `RTM_*` types, which are the same for each object: New, Del, Get, Set.

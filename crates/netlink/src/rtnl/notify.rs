@@ -7,14 +7,14 @@ use super::backend::{Backend, NeighbourNow};
 use super::bridge::write_fdb_entry;
 use super::entry::{Address, Link};
 use super::link::write as write_link;
-use super::model::{Delta, Model};
+use super::model::{Delta, Model, Told};
 use super::node::Rtnl;
 use super::nums::*;
 use super::state::{LinkNow, find};
 use super::table::Route;
 use super::{addr, neigh, route};
 use crate::error::{Error, errno};
-use crate::message::flag;
+use crate::message::Writer;
 use crate::session::{Groups, Outbox, Reply};
 
 impl<B> Rtnl<B> {
@@ -64,8 +64,10 @@ impl<B> Rtnl<B> {
                 addr::write(w, now, name, address, self.model.now);
             });
         }
-        for (table, route) in self.model.routes().filter(|(_, route)| route.dev == id) {
-            outbox.announce(listeners, route_group(route), RTM_NEWROUTE, |w| route::write(w, table.0, now, route));
+        for (table, route) in self.model.routes().filter(|(_, route)| route.is_by(id)) {
+            outbox.announce(listeners, route_group(route), RTM_NEWROUTE, |w| {
+                route::write(w, table.0, |dev| self.model.ifindex(dev), route);
+            });
         }
     }
 }
@@ -106,14 +108,24 @@ fn address_group(address: &Address) -> u32 {
 /// Notifies listeners of one change.
 fn notify(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
     let mut of_route = |kind, flags, table: &TableId, route: &Route| {
-        let dev = model.ifindex(route.dev);
-        reply.notify(route_group(route), kind, flags, |w| route::write(w, table.0, dev, route));
+        let write = |w: &mut Writer| route::write(w, table.0, |dev| model.ifindex(dev), route);
+        reply.notify(route_group(route), kind, flags, write);
     };
     match delta {
         Delta::AddRoute { table, route, .. } => of_route(RTM_NEWROUTE, 0, table, route),
         Delta::RemoveRoute { quiet: true, .. } => {}
         Delta::RemoveRoute { table, route, .. } => of_route(RTM_DELROUTE, 0, table, route),
-        Delta::ReplaceRoute { table, new, .. } => of_route(RTM_NEWROUTE, flag::REPLACE, table, new),
+        Delta::ReplaceRoute { told: Told::Nothing, .. } => {}
+        Delta::ReplaceRoute { table, new, told: Told::New { flags, from: 0 }, .. } => {
+            of_route(RTM_NEWROUTE, *flags, table, new);
+        }
+        Delta::ReplaceRoute { table, new, told: Told::New { flags, from }, .. } => {
+            let mut paths = new.next_hops();
+            let from = (*from).min(paths.len());
+            paths.rotate_left(from);
+            of_route(RTM_NEWROUTE, *flags, table, &new.clone().with_paths(&paths));
+        }
+        Delta::ReplaceRoute { table, told: Told::Gone(path), .. } => of_route(RTM_DELROUTE, 0, table, path),
         // The handler of the request sends the notification, for one rule or link.
         Delta::Rules { .. } | Delta::Vrf(..) | Delta::Domain(..) => {}
         Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {

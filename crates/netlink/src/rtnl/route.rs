@@ -9,7 +9,7 @@ use super::encap;
 use super::header::{behind, fixed, strictness, word};
 use super::node::Rtnl;
 use super::nums::*;
-use super::table::{Key, Route};
+use super::table::{Key, NextHop, Route};
 use crate::attr::{AttrPolicy, Kind, parse, policy};
 use crate::error::{Error, errno};
 use crate::message::{Writer, flag};
@@ -17,6 +17,9 @@ use crate::session::{Dump, Progress, Request, write_each};
 
 /// Length of `struct rtmsg`.
 pub(super) const LEN: usize = 12;
+
+/// Length of `struct rtnexthop`.
+pub(super) const NEXT_HOP_LEN: usize = 8;
 
 pub(super) const POLICY: AttrPolicy<RTA_MAX> = policy(&[
     (RTA_DST, Kind::Any),
@@ -110,7 +113,7 @@ impl Filter {
     fn takes(&self, route: &Route) -> bool {
         (self.protocol == 0 || self.protocol == route.protocol)
             && (self.kind == 0 || self.kind == route.kind)
-            && self.dev.is_none_or(|dev| dev == route.dev)
+            && self.dev.is_none_or(|dev| route.is_by(dev))
     }
 }
 
@@ -150,7 +153,7 @@ pub(super) fn dump<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, family
                 let mut seen = 0;
                 let routes = table.after(last).take(left).inspect(|_| seen += 1);
                 let progress = write_each(part, &mut last, routes, |part, _, route| {
-                    let write = |w: &mut Writer| write(w, id, model.ifindex(route.dev), route);
+                    let write = |w: &mut Writer| write(w, id, |dev| model.ifindex(dev), route);
                     !filter.takes(route) || part.message_with(RTM_NEWROUTE, flags, write)
                 });
                 left -= seen;
@@ -183,13 +186,31 @@ pub(super) fn write_next_hop(w: &mut Writer, v4: bool, via: IpAddr) {
     w.put(RTA_VIA, &[&family.to_ne_bytes()[..], &octets].concat());
 }
 
-/// Writes a route by the link with interface index `dev`, as Linux's `fib_dump_info` and `rt6_fill_node`.
-pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
+/// Writes the paths of a route (Linux `fib_add_multipath`): each is a `struct rtnexthop` with its attributes.
+fn write_paths(w: &mut Writer, v4: bool, ifindex: impl Fn(u32) -> IfIndex, paths: &[NextHop]) {
+    let mut all = Vec::new();
+    for path in paths {
+        let mut attributes = Writer::with_capacity(32);
+        if let Some(via) = path.via {
+            write_next_hop(&mut attributes, v4, via);
+        }
+        let flag = |is_set: bool, flag: u32| if is_set { flag as u8 } else { 0 };
+        let flags = flag(path.onlink, RTNH_F_ONLINK) | flag(path.dead, RTNH_F_DEAD | RTNH_F_LINKDOWN);
+        all.extend(((NEXT_HOP_LEN + attributes.len()) as u16).to_ne_bytes());
+        all.extend([flags, (path.weight - 1) as u8]);
+        all.extend(ifindex(path.dev).0.to_ne_bytes());
+        all.extend(attributes.as_bytes());
+    }
+    w.put(RTA_MULTIPATH, &all);
+}
+
+/// Writes a route by links with the interface indexes `ifindex`, as Linux's `fib_dump_info` and `rt6_fill_node`.
+pub(super) fn write(w: &mut Writer, table: u32, ifindex: impl Fn(u32) -> IfIndex, route: &Route) {
     let v4 = route.prefix.is_ipv4();
     let family = if v4 { AF_INET } else { AF_INET6 };
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     w.fixed(&[family, route.prefix.len(), 0, 0, shown, route.protocol, route.scope, route.kind]);
-    let flags = if route.onlink { RTNH_F_ONLINK } else { 0 };
+    let flags = if route.onlink && route.paths.is_none() { RTNH_F_ONLINK } else { 0 };
     w.fixed(&flags.to_ne_bytes());
     w.put_u32(RTA_TABLE, table);
     if route.prefix.len() > 0 {
@@ -208,11 +229,16 @@ pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
         }
         w.put_u32(RTA_PRIORITY, route.metric);
     }
-    if let Some(via) = route.via {
-        write_next_hop(w, v4, via);
-    }
-    if dev.0 != 0 {
-        w.put_u32(RTA_OIF, dev.0);
+    match &route.paths {
+        Some(paths) => write_paths(w, v4, ifindex, paths),
+        None => {
+            if let Some(via) = route.via {
+                write_next_hop(w, v4, via);
+            }
+            if route.dev != 0 {
+                w.put_u32(RTA_OIF, ifindex(route.dev).0);
+            }
+        }
     }
     if let Some(encap) = &route.encap {
         encap::write(w, encap);

@@ -1,5 +1,7 @@
 //! Requests that restore the changes that clients have made to a node.
 
+use std::collections::BTreeMap;
+
 use ::switch::{FdbEntry, FdbKind};
 use base::{IfIndex, PortId, TableId};
 
@@ -13,7 +15,7 @@ use super::table::Route;
 use super::{addr, bridge, ethtool, header, link, neigh, qdisc, route, rule, state};
 use crate::change::{again, removal, word};
 use crate::error::Error;
-use crate::message::{HEADER_LEN, Writer, flag};
+use crate::message::{HEADER_LEN, Writer, align, flag};
 use crate::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
 use zeroize::Zeroizing;
 
@@ -23,8 +25,10 @@ use zeroize::Zeroizing;
 pub struct Snapshot {
     /// Requests before those for routes.
     ahead: Vec<Saved>,
-    /// Routes in the order of their tables, without connected ones, each with the interface index of its link.
-    routes: Vec<(TableId, IfIndex, Route)>,
+    /// Routes in the order of their tables, without connected ones.
+    routes: Vec<(TableId, Route)>,
+    /// Interface indexes of the links.
+    indexes: BTreeMap<u32, IfIndex>,
     /// Requests behind those for routes.
     behind: Vec<Saved>,
 }
@@ -41,17 +45,18 @@ impl Snapshot {
     /// Routes by links come before routes with gateways, which must be reachable on a link.
     fn of_routes(&self) -> Vec<Saved> {
         // Routes with equal keys are adjacent, and keep their order.
-        let equal = |(table, _, route): &(TableId, IfIndex, Route), (of, _, other): &(TableId, IfIndex, Route)| {
+        let equal = |(table, route): &(TableId, Route), (of, other): &(TableId, Route)| {
             table == of && route.prefix == other.prefix && route.metric == other.metric
         };
-        let groups: Vec<&[(TableId, IfIndex, Route)]> = self.routes.chunk_by(equal).collect();
+        let groups: Vec<&[(TableId, Route)]> = self.routes.chunk_by(equal).collect();
         let (by_neighbour, by_link): (Vec<_>, Vec<_>) =
-            groups.into_iter().partition(|group| group.iter().any(|(.., route)| route.via.is_some()));
-        let write = |group: &[(TableId, IfIndex, Route)]| {
-            let each = group.iter().enumerate().map(|(at, (table, ifindex, route))| {
+            groups.into_iter().partition(|group| group.iter().any(|(_, route)| route.via.is_some()));
+        let ifindex = |dev| self.indexes.get(&dev).copied().unwrap_or(IfIndex(0));
+        let write = |group: &[(TableId, Route)]| {
+            let each = group.iter().enumerate().map(|(at, (table, route))| {
                 let flags = flag::CREATE | if at == 0 { flag::EXCL } else { flag::APPEND };
                 let label = format!("route {}", route.prefix);
-                Saved::new("route", label, RTM_NEWROUTE, flags, |w| route::write(w, table.0, *ifindex, route))
+                Saved::new("route", label, RTM_NEWROUTE, flags, |w| route::write(w, table.0, ifindex, route))
             });
             each.collect::<Vec<_>>()
         };
@@ -152,21 +157,17 @@ impl<B: Backend> Rtnl<B> {
             Saved::new("neighbour", label, RTM_NEWNEIGH, made, |w| neigh::write(w, model.ifindex(it.link.0), it))
         });
         let behind = neighbours.collect();
-        Ok(Snapshot { ahead: all, routes: self.own_routes(), behind })
+        let indexes = model.links_after(0).map(|(id, link)| (id, link.ifindex(id))).collect();
+        Ok(Snapshot { ahead: all, routes: self.own_routes(), indexes, behind })
     }
 
-    fn own_routes(&self) -> Vec<(TableId, IfIndex, Route)> {
+    fn own_routes(&self) -> Vec<(TableId, Route)> {
         let model = &self.model;
         let count = [true, false].into_iter().flat_map(|v4| model.tables(v4)).map(|(_, table)| table.len()).sum();
         // Storage that grows is copied, and zeroed where it was.
         let mut routes = Vec::with_capacity(count);
-        let mut last = (0, model.ifindex(0));
-        for (table, route) in model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL) {
-            if last.0 != route.dev {
-                last = (route.dev, model.ifindex(route.dev));
-            }
-            routes.push((table, last.1, route.clone()));
-        }
+        let own = model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL);
+        routes.extend(own.map(|(table, route)| (table, route.clone())));
         routes
     }
 
@@ -271,9 +272,29 @@ pub fn renumber(
             renumber_attribute(message, neigh::LEN, NDA_IFINDEX, now)?;
             renumber_attribute(message, neigh::LEN, NDA_MASTER, now)
         }
-        RTM_NEWROUTE | RTM_DELROUTE => renumber_attribute(message, route::LEN, RTA_OIF, now),
+        RTM_NEWROUTE | RTM_DELROUTE => {
+            renumber_attribute(message, route::LEN, RTA_OIF, now)?;
+            renumber_paths(message, now)
+        }
         _ => Ok(()),
     }
+}
+
+/// Replaces the interface indexes of the paths of a route.
+fn renumber_paths(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
+    let Some(start) = find(message, route::LEN, RTA_MULTIPATH) else { return Ok(()) };
+    // The attribute's own length is in front of its value.
+    let len = message.get(start - 4..).and_then(<[u8]>::first_chunk).map_or(0, |len| u16::from_ne_bytes(*len));
+    let end = (start - 4 + usize::from(len)).min(message.len());
+    let mut at = start;
+    while let Some(len) = message.get(at..end).and_then(<[u8]>::first_chunk).map(|len| u16::from_ne_bytes(*len)) {
+        if usize::from(len) < route::NEXT_HOP_LEN || at + usize::from(len) > end {
+            break;
+        }
+        renumber_field(message, at + 4 - HEADER_LEN, &now)?;
+        at += align(len.into());
+    }
+    Ok(())
 }
 
 /// As [`renumber`], for a program's own request, which may name an existing link in a request for a new one: those with

@@ -3,11 +3,27 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
+use std::sync::Arc;
 
-use base::Prefix;
+use base::{Prefix, path_of};
 use ila::RouteEncap;
 
 use super::nums::*;
+
+/// One of several paths of a route.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NextHop {
+    /// Number of the output link.
+    pub dev: u32,
+    /// Gateway.
+    pub via: Option<IpAddr>,
+    /// As [`Route::onlink`].
+    pub onlink: bool,
+    /// Share of flows: 1 to 256.
+    pub weight: u16,
+    /// Whether its link is down, so that packets take the other paths.
+    pub dead: bool,
+}
 
 /// Route with all its properties.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -22,7 +38,7 @@ pub struct Route {
     pub scope: u8,
     /// Origin: `RTPROT_*`.
     pub protocol: u8,
-    /// Number of the output link; 0 for none.
+    /// Number of the output link; 0 for none. Of a route with several paths, the first one's that is not dead; so is the gateway.
     pub dev: u32,
     /// Gateway.
     pub via: Option<IpAddr>,
@@ -32,6 +48,8 @@ pub struct Route {
     pub onlink: bool,
     /// ILA translation of destinations.
     pub encap: Option<RouteEncap>,
+    /// The paths, if there are several.
+    pub paths: Option<Arc<[NextHop]>>,
 }
 
 /// Position of a route in its table.
@@ -147,6 +165,46 @@ impl Route {
     pub const fn is_error(&self) -> bool {
         matches!(self.kind, RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT | RTN_THROW)
     }
+
+    /// The paths, also if it is one.
+    pub fn next_hops(&self) -> Vec<NextHop> {
+        let &Self { dev, via, onlink, .. } = self;
+        match &self.paths {
+            Some(paths) => paths.to_vec(),
+            None => vec![NextHop { dev, via, onlink, weight: 1, dead: false }],
+        }
+    }
+
+    /// The route with these paths, of which there is at least one.
+    #[must_use]
+    pub fn with_paths(self, paths: &[NextHop]) -> Self {
+        let first = paths.iter().find(|path| !path.dead).or(paths.first());
+        let Some(&NextHop { dev, via, onlink, .. }) = first else { return self };
+        let paths = (paths.len() > 1).then(|| paths.into());
+        Self { dev, via, onlink, paths, ..self }
+    }
+
+    /// Whether a path of the route leads to that link.
+    pub fn is_by(&self, dev: u32) -> bool {
+        match &self.paths {
+            Some(paths) => paths.iter().any(|path| path.dev == dev),
+            None => self.dev == dev,
+        }
+    }
+
+    /// The route by the path of a flow with that hash; with `oif`, by one on that link.
+    pub fn by_path(&self, hash: u32, oif: Option<u32>) -> Self {
+        let Some(paths) = &self.paths else { return self.clone() };
+        let usable = |path: &&NextHop| !path.dead && oif.is_none_or(|oif| path.dev == oif);
+        let usable: Vec<NextHop> = paths.iter().filter(usable).copied().collect();
+        let sum = |sum: &mut u32, path: &NextHop| {
+            *sum += u32::from(path.weight);
+            Some(*sum)
+        };
+        let upto: Vec<u32> = usable.iter().scan(0, sum).collect();
+        let chosen = usable.get(path_of(hash, &upto)).copied();
+        Self { paths: None, ..self.clone() }.with_paths(chosen.as_slice())
+    }
 }
 
 #[cfg(test)]
@@ -156,7 +214,19 @@ mod tests {
     fn route(prefix: &str, metric: u32, dev: u32) -> Route {
         let prefix = prefix.parse().unwrap();
         let (kind, scope, protocol) = (RTN_UNICAST, RT_SCOPE_LINK, RTPROT_STATIC);
-        Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false, encap: None }
+        Route {
+            prefix,
+            kind,
+            metric,
+            scope,
+            protocol,
+            dev,
+            via: None,
+            src: None,
+            onlink: false,
+            encap: None,
+            paths: None,
+        }
     }
 
     fn listed(table: &Table) -> Vec<String> {

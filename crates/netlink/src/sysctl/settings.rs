@@ -2,6 +2,8 @@
 
 use std::ops::RangeInclusive;
 
+use base::PathHashPolicy;
+
 use super::number::{self, INT, SECONDS, UINT, ULONG};
 use crate::error::errno;
 use config::model::{FragLimits, ReassemblyConfig, TableLimits};
@@ -25,6 +27,7 @@ pub(super) enum Setting {
     Time(Family),
     MaxDist,
     Limit(Limit),
+    PathHash(Family),
 }
 
 /// Table with a limit.
@@ -108,6 +111,10 @@ impl Setting {
             Self::Time(family) => frag(settings, family).timeout_secs.into(),
             Self::MaxDist => settings.reassembly.max_distance.into(),
             Self::Limit(limit) => (*limit.of(&mut { settings.tables })).into(),
+            Self::PathHash(family) => match settings.path_hash[family as usize] {
+                PathHashPolicy::Addresses => 0,
+                PathHashPolicy::Ports => 1,
+            },
         }
     }
 
@@ -131,6 +138,7 @@ impl Setting {
             Self::LowThresh(family) => 0..=frag(settings, family).high_thresh.into(),
             Self::Time(_) => SECONDS,
             Self::MaxDist | Self::Limit(_) => 0..=*INT.end(),
+            Self::PathHash(_) => 0..=3,
         }
     }
 
@@ -166,6 +174,13 @@ impl Setting {
             Self::Time(family) => frag_mut(settings, family).timeout_secs = narrow(value)?,
             Self::MaxDist => settings.reassembly.max_distance = narrow(value)?,
             Self::Limit(limit) => *limit.of(&mut settings.tables) = narrow(value)?,
+            Self::PathHash(family) => {
+                settings.path_hash[family as usize] = match value {
+                    0 => PathHashPolicy::Addresses,
+                    1 => PathHashPolicy::Ports,
+                    _ => return Err(unable),
+                }
+            }
         }
         Ok(())
     }

@@ -70,6 +70,9 @@ pub(super) static ENTRIES: &[Entry] = &[
     setting("ipv4/tcp_l3mdev_accept", Setting::TcpL3mdevAccept),
     setting("ipv4/udp_l3mdev_accept", Setting::UdpL3mdevAccept),
     setting("vrf/strict_mode", Setting::VrfStrictMode),
+    setting("ipv4/fib_multipath_hash_policy", Setting::PathHash(Family::V4)),
+    setting("ipv6/fib_multipath_hash_policy", Setting::PathHash(Family::V6)),
+    between("ipv4/fib_multipath_use_neigh", 0, 0, 1),
     // Limits of tables, as in `[limits]` of a file; 0 is none. Linux's are those of caches and of single devices.
     setting("fatpath/max_routes", Setting::Limit(Limit::Routes)),
     setting("fatpath/max_sas", Setting::Limit(Limit::Sas)),

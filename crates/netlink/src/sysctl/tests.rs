@@ -169,6 +169,7 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
         early_demux: EarlyDemux { ip: 0, tcp: 255, udp: 1 },
         l3mdev_accept: L3mdevAccept { tcp: true, udp: false },
         vrf_strict_mode: true,
+        path_hash: Default::default(),
         tables: config::model::TableLimits {
             routes: 100_000,
             sas: i32::MAX as u32,

@@ -161,9 +161,8 @@ fn unsupported_request_is_refused_by_name() {
 
 #[test]
 fn unsupported_attribute_is_refused_by_name() {
-    let attributes: [(u16, &[u8], &str); 6] = [
+    let attributes: [(u16, &[u8], &str); 5] = [
         (RTA_METRICS, &[8, 0, 2, 0, 0, 5, 0, 0], "fatpath has no route metrics"),
-        (RTA_MULTIPATH, &[16, 0, 0, 0, 2, 0, 0, 0], "fatpath has no multipath routes"),
         (RTA_FLOW, &[1, 0, 0, 0], "fatpath has no realms"),
         (RTA_ENCAP_TYPE, &[2, 0], "fatpath has no lightweight tunnels but ILA"),
         (RTA_NH_ID, &[1, 0, 0, 0], "fatpath has no next hop objects"),
@@ -173,6 +172,31 @@ fn unsupported_attribute_is_refused_by_name() {
         let (errno, text) = refusal(&mut node(), true, &route(|w| w.put(kind, data)));
         assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
         assert!(text.contains(want), "{text}");
+    }
+}
+
+/// `struct rtnexthop` with these attributes, by the link with interface index 2.
+fn next_hop(len: u16, flags: u8, attributes: &[u8]) -> Vec<u8> {
+    [&len.to_ne_bytes()[..], &[flags, 0], &2_u32.to_ne_bytes(), attributes].concat()
+}
+
+#[test]
+fn malformed_paths_are_refused_by_name() {
+    const SURPLUS: &str = "Invalid nexthop configuration - extra data after nexthop";
+    let encap = [6, 0, 21, 0, 3, 0, 0, 0];
+    let realm = [8, 0, 11, 0, 1, 0, 0, 0];
+    let cases: [(Vec<u8>, i32, &str); 7] = [
+        (next_hop(7, 0, &[]), errno::EINVAL, SURPLUS),
+        (next_hop(9, 0, &[]), errno::EINVAL, SURPLUS),
+        (next_hop(u16::MAX, 0, &[]), errno::EINVAL, SURPLUS),
+        ([next_hop(8, 0, &[]), vec![8, 0, 0]].concat(), errno::EINVAL, SURPLUS),
+        (next_hop(8, 1, &[]), errno::EINVAL, "can not contain DEAD or LINKDOWN"),
+        (next_hop(16, 0, &encap), errno::EOPNOTSUPP, "fatpath translates on no route with several paths"),
+        (next_hop(16, 0, &realm), errno::EOPNOTSUPP, "fatpath has no realms"),
+    ];
+    for (data, want, text) in cases {
+        let (errno, said) = refusal(&mut node(), true, &route(|w| w.put(RTA_MULTIPATH, &data)));
+        assert_eq!((errno, said.contains(text)), (want, true), "{data:?}: {said}");
     }
 }
 

@@ -33,6 +33,10 @@ impl Model {
         self.note_expiry(&address);
         self.deltas.push(Delta::AddAddress(PortId(index), address.clone()));
         self.add_address_routes(index, &address);
+        // `fib_inetaddr_event`: the paths that were lost with the last address.
+        if address.addr.addr().is_ipv4() && self.links.get(&index).is_some_and(|link| link.up) {
+            self.mark_paths(true, index, false);
+        }
     }
 
     /// Removes addresses whose valid lifetime has ended, and marks addresses as deprecated whose preferred lifetime has
@@ -163,7 +167,8 @@ impl Model {
         }
         // Without an IPv4 address, a link has no IPv4 routes (`fib_inetaddr_event`).
         if first.addr.addr().is_ipv4() && !link.addresses.iter().any(|address| address.addr.addr().is_ipv4()) {
-            self.remove_routes(true, |_, route| route.dev == index);
+            self.mark_paths(true, index, true);
+            self.remove_routes(true, |_, route| is_lost(route, index));
         }
     }
 
@@ -177,6 +182,7 @@ impl Model {
         if up {
             let Some(link) = self.links.get(&index).cloned() else { return };
             link.addresses.iter().for_each(|address| self.add_address_routes(index, address));
+            [true, false].into_iter().for_each(|v4| self.mark_paths(v4, index, false));
             if link.is_loopback() {
                 self.add_loopback_addresses(&link);
             } else {
@@ -184,7 +190,8 @@ impl Model {
             }
             return;
         }
-        self.remove_routes(true, |_, route| route.dev == index && route.scope != RT_SCOPE_HOST);
+        [true, false].into_iter().for_each(|v4| self.mark_paths(v4, index, true));
+        self.remove_routes(true, |_, route| is_lost(route, index) && route.scope != RT_SCOPE_HOST);
         self.clear_v6(index);
     }
 
@@ -207,7 +214,8 @@ impl Model {
         // `fib_sync_down_addr`, `fib_disable_ip`.
         let main = was.l3_table().unwrap_or(RT_TABLE_MAIN);
         let by_source = |route: &Route| route.kind != RTN_LOCAL && route.src.is_some_and(|src| gone.contains(&src));
-        self.remove_routes(true, |table, route| route.dev == index || table == main && by_source(route));
+        self.remove_routes(true, |table, route| route.is_by(index) || table == main && by_source(route));
+        self.remove_routes(false, |_, route| route.is_by(index));
         self.clear_v6(index);
     }
 
@@ -217,7 +225,7 @@ impl Model {
         let Some(link) = self.links.get_mut(&index) else { return };
         let (staying, going) = link.addresses.drain(..).partition(|address: &Address| address.addr.addr().is_ipv4());
         link.addresses = staying;
-        self.remove_routes(false, |_, route| route.dev == index);
+        self.remove_routes(false, |_, route| is_lost(route, index));
         going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(PortId(index), address)));
     }
 
@@ -275,6 +283,14 @@ impl Model {
     }
 }
 
+/// Whether a route has no path but by a link that is down.
+fn is_lost(route: &Route, index: u32) -> bool {
+    match &route.paths {
+        Some(paths) => paths.iter().all(|path| path.dead || path.dev == index),
+        None => route.dev == index,
+    }
+}
+
 fn multicast_v6(index: u32) -> Route {
     let prefix = Prefix::containing(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8).unwrap_or(Prefix::ANY_V6);
     let (scope, protocol, metric) = (RT_SCOPE_UNIVERSE, RTPROT_KERNEL, METRIC_V6_CONNECTED);
@@ -289,5 +305,6 @@ fn multicast_v6(index: u32) -> Route {
         src: None,
         onlink: false,
         encap: None,
+        paths: None,
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::Bound;
 
-use base::{Domain, IfIndex, Instant, PortId, Prefix, RouteFlow, RuleSelector, TableId};
+use base::{Domain, IfIndex, Instant, PathHash, PortId, Prefix, RouteFlow, RuleSelector, TableId};
 
 use super::entry::{Address, Link, LinkQdisc, METRIC_V6_USER, Master};
 use super::fib_rule::Rule;
@@ -33,6 +33,22 @@ const MTU_ETHERNET: u32 = 1500;
 const FIRST_HANDLE: u32 = 0x8000_0000;
 /// Difference of consecutive automatic handles.
 const NEXT_HANDLE: u32 = 1 << 16;
+
+/// Notification about a route that is replaced.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Told {
+    /// None: paths become dead or alive with their link (Linux `fib_sync_down_dev`, `fib6_ifdown`).
+    Nothing,
+    /// The new route.
+    New {
+        /// Flags of the message.
+        flags: u16,
+        /// Place of the path that is listed first.
+        from: usize,
+    },
+    /// A path that is gone, as a route of its own.
+    Gone(Box<Route>),
+}
 
 /// Change for the datapath to apply.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -63,6 +79,8 @@ pub enum Delta {
         old: Route,
         /// New route.
         new: Route,
+        /// Notification of listeners.
+        told: Told,
     },
     /// An address is added to a link. Its connected routes are separate deltas.
     AddAddress(PortId, Address),
@@ -115,6 +133,10 @@ pub struct Model {
     pub(super) strict_vrfs: bool,
     /// Limit of routes; 0 is none.
     max_routes: u32,
+    /// Whether a route with several paths was ever added.
+    has_paths: bool,
+    /// Hash by which flows select their paths.
+    path_hash: PathHash,
     /// Whether the log has the warning about `mcast_snooping`.
     pub(super) has_warned_of_snooping: bool,
     /// Number of changes of links and addresses.
@@ -177,6 +199,8 @@ impl Default for Model {
             had_vrf: false,
             strict_vrfs: false,
             max_routes: 0,
+            has_paths: false,
+            path_hash: PathHash::default(),
             has_warned_of_snooping: false,
             generation: 0,
             deltas: Vec::new(),
@@ -244,8 +268,9 @@ impl Model {
         let generation = self.generation.wrapping_add(1);
         let qdiscs: BTreeMap<u32, LinkQdisc> =
             self.links.iter().filter_map(|(&id, link)| Some((id, link.qdisc?))).collect();
-        let (last_handle, max_routes) = (self.last_handle, self.max_routes);
-        *self = Self { last_index, generation, last_handle, max_routes, ..Self::default() };
+        let (last_handle, max_routes, path_hash) =
+            (self.last_handle, self.max_routes, std::mem::take(&mut self.path_hash));
+        *self = Self { last_index, generation, last_handle, max_routes, path_hash, ..Self::default() };
         self.add_loopback(&config.lo);
         let masters = masters_of(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
@@ -306,7 +331,7 @@ impl Model {
             let dev = if dev == 0 && !v4 { LOOPBACK } else { dev };
             let (prefix, protocol, src, onlink) = (route.to, RTPROT_STATIC, route.src, false);
             let encap = route.encap;
-            let entry = Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap };
+            let entry = Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap, paths: None };
             self.insert_route(route.table.0, entry, false);
         }
         self.changed = false;
@@ -568,6 +593,16 @@ impl Model {
         self.max_routes = limit;
     }
 
+    /// Sets the hash by which flows select their paths.
+    pub fn set_path_hash(&mut self, hash: PathHash) {
+        self.path_hash = hash;
+    }
+
+    /// Hash of a flow for its path.
+    pub(super) fn path_hash(&self, flow: &RouteFlow) -> u32 {
+        self.path_hash.of(flow)
+    }
+
     /// Number of routes of all tables.
     pub fn route_count(&self) -> usize {
         [&self.v4, &self.v6].iter().flat_map(|family| family.tables.values()).map(|(_, table)| table.len()).sum()
@@ -590,18 +625,38 @@ impl Model {
 
     /// Adds a route, and records the delta.
     pub(super) fn insert_route(&mut self, table: u32, route: Route, ahead: bool) {
+        self.has_paths |= route.paths.is_some();
         self.deltas.push(Delta::AddRoute { table: TableId(table), route: route.clone(), ahead });
         self.family_mut(route.prefix.is_ipv4()).get_or_make(table).insert(route, ahead);
         self.changed = true;
     }
 
     /// Replaces a route, and records the delta.
-    pub(super) fn replace_route(&mut self, table: u32, key: Key, new: Route) {
+    pub(super) fn replace_route(&mut self, table: u32, key: Key, new: Route, told: Told) {
+        self.has_paths |= new.paths.is_some();
         let there = self.family_mut(new.prefix.is_ipv4()).get_or_make(table).replace(key, new.clone());
         if let Some(old) = there {
-            self.deltas.push(Delta::ReplaceRoute { table: TableId(table), old, new });
+            self.deltas.push(Delta::ReplaceRoute { table: TableId(table), old, new, told });
             self.changed = true;
         }
+    }
+
+    /// Marks the paths by a link of routes of a family that have several as dead or alive (Linux `fib_sync_down_dev`, `fib_sync_up`).
+    /// A route all of whose paths are dead then is left to the caller.
+    pub(super) fn mark_paths(&mut self, v4: bool, dev: u32, dead: bool) {
+        if !self.has_paths {
+            return;
+        }
+        let marked = |route: &Route| {
+            let mut paths =
+                route.paths.as_ref().filter(|paths| paths.iter().any(|it| it.dev == dev && it.dead != dead))?.to_vec();
+            paths.iter_mut().filter(|path| path.dev == dev).for_each(|path| path.dead = dead);
+            Some(route.clone().with_paths(&paths))
+        };
+        let tables = self.family(v4).tables.values();
+        let each = tables.flat_map(|(id, table)| table.after(None).map(move |(key, route)| (*id, key, route)));
+        let changed: Vec<_> = each.filter_map(|(id, key, route)| Some((id, key, marked(route)?))).collect();
+        changed.into_iter().for_each(|(id, key, route)| self.replace_route(id, key, route, Told::Nothing));
     }
 
     /// Removes a route, and records the delta.

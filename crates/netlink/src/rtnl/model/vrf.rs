@@ -108,7 +108,7 @@ impl Model {
     pub(in crate::rtnl) fn set_master(&mut self, index: u32, master: Option<Master>) {
         self.touch();
         for v4 in [true, false] {
-            self.remove_routes(v4, |_, route| route.dev == index);
+            self.remove_routes(v4, |_, route| route.is_by(index));
         }
         let Some(link) = self.links.get_mut(&index) else { return };
         link.master = master;

@@ -82,7 +82,7 @@ impl Backend for RecordingBackend {
         for delta in deltas {
             match delta {
                 Delta::RemoveRoute { table, route, .. } => drop(remove(routes, table, route)),
-                Delta::ReplaceRoute { table, old, new } => {
+                Delta::ReplaceRoute { table, old, new, .. } => {
                     remove(routes, table, old);
                     routes.push((table, new));
                 }
