@@ -2,8 +2,8 @@
 //!
 //! # Decides
 //! Identifiers ([`PortId`], [`IfIndex`], [`Domain`], [`TableId`], [`SaId`], [`ShardId`]), prefixes ([`Prefix`], [`IfAddr`]), flows
-//! that a rule for routes matches ([`RuleSelector`]), the choice among paths of a route ([`PathHash`]), time ([`Instant`]), rate limits ([`TokenBucket`]), counters ([`Counters`],
-//! [`Mib`]), and the reasons for which a packet is dropped ([`DropReason`]).
+//! that a rule for routes matches ([`RuleSelector`]), the choice among paths of a route ([`PathHash`]), time ([`Instant`]), rate
+//! limits ([`TokenBucket`]), counters ([`Counters`], [`Mib`]), and the reasons for which a packet is dropped ([`DropReason`]).
 //!
 //! # Leaves to others
 //! All protocols and all state. A core takes [`Instant`] as a parameter and never reads a clock: crate `daemon` does,

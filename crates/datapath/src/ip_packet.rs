@@ -89,6 +89,13 @@ impl IpPacket {
         }
     }
 
+    /// As [`route_flow`](Self::route_flow), for the choice of a path: fragments of a datagram have no ports, so that all take one.
+    #[inline]
+    pub(crate) fn path_flow(&self, domain: Domain) -> RouteFlow {
+        let flow = self.route_flow(domain);
+        if self.info.fragment.is_some() { RouteFlow { sport: 0, dport: 0, ..flow } } else { flow }
+    }
+
     /// A packet whose headers are not parsed.
     #[inline]
     pub(crate) const fn unparsed(pkt: Packet) -> Self {

@@ -212,13 +212,25 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: PortId, kinds: 
 }
 
 /// Decision on a packet of a socket, whose kernel has chosen `link`: a broadcast address leaves by that link or as the route by that
-/// link says (Linux `fib_lookup` with `flowi4_oif`). A VRF's device is no choice of a link.
+/// link says (Linux `fib_lookup` with `flowi4_oif`). A VRF's device is no choice of a link. Neither is the link of the first of several
+/// paths, by which the kernel has the route; that of another path is one of a socket that is bound to it.
 fn on_link(dp: &Datapath, decision: Decision, link: PortId, ip: &IpPacket) -> Decision {
     let domain = dp.fib.domain(link);
     match decision {
         Decision::Broadcast { dev: Some(dev) } if dev != link && domain.vrf_device() != Some(link) => {
             dp.fib.decide_flow(&ip.route_flow(domain), Some(link))
         }
+        Decision::Forward { dev, .. } if dev != link => match dp.decide_paths(domain, ip) {
+            Decision::Paths(paths) => {
+                let mut links = dp.fib.next_hops(paths).iter().map(|hop| hop.dev);
+                if links.next() != Some(link) && links.any(|dev| dev == link) {
+                    dp.fib.by_path(paths, &ip.path_flow(domain), Some(link))
+                } else {
+                    decision
+                }
+            }
+            _ => decision,
+        },
         other => other,
     }
 }

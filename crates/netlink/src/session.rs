@@ -66,6 +66,8 @@ pub struct Request<'a> {
     pub privileged: bool,
     /// The client's port.
     pub port: u32,
+    /// Whether the request restores a saved object.
+    pub restored: bool,
 }
 
 impl<'a> Request<'a> {
@@ -498,8 +500,8 @@ impl<P: Protocol> Session<P> {
     }
 
     fn carry_out(&mut self, message: Message<'_>, protocol: &mut P, reply: &mut Reply<'_>) -> Outcome {
-        let request =
-            Request { message, strict: self.state.strict, privileged: self.state.privileged, port: self.state.port };
+        let SocketState { strict, privileged, port, .. } = self.state;
+        let request = Request { message, strict, privileged, port, restored: false };
         if !self.state.privileged && !P::only_reads(&request) {
             return Outcome::Done(Err(Error::new(errno::EPERM)));
         }
@@ -571,7 +573,7 @@ impl<P: Protocol> Session<P> {
 pub fn carry_out<P: Protocol>(protocol: &mut P, bytes: &[u8]) -> Result<(), Error> {
     let message = Messages::new(bytes).next().filter(|message| message.header.kind >= kind::MIN);
     let message = message.ok_or(Error::text(errno::EINVAL, "Invalid message"))?;
-    let request = Request { message, strict: false, privileged: true, port: 0 };
+    let request = Request { message, strict: false, privileged: true, port: 0, restored: true };
     let outbox = &mut Outbox::default();
     let mut reply = Reply::unsolicited(Groups::default(), outbox);
     admit::<P>(&request)?;

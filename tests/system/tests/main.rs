@@ -34,7 +34,6 @@ mod keys;
 mod large_file;
 mod lines;
 mod linux_peer;
-
 mod multipath;
 mod nat;
 mod package;

@@ -1,5 +1,6 @@
 //! Routes with several paths: `ip` prints what it prints on Linux, and flows are spread over paths whose links are up.
 
+use std::collections::HashSet;
 use std::fmt::Write;
 use std::fs;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("multipath/flows_are_spread_and_leave_a_dead_path", NEEDS, spread),
         trial("multipath/ports_select_a_path_by_policy_1", NEEDS, ports),
         trial("multipath/paths_are_kept_over_a_restart", NEEDS, kept),
+        trial("multipath/paths_are_limited_and_of_unicast_routes", &[Need::Namespaces], limited),
     ]
 }
 
@@ -235,9 +237,16 @@ own = socket.create_connection(('10.9.0.5', 7000), 20); own.sendall(bytes(8 << 2
     site.ip("link set up1 up")?;
     let sent = site.sent_by(|| site.pings("10.9.0.", false))?;
     assert!(sent.iter().all(|&sent| sent >= 10), "{sent:?}");
-    // The whole route goes with one of its links.
+    // Sockets that are bound to the link of the second path take that path.
+    let ping = "for n in $(seq 20); do ping -n -q -c 1 -W 5 -I up2 10.9.0.$n || exit 1; done";
+    let mut exec = site.netns.command(fatpath());
+    exec.args(["exec", "--instance", "router", "--", "sh", "-c", ping]).env("FATPATH_RUNDIR", site.scratch.path());
+    let [first, second] = site.sent_by(|| run(&mut exec).map(drop))?;
+    assert!(first < 5 && second >= 20, "{first} {second}");
+    // The whole IPv4 route goes with one of its links; an IPv6 route has the other path.
     site.ip("link del up1")?;
     assert!(!site.ip("route show")?.contains("10.9.0.0/24"));
+    site.pings("2001:db8:9::", false)?;
     Ok(())
 }
 
@@ -277,40 +286,94 @@ fn kept() -> Outcome {
     let netns = two_links("ours", &far)?;
     let node = Node { scratch: &scratch, netns: &netns, name: "ours" };
     let file = scratch.file("ours.toml");
-    let addresses =
-        [("eth0", "\"10.1.0.1/24\", \"2001:db8:1::1/64\""), ("eth1", "\"10.2.0.1/24\", \"2001:db8:2::1/64\"")];
-    let mut toml = LINKS.to_owned();
-    for (link, addresses) in addresses {
-        toml = toml.replace(
-            &format!("interface = \"{link}\"\n"),
-            &format!("interface = \"{link}\"\naddresses = [{addresses}]\n"),
-        );
-    }
-    fs::write(&file, with_workers(&toml))?;
+    fs::write(&file, with_workers(LINKS))?;
     let state = scratch.file("state");
     let words = ["--config", &file.display().to_string(), "--state", &state.display().to_string()].map(str::to_owned);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let mut gateway = node.start(&words)?;
-    node.ip("route add 10.9.0.0/24 nexthop via 10.1.0.9 nexthop via 10.2.0.9 weight 3")?;
-    node.ip("route add 2001:db8:9::/48 nexthop via 2001:db8:1::9 nexthop via 2001:db8:2::9 weight 3")?;
+    for words in [
+        "addr add 10.1.0.1/24 dev eth0",
+        "addr add 10.2.0.1/24 dev eth1",
+        "addr add 2001:db8:1::1/64 dev eth0",
+        "addr add 2001:db8:2::1/64 dev eth1",
+        "route add 10.9.0.0/24 nexthop via 10.1.0.9 nexthop via 10.2.0.9 weight 3",
+        "route add 2001:db8:9::/48 nexthop via 2001:db8:1::9 nexthop via 2001:db8:2::9 weight 3",
+    ] {
+        node.ip(words)?;
+    }
+    node.sysctl("-w net.ipv4.fib_multipath_hash_policy=1")?;
     let routes = || -> Outcome<[String; 2]> {
         Ok([node.ip("route show 10.9.0.0/24")?, node.ip("-6 route show 2001:db8:9::/48")?])
     };
-    for (up, is_saved) in [(true, true), (false, false), (false, true)] {
-        // The file sets the link up anew.
-        node.ip(&format!("link set eth1 {}", if up { "up" } else { "down" }))?;
+    let alive = |texts: [String; 2]| texts.map(|text| text.replace(" dead linkdown", ""));
+    // A link that was down has no IPv6 address when it is up again, and its path is there.
+    for (change, is_saved) in [
+        ("link set eth1 up", true),
+        ("link set eth1 down", false),
+        ("link set eth1 down", true),
+        ("link set eth1 up", true),
+        ("addr del 10.2.0.1/24 dev eth1", true),
+    ] {
+        node.ip(change)?;
         let before = routes()?;
-        assert!(before.iter().all(|text| text.matches("nexthop").count() == 2), "{before:?}");
-        assert_eq!(before[0].contains("dead linkdown"), !up, "{before:?}");
+        assert!(before.iter().all(|text| text.matches("nexthop").count() == 2), "{change}: {before:?}");
+        assert_eq!(before[0].contains("dead linkdown"), !change.ends_with("up"), "{change}: {before:?}");
         if is_saved {
             node.save()?;
         }
         gateway.signal(Signal::TERM)?;
         gateway.wait(PATIENCE)?;
         gateway = node.start(&words)?;
-        let after = routes()?;
-        let alive = before.map(|text| text.replace(" dead linkdown", ""));
-        assert_eq!(after.map(|text| text.replace(" dead linkdown", "")), alive, "up: {up}, saved: {is_saved}");
+        // The file sets links up.
+        assert_eq!(alive(routes()?), alive(before), "{change}, saved: {is_saved}");
+        assert_eq!(node.sysctl("-n net.ipv4.fib_multipath_hash_policy")?, "1\n");
+    }
+    // `ip route get` has the policy that was restored.
+    let gateways = || -> Outcome<usize> {
+        let found = (5000..5032).map(|port| {
+            let text = node.ip(&format!("route get 10.9.0.1 from 10.1.0.1 ipproto udp sport {port} dport 9"))?;
+            Ok(text.split_whitespace().skip_while(|word| *word != "via").nth(1).unwrap_or_default().to_owned())
+        });
+        Ok(found.collect::<Outcome<HashSet<String>>>()?.len())
+    };
+    assert_eq!(gateways()?, 1, "one path is dead");
+    node.ip("addr add 10.2.0.1/24 dev eth1")?;
+    assert_eq!(
+        gateways()?,
+        2,
+        "{:?} {}",
+        routes()?,
+        node.ip("route get 10.9.0.1 from 10.1.0.1 ipproto udp sport 5000 dport 9")?
+    );
+    Ok(())
+}
+
+/// A route has as many paths as a message has room for; only unicast routes have several.
+fn limited() -> Outcome {
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let netns = two_links("ours", &far)?;
+    let _gateway = Gateway::start(&netns, &scratch, "ours", LINKS)?;
+    let sh = |script: &str| run(exec(&netns, "ours").args(["-c", script]).env("FATPATH_RUNDIR", scratch.path()));
+    sh("ip addr add 2001:db8:1::1/64 dev eth0 nodad; ip addr add 10.1.0.1/24 dev eth0")?;
+    sh("for n in $(seq 100); do ip -6 route append 2001:db8:9::/48 via 2001:db8:1::1:$n || exit 1; done")?;
+    let refused = |words: &str| sh(&format!("{words} 2>&1 || true"));
+    let one_more = refused("ip -6 route append 2001:db8:9::/48 via 2001:db8:1::2:1")?;
+    assert!(one_more.contains("fatpath has at most 100 paths of a route"), "{one_more}");
+    assert_eq!(sh("ip -6 route show 2001:db8:9::/48")?.matches("nexthop via").count(), 100);
+    let hops: String = (1..=101).map(|n| format!(" nexthop via 10.1.0.{}", n + 1)).collect();
+    let many = refused(&format!("ip route add 10.9.0.0/24{hops}"))?;
+    assert!(many.contains("fatpath has at most 100 paths of a route"), "{many}");
+    for kind in ["blackhole", "unreachable", "prohibit", "throw", "local", "broadcast"] {
+        for (to, hops) in [
+            ("2001:db8:a::/48", "nexthop via 2001:db8:1::9 nexthop via 2001:db8:1::10"),
+            ("10.9.1.0/24", "nexthop dev eth0 nexthop dev eth1"),
+        ] {
+            let text = refused(&format!("ip route add {kind} {to} {hops}"))?;
+            assert!(
+                text.contains("can not be specified for this route type") || text.contains("can not have multiple"),
+                "{kind} {to}: {text}"
+            );
+        }
     }
     Ok(())
 }

@@ -25,6 +25,9 @@ const DEFAULT_METRIC: u32 = u32::MAX;
 /// Lowest metric of a VRF's routes to its links' devices.
 const BEHIND: u32 = 1 << 31;
 
+/// As [`BEHIND`], of the routes to the devices of the further paths of a route.
+const BY_OTHER_PATH: u32 = 1 << 30;
+
 /// A link's device.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Made {
@@ -188,13 +191,29 @@ impl View<'_> {
     /// mirrored twice: to the VRF's device, for sockets bound to it, and with a larger metric to the link's device, for
     /// sockets bound to that. `None`: the namespace does not need the route.
     pub(super) fn routes(&self, table: TableId, route: &Route) -> impl Iterator<Item = MirroredRoute> + use<> {
+        let mut all = self.routes_by(table, route);
+        // Sockets that are bound to a link find the route by that link's path.
+        let paths = route.paths.iter().flat_map(|paths| paths.iter());
+        for path in paths.filter(|path| !path.dead && path.dev != route.dev) {
+            let by_path = Route { dev: path.dev, via: path.via, paths: None, ..route.clone() };
+            let others = self.routes_by(table, &by_path).into_iter();
+            all.extend(
+                others.filter_map(|it| Some(MirroredRoute { metric: it.metric.checked_add(BY_OTHER_PATH)?, ..it })),
+            );
+        }
+        all.sort_unstable();
+        all.dedup_by_key(|it| (it.table, it.metric, it.index));
+        all.into_iter()
+    }
+
+    fn routes_by(&self, table: TableId, route: &Route) -> Vec<MirroredRoute> {
         let first = self.route(table, route);
         let by_link = first.filter(|first| first.table != TableId::MAIN.0 && first.index != 0).and_then(|first| {
             let index = self.device(route.dev)?.index;
             let metric = first.metric.checked_add(BEHIND)?;
             Some(MirroredRoute { index, metric, ..first }).filter(|_| index != first.index)
         });
-        [first, by_link].into_iter().flatten()
+        [first, by_link].into_iter().flatten().collect()
     }
 
     fn route(&self, table: TableId, route: &Route) -> Option<MirroredRoute> {

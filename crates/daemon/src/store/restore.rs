@@ -27,6 +27,7 @@ use crate::command::{Handle, WorkerGone, same};
 use crate::journal::Record;
 use crate::netlink::{Protocols, write_sysctl};
 use crate::node::{Node, since_boot};
+use crate::path_hash;
 use crate::sa_name::SaName;
 use crate::sadb;
 
@@ -161,6 +162,7 @@ pub(crate) fn restore(
     let wrong = |errno| refused(path, "settings", &words(&Error::new(errno)));
     protocols.rtnl.model.set_strict_vrfs(set.vrf_strict_mode).map_err(wrong)?;
     protocols.rtnl.model.set_max_routes(set.tables.routes);
+    protocols.rtnl.model.set_path_hash(path_hash::of(set.path_hash));
     protocols.sysctl.set(set).map_err(wrong)?;
     counts.warn_of_others(path);
     Ok(Counts { done: counts.done + n, of_files: counts.of_files + left, ..counts })

@@ -51,11 +51,11 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
             }
         }
         Delta::RemoveRoute { table, route, .. } => {
-            if let Some(route) = there(fib, route) {
+            if let Some(route) = existing(fib, route) {
                 fib.remove(*table, &route);
             }
         }
-        Delta::ReplaceRoute { table, old, new, .. } => match (there(fib, old), added(fib, new)) {
+        Delta::ReplaceRoute { table, old, new, .. } => match (existing(fib, old), added(fib, new)) {
             (Some(old), Some(new)) => drop(fib.exchange(*table, &old, new)),
             (Some(old), None) => drop(fib.remove(*table, &old)),
             (None, Some(new)) => fib.insert(*table, new, false),
@@ -106,25 +106,32 @@ const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
     }
 }
 
-/// Paths that packets may take, if there are several; the route itself has a single one.
+/// Paths that packets may take, if the route has a list of them.
 fn hops(route: &rtnl::Route) -> Option<Vec<NextHop>> {
-    let alive = route.paths.iter().flat_map(|paths| paths.iter()).filter(|path| !path.dead);
+    let alive = route.paths.as_ref().filter(|_| route.kind == RTN_UNICAST)?.iter().filter(|path| !path.dead);
     let hop = |path: &rtnl::NextHop| NextHop { dev: PortId(path.dev), via: path.via, weight: path.weight };
-    Some(alive.map(hop).collect()).filter(|hops: &Vec<NextHop>| hops.len() > 1)
+    Some(alive.map(hop).collect())
 }
 
 /// Route to add to `fib`, with the set of its paths; `None` for a route that decides on no packet.
 pub(crate) fn added(fib: &mut Fib, route: &rtnl::Route) -> Option<Route> {
     let single = to_fib(route)?;
-    Some(hops(route).map_or(single, |hops| Route { kind: RouteKind::Paths(fib.paths(&hops)), ..single }))
+    match hops(route) {
+        Some(hops) if hops.is_empty() => None,
+        Some(hops) if hops.len() > 1 => Some(Route { kind: RouteKind::Paths(fib.paths(&hops)), ..single }),
+        _ => Some(single),
+    }
 }
 
 /// Route of `fib` that [`added`] has made.
-fn there(fib: &Fib, route: &rtnl::Route) -> Option<Route> {
+fn existing(fib: &Fib, route: &rtnl::Route) -> Option<Route> {
     let single = to_fib(route)?;
     match hops(route) {
-        Some(hops) => fib.paths_of(&hops).map(|paths| Route { kind: RouteKind::Paths(paths), ..single }),
-        None => Some(single),
+        Some(hops) if hops.is_empty() => None,
+        Some(hops) if hops.len() > 1 => {
+            fib.paths_of(&hops).map(|paths| Route { kind: RouteKind::Paths(paths), ..single })
+        }
+        _ => Some(single),
     }
 }
 

@@ -112,6 +112,7 @@ fn group_link(dp: &Datapath, link: PortId, group: IpAddr) -> Option<PortId> {
     }
     match dp.fib.lookup(domain, group, None).filter(|_| group.is_ipv4() && dp.fib.may_send(domain))?.kind {
         RouteKind::Unicast { dev, .. } => Some(dev),
+        RouteKind::Paths(paths) => dp.fib.next_hops(paths).first().map(|hop| hop.dev),
         _ => None,
     }
 }

@@ -4,7 +4,8 @@
 //! attacker has to guess, or TCP or UDP of a socket of the host side. A learnt MTU applies to the tunnels to that destination and
 //! to this node's own packets there. Redirects are ignored: a router chooses its own routes (RFC 1812 §5.2.7.2).
 
-use base::{Domain, DropReason};
+use base::{Domain, DropReason, RouteFlow};
+use fib::Decision;
 use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
 
 use crate::host_side::up;
@@ -49,7 +50,12 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
         return Some(DropReason::IcmpQuote);
     };
-    let link_mtu = Hop::of(dp.decide(domain, dst)).ok().and_then(|hop| dp.mtu_of(hop.dev)).unwrap_or(0);
+    let link_mtu = match dp.fib.decide_paths(&RouteFlow::to(domain, dst), None) {
+        // The quoted packet has taken one of them.
+        Decision::Paths(paths) => dp.fib.next_hops(paths).iter().filter_map(|hop| dp.mtu_of(hop.dev)).max(),
+        other => Hop::of(other).ok().and_then(|hop| dp.mtu_of(hop.dev)),
+    };
+    let link_mtu = link_mtu.unwrap_or(0);
     if dp.fib.lower_path_mtu(cx.now, domain, dst, mtu, link_mtu) {
         dp.path_mtus_learnt += 1;
         dp.shard.tell(Update::PathMtu { domain, dst, mtu });

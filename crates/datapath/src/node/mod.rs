@@ -245,21 +245,30 @@ impl Datapath {
     /// Decision about a packet in a domain, by all that rules and paths read of it ([`Fib::decide_flow`]).
     #[inline]
     pub(crate) fn decide_packet(&self, domain: Domain, ip: &IpPacket) -> Decision {
-        if self.fib.rules_read_flows(ip.info.dst.is_ipv4()) {
-            return self.recent_flows.decide(&self.fib, &ip.route_flow(domain));
-        }
-        match self.recent_routes.decide(&self.fib, domain, ip.info.dst) {
-            Decision::Paths(paths) => self.fib.by_path(paths, &ip.route_flow(domain), None),
+        match self.decide_paths(domain, ip) {
+            Decision::Paths(paths) => self.fib.by_path(paths, &ip.path_flow(domain), None),
             other => other,
+        }
+    }
+
+    /// As [`decide_packet`](Self::decide_packet), without the choice among several paths ([`Fib::decide_paths`]).
+    #[inline]
+    pub(crate) fn decide_paths(&self, domain: Domain, ip: &IpPacket) -> Decision {
+        if self.fib.rules_read_flows(ip.info.dst.is_ipv4()) {
+            self.recent_flows.decide(&self.fib, &ip.route_flow(domain))
+        } else {
+            self.recent_routes.decide(&self.fib, domain, ip.info.dst)
         }
     }
 
     /// Decision about packets of a flow ([`Fib::decide_flow`]).
     pub(crate) fn decide_flow(&self, flow: &RouteFlow) -> Decision {
-        if self.fib.rules_read_flows(flow.dst.is_ipv4()) {
-            return self.recent_flows.decide(&self.fib, flow);
-        }
-        match self.recent_routes.decide(&self.fib, flow.domain, flow.dst) {
+        let decision = if self.fib.rules_read_flows(flow.dst.is_ipv4()) {
+            self.recent_flows.decide(&self.fib, flow)
+        } else {
+            self.recent_routes.decide(&self.fib, flow.domain, flow.dst)
+        };
+        match decision {
             Decision::Paths(paths) => self.fib.by_path(paths, flow, None),
             other => other,
         }

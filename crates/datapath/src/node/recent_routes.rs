@@ -80,14 +80,14 @@ impl Default for RecentFlows {
 }
 
 impl RecentFlows {
-    /// As [`Fib::decide_flow`], from the cache.
+    /// As [`Fib::decide_paths`], from the cache.
     pub(crate) fn decide(&self, fib: &Fib, flow: &RouteFlow) -> Decision {
         let ports = usize::from(flow.sport ^ flow.dport);
         let slot = &self.slots[(slot_of(flow.domain, flow.dst) ^ ports) % SLOTS];
         match slot.get() {
             Some((generation, known, decision)) if generation == fib.generation() && known == *flow => decision,
             _ => {
-                let decision = fib.decide_flow(flow, None);
+                let decision = fib.decide_paths(flow, None);
                 slot.set(Some((fib.generation(), *flow, decision)));
                 decision
             }

@@ -35,7 +35,14 @@ struct RouteRequest {
     encap: Option<RouteEncap>,
     /// Paths, if there are several; those whose link is not known yet have 0.
     paths: Vec<NextHop>,
+    /// Whether the request has a list of paths, also of one.
+    is_list: bool,
+    /// Whether the request restores a saved route.
+    restored: bool,
 }
+
+/// Limit of paths of a route: with that many its message fits the smallest part of a dump.
+const MAX_PATHS: usize = 100;
 
 /// Unsupported attributes of routes, with their error texts.
 const UNSUPPORTED: [(u16, &str); 5] = [
@@ -88,12 +95,20 @@ impl RouteRequest {
             return Err(Error::unsupported("fatpath translates on no route with several paths"));
         }
         let dev = number(RTA_OIF).map_or(0, |dev| model.id_of(dev));
-        if dev != 0 && paths.iter().any(|path| path.dev != dev) {
+        if v4 && dev != 0 && paths.first().is_some_and(|path| path.dev != dev) {
             return Err(invalid("Nexthop device index does not match RTA_OIF"));
         }
         let via = gateway(&attrs, v4)?;
-        if via.is_some() && paths.iter().any(|path| path.via != via) {
+        if v4 && via.is_some() && paths.first().is_some_and(|path| path.via != via) {
             return Err(invalid("Nexthop gateway does not match RTA_GATEWAY or RTA_VIA"));
+        }
+        let mut paths = paths;
+        if !v4 {
+            // What the route itself names is that of each path that names none (`ip6_route_multipath_add`).
+            for path in &mut paths {
+                path.dev = if path.dev == 0 { dev } else { path.dev };
+                path.via = path.via.or(via);
+            }
         }
         let requested = Self {
             v4,
@@ -109,10 +124,12 @@ impl RouteRequest {
             onlink: flags & RTNH_F_ONLINK != 0,
             encap,
             paths: Vec::new(),
+            is_list: !paths.is_empty(),
+            restored: request.restored,
         };
-        // One path is none of several.
+        // A list of one is a single path; that of IPv6 keeps its weight for paths that come later.
         Ok(match paths[..] {
-            [only] => requested.by(&only),
+            [only] if v4 || only.weight == 1 && !only.dead => requested.by(&only),
             _ => Self { paths, ..requested },
         })
     }
@@ -152,15 +169,19 @@ fn next_hops(model: &Model, request: &Request<'_>, attr: &Attr<'_>, v4: bool) ->
         let dev = if ifindex == 0 { 0 } else { model.id_of(ifindex) };
         let is_down = flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) != 0;
         // A state that is restored has the paths of links that are down.
-        if is_down && request.port != 0 {
+        if is_down && !request.restored {
             return Err(attr.refused("Invalid flags for nexthop - can not contain DEAD or LINKDOWN"));
         }
-        let dead = is_down && !model.link(dev).is_some_and(|link| link.up);
+        let dead = is_down;
         let onlink = flags & RTNH_F_ONLINK != 0;
         all.push(NextHop { dev, via: gateway(&attrs, v4)?, onlink, weight: u16::from(hops) + 1, dead });
         rest = rest.get(align(len)..).unwrap_or_default();
     }
-    if all.is_empty() { Err(attr.refused(SURPLUS)) } else { Ok(all) }
+    match all.len() {
+        0 => Err(attr.refused(SURPLUS)),
+        len if len > MAX_PATHS => Err(Error::unsupported("fatpath has at most 100 paths of a route").at(attr.offset)),
+        _ => Ok(all),
+    }
 }
 
 /// Route of a request, with the link of each of its paths, each of which `check` has found right.
@@ -170,6 +191,9 @@ fn checked(
     check: impl Fn(&Model, &RouteRequest, &mut Route) -> Result<(), Error>,
 ) -> Result<Route, Error> {
     let mut route = requested.route();
+    if requested.is_list && requested.kind != RTN_UNICAST {
+        return Err(invalid("Gateway, device and multipath can not be specified for this route type"));
+    }
     if requested.paths.is_empty() {
         check(model, requested, &mut route)?;
         return Ok(route);
@@ -178,12 +202,16 @@ fn checked(
     for path in &requested.paths {
         let one = requested.by(path);
         route = one.route();
-        if path.dead {
-            link(model, path.dev)?;
+        let mut dead = false;
+        if requested.restored && path.dev != 0 {
+            // It was right when it was added. Since then its link may have lost the address that the gateway is behind.
+            let found = model.link(path.dev).ok_or(Error::new(errno::ENODEV))?;
+            let has_v4 = || found.addresses.iter().any(|address| address.addr.addr().is_ipv4());
+            dead = !found.up || path.dead && requested.v4 && !has_v4();
         } else {
             check(model, &one, &mut route)?;
         }
-        paths.push(NextHop { dev: route.dev, ..*path });
+        paths.push(NextHop { dev: route.dev, dead, ..*path });
     }
     Ok(route.with_paths(&paths))
 }
@@ -395,7 +423,7 @@ fn check_gateway_v4(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
     let scope = requested.scope.saturating_add(1).max(RT_SCOPE_LINK);
     // `fib_table_lookup` compares the scope before it evaluates the type.
     let fits = |route: &Route| {
-        let by = requested.dev == 0 || route.dev == requested.dev;
+        let by = requested.dev == 0 || route.is_by(requested.dev);
         let is_usable = by && model.link(route.dev).is_some_and(|link| link.up);
         route.scope >= scope && (route.is_error() || is_usable)
     };
@@ -408,7 +436,7 @@ fn check_gateway_v4(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
     let found = in_table.filter(|route| !route.is_error()).or_else(by_rules);
     let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
     match route.kind {
-        RTN_UNICAST | RTN_LOCAL => Ok(route.dev),
+        RTN_UNICAST | RTN_LOCAL => Ok(if requested.dev == 0 { route.dev } else { requested.dev }),
         RTN_UNREACHABLE => Err(Error::text(errno::EHOSTUNREACH, TEXT)),
         RTN_PROHIBIT => Err(Error::text(errno::EACCES, TEXT)),
         _ => Err(invalid(TEXT)),
@@ -473,6 +501,9 @@ fn insert_v6(model: &mut Model, table: u32, route: Route, flags: u16) -> Result<
                     ));
                 }
                 let there = other.next_hops();
+                if there.len() + hops.len() > MAX_PATHS {
+                    return Err(Error::unsupported("fatpath has at most 100 paths of a route"));
+                }
                 // The message begins with a path that is added alone (`rt6_fill_node`).
                 let from = if route.paths.is_some() { 0 } else { there.len() };
                 let joined = other.clone().with_paths(&[there, hops].concat());
@@ -559,14 +590,15 @@ fn check_gateway_v6(model: &Model, requested: &RouteRequest, via: IpAddr) -> Res
         return check_onlink_v6(model, requested.dev, via);
     }
     let unreachable = Error::new(errno::EHOSTUNREACH);
-    let by = |route: &Route| requested.dev == 0 || route.dev == requested.dev;
+    let by = |route: &Route| requested.dev == 0 || route.is_by(requested.dev);
     let in_table = model.table(false, requested.table).and_then(|table| table.lookup(via, by));
     let on_link = |route: &&Route| !is_reject_v6(route) && route.via.is_none();
     let by_rules =
         || model.lookup(&model.flow_to(model.domain(requested.dev), via), by).map(|(_, route)| route).filter(on_link);
     let found = in_table.filter(on_link).or_else(by_rules);
     // The link is known now, so the gateway can be compared with its domain's local addresses.
-    found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
+    let dev = |route: &Route| if requested.dev == 0 { route.dev } else { requested.dev };
+    found.map(dev).ok_or(unreachable).and_then(refuse_own)
 }
 
 /// Whether an IPv6 route drops its packets: Linux also makes a subnet on `lo` a reject route (`ip6_route_info_create`).
@@ -616,9 +648,11 @@ fn remove_one(model: &mut Model, requested: &RouteRequest) -> Result<(), Error> 
     let wanted = NextHop { dev, via, onlink, weight: 1, dead: false };
     let fits = |route: &Route| {
         let paths = route.next_hops();
-        let by_hop = match (requested.v4, &requested.paths[..]) {
+        let single = [wanted];
+        let list = if requested.paths.is_empty() { &single[..] } else { &requested.paths[..] };
+        let by_hop = match (requested.v4, list) {
             // Linux `fib_nh_match` compares the first path with a single one, and each with its own in a list.
-            (true, []) => paths.first().is_some_and(|path| is_hop(&wanted, path)),
+            (true, _) if !requested.is_list => paths.first().is_some_and(|path| is_hop(&wanted, path)),
             (true, list) => {
                 list.len() == paths.len() && list.iter().zip(&paths).all(|(wanted, path)| is_hop(wanted, path))
             }

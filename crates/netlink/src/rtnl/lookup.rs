@@ -136,7 +136,7 @@ pub(super) fn get<B: Backend>(rtnl: &mut Rtnl<B>, request: &Request<'_>, reply: 
     }
     // The addresses of a link that is down are local nevertheless.
     let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);
-    let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| route.is_by(oif)));
+    let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| route.is_alive_by(oif)));
     let port =
         |kind| attrs.get(kind).and_then(|port| port.data.first_chunk()).map_or(0, |port| u16::from_be_bytes(*port));
     let flow = RouteFlow {

@@ -206,11 +206,23 @@ fn write_paths(w: &mut Writer, v4: bool, ifindex: impl Fn(u32) -> IfIndex, paths
 
 /// Writes a route by links with the interface indexes `ifindex`, as Linux's `fib_dump_info` and `rt6_fill_node`.
 pub(super) fn write(w: &mut Writer, table: u32, ifindex: impl Fn(u32) -> IfIndex, route: &Route) {
+    write_in_full(w, table, ifindex, route, false);
+}
+
+/// As [`write`]; with `is_saved` also what messages do not show: the weight of a single path.
+pub(super) fn write_in_full(
+    w: &mut Writer,
+    table: u32,
+    ifindex: impl Fn(u32) -> IfIndex,
+    route: &Route,
+    is_saved: bool,
+) {
     let v4 = route.prefix.is_ipv4();
     let family = if v4 { AF_INET } else { AF_INET6 };
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     w.fixed(&[family, route.prefix.len(), 0, 0, shown, route.protocol, route.scope, route.kind]);
-    let flags = if route.onlink && route.paths.is_none() { RTNH_F_ONLINK } else { 0 };
+    let is_single = route.paths.as_ref().is_none_or(|paths| paths.len() == 1);
+    let flags = if route.onlink && is_single { RTNH_F_ONLINK } else { 0 };
     w.fixed(&flags.to_ne_bytes());
     w.put_u32(RTA_TABLE, table);
     if route.prefix.len() > 0 {
@@ -229,9 +241,9 @@ pub(super) fn write(w: &mut Writer, table: u32, ifindex: impl Fn(u32) -> IfIndex
         }
         w.put_u32(RTA_PRIORITY, route.metric);
     }
-    match &route.paths {
-        Some(paths) => write_paths(w, v4, ifindex, paths),
-        None => {
+    match route.paths.as_deref() {
+        Some(paths) if paths.len() > 1 || is_saved => write_paths(w, v4, ifindex, paths),
+        _ => {
             if let Some(via) = route.via {
                 write_next_hop(w, v4, via);
             }

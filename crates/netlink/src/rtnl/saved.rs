@@ -56,7 +56,9 @@ impl Snapshot {
             let each = group.iter().enumerate().map(|(at, (table, route))| {
                 let flags = flag::CREATE | if at == 0 { flag::EXCL } else { flag::APPEND };
                 let label = format!("route {}", route.prefix);
-                Saved::new("route", label, RTM_NEWROUTE, flags, |w| route::write(w, table.0, ifindex, route))
+                Saved::new("route", label, RTM_NEWROUTE, flags, |w| {
+                    route::write_in_full(w, table.0, ifindex, route, true);
+                })
             });
             each.collect::<Vec<_>>()
         };

@@ -48,7 +48,7 @@ pub struct Route {
     pub onlink: bool,
     /// ILA translation of destinations.
     pub encap: Option<RouteEncap>,
-    /// The paths, if there are several.
+    /// The paths, if there are several, and one of IPv6 with a weight.
     pub paths: Option<Arc<[NextHop]>>,
 }
 
@@ -180,14 +180,24 @@ impl Route {
     pub fn with_paths(self, paths: &[NextHop]) -> Self {
         let first = paths.iter().find(|path| !path.dead).or(paths.first());
         let Some(&NextHop { dev, via, onlink, .. }) = first else { return self };
-        let paths = (paths.len() > 1).then(|| paths.into());
+        // The weight of a single IPv6 path counts when others join it.
+        let is_kept = |path: &NextHop| !self.prefix.is_ipv4() && (path.weight != 1 || path.dead);
+        let paths = (paths.len() > 1 || paths.iter().any(is_kept)).then(|| paths.into());
         Self { dev, via, onlink, paths, ..self }
     }
 
-    /// Whether a path of the route leads to that link.
+    /// Whether a path of the route leads to that link, also if it is dead.
     pub fn is_by(&self, dev: u32) -> bool {
         match &self.paths {
             Some(paths) => paths.iter().any(|path| path.dev == dev),
+            None => self.dev == dev,
+        }
+    }
+
+    /// Whether packets may take a path to that link.
+    pub fn is_alive_by(&self, dev: u32) -> bool {
+        match &self.paths {
+            Some(paths) => paths.iter().any(|path| path.dev == dev && !path.dead),
             None => self.dev == dev,
         }
     }

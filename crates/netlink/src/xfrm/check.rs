@@ -392,7 +392,7 @@ mod tests {
             put(w);
         });
         let message = Messages::new(w.as_bytes()).next().unwrap();
-        let request = Request { message, strict: false, privileged: true, port: 0 };
+        let request = Request { message, strict: false, privileged: true, port: 0, restored: false };
         let (fixed, attrs) = split(&request).unwrap();
         parse(fixed, &attrs)
     }

@@ -418,7 +418,7 @@ mod tests {
     /// Parses a request as the gateway does.
     fn parse(message: &[u8]) -> Result<NewSa, Error> {
         let message = Messages::new(message).next().unwrap();
-        let request = Request { message, strict: false, privileged: true, port: 0 };
+        let request = Request { message, strict: false, privileged: true, port: 0, restored: false };
         let (fixed, attrs) = split(&request)?;
         NewSa::parse(fixed, &attrs)
     }
@@ -489,7 +489,7 @@ mod tests {
         for message in [&changed, &lost] {
             assert!(is_lost(message) && !message.windows(8).any(|bytes| bytes == [3; 8]), "no key");
             let message = Messages::new(message).next().unwrap();
-            let request = Request { message, strict: false, privileged: true, port: 0 };
+            let request = Request { message, strict: false, privileged: true, port: 0, restored: false };
             let (fixed, attrs) = split(&request).unwrap();
             let spi = NewSpi::parse(fixed, &attrs).unwrap();
             assert_eq!((spi.min, spi.max, spi.mark, spi.dir), (0x1000, 0x1000, it.mark, 1));

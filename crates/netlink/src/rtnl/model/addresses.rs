@@ -34,7 +34,9 @@ impl Model {
         self.deltas.push(Delta::AddAddress(PortId(index), address.clone()));
         self.add_address_routes(index, &address);
         // `fib_inetaddr_event`: the paths that were lost with the last address.
-        if address.addr.addr().is_ipv4() && self.links.get(&index).is_some_and(|link| link.up) {
+        let is_v4 = |address: &&Address| address.addr.addr().is_ipv4();
+        let is_first = |link: &Link| link.up && link.addresses.iter().filter(is_v4).count() == 1;
+        if address.addr.addr().is_ipv4() && self.links.get(&index).is_some_and(is_first) {
             self.mark_paths(true, index, false);
         }
     }
@@ -215,7 +217,7 @@ impl Model {
         let main = was.l3_table().unwrap_or(RT_TABLE_MAIN);
         let by_source = |route: &Route| route.kind != RTN_LOCAL && route.src.is_some_and(|src| gone.contains(&src));
         self.remove_routes(true, |table, route| route.is_by(index) || table == main && by_source(route));
-        self.remove_routes(false, |_, route| route.is_by(index));
+        self.drop_paths(index);
         self.clear_v6(index);
     }
 
@@ -284,7 +286,7 @@ impl Model {
 }
 
 /// Whether a route has no path but by a link that is down.
-fn is_lost(route: &Route, index: u32) -> bool {
+pub(super) fn is_lost(route: &Route, index: u32) -> bool {
     match &route.paths {
         Some(paths) => paths.iter().all(|path| path.dead || path.dev == index),
         None => route.dev == index,

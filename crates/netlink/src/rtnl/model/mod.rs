@@ -603,6 +603,29 @@ impl Model {
         self.path_hash.of(flow)
     }
 
+    /// Removes the paths by a link that is removed from IPv6 routes that have others (Linux `fib6_ifdown`).
+    pub(super) fn drop_paths(&mut self, dev: u32) {
+        if !self.has_paths {
+            return;
+        }
+        let tables = self.family(false).tables.values();
+        let each = tables.flat_map(|(id, table)| table.after(None).map(move |(key, route)| (*id, key, route)));
+        let with_others = |route: &Route| {
+            let paths = route.paths.as_deref().unwrap_or_default();
+            paths.iter().any(|path| path.dev == dev) && paths.iter().any(|path| path.dev != dev)
+        };
+        let changed: Vec<_> =
+            each.filter(|(.., route)| with_others(route)).map(|(id, key, it)| (id, key, it.clone())).collect();
+        for (id, key, mut route) in changed {
+            while let Some(at) = route.next_hops().iter().position(|path| path.dev == dev) {
+                let mut paths = route.next_hops();
+                let gone = Box::new(route.clone().with_paths(&[paths.remove(at)]));
+                route = route.with_paths(&paths);
+                self.replace_route(id, key, route.clone(), Told::Gone(gone));
+            }
+        }
+    }
+
     /// Number of routes of all tables.
     pub fn route_count(&self) -> usize {
         [&self.v4, &self.v6].iter().flat_map(|family| family.tables.values()).map(|(_, table)| table.len()).sum()

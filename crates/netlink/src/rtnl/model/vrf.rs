@@ -5,6 +5,7 @@ use base::{Domain, PortId, TableId};
 use crate::error::{Error, errno};
 use crate::rtnl::entry::{Address, Link, Master};
 use crate::rtnl::fib_rule::{L3MDEV_PRIORITY, Rule};
+use crate::rtnl::model::addresses::is_lost;
 use crate::rtnl::model::{Delta, Model};
 use crate::rtnl::vrf::Vrf;
 use config::model::LinkKind;
@@ -108,7 +109,8 @@ impl Model {
     pub(in crate::rtnl) fn set_master(&mut self, index: u32, master: Option<Master>) {
         self.touch();
         for v4 in [true, false] {
-            self.remove_routes(v4, |_, route| route.is_by(index));
+            self.mark_paths(v4, index, true);
+            self.remove_routes(v4, |_, route| is_lost(route, index));
         }
         let Some(link) = self.links.get_mut(&index) else { return };
         link.master = master;
