@@ -391,9 +391,8 @@ impl On {
     fn follow(&mut self, model: &Model, changed: &[Delta]) -> io::Result<()> {
         let is_same = self.generation == Some(model.generation()) && self.retried.is_empty();
         let mut routes = changed.iter().map(|delta| match delta {
-            Delta::AddRoute { route, .. }
-            | Delta::RemoveRoute { route, .. }
-            | Delta::ReplaceRoute { new: route, .. } => Some(route),
+            Delta::AddRoute { route, .. } | Delta::RemoveRoute { route, .. } => Some(route),
+            Delta::ReplaceRoute(replacement) => Some(&replacement.new),
             _ => None,
         });
         if is_same && routes.clone().all(|route| route.is_some()) {
@@ -425,7 +424,7 @@ impl On {
                 Delta::AddRoute { table, route, .. } | Delta::RemoveRoute { table, route, .. } => {
                     [Some((table, route)), None]
                 }
-                Delta::ReplaceRoute { table, old, new, .. } => [Some((table, old)), Some((table, new))],
+                Delta::ReplaceRoute(it) => [Some((&it.table, &it.old)), Some((&it.table, &it.new))],
                 _ => [None, None],
             };
             touched.extend(each.into_iter().flatten().flat_map(|(table, route)| view.routes(*table, route)));

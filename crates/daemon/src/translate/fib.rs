@@ -55,10 +55,10 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
                 fib.remove(*table, &route);
             }
         }
-        Delta::ReplaceRoute { table, old, new, .. } => match (existing(fib, old), added(fib, new)) {
-            (Some(old), Some(new)) => drop(fib.exchange(*table, &old, new)),
-            (Some(old), None) => drop(fib.remove(*table, &old)),
-            (None, Some(new)) => fib.insert(*table, new, false),
+        Delta::ReplaceRoute(replacement) => match (existing(fib, &replacement.old), added(fib, &replacement.new)) {
+            (Some(old), Some(new)) => drop(fib.exchange(replacement.table, &old, new)),
+            (Some(old), None) => drop(fib.remove(replacement.table, &old)),
+            (None, Some(new)) => fib.insert(replacement.table, new, false),
             (None, None) => {}
         },
         Delta::AddAddress(link, address) | Delta::RemoveAddress(link, address) if !is_source(*link, address) => {}

@@ -37,7 +37,7 @@ pub use backend::{Backend, NeighbourNow};
 pub use entry::{Address, Link, LinkQdisc, Master};
 pub use fib_rule::{Rule, RuleThen};
 pub use lifetime::Lifetime;
-pub use model::{Delta, LOOPBACK, Model, RouteCursor, Told, next_index, refusal};
+pub use model::{Delta, LOOPBACK, Model, Replacement, RouteCursor, Told, next_index, refusal};
 pub use node::Rtnl;
 pub(crate) use saved::changing;
 pub use saved::{RouteKey, Snapshot, index_of_link, label_of, renumber, renumber_change, without};

@@ -7,7 +7,7 @@ use super::backend::{Backend, NeighbourNow};
 use super::bridge::write_fdb_entry;
 use super::entry::{Address, Link};
 use super::link::write as write_link;
-use super::model::{Delta, Model, Told};
+use super::model::{Delta, Model, Replacement, Told};
 use super::node::Rtnl;
 use super::nums::*;
 use super::state::{LinkNow, find};
@@ -115,17 +115,20 @@ fn notify(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
         Delta::AddRoute { table, route, .. } => of_route(RTM_NEWROUTE, 0, table, route),
         Delta::RemoveRoute { quiet: true, .. } => {}
         Delta::RemoveRoute { table, route, .. } => of_route(RTM_DELROUTE, 0, table, route),
-        Delta::ReplaceRoute { told: Told::Nothing, .. } => {}
-        Delta::ReplaceRoute { table, new, told: Told::New { flags, from: 0 }, .. } => {
-            of_route(RTM_NEWROUTE, *flags, table, new);
+        Delta::ReplaceRoute(replacement) => {
+            let Replacement { table, new, told, .. } = &**replacement;
+            match told {
+                Told::Nothing => {}
+                Told::New { flags, from: 0 } => of_route(RTM_NEWROUTE, *flags, table, new),
+                Told::New { flags, from } => {
+                    let mut paths = new.next_hops();
+                    let from = (*from).min(paths.len());
+                    paths.rotate_left(from);
+                    of_route(RTM_NEWROUTE, *flags, table, &new.clone().with_paths(&paths));
+                }
+                Told::Gone(path) => of_route(RTM_DELROUTE, 0, table, path),
+            }
         }
-        Delta::ReplaceRoute { table, new, told: Told::New { flags, from }, .. } => {
-            let mut paths = new.next_hops();
-            let from = (*from).min(paths.len());
-            paths.rotate_left(from);
-            of_route(RTM_NEWROUTE, *flags, table, &new.clone().with_paths(&paths));
-        }
-        Delta::ReplaceRoute { table, told: Told::Gone(path), .. } => of_route(RTM_DELROUTE, 0, table, path),
         // The handler of the request sends the notification, for one rule or link.
         Delta::Rules { .. } | Delta::Vrf(..) | Delta::Domain(..) => {}
         Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {

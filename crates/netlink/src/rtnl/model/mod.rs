@@ -50,6 +50,19 @@ pub enum Told {
     Gone(Box<Route>),
 }
 
+/// Route that replaces another with the same prefix and metric.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Replacement {
+    /// Table of both routes.
+    pub table: TableId,
+    /// Old route.
+    pub old: Route,
+    /// New route.
+    pub new: Route,
+    /// Notification of listeners.
+    pub told: Told,
+}
+
 /// Change for the datapath to apply.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Delta {
@@ -71,17 +84,8 @@ pub enum Delta {
         /// Whether listeners are not notified: IPv4 routes removed with their link or address (Linux `fib_flush`).
         quiet: bool,
     },
-    /// A route replaces another with the same prefix and metric.
-    ReplaceRoute {
-        /// Table of both routes.
-        table: TableId,
-        /// Old route.
-        old: Route,
-        /// New route.
-        new: Route,
-        /// Notification of listeners.
-        told: Told,
-    },
+    /// A route replaces another with the same prefix and metric. Apart, as the changes of a file are an entry for each of its routes.
+    ReplaceRoute(Box<Replacement>),
     /// An address is added to a link. Its connected routes are separate deltas.
     AddAddress(PortId, Address),
     /// An address is removed from a link.
@@ -104,7 +108,7 @@ pub enum Delta {
 impl Delta {
     /// Whether this is the change of a route.
     pub const fn is_of_route(&self) -> bool {
-        matches!(self, Self::AddRoute { .. } | Self::RemoveRoute { .. } | Self::ReplaceRoute { .. })
+        matches!(self, Self::AddRoute { .. } | Self::RemoveRoute { .. } | Self::ReplaceRoute(_))
     }
 }
 
@@ -659,7 +663,8 @@ impl Model {
         self.has_paths |= new.paths.is_some();
         let there = self.family_mut(new.prefix.is_ipv4()).get_or_make(table).replace(key, new.clone());
         if let Some(old) = there {
-            self.deltas.push(Delta::ReplaceRoute { table: TableId(table), old, new, told });
+            let replacement = Replacement { table: TableId(table), old, new, told };
+            self.deltas.push(Delta::ReplaceRoute(Box::new(replacement)));
             self.changed = true;
         }
     }

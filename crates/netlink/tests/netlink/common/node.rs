@@ -82,9 +82,9 @@ impl Backend for RecordingBackend {
         for delta in deltas {
             match delta {
                 Delta::RemoveRoute { table, route, .. } => drop(remove(routes, table, route)),
-                Delta::ReplaceRoute { table, old, new, .. } => {
-                    remove(routes, table, old);
-                    routes.push((table, new));
+                Delta::ReplaceRoute(it) => {
+                    remove(routes, it.table, it.old);
+                    routes.push((it.table, it.new));
                 }
                 Delta::AddRoute { table, route, .. } => routes.push((table, route)),
                 Delta::AddAddress(link, address) => addresses.push((link, address.addr)),
