@@ -24,7 +24,7 @@ pub enum PathHashPolicy {
 pub struct PathHash {
     seed: u64,
     state: FixedState,
-    /// Of IPv4, and of IPv6.
+    /// Policies of IPv4 and of IPv6.
     policies: [PathHashPolicy; 2],
 }
 
