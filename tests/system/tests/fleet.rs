@@ -638,6 +638,10 @@ fn drain() -> Outcome {
     };
     wait_until("the task moves", PATIENCE, is_moving)?;
     drop(killed);
+    // The command of a move that had begun fails: the task may have moved, so its place is not written back.
+    let why = failure(drain(&["--to", "n1", "--", "false"]))?;
+    assert!(why.contains("2001:db8:0:2::/64: false: exit status: 1; the move to n1 had begun before"), "{why}");
+    assert!(is_moving());
     let printed = drain(&["--to", "n2"])?;
     assert_eq!(printed, "2001:db8:0:2::/64 n1 fd00:0:2:2\n");
     fleet.wait_for(2, 1, PATIENCE)?;
