@@ -138,9 +138,9 @@ impl Connection {
         self.user.as_deref()
     }
 
-    /// Sends requests that follow with the proof of a password.
-    pub(super) fn set_token(&mut self, token: String) {
-        self.token = Some(token);
+    /// Sends requests that follow with the proof of a password, or without one.
+    pub(super) fn set_token(&mut self, token: Option<String>) {
+        self.token = token;
     }
 
     /// Sends one message and receives one.
