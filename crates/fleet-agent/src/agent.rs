@@ -1,5 +1,6 @@
 //! The agent: a loop around the core, with a thread for the gateway and one for the file.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,6 +32,9 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 
 /// Snapshots and events that wait for the agent.
 const STORE_QUEUE: usize = 64;
+
+/// VRFs that a line of the log names.
+const MAX_NAMED: usize = 10;
 
 /// Message of the gateway's thread.
 #[derive(Debug)]
@@ -87,7 +91,8 @@ struct Agent {
     quota_bytes: u64,
     /// The store's size was a warning.
     is_full: bool,
-    missing_vrfs: Vec<String>,
+    /// VRFs that the gateway lacks, which have been named.
+    missing_vrfs: BTreeSet<String>,
     last_status: Status,
 }
 
@@ -163,7 +168,7 @@ async fn serve(config: AgentConfig) -> Result<(), CliError> {
         member_status: None,
         quota_bytes: config.quota_bytes,
         is_full: false,
-        missing_vrfs: Vec::new(),
+        missing_vrfs: BTreeSet::new(),
         last_status: Status::default(),
     };
     let mut signals = StopSignals::new()?;
@@ -335,11 +340,13 @@ impl Agent {
                 None => tracing::info!("withdrawals are carried out again"),
             }
         }
-        let missing = self.core.missing_vrfs();
-        if missing != self.missing_vrfs && !missing.is_empty() {
-            tracing::info!("the gateway has no VRF {}: networks in it wait", missing.join(", "));
+        if self.is_attached {
+            let missing: BTreeSet<String> = self.core.missing_vrfs().into_iter().collect();
+            if let Some(names) = new_names(&missing, &self.missing_vrfs) {
+                tracing::info!("the gateway has no VRF {names}: networks in it wait");
+            }
+            self.missing_vrfs = missing;
         }
-        self.missing_vrfs = missing;
         if status.refused != self.last_status.refused {
             for (refusal, count) in &status.refused {
                 tracing::warn!("{count} objects are left alone: {refusal}");
@@ -347,6 +354,14 @@ impl Agent {
         }
         self.last_status = status;
     }
+}
+
+/// Names that have not been named yet, the first ten of them; `None` if there are none.
+fn new_names(names: &BTreeSet<String>, named: &BTreeSet<String>) -> Option<String> {
+    let new: Vec<&str> = names.difference(named).map(String::as_str).collect();
+    let (first, others) = new.split_at(new.len().min(MAX_NAMED));
+    let others = if others.is_empty() { String::new() } else { format!(" and {} more", others.len()) };
+    (!new.is_empty()).then(|| format!("{}{others}", first.join(", ")))
 }
 
 /// Thread of the gateway: connects, dumps, and carries out operations.
@@ -452,5 +467,21 @@ impl StopSignals {
 
     async fn wait(&mut self) {
         let _ = self.0.readable().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_name_is_named_once() {
+        let names = |all: &[&str]| all.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        assert_eq!(new_names(&names(&["red", "blue"]), &names(&[])).as_deref(), Some("blue, red"));
+        assert_eq!(new_names(&names(&["red", "blue"]), &names(&["red"])).as_deref(), Some("blue"));
+        assert_eq!(new_names(&names(&["red"]), &names(&["blue", "red"])), None);
+        let many = (10..32).map(|number| format!("v{number}")).collect();
+        let printed = new_names(&many, &names(&["v10"])).unwrap();
+        assert!(printed.starts_with("v11, v12") && printed.ends_with("v20 and 11 more"), "{printed}");
     }
 }

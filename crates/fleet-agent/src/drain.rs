@@ -67,9 +67,18 @@ impl FleetState {
     /// tasks, of two such to the first by name, and keeps the part of its locator behind the node's prefix if that is free there.
     ///
     /// # Errors
-    /// A node is unknown or not alive, or there is none to move to.
+    /// A node is unknown or not alive, there is none to move to, or the tasks are of several domains and `to` is empty: which nodes
+    /// have a domain is in their files alone.
     pub(crate) fn drain(&self, fleet: &str, node: &str, to: &[String]) -> Result<DrainPlan, String> {
         let targets = self.targets(node, to)?;
+        let domains = self.domains(fleet, node);
+        if to.is_empty() && domains.len() > 1 {
+            let names: Vec<_> = domains.into_iter().collect();
+            return Err(format!(
+                "{node}: has tasks of the domains {}: name nodes that have them by --to",
+                names.join(", ")
+            ));
+        }
         let mut counts: BTreeMap<&str, usize> = targets.keys().map(|name| (*name, 0)).collect();
         let mut used = BTreeSet::new();
         for task in self.tasks.values() {
@@ -104,6 +113,16 @@ impl FleetState {
         let is_task = |key: &String| key.starts_with(&Key::tasks(fleet));
         plan.stuck.extend(self.unreadable.iter().filter(|(key, _)| is_task(key)).cloned());
         Ok(plan)
+    }
+
+    /// Domains of the tasks that a node has.
+    fn domains(&self, fleet: &str, node: &str) -> BTreeSet<String> {
+        let own = self.tasks.iter().filter(|(_, task)| task.node == node);
+        let domain = |key: &str| match Key::parse(fleet, key.as_bytes()) {
+            Ok(Key::Task { domain, .. }) => Some(domain),
+            _ => None,
+        };
+        own.filter_map(|(key, _)| domain(key)).collect()
     }
 
     /// Nodes that take the tasks, with their prefixes.
@@ -225,6 +244,20 @@ mod tests {
         let plan = state.drain("f", "a", &["b".to_owned()]).unwrap();
         let places: Vec<_> = moves(&plan).into_iter().map(|(_, _, locator)| locator).collect();
         assert_eq!(places, ["fd00:0:2:1", "fd00:0:2:3", "fd00:0:2:4"]);
+    }
+
+    #[test]
+    fn tasks_of_several_domains_go_to_named_nodes_alone() {
+        let mut state = state(&[("2001:db8:0:1::/64", here("a", "fd00:0:1:1"))]);
+        let mut add = |node: &str, sir: &str, locator: &str| {
+            let key = format!("/fatpath/v1/f/ila/u/{sir}");
+            state.take("f", key.as_bytes(), &here(node, locator).to_bytes());
+            state.drain("f", "a", &[]).map(|plan| plan.moves.len())
+        };
+        assert_eq!(add("b", "2001:db9:0:1::/64", "fd00:0:2:9"), Ok(1), "another node's task");
+        let why = "a: has tasks of the domains t, u: name nodes that have them by --to".to_owned();
+        assert_eq!(add("a", "2001:db9:0:2::/64", "fd00:0:1:2"), Err(why));
+        assert_eq!(state.drain("f", "a", &["b".to_owned()]).unwrap().moves.len(), 2);
     }
 
     #[test]

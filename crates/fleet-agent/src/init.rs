@@ -3,6 +3,7 @@
 //! A user of etcd is the common name of a certificate, and has the role of the same name. Names begin with the fleet's, so that fleets of
 //! one store do not share them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,8 +20,9 @@ use crate::mover::Mover;
 /// User and role that may do all.
 const ROOT: &str = "root";
 
-/// Beginning of the keys of all fleets.
-const ALL_FLEETS: &str = "/fatpath/";
+/// Beginning of the keys of all fleets, and the first key behind them.
+const ALL_FLEETS: &str = "/fatpath/v1/";
+const END_OF_FLEETS: &str = "/fatpath/v10";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct InitArgs {
@@ -175,6 +177,7 @@ async fn set_up_access(endpoints: &[Endpoint], fleet: &str, roles: &[Role]) -> R
         changes += make_user(&etcd, &users, &role.name, &role.name, None).await?;
     }
     if !is_enabled {
+        check_users(&etcd).await?;
         enable(&mut etcd, endpoints, fleet, &existing, &users).await?;
         changes += 1;
     }
@@ -239,13 +242,59 @@ async fn make_user(
     Ok(changes)
 }
 
+fn others(key: &str) -> CliError {
+    CliError::failed(format!(
+        "Others use this store, for one the key {key:?}, and would need users: see `etcdctl auth enable`"
+    ))
+}
+
+/// Checks that each fleet and each node that the store has also has its users.
+async fn check_users(etcd: &Etcd) -> Result<(), CliError> {
+    let users = etcd.users().await.map_err(|err| failed(&err))?;
+    let mut fleets = BTreeMap::new();
+    let mut from = ALL_FLEETS.to_owned();
+    while let Some(key) = etcd.first_key(&from, END_OF_FLEETS).await.map_err(|err| failed(&err))? {
+        let key = String::from_utf8_lossy(&key).into_owned();
+        let fleet = key.strip_prefix(ALL_FLEETS).and_then(|rest| rest.split_once('/')).map(|(fleet, _)| fleet);
+        let fleet = fleet.ok_or_else(|| others(&key))?;
+        let (found, _) = etcd.prefix(&Key::nodes(fleet), 0).await.map_err(|err| failed(&err))?;
+        let nodes = found.iter().filter_map(|found| match Key::parse(fleet, &found.key) {
+            Ok(Key::Node(name)) => Some(name),
+            _ => None,
+        });
+        fleets.insert(fleet.to_owned(), nodes.collect());
+        // The key behind all of this fleet's: `0` follows `/`.
+        from = format!("{ALL_FLEETS}{fleet}0");
+    }
+    let lacking = without_user(&fleets, &users);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    Err(CliError::failed(format!(
+        "Clients without a user would be locked out: {}: name nodes by --node, and run `init` for each fleet",
+        lacking.join(", ")
+    )))
+}
+
+/// Nodes and fleets of a store that lack users.
+fn without_user(fleets: &BTreeMap<String, Vec<String>>, users: &[String]) -> Vec<String> {
+    let has = |fleet: &str, kind: &str| users.contains(&format!("{fleet}/{kind}"));
+    let mut lacking = Vec::new();
+    for (fleet, nodes) in fleets {
+        if !has(fleet, "mover") {
+            lacking.push(format!("fleet {}", fleet.escape_debug()));
+        }
+        let nodes = nodes.iter().filter(|node| !has(fleet, &format!("node/{node}")));
+        lacking.extend(nodes.map(|node| format!("node {node} of fleet {}", fleet.escape_debug())));
+    }
+    lacking
+}
+
 /// Checks that authentication would lock no client out.
 async fn check_before(etcd: &Etcd, endpoints: &[Endpoint], fleet: &str) -> Result<(), CliError> {
     if let Some(key) = etcd.other_key(ALL_FLEETS).await.map_err(|err| failed(&err))? {
         let key = String::from_utf8_lossy(&key).into_owned();
-        return Err(CliError::failed(format!(
-            "Others use this store, for one the key {key:?}, and would need users: see `etcdctl auth enable`"
-        )));
+        return Err(others(&key));
     }
     for endpoint in endpoints {
         let Some(files) = endpoint.tls() else { continue };
@@ -260,7 +309,7 @@ async fn check_before(etcd: &Etcd, endpoints: &[Endpoint], fleet: &str) -> Resul
     Ok(())
 }
 
-/// Enables authentication, and disables it again if a member does not take root's certificate as an answer.
+/// Enables authentication, and disables it again unless root's certificate is proved: a member answers to it, and none refuses it.
 async fn enable(
     etcd: &mut Etcd,
     endpoints: &[Endpoint],
@@ -276,24 +325,92 @@ async fn enable(
         etcd.add_role(ROOT).await.map_err(|err| failed(&err))?;
         say("role root: made")?;
     }
-    make_user(etcd, users, ROOT, ROOT, Some(&password)).await?;
-    etcd.enable_auth().await.map_err(|err| failed(&err))?;
+    let is_new = !users.iter().any(|user| user == ROOT);
+    // Without an answer authentication may be enabled all the same.
+    let outcome = match make_user(etcd, users, ROOT, ROOT, Some(&password)).await {
+        Ok(_) => match etcd.enable_auth().await {
+            Ok(()) => verdict(&ask_members(endpoints, fleet).await),
+            Err(err) => Err(err.to_string()),
+        },
+        Err(err) => Err(err.messages()),
+    };
+    match outcome {
+        Ok(unchecked) => {
+            for member in unchecked {
+                say(&format!("{member}: not checked; start it with --client-cert-auth"))?;
+            }
+            say("authentication: enabled")
+        }
+        Err(why) => {
+            let undone = match undo(etcd, endpoints, &password, is_new).await {
+                Ok(()) => "authentication is disabled again".to_owned(),
+                Err(err) if is_new => {
+                    format!("authentication cannot be disabled ({err}): {ROOT} has the password {password} for that")
+                }
+                Err(err) => format!("authentication cannot be disabled ({err}): it needs the password of {ROOT}"),
+            };
+            Err(CliError::failed(format!("{why}; {undone}")))
+        }
+    }
+}
+
+/// Answers of all members to root's certificate.
+async fn ask_members(endpoints: &[Endpoint], fleet: &str) -> Vec<(String, Result<(), CallError>)> {
+    let mut answers = Vec::new();
     for endpoint in endpoints {
         let answer = match Etcd::connect(endpoint).await {
             Ok(member) => member.get(&Key::Meta.text(fleet)).await.map(drop),
             Err(err) => Err(err),
         };
-        // A member that is away has the flags that it has when it is back.
-        let Err(err @ CallError::Refused { .. }) = answer else { continue };
-        let undone = match etcd.disable_auth(&password).await {
-            Ok(()) => "authentication is disabled again".to_owned(),
-            Err(err) => format!("authentication cannot be disabled ({err}): it needs the password of {ROOT}"),
-        };
-        return Err(CliError::failed(format!(
-            "{endpoint}: takes no user from a certificate ({err}): start it with --client-cert-auth; {undone}"
-        )));
+        answers.push((endpoint.to_string(), answer));
     }
-    say("authentication: enabled")
+    answers
+}
+
+/// Members that were not checked: one that is away has the flags that it has when it is back.
+///
+/// # Errors
+/// A member takes no user from root's certificate, or none has answered.
+fn verdict(answers: &[(String, Result<(), CallError>)]) -> Result<Vec<String>, String> {
+    let mut unchecked = Vec::new();
+    for (member, answer) in answers {
+        match answer {
+            Ok(()) => {}
+            Err(err @ CallError::Refused { .. }) => {
+                return Err(format!(
+                    "{member}: takes no user from a certificate ({err}): start it with --client-cert-auth"
+                ));
+            }
+            Err(err) => unchecked.push(format!("{member}: {err}")),
+        }
+    }
+    if unchecked.len() < answers.len() {
+        return Ok(unchecked);
+    }
+    Err(format!("no member has answered to the certificate of {ROOT} ({})", unchecked.join(", ")))
+}
+
+/// Disables authentication by the first member that answers, and deletes the user root if this program has made it: the next run would not
+/// know its password.
+async fn undo(etcd: &mut Etcd, endpoints: &[Endpoint], password: &str, is_new: bool) -> Result<(), CallError> {
+    let mut outcome = disable(etcd, password, is_new).await;
+    for endpoint in endpoints {
+        if matches!(outcome, Ok(()) | Err(CallError::Refused { .. })) {
+            break;
+        }
+        if let Ok(mut other) = Etcd::connect(endpoint).await {
+            outcome = disable(&mut other, password, is_new).await;
+        }
+    }
+    outcome
+}
+
+async fn disable(etcd: &mut Etcd, password: &str, is_new: bool) -> Result<(), CallError> {
+    match etcd.disable_auth(password).await {
+        Err(CallError::Refused { text, .. }) if text.contains("authentication is not enabled") => {}
+        outcome => outcome?,
+    }
+    if is_new { etcd.delete_user(ROOT).await } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -318,6 +435,32 @@ mod tests {
             assert_eq!(limited.is_ok_and(|why| why.is_none()), name == "root", "{name}");
         }
         std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn authentication_stays_if_one_answers_and_none_refuses() {
+        let refused = || Err(CallError::Refused { code: 3, text: "user name is empty".to_owned() });
+        let lost = || Err(CallError::Lost("no answer".to_owned()));
+        let of = |answers: Vec<Result<(), CallError>>| {
+            let members = answers.into_iter().enumerate().map(|(number, answer)| (format!("m{number}"), answer));
+            verdict(&members.collect::<Vec<_>>())
+        };
+        assert_eq!(of(vec![Ok(()), Ok(())]), Ok(Vec::new()));
+        assert_eq!(of(vec![lost(), Ok(())]), Ok(vec!["m0: no answer".to_owned()]));
+        let why = of(vec![lost(), Ok(()), refused()]).unwrap_err();
+        assert!(why.starts_with("m2: takes no user from a certificate"), "{why}");
+        let why = of(vec![lost(), lost()]).unwrap_err();
+        assert_eq!(why, "no member has answered to the certificate of root (m0: no answer, m1: no answer)");
+    }
+
+    #[test]
+    fn node_and_fleet_without_user_are_named() {
+        let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let fleets = [("f".to_owned(), nodes(&["a", "b"])), ("g".to_owned(), nodes(&["a"]))].into();
+        let users = nodes(&["f/mover", "f/reader", "f/node/a"]);
+        assert_eq!(without_user(&fleets, &users), ["node b of fleet f", "fleet g", "node a of fleet g"]);
+        let users = nodes(&["f/mover", "f/node/a", "f/node/b", "g/mover", "g/node/a"]);
+        assert_eq!(without_user(&fleets, &users), nodes(&[]));
     }
 
     #[test]

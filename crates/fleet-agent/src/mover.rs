@@ -102,7 +102,7 @@ impl Mover {
     }
 
     /// Moves a task: prepares its new node, runs `command`, which moves the task itself, and then tells all nodes. If the command fails, the
-    /// task stays where it is.
+    /// task stays where it is; a move that had begun before stays on the way, since the task may have moved then.
     ///
     /// # Errors
     /// The command fails, or another mover has changed the task.
@@ -144,6 +144,14 @@ impl Mover {
             ("FATPATH_LOCATOR", locator.to_string()),
         ];
         let outcome = run(command, variables).await;
+        if let Err(err) = &outcome
+            && task.state == TaskState::Moving
+        {
+            return Err(CliError::failed(format!(
+                "{sir}: {}; the move to {to} had begun before, and the task may be at either node: move it again",
+                err.messages()
+            )));
+        }
         let (found, moving) = self.find(sir, &key).await?;
         if moving != task.moving(to, locator) {
             return Err(lost(sir));
@@ -176,7 +184,7 @@ impl Mover {
         // Tasks that have come meanwhile are not missed.
         let left = self.state().await?.drain(fleet, node, to).map_err(CliError::failed)?;
         for (key, why) in &left.stuck {
-            eprintln!("{}: {why}", key.strip_prefix(&Key::root(fleet)).unwrap_or(key));
+            eprintln!("{}: {why}", key.strip_prefix(&Key::root(fleet)).unwrap_or(key).escape_debug());
         }
         match left.moves.len() + left.stuck.len() {
             0 => Ok(()),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use fleet::{Changes, History, Saved, SavedObject, Stamp};
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
@@ -26,7 +26,7 @@ fn failed(err: impl std::error::Error + Send + Sync + 'static) -> io::Error {
 }
 
 impl SavedFile {
-    /// Opens or makes the file. One of another format, or that is damaged, is kept aside with the ending `.old`.
+    /// Opens or makes the file. One of another format, or that is damaged, is kept aside with `.old` behind its name.
     ///
     /// # Errors
     /// The file cannot be made, or another agent has it open.
@@ -39,7 +39,7 @@ impl SavedFile {
             Err(redb::Error::Io(err)) if err.kind() == io::ErrorKind::PermissionDenied => Err(err),
             Err(err) => {
                 tracing::warn!("{}: {err}: starting without the saved state", path.display());
-                fs::rename(path, path.with_extension("old"))?;
+                fs::rename(path, old_name(path))?;
                 Self::open_valid(path).map_err(failed)
             }
             Ok(file) => Ok(file),
@@ -114,6 +114,13 @@ impl SavedFile {
     }
 }
 
+/// Name of a file that is kept aside.
+fn old_name(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".old");
+    name.into()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -125,7 +132,7 @@ mod tests {
     #[test]
     fn state_is_read_as_it_was_written() {
         let dir = std::env::temp_dir().join(format!("fatpath-fleet-saved-{}", std::process::id()));
-        let path = dir.join("state");
+        let path = dir.join("left.fleet");
         let mut history = History::default();
         history.judge(Some("u"), 7, 0, false);
         {
@@ -143,7 +150,7 @@ mod tests {
         fs::write(&path, b"no database").unwrap();
         let file = SavedFile::open(&path).unwrap();
         assert_eq!(file.load().unwrap(), Saved::default());
-        assert_eq!(fs::read(path.with_extension("old")).unwrap(), b"no database");
+        assert_eq!(fs::read(dir.join("left.fleet.old")).unwrap(), b"no database");
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -226,7 +226,7 @@ impl Store {
                             return Err(self.cancelled(id, &reason, etcd.user()));
                         }
                         WatchAnswer::Compacted => return Err(SessionEnd::Stale("changes are compacted")),
-                        WatchAnswer::Events { id, events, revision } => {
+                        WatchAnswer::Events { id, events, revision, is_whole } => {
                             self.note_works(endpoint, has_worked).await?;
                             let is_behind = events.is_empty() && self.is_behind(revision);
                             behind_since = behind_since.or(Some(last_answer)).filter(|_| is_behind);
@@ -236,7 +236,7 @@ impl Store {
                             if events.is_empty() {
                                 self.send(FromStore::Answer(revision)).await?;
                             }
-                            self.pass(id, events).await?;
+                            self.pass(id, events, is_whole).await?;
                         }
                     }
                 }
@@ -294,11 +294,11 @@ impl Store {
         revision != 0 && revision < seen
     }
 
-    async fn pass(&mut self, id: i64, events: Vec<Event>) -> Result<(), SessionEnd> {
+    async fn pass(&mut self, id: i64, events: Vec<Event>, is_whole: bool) -> Result<(), SessionEnd> {
         let Some(last) = events.iter().map(|event| event.revision).max() else { return Ok(()) };
         let at = usize::try_from(id - 1).ok();
         if let Some(watched) = at.and_then(|at| self.watched.get_mut(at)) {
-            watched.from = watched.from.max(last + 1);
+            watched.from = watched.from.max(next_revision(last, is_whole));
         }
         self.send(FromStore::Events(events)).await
     }
@@ -418,10 +418,25 @@ impl Store {
     }
 }
 
+/// Revision from which a watch goes on. If a part of the last one is missing, that is passed on once more, which the agent ignores.
+const fn next_revision(last: u64, is_whole: bool) -> u64 {
+    if is_whole { last + 1 } else { last }
+}
+
 /// Lease of `alive/NODE`, while it exists.
 #[derive(Debug, Default)]
 struct Lease {
     id: Option<i64>,
     /// Keys of this node's networks have been written since.
     has_networks: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watch_repeats_a_revision_of_which_a_part_is_missing() {
+        assert_eq!((next_revision(7, true), next_revision(7, false)), (8, 7));
+    }
 }

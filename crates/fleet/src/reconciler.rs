@@ -25,6 +25,9 @@ const LINGER: Duration = Duration::from_secs(30);
 /// Limit of refused objects that are named.
 const MAX_NAMED: usize = 1000;
 
+/// Longest part of a foreign key that is kept, in bytes.
+const MAX_FOREIGN: usize = 256;
+
 /// Key of the store with its value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct KeyValue {
@@ -196,6 +199,12 @@ pub struct Reconciler {
     has_news: bool,
     mappings: Table<Locator, Target>,
     routes: Table<RouteSlot, Hop>,
+    /// Places of routes whose networks have another metric now.
+    superseded: BTreeMap<RouteSlot, NetworkKey>,
+    /// Routes that are to go because no object explains them, and not because a key was deleted.
+    ending: BTreeSet<RouteSlot>,
+    /// Withdrawals of nodes, tasks and mappings are held as a mass. After a restart they are if any were.
+    are_tasks_held: bool,
     /// The gateway's state is known.
     is_attached: bool,
     /// Tasks whose value is that of the file, and the store has not confirmed it. The gateway may have a newer one.
@@ -237,6 +246,9 @@ impl Reconciler {
             has_news: false,
             mappings: Table::default(),
             routes: Table::default(),
+            superseded: BTreeMap::new(),
+            ending: BTreeSet::new(),
+            are_tasks_held: false,
             is_attached: false,
             restored: BTreeSet::new(),
             is_provisional: true,
@@ -252,6 +264,7 @@ impl Reconciler {
     /// had changes that were not saved: until the store has confirmed a task, no mapping of it is replaced.
     pub fn restore(&mut self, saved: Saved) {
         self.history = saved.history;
+        self.are_tasks_held = self.history.is_mass;
         let mut objects = saved.objects;
         objects.sort_by_key(|object| object.stamp);
         let fleet = self.settings.fleet.clone();
@@ -349,7 +362,7 @@ impl Reconciler {
                 (Ok(key), None) => self.delete(&key, self.history.stamp(event.revision)),
                 (Err(refusal), Some(_)) => self.note_foreign(&event.key, refusal),
                 (Err(_), None) => {
-                    self.foreign.remove(&event.key);
+                    self.foreign.remove(named(&event.key));
                 }
             }
             self.history.advance(event.revision);
@@ -416,6 +429,7 @@ impl Reconciler {
         if !self.is_attached {
             return Vec::new();
         }
+        self.keep_last_routes();
         let mut routes = std::mem::take(&mut self.routes);
         let mut mappings = std::mem::take(&mut self.mappings);
         let changes = routes.changes(self.now, |_| !self.is_provisional, |slot| self.desired_route(slot));
@@ -464,15 +478,15 @@ impl Reconciler {
 
     /// Time of the next call of [`timeout`](Self::timeout) and [`begin_look`](Self::begin_look).
     pub fn deadline(&self) -> Option<Duration> {
-        let is_held = self.history.is_mass;
+        let (is_held, are_tasks_held) = (self.history.is_mass, self.are_tasks_held);
         let due = if self.history.hold().is_some() {
             [None; 5]
         } else {
             [
-                self.nodes.withdrawals.next_due(is_held),
-                self.tasks.withdrawals.next_due(is_held),
+                self.nodes.withdrawals.next_due(are_tasks_held),
+                self.tasks.withdrawals.next_due(are_tasks_held),
                 self.networks.withdrawals.next_due(is_held),
-                self.mappings.orphans.next_due(is_held),
+                self.mappings.orphans.next_due(are_tasks_held),
                 self.routes.orphans.next_due(is_held),
             ]
         };
@@ -561,7 +575,7 @@ impl Reconciler {
         }
     }
 
-    /// Keys that are left alone, with the reasons: the first 1000.
+    /// Keys that are left alone, with the reasons: the first 1000. Keys that are none of the fleet's are cut to 256 bytes and escaped.
     pub fn refused_keys(&self) -> Vec<(String, Refusal)> {
         let nodes = self.nodes.refused().map(|(id, it)| {
             let key = Key::Node(self.names.text(id).to_owned());
@@ -573,7 +587,8 @@ impl Reconciler {
             (key.to_string(), it.refusal)
         });
         let networks = self.networks.refused().map(|(key, it)| (self.key_of(key).to_string(), it.refusal));
-        let foreign = self.foreign.iter().map(|(key, why)| (String::from_utf8_lossy(key).into_owned(), *why));
+        let escaped = |key: &[u8]| String::from_utf8_lossy(key).escape_debug().to_string();
+        let foreign = self.foreign.iter().map(|(key, why)| (escaped(key), *why));
         nodes.chain(tasks).chain(networks).chain(foreign).take(MAX_NAMED).collect()
     }
 
@@ -620,7 +635,7 @@ impl Reconciler {
     }
 
     fn note_foreign(&mut self, key: &[u8], refusal: Refusal) {
-        self.foreign.insert(key.to_vec(), refusal);
+        self.foreign.insert(named(key).to_vec(), refusal);
     }
 
     fn meta_event(&mut self, value: Option<&[u8]>) {
@@ -696,7 +711,7 @@ impl Reconciler {
                 if self.settings.domain_of(*sir).is_some_and(|it| it.name == *domain) {
                     self.tasks.delete(*sir, stamp, self.now);
                 } else {
-                    self.foreign.remove(key.text(&self.settings.fleet).as_bytes());
+                    self.foreign.remove(named(key.text(&self.settings.fleet).as_bytes()));
                 }
             }
             Key::Network { node, vrf, prefix } => {
@@ -728,7 +743,39 @@ impl Reconciler {
         if self.desired_route(slot).0.is_none() {
             // The route with the former metric goes when the one with the new metric has been there for a time.
             self.routes.orphans.begin(slot, self.now, true, true);
+            self.superseded.insert(slot, key);
         }
+    }
+
+    /// Lets routes of VRFs that are to go wait again while the gateway lacks those that take their places: it may have refused them. All
+    /// refusals of former operations are known here.
+    fn keep_last_routes(&mut self) {
+        let routes = &self.routes;
+        self.superseded.retain(|slot, _| routes.get(*slot).is_some());
+        for slot in std::mem::take(&mut self.ending) {
+            if self.routes.get(slot).is_some() && self.desired_route(slot).0.is_none() && self.is_last_route(slot) {
+                let is_approved = self.superseded.contains_key(&slot);
+                self.routes.retain(slot, self.now, is_approved);
+            }
+        }
+    }
+
+    /// Whether a VRF's route is to go before its network has another one: before that with its node's new metric, or, if the node is not
+    /// known, before any.
+    fn is_last_route(&self, slot: RouteSlot) -> bool {
+        let Some(vrf) = self.vrfs.get(&slot.table) else { return false };
+        // Whether the gateway has a network's route; `None` if there is to be none.
+        let is_there = |key: NetworkKey, network: Network| {
+            let new = slot_of(&self.tables, key, network)?;
+            let hop = self.desired_route(new).0?;
+            Some(self.routes.get(new) == Some(hop))
+        };
+        if let Some(key) = self.superseded.get(&slot).filter(|key| key.vrf == *vrf) {
+            return self.networks.get(*key).and_then(|network| is_there(*key, *network)) == Some(false);
+        }
+        let all = self.networks.between(NetworkKey::all_of(*vrf, slot.prefix));
+        let are_there: Vec<bool> = all.filter_map(|(key, network)| is_there(key, *network)).collect();
+        !are_there.is_empty() && !are_there.contains(&true)
     }
 
     fn remove_network(&mut self, key: NetworkKey) {
@@ -825,7 +872,7 @@ impl Reconciler {
                 Some(other) if *other != sir => {
                     let other = *other;
                     // The locator of a task that an event has deleted is free, but for the waiting.
-                    if !self.tasks.withdrawals.is_confirmed(other) || self.is_held() {
+                    if !self.tasks.withdrawals.is_confirmed(other) || self.are_tasks_held() {
                         return Err(Refusal::Overlap);
                     }
                     self.remove_task(other);
@@ -876,8 +923,9 @@ impl Reconciler {
         }
     }
 
-    const fn is_held(&self) -> bool {
-        self.history.is_mass || self.history.hold().is_some()
+    /// Whether withdrawals of tasks are held.
+    const fn are_tasks_held(&self) -> bool {
+        self.are_tasks_held || self.history.hold().is_some()
     }
 
     /// Number of withdrawals that wait.
@@ -892,37 +940,43 @@ impl Reconciler {
         // are confirmed: all are orphans until the first look.
         let of_routes = self.routes.orphans.unapproved().1;
         let of_networks = self.networks.withdrawals.unapproved().0 + of_routes;
-        let unapproved = self.nodes.withdrawals.unapproved().0
+        let of_tasks = self.nodes.withdrawals.unapproved().0
             + self.tasks.withdrawals.unapproved().0
-            + self.mappings.orphans.unapproved().1
-            + of_routes;
+            + self.mappings.orphans.unapproved().1;
         // Once held, the withdrawals stay so until the objects are back: a store that is filled again is no reason to go on. An agent that
         // starts again knows after its first look.
         let total = self.mappings.len().max(self.tasks.len());
         let routes = self.routes.len().max(self.networks.len());
-        let is_none_left = unapproved + of_networks == 0;
-        let may_end = self.withdrawals() == 0 && !self.is_provisional || is_none_left && is_approval;
-        let is_large = is_mass(unapproved, total) || is_mass(of_networks, routes);
-        let is_held = is_large || self.history.is_mass && !may_end;
+        let waiting = self.withdrawals();
+        let of_networks_waiting = self.networks.withdrawals.len() + self.routes.orphans.len();
+        let may_end =
+            |waiting: usize, unapproved: usize| waiting == 0 && !self.is_provisional || unapproved == 0 && is_approval;
+        // Networks that a node takes away hold no tasks.
+        let are_tasks_held =
+            is_mass(of_tasks, total) || self.are_tasks_held && !may_end(waiting - of_networks_waiting, of_tasks);
+        let is_large = is_mass(of_tasks + of_routes, total) || is_mass(of_networks, routes);
+        let is_held = are_tasks_held || is_large || self.history.is_mass && !may_end(waiting, of_tasks + of_networks);
+        self.are_tasks_held = are_tasks_held;
         self.is_history_unsaved |= is_held != self.history.is_mass;
         self.history.is_mass = is_held;
         if self.history.hold().is_some() {
             return;
         }
-        for sir in self.tasks.withdrawals.take_due(self.now, is_held) {
+        for sir in self.tasks.withdrawals.take_due(self.now, are_tasks_held) {
             self.remove_task(sir);
         }
-        for id in self.nodes.withdrawals.take_due(self.now, is_held) {
+        for id in self.nodes.withdrawals.take_due(self.now, are_tasks_held) {
             self.remove_node(id);
         }
         for key in self.networks.withdrawals.take_due(self.now, is_held) {
             self.remove_network(key);
         }
-        for slot in self.mappings.orphans.take_due(self.now, is_held) {
+        for slot in self.mappings.orphans.take_due(self.now, are_tasks_held) {
             self.mappings.release(slot);
         }
         for slot in self.routes.orphans.take_due(self.now, is_held) {
             self.routes.release(slot);
+            self.ending.insert(slot);
         }
         self.revalidate();
     }
@@ -978,6 +1032,11 @@ impl Reconciler {
         let first = of_others.min_by_key(|(key, _)| self.names.text(key.node));
         first.map(|(_, network)| Hop::Via(network.via))
     }
+}
+
+/// Part of a foreign key by which it is named.
+fn named(key: &[u8]) -> &[u8] {
+    &key[..key.len().min(MAX_FOREIGN)]
 }
 
 /// Whether mappings for a locator are this program's.

@@ -75,6 +75,12 @@ impl<K: Copy + Ord, V: Copy + Eq> Table<K, V> {
         self.dirty.insert(key);
     }
 
+    /// Keeps an entry that was [released](Self::release): its withdrawal waits anew.
+    pub(crate) fn retain(&mut self, key: K, now: Duration, is_approved: bool) {
+        self.released.remove(&key);
+        self.orphans.begin(key, now, true, is_approved);
+    }
+
     /// Compares the entries that may have to change, and returns the changes, deletions last. `desired` is the value that an entry has to
     /// have, and whether it may be deleted at once without one. Without `may_replace`, an entry that is there waits.
     pub(crate) fn changes(

@@ -711,6 +711,56 @@ fn network_is_a_route_of_its_vrf_with_its_metric() {
 }
 
 #[test]
+fn route_stays_until_the_gateway_takes_the_new_metric() {
+    let mut store = Store::new();
+    let mut core = synced(&store);
+    attach_red(&mut core, second(1), &[]);
+    let (key, other) = (network_key("n2", "red", "10.1.0.0/16"), network_key("n3", "red", "10.1.0.0/16"));
+    let (old, new) = (red("10.1.0.0/16", 100), red("10.1.0.0/16", 50));
+    let events = [store.put(&key, network("10.9.0.2", 100)), store.put(&other, network("10.9.0.3", 200))];
+    core.events(second(1), &events);
+    assert_eq!(core.operations().len(), 2);
+    // The gateway does not reach the next hop of the new metric.
+    core.events(second(2), &[store.put(&key, network("10.77.0.2", 50))]);
+    let add = route(new, None, hop("10.77.0.2"));
+    assert_eq!(core.operations(), [add]);
+    core.refused(second(2), &add);
+    for now in 3..120 {
+        core.timeout(second(now));
+        for op in core.operations() {
+            assert_eq!(op, add, "at {now}");
+            core.refused(second(now), &op);
+        }
+    }
+    core.timeout(second(132));
+    assert_eq!(core.operations(), [add]);
+    core.timeout(second(133));
+    assert_eq!((core.operations(), core.status().withdrawals), (vec![], 1));
+    core.timeout(second(150));
+    assert_eq!(core.operations(), [route(old, hop("10.9.0.2"), None)]);
+    // The same of routes that an agent finds when it starts: one of the network has to be there.
+    let mut core = Reconciler::new(settings());
+    attach_red(&mut core, second(0), &[(old, hop("10.9.0.2").unwrap())]);
+    assert!(look(&mut core, &store, second(0)));
+    let refuse = |core: &mut Reconciler, now: Duration| {
+        for op in core.operations() {
+            assert!(!op.is_deletion(), "{op:?} at {now:?}");
+            core.refused(now, &op);
+        }
+    };
+    refuse(&mut core, second(0));
+    for now in 1..60 {
+        look(&mut core, &store, second(now));
+        refuse(&mut core, second(now));
+    }
+    let end = (60..100).find_map(|now| {
+        core.timeout(second(now));
+        core.operations().into_iter().find(Op::is_deletion)
+    });
+    assert_eq!(end, Some(route(old, hop("10.9.0.2"), None)));
+}
+
+#[test]
 fn network_of_missing_vrf_waits_for_it_and_is_named() {
     let mut store = Store::new();
     store.put(&network_key("n2", "red", "10.1.0.0/16"), network("10.9.0.2", 100));
@@ -813,6 +863,54 @@ fn mass_withdrawal_of_networks_is_held_also_beside_many_tasks() {
     assert_eq!(core.operations().len(), 150);
     core.timeout(second(50));
     assert_eq!((core.status().hold, core.operations().len()), (None, 150));
+}
+
+#[test]
+fn mass_of_networks_holds_no_tasks() {
+    let mut store = Store::new();
+    for number in 0..3 {
+        store.here(sir(number), 2, at(2, number));
+    }
+    let key = |number: usize| network_key("n2", "red", &format!("10.1.{number}.0/24"));
+    for number in 0..200 {
+        store.put(&key(number), network("10.9.0.2", 100));
+    }
+    let mut core = synced(&store);
+    attach_red(&mut core, second(1), &[]);
+    core.operations();
+    let gone: Vec<_> = (0..150).map(|number| store.delete(&key(number))).collect();
+    core.events(second(2), &gone);
+    assert_eq!(core.status().hold, Some(Hold::Mass));
+    // A locator is used again, and a task goes.
+    core.events(second(3), &[store.delete(&task_key(sir(0))), store.delete(&task_key(sir(1)))]);
+    core.events(second(4), &[store.here(sir(7), 2, at(2, 0))]);
+    let ops = core.operations();
+    assert!(ops.contains(&set(sir(7), None, at(2, 0))), "{ops:?}");
+    assert_eq!(core.deadline(), Some(second(13)));
+    core.timeout(second(13));
+    assert_eq!(core.operations(), [delete(sir(1), at(2, 1))]);
+    assert_eq!((core.status().hold, core.status().withdrawals), (Some(Hold::Mass), 150));
+    // An agent that starts again does not know of which kind the mass was: it holds all until its first look.
+    let changes = core.take_unsaved().unwrap();
+    let mut next = agent();
+    next.restore(Saved { history: changes.history, objects: changes.changed });
+    assert_eq!(next.status().hold, Some(Hold::Mass));
+    next.events(second(20), &[store.delete(&task_key(sir(2)))]);
+    next.timeout(second(40));
+    assert!(next.operations().iter().all(|op| !op.is_deletion()));
+}
+
+#[test]
+fn foreign_key_is_cut_and_escaped() {
+    let mut store = Store::new();
+    let long = format!("/fatpath/v1/f/\u{1b}[2J\n{}", "x".repeat(100_000));
+    store.put(&long, b"{}".to_vec());
+    let mut core = synced(&store);
+    let named = core.refused_keys();
+    assert_eq!(named.len(), 1);
+    assert!(named[0].0.starts_with("/fatpath/v1/f/\\u{1b}[2J\\nxxx") && named[0].0.len() < 300, "{named:?}");
+    core.events(second(1), &[store.delete(&long)]);
+    assert_eq!(core.refused_keys(), []);
 }
 
 #[test]

@@ -381,11 +381,27 @@ fn locked_out() -> Outcome {
     assert!(is_open(&site));
     site.as_user("root", &["del", "/registry/pods/a"])?;
 
+    // Another fleet, another form of keys, and a node that is not named.
+    for (key, want) in [
+        ("/fatpath/v1/g/meta", "would be locked out: fleet g: "),
+        ("/fatpath/v1/f/node/n9", "would be locked out: node n9 of fleet f: "),
+        ("/fatpath/v2/x", "Others use this store, for one the key \"/fatpath/v2/x\""),
+    ] {
+        site.as_user("root", &["put", key, "{}"])?;
+        let refused = message(site.init(&[]));
+        assert!(refused.contains(want), "{refused}");
+        assert!(is_open(&site));
+        site.as_user("root", &["del", key])?;
+    }
+
+    // A run that has failed leaves nothing that the next one cannot undo.
     site.start_member(&["--trusted-ca-file", "ca/ca.pem"])?;
-    let refused = message(site.init(&[]));
-    let want = ["takes no user from a certificate", "authentication is disabled again"];
-    assert!(want.iter().all(|want| refused.contains(want)), "{refused}");
-    assert!(is_open(&site));
+    for _ in 0..2 {
+        let refused = message(site.init(&[]));
+        let want = ["takes no user from a certificate", "authentication is disabled again"];
+        assert!(want.iter().all(|want| refused.contains(want)), "{refused}");
+        assert!(is_open(&site));
+    }
 
     // The member's own certificate is out of its time.
     site.make_certificate("old", "", -60)?;

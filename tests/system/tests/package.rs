@@ -719,9 +719,15 @@ fn agent() -> Outcome {
     machine.dpkg("-r fatpath-fleet")?;
     assert!(drives(), "the gateway keeps what it has");
     assert!(machine.left()?.contains(&"./var/lib/fatpath/left.fleet".to_owned()), "removal keeps the state");
+    machine.sh("touch /var/lib/fatpath/left.fleet.old")?;
     machine.dpkg("-P fatpath-fleet")?;
     let left = machine.left()?;
-    assert!(!left.iter().any(|file| file.ends_with("left.fleet") || file.contains("fatpath-fleet@")), "{left:?}");
+    assert!(
+        !left
+            .iter()
+            .any(|file| file.contains("/left.fleet") && file.contains("/var/") || file.contains("fatpath-fleet@")),
+        "{left:?}"
+    );
     assert!(left.contains(&"./etc/fatpath/left.fleet.toml".to_owned()), "{left:?}");
     Ok(())
 }

@@ -30,6 +30,13 @@ impl Grant {
         let range_end = if self.is_prefix { end_of(self.key.as_bytes()) } else { Vec::new() };
         Permission { kind: kind.into(), key: self.key.clone().into_bytes(), range_end }
     }
+
+    /// Whether a permission gives this access, alone or with the other one.
+    fn is_in(&self, permission: &Permission) -> bool {
+        let own = self.to_permission();
+        let both = Permission { kind: PermissionKind::ReadWrite.into(), ..own.clone() };
+        *permission == own || *permission == both
+    }
 }
 
 impl Etcd {
@@ -77,10 +84,7 @@ impl Etcd {
     pub(crate) async fn lacking(&self, role: &str, grants: &[Grant]) -> Result<(Vec<Grant>, usize), CallError> {
         let request = AuthNameRequest { name: role.to_owned() };
         let answer: AuthRoleGetResponse = self.auth("/etcdserverpb.Auth/RoleGet", &request).await?;
-        let is_lacking = |grant: &&Grant| !answer.permissions.contains(&grant.to_permission());
-        let lacking: Vec<Grant> = grants.iter().filter(is_lacking).cloned().collect();
-        let more = answer.permissions.len() - (grants.len() - lacking.len());
-        Ok((lacking, more))
+        Ok(compare(grants, &answer.permissions))
     }
 
     /// Lets a role read or write keys.
@@ -102,6 +106,15 @@ impl Etcd {
         let password = password.unwrap_or_default().to_owned();
         let request = UserAddRequest { name: user.to_owned(), password, options };
         self.auth::<AuthResponse>("/etcdserverpb.Auth/UserAdd", &request).await?;
+        Ok(())
+    }
+
+    /// Deletes a user.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn delete_user(&self, user: &str) -> Result<(), CallError> {
+        self.auth::<AuthResponse>("/etcdserverpb.Auth/UserDelete", &AuthNameRequest { name: user.to_owned() }).await?;
         Ok(())
     }
 
@@ -144,9 +157,11 @@ impl Etcd {
     pub(crate) async fn disable_auth(&mut self, password: &str) -> Result<(), CallError> {
         let request = AuthenticateRequest { name: "root".to_owned(), password: password.to_owned() };
         let answer: AuthenticateResponse = self.auth("/etcdserverpb.Auth/Authenticate", &request).await?;
-        self.connection.set_token(answer.token);
-        self.auth::<AuthResponse>("/etcdserverpb.Auth/AuthDisable", &AuthRequest {}).await?;
-        Ok(())
+        self.connection.set_token(Some(answer.token));
+        let disabled = self.auth::<AuthResponse>("/etcdserverpb.Auth/AuthDisable", &AuthRequest {}).await;
+        // Without authentication no token is valid.
+        self.connection.set_token(None);
+        disabled.map(drop)
     }
 
     async fn auth<A: prost::Message + Default>(
@@ -156,5 +171,36 @@ impl Etcd {
     ) -> Result<A, CallError> {
         // Passwords are hashed for some 100 ms, more on a busy machine.
         self.connection.call(path, request, 5 * LIMIT).await.map_err(|err| self.named(err, path))
+    }
+}
+
+/// Grants that are in no permission, and the number of permissions that are of no grant.
+fn compare(grants: &[Grant], permissions: &[Permission]) -> (Vec<Grant>, usize) {
+    let is_lacking = |grant: &&Grant| !permissions.iter().any(|permission| grant.is_in(permission));
+    let is_other = |permission: &&Permission| !grants.iter().any(|grant| grant.is_in(permission));
+    (grants.iter().filter(is_lacking).cloned().collect(), permissions.iter().filter(is_other).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permission_to_read_and_write_lacks_neither() {
+        let grant = |access, key: &str, is_prefix| Grant { access, key: key.to_owned(), is_prefix };
+        let grants = [grant(Access::Read, "/f/", true), grant(Access::Write, "/f/a", false)];
+        let permission = |kind: PermissionKind, key: &str, end: &str| Permission {
+            kind: kind.into(),
+            key: key.into(),
+            range_end: end.into(),
+        };
+        let all = permission(PermissionKind::ReadWrite, "/f/", "/f0");
+        let one = permission(PermissionKind::ReadWrite, "/f/a", "");
+        assert_eq!(compare(&grants, &[]), (grants.to_vec(), 0));
+        assert_eq!(compare(&grants, &[all.clone(), one.clone()]), (Vec::new(), 0));
+        let read = permission(PermissionKind::Read, "/f/a", "");
+        assert_eq!(compare(&grants, &[all, read]), (vec![grants[1].clone()], 1));
+        let both = [grant(Access::Read, "/f/a", false), grant(Access::Write, "/f/a", false)];
+        assert_eq!(compare(&both, &[one]), (Vec::new(), 0));
     }
 }

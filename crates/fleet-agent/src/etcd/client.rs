@@ -5,22 +5,11 @@ use std::time::Duration;
 use super::connection::{CallError, Connection, LIMIT, READ_LIMIT};
 use super::endpoint::Endpoint;
 use super::proto::*;
-use super::range::{end_of, revision_of};
+use super::range::{Found, Pages, end_of, revision_of};
 use super::watch::{Answers, Watch};
-
-/// Keys that one request reads.
-const PAGE: i64 = 10_000;
 
 /// gRPC's number of `PERMISSION_DENIED`.
 const PERMISSION_DENIED: u32 = 7;
-
-/// A key with its value and the revision of its last change.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Found {
-    pub(crate) key: Vec<u8>,
-    pub(crate) value: Vec<u8>,
-    pub(crate) revision: u64,
-}
 
 /// Write of a transaction.
 #[derive(Clone, Debug)]
@@ -107,29 +96,26 @@ impl Etcd {
         Ok(None)
     }
 
-    async fn range(&self, mut key: Vec<u8>, end: Vec<u8>, at: u64) -> Result<(Vec<Found>, u64), CallError> {
-        let mut all = Vec::new();
-        let mut revision = at;
+    /// The first key in a range.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub(crate) async fn first_key(&self, from: &str, end: &str) -> Result<Option<Vec<u8>>, CallError> {
+        let request = RangeRequest { key: from.into(), range_end: end.into(), limit: 1, revision: 0 };
+        let page = self.connection.call("/etcdserverpb.KV/Range", &request, READ_LIMIT).await;
+        let page: RangeResponse = page.map_err(|err| self.named(err, &format!("read {from}")))?;
+        Ok(page.kvs.into_iter().next().map(|kv| kv.key))
+    }
+
+    async fn range(&self, key: Vec<u8>, end: Vec<u8>, at: u64) -> Result<(Vec<Found>, u64), CallError> {
+        let mut pages = Pages::new(key, end, at);
         loop {
-            let request = RangeRequest { key, range_end: end.clone(), limit: PAGE, revision: revision.cast_signed() };
+            let request = pages.request();
             let page = self.connection.call("/etcdserverpb.KV/Range", &request, READ_LIMIT).await;
             let what = || format!("read {}", String::from_utf8_lossy(&request.key));
-            let page: RangeResponse = page.map_err(|err| self.named(err, &what()))?;
-            if revision == 0 {
-                revision = revision_of(page.header.as_ref());
+            if pages.take(page.map_err(|err| self.named(err, &what())))? {
+                return Ok(pages.finish());
             }
-            let more = page.more && !page.kvs.is_empty();
-            all.extend(page.kvs.into_iter().map(|kv| Found {
-                key: kv.key,
-                value: kv.value,
-                revision: kv.mod_revision.cast_unsigned(),
-            }));
-            if !more {
-                return Ok((all, revision));
-            }
-            // The next key in order.
-            key = all.last().map(|found| found.key.clone()).unwrap_or_default();
-            key.push(0);
         }
     }
 

@@ -49,6 +49,8 @@ const PREFIX: usize = 5;
 pub(crate) enum CallError {
     /// The member has not answered, or the connection is lost.
     Lost(String),
+    /// The answer is longer than this program takes: so many bytes.
+    TooLong(usize),
     /// The member has refused the request, with gRPC's number of the reason.
     Refused { code: u32, text: String },
 }
@@ -57,6 +59,7 @@ impl std::fmt::Display for CallError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Lost(text) => f.write_str(text),
+            Self::TooLong(len) => write!(f, "a message of {len} bytes"),
             Self::Refused { code, text } => write!(f, "{text} (gRPC status {code})"),
         }
     }
@@ -135,9 +138,9 @@ impl Connection {
         self.user.as_deref()
     }
 
-    /// Sends requests that follow with the proof of a password.
-    pub(super) fn set_token(&mut self, token: String) {
-        self.token = Some(token);
+    /// Sends requests that follow with the proof of a password, or without one.
+    pub(super) fn set_token(&mut self, token: Option<String>) {
+        self.token = token;
     }
 
     /// Sends one message and receives one.
@@ -298,7 +301,7 @@ fn take_message(buffer: &mut BytesMut) -> Result<Option<Bytes>, CallError> {
     }
     let len = u32::from_be_bytes(*length) as usize;
     if len > MAX_MESSAGE {
-        return Err(lost(format_args!("a message of {len} bytes")));
+        return Err(CallError::TooLong(len));
     }
     if buffer.len() < PREFIX + len {
         return Ok(None);
@@ -330,6 +333,7 @@ mod tests {
         assert_eq!(take_message(&mut whole), Ok(Some(Bytes::new())));
         assert_eq!(take_message(&mut whole), Ok(None));
         assert!(take_message(&mut BytesMut::from(&[1, 0, 0, 0, 0][..])).is_err());
-        assert!(take_message(&mut BytesMut::from(&[0, 255, 0, 0, 0][..])).is_err());
+        let long = take_message(&mut BytesMut::from(&[0, 255, 0, 0, 0][..]));
+        assert_eq!(long, Err(CallError::TooLong(255 << 24)));
     }
 }

@@ -11,8 +11,9 @@ mod tls;
 mod watch;
 
 pub(crate) use auth::{Access, Grant};
-pub(crate) use client::{Etcd, Found, MemberStatus, Write};
+pub(crate) use client::{Etcd, MemberStatus, Write};
 pub(crate) use connection::CallError;
 pub(crate) use endpoint::Endpoint;
+pub(crate) use range::Found;
 pub(crate) use tls::{CertFiles, TlsFiles, check_issuer, read_key};
 pub(crate) use watch::{Watch, WatchAnswer};

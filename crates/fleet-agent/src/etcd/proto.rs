@@ -159,6 +159,8 @@ pub(crate) struct WatchCreateRequest {
     pub(crate) start_revision: i64,
     #[prost(int64, tag = "7")]
     pub(crate) watch_id: i64,
+    #[prost(bool, tag = "8")]
+    pub(crate) fragment: bool,
 }
 
 /// `WatchProgressRequest`.
@@ -180,6 +182,8 @@ pub(crate) struct WatchResponse {
     pub(crate) compact_revision: i64,
     #[prost(string, tag = "6")]
     pub(crate) cancel_reason: String,
+    #[prost(bool, tag = "7")]
+    pub(crate) fragment: bool,
     #[prost(message, repeated, tag = "11")]
     pub(crate) events: Vec<WatchEvent>,
 }
@@ -237,7 +241,7 @@ pub(crate) struct AuthRequest {}
 #[derive(Clone, Copy, PartialEq, Message)]
 pub(crate) struct AuthResponse {}
 
-/// `AuthUserGetRequest`, `AuthRoleAddRequest` and `AuthRoleGetRequest`.
+/// `AuthUserGetRequest`, `AuthUserDeleteRequest`, `AuthRoleAddRequest` and `AuthRoleGetRequest`.
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct AuthNameRequest {
     #[prost(string, tag = "1")]
@@ -275,6 +279,7 @@ pub(crate) struct Permission {
 pub(crate) enum PermissionKind {
     Read = 0,
     Write = 1,
+    ReadWrite = 2,
 }
 
 /// `AuthRoleGrantPermissionRequest`.

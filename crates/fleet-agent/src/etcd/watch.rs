@@ -4,7 +4,7 @@ use fleet::Event;
 
 use super::connection::{CallError, Inbound, Outbound};
 use super::proto::*;
-use super::range::{end_of, revision_of};
+use super::range::{cut, end_of, revision_of};
 
 /// Requests of a stream.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl Watch {
     pub(crate) fn create(&mut self, id: i64, key: &str, is_prefix: bool, start: u64) -> Result<(), CallError> {
         let range_end = if is_prefix { end_of(key.as_bytes()) } else { Vec::new() };
         let start_revision = start.cast_signed();
-        let create = WatchCreateRequest { key: key.into(), range_end, start_revision, watch_id: id };
+        let create = WatchCreateRequest { key: key.into(), range_end, start_revision, watch_id: id, fragment: true };
         self.0.send(&WatchRequest { request: Some(WatchUnion::Create(create)) })
     }
 
@@ -38,12 +38,14 @@ impl Watch {
 /// Answer of a stream.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum WatchAnswer {
-    /// Changes that the watch `id` has seen, of whole revisions. An empty list is a sign of life.
+    /// Changes that the watch `id` has seen. An empty list is a sign of life.
     Events {
         id: i64,
         events: Vec<Event>,
         /// Revision of the member.
         revision: u64,
+        /// The last revision is there with all its changes: no other part of a long answer follows.
+        is_whole: bool,
     },
     /// The watch cannot begin where it was told to: the changes there are compacted.
     Compacted,
@@ -77,9 +79,10 @@ impl Answers {
         let events = answer.events.into_iter().filter_map(|event| {
             let kv = event.kv?;
             let is_deletion = event.kind == i32::from(WatchEventType::Delete);
-            let value = (!is_deletion).then_some(kv.value);
+            let value = (!is_deletion).then_some(cut(kv.value));
             Some(Event { key: kv.key, value, revision: kv.mod_revision.cast_unsigned() })
         });
-        Ok(WatchAnswer::Events { id: answer.watch_id, events: events.collect(), revision })
+        let (id, is_whole) = (answer.watch_id, !answer.fragment);
+        Ok(WatchAnswer::Events { id, events: events.collect(), revision, is_whole })
     }
 }

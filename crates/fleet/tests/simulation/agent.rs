@@ -170,7 +170,9 @@ impl Agent {
             assert!(self.is_gateway_up);
             assert!(!is_deleting || op.is_deletion(), "deletions come last");
             is_deleting = op.is_deletion();
-            if is_lossy && random.happens(10) {
+            // A new route of a VRF may have a next hop that the gateway does not reach for a time.
+            let is_new = matches!(op, Op::Route { slot, new: Some(_), .. } if slot.table != RouteSlot::MAIN);
+            if is_lossy && random.happens(if is_new { 300 } else { 10 }) {
                 self.core.refused(now, &op);
                 continue;
             }

@@ -52,6 +52,8 @@ pub(crate) struct World {
     networks: BTreeMap<(usize, usize, usize), u32>,
     /// Former ones, with their metrics: an agent may be late with them.
     former: BTreeSet<(usize, usize, usize, u32)>,
+    /// Networks that were deleted once: an agent that loses the event of the next ones of that name may be late.
+    deleted_networks: BTreeSet<(usize, usize, usize)>,
     /// Tasks that the mover has deleted: an agent that loses the event of the next one of that name may be late.
     deleted: BTreeSet<Locator>,
     next_locator: u64,
@@ -123,6 +125,7 @@ impl World {
             reached: BTreeMap::new(),
             networks: BTreeMap::new(),
             former: BTreeSet::new(),
+            deleted_networks: BTreeSet::new(),
             deleted: BTreeSet::new(),
             next_locator: 0,
             with_disasters,
@@ -256,6 +259,7 @@ impl World {
                 self.commit(|store| store.put(&key, value));
             }
             None => {
+                self.deleted_networks.insert(network);
                 if let Some(event) = self.store.delete(&key.text(FLEET)) {
                     self.publish(&event);
                 }
@@ -416,13 +420,23 @@ impl World {
                 assert_eq!(here, None, "node {node} withdraws {matched}");
             }
             Op::Mapping { .. } => {}
-            Op::Route { slot, new: None, .. } if slot.table != RouteSlot::MAIN => {
+            Op::Route { slot, old, new: None } if slot.table != RouteSlot::MAIN => {
                 let vrf = usize::from(slot.table != VRFS[0].1);
                 let number = (0..NETWORKS).find(|number| network_prefix(*number) == slot.prefix).unwrap();
                 let others = || nodes_of(number).into_iter().filter(|other| *other != node);
                 let is_there = others().any(|other| self.networks.get(&(other, vrf, number)) == Some(&slot.metric));
                 let was_there = others().any(|other| self.former.contains(&(other, vrf, number, slot.metric)));
                 assert!(!is_there || was_there, "node {node} withdraws a route: {op:?}");
+                // A node's network whose key was there all the time loses its route for another one alone, whatever its metrics were.
+                let has_key = |other: &usize| {
+                    let network = (*other, vrf, number);
+                    self.networks.contains_key(&network) && !self.deleted_networks.contains(&network)
+                };
+                let of_route = others().find(|other| old == Some(Hop::Via(via(*other)))).filter(has_key);
+                let mut routes = self.agents[node].gateway.routes.keys();
+                let has_route = routes.any(|it| (it.table, it.prefix) == (slot.table, slot.prefix));
+                let is_own = nodes_of(number).contains(&node);
+                assert!(is_own || has_route || of_route.is_none(), "node {node} withdraws the last route: {op:?}");
             }
             Op::Route { new, .. } => assert!(new.is_some(), "node {node} withdraws a route: {op:?}"),
         }
