@@ -56,6 +56,7 @@ pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, request: T
             started => break started,
         }
     };
+    // Its sender: the stream ends when the workers have dropped theirs.
     drop(start);
     if let Err(message) = started {
         return stream.write_all(Reply::Error { message }.to_line().as_bytes());
